@@ -1,0 +1,129 @@
+"""Acks and error acks, in the JSON that JetStream clients already parse.
+
+    {"stream":"orders","seq":43,"offset":42,"partition":0,"epoch":7,"count":1}
+
+`seq` is the offset plus one, because JetStream counts from one. For a batch the numbers are those of its last record
+and `count` is its size. `duplicate` and `correlation_id` stand only where they apply. A refusal carries
+`{"type": ..., "error": {"code", "err_code", "description"}, "stream": ...}`.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+from liftpy_envelope.errors import AckErrorCode, LiftError
+
+__all__ = ["ACK_TYPE", "Ack", "AckPolicy", "AckUnreadableError", "PublishRefusedError", "decode_ack", "encode_ack"]
+__all__ += ["encode_error_ack"]
+
+ACK_TYPE: Final = "io.nats.jetstream.api.v1.pub_ack_response"
+
+
+class AckPolicy(StrEnum):
+    """When a message is acknowledged."""
+
+    LEADER = "leader"  # durable on the leader
+    ALL = "all"  # durable on every in-sync replica
+    NONE = "none"  # never
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ack:
+    """A message, or a batch of them, is stored as its ack policy says.
+
+    Attributes:
+        offset: offset of the message; of the last one in a batch.
+        count: how many records the ack covers; the first has offset `offset - count + 1`.
+        duplicate: the message was stored before, at this offset, and was not stored again.
+    """
+
+    stream: str
+    offset: int
+    partition: int = 0
+    epoch: int = 0
+    count: int = 1
+    duplicate: bool = False
+    correlation_id: str | None = None
+
+
+class AckUnreadableError(LiftError):
+    """The reply is not an ack of liftpy: something else answers on this subject."""
+
+
+class PublishRefusedError(LiftError):
+    """The node refused the message and says why.
+
+    Attributes:
+        code: why, as a stable number.
+        stream: the stream that refused it.
+        correlation_id: of the refused message.
+    """
+
+    def __init__(self, code: int, message: str, stream: str | None = None, correlation_id: str | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.stream = stream
+        self.correlation_id = correlation_id
+
+    @property
+    def may_be_stored(self) -> bool:
+        """Whether the message may have been stored all the same."""
+        return self.code == AckErrorCode.OUTCOME_UNKNOWN
+
+
+def encode_ack(ack: Ack) -> bytes:
+    """The JSON of one ack."""
+    tail = ',"duplicate":true' if ack.duplicate else ""
+    if ack.correlation_id is not None:
+        tail += f',"correlation_id":{json.dumps(ack.correlation_id)}'
+    return (
+        f'{{"stream":"{ack.stream}","seq":{ack.offset + 1},"offset":{ack.offset},"partition":{ack.partition},'
+        f'"epoch":{ack.epoch},"count":{ack.count}{tail}}}'
+    ).encode()
+
+
+def encode_error_ack(
+    code: AckErrorCode, description: str, stream: str | None = None, correlation_id: str | None = None
+) -> bytes:
+    """The JSON of one refusal."""
+    body: dict[str, Any] = {
+        "type": ACK_TYPE,
+        "error": {"code": code.http_status, "err_code": int(code), "description": description},
+    }
+    if stream is not None:
+        body["stream"] = stream
+    if correlation_id is not None:
+        body["correlation_id"] = correlation_id
+    return json.dumps(body).encode()
+
+
+def decode_ack(data: bytes) -> Ack:
+    """Read an ack.
+
+    Raises:
+        PublishRefusedError: it is a refusal.
+        AckUnreadableError: it is no ack at all.
+    """
+    try:
+        body = json.loads(data)
+        correlation_id = body.get("correlation_id")
+        error = body.get("error")
+        if error is not None:
+            raise PublishRefusedError(
+                int(error["err_code"]), str(error.get("description", "")), body.get("stream"), correlation_id
+            )
+        sequence = int(body["seq"])
+        return Ack(
+            stream=str(body["stream"]),
+            offset=int(body.get("offset", sequence - 1)),
+            partition=int(body.get("partition", 0)),
+            epoch=int(body.get("epoch", 0)),
+            count=int(body.get("count", 1)),
+            duplicate=bool(body.get("duplicate", False)),
+            correlation_id=correlation_id,
+        )
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise AckUnreadableError(f"the reply is no ack: {data[:80]!r}") from error

@@ -1,0 +1,292 @@
+"""The publisher envelope, for publishers that want metadata without NATS headers, or batches.
+
+    cookie 4 bytes | version u8 | flags u8 | kind u8 | header_length u8 | [crc32c u32 when flagged] | body
+
+`header_length` is where the body begins: 8, or 12 with a checksum, which is taken over version, flags, kind,
+header_length and body. Kind 0 is one message, its body a msgpack map. Kind 1 is a batch: a msgpack map followed by
+one Arrow IPC record batch with binary columns out of key, headers and value.
+
+A message that begins with the cookie by chance is not an envelope: only a checksum that is present and right proves
+one beyond doubt, so `decode_envelope` answers None for whatever might be chance, and raises for what can not be.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import google_crc32c
+import msgpack
+import pyarrow as pa
+
+from liftpy_envelope.ack import AckPolicy
+from liftpy_envelope.arrow_untrusted import read_binary_columns
+from liftpy_envelope.columns import Column, columns_in
+from liftpy_envelope.errors import EnvelopeError, HeaderError
+from liftpy_envelope.headers import PublishOptions, encode_header_block
+from liftpy_envelope.ipc import column_buffers, encode_message
+from liftpy_envelope.limits import (
+    ACK_INBOX_BYTES_MAX,
+    CORRELATION_ID_BYTES_MAX,
+    ENVELOPE_RECORDS_MAX,
+    MESSAGE_ID_BYTES_MAX,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+__all__ = ["COOKIE", "BatchEnvelope", "MessageEnvelope", "decode_envelope", "encode_batch", "encode_message_envelope"]
+
+COOKIE: Final = b"\xc1LPY"  # 0xC1 begins neither UTF-8 text nor msgpack
+VERSION: Final = 1
+FLAG_CRC: Final = 1
+KIND_MESSAGE: Final = 0
+KIND_BATCH: Final = 1
+
+_FIXED: Final = 8
+_WITH_CRC: Final = 12
+_BATCH_COLUMNS: Final = Column.KEY | Column.HEADERS | Column.VALUE
+
+
+@dataclass(frozen=True, slots=True)
+class MessageEnvelope:
+    """Kind 0: one message."""
+
+    value: bytes | None
+    headers: bytes | None
+    options: PublishOptions
+
+
+@dataclass(frozen=True, slots=True)
+class BatchEnvelope:
+    """Kind 1: a batch of messages, stored and acknowledged as one.
+
+    Attributes:
+        columns: bitmap of the columns given, `VALUE` always among them.
+        arrays: their values, in the order of their bits.
+        producer_id: 16 bytes, or None when the batch is not idempotent.
+        producer_sequence: number of the batch among its producer's.
+        partition: the partition the publisher chose for all records, or None.
+    """
+
+    count: int
+    columns: int
+    arrays: tuple[pa.BinaryArray, ...]
+    producer_id: bytes | None
+    producer_sequence: int
+    partition: int | None
+    options: PublishOptions
+
+
+def encode_message_envelope(
+    value: bytes | None,
+    *,
+    key: bytes | None = None,
+    headers: Mapping[str, str | Sequence[str]] | None = None,
+    ack_inbox: str | None = None,
+    ack_policy: AckPolicy | None = None,
+    correlation_id: str | None = None,
+    msg_id: bytes | None = None,
+    expected_offset: int | None = None,
+) -> bytes:
+    """Encode a kind 0 envelope. A `value` of None is a tombstone."""
+    fields: dict[str, Any] = {
+        "key": key,
+        "value": value,
+        "headers": None if headers is None else dict(headers),
+        "msg_id": msg_id,
+    }
+    return _seal(KIND_MESSAGE, _pack(fields, ack_inbox, ack_policy, correlation_id, expected_offset))
+
+
+def encode_batch(
+    records: Mapping[str, pa.BinaryArray],
+    *,
+    producer_id: bytes | None = None,
+    producer_sequence: int = -1,
+    ack_inbox: str | None = None,
+    ack_policy: AckPolicy | None = None,
+    correlation_id: str | None = None,
+    expected_offset: int | None = None,
+    partition: int | None = None,
+) -> bytes:
+    """Encode a kind 1 envelope.
+
+    Args:
+        records: binary arrays of one length by name, out of `key`, `headers` and `value`.
+        producer_id: 16 bytes that make the batch idempotent together with `producer_sequence`.
+        producer_sequence: number of the batch among its producer's, from 0 on.
+        ack_inbox: subject for the ack.
+        ack_policy: overrides the stream's policy.
+        correlation_id: comes back in the ack.
+        expected_offset: the offset that the first record must get.
+        partition: the partition for all records, where the stream spreads by hash.
+    """
+    names = {"key": Column.KEY, "headers": Column.HEADERS, "value": Column.VALUE}
+    bitmap = sum(names[name] for name in records)
+    arrays = [records[name] for name in names if name in records]
+    count = len(arrays[0])
+    fields: dict[str, Any] = {
+        "producer_id": producer_id,
+        "producer_sequence": None if producer_id is None else producer_sequence,
+        "count": count,
+        "columns": bitmap,
+        "partition": partition,
+    }
+    header = _pack(fields, ack_inbox, ack_policy, correlation_id, expected_offset)
+    return _seal(KIND_BATCH, header, *encode_message(count, [column_buffers(array) for array in arrays]))
+
+
+def _pack(
+    fields: dict[str, Any],
+    ack_inbox: str | None,
+    ack_policy: AckPolicy | None,
+    correlation_id: str | None,
+    expected_offset: int | None,
+) -> bytes:
+    fields |= {
+        "ack_inbox": ack_inbox,
+        "ack_policy": None if ack_policy is None else ack_policy.value,
+        "correlation_id": correlation_id,
+        "expected_offset": expected_offset,
+    }
+    return bytes(msgpack.packb({name: value for name, value in fields.items() if value is not None or name == "value"}))
+
+
+def _seal(kind: int, *body: bytes | pa.Buffer) -> bytes:
+    fixed = bytes((VERSION, FLAG_CRC, kind, _WITH_CRC))
+    crc = google_crc32c.value(fixed)
+    for part in body:
+        crc = google_crc32c.extend(crc, part)
+    return b"".join((COOKIE, fixed, crc.to_bytes(4, "little"), *body))
+
+
+def decode_envelope(payload: bytes) -> MessageEnvelope | BatchEnvelope | None:
+    """Open an envelope.
+
+    Args:
+        payload: a NATS payload that begins with the cookie.
+
+    Returns:
+        The envelope, or None when the payload may begin with the cookie by chance.
+
+    Raises:
+        EnvelopeError: the checksum proves that it is one of ours, and it is malformed.
+        HeaderError: as above; one of its options carries a value that can not be accepted.
+    """
+    if len(payload) < _FIXED:
+        return None
+    version, flags, kind, header_length = payload[4:8]
+    checked = flags == FLAG_CRC and header_length == _WITH_CRC and len(payload) >= _WITH_CRC
+    if checked:
+        crc = google_crc32c.extend(google_crc32c.value(payload[4:8]), payload[_WITH_CRC:])
+        checked = crc == int.from_bytes(payload[8:12], "little")
+        if not checked:
+            return None
+    elif flags or header_length != _FIXED:
+        return None
+    try:
+        if version != VERSION:
+            raise EnvelopeError(f"envelope version {version} is not known here; this liftpy reads version {VERSION}")
+        return _decode_body(kind, payload, header_length)
+    except (EnvelopeError, HeaderError):
+        if checked:
+            raise
+        return None
+
+
+def _decode_body(kind: int, payload: bytes, start: int) -> MessageEnvelope | BatchEnvelope:
+    unpacker = msgpack.Unpacker(max_buffer_size=len(payload), strict_map_key=True)
+    unpacker.feed(memoryview(payload)[start:])
+    try:
+        fields = unpacker.unpack()
+    except (ValueError, TypeError, UnicodeDecodeError, msgpack.exceptions.UnpackException, RecursionError) as error:
+        raise EnvelopeError(f"the envelope's body is not msgpack: {error}") from error
+    if not isinstance(fields, dict):
+        raise EnvelopeError("the envelope's body is not a msgpack map")
+    end = start + unpacker.tell()
+    if kind == KIND_MESSAGE:
+        if end != len(payload):
+            raise EnvelopeError(f"{len(payload) - end} bytes follow the envelope's body")
+        return _decode_message(_Fields(fields))
+    if kind == KIND_BATCH:
+        return _decode_batch(_Fields(fields), payload[end:])
+    raise EnvelopeError(f"envelope kind {kind} is not known here")
+
+
+class _Fields:
+    """The fields of a body, taken one by one with their type; what is left over at the end is unknown."""
+
+    def __init__(self, fields: dict[str, Any]) -> None:
+        self._fields = fields
+
+    def take(self, name: str, kind: type | tuple[type, ...], bytes_max: int | None = None) -> Any:
+        value = self._fields.pop(name, None)
+        if value is None:
+            return None
+        if not isinstance(value, kind) or isinstance(value, bool):
+            raise EnvelopeError(f"field {name} is of type {type(value).__name__}")
+        if bytes_max is not None and len(value) > bytes_max:
+            raise EnvelopeError(f"field {name} of {len(value)} bytes is over the limit of {bytes_max}")
+        return value
+
+    def options(self) -> PublishOptions:
+        policy = self.take("ack_policy", str, 16)
+        expected = self.take("expected_offset", int)
+        inbox = self.take("ack_inbox", str, ACK_INBOX_BYTES_MAX)
+        if expected is not None and not 0 <= expected < 2**63 - 1:
+            raise EnvelopeError(f"expected_offset {expected} is not an offset (a whole number from 0 on)")
+        if policy is not None and policy not in {"leader", "all", "none"}:
+            raise EnvelopeError(f"ack_policy {policy!r} is not one of leader, all, none")
+        if inbox is not None and (not inbox.isprintable() or set(inbox) & set(" *>") or ".." in f".{inbox}."):
+            raise EnvelopeError(f"ack_inbox {inbox!r:.80} is not a subject that can be published to")
+        return PublishOptions(
+            ack_inbox=None if inbox is None else inbox.encode(),
+            ack_policy=None if policy is None else AckPolicy(policy),
+            correlation_id=self.take("correlation_id", str, CORRELATION_ID_BYTES_MAX),
+            expected_offset=expected,
+        )
+
+    def end(self) -> None:
+        if self._fields:
+            raise EnvelopeError(f"unknown fields: {', '.join(sorted(map(repr, self._fields)))[:200]}")
+
+
+def _decode_message(fields: _Fields) -> MessageEnvelope:
+    options = fields.options()
+    options.key = fields.take("key", bytes)
+    options.message_id = fields.take("msg_id", (bytes, str), MESSAGE_ID_BYTES_MAX)
+    if isinstance(options.message_id, str):
+        options.message_id = options.message_id.encode("utf-8", "surrogatepass")
+    headers = fields.take("headers", dict)
+    value = fields.take("value", bytes)
+    fields.end()
+    return MessageEnvelope(value, None if headers is None else _header_block(headers), options)
+
+
+def _header_block(headers: dict[Any, Any]) -> bytes:
+    for name, value in headers.items():
+        if not isinstance(name, str) or not isinstance(value, (str, list)):
+            raise EnvelopeError("field headers is a map of strings to strings, or to lists of strings")
+    return encode_header_block(headers)
+
+
+def _decode_batch(fields: _Fields, message: bytes) -> BatchEnvelope:
+    options = fields.options()
+    producer_id = fields.take("producer_id", bytes, 16)
+    sequence = fields.take("producer_sequence", int)
+    count = fields.take("count", int)
+    bitmap = fields.take("columns", int)
+    partition = fields.take("partition", int)
+    fields.end()
+    if producer_id is not None and (len(producer_id) != 16 or producer_id == bytes(16)):
+        raise EnvelopeError("producer_id is 16 bytes that are not all zero")
+    if (producer_id is None) != (sequence is None) or (sequence is not None and not 0 <= sequence < 2**63):
+        raise EnvelopeError("an idempotent batch has a producer_id and a producer_sequence from 0 on")
+    if count is None or not 0 < count <= ENVELOPE_RECORDS_MAX:
+        raise EnvelopeError(f"count is between 1 and {ENVELOPE_RECORDS_MAX}, not {count}")
+    columns = _BATCH_COLUMNS if bitmap is None else bitmap
+    if columns & ~_BATCH_COLUMNS or not columns & Column.VALUE:
+        raise EnvelopeError("a batch has the columns value and, where wanted, key and headers; no others")
+    arrays = read_binary_columns(message, len(columns_in(columns)), count)
+    return BatchEnvelope(count, columns, tuple(arrays), producer_id, -1 if sequence is None else sequence, partition, options)

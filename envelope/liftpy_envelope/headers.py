@@ -1,0 +1,160 @@
+r"""NATS header blocks, and the headers in them that liftpy acts on.
+
+A block is `NATS/1.0[ status]\r\n`, then `Name: value\r\n` lines, then `\r\n`. Names are matched exactly, as
+nats-server does. Blocks are stored as they came; only what stands in the tables below is ever interpreted.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from liftpy_envelope.ack import AckPolicy
+from liftpy_envelope.errors import AckErrorCode, HeaderError
+from liftpy_envelope.limits import CORRELATION_ID_BYTES_MAX, MESSAGE_ID_BYTES_MAX
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+__all__ = ["PublishOptions", "encode_header_block", "parse_header_block", "read_publish_options", "unsupported_error"]
+
+_FIRST_LINE: Final = b"NATS/1.0"
+_OURS: Final = re.compile(rb"\r\n((?:Lift|Nats)-[^:\r\n]*):[ \t]*([^\r\n]*)")
+_LINE: Final = re.compile(rb"\r\n([^:\r\n]+):[ \t]*([^\r\n]*)")
+_UNSUPPORTED: Final = (
+    b"Nats-Rollup",
+    b"Nats-TTL",
+    b"Nats-Incr",
+    b"Nats-Batch-",
+    b"Nats-Schedule",
+    b"Nats-Expected-",
+    b"Nats-Required-Api-Level",
+    b"Lift-",
+)
+_OFFSET_MAX: Final = 2**63 - 2
+
+
+@dataclass(slots=True)
+class PublishOptions:
+    """What a publisher asked for beside storing the value.
+
+    Attributes:
+        key: key of the record.
+        message_id: id for deduplication.
+        ack_policy: overrides the stream's policy.
+        correlation_id: comes back in the ack.
+        expected_offset: the offset that the message must get, or it is refused.
+        expected_stream: the stream the publisher believes to be writing to.
+        ack_inbox: where the ack goes instead of the reply subject.
+        unsupported: name of a header that asks for what liftpy does not do.
+    """
+
+    key: bytes | None = None
+    message_id: bytes | None = None
+    ack_policy: AckPolicy | None = None
+    correlation_id: str | None = None
+    expected_offset: int | None = None
+    expected_stream: bytes | None = None
+    ack_inbox: bytes | None = None
+    unsupported: str | None = None
+
+
+def read_publish_options(block: bytes) -> PublishOptions:
+    """Read the headers that liftpy acts on.
+
+    Raises:
+        HeaderError: one of them carries a value that can not be accepted.
+    """
+    options = PublishOptions()
+    for name, value in _OURS.findall(block):
+        reader = _READERS.get(name)
+        if reader is not None:
+            reader(options, value.rstrip(b" \t"))
+        elif name.startswith(_UNSUPPORTED):
+            options.unsupported = name.decode("utf-8", "replace")
+    return options
+
+
+def _read_key(options: PublishOptions, value: bytes) -> None:
+    options.key = value
+
+
+def _read_message_id(options: PublishOptions, value: bytes) -> None:
+    if len(value) > MESSAGE_ID_BYTES_MAX:
+        raise HeaderError(f"Nats-Msg-Id of {len(value)} bytes is over the limit of {MESSAGE_ID_BYTES_MAX}")
+    options.message_id = value or None
+
+
+def _read_ack_policy(options: PublishOptions, value: bytes) -> None:
+    try:
+        options.ack_policy = AckPolicy(value.decode("ascii"))
+    except ValueError:
+        raise HeaderError(f"Lift-Ack: {value!r:.40} is not one of leader, all, none") from None
+
+
+def _read_correlation_id(options: PublishOptions, value: bytes) -> None:
+    if len(value) > CORRELATION_ID_BYTES_MAX:
+        raise HeaderError(f"Lift-Correlation-Id of {len(value)} bytes is over {CORRELATION_ID_BYTES_MAX}")
+    options.correlation_id = value.decode("utf-8", "replace")
+
+
+def _read_expected_offset(options: PublishOptions, value: bytes) -> None:
+    options.expected_offset = _offset(b"Lift-Expected-Offset", value)
+
+
+def _read_expected_last_sequence(options: PublishOptions, value: bytes) -> None:
+    # JetStream counts from one: after a last sequence of n comes the offset n.
+    options.expected_offset = _offset(b"Nats-Expected-Last-Sequence", value)
+
+
+def _read_expected_stream(options: PublishOptions, value: bytes) -> None:
+    options.expected_stream = value
+
+
+def _offset(name: bytes, value: bytes) -> int:
+    if value.isdigit() and len(value) < 20 and int(value) <= _OFFSET_MAX:
+        return int(value)
+    raise HeaderError(f"{name.decode()}: {value!r:.40} is not an offset (a whole number from 0 on)")
+
+
+_READERS: Final[Mapping[bytes, Callable[[PublishOptions, bytes], None]]] = {
+    b"Lift-Key": _read_key,
+    b"Lift-Ack": _read_ack_policy,
+    b"Lift-Correlation-Id": _read_correlation_id,
+    b"Lift-Expected-Offset": _read_expected_offset,
+    b"Nats-Msg-Id": _read_message_id,
+    b"Nats-Expected-Last-Sequence": _read_expected_last_sequence,
+    b"Nats-Expected-Stream": _read_expected_stream,
+}
+
+
+def parse_header_block(block: bytes) -> dict[str, str]:
+    """Every header of a block; of a name that stands several times the first value, as NATS clients have it.
+
+    Never raises: what is not a header line is passed over, since the block is the publisher's own.
+    """
+    headers: dict[str, str] = {}
+    for name, value in _LINE.findall(block):
+        headers.setdefault(name.decode("utf-8", "replace"), value.rstrip(b" \t").decode("utf-8", "replace"))
+    return headers
+
+
+def encode_header_block(headers: Mapping[str, str | Sequence[str]]) -> bytes:
+    """A NATS header block.
+
+    Raises:
+        HeaderError: a name or value could not be read back from the block.
+    """
+    lines = [_FIRST_LINE]
+    for name, given in headers.items():
+        for value in (given,) if isinstance(given, str) else given:
+            if not name or not isinstance(value, str) or re.search(r"[\r\n:\s]", name) or re.search(r"[\r\n]", value):
+                raise HeaderError(f"header {name!r:.40}: {value!r:.40} can not stand in a NATS header block")
+            lines.append(f"{name}: {value}".encode())
+    return b"\r\n".join(lines) + b"\r\n\r\n"
+
+
+def unsupported_error(name: str) -> HeaderError:
+    """The refusal of a header that asks for what liftpy does not do."""
+    return HeaderError(f"header {name} asks for what liftpy does not do", AckErrorCode.UNSUPPORTED)

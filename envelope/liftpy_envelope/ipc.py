@@ -1,0 +1,145 @@
+"""Arrow IPC record batch messages with a fixed layout, packed in one call.
+
+A record batch's body is one encapsulated Arrow IPC message that any Arrow library reads, but building it through a
+general library costs microseconds per batch, and a node that serves a thousand interleaved streams cuts hundreds of
+thousands of small batches a second. Since the schema is a function of a bitmap, the flatbuffer in front of the
+buffers always has the same shape, and only its numbers change:
+
+    continuation 0xFFFFFFFF u32 | metadata_length i32
+      0  root offset u32 (16)
+      4  vtable of Message: 12 bytes
+     16  Message: vtable offset i32, header offset u32, body_length i64, version i16, header_type u8, 5 pad
+     40  vtable of RecordBatch: 10 bytes, 2 pad
+     52  RecordBatch: vtable offset i32, length i64, nodes offset u32, buffers offset u32, 4 pad
+     76  node count u32    | per column: length i64, null_count i64
+         4 pad, buffer count u32 | per buffer: offset i64, length i64
+    body: the buffers, each padded to 8 bytes
+
+Nothing here touches pyarrow: buffers go in, a list of buffers for one `writev` comes out.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from functools import cache
+from itertools import accumulate
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = [
+    "BufferLike",
+    "ColumnBuffers",
+    "column_buffers",
+    "encode_message",
+    "fixed_column",
+    "nullable_column",
+    "repeated_column",
+    "values_column",
+]
+
+BufferLike = bytes | pa.Buffer
+"""Read-only memory that `len`, `os.writev`, `bytes.join` and the checksum accept without a copy."""
+
+_METADATA_VERSION_V5: Final = 4
+_HEADER_TYPE_RECORD_BATCH: Final = 3
+_CONTINUATION: Final = 0xFFFFFFFF
+_MESSAGE_VTABLE: Final = struct.pack("<6H", 12, 24, 16, 18, 4, 8)
+_RECORD_BATCH_VTABLE: Final = struct.pack("<5H", 10, 20, 4, 12, 16)
+_PADDING: Final = tuple(b"\0" * size for size in range(8))
+
+
+class ColumnBuffers(NamedTuple):
+    """The physical buffers of one column.
+
+    Attributes:
+        null_count: how many values are null; when it is zero there is no validity buffer.
+        buffers: (validity, values) for a fixed-width column, (validity, int32 offsets, data) for a binary one.
+    """
+
+    null_count: int
+    buffers: tuple[BufferLike, ...]
+
+
+def values_column(values: Sequence[bytes]) -> ColumnBuffers:
+    """A binary column without nulls."""
+    offsets = array("i", accumulate(map(len, values), initial=0))
+    return ColumnBuffers(0, (b"", offsets.tobytes(), b"".join(values)))
+
+
+def nullable_column(values: Sequence[bytes | None]) -> ColumnBuffers:
+    """A binary column that may hold nulls."""
+    return column_buffers(pa.array(values, pa.binary()))
+
+
+def repeated_column(value: bytes, count: int) -> ColumnBuffers:
+    """A binary column of `count` times the same value."""
+    size = len(value)
+    offsets = array("i", range(0, size * count + 1, size) if size else bytes(4 * (count + 1)))
+    return ColumnBuffers(0, (b"", offsets.tobytes(), value * count))
+
+
+def fixed_column(values: Sequence[int], typecode: str) -> ColumnBuffers:
+    """An integer column; `typecode` is that of `array`: `q` for int64, `i` for int32."""
+    return ColumnBuffers(0, (b"", array(typecode, values).tobytes()))
+
+
+def column_buffers(column: pa.Array) -> ColumnBuffers:
+    """The buffers of an Arrow array; a slice is copied first, so that the buffers begin at its first value."""
+    if column.offset:
+        column = pa.concat_arrays([column.slice(0, 0), column])
+    validity, *rest = column.buffers()
+    nulls = column.null_count
+    return ColumnBuffers(
+        nulls, ((validity if nulls else None) or b"", *(b"" if buffer is None else buffer for buffer in rest))
+    )
+
+
+@cache
+def _metadata_struct(column_count: int, buffer_count: int) -> struct.Struct:
+    return struct.Struct(f"<Ii I12siIqhB5x 10s2xiqII 4xI{2 * column_count}q4xI{2 * buffer_count}q")
+
+
+def encode_message(count: int, columns: Sequence[ColumnBuffers]) -> list[BufferLike]:
+    """One encapsulated Arrow IPC record batch message.
+
+    Args:
+        count: number of records, at least one.
+        columns: the buffers of every column, in the order of the schema.
+
+    Returns:
+        The parts of the message in order; their lengths add up to a multiple of 8.
+    """
+    nodes: list[int] = []
+    places: list[int] = []
+    parts: list[BufferLike] = [b""]
+    position = 0
+    for null_count, buffers in columns:
+        nodes += (count, null_count)
+        for buffer in buffers:
+            size = len(buffer)
+            places += (position, size)
+            if size:
+                parts.append(buffer)
+                if size & 7:
+                    parts.append(_PADDING[-size & 7])
+                    size += -size & 7
+                position += size
+    parts[0] = _encode_metadata(count, nodes, places, position)
+    return parts
+
+
+def _encode_metadata(count: int, nodes: list[int], places: list[int], body_length: int) -> bytes:
+    column_count, buffer_count = len(nodes) // 2, len(places) // 2
+    layout = _metadata_struct(column_count, buffer_count)
+    buffers_at = 80 + 16 * column_count + 4
+    return layout.pack(
+        *(_CONTINUATION, layout.size - 8, 16, _MESSAGE_VTABLE, 12, 32),
+        *(body_length, _METADATA_VERSION_V5, _HEADER_TYPE_RECORD_BATCH),
+        *(_RECORD_BATCH_VTABLE, 12, count, 76 - 64, buffers_at - 68),
+        *(column_count, *nodes, buffer_count, *places),
+    )

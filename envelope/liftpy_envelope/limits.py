@@ -1,0 +1,37 @@
+"""Limits of everything that crosses a wire. One file, units in the names."""
+
+from __future__ import annotations
+
+from typing import Final
+
+__all__ = [
+    "ACK_INBOX_BYTES_MAX",
+    "BATCH_BYTES_MAX",
+    "CORRELATION_ID_BYTES_MAX",
+    "ENVELOPE_RECORDS_MAX",
+    "FETCH_BYTES_MAX",
+    "FETCH_PARTITIONS_MAX",
+    "FETCH_WAIT_MS_MAX",
+    "MESSAGE_ID_BYTES_MAX",
+    "NAME_LENGTH_MAX",
+    "REQUEST_FRAME_BYTES_MAX",
+    "RESPONSE_BODY_BYTES_MAX",
+    "RESPONSE_HEADER_BYTES_MAX",
+    "SUBJECT_BYTES_MAX",
+]
+
+NAME_LENGTH_MAX: Final = 128
+SUBJECT_BYTES_MAX: Final = 4_096  # nats-server's default `max_control_line`
+MESSAGE_ID_BYTES_MAX: Final = 1_024
+CORRELATION_ID_BYTES_MAX: Final = 1_024
+ACK_INBOX_BYTES_MAX: Final = 1_024
+
+BATCH_BYTES_MAX: Final = 128 * 1024 * 1024  # nats-server refuses payloads above 64 MiB, so one record always fits
+ENVELOPE_RECORDS_MAX: Final = 1_000_000
+
+REQUEST_FRAME_BYTES_MAX: Final = 1024 * 1024
+RESPONSE_HEADER_BYTES_MAX: Final = 4 * 1024 * 1024
+RESPONSE_BODY_BYTES_MAX: Final = 256 * 1024 * 1024
+FETCH_BYTES_MAX: Final = 64 * 1024 * 1024
+FETCH_WAIT_MS_MAX: Final = 60_000
+FETCH_PARTITIONS_MAX: Final = 10_000

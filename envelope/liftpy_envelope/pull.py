@@ -1,0 +1,281 @@
+"""Requests and results of the pull protocol, checked on arrival.
+
+APIs are numbered for ever. Every body is a msgpack array in the order of the fields of its class, so that old and
+new peers agree on what stands where; a version adds fields at the end.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any, Final, NamedTuple
+
+from liftpy_envelope.errors import ErrorCode, FrameError
+from liftpy_envelope.limits import FETCH_BYTES_MAX, FETCH_PARTITIONS_MAX, FETCH_WAIT_MS_MAX
+
+__all__ = [
+    "API_VERSIONS",
+    "EARLIEST",
+    "LATEST",
+    "Api",
+    "EpochEndQuery",
+    "EpochEndResult",
+    "FetchPartition",
+    "FetchRequest",
+    "FetchResult",
+    "HelloRequest",
+    "HelloResult",
+    "OffsetQuery",
+    "OffsetResult",
+    "PartitionKey",
+]
+
+EARLIEST: Final = -2
+LATEST: Final = -1
+_I64: Final = range(-(2**63), 2**63)
+
+
+class Api(IntEnum):
+    """What a request asks for. 5 to 11 are kept for offsets and groups."""
+
+    HELLO = 0
+    METADATA = 1
+    FETCH = 2
+    LIST_OFFSETS = 3
+    EPOCH_END_OFFSET = 4
+
+
+API_VERSIONS: Final = dict.fromkeys(Api, 1)
+
+
+class PartitionKey(NamedTuple):
+    """One partition of one incarnation of a stream."""
+
+    uuid: bytes
+    partition: int
+
+
+def _check(condition: object, what: str) -> None:
+    if not condition:
+        raise FrameError(f"malformed {what}")
+
+
+def _is(value: object, *kinds: type) -> bool:
+    return type(value) in kinds and (type(value) is not int or value in _I64)
+
+
+def _key(item: Any, what: str) -> PartitionKey:
+    _check(_is(item[0], bytes) and len(item[0]) == 16 and _is(item[1], int) and 0 <= item[1] < 2**31, what)
+    return PartitionKey(item[0], item[1])
+
+
+def _rows(body: Any, widths: tuple[int, ...], what: str) -> list[Any]:
+    _check(isinstance(body, list) and len(body) <= FETCH_PARTITIONS_MAX, what)
+    _check(all(isinstance(row, list) and len(row) in widths for row in body), what)
+    return list(body)
+
+
+class HelloRequest(NamedTuple):
+    """The first request on a connection: who is there, and the token that admits it."""
+
+    client: str
+    token: str
+
+    @classmethod
+    def from_body(cls, body: Any) -> HelloRequest:
+        """Check and take apart a request's body."""
+        _check(isinstance(body, list) and len(body) == 2 and all(_is(item, str) for item in body), "hello")
+        return cls(*body)
+
+
+class HelloResult(NamedTuple):
+    """Who answers, and the highest version of every API it speaks."""
+
+    node_id: str
+    incarnation: int
+    versions: dict[int, int]
+
+    @classmethod
+    def from_result(cls, result: Any) -> HelloResult:
+        """Check and take apart a response's result."""
+        _check(isinstance(result, list) and len(result) == 3, "hello result")
+        node_id, incarnation, versions = result
+        _check(_is(node_id, str) and _is(incarnation, int) and isinstance(versions, list), "hello result")
+        _check(all(isinstance(pair, list) and len(pair) == 2 for pair in versions), "hello result")
+        return cls(node_id, incarnation, {int(api): int(version) for api, version in versions})
+
+    def to_result(self) -> list[Any]:
+        """The result as it crosses the wire."""
+        return [self.node_id, self.incarnation, [[int(api), int(top)] for api, top in self.versions.items()]]
+
+
+class FetchPartition(NamedTuple):
+    """A partition that enters a fetch session, or whose position changes in it.
+
+    Attributes:
+        offset: the next offset wanted.
+        epoch: newest leader epoch the reader knows, -1 for none; an older one than the leader's is no error.
+        durable_end: a follower's durable log end offset; -1 for consumers.
+    """
+
+    key: PartitionKey
+    offset: int
+    epoch: int = -1
+    durable_end: int = -1
+
+
+class FetchRequest(NamedTuple):
+    """One round of a fetch session; the session is the connection.
+
+    Partitions stay in the session until they are forgotten, and their positions advance past what was sent, so a
+    reader that takes everything in order sends no partition twice.
+
+    Attributes:
+        bytes_max: about how many bytes of record batches the response may hold; at least one batch always fits.
+        wait_ms_max: how long to wait for the first record.
+        verify: check every batch on disk before sending it, because the reader got a damaged one.
+        incarnation: of the following node; -1 for consumers.
+    """
+
+    bytes_max: int
+    wait_ms_max: int
+    partitions: tuple[FetchPartition, ...] = ()
+    forget: tuple[PartitionKey, ...] = ()
+    verify: bool = False
+    incarnation: int = -1
+
+    def to_body(self) -> list[Any]:
+        """The request's body as it crosses the wire."""
+        return [
+            self.bytes_max,
+            self.wait_ms_max,
+            [[*entry.key, *entry[1:]] for entry in self.partitions],
+            [list(key) for key in self.forget],
+            self.verify,
+            self.incarnation,
+        ]
+
+    @classmethod
+    def from_body(cls, body: Any) -> FetchRequest:
+        """Check and take apart a request's body."""
+        _check(isinstance(body, list) and len(body) == 6, "fetch")
+        bytes_max, wait_ms_max, partitions, forget, verify, incarnation = body
+        _check(_is(bytes_max, int) and 0 < bytes_max <= FETCH_BYTES_MAX, f"fetch: bytes_max is 1 to {FETCH_BYTES_MAX}")
+        _check(_is(wait_ms_max, int) and 0 <= wait_ms_max <= FETCH_WAIT_MS_MAX, "fetch: wait_ms_max")
+        _check(_is(verify, bool) and _is(incarnation, int), "fetch")
+        entries = []
+        for row in _rows(partitions, (5,), "fetch: partitions"):
+            key = _key(row, "fetch: partitions")
+            _check(all(_is(number, int) for number in row[2:]) and row[2] >= 0, "fetch: partitions")
+            entries.append(FetchPartition(key, *row[2:]))
+        forgotten = tuple(_key(row, "fetch: forget") for row in _rows(forget, (2,), "fetch: forget"))
+        return cls(bytes_max, wait_ms_max, tuple(entries), forgotten, verify, incarnation)
+
+
+class FetchResult(NamedTuple):
+    """What a round of a session brought for one partition; partitions without news are left out.
+
+    Attributes:
+        epoch: the leader's epoch.
+        high_watermark: offset after the last committed record.
+        log_start: first offset there is.
+        body_bytes: size of the partition's record batches in the response's body, in the order of the results.
+    """
+
+    key: PartitionKey
+    error: ErrorCode
+    message: str
+    epoch: int
+    high_watermark: int
+    log_start: int
+    body_bytes: int
+
+    def to_row(self) -> list[Any]:
+        """The result as it crosses the wire."""
+        return [*self.key, int(self.error), *self[2:]]
+
+    @classmethod
+    def from_rows(cls, rows: Any) -> list[FetchResult]:
+        """Check and take apart a response's result."""
+        results = []
+        for row in _rows(rows, (8,), "fetch result"):
+            numbers = (row[2], *row[4:])
+            _check(_is(row[3], str) and all(_is(number, int) for number in numbers), "fetch result")
+            results.append(cls(_key(row, "fetch result"), error_code(row[2]), row[3], *row[4:]))
+        return results
+
+
+class OffsetQuery(NamedTuple):
+    """Where is `EARLIEST`, `LATEST`, or the first record not before a time (ns since the epoch)."""
+
+    key: PartitionKey
+    timestamp: int
+
+    @classmethod
+    def from_body(cls, body: Any) -> list[OffsetQuery]:
+        """Check and take apart a request's body."""
+        queries = []
+        for row in _rows(body, (3,), "list_offsets"):
+            _check(_is(row[2], int) and row[2] >= EARLIEST, "list_offsets")
+            queries.append(cls(_key(row, "list_offsets"), row[2]))
+        return queries
+
+
+class OffsetResult(NamedTuple):
+    """The answer to an `OffsetQuery`."""
+
+    key: PartitionKey
+    error: ErrorCode
+    message: str
+    offset: int
+    epoch: int
+
+    def to_row(self) -> list[Any]:
+        """The result as it crosses the wire."""
+        return [*self.key, int(self.error), *self[2:]]
+
+    @classmethod
+    def from_rows(cls, rows: Any) -> list[OffsetResult]:
+        """Check and take apart a response's result."""
+        results = []
+        for row in _rows(rows, (6,), "list_offsets result"):
+            _check(_is(row[3], str) and all(_is(number, int) for number in (row[2], *row[4:])), "list_offsets result")
+            results.append(cls(_key(row, "list_offsets result"), error_code(row[2]), row[3], *row[4:]))
+        return results
+
+
+class EpochEndQuery(NamedTuple):
+    """Where did the leader's log leave the largest epoch that is not above `epoch`."""
+
+    key: PartitionKey
+    epoch: int
+
+    @classmethod
+    def from_body(cls, body: Any) -> list[EpochEndQuery]:
+        """Check and take apart a request's body."""
+        queries = []
+        for row in _rows(body, (3,), "epoch_end_offset"):
+            _check(_is(row[2], int) and row[2] >= 0, "epoch_end_offset")
+            queries.append(cls(_key(row, "epoch_end_offset"), row[2]))
+        return queries
+
+
+class EpochEndResult(NamedTuple):
+    """The answer to an `EpochEndQuery`: that epoch, and the offset after its last record."""
+
+    key: PartitionKey
+    error: ErrorCode
+    message: str
+    epoch: int
+    end_offset: int
+
+    def to_row(self) -> list[Any]:
+        """The result as it crosses the wire."""
+        return [*self.key, int(self.error), *self[2:]]
+
+
+def error_code(number: int) -> ErrorCode:
+    """The error with this number; one that a newer peer invented counts as `INTERNAL`."""
+    try:
+        return ErrorCode(number)
+    except ValueError:
+        return ErrorCode.INTERNAL

@@ -1,0 +1,145 @@
+"""Build a configuration dataclass from what a person or a program wrote, with errors that name the field.
+
+Understands fields of type `str`, `int`, `float`, `bool`, a `StrEnum`, `tuple[str, ...]`, any of them `| None`, and
+nested dataclasses. Values are checked, never guessed: `"yes"` is not a boolean and `1.5` is not a whole number. From
+an environment or a flag everything arrives as text; `from_text` converts that first.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from dataclasses import MISSING, fields, is_dataclass
+from enum import StrEnum
+from functools import cache
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Any, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from liftpy_envelope.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["from_text", "parse_settings", "to_plain"]
+
+T = TypeVar("T")
+
+
+@cache
+def _hints(kind: type) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
+def parse_settings(kind: type[T], given: object, path: str = "") -> T:
+    """Build a dataclass from a mapping.
+
+    Args:
+        kind: a dataclass whose fields are of the types named above.
+        given: the mapping, for example from TOML or JSON.
+        path: where the mapping stands, for the messages.
+
+    Raises:
+        ConfigError: a field is unknown (the nearest known one is named), missing, or of the wrong type.
+    """
+    if not isinstance(given, dict):
+        raise ConfigError(path or "settings", f"must be a table of settings, not {_describe(given)}")
+    prefix = f"{path}." if path else ""
+    known = {field.name: field for field in fields(kind)}  # type: ignore[arg-type]
+    for name in given:
+        if name not in known:
+            raise ConfigError(f"{prefix}{name}", f"unknown setting{_nearest(str(name), list(known))}")
+    hints = _hints(kind)
+    values = {name: _convert(hints[name], value, prefix + name) for name, value in given.items()}
+    for name, field in known.items():
+        if name not in values and field.default is MISSING and field.default_factory is MISSING:
+            raise ConfigError(prefix + name, "is missing")
+    return kind(**values)
+
+
+def to_plain(settings: object) -> dict[str, Any]:
+    """The mapping that `parse_settings` would read back."""
+    plain: dict[str, Any] = {}
+    for field in fields(settings):  # type: ignore[arg-type]
+        value = getattr(settings, field.name)
+        if is_dataclass(value):
+            value = to_plain(value)
+        elif isinstance(value, StrEnum):
+            value = value.value
+        elif isinstance(value, tuple):
+            value = list(value)
+        plain[field.name] = value
+    return plain
+
+
+def from_text(kind: type, name: str, text: str) -> Any:
+    """Convert the text of an environment variable or flag to the plain type of a field.
+
+    Raises:
+        ConfigError: the text does not spell a value of that type.
+    """
+    accepted = _alternatives(_hints(kind)[name])
+    if NoneType in accepted and text.lower() in {"", "none"}:
+        return None
+    if any(choice is str or (isinstance(choice, type) and issubclass(choice, StrEnum)) for choice in accepted):
+        return text
+    if any(get_origin(choice) is tuple for choice in accepted):
+        return [item.strip() for item in text.split(",") if item.strip()]
+    try:
+        value = json.loads(text.lower())
+    except ValueError:
+        raise ConfigError(name, f"{text!r} is not {_wanted(accepted)}") from None
+    return value
+
+
+def _alternatives(hint: Any) -> tuple[Any, ...]:
+    return get_args(hint) if get_origin(hint) in {Union, UnionType} else (hint,)
+
+
+def _convert(hint: Any, value: Any, path: str) -> Any:
+    accepted = _alternatives(hint)
+    for choice in accepted:
+        if choice is NoneType and value is None:
+            return None
+        if isinstance(choice, type) and is_dataclass(choice):
+            return value if isinstance(value, choice) else parse_settings(choice, value, path)
+        if isinstance(choice, type) and issubclass(choice, StrEnum) and isinstance(value, str):
+            return _choose(choice, value, path)
+        if get_origin(choice) is tuple and isinstance(value, (list, tuple)) and all(isinstance(v, str) for v in value):
+            return tuple(value)
+        if choice is float and isinstance(value, (int, float)) and not isinstance(value, bool):
+            return float(value)
+        if choice in {str, int, bool} and type(value) is choice:
+            return value
+    raise ConfigError(path, f"must be {_wanted(accepted)}, not {_describe(value)}")
+
+
+def _choose(kind: type[StrEnum], value: str, path: str) -> StrEnum:
+    try:
+        return kind(value)
+    except ValueError:
+        choices = ", ".join(kind)
+        raise ConfigError(path, f"{value!r} is not one of {choices}{_nearest(value, list(kind))}") from None
+
+
+_WANTED = {str: "a string", int: "a whole number", float: "a number", bool: "true or false", NoneType: "none"}
+
+
+def _wanted(accepted: tuple[Any, ...]) -> str:
+    names = []
+    for choice in accepted:
+        if get_origin(choice) is tuple:
+            names.append("a list of strings")
+        elif isinstance(choice, type) and issubclass(choice, StrEnum):
+            names.append(f"one of {', '.join(choice)}")
+        else:
+            names.append(_WANTED.get(choice, "a table of settings"))
+    return " or ".join(names)
+
+
+def _describe(value: object) -> str:
+    return f"{value!r:.60} ({type(value).__name__})"
+
+
+def _nearest(name: str, known: list[str]) -> str:
+    close = difflib.get_close_matches(name, known, n=1)
+    return f"; did you mean {close[0]}?" if close else ""

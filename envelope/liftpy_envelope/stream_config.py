@@ -1,0 +1,198 @@
+"""The configuration of a stream, as users write it, as admin requests carry it and as the metadata keeps it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from enum import StrEnum
+from typing import Any, Final
+
+from liftpy_envelope.ack import AckPolicy
+from liftpy_envelope.errors import ConfigError, NameInvalidError, SubjectInvalidError
+from liftpy_envelope.limits import BATCH_BYTES_MAX
+from liftpy_envelope.names import check_name
+from liftpy_envelope.settings import parse_settings, to_plain
+from liftpy_envelope.subject import check_literal, check_pattern, reserved_overlap
+
+__all__ = ["AckMode", "Compression", "Spread", "StreamConfig", "SyncMode"]
+
+_PARTITIONS_MAX: Final = 1_024
+_SEGMENT_BYTES_MIN: Final = 64 * 1024
+_SEGMENT_BYTES_MAX: Final = 2 * 1024**3
+
+
+class AckMode(StrEnum):
+    """Where acks of plain messages go."""
+
+    REPLY = "reply"  # to the message's reply subject
+    ENVELOPE = "envelope"  # only where an envelope asks; the reply subject belongs to the application
+    OFF = "off"
+
+
+class Spread(StrEnum):
+    """How messages reach the partitions of a stream that has several."""
+
+    HASH = "hash"  # every leader subscribes the subject and keeps its share
+    MAPPING = "mapping"  # partition p subscribes `<partition_prefix>.<p>.<subject>`, fed by a subject mapping
+
+
+class SyncMode(StrEnum):
+    """When a record counts as durable on a node."""
+
+    ALWAYS = "always"  # when it is on disk
+    INTERVAL = "interval"  # when the kernel has it; it is on disk within `sync_interval_s`
+    NEVER = "never"  # when the kernel has it
+
+
+class Compression(StrEnum):
+    """Compression of record batches on disk and on the wire."""
+
+    NONE = "none"
+    LZ4 = "lz4"
+    ZSTD = "zstd"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamConfig:
+    """Everything a stream can be told. Zero means "no limit" wherever a limit is meant.
+
+    Attributes:
+        name: name of the stream.
+        subject: NATS subject it stores, wildcards included.
+        partitions: number of partitions; fixed for the stream's life.
+        spread: how messages reach several partitions; fixed for the stream's life.
+        partition_prefix: first token of the subjects of a stream with `spread = mapping`.
+        group: NATS queue group to join, so that streams share a subject between them.
+        replicas: copies of each partition.
+        min_isr: fewest in-sync replicas with which messages are accepted; by default a majority of `replicas`.
+        acks: where acks go.
+        ack_policy: when they are sent, unless a message says otherwise.
+        sync: when a record counts as durable.
+        retention_age_s: records older than this are dropped.
+        retention_bytes: the oldest records are dropped beyond this size per partition.
+        retention_messages: the oldest records are dropped beyond this number per partition.
+        segment_bytes: size at which a segment file is closed.
+        segment_age_s: age at which a segment file is closed.
+        dedupe_window_s: how long a message id is remembered.
+        dedupe_ids_max: how many message ids are remembered per partition.
+        message_bytes_max: larger messages are refused.
+        compression: of record batches.
+        keep_replies: store the reply subject of every message.
+    """
+
+    name: str
+    subject: str
+    partitions: int = 1
+    spread: Spread = Spread.HASH
+    partition_prefix: str = "lift"
+    group: str | None = None
+    replicas: int = 1
+    min_isr: int | None = None
+    acks: AckMode = AckMode.REPLY
+    ack_policy: AckPolicy = AckPolicy.ALL
+    sync: SyncMode = SyncMode.ALWAYS
+    retention_age_s: float = 0.0
+    retention_bytes: int = 0
+    retention_messages: int = 0
+    segment_bytes: int = 256 * 1024 * 1024
+    segment_age_s: float = 86_400.0
+    dedupe_window_s: float = 120.0
+    dedupe_ids_max: int = 100_000
+    message_bytes_max: int = 64 * 1024 * 1024
+    compression: Compression = Compression.NONE
+    keep_replies: bool = False
+
+    def __post_init__(self) -> None:
+        self._check_names()
+        self._check_numbers()
+        reserved = reserved_overlap(self.subject)
+        if reserved and self.acks is AckMode.REPLY:
+            raise ConfigError(
+                "acks",
+                f"subject {self.subject!r} overlaps {reserved}, whose reply subjects belong to others; "
+                "use acks = envelope or acks = off",
+            )
+
+    def _check_names(self) -> None:
+        try:
+            check_name(self.name)
+        except NameInvalidError as error:
+            raise ConfigError("name", str(error)) from None
+        try:
+            check_pattern(self.subject)
+        except SubjectInvalidError as error:
+            raise ConfigError("subject", str(error)) from None
+        try:
+            if self.group is not None:
+                check_literal(self.group)
+        except SubjectInvalidError:
+            raise ConfigError("group", f"{self.group!r:.80} is not a NATS queue group") from None
+        try:
+            check_name(self.partition_prefix)
+        except NameInvalidError:
+            raise ConfigError("partition_prefix", f"{self.partition_prefix!r} is not one subject token") from None
+
+    def _check_numbers(self) -> None:
+        for name, low, high in _RANGES:
+            value = getattr(self, name)
+            if not low <= value <= high:  # also refuses NaN
+                raise ConfigError(name, f"must be between {low} and {high}, not {value}")
+        if self.min_isr is not None and not 1 <= self.min_isr <= self.replicas:
+            raise ConfigError("min_isr", f"must be between 1 and replicas ({self.replicas}), not {self.min_isr}")
+
+    @property
+    def min_isr_effective(self) -> int:
+        """`min_isr`, or a majority of the replicas where it was not set."""
+        return self.replicas // 2 + 1 if self.min_isr is None else self.min_isr
+
+    @classmethod
+    def from_plain(cls, given: object) -> StreamConfig:
+        """Read a configuration from JSON, TOML or the metadata.
+
+        Raises:
+            ConfigError: the message names the field.
+        """
+        return parse_settings(cls, given)
+
+    def to_plain(self) -> dict[str, Any]:
+        """The mapping that `from_plain` reads back."""
+        return to_plain(self)
+
+    def updated(self, changes: dict[str, Any]) -> StreamConfig:
+        """This configuration with some fields changed.
+
+        Raises:
+            ConfigError: a field is unknown, wrong, or fixed for the stream's life.
+        """
+        for name in _FIXED:
+            if name in changes and changes[name] != self.to_plain()[name]:
+                raise ConfigError(name, "is fixed for the life of a stream")
+        return parse_settings(type(self), self.to_plain() | changes)
+
+    def differences(self, other: StreamConfig) -> list[str]:
+        """Names of the fields in which two configurations differ."""
+        return [field.name for field in fields(self) if getattr(self, field.name) != getattr(other, field.name)]
+
+    def partition_subject(self, partition: int) -> str:
+        """The subject that a partition's leader subscribes."""
+        if self.partitions == 1 or self.spread is Spread.HASH:
+            return self.subject
+        return f"{self.partition_prefix}.{partition}.{self.subject}"
+
+    def with_min_isr(self) -> StreamConfig:
+        """This configuration with `min_isr` spelled out."""
+        return replace(self, min_isr=self.min_isr_effective)
+
+
+_FIXED: Final = ("name", "partitions", "spread", "partition_prefix")
+_RANGES: Final[tuple[tuple[str, float, float], ...]] = (
+    ("partitions", 1, _PARTITIONS_MAX),
+    ("replicas", 1, 7),
+    ("retention_age_s", 0, 1e10),
+    ("retention_bytes", 0, 2**63),
+    ("retention_messages", 0, 2**63),
+    ("segment_bytes", _SEGMENT_BYTES_MIN, _SEGMENT_BYTES_MAX),
+    ("segment_age_s", 1, 1e10),
+    ("dedupe_window_s", 0, 86_400),
+    ("dedupe_ids_max", 0, 10_000_000),
+    ("message_bytes_max", 1, BATCH_BYTES_MAX // 2),
+)

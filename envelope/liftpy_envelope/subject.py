@@ -1,0 +1,94 @@
+"""NATS subjects: validation, matching and overlap, by the rules of nats-server."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from liftpy_envelope.errors import SubjectInvalidError
+from liftpy_envelope.limits import SUBJECT_BYTES_MAX
+
+__all__ = ["RESERVED_PATTERNS", "check_literal", "check_pattern", "is_literal", "matches", "overlaps", "reserved_overlap"]
+
+RESERVED_PATTERNS: Final = ("_INBOX.>", "LIFT.>", "$>")
+"""Subjects that belong to NATS and to liftpy itself; `$>` stands for every subject whose first token begins with `$`."""
+
+_FORBIDDEN: Final = re.compile(r"[\s\x00]")
+
+
+def check_pattern(subject: object) -> str:
+    """`subject`, when a subscription to it is allowed (`*` and `>` included).
+
+    Raises:
+        SubjectInvalidError: it is not; the message says why.
+    """
+    return _check(subject, wildcards=True)
+
+
+def check_literal(subject: object) -> str:
+    """`subject`, when a message can be published on it (no wildcards).
+
+    Raises:
+        SubjectInvalidError: it can not; the message says why.
+    """
+    return _check(subject, wildcards=False)
+
+
+def _check(subject: object, *, wildcards: bool) -> str:
+    if not isinstance(subject, str) or not subject:
+        raise SubjectInvalidError(f"a subject is a non-empty string, not {subject!r:.80}")
+    size = len(subject.encode("utf-8", "surrogatepass"))
+    if size > SUBJECT_BYTES_MAX:
+        raise SubjectInvalidError(f"a subject of {size} bytes is over the limit of {SUBJECT_BYTES_MAX}")
+    if _FORBIDDEN.search(subject):
+        raise SubjectInvalidError(f"subject {subject!r:.80} contains white space")
+    tokens = subject.split(".")
+    for position, token in enumerate(tokens):
+        if not token:
+            raise SubjectInvalidError(f"subject {subject!r:.80} has an empty token")
+        if token == ">" and position != len(tokens) - 1:
+            raise SubjectInvalidError(f"subject {subject!r:.80}: '>' stands only at the end")
+        if token in {"*", ">"} and not wildcards:
+            raise SubjectInvalidError(f"subject {subject!r:.80} is a wildcard; a message needs a literal subject")
+    return subject
+
+
+def is_literal(subject: str) -> bool:
+    """Whether a valid subject names one subject only."""
+    return not any(token in {"*", ">"} for token in subject.split("."))
+
+
+def matches(pattern: str, subject: str) -> bool:
+    """Whether a subscription to `pattern` receives a message on the literal `subject`."""
+    wanted, given = pattern.split("."), subject.split(".")
+    for position, token in enumerate(wanted):
+        if token == ">":
+            return len(given) > position
+        if position >= len(given) or token not in {"*", given[position]}:
+            return False
+    return len(wanted) == len(given)
+
+
+def overlaps(left: str, right: str) -> bool:
+    """Whether some literal subject matches both patterns."""
+    one, other = left.split("."), right.split(".")
+    for position in range(max(len(one), len(other))):
+        a = one[position] if position < len(one) else None
+        b = other[position] if position < len(other) else None
+        if a is None or b is None:
+            return False
+        if a == ">" or b == ">":
+            return True
+        if a != b and a != "*" and b != "*":
+            return False
+    return True
+
+
+def reserved_overlap(subject: str) -> str | None:
+    """The reserved pattern that a stream's subject overlaps, if any."""
+    first = subject.split(".", 1)[0]
+    if first in {"*", ">"}:
+        return RESERVED_PATTERNS[0]
+    if first.startswith("$"):
+        return RESERVED_PATTERNS[2]
+    return next((pattern for pattern in RESERVED_PATTERNS[:2] if overlaps(pattern, subject)), None)

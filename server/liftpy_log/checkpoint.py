@@ -1,0 +1,73 @@
+"""How far every partition of a node was committed: one small file, written every few seconds and at a clean stop.
+
+    magic u32 | version u32 | crc32c u32 | 4 pad | msgpack [time ns, clean, [[uuid, partition, high watermark], ...]]
+
+The file is a lower bound, never the truth: the log is. It lets recovery tell a torn tail from durable records that
+are gone, and says since when a node that was killed has not been listening.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import google_crc32c
+import msgpack
+
+from liftpy_log.disk import write_atomically
+from liftpy_log.errors import CheckpointCorruptError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from liftpy_log.disk import Disk
+
+__all__ = ["Checkpoint", "load_checkpoint", "save_checkpoint"]
+
+_MAGIC: Final = 0x504B434C
+_VERSION: Final = 1
+_HEAD: Final = struct.Struct("<III4x")
+
+
+@dataclass(slots=True)
+class Checkpoint:
+    """What the file says.
+
+    Attributes:
+        time_ns: when it was written.
+        clean: the node had made everything durable and stopped.
+        high_watermarks: by (stream uuid, partition).
+    """
+
+    time_ns: int = 0
+    clean: bool = False
+    high_watermarks: dict[tuple[bytes, int], int] = field(default_factory=dict)
+
+
+def save_checkpoint(disk: Disk, path: Path, checkpoint: Checkpoint) -> None:
+    """Write the file, durably and as a whole."""
+    rows = [[uuid, partition, mark] for (uuid, partition), mark in checkpoint.high_watermarks.items()]
+    content = msgpack.packb([checkpoint.time_ns, checkpoint.clean, rows])
+    write_atomically(disk, path, _HEAD.pack(_MAGIC, _VERSION, google_crc32c.value(content)) + content)
+
+
+def load_checkpoint(disk: Disk, path: Path) -> Checkpoint | None:
+    """Read the file; None when there is none.
+
+    Raises:
+        CheckpointCorruptError: it is damaged.
+    """
+    try:
+        file = disk.open(path)
+    except FileNotFoundError:
+        return None
+    try:
+        data = file.read(0, file.size())
+    finally:
+        file.close()
+    content = data[_HEAD.size :]
+    if data[: _HEAD.size] != _HEAD.pack(_MAGIC, _VERSION, google_crc32c.value(content)):
+        raise CheckpointCorruptError(f"{path} is damaged; delete it to start without it")
+    time_ns, clean, rows = msgpack.unpackb(content)
+    return Checkpoint(time_ns, clean, {(uuid, partition): mark for uuid, partition, mark in rows})

@@ -1,0 +1,32 @@
+"""Time, as an argument."""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+__all__ = ["Clock", "SystemClock"]
+
+
+class Clock(Protocol):
+    """Where a component reads the time."""
+
+    def now_ns(self) -> int:
+        """Wall-clock time, ns since the epoch. May jump either way."""
+        ...
+
+    def monotonic(self) -> float:
+        """Seconds from an arbitrary origin; never goes back."""
+        ...
+
+
+class SystemClock:
+    """The machine's clocks."""
+
+    def now_ns(self) -> int:
+        """Wall-clock time, ns since the epoch."""
+        return time.time_ns()
+
+    def monotonic(self) -> float:
+        """Seconds from an arbitrary origin."""
+        return time.monotonic()

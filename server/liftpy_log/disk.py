@@ -1,0 +1,200 @@
+"""The disk, as an argument: the few operations that the log needs, on the real one and in tests on a simulated one."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from liftpy_envelope.ipc import BufferLike
+
+__all__ = ["Disk", "File", "OsDisk", "OsFile", "write_atomically"]
+
+_IOVECS_MAX = 1_000
+
+
+class File(Protocol):
+    """An open file. Positions are always explicit, so that readers and the writer never disturb each other."""
+
+    def write(self, position: int, parts: Sequence[BufferLike]) -> None:
+        """Write all parts one after the other from `position` on.
+
+        Raises:
+            OSError: not everything was written; some of it may have been.
+        """
+        ...
+
+    def read(self, position: int, size: int) -> bytes:
+        """Up to `size` bytes from `position`; fewer only at the end of the file."""
+        ...
+
+    def size(self) -> int:
+        """Current size in bytes."""
+        ...
+
+    def truncate(self, size: int) -> None:
+        """Cut the file back to `size` bytes."""
+        ...
+
+    def sync(self) -> None:
+        """Return when everything written is on disk."""
+        ...
+
+    def fileno(self) -> int:
+        """The descriptor, for `sendfile`."""
+        ...
+
+    def close(self) -> None:
+        """Give the descriptor back."""
+        ...
+
+
+class Disk(Protocol):
+    """Operations on names."""
+
+    def open(self, path: Path, *, create: bool = False) -> File:
+        """Open a file for reading and writing; with `create` it must not exist yet."""
+        ...
+
+    def names(self, directory: Path) -> list[str]:
+        """Sorted names in a directory."""
+        ...
+
+    def make_directory(self, directory: Path) -> None:
+        """Create a directory and its parents, durably; no error when it is there."""
+        ...
+
+    def remove(self, path: Path) -> None:
+        """Remove a file; no error when it is gone."""
+        ...
+
+    def rename(self, old: Path, new: Path) -> None:
+        """Rename, replacing `new`; durable after `sync_directory`."""
+        ...
+
+    def sync_directory(self, directory: Path) -> None:
+        """Return when the names in a directory are on disk."""
+        ...
+
+
+class OsFile:
+    """A file of the operating system."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def write(self, position: int, parts: Sequence[BufferLike]) -> None:
+        """See `File.write`."""
+        total = sum(map(len, parts))
+        written = os.pwritev(self._descriptor, parts[:_IOVECS_MAX], position)
+        if written == total:
+            return
+        if written == 0:
+            raise OSError(errno.ENOSPC, "nothing was written")
+        # Rare: more parts than one call takes, or a write that stopped at the end of the disk.
+        rest = memoryview(b"".join(parts))[written:]
+        while rest:
+            position += written
+            written = os.pwrite(self._descriptor, rest, position)
+            if written == 0:
+                raise OSError(errno.ENOSPC, "nothing was written")
+            rest = rest[written:]
+
+    def read(self, position: int, size: int) -> bytes:
+        """See `File.read`."""
+        data = os.pread(self._descriptor, size, position)
+        if len(data) == size or not data:
+            return data
+        chunks = [data]
+        missing = size - len(data)
+        while missing:
+            data = os.pread(self._descriptor, missing, position + size - missing)
+            if not data:
+                break
+            chunks.append(data)
+            missing -= len(data)
+        return b"".join(chunks)
+
+    def size(self) -> int:
+        """See `File.size`."""
+        return os.fstat(self._descriptor).st_size
+
+    def truncate(self, size: int) -> None:
+        """See `File.truncate`."""
+        os.ftruncate(self._descriptor, size)
+
+    def sync(self) -> None:
+        """See `File.sync`."""
+        os.fdatasync(self._descriptor)
+
+    def fileno(self) -> int:
+        """See `File.fileno`."""
+        return self._descriptor
+
+    def close(self) -> None:
+        """See `File.close`."""
+        os.close(self._descriptor)
+
+
+class OsDisk:
+    """The disk of the operating system."""
+
+    def open(self, path: Path, *, create: bool = False) -> OsFile:
+        """See `Disk.open`."""
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if create else 0)
+        return OsFile(os.open(path, flags, 0o640))
+
+    def names(self, directory: Path) -> list[str]:
+        """See `Disk.names`."""
+        return sorted(os.listdir(directory))
+
+    def make_directory(self, directory: Path) -> None:
+        """See `Disk.make_directory`."""
+        if directory.is_dir():
+            return
+        self.make_directory(directory.parent)
+        directory.mkdir(mode=0o750, exist_ok=True)
+        self.sync_directory(directory.parent)
+
+    def remove(self, path: Path) -> None:
+        """See `Disk.remove`."""
+        path.unlink(missing_ok=True)
+
+    def rename(self, old: Path, new: Path) -> None:
+        """See `Disk.rename`."""
+        old.replace(new)
+
+    def sync_directory(self, directory: Path) -> None:
+        """See `Disk.sync_directory`."""
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def write_atomically(disk: Disk, path: Path, data: bytes, *, durable: bool = True) -> None:
+    """Replace a file as a whole: after a crash either the old content is there or the new one.
+
+    Args:
+        disk: where.
+        path: the file.
+        data: its new content.
+        durable: return only when the new content is on disk; a cache that is checked when it is read needs less.
+    """
+    temporary = path.with_name(path.name + ".tmp")
+    disk.remove(temporary)
+    file = disk.open(temporary, create=True)
+    try:
+        file.write(0, [data])
+        if durable:
+            file.sync()
+    finally:
+        file.close()
+    disk.rename(temporary, path)
+    if durable:
+        disk.sync_directory(path.parent)

@@ -1,0 +1,72 @@
+"""What can go wrong with a log on disk. Every error names the file, and the position where there is one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from liftpy_envelope.errors import LiftError
+
+__all__ = [
+    "CheckpointCorruptError",
+    "DataDirError",
+    "OffsetOutOfRangeError",
+    "PartitionOfflineError",
+    "SegmentCorruptError",
+    "StorageFullError",
+    "WalCorruptError",
+]
+
+
+class DataDirError(LiftError):
+    """The data directory can not be used; the message says why and what to do."""
+
+
+class StorageFullError(LiftError):
+    """The disk has no room; nothing of the refused batch stayed behind."""
+
+    retriable = True
+
+
+class PartitionOfflineError(LiftError):
+    """The partition met an error that it must not work past: an I/O error, or bytes that changed."""
+
+
+class SegmentCorruptError(PartitionOfflineError):
+    """Bytes that were written well are not what they were.
+
+    Attributes:
+        path: the segment's file.
+        position: where in it the damaged batch begins.
+    """
+
+    def __init__(self, path: Path, position: int, reason: str) -> None:
+        super().__init__(
+            f"{path} is damaged at byte {position}: {reason}. The partition stays offline so that nothing after this "
+            "place is lost; restore the file from a copy, or delete the stream"
+        )
+        self.path = path
+        self.position = position
+
+
+class OffsetOutOfRangeError(LiftError):
+    """The offset is not in the log.
+
+    Attributes:
+        offset: the offset asked for.
+        log_start: first offset there is.
+        log_end: offset after the last one.
+    """
+
+    def __init__(self, offset: int, log_start: int, log_end: int) -> None:
+        super().__init__(f"offset {offset} is outside the log, which holds {log_start} to {log_end}")
+        self.offset = offset
+        self.log_start = log_start
+        self.log_end = log_end
+
+
+class CheckpointCorruptError(LiftError):
+    """The checkpoint file's checksum does not match."""
+
+
+class WalCorruptError(LiftError):
+    """A write-ahead log that was durable can not be read to its end."""

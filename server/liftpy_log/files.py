@@ -1,0 +1,111 @@
+"""Open files of segments: a bounded number of them, so that thousands of idle partitions hold none."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from threading import Lock
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from liftpy_log.disk import Disk, File
+
+__all__ = ["FileCache", "HasPath"]
+
+
+class HasPath(Protocol):
+    """Something that owns one file; its identity is the key."""
+
+    path: Path
+
+
+class _Entry:
+    __slots__ = ("doomed", "file", "pins")
+
+    def __init__(self, file: File) -> None:
+        self.file = file
+        self.pins = 0
+        self.doomed = False
+
+
+class FileCache:
+    """Files by owner, least recently used first to be closed.
+
+    `get` belongs to the thread that owns the logs and hands out a file for use before the next `get`. A file that is
+    used longer, or by another thread, is pinned meanwhile.
+    """
+
+    def __init__(self, disk: Disk, capacity: int) -> None:
+        self._disk = disk
+        self._capacity = capacity
+        self._entries: OrderedDict[HasPath, _Entry] = OrderedDict()
+        self._lock = Lock()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def get(self, owner: HasPath) -> File:
+        """The owner's open file, valid until the next call of `get`."""
+        entry = self._entries.get(owner)
+        if entry is not None:
+            self._entries.move_to_end(owner)
+            return entry.file
+        with self._lock:
+            return self._open(owner).file
+
+    def add(self, owner: HasPath, file: File) -> None:
+        """Take over a file that was just created."""
+        with self._lock:
+            self._insert(owner, _Entry(file))
+
+    def pin(self, owner: HasPath) -> File:
+        """The owner's open file, valid until `unpin`."""
+        with self._lock:
+            entry = self._entries.get(owner) or self._open(owner)
+            entry.pins += 1
+            return entry.file
+
+    def unpin(self, owner: HasPath, file: File) -> None:
+        """End one `pin`; `file` is what it returned."""
+        with self._lock:
+            entry = self._entries.get(owner)
+            if entry is None or entry.file is not file:
+                return
+            entry.pins -= 1
+            if entry.doomed and entry.pins == 0:
+                del self._entries[owner]
+                entry.file.close()
+
+    def forget(self, owner: HasPath) -> None:
+        """Close the owner's file as soon as nobody uses it; called when the file is deleted."""
+        with self._lock:
+            entry = self._entries.get(owner)
+            if entry is None:
+                return
+            entry.doomed = True
+            if entry.pins == 0:
+                del self._entries[owner]
+                entry.file.close()
+
+    def close(self) -> None:
+        """Close everything, pinned or not."""
+        with self._lock:
+            for entry in self._entries.values():
+                entry.file.close()
+            self._entries.clear()
+
+    def _open(self, owner: HasPath) -> _Entry:
+        entry = _Entry(self._disk.open(owner.path))
+        self._insert(owner, entry)
+        return entry
+
+    def _insert(self, owner: HasPath, entry: _Entry) -> None:
+        self._entries[owner] = entry
+        if len(self._entries) <= self._capacity:
+            return
+        for other, candidate in self._entries.items():
+            if candidate.pins == 0 and candidate is not entry:
+                del self._entries[other]
+                candidate.file.close()
+                return

@@ -1,0 +1,140 @@
+"""Group commit: one round makes every dirty partition of the node durable.
+
+Rounds run in a thread of their own, because fdatasync blocks. A round with few dirty partitions syncs their segments;
+one with many goes through the write-ahead log, whose cost does not depend on how many partitions there are. While a
+round runs, the next one gathers.
+"""
+
+from __future__ import annotations
+
+import logging
+from threading import Condition, Thread
+from typing import TYPE_CHECKING, NamedTuple
+
+from liftpy_log.limits import DIRECT_SYNC_PARTITIONS_MAX
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from liftpy_log.files import FileCache
+    from liftpy_log.partition_log import PartitionLog, Tail, Unsynced
+    from liftpy_log.segment import Segment
+    from liftpy_log.wal import WriteAheadLog
+
+__all__ = ["GroupCommit", "Synced"]
+
+logger = logging.getLogger(__name__)
+
+
+class Synced(NamedTuple):
+    """What a round did for one log: durable below `next_offset`, or `error`."""
+
+    log: PartitionLog
+    next_offset: int
+    error: str | None
+
+
+class GroupCommit:
+    """Makes logs durable in rounds.
+
+    Args:
+        files: the node's open files.
+        wal: the write-ahead log; without one every log is synced by itself.
+        on_round: called in the rounds' thread with the results of each; hands them to the thread that owns the logs.
+        direct_max: largest number of dirty logs that are synced by themselves although there is a write-ahead log.
+    """
+
+    def __init__(
+        self,
+        files: FileCache,
+        wal: WriteAheadLog | None,
+        on_round: Callable[[Sequence[Synced]], None],
+        direct_max: int = DIRECT_SYNC_PARTITIONS_MAX,
+    ) -> None:
+        self._files = files
+        self._wal = wal
+        self._on_round = on_round
+        self._direct_max = direct_max
+        self._wakeup = Condition()
+        self._dirty: dict[PartitionLog, None] = {}
+        self._stopping = False
+        self._thread = Thread(target=self._run, name="liftpy-group-commit", daemon=True)
+        self.rounds = 0
+
+    def start(self) -> None:
+        """Begin to run rounds."""
+        self._thread.start()
+
+    def request(self, log: PartitionLog) -> None:
+        """Ask for what the log holds now to be made durable. May be called from any thread."""
+        with self._wakeup:
+            self._dirty[log] = None
+            self._wakeup.notify()
+
+    def stop(self) -> None:
+        """Run what was asked for to its end, and stop."""
+        with self._wakeup:
+            self._stopping = True
+            self._wakeup.notify()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while True:
+            with self._wakeup:
+                while not self._dirty and not self._stopping:
+                    self._wakeup.wait()
+                if not self._dirty:
+                    return
+                dirty, self._dirty = self._dirty, {}
+            self.run_round(list(dirty))
+
+    def run_round(self, logs: Sequence[PartitionLog]) -> None:
+        """Make the logs durable and report it."""
+        targets = []
+        for log in logs:
+            tail, unsynced = log.sync_target()
+            if log.failure is None and tail.next_offset > log.synced_end:
+                targets.append((log, tail, [entry for entry in unsynced if entry.segment is tail.segment]))
+        if not targets:
+            return
+        self.rounds += 1
+        results = self._write_ahead(targets) if self._wal and len(targets) > self._direct_max else None
+        if results is None:
+            results = [self._sync(log, tail) for log, tail, _ in targets]
+        self._on_round(results)
+
+    def _sync(self, log: PartitionLog, tail: Tail) -> Synced:
+        return Synced(log, tail.next_offset, self._sync_segment(tail.segment))
+
+    def _sync_segment(self, segment: Segment) -> str | None:
+        try:
+            file = self._files.pin(segment)
+        except FileNotFoundError:
+            return None  # deleted since, by retention or a purge, which had it synced before
+        except OSError as error:
+            return f"opening {segment.path} failed: {error}"
+        try:
+            file.sync()
+        except OSError as error:
+            return f"fdatasync of {segment.path} failed: {error}"
+        finally:
+            self._files.unpin(segment, file)
+        return None
+
+    def _write_ahead(self, targets: list[tuple[PartitionLog, Tail, list[Unsynced]]]) -> list[Synced] | None:
+        """Results of a round through the write-ahead log; None when it could not be written."""
+        assert self._wal is not None
+        if not all(unsynced for _, _, unsynced in targets):
+            return None
+        try:
+            self._wal.write_round([(log, unsynced) for log, _, unsynced in targets])
+        except OSError as error:
+            logger.warning("the write-ahead log failed (%s); syncing %d segments instead", error, len(targets))
+            return None
+        results = [Synced(log, tail.next_offset, None) for log, tail, _ in targets]
+        written = sum(len(part) for _, _, unsynced in targets for entry in unsynced for part in entry.parts)
+        for segment, log in self._wal.segments_to_sync(written):
+            failure = self._sync_segment(segment)
+            if failure is not None:
+                results.append(Synced(log, 0, failure))
+        return results

@@ -1,0 +1,398 @@
+"""The log of one partition: an ordered list of segments of which only the newest grows.
+
+Offsets are given out here and nowhere else; they only grow, and a batch once appended is never changed. What is
+appended is durable when a group commit round, or a roll, has reported it: `synced_end` says how far.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from liftpy_envelope.batch import HEADER_SIZE, NO_PRODUCER, BatchHeader, encode_header
+from liftpy_log.epochs import EpochHistory
+from liftpy_log.errors import OffsetOutOfRangeError, PartitionOfflineError, StorageFullError
+from liftpy_log.limits import VERIFY_ON_OPEN_BYTES_MAX
+from liftpy_log.opening import open_segments, rebuild_epochs
+from liftpy_log.reader import LogReader
+from liftpy_log.segment import Segment
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from liftpy_envelope.batch import BatchBody
+    from liftpy_envelope.ipc import BufferLike
+    from liftpy_log.disk import Disk, File
+    from liftpy_log.files import FileCache
+    from liftpy_log.reader import Slice
+
+__all__ = ["Appended", "LogConfig", "PartitionLog", "Tail", "Unsynced"]
+
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogConfig:
+    """How a partition's log is kept.
+
+    Attributes:
+        segment_bytes: size at which a segment is closed.
+        segment_age_ns: age of its first record at which a segment is closed.
+        keep_unsynced: remember what is not durable yet, so that a round can write it ahead.
+    """
+
+    segment_bytes: int = 256 * 1024 * 1024
+    segment_age_ns: int = 86_400 * 10**9
+    keep_unsynced: bool = True
+
+
+class Appended(NamedTuple):
+    """Where a batch went."""
+
+    base_offset: int
+    next_offset: int
+    timestamp: int
+
+
+class Tail(NamedTuple):
+    """The end of the log at one moment."""
+
+    segment: Segment
+    position: int
+    next_offset: int
+
+
+class Unsynced(NamedTuple):
+    """A batch that may not be durable yet."""
+
+    segment: Segment
+    position: int
+    parts: list[BufferLike]
+    next_offset: int
+
+
+class PartitionLog:
+    """See the module. `open` finds out what is there; everything else is fast.
+
+    Attributes:
+        directory: where the segments are.
+        epochs: which leader epoch began at which offset.
+        synced_end: records below this offset are durable.
+        failure: why the log refuses to work further; None while it is well.
+    """
+
+    def __init__(self, disk: Disk, files: FileCache, directory: Path, config: LogConfig) -> None:
+        self.directory = directory
+        self.config = config
+        self.epochs = EpochHistory()
+        self.synced_end = 0
+        self.failure: PartitionOfflineError | None = None
+        self._disk = disk
+        self._files = files
+        self._segments: list[Segment] = []
+        self._log_start = 0
+        self._unsynced: deque[Unsynced] = deque()
+        self._unsynced_bytes = 0
+        self._marks: deque[tuple[int, int]] = deque(maxlen=1_024)  # (next offset, position) of the newest batches
+        self._reader = LogReader(files, self._segments, self._marks)
+        self._tail: Tail
+
+    @classmethod
+    def open(
+        cls,
+        disk: Disk,
+        files: FileCache,
+        directory: Path,
+        config: LogConfig | None = None,
+        *,
+        log_start: int = 0,
+        durable_end: int = 0,
+        verify_bytes: int = VERIFY_ON_OPEN_BYTES_MAX,
+    ) -> PartitionLog:
+        """Open a log, or create an empty one.
+
+        Args:
+            disk: where.
+            files: the node's open files.
+            directory: of the partition.
+            config: how to keep the log.
+            log_start: records below this offset were purged.
+            durable_end: records below this offset are known to have been durable.
+            verify_bytes: how much of the newest segment to check beyond what its index asks for.
+
+        Raises:
+            SegmentCorruptError: something other than a torn tail is wrong.
+        """
+        log = cls(disk, files, directory, config or LogConfig())
+        log._segments += open_segments(
+            disk, files, directory, durable_end=durable_end, verify_bytes=verify_bytes, first_offset=log_start
+        )
+        active = log.active
+        log.synced_end = active.next_offset
+        log._log_start = max(log_start, log._segments[0].base_offset)
+        log.epochs = rebuild_epochs(log._segments, files)
+        log.epochs.advance(log._log_start)
+        log._tail = Tail(active, active.size, active.next_offset)
+        log._marks.append((active.next_offset, active.size))
+        return log
+
+    @classmethod
+    def offline(cls, disk: Disk, files: FileCache, directory: Path, failure: PartitionOfflineError) -> PartitionLog:
+        """A log that could not be opened: it holds nothing and refuses everything, saying why."""
+        log = cls(disk, files, directory, LogConfig())
+        log.failure = failure
+        log._tail = Tail(Segment(disk, directory, 0), 0, 0)
+        return log
+
+    @property
+    def active(self) -> Segment:
+        """The segment that grows."""
+        return self._segments[-1]
+
+    @property
+    def segments(self) -> Sequence[Segment]:
+        """Oldest first."""
+        return self._segments
+
+    @property
+    def log_start(self) -> int:
+        """First offset there is."""
+        return self._log_start
+
+    @property
+    def log_end(self) -> int:
+        """Offset after the last record."""
+        return self._tail.next_offset
+
+    @property
+    def unsynced_bytes(self) -> int:
+        """Bytes in memory of batches that may not be durable yet."""
+        return self._unsynced_bytes
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of record batches in all segments."""
+        return sum(segment.size for segment in self._segments)
+
+    @property
+    def last_timestamp(self) -> int:
+        """Time of the last record; 0 when there never was one since the last purge."""
+        for segment in reversed(self._segments):
+            if segment.size:
+                return segment.max_timestamp
+        return 0
+
+    def append(
+        self,
+        body: BatchBody,
+        *,
+        leader_epoch: int,
+        timestamp: int,
+        producer_id: bytes = NO_PRODUCER,
+        producer_sequence: int = -1,
+    ) -> Appended:
+        """Append one batch.
+
+        Args:
+            body: its records.
+            leader_epoch: of the leader that takes them.
+            timestamp: now; raised to that of the last record where the clock went back.
+            producer_id: of an idempotent batch.
+            producer_sequence: of an idempotent batch.
+
+        Raises:
+            StorageFullError: the disk is full; nothing of the batch is there.
+            PartitionOfflineError: an I/O error, now or earlier.
+        """
+        if self.failure is not None:
+            raise self.failure
+        active = self._tail.segment
+        length = HEADER_SIZE + body.length
+        timestamp = max(timestamp, active.max_timestamp or self.last_timestamp)
+        if active.size and self._is_over(active, length, timestamp):
+            self.roll()
+            active = self._tail.segment
+        base_offset = self._tail.next_offset
+        encoded = encode_header(
+            body,
+            base_offset=base_offset,
+            leader_epoch=leader_epoch,
+            base_timestamp=timestamp,
+            max_timestamp=timestamp,
+            producer_id=producer_id,
+            producer_sequence=producer_sequence,
+        )
+        position = active.size
+        parts = [encoded, *body.parts]
+        self._write(active, position, parts)
+        header = BatchHeader(
+            *(length, body.crc, body.attributes, body.columns, base_offset, body.record_count - 1),
+            *(body.record_count, leader_epoch, timestamp, timestamp, producer_id, producer_sequence),
+        )
+        active.append(position, header)
+        self.epochs.begin(leader_epoch, base_offset)
+        next_offset = header.next_offset
+        if self.config.keep_unsynced:
+            self._unsynced.append(Unsynced(active, position, parts, next_offset))
+            self._unsynced_bytes += length
+        self._marks.append((next_offset, active.size))
+        self._tail = Tail(active, active.size, next_offset)
+        return Appended(base_offset, next_offset, timestamp)
+
+    def _is_over(self, active: Segment, length: int, timestamp: int) -> bool:
+        born = active.first_timestamp
+        return active.size + length > self.config.segment_bytes or (
+            born is not None and timestamp - born >= self.config.segment_age_ns
+        )
+
+    def _write(self, segment: Segment, position: int, parts: list[BufferLike]) -> None:
+        file = self._file(segment)
+        try:
+            file.write(position, parts)
+        except OSError as error:
+            if error.errno not in _FULL:
+                raise self.fail(f"writing {segment.path} failed: {error}") from error
+            try:
+                file.truncate(position)
+            except OSError as worse:
+                raise self.fail(f"cutting {segment.path} back failed: {worse}") from worse
+            raise StorageFullError(f"no room on the disk of {segment.path}: {error.strerror}") from error
+
+    def _file(self, segment: Segment) -> File:
+        try:
+            return self._files.get(segment)
+        except OSError as error:
+            raise self.fail(f"opening {segment.path} failed: {error}") from error
+
+    def fail(self, reason: str) -> PartitionOfflineError:
+        """Stop working for good, and remember why. Returns the error to raise."""
+        if self.failure is None:
+            self.failure = PartitionOfflineError(reason)
+        return self.failure
+
+    def roll(self) -> None:
+        """Close the newest segment and begin another, if there is anything in it.
+
+        A segment is durable before its successor exists.
+
+        Raises:
+            StorageFullError: there is no room for another file; the old one goes on growing.
+            PartitionOfflineError: an I/O error.
+        """
+        active = self.active
+        if not active.size:
+            return
+        try:
+            self._files.get(active).sync()
+        except OSError as error:
+            raise self.fail(f"fdatasync of {active.path} failed: {error}") from error
+        self.mark_synced(active.next_offset)
+        try:
+            active.drop_index()
+            self._create_segment(active.next_offset)
+        except OSError as error:
+            if error.errno in _FULL:
+                raise StorageFullError(f"no room for a new segment in {self.directory}") from error
+            raise self.fail(f"creating a segment in {self.directory} failed: {error}") from error
+
+    def _create_segment(self, base_offset: int) -> None:
+        segment, file = Segment.create(self._disk, self.directory, base_offset)
+        self._files.add(segment, file)
+        self._segments.append(segment)
+        self._marks.clear()
+        self._marks.append((base_offset, 0))
+        self._tail = Tail(segment, 0, base_offset)
+
+    def sync_target(self) -> tuple[Tail, list[Unsynced]]:
+        """What a group commit round would make durable now. The one method that another thread may call."""
+        tail = self._tail
+        return tail, [entry for entry in tuple(self._unsynced) if entry.next_offset <= tail.next_offset]
+
+    def mark_synced(self, next_offset: int) -> None:
+        """Take note that records below `next_offset` are durable."""
+        self.synced_end = max(self.synced_end, next_offset)
+        unsynced = self._unsynced
+        while unsynced and unsynced[0].next_offset <= next_offset:
+            self._unsynced_bytes -= sum(map(len, unsynced.popleft().parts))
+
+    def read(self, offset: int, end_offset: int, bytes_max: int, hint: Slice | None = None) -> list[Slice]:
+        """Whole batches from the one that holds `offset` up to `end_offset`.
+
+        Args:
+            offset: first offset wanted.
+            end_offset: batches that begin here or later are not given out.
+            bytes_max: about how much; the first batch is given out whatever its size.
+            hint: the last slice of the previous read; saves the look-up when `offset` follows on it.
+
+        Raises:
+            OffsetOutOfRangeError: `offset` is below the start of the log or above `end_offset`.
+            SegmentCorruptError: a batch on the way is damaged.
+        """
+        if self.failure is not None:
+            raise self.failure
+        if not self._log_start <= offset <= end_offset:
+            raise OffsetOutOfRangeError(offset, self._log_start, end_offset)
+        return self._reader.read(offset, end_offset, bytes_max, hint)
+
+    def offset_at_time(self, timestamp: int) -> int | None:
+        """Offset of the first record not before `timestamp` (ns); None when all records are earlier.
+
+        Raises:
+            SegmentCorruptError: a batch on the way is damaged.
+        """
+        found = self._reader.offset_at_time(timestamp)
+        return None if found is None else max(self._log_start, found)
+
+    def drop_before(self, offset: int) -> int:
+        """Delete the segments that lie wholly below `offset`; the newest is kept. Returns how many went."""
+        count = 0
+        while count < len(self._segments) - 1 and self._segments[count + 1].base_offset <= offset:
+            count += 1
+        for segment in self._segments[:count]:
+            self._files.forget(segment)
+            segment.remove()
+        if count:
+            del self._segments[:count]
+            self._log_start = max(self._log_start, self._segments[0].base_offset)
+            self.epochs.advance(self._log_start)
+        return count
+
+    def purge(self, offset: int) -> None:
+        """Make `offset` the start of the log; whole segments below it are deleted.
+
+        Raises:
+            StorageFullError, PartitionOfflineError: see `roll`.
+        """
+        offset = min(offset, self.log_end)
+        if offset == self.log_end:
+            self.roll()
+        self._log_start = max(self._log_start, offset)
+        self.drop_before(offset)
+        self.epochs.advance(self._log_start)
+
+    def flush_index(self) -> None:
+        """Write the index of the newest segment when much is missing in its files."""
+        self.active.flush_long_index()
+
+    def close(self) -> None:
+        """Make everything durable and give the files back.
+
+        Raises:
+            PartitionOfflineError: an I/O error.
+        """
+        if self.failure is None:
+            try:
+                self._files.get(self.active).sync()
+                self.active.flush_index()
+            except OSError as error:
+                raise self.fail(f"closing {self.active.path} failed: {error}") from error
+            self.mark_synced(self.log_end)
+        self.release()
+
+    def release(self) -> None:
+        """Give the files back without a further look at them."""
+        for segment in self._segments:
+            self._files.forget(segment)

@@ -1,0 +1,236 @@
+"""One segment: a file of record batches, and what is known about it.
+
+    <base_offset:020d>.log        record batches, one after the other
+    <base_offset:020d>.index      see `index`
+    <base_offset:020d>.timeindex  see `index`
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from liftpy_envelope.errors import BatchCorruptError, BatchTruncatedError, BatchVersionError
+from liftpy_log.disk import write_atomically
+from liftpy_log.errors import SegmentCorruptError
+from liftpy_log.index import OFFSET_SUFFIX, TIME_SUFFIX, SegmentIndex
+from liftpy_log.limits import INDEX_FLUSH_ENTRIES, INDEX_INTERVAL_BYTES
+from liftpy_log.scan import read_batch, walk_headers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from liftpy_envelope.batch import BatchHeader
+    from liftpy_log.disk import Disk, File
+
+__all__ = ["LOG_SUFFIX", "Segment", "base_offset_of", "segment_path"]
+
+LOG_SUFFIX: Final = ".log"
+_BAD: Final = (BatchTruncatedError, BatchCorruptError, BatchVersionError)
+
+
+def segment_path(directory: Path, base_offset: int) -> Path:
+    """The file of the segment that begins at `base_offset`."""
+    return directory / f"{base_offset:020d}{LOG_SUFFIX}"
+
+
+def base_offset_of(name: str) -> int | None:
+    """The base offset in a segment file's name; None when it is not one."""
+    stem = name.removesuffix(LOG_SUFFIX)
+    return int(stem) if stem != name and len(stem) == 20 and stem.isdigit() else None
+
+
+class Segment:
+    """One segment of a partition.
+
+    Attributes:
+        path: the file of record batches.
+        base_offset: offset of the first record, or the next one while there is none.
+        size: bytes of record batches.
+        next_offset: offset after the last record.
+        first_timestamp: of the first batch; None while there is none.
+        max_timestamp: of the last batch; 0 while there is none.
+    """
+
+    __slots__ = (
+        "_disk",
+        "_index",
+        "_unflushed",
+        "base_offset",
+        "first_timestamp",
+        "max_timestamp",
+        "next_offset",
+        "path",
+        "size",
+    )
+
+    def __init__(self, disk: Disk, directory: Path, base_offset: int) -> None:
+        self._disk = disk
+        self.path = segment_path(directory, base_offset)
+        self.base_offset = base_offset
+        self.size = 0
+        self.next_offset = base_offset
+        self.first_timestamp: int | None = None
+        self.max_timestamp = 0
+        self._index: SegmentIndex | None = None
+        self._unflushed = 0
+
+    @classmethod
+    def create(cls, disk: Disk, directory: Path, base_offset: int) -> tuple[Segment, File]:
+        """A new and empty segment, whose name is on disk when this returns."""
+        segment = cls(disk, directory, base_offset)
+        segment.start_over()
+        file = disk.open(segment.path, create=True)
+        disk.sync_directory(directory)
+        return segment, file
+
+    def append(self, position: int, header: BatchHeader) -> None:
+        """Take note of a batch that stands at `position`, the present end."""
+        assert position == self.size
+        index = self._index
+        assert index is not None, "only an indexed segment grows"
+        if position == 0 or position - index.last()[1] >= INDEX_INTERVAL_BYTES:
+            index.add(header.base_offset, position, header.max_timestamp)
+            self._unflushed += 1
+        if self.first_timestamp is None:
+            self.first_timestamp = header.base_timestamp
+        self.size = position + header.length
+        self.next_offset = header.next_offset
+        self.max_timestamp = header.max_timestamp
+
+    def start_over(self) -> None:
+        """Forget everything known, before the file is scanned again from its beginning."""
+        self.size = 0
+        self.next_offset = self.base_offset
+        self.first_timestamp = None
+        self.max_timestamp = 0
+        self._index = SegmentIndex(self.base_offset)
+        self._unflushed = 0
+
+    def load_index(self) -> SegmentIndex | None:
+        """Read the index files; None when they are missing or not well."""
+        try:
+            offsets = self.path.with_suffix(OFFSET_SUFFIX)
+            times = self.path.with_suffix(TIME_SUFFIX)
+            return SegmentIndex.decode(self.base_offset, _content(self._disk, offsets), _content(self._disk, times))
+        except FileNotFoundError:
+            return None
+
+    def adopt_index(self, index: SegmentIndex) -> None:
+        """Use an index that was checked against the file."""
+        self._index = index
+        self._unflushed = 0
+
+    def flush_index(self, *, at_least: int = 1) -> None:
+        """Write the index files, when `at_least` entries are not in them yet."""
+        if self._index is None or self._unflushed < at_least:
+            return
+        offsets, times = self._index.encode()
+        write_atomically(self._disk, self.path.with_suffix(OFFSET_SUFFIX), offsets, durable=False)
+        write_atomically(self._disk, self.path.with_suffix(TIME_SUFFIX), times, durable=False)
+        self._unflushed = 0
+
+    def flush_long_index(self) -> None:
+        """Write the index files when so much is missing in them that opening would take long."""
+        self.flush_index(at_least=INDEX_FLUSH_ENTRIES)
+
+    def drop_index(self) -> None:
+        """Free the memory of an index that is in its files."""
+        self.flush_index()
+        self._index = None
+
+    def remove(self) -> None:
+        """Delete the files; the indexes first, so that none is ever left without its segment."""
+        for path in (self.path.with_suffix(OFFSET_SUFFIX), self.path.with_suffix(TIME_SUFFIX), self.path):
+            self._disk.remove(path)
+
+    def index(self, file: File) -> SegmentIndex:
+        """The index, loaded or rebuilt when it is not in memory.
+
+        Raises:
+            SegmentCorruptError: it has to be rebuilt, and the segment is damaged.
+        """
+        if self._index is None:
+            self._index = self.load_index()
+        if self._index is None:
+            self.rebuild(file, self.size)
+        assert self._index is not None
+        return self._index
+
+    def rebuild(self, file: File, end: int) -> None:
+        """Read every batch up to `end`, check it, and index it anew.
+
+        Raises:
+            SegmentCorruptError: a batch is damaged.
+        """
+        self.start_over()
+        while self.size < end:
+            position = self.size
+            try:
+                header, _ = read_batch(file, position, end)
+                self.check_chain(position, header)
+            except _BAD as error:
+                raise SegmentCorruptError(self.path, position, str(error)) from error
+            self.append(position, header)
+
+    def check_chain(self, position: int, header: BatchHeader) -> None:
+        """Check that a batch follows on the one before it.
+
+        Raises:
+            SegmentCorruptError: its offset is not the next one.
+        """
+        if header.base_offset != self.next_offset:
+            raise SegmentCorruptError(
+                self.path, position, f"offset {header.base_offset} stands where {self.next_offset} must"
+            )
+
+    def locate(self, file: File, offset: int) -> tuple[int, BatchHeader]:
+        """Position and header of the batch that holds `offset`, which must be in the segment.
+
+        Raises:
+            SegmentCorruptError: the segment is damaged on the way.
+        """
+        found = self._find(file, lambda index: index.floor(offset), lambda header: header.next_offset > offset)
+        if found is None:
+            raise SegmentCorruptError(self.path, self.size, f"offset {offset} is not where it must be")
+        return found
+
+    def locate_time(self, file: File, timestamp: int) -> tuple[int, BatchHeader] | None:
+        """Position and header of the first batch with a record not before `timestamp`; None when there is none.
+
+        Raises:
+            SegmentCorruptError: the segment is damaged on the way.
+        """
+        return self._find(
+            file, lambda index: index.before_time(timestamp), lambda header: header.max_timestamp >= timestamp
+        )
+
+    def _find(
+        self,
+        file: File,
+        start: Callable[[SegmentIndex], tuple[int, int]],
+        wanted: Callable[[BatchHeader], bool],
+    ) -> tuple[int, BatchHeader] | None:
+        for attempt in range(2):
+            offset, position = start(self.index(file))
+            try:
+                for at, header in walk_headers(file, position, self.size):
+                    if at == position and header.base_offset != offset:
+                        break
+                    if wanted(header):
+                        return at, header
+                else:
+                    return None
+            except _BAD as error:
+                if attempt:
+                    raise SegmentCorruptError(self.path, position, str(error)) from error
+            self.rebuild(file, self.size)  # the index lied or the segment is damaged: reading all of it tells which
+        return None
+
+
+def _content(disk: Disk, path: Path) -> bytes:
+    file = disk.open(path)
+    try:
+        return file.read(0, file.size())
+    finally:
+        file.close()

@@ -1,0 +1,1 @@
+"""Administration over NATS: a micro service whose endpoints take and give JSON."""

@@ -1,0 +1,88 @@
+"""The bodies of admin requests."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from liftpy_envelope.errors import ConfigError
+from liftpy_envelope.settings import parse_settings
+
+__all__ = ["FindRequest", "NameRequest", "NoRequest", "PurgeRequest", "ReadOnlyRequest", "UpdateRequest", "read_update"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoRequest:
+    """Nothing to say."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NameRequest:
+    """A stream's name."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOnlyRequest:
+    """A stream's name, and whether it takes no messages from now on."""
+
+    name: str
+    read_only: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PurgeRequest:
+    """What to delete: everything below `offset`, by default everything committed.
+
+    Attributes:
+        name: the stream.
+        partition: by default all of them.
+        offset: first offset to keep.
+    """
+
+    name: str
+    partition: int | None = None
+    offset: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("partition", "offset"):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value < 2**63:
+                raise ConfigError(name, f"must be 0 or more, not {value}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FindRequest:
+    """A subject."""
+
+    subject: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateRequest:
+    """Settings to change, by name; `expected_version` refuses the change when someone was quicker."""
+
+    name: str
+    changes: dict[str, Any]
+    expected_version: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _UpdateHead:
+    name: str
+    expected_version: int | None = None
+
+
+def read_update(body: dict[str, Any]) -> UpdateRequest:
+    """Read an update request; its changes are checked against the stream later.
+
+    Raises:
+        ConfigError: it is malformed.
+    """
+    rest = dict(body)
+    changes = rest.pop("changes", None)
+    head = parse_settings(_UpdateHead, rest)
+    if not isinstance(changes, dict) or not changes:
+        raise ConfigError("changes", "must be a table of the settings to change")
+    return UpdateRequest(name=head.name, changes=changes, expected_version=head.expected_version)

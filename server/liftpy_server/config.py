@@ -1,0 +1,228 @@
+"""A node's configuration: `liftpy.toml`, then `LIFTPY_*` variables, then flags, each over the one before."""
+
+from __future__ import annotations
+
+import ssl
+import tomllib
+from dataclasses import dataclass, field, fields, is_dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from liftpy_client.nats_options import NatsOptions
+from liftpy_envelope.errors import ConfigError, NameInvalidError
+from liftpy_envelope.names import check_name
+from liftpy_envelope.settings import from_text, parse_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["HttpConfig", "NodeConfig", "PullConfig", "StorageConfig", "load_config"]
+
+_LOG_LEVELS: Final = ("debug", "info", "warning", "error")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PullConfig:
+    """Where consumers reach the node.
+
+    Attributes:
+        host: address to listen on.
+        port: port to listen on; 0 takes a free one.
+        advertise_host: address that clients are told, where it differs from `host`.
+        tls_cert: certificate; with `tls_key` the pull server speaks TLS.
+        tls_key: its key.
+        tls_client_ca: authorities of client certificates; with it clients must show one.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 4270
+    advertise_host: str | None = None
+    tls_cert: str | None = None
+    tls_key: str | None = None
+    tls_client_ca: str | None = None
+
+    def __post_init__(self) -> None:
+        _check_port("pull.port", self.port)
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise ConfigError("pull.tls_cert", "and pull.tls_key belong together")
+        if self.tls_client_ca is not None and self.tls_cert is None:
+            raise ConfigError("pull.tls_client_ca", "needs pull.tls_cert and pull.tls_key")
+        if self.host in {"0.0.0.0", "::"} and self.advertise_host is None:  # noqa: S104 - refused, not bound
+            raise ConfigError("pull.advertise_host", f"clients can not connect to {self.host}: name a reachable address")
+
+    @property
+    def reachable_host(self) -> str:
+        """The address that clients are told."""
+        return self.advertise_host or self.host
+
+    def tls_context(self) -> ssl.SSLContext | None:
+        """The TLS side of the pull server; None without a certificate.
+
+        Raises:
+            ConfigError: the files can not be used.
+        """
+        if self.tls_cert is None:
+            return None
+        try:
+            context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=self.tls_client_ca)
+            context.load_cert_chain(self.tls_cert, self.tls_key)
+        except (OSError, ssl.SSLError) as error:
+            raise ConfigError("pull.tls_cert", f"the certificate can not be used: {error}") from error
+        if self.tls_client_ca is not None:
+            context.verify_mode = ssl.CERT_REQUIRED
+        return context
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpConfig:
+    """Health and metrics over HTTP.
+
+    Attributes:
+        host: address to listen on.
+        port: port to listen on; None turns it off, 0 takes a free one.
+    """
+
+    host: str = "127.0.0.1"
+    port: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.port is not None:
+            _check_port("http.port", self.port)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StorageConfig:
+    """How the node treats its disk.
+
+    Attributes:
+        sync_interval_s: longest time a record of a stream with `sync = interval` is not on disk.
+        disk_reserve_bytes: messages are refused while less than this is free; at most a tenth of the disk counts.
+        open_files_max: segment files that are held open.
+        retention_interval_s: how often retention looks at the streams.
+    """
+
+    sync_interval_s: float = 1.0
+    disk_reserve_bytes: int = 64 * 1024 * 1024
+    open_files_max: int = 512
+    retention_interval_s: float = 10.0
+
+    def __post_init__(self) -> None:
+        for name, low, high in (
+            ("sync_interval_s", 0.01, 60),
+            ("disk_reserve_bytes", 0, 2**50),
+            ("open_files_max", 8, 1_000_000),
+            ("retention_interval_s", 0.1, 86_400),
+        ):
+            if not low <= getattr(self, name) <= high:
+                raise ConfigError(f"storage.{name}", f"must be between {low} and {high}, not {getattr(self, name)}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeConfig:
+    """Everything a node can be told.
+
+    Attributes:
+        node_id: name of the node; belongs to the data directory for ever.
+        data_dir: where the node keeps everything.
+        rack: where the node stands; replicas are spread over racks.
+        log_level: debug, info, warning or error.
+        nats: how to reach NATS.
+        pull: where consumers reach the node.
+        http: health and metrics.
+        storage: how the node treats its disk.
+    """
+
+    node_id: str = "liftpy-1"
+    data_dir: str = "liftpy-data"
+    rack: str | None = None
+    log_level: str = "info"
+    nats: NatsOptions = field(default_factory=NatsOptions)
+    pull: PullConfig = field(default_factory=PullConfig)
+    http: HttpConfig = field(default_factory=HttpConfig)
+    storage: StorageConfig = field(default_factory=StorageConfig)
+
+    def __post_init__(self) -> None:
+        try:
+            check_name(self.node_id, "node")
+        except NameInvalidError as error:
+            raise ConfigError("node_id", str(error)) from None
+        if self.log_level not in _LOG_LEVELS:
+            raise ConfigError("log_level", f"{self.log_level!r} is not one of {', '.join(_LOG_LEVELS)}")
+
+    @property
+    def data_path(self) -> Path:
+        """The data directory."""
+        return Path(self.data_dir).expanduser()
+
+
+def _check_port(name: str, port: int) -> None:
+    if not 0 <= port <= 65_535:
+        raise ConfigError(name, f"must be a port between 0 and 65535, not {port}")
+
+
+def load_config(
+    path: Path | None, environment: Mapping[str, str], flags: Mapping[str, Any], *, context: str | None = None
+) -> NodeConfig:
+    """Put a node's configuration together.
+
+    Args:
+        path: a TOML file.
+        environment: `LIFTPY_DATA_DIR`, `LIFTPY_PULL_PORT`, ..., and for NATS also the nats CLI's variables.
+        flags: settings by dotted name; None means not given.
+        context: a context of the nats CLI.
+
+    Raises:
+        ConfigError: the message names file and field.
+    """
+    given = _read_file(path) if path is not None else {}
+    _overlay(given, _from_environment(environment))
+    _overlay(given, {name: value for name, value in flags.items() if value is not None})
+    nats = given.pop("nats", {})
+    try:
+        if not isinstance(nats, dict):
+            raise ConfigError("nats", "must be a table of settings")
+        known = {setting.name for setting in fields(NatsOptions)}
+        for name in nats:
+            if name not in known:
+                parse_settings(NatsOptions, {name: nats[name]}, "nats")
+        options = NatsOptions.resolve(context=context, environment=environment, **nats)
+        parse_settings(NatsOptions, nats, "nats")
+        return parse_settings(NodeConfig, given | {"nats": options})
+    except ConfigError as error:
+        if path is None:
+            raise
+        raise ConfigError(f"{path}: {error.field}", str(error).removeprefix(f"{error.field}: ")) from None
+
+
+def _read_file(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text())
+    except OSError as error:
+        raise ConfigError(str(path), f"can not be read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(str(path), f"is not TOML: {error}") from error
+
+
+def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for setting in fields(NodeConfig):
+        default = setting.default_factory() if callable(setting.default_factory) else None
+        if not is_dataclass(default):
+            text = environment.get(f"LIFTPY_{setting.name.upper()}")
+            if text is not None:
+                values[setting.name] = from_text(NodeConfig, setting.name, text)
+            continue
+        for inner in fields(default):
+            text = environment.get(f"LIFTPY_{setting.name.upper()}_{inner.name.upper()}")
+            if text is not None:
+                values[f"{setting.name}.{inner.name}"] = from_text(type(default), inner.name, text)
+    return values
+
+
+def _overlay(given: dict[str, Any], values: Mapping[str, Any]) -> None:
+    for name, value in values.items():
+        table, _, leaf = name.rpartition(".")
+        target = given.setdefault(table, {}) if table else given
+        if not isinstance(target, dict):
+            raise ConfigError(table, "must be a table of settings")
+        target[leaf] = value

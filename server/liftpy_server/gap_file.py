@@ -1,0 +1,61 @@
+"""Gaps on disk, so that they are still known after a restart: one small file per stream, `gaps.json` in its directory.
+
+Written by a thread of its own, so that recording a gap never waits for the disk. Losing the newest change in a crash
+is harmless: the restart is a gap itself.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import TYPE_CHECKING
+
+from liftpy_log.disk import write_atomically
+from liftpy_server.stream_state import Gap
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
+    from pathlib import Path
+
+    from liftpy_log.disk import Disk
+    from liftpy_server.stream_state import StreamState
+
+__all__ = ["GapFile"]
+
+logger = logging.getLogger(__name__)
+
+
+class GapFile:
+    """Keeps one stream's gaps.
+
+    Args:
+        disk: where.
+        path: the file.
+        executor: with one thread, so that writes stay in order.
+    """
+
+    def __init__(self, disk: Disk, path: Path, executor: Executor) -> None:
+        self._disk = disk
+        self._path = path
+        self._executor = executor
+
+    def load(self) -> list[Gap]:
+        """The gaps of earlier runs; a file that can not be read is logged and left behind."""
+        try:
+            return [Gap(**gap) for gap in json.loads(self._path.read_bytes())]
+        except FileNotFoundError:
+            return []
+        except (ValueError, TypeError, OSError) as error:
+            logger.warning("%s can not be read (%s); the gaps in it are forgotten", self._path, error)
+            return []
+
+    def save(self, stream: StreamState) -> None:
+        """Write the gaps as they are now, soon."""
+        content = json.dumps([gap.to_plain() for gap in stream.gaps]).encode()
+        self._executor.submit(self._write, content)
+
+    def _write(self, content: bytes) -> None:
+        try:
+            write_atomically(self._disk, self._path, content)
+        except OSError as error:
+            logger.warning("%s can not be written: %s", self._path, error)

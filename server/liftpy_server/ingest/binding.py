@@ -1,0 +1,69 @@
+"""A subscription's stream: which partitions its messages go to."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from liftpy_envelope.partitioner import partition_of
+from liftpy_envelope.stream_config import Spread
+from liftpy_server.ingest.incoming import read_message
+
+if TYPE_CHECKING:
+    from liftpy_server.ingest.incoming import Incoming
+    from liftpy_server.ingest.runs import Run
+    from liftpy_server.partition import Partition
+    from liftpy_server.stream_state import StreamState
+
+__all__ = ["Binding"]
+
+
+class Binding:
+    """One NATS subscription of a stream.
+
+    Args:
+        stream: the stream.
+        subject: what is subscribed.
+        partitions: by number, those that this node leads and that this subscription feeds.
+
+    Attributes:
+        skip: size of the prefix of the subjects, which is not stored.
+    """
+
+    def __init__(self, stream: StreamState, subject: str, partitions: dict[int, Partition]) -> None:
+        self.stream = stream
+        self.subject = subject
+        self.partitions = partitions
+        self.skip = len(subject) - len(stream.config.subject)
+        config = stream.config
+        self._shares = config.partitions if config.spread is Spread.HASH and config.partitions > 1 else 0
+        self._only = None if self._shares else next(iter(partitions.values()))
+
+    def deliver(self, run: Run, now_ns: int) -> None:
+        """Append messages to the partitions they belong to."""
+        if self._only is not None:
+            self._only.append(run, self.skip, now_ns)
+        elif run.is_plain:
+            for number, share in run.split(self._partition_of):
+                partition = self.partitions.get(number)
+                if partition is not None:
+                    partition.append(share, self.skip, now_ns)
+        else:
+            self._deliver_read(run, now_ns)
+
+    def _partition_of(self, subject: bytes) -> int:
+        return partition_of(subject, self._shares)
+
+    def _deliver_read(self, run: Run, now_ns: int) -> None:
+        shares: dict[int, list[Incoming]] = {}
+        for message in run.messages():
+            incoming = read_message(message, self.stream.config, self.skip)
+            shares.setdefault(incoming.partition(self._shares), []).append(incoming)
+        for number, share in shares.items():
+            partition = self.partitions.get(number)
+            if partition is not None:
+                partition.append_incoming(share, now_ns)
+
+    def settle(self) -> None:
+        """After a pass: make durable and acknowledge."""
+        for partition in self.partitions.values():
+            partition.settle()

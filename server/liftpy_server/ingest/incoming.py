@@ -1,0 +1,139 @@
+"""A message with options: headers and envelope read, and what is wrong with it found out, before any partition sees it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from liftpy_envelope.ack import AckPolicy
+from liftpy_envelope.envelope import COOKIE, BatchEnvelope, decode_envelope
+from liftpy_envelope.errors import AckErrorCode, EnvelopeError, HeaderError
+from liftpy_envelope.headers import PublishOptions, read_publish_options, unsupported_error
+from liftpy_envelope.partitioner import partition_of
+from liftpy_envelope.stream_config import AckMode
+from liftpy_log.errors import StorageFullError
+
+if TYPE_CHECKING:
+    from liftpy_envelope.stream_config import StreamConfig
+    from liftpy_log.errors import PartitionOfflineError
+    from liftpy_server.ingest.runs import Message
+
+__all__ = ["Incoming", "Refusal", "read_message", "refusal_of"]
+
+_NO_OPTIONS = PublishOptions()
+
+
+class Refusal(NamedTuple):
+    """Why a message is not stored."""
+
+    code: AckErrorCode
+    description: str
+
+
+class Incoming(NamedTuple):
+    """A message as far as it can be understood without its partition.
+
+    Attributes:
+        destination: where its ack goes; empty when it wants none.
+        batch: the envelope's, when it is a batch; then `value` is empty.
+        is_lookalike: it begins with the cookie by chance.
+        refusal: why it can not be stored, if so.
+    """
+
+    subject: bytes
+    headers: bytes | None
+    value: bytes | None
+    reply: bytes
+    destination: bytes
+    options: PublishOptions
+    batch: BatchEnvelope | None = None
+    is_lookalike: bool = False
+    refusal: Refusal | None = None
+
+    def partition(self, partition_count: int) -> int:
+        """The partition it belongs to in a stream that is spread by hash."""
+        if self.batch is not None and self.batch.partition is not None:
+            return self.batch.partition % partition_count
+        key = self.options.key
+        return partition_of(self.subject if key is None else key, partition_count)
+
+
+def read_message(message: Message, config: StreamConfig, skip: int) -> Incoming:
+    """Read a message's options.
+
+    Args:
+        message: as it came.
+        config: of its stream.
+        skip: size of the subject's prefix, which is not stored.
+    """
+    subject = message.subject[skip:]
+    try:
+        incoming = _read(message, subject)
+    except (HeaderError, EnvelopeError) as error:
+        code = error.code if isinstance(error, HeaderError) else AckErrorCode.MALFORMED
+        destination = message.reply if config.acks is AckMode.REPLY else b""
+        refusal = Refusal(code, str(error))
+        return Incoming(
+            subject, message.headers, message.value, message.reply, destination, _NO_OPTIONS, refusal=refusal
+        )
+    destination = _destination(incoming, config)
+    return incoming._replace(destination=destination, refusal=_refusal(incoming, destination, config))
+
+
+def _read(message: Message, subject: bytes) -> Incoming:
+    headers, value = message.headers, message.value
+    options = _NO_OPTIONS
+    if headers is not None and (b"\r\nNats-" in headers or b"\r\nLift-" in headers):
+        options = read_publish_options(headers)
+    if value[:4] != COOKIE:
+        return Incoming(subject, headers, value, message.reply, b"", options)
+    envelope = decode_envelope(value)
+    if envelope is None:
+        return Incoming(subject, headers, value, message.reply, b"", options, is_lookalike=True)
+    options = _merge(options, envelope.options)
+    if isinstance(envelope, BatchEnvelope):
+        if options.message_id is not None:
+            raise EnvelopeError("a batch is made idempotent by producer_id and producer_sequence, not by a message id")
+        return Incoming(subject, headers, b"", message.reply, b"", options, batch=envelope)
+    if envelope.headers is not None:
+        headers = envelope.headers
+    return Incoming(subject, headers, envelope.value, message.reply, b"", options)
+
+
+def _merge(outer: PublishOptions, inner: PublishOptions) -> PublishOptions:
+    """What the envelope says, and what it leaves open from the NATS headers."""
+    merged = PublishOptions()
+    for name in PublishOptions.__slots__:
+        value = getattr(inner, name)
+        setattr(merged, name, getattr(outer, name) if value is None else value)
+    return merged
+
+
+def _destination(incoming: Incoming, config: StreamConfig) -> bytes:
+    options = incoming.options
+    if config.acks is AckMode.OFF or (options.ack_policy or config.ack_policy) is AckPolicy.NONE:
+        return b""
+    if options.ack_inbox is not None:
+        return options.ack_inbox
+    return incoming.reply if config.acks is AckMode.REPLY else b""
+
+
+def _refusal(incoming: Incoming, destination: bytes, config: StreamConfig) -> Refusal | None:
+    options = incoming.options
+    size = len(incoming.value or b"")
+    if size > config.message_bytes_max:
+        return Refusal(
+            AckErrorCode.TOO_LARGE, f"message of {size} bytes is over the stream's limit of {config.message_bytes_max}"
+        )
+    if options.expected_stream is not None and options.expected_stream != config.name.encode():
+        return Refusal(AckErrorCode.WRONG_STREAM, f"expected stream does not match: this is {config.name}")
+    # Whoever can not be told that a wish is not granted asked for no answer, and keeps the message.
+    if options.unsupported is not None and (destination or incoming.reply):
+        return Refusal(AckErrorCode.UNSUPPORTED, str(unsupported_error(options.unsupported)))
+    return None
+
+
+def refusal_of(error: StorageFullError | PartitionOfflineError) -> Refusal:
+    """The refusal that answers a message which this error kept from being stored."""
+    if isinstance(error, StorageFullError):
+        return Refusal(AckErrorCode.STORAGE_FULL, "the node's disk is full")
+    return Refusal(AckErrorCode.PARTITION_OFFLINE, "the partition is offline; the node's log says why")

@@ -1,0 +1,123 @@
+r"""The NATS client protocol, as far as messages are concerned; everything else is handed back.
+
+    MSG <subject> <sid> [reply] <size>\r\n<payload>\r\n
+    HMSG <subject> <sid> [reply] <header size> <total size>\r\n<headers><payload>\r\n
+
+A pure state machine: bytes in, runs of messages by subscription out, at whatever positions the stream is split. Lines
+that are no messages (INFO, PING, PONG, -ERR, +OK, and whatever else) come back in order, for nats-py to act on; so
+does anything that can not be understood, which makes nats-py reconnect. It never raises.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from liftpy_server.ingest.runs import ListRun, Row, Run
+from liftpy_server.ingest.vector import VectorResult, parse_block
+
+__all__ = ["MessageParser", "Parsed"]
+
+_CONTROL_LINE_BYTES_MAX: Final = 1024 * 1024
+_VECTOR_BYTES_MIN: Final = 4_096
+_VECTOR_FRAMES_MIN: Final = 64  # below this the fixed cost of some fifty array operations is more than a loop's
+_VECTOR_FRAME_BYTES_MAX: Final = 640  # above this looking at every byte costs more than skipping the payload
+
+
+class Parsed(NamedTuple):
+    """What a chunk held: runs of messages by subscription id, in order for each, and the lines for nats-py."""
+
+    runs: list[tuple[int, Run]]
+    control: bytes
+
+
+class MessageParser:
+    """See the module."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget the half of a message that a lost connection left behind."""
+        self._pending: list[bytes] = []
+        self._pending_bytes = 0
+        self._needed = 0
+
+    def feed(self, data: bytes) -> Parsed:
+        """Take the next chunk from the server."""
+        if self._pending:
+            self._pending.append(data)
+            self._pending_bytes += len(data)
+            if self._pending_bytes < self._needed:
+                return Parsed([], b"")
+            data = b"".join(self._pending)
+            self._pending = []
+        runs: list[tuple[int, Run]] = []
+        control: list[bytes] = []
+        position = self._parse(data, runs, control)
+        if position < len(data):
+            self._pending = [data[position:]]
+            self._pending_bytes = len(data) - position
+        return Parsed(runs, b"".join(control))
+
+    def _parse(self, data: bytes, runs: list[tuple[int, Run]], control: list[bytes]) -> int:
+        """Parse whole frames; returns the position after the last of them. One loop, no call per message."""
+        find = data.find
+        end = len(data)
+        position = 0
+        self._needed = 0
+        rows_of: dict[bytes, list[Row]] = {}
+        try_vector = end >= _VECTOR_BYTES_MIN
+        while position < end:
+            line_end = find(b"\r\n", position)
+            if line_end < 0:
+                if end - position > _CONTROL_LINE_BYTES_MAX:
+                    control.append(data[position:])
+                    position = end
+                break
+            body = line_end + 2
+            fields = data[position:line_end].split(b" ")
+            verb = fields[0]
+            has_headers = verb == b"HMSG"
+            reply_at = len(fields) - (5 if has_headers else 4)
+            try:
+                size = int(fields[-1]) if 0 <= reply_at <= 1 and (has_headers or verb == b"MSG") else -1
+                value_at = body + int(fields[-2]) if has_headers else body
+            except ValueError:
+                size = -1
+            if size < 0:
+                control.append(data[position:body])
+                position = body
+                continue
+            frame_end = body + size + 2
+            if frame_end > end:
+                self._needed = frame_end - position
+                break
+            if try_vector and not has_headers:
+                result = _parse_block(data, position, frame_end)
+                try_vector = result is not None and result.count >= _VECTOR_FRAMES_MIN
+                if result is not None:
+                    _close(rows_of, runs)
+                    runs += result.runs
+                    position = result.end
+                    continue
+            headers = data[body:value_at] if has_headers else None
+            row = (fields[1], fields[3] if reply_at else b"", headers, data[value_at : frame_end - 2])
+            rows = rows_of.get(fields[2])
+            if rows is None:
+                rows_of[fields[2]] = [row]
+            else:
+                rows.append(row)
+            position = frame_end
+        _close(rows_of, runs)
+        return position
+
+
+def _parse_block(data: bytes, position: int, frame_end: int) -> VectorResult | None:
+    frame_bytes = frame_end - position
+    small = frame_bytes <= _VECTOR_FRAME_BYTES_MAX and len(data) - position >= frame_bytes * _VECTOR_FRAMES_MIN
+    return parse_block(data, position) if small and data.startswith(b"MSG ", position) else None
+
+
+def _close(rows_of: dict[bytes, list[Row]], runs: list[tuple[int, Run]]) -> None:
+    runs += [(int(sid), ListRun(rows)) for sid, rows in rows_of.items() if sid.isdigit()]
+    rows_of.clear()

@@ -1,0 +1,192 @@
+"""Messages with options, gathered into record batches in the order in which they came."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from liftpy_envelope.batch import NO_PRODUCER, encode_body
+from liftpy_envelope.columns import Column
+from liftpy_envelope.errors import AckErrorCode
+from liftpy_envelope.ipc import column_buffers, nullable_column, repeated_column, values_column
+from liftpy_log.dedupe import Stored
+from liftpy_log.errors import PartitionOfflineError, StorageFullError
+from liftpy_server.acks import AckItem, ItemAcks
+from liftpy_server.ingest.incoming import Refusal, refusal_of
+from liftpy_server.limits import BATCH_VALUE_BYTES_MAX
+
+if TYPE_CHECKING:
+    from liftpy_envelope.ack import AckPolicy
+    from liftpy_envelope.envelope import BatchEnvelope
+    from liftpy_envelope.ipc import ColumnBuffers
+    from liftpy_log.dedupe import DedupeId
+    from liftpy_server.ingest.incoming import Incoming
+    from liftpy_server.partition import Partition
+
+__all__ = ["RecordBuilder"]
+
+
+class RecordBuilder:
+    """Gathers the messages of one pass for one partition.
+
+    Args:
+        partition: takes the batches.
+        now_ns: time of the pass.
+    """
+
+    def __init__(self, partition: Partition, now_ns: int) -> None:
+        self._partition = partition
+        self._now_ns = now_ns
+        self._rows: list[Incoming] = []
+        self._ids: dict[DedupeId, int] = {}
+        self._value_bytes = 0
+        partition.dedupe.expire(now_ns)
+
+    def add(self, message: Incoming, refusal: Refusal | None) -> None:
+        """Take a message, or refuse it."""
+        refusal = refusal or self._expectation(message)
+        if refusal is None:
+            stored = self._find(message)
+            if stored is not None:
+                self._owe_duplicate(message, stored)
+                return
+            refusal = self._wrong_offset(message)
+        if refusal is not None:
+            item = AckItem(message.destination, -1, correlation_id=message.options.correlation_id)
+            self._partition.refuse(item, refusal, self._now_ns)
+        elif message.batch is not None:
+            self.flush()
+            self._append_batch(message, message.batch)
+        else:
+            self._take(message)
+
+    def _take(self, message: Incoming) -> None:
+        key = _dedupe_id(message)
+        if key is not None and self._partition.dedupe.ids_max:
+            self._ids[key] = self._next_offset
+        self._rows.append(message)
+        self._value_bytes += len(message.value or b"")
+        counters = self._partition.stream.counters
+        counters.lookalikes += message.is_lookalike
+        counters.unsupported_stored += message.options.unsupported is not None
+        if self._value_bytes >= BATCH_VALUE_BYTES_MAX:
+            self.flush()
+
+    @property
+    def _next_offset(self) -> int:
+        return self._partition.log.log_end + len(self._rows)
+
+    def _expectation(self, message: Incoming) -> Refusal | None:
+        size = sum(array.nbytes for array in message.batch.arrays) if message.batch is not None else 0
+        limit = self._partition.stream.config.message_bytes_max
+        if size <= limit:
+            return None
+        return Refusal(AckErrorCode.TOO_LARGE, f"batch of {size} bytes is over the stream's limit of {limit}")
+
+    def _find(self, message: Incoming) -> Stored | None:
+        key = _dedupe_id(message)
+        if key is None:
+            return None
+        if key in self._ids:
+            self.flush()
+        return self._partition.dedupe.find(key)
+
+    def _wrong_offset(self, message: Incoming) -> Refusal | None:
+        expected = message.options.expected_offset
+        if expected is None or expected == self._next_offset:
+            return None
+        return Refusal(
+            AckErrorCode.WRONG_EXPECTED_OFFSET,
+            f"wrong last sequence: {self._next_offset} (the next offset is {self._next_offset}, expected {expected})",
+        )
+
+    def _owe_duplicate(self, message: Incoming, stored: Stored) -> None:
+        partition = self._partition
+        partition.stream.counters.duplicates += 1
+        if message.destination:
+            item = AckItem(
+                message.destination,
+                stored.offset,
+                stored.count,
+                duplicate=True,
+                correlation_id=message.options.correlation_id,
+            )
+            # The original may be on its way to the disk still; its ack must not come from here before it is there.
+            partition.owe(self._policy(message), stored.offset + 1, ItemAcks([item]))
+
+    def _policy(self, message: Incoming) -> AckPolicy:
+        return message.options.ack_policy or self._partition.stream.config.ack_policy
+
+    def flush(self) -> None:
+        """Append what was gathered."""
+        rows, self._rows = self._rows, []
+        ids, self._ids = self._ids, {}
+        self._value_bytes = 0
+        if not rows:
+            return
+        partition = self._partition
+        try:
+            appended = partition.append_body(encode_body(len(rows), *self._columns(rows)), self._now_ns)
+        except (StorageFullError, PartitionOfflineError) as error:
+            for row in rows:
+                self._refuse_unstored(row, error)
+            return
+        partition.dedupe.add(appended.timestamp, list(ids.items()))
+        counters = partition.stream.counters
+        counters.messages += len(rows)
+        counters.bytes += sum(len(row.value or b"") for row in rows)
+        by_policy: dict[AckPolicy, list[AckItem]] = {}
+        for offset, row in enumerate(rows, appended.base_offset):
+            if row.destination:
+                item = AckItem(row.destination, offset, correlation_id=row.options.correlation_id)
+                by_policy.setdefault(self._policy(row), []).append(item)
+        for policy, items in by_policy.items():
+            partition.owe(policy, appended.next_offset, ItemAcks(items))
+
+    def _refuse_unstored(self, message: Incoming, error: StorageFullError | PartitionOfflineError) -> None:
+        item = AckItem(message.destination, -1, correlation_id=message.options.correlation_id)
+        self._partition.refuse(item, refusal_of(error), self._now_ns)
+
+    def _columns(self, rows: list[Incoming]) -> tuple[int, list[ColumnBuffers]]:
+        bitmap, columns = Column.SUBJECT, [values_column([row.subject for row in rows])]
+        optional: list[tuple[int, list[bytes | None]]] = [
+            (Column.KEY, [row.options.key for row in rows]),
+            (Column.HEADERS, [row.headers for row in rows]),
+            (Column.VALUE, [row.value for row in rows]),
+            (Column.MESSAGE_ID, [row.options.message_id for row in rows]),
+        ]
+        if self._partition.stream.config.keep_replies:
+            optional.append((Column.REPLY, [row.reply or None for row in rows]))
+        for column, values in optional:
+            if column == Column.VALUE or any(value is not None for value in values):
+                bitmap |= column
+                columns.append(nullable_column(values))
+        return bitmap, columns
+
+    def _append_batch(self, message: Incoming, batch: BatchEnvelope) -> None:
+        partition = self._partition
+        columns = [repeated_column(message.subject, batch.count), *map(column_buffers, batch.arrays)]
+        body = encode_body(batch.count, Column.SUBJECT | batch.columns, columns)
+        try:
+            appended = partition.append_body(
+                body, self._now_ns, batch.producer_id or NO_PRODUCER, batch.producer_sequence
+            )
+        except (StorageFullError, PartitionOfflineError) as error:
+            self._refuse_unstored(message, error)
+            return
+        last = appended.next_offset - 1
+        key = _dedupe_id(message)
+        if key is not None:
+            partition.dedupe.add(appended.timestamp, [(key, Stored(last, batch.count))])
+        counters = partition.stream.counters
+        counters.messages += batch.count
+        counters.bytes += sum(array.nbytes for array in batch.arrays)
+        if message.destination:
+            item = AckItem(message.destination, last, batch.count, correlation_id=message.options.correlation_id)
+            partition.owe(self._policy(message), appended.next_offset, ItemAcks([item]))
+
+
+def _dedupe_id(message: Incoming) -> DedupeId | None:
+    if message.batch is None:
+        return message.options.message_id
+    producer_id = message.batch.producer_id
+    return None if producer_id is None else (producer_id, message.batch.producer_sequence)

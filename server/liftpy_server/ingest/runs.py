@@ -1,0 +1,257 @@
+"""Messages of one subscription, in order, as the parser found them.
+
+Two shapes with one face. A `ListRun` holds Python lists and is quick for a few messages; a `BlockRun` is a part of a
+`Block`, whose columns are contiguous buffers, and never makes an object of a message unless someone asks for it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from liftpy_envelope.envelope import COOKIE
+from liftpy_envelope.ipc import ColumnBuffers, values_column
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import numpy.typing as npt
+
+__all__ = ["Block", "BlockRun", "ListRun", "Message", "PackedColumn", "Row", "Run"]
+
+
+class Message(NamedTuple):
+    """One NATS message; `reply` is empty when there is none."""
+
+    subject: bytes
+    reply: bytes
+    headers: bytes | None
+    value: bytes
+
+
+Row = tuple[bytes, bytes, bytes | None, bytes]
+"""A `Message` before anyone needs its names: tuples are quicker to make."""
+
+
+class Run(Protocol):
+    """What can be done with the messages of one subscription.
+
+    Attributes:
+        count: how many there are.
+        is_plain: none has headers or begins like an envelope.
+        value_bytes_max: size of the largest value, or more.
+        value_bytes: size of all values.
+    """
+
+    count: int
+    is_plain: bool
+    value_bytes_max: int
+    value_bytes: int
+
+    def subject_column(self, skip: int) -> ColumnBuffers:
+        """The subjects without their first `skip` bytes."""
+        ...
+
+    def value_column(self) -> ColumnBuffers:
+        """The values."""
+        ...
+
+    def reply_column(self) -> ColumnBuffers:
+        """The reply subjects, empty where there is none."""
+        ...
+
+    def replies(self) -> Sequence[bytes] | PackedColumn | None:
+        """The reply subjects; None when no message has one."""
+        ...
+
+    def messages(self) -> list[Message]:
+        """One object per message."""
+        ...
+
+    def split(self, partition_of: Callable[[bytes], int]) -> list[tuple[int, Run]]:
+        """The messages by partition, given the partition of a subject."""
+        ...
+
+    def parts(self, value_bytes_max: int) -> list[Run]:
+        """The same messages in runs of about so many bytes of values each."""
+        ...
+
+
+class ListRun:
+    """Messages as rows, for when there are few or they have headers."""
+
+    __slots__ = ("_values", "count", "is_plain", "rows", "value_bytes", "value_bytes_max")
+
+    def __init__(self, rows: list[Row]) -> None:
+        self.rows = rows
+        self.count = len(rows)
+        self._values = [row[3] for row in rows]
+        sizes = list(map(len, self._values))
+        self.value_bytes = sum(sizes)
+        self.value_bytes_max = max(sizes)
+        self.is_plain = COOKIE not in [value[:4] for value in self._values] and not any([row[2] for row in rows])
+
+    def subject_column(self, skip: int) -> ColumnBuffers:
+        """See `Run`."""
+        return values_column([row[0][skip:] for row in self.rows])
+
+    def value_column(self) -> ColumnBuffers:
+        """See `Run`."""
+        return values_column(self._values)
+
+    def reply_column(self) -> ColumnBuffers:
+        """See `Run`."""
+        return values_column([row[1] for row in self.rows])
+
+    def replies(self) -> Sequence[bytes] | None:
+        """See `Run`."""
+        replies = [row[1] for row in self.rows]
+        return replies if any(replies) else None
+
+    def messages(self) -> list[Message]:
+        """See `Run`."""
+        return list(map(Message._make, self.rows))
+
+    def split(self, partition_of: Callable[[bytes], int]) -> list[tuple[int, Run]]:
+        """See `Run`."""
+        shares: dict[int, list[Row]] = {}
+        for row in self.rows:
+            shares.setdefault(partition_of(row[0]), []).append(row)
+        return [(partition, ListRun(rows)) for partition, rows in shares.items()]
+
+    def parts(self, value_bytes_max: int) -> list[Run]:
+        """See `Run`."""
+        if self.value_bytes <= value_bytes_max:
+            return [self]
+        parts: list[list[Row]] = [[]]
+        size = 0
+        for row in self.rows:
+            if size and size + len(row[3]) > value_bytes_max:
+                parts.append([])
+                size = 0
+            parts[-1].append(row)
+            size += len(row[3])
+        return [ListRun(rows) for rows in parts]
+
+
+class PackedColumn(NamedTuple):
+    """Byte strings one after the other: `offsets` has one entry more than there are strings."""
+
+    offsets: npt.NDArray[np.int32]
+    data: pa.Buffer
+
+    def cut(self, first: int, last: int, skip: int = 0) -> ColumnBuffers:
+        """The buffers of a column with the strings from `first` up to `last`, each without its first `skip` bytes."""
+        start, end = int(self.offsets[first]), int(self.offsets[last])
+        if skip:
+            strings = self.strings(first, last)
+            return values_column([string[skip:] for string in strings])
+        offsets = self.offsets[first : last + 1]
+        if start:
+            offsets = offsets - np.int32(start)
+        return ColumnBuffers(0, (b"", offsets.tobytes(), self.data.slice(start, end - start)))
+
+    def slice(self, first: int, last: int) -> PackedColumn:
+        """The strings from `first` up to `last`; shares memory."""
+        return PackedColumn(self.offsets[first : last + 1], self.data)
+
+    def strings(self, first: int, last: int) -> list[bytes]:
+        """One object per string."""
+        edges = self.offsets[first : last + 1].tolist()
+        data = self.data.slice(edges[0], edges[-1] - edges[0]).to_pybytes()
+        origin = edges[0]
+        return [data[start - origin : end - origin] for start, end in zip(edges, edges[1:], strict=False)]
+
+
+class Block(NamedTuple):
+    """Plain messages of one chunk, ordered by subscription and, within one, as they came."""
+
+    subjects: PackedColumn
+    replies: PackedColumn
+    values: PackedColumn
+    value_bytes_max: int
+
+
+class BlockRun:
+    """The messages of a block from `first` up to `last`."""
+
+    __slots__ = ("_block", "_first", "_last", "count", "is_plain", "value_bytes", "value_bytes_max")
+
+    def __init__(self, block: Block, first: int, last: int, *, is_plain: bool = True) -> None:
+        self._block = block
+        self._first = first
+        self._last = last
+        self.count = last - first
+        self.is_plain = is_plain
+        self.value_bytes_max = block.value_bytes_max
+        edges = block.values.offsets
+        self.value_bytes = int(edges[last]) - int(edges[first])
+
+    def subject_column(self, skip: int) -> ColumnBuffers:
+        """See `Run`."""
+        return self._block.subjects.cut(self._first, self._last, skip)
+
+    def value_column(self) -> ColumnBuffers:
+        """See `Run`."""
+        return self._block.values.cut(self._first, self._last)
+
+    def reply_column(self) -> ColumnBuffers:
+        """See `Run`."""
+        return self._block.replies.cut(self._first, self._last)
+
+    def replies(self) -> PackedColumn | None:
+        """See `Run`."""
+        edges = self._block.replies.offsets
+        if edges[self._first] == edges[self._last]:
+            return None
+        return self._block.replies.slice(self._first, self._last)
+
+    def messages(self) -> list[Message]:
+        """See `Run`."""
+        columns = (column.strings(self._first, self._last) for column in self._block[:3])
+        subjects, replies, values = columns
+        return [
+            Message(subject, reply, None, value)
+            for subject, reply, value in zip(subjects, replies, values, strict=True)
+        ]
+
+    def split(self, partition_of: Callable[[bytes], int]) -> list[tuple[int, Run]]:
+        """See `Run`."""
+        subjects = self._array(self._block.subjects).dictionary_encode()
+        of_subject = np.array([partition_of(subject) for subject in subjects.dictionary.to_pylist()], np.int32)
+        partitions = of_subject[subjects.indices.to_numpy()]
+        order = np.argsort(partitions, kind="stable").astype(np.int32)
+        columns = (_packed(self._array(column).take(pa.array(order))) for column in self._block[:3])
+        block = Block(*columns, self.value_bytes_max)
+        numbers, firsts = np.unique(partitions[order], return_index=True)
+        edges = [*firsts.tolist(), self.count]
+        return [
+            (int(number), BlockRun(block, first, last, is_plain=self.is_plain))
+            for number, first, last in zip(numbers, edges, edges[1:], strict=False)
+        ]
+
+    def _array(self, column: PackedColumn) -> pa.BinaryArray:
+        _, (_, offsets, data) = column.cut(self._first, self._last)
+        return pa.BinaryArray.from_buffers(pa.binary(), self.count, [None, pa.py_buffer(offsets), data])
+
+    def parts(self, value_bytes_max: int) -> list[Run]:
+        """See `Run`."""
+        if self.value_bytes <= value_bytes_max:
+            return [self]
+        edges = self._block.values.offsets
+        parts: list[Run] = []
+        first = self._first
+        while first < self._last:
+            limit = int(edges[first]) + value_bytes_max
+            last = int(np.searchsorted(edges[: self._last + 1], limit, "right")) - 1
+            last = min(max(last, first + 1), self._last)
+            parts.append(BlockRun(self._block, first, last, is_plain=self.is_plain))
+            first = last
+        return parts
+
+
+def _packed(array: pa.BinaryArray) -> PackedColumn:
+    _, offsets, data = array.buffers()
+    return PackedColumn(np.frombuffer(offsets, np.int32)[: len(array) + 1], pa.py_buffer(b"") if data is None else data)

@@ -1,0 +1,39 @@
+"""Limits and intervals of a node. One file, units in the names."""
+
+from __future__ import annotations
+
+from typing import Final
+
+__all__ = [
+    "ACK_BUFFER_BYTES_MAX",
+    "BATCH_VALUE_BYTES_MAX",
+    "CHECKPOINT_INTERVAL_S",
+    "DISK_CHECK_INTERVAL_S",
+    "GAPS_KEPT_MAX",
+    "INGEST_LINGER_BYTES_MAX",
+    "INGEST_LINGER_S_MAX",
+    "INGEST_READ_BYTES_MAX",
+    "LOG_REPEAT_S",
+    "MAINTENANCE_INTERVAL_S",
+    "RUN_MESSAGES_PER_PARTITION_MIN",
+    "SWITCH_INTERVAL_S",
+    "UNSYNCED_BYTES_MAX",
+]
+
+BATCH_VALUE_BYTES_MAX: Final = 1024 * 1024  # a chunk's run is cut into batches of about this size
+INGEST_READ_BYTES_MAX: Final = 512 * 1024  # read from the NATS socket at once
+INGEST_LINGER_BYTES_MAX: Final = 8 * 1024 * 1024
+INGEST_LINGER_S_MAX: Final = 0.05
+RUN_MESSAGES_PER_PARTITION_MIN: Final = 32  # with fewer messages a batch, waiting for more costs less than cutting
+UNSYNCED_BYTES_MAX: Final = 64 * 1024 * 1024  # beyond this the NATS socket is not read until the disk has caught up
+ACK_BUFFER_BYTES_MAX: Final = 32 * 1024 * 1024  # likewise for acks that the NATS server does not take
+
+CHECKPOINT_INTERVAL_S: Final = 5.0
+MAINTENANCE_INTERVAL_S: Final = 10.0
+DISK_CHECK_INTERVAL_S: Final = 1.0
+GAPS_KEPT_MAX: Final = 100
+LOG_REPEAT_S: Final = 10.0  # a message that would be logged for every refusal is logged this often
+
+# A thread that returns from fdatasync waits this long at most for the interpreter; the default of 5 ms put the
+# median of a group commit round at 7 ms under load, and some at half a second (docs/decisions.md).
+SWITCH_INTERVAL_S: Final = 0.0001

@@ -1,0 +1,169 @@
+"""What a node does from time to time: retention, checkpoints, interval syncs, and a look at the disk's free space."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from typing import TYPE_CHECKING
+
+from liftpy_envelope.errors import LiftError
+from liftpy_envelope.stream_config import SyncMode
+from liftpy_log.checkpoint import Checkpoint, save_checkpoint
+from liftpy_log.retention import is_active_expired, retention_offset
+from liftpy_server.limits import CHECKPOINT_INTERVAL_S, DISK_CHECK_INTERVAL_S
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from concurrent.futures import Executor
+    from pathlib import Path
+
+    from liftpy_log.clock import Clock
+    from liftpy_log.data_dir import DataDir
+    from liftpy_log.disk import Disk
+    from liftpy_log.partition_log import PartitionLog
+    from liftpy_server.config import StorageConfig
+    from liftpy_server.partition import Partition
+    from liftpy_server.streams import Streams
+
+__all__ = ["Maintenance", "make_checkpoint"]
+
+logger = logging.getLogger(__name__)
+
+
+def make_checkpoint(streams: Streams, clock: Clock, *, clean: bool) -> Checkpoint:
+    """What is committed now."""
+    marks = {
+        (partition.key.uuid, partition.number): partition.high_watermark
+        for partition in streams.partitions
+        if partition.log.failure is None
+    }
+    return Checkpoint(clock.now_ns(), clean, marks)
+
+
+class Maintenance:
+    """Runs the tasks.
+
+    Args:
+        streams: the node's.
+        disk: where.
+        data_dir: of the node.
+        config: how often.
+        clock: for ages.
+        request_interval_sync: asks for a round for streams that are synced at intervals.
+        executor: for small files.
+    """
+
+    def __init__(
+        self,
+        streams: Streams,
+        disk: Disk,
+        data_dir: DataDir,
+        config: StorageConfig,
+        clock: Clock,
+        request_interval_sync: Callable[[PartitionLog], None],
+        executor: Executor,
+    ) -> None:
+        self._streams = streams
+        self._disk = disk
+        self._data_dir = data_dir
+        self._config = config
+        self._clock = clock
+        self._request_interval_sync = request_interval_sync
+        self._executor = executor
+        self._tasks: list[asyncio.Task[None]] = []
+        self.storage_full = False
+
+    def start(self) -> None:
+        """Begin."""
+        self.check_disk()
+        for action, interval_s in (
+            (self._retain, self._config.retention_interval_s),
+            (self._checkpoint, CHECKPOINT_INTERVAL_S),
+            (self._sync, self._config.sync_interval_s),
+            (self._look_at_disk, DISK_CHECK_INTERVAL_S),
+        ):
+            self._tasks.append(asyncio.create_task(self._repeat(action, interval_s)))
+
+    async def stop(self) -> None:
+        """End."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    @staticmethod
+    async def _repeat(action: Callable[[], object], interval_s: float) -> None:
+        while True:
+            await asyncio.sleep(interval_s)
+            result = action()
+            if asyncio.iscoroutine(result):
+                await result
+
+    async def _retain(self) -> None:
+        for partition in self._streams.partitions:
+            if partition.log.failure is None:
+                try:
+                    self.retain(partition)
+                except LiftError as error:
+                    logger.error("retention of stream %s: %s", partition.stream.name, error)  # noqa: TRY400
+            await asyncio.sleep(0)  # a node with thousands of partitions goes on serving meanwhile
+
+    def retain(self, partition: Partition) -> None:
+        """Drop what one partition need not keep, and close a segment that grew old.
+
+        Raises:
+            StorageFullError, PartitionOfflineError: from the log.
+        """
+        config, log = partition.stream.config, partition.log
+        now_ns = self._clock.now_ns()
+        age_ns = int(config.retention_age_s * 1e9)
+        if is_active_expired(log.active, now_ns, age_ns=age_ns, segment_age_ns=int(config.segment_age_s * 1e9)):
+            log.roll()
+        offset = retention_offset(
+            log.segments,
+            now_ns,
+            age_ns=age_ns,
+            bytes_max=config.retention_bytes,
+            messages_max=config.retention_messages,
+        )
+        if offset is not None:
+            log.drop_before(min(offset, partition.high_watermark))
+        log.flush_index()
+
+    async def _checkpoint(self) -> None:
+        checkpoint = make_checkpoint(self._streams, self._clock, clean=False)
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.run_in_executor(
+                self._executor, save_checkpoint, self._disk, self._data_dir.checkpoint_path, checkpoint
+            )
+        except OSError as error:
+            logger.warning("the checkpoint could not be written: %s", error)
+
+    def _sync(self) -> None:
+        for partition in self._streams.partitions:
+            log = partition.log
+            if partition.stream.config.sync is SyncMode.INTERVAL and log.synced_end < log.log_end:
+                self._request_interval_sync(log)
+
+    def _look_at_disk(self) -> None:
+        self.check_disk()
+
+    def check_disk(self) -> None:
+        """Refuse messages while the disk has no room to spare, and take them again when it has."""
+        free, total = _space(self._data_dir.root)
+        reserve = min(self._config.disk_reserve_bytes, total // 10)
+        full = free < reserve if not self.storage_full else free < reserve + reserve // 10
+        if full != self.storage_full:
+            self.storage_full = full
+            if full:
+                logger.error("%s has only %d bytes free: messages are refused", self._data_dir.root, free)
+            else:
+                logger.info("%s has room again: messages are taken", self._data_dir.root)
+        for partition in self._streams.partitions:
+            partition.storage_full = full
+
+
+def _space(path: Path) -> tuple[int, int]:
+    status = os.statvfs(path)
+    return status.f_bavail * status.f_frsize, status.f_blocks * status.f_frsize

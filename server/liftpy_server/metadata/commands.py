@@ -1,0 +1,218 @@
+"""The commands that change the metadata, and how they are applied.
+
+Applying is a pure function: no clock, no randomness, no I/O, and never an exception; a command that can not be
+applied has a refusal as its outcome. Time enters as `now_ns`, stamped by the proposer. Every command carries an id,
+and one that was applied before answers with its first outcome.
+
+    command   msgpack {"v": 1, "id": ..., "op": ..., "now_ns": ..., "args": {...}}
+    outcome   {"error": ErrorCode, "message": text, "value": ...}
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final
+
+import msgpack
+
+from liftpy_envelope.errors import ConfigError, ErrorCode, LiftError
+from liftpy_envelope.stream_config import StreamConfig
+from liftpy_server.metadata.state import MetadataState, NodeInfo, PartitionInfo, StreamInfo
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["Command", "Outcome", "apply_command"]
+
+_VERSION: Final = 1
+_OUTCOMES_MAX: Final = 10_000
+_DELETED_MAX: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """One change. `op` is one of the functions below; `args` are its arguments."""
+
+    id: str
+    op: str
+    now_ns: int
+    args: dict[str, Any] = field(default_factory=dict)
+
+    def encode(self) -> bytes:
+        """For the journal and the wire."""
+        fields = {"v": _VERSION, "id": self.id, "op": self.op, "now_ns": self.now_ns, "args": self.args}
+        return bytes(msgpack.packb(fields))
+
+    @classmethod
+    def decode(cls, data: bytes) -> Command:
+        """What `encode` wrote."""
+        fields = msgpack.unpackb(data)
+        if fields.pop("v") != _VERSION:
+            raise LiftError("the metadata holds commands of a newer liftpy; upgrade this node")
+        return cls(**fields)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What became of a command."""
+
+    error: ErrorCode = ErrorCode.NONE
+    message: str = ""
+    value: Any = None
+
+    def to_plain(self) -> dict[str, Any]:
+        """For the state."""
+        return {"error": int(self.error), "message": self.message, "value": self.value}
+
+    @classmethod
+    def from_plain(cls, given: dict[str, Any]) -> Outcome:
+        """What `to_plain` wrote."""
+        return cls(error=ErrorCode(given["error"]), message=given["message"], value=given["value"])
+
+
+class _RefusedError(LiftError):
+    def __init__(self, code: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def apply_command(state: MetadataState, command: Command) -> tuple[MetadataState, Outcome]:
+    """Apply one command.
+
+    Returns:
+        The new state, and the outcome; a refused command changes nothing but the revision and the list of outcomes.
+    """
+    known = state.outcomes.get(command.id)
+    if known is not None:
+        return state, Outcome.from_plain(known)
+    try:
+        operation = _OPERATIONS.get(command.op)
+        if operation is None:
+            raise _RefusedError(ErrorCode.INVALID_REQUEST, f"unknown metadata command {command.op!r}")
+        state, value = operation(state, command.now_ns, **command.args)
+        outcome = Outcome(value=value)
+    except _RefusedError as error:
+        outcome = Outcome(error=error.code, message=str(error))
+    except ConfigError as error:
+        outcome = Outcome(error=ErrorCode.INVALID_CONFIG, message=str(error))
+    except (TypeError, KeyError, ValueError, AttributeError) as error:
+        outcome = Outcome(error=ErrorCode.INVALID_REQUEST, message=f"malformed command {command.op}: {error!r}")
+    outcomes = state.outcomes | {command.id: outcome.to_plain()}
+    while len(outcomes) > _OUTCOMES_MAX:
+        del outcomes[next(iter(outcomes))]
+    return replace(state, revision=state.revision + 1, outcomes=outcomes), outcome
+
+
+Change = tuple[MetadataState, Any]
+
+
+def _register_node(state: MetadataState, _now: int, *, node: dict[str, Any]) -> Change:
+    """A node starts: it gets its next incarnation, and every partition it leads a new leader epoch."""
+    known = state.nodes.get(node["node_id"])
+    info = NodeInfo(**node | {"incarnation": 1 if known is None else known.incarnation + 1})
+    streams = {
+        name: replace(stream, partitions=tuple(_led_anew(entry, info.node_id) for entry in stream.partitions))
+        for name, stream in state.streams.items()
+    }
+    return replace(state, nodes=state.nodes | {info.node_id: info}, streams=streams), info.incarnation
+
+
+def _led_anew(partition: PartitionInfo, node_id: str) -> PartitionInfo:
+    if partition.leader != node_id:
+        return partition
+    return replace(partition, leader_epoch=partition.leader_epoch + 1, version=partition.version + 1)
+
+
+def _create_stream(
+    state: MetadataState, now: int, *, uuid: str, config: dict[str, Any], assignment: list[list[str]]
+) -> Change:
+    """Create a stream, or find that it is there with the same settings.
+
+    `assignment` names the replicas of every partition, leader first.
+    """
+    wanted = StreamConfig.from_plain(config)
+    known = state.streams.get(wanted.name)
+    if known is not None:
+        differences = known.config.differences(wanted)
+        if differences:
+            raise _RefusedError(
+                ErrorCode.STREAM_EXISTS,
+                f"stream {wanted.name!r} exists with another {', '.join(differences)}",
+            )
+        return state, {"uuid": known.uuid, "created": False}
+    if wanted.replicas > len(state.nodes):
+        raise _RefusedError(
+            ErrorCode.INVALID_CONFIG, f"replicas: {wanted.replicas} copies need as many nodes; there are {len(state.nodes)}"
+        )
+    partitions = tuple(
+        PartitionInfo(replicas=tuple(nodes), isr=tuple(nodes), leader=nodes[0], leader_epoch=1) for nodes in assignment
+    )
+    stream = StreamInfo(uuid=uuid, config=wanted, created_ns=now, partitions=partitions)
+    return replace(state, streams=state.streams | {wanted.name: stream}), {"uuid": uuid, "created": True}
+
+
+def _stream(state: MetadataState, name: str, uuid: str | None) -> StreamInfo:
+    stream = state.streams.get(name)
+    if stream is None:
+        raise _RefusedError(ErrorCode.UNKNOWN_STREAM, f"there is no stream {name!r}")
+    if uuid is not None and stream.uuid != uuid:
+        raise _RefusedError(ErrorCode.STREAM_RECREATED, f"stream {name!r} was deleted and created again")
+    return stream
+
+
+def _put(state: MetadataState, stream: StreamInfo) -> MetadataState:
+    return replace(state, streams=state.streams | {stream.name: replace(stream, version=stream.version + 1)})
+
+
+def _delete_stream(state: MetadataState, _now: int, *, name: str, uuid: str | None = None) -> Change:
+    stream = _stream(state, name, uuid)
+    streams = {other: info for other, info in state.streams.items() if other != name}
+    deleted = (*state.deleted, stream.uuid)[-_DELETED_MAX:]
+    return replace(state, streams=streams, deleted=deleted), {"uuid": stream.uuid}
+
+
+def _update_stream(
+    state: MetadataState, _now: int, *, name: str, changes: dict[str, Any], expected_version: int | None = None
+) -> Change:
+    stream = _stream(state, name, None)
+    if expected_version is not None and stream.version != expected_version:
+        raise _RefusedError(
+            ErrorCode.CONFLICT, f"stream {name!r} is at version {stream.version}, not {expected_version}"
+        )
+    config = stream.config.updated(changes)
+    if config.replicas != stream.config.replicas:
+        raise _RefusedError(ErrorCode.INVALID_CONFIG, "replicas: change them by reassigning partitions")
+    return _put(state, replace(stream, config=config)), {"uuid": stream.uuid}
+
+
+def _set_stream_state(
+    state: MetadataState, _now: int, *, name: str, paused: bool | None = None, read_only: bool | None = None
+) -> Change:
+    stream = _stream(state, name, None)
+    changed = replace(
+        stream,
+        paused=stream.paused if paused is None else bool(paused),
+        read_only=stream.read_only if read_only is None else bool(read_only),
+    )
+    return (state if changed == stream else _put(state, changed)), {"uuid": stream.uuid}
+
+
+def _purge_partition(state: MetadataState, _now: int, *, name: str, uuid: str, partition: int, log_start: int) -> Change:
+    """Records below `log_start` go; the start of a log never moves back."""
+    stream = _stream(state, name, uuid)
+    if not 0 <= partition < len(stream.partitions) or log_start < 0:
+        raise _RefusedError(ErrorCode.INVALID_REQUEST, f"stream {name!r} has no partition {partition}")
+    old = stream.partitions[partition]
+    moved = replace(old, log_start=max(old.log_start, log_start), version=old.version + 1)
+    partitions = (*stream.partitions[:partition], moved, *stream.partitions[partition + 1 :])
+    return _put(state, replace(stream, partitions=partitions)), {"log_start": moved.log_start}
+
+
+_OPERATIONS: Final[dict[str, Callable[..., Change]]] = {
+    "register_node": _register_node,
+    "create_stream": _create_stream,
+    "delete_stream": _delete_stream,
+    "update_stream": _update_stream,
+    "set_stream_state": _set_stream_state,
+    "purge_partition": _purge_partition,
+}

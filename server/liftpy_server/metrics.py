@@ -1,0 +1,87 @@
+"""The node's metrics, collected when someone asks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from liftpy_server.admin.info import node_info
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from prometheus_client.metrics_core import Metric
+
+    from liftpy_server.node import Node
+
+__all__ = ["render_metrics"]
+
+_NODE_GAUGES = (
+    ("nats_connected", "1 while the ingest connection to NATS stands"),
+    ("pull_connections", "consumers connected"),
+    ("storage_full", "1 while messages are refused for want of disk space"),
+    ("streams", "streams"),
+    ("partitions", "partitions led by this node"),
+    ("partitions_offline", "partitions that refuse to work after an error"),
+    ("resident_bytes", "memory in RAM"),
+    ("open_files", "segment files held open"),
+)
+_NODE_COUNTERS = (
+    ("nats_reconnects", "times the ingest connection was lost and came back"),
+    ("unbound_messages", "messages of subscriptions that had ended"),
+    ("lost_ack_bytes", "bytes of acks that could not be sent"),
+    ("group_commit_rounds", "group commit rounds"),
+)
+_STREAM_COUNTERS = ("messages", "bytes", "batches", "duplicates", "lookalikes", "unsupported_stored", "gaps")
+_PARTITION_GAUGES = ("log_start", "high_watermark", "log_end")
+
+
+class _NodeCollector(Collector):
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    def collect(self) -> Iterator[Metric]:
+        info = node_info(self._node)
+        for name, text in _NODE_GAUGES:
+            yield GaugeMetricFamily(f"liftpy_{name}", text, value=float(info[name]))
+        for name, text in _NODE_COUNTERS:
+            yield CounterMetricFamily(f"liftpy_{name}", text, value=float(info[name]))
+        yield from self._streams()
+        yield from self._partitions()
+
+    def _streams(self) -> Iterator[Metric]:
+        streams = self._node.streams.by_uuid.values()
+        for name in _STREAM_COUNTERS:
+            family = CounterMetricFamily(f"liftpy_stream_{name}", f"{name} of the stream since the start", labels=["stream"])
+            for stream in streams:
+                family.add_metric([stream.info.name], float(getattr(stream.state.counters, name)))
+            yield family
+        refused = CounterMetricFamily("liftpy_stream_refused", "messages refused, by reason", labels=["stream", "reason"])
+        for stream in streams:
+            for reason, count in stream.state.counters.refused.items():
+                refused.add_metric([stream.info.name, reason], float(count))
+        yield refused
+
+    def _partitions(self) -> Iterator[Metric]:
+        partitions = self._node.streams.partitions
+        labels = ["stream", "partition"]
+        for name in _PARTITION_GAUGES:
+            family = GaugeMetricFamily(f"liftpy_partition_{name}", f"{name} offset", labels=labels)
+            for partition in partitions:
+                source = partition if name == "high_watermark" else partition.log
+                family.add_metric([partition.stream.name, str(partition.number)], float(getattr(source, name)))
+            yield family
+        size = GaugeMetricFamily("liftpy_partition_bytes", "size on disk", labels=labels)
+        for partition in partitions:
+            size.add_metric([partition.stream.name, str(partition.number)], float(partition.log.size_bytes))
+        yield size
+
+
+def render_metrics(node: Node) -> bytes:
+    """Everything, in the Prometheus text format."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_NodeCollector(node))
+    return generate_latest(registry)

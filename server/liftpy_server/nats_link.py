@@ -1,0 +1,202 @@
+"""A NATS connection that is looked after.
+
+nats-py reconnects by itself; this adds what it leaves open. A server that is absent at start is waited for, one that
+refuses our credentials at start is an error at once. A client that nats-py closed for good is replaced. A reader task
+that died without telling anyone is noticed and the connection renewed. Every change is told to the owner.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.metadata
+import logging
+from typing import TYPE_CHECKING, Any
+
+from nats.aio.client import Client
+from nats.errors import AuthorizationError, Error
+
+from liftpy_envelope.errors import LiftError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from nats.aio.transport import Transport
+
+    from liftpy_client.nats_options import NatsOptions
+
+__all__ = ["NatsLink", "NatsRefusedError", "check_nats_version"]
+
+logger = logging.getLogger(__name__)
+
+_NATS_PY = "2.16."
+_WATCH_INTERVAL_S = 0.5
+_RETRY_S = 0.5
+
+
+class NatsRefusedError(LiftError):
+    """The NATS server refuses our credentials."""
+
+
+def check_nats_version() -> None:
+    """Refuse a nats-py whose inside is not the one that this was written against.
+
+    Raises:
+        LiftError: it is another version.
+    """
+    found = importlib.metadata.version("nats-py")
+    if not found.startswith(_NATS_PY):
+        raise LiftError(f"nats-py {found} is installed; liftpy's server needs {_NATS_PY}*: pip install 'nats-py~=2.16.0'")
+
+
+class NatsLink:
+    """One connection.
+
+    Args:
+        options: where to, and as whom.
+        name: shown by `nats server report connections`.
+        on_client: awaited with a new client whenever there is one: set up its subscriptions there.
+        on_down: called when the connection is lost.
+        on_up: awaited when nats-py has the connection again, with all its subscriptions.
+        on_error: called with the text of an error that the server sent.
+        make_transport: makes the transport under a client.
+    """
+
+    def __init__(
+        self,
+        options: NatsOptions,
+        name: str,
+        *,
+        on_client: Callable[[Client], Awaitable[None]] | None = None,
+        on_down: Callable[[], None] | None = None,
+        on_up: Callable[[], Awaitable[None]] | None = None,
+        on_error: Callable[[str], None] | None = None,
+        make_transport: Callable[[], Transport] | None = None,
+    ) -> None:
+        self._options = options
+        self._name = name
+        self._on_client = on_client
+        self._on_down = on_down
+        self._on_up = on_up
+        self._on_error = on_error
+        self._make_transport = make_transport
+        self._client: Client | None = None
+        self._closed = asyncio.Event()
+        self._refused = asyncio.Event()
+        self._refusal = ""
+        self._task: asyncio.Task[None] | None = None
+        self._stopping = False
+        self._last_error = ""
+
+    @property
+    def client(self) -> Client:
+        """The client of the moment."""
+        assert self._client is not None, "start the link first"
+        return self._client
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether the server hears us now."""
+        return self._client is not None and self._client.is_connected
+
+    async def start(self) -> None:
+        """Connect; waits for a server that is not there.
+
+        Raises:
+            NatsRefusedError: the server is there and refuses us.
+        """
+        await self._connect(first=True)
+        self._task = asyncio.get_running_loop().create_task(self._look_after(), name=f"nats {self._name}")
+
+    async def stop(self) -> None:
+        """Close the connection."""
+        self._stopping = True
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        if self._client is not None and not self._client.is_closed:
+            await self._client.close()
+
+    async def _connect(self, *, first: bool) -> None:
+        client = Client()
+        if self._make_transport is not None:
+            client._transport = self._make_transport()  # noqa: SLF001 - the one way to hand it in
+        self._closed.clear()
+        self._refused.clear()
+        connecting = asyncio.ensure_future(client.connect(**self._arguments()))
+        refused = asyncio.ensure_future(self._refused.wait())
+        try:
+            await asyncio.wait({connecting, refused}, return_when=asyncio.FIRST_COMPLETED)
+            if first and not connecting.done():
+                raise NatsRefusedError(f"{self._options.shown_url} refuses our credentials: {self._refusal}")
+            await connecting
+        finally:
+            for task in (connecting, refused):
+                task.cancel()
+            await asyncio.gather(connecting, refused, return_exceptions=True)
+        self._client = client
+        self._last_error = ""
+        if self._on_client is not None:
+            await self._on_client(client)
+
+    def _arguments(self) -> dict[str, Any]:
+        return self._options.connect_arguments() | {
+            "name": self._name,
+            "no_echo": True,
+            "max_reconnect_attempts": -1,
+            "reconnect_time_wait": _RETRY_S,
+            "ping_interval": 10,
+            "max_outstanding_pings": 2,
+            "error_cb": self._error,
+            "disconnected_cb": self._disconnected,
+            "reconnected_cb": self._reconnected,
+            "closed_cb": self._was_closed,
+        }
+
+    async def _error(self, error: Exception) -> None:
+        text = str(error) or type(error).__name__
+        if isinstance(error, AuthorizationError) or "authorization violation" in text.lower():
+            self._refusal = text
+            self._refused.set()
+        if text != self._last_error:
+            self._last_error = text
+            logger.warning("NATS connection %s to %s: %s", self._name, self._options.shown_url, text)
+        if self._on_error is not None:
+            self._on_error(text)
+
+    async def _disconnected(self) -> None:
+        if self._on_down is not None and not self._stopping:
+            self._on_down()
+
+    async def _reconnected(self) -> None:
+        logger.info("NATS connection %s is back", self._name)
+        self._last_error = ""
+        if self._on_up is not None:
+            await self._on_up()
+
+    async def _was_closed(self) -> None:
+        self._closed.set()
+
+    async def _look_after(self) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(_WATCH_INTERVAL_S):
+                    await self._closed.wait()
+            except TimeoutError:
+                await self._renew_when_deaf()
+                continue
+            logger.warning("NATS connection %s was closed; connecting anew", self._name)
+            await asyncio.sleep(_RETRY_S)
+            try:
+                await self._connect(first=False)
+                if self._on_up is not None:
+                    await self._on_up()
+            except (Error, OSError) as error:
+                logger.warning("NATS connection %s: %s", self._name, error)
+                self._closed.set()
+
+    async def _renew_when_deaf(self) -> None:
+        client = self.client
+        reading = client._reading_task  # noqa: SLF001 - nats-py says nothing when it ends
+        if client.is_connected and reading is not None and reading.done():
+            logger.error("NATS connection %s: nats-py stopped reading; connecting again", self._name)
+            await client.force_reconnect()

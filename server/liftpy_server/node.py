@@ -1,0 +1,265 @@
+"""A node: its parts, and the order in which they start and stop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from liftpy_log.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from liftpy_log.clock import SystemClock
+from liftpy_log.data_dir import DataDir
+from liftpy_log.disk import OsDisk
+from liftpy_log.files import FileCache
+from liftpy_log.group_commit import GroupCommit
+from liftpy_log.wal import WriteAheadLog, replay_wal
+from liftpy_server.ack_connection import AckConnection
+from liftpy_server.admin.service import AdminService
+from liftpy_server.http import HttpServer
+from liftpy_server.ingest.connection import IngestConnection
+from liftpy_server.limits import SWITCH_INTERVAL_S, UNSYNCED_BYTES_MAX
+from liftpy_server.maintenance import Maintenance, make_checkpoint
+from liftpy_server.metadata.store import MetadataStore
+from liftpy_server.nats_link import check_nats_version
+from liftpy_server.outbox import Outbox
+from liftpy_server.partition import Load
+from liftpy_server.pull.connection import PullBackend, PullLimits
+from liftpy_server.pull.server import PullServer
+from liftpy_server.streams import Streams
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from liftpy_log.clock import Clock
+    from liftpy_log.disk import Disk
+    from liftpy_log.group_commit import Synced
+    from liftpy_server.config import NodeConfig
+
+__all__ = ["Node"]
+
+logger = logging.getLogger(__name__)
+
+
+class Node:
+    """One node of liftpy.
+
+    Args:
+        config: what it was told.
+        clock: the machine's, unless a test brings another.
+        disk: the machine's, unless a test brings another.
+    """
+
+    def __init__(self, config: NodeConfig, clock: Clock | None = None, disk: Disk | None = None) -> None:
+        self.config = config
+        self.clock = clock or SystemClock()
+        self.started_ns = self.clock.now_ns()
+        self.incarnation = 0
+        self.pull_token = secrets.token_urlsafe(24)
+        self._disk = disk or OsDisk()
+        self._io = ThreadPoolExecutor(max_workers=1, thread_name_prefix="liftpy-io")
+        self._reads = ThreadPoolExecutor(max_workers=4, thread_name_prefix="liftpy-read")
+        self._load = Load()
+        self._followed = asyncio.Condition()
+        self._followed_revision = 0
+        self._follower: asyncio.Task[None] | None = None
+        self._undo: list[Any] = []
+        self._loop: asyncio.AbstractEventLoop
+
+    async def start(self) -> None:
+        """Start everything, in order; when this returns the node takes messages and serves consumers.
+
+        Raises:
+            LiftError: it can not; the message says why. What was started is stopped again.
+        """
+        check_nats_version()
+        self._loop = asyncio.get_running_loop()
+        sys.setswitchinterval(SWITCH_INTERVAL_S)
+        pa.set_cpu_count(1)
+        pa.set_io_thread_count(1)
+        try:
+            await self._start()
+        except BaseException:
+            await self._stop_started()
+            raise
+
+    async def _start(self) -> None:
+        config = self.config
+        data_dir = self.data_dir = DataDir.open(config.data_path, config.node_id)
+        self._undo.append(data_dir.close)
+        restored = replay_wal(self._disk, data_dir.wal_directory, data_dir.root)
+        if restored:
+            logger.info("%d bytes were restored from the write-ahead log", restored)
+        checkpoint = load_checkpoint(self._disk, data_dir.checkpoint_path) or Checkpoint()
+        self.metadata = MetadataStore(data_dir.metadata_path, self.clock)
+        await self.metadata.start()
+        self._undo.append(self.metadata.stop)
+        self.pull = PullServer(config.pull.host, config.pull.port, config.pull.tls_context())
+        self._undo.append(self.pull.stop)
+        await self._register()
+        self._open_storage(data_dir, checkpoint)
+        await self._connect()
+        self._follower = asyncio.create_task(self._follow(), name="follow metadata")
+        self.maintenance.start()
+        self._undo.append(self.maintenance.stop)
+        await self._open_doors()
+        self._undo.append(self.pull.stop)
+        logger.info("node %s is up, incarnation %d", config.node_id, self.incarnation)
+
+    async def _register(self) -> None:
+        pull = self.config.pull
+        info = {
+            "node_id": self.config.node_id,
+            "pull_host": pull.reachable_host,
+            "pull_port": self.pull.port,
+            "pull_tls": pull.tls_cert is not None,
+            "pull_token": self.pull_token,
+            "rack": self.config.rack,
+        }
+        self.incarnation = await self.metadata.propose("register_node", node=info)
+
+    def _open_storage(self, data_dir: DataDir, checkpoint: Checkpoint) -> None:
+        storage = self.config.storage
+        self.files = FileCache(self._disk, storage.open_files_max)
+        self._undo.append(self.files.close)
+        wal = self._wal = WriteAheadLog(self._disk, data_dir.wal_directory, data_dir.root)
+        self._commits = GroupCommit(self.files, wal, self._after_round)
+        self._interval_commits = GroupCommit(self.files, None, self._after_round)
+        self.acks = AckConnection(self.config.nats, f"liftpy {self.config.node_id} acks")
+        self.outbox = Outbox(self.acks.write)
+        self.streams = Streams(
+            self.config.node_id,
+            self._disk,
+            self.files,
+            data_dir,
+            checkpoint,
+            self.clock,
+            self.outbox,
+            self._load,
+            self._commits.request,
+            self._io,
+        )
+        self.streams.open_all(self.metadata.state)
+        self.maintenance = Maintenance(
+            self.streams, self._disk, data_dir, storage, self.clock, self._interval_commits.request, self._io
+        )
+        self.maintenance.check_disk()
+        for commits in (self._commits, self._interval_commits):
+            commits.start()
+        self._undo.append(self._stop_storage)
+
+    async def _connect(self) -> None:
+        nats, node_id = self.config.nats, self.config.node_id
+        logger.info("connecting to NATS at %s", nats.shown_url)
+        await self.acks.start()
+        self._undo.append(self.acks.stop)
+        self.ingest = IngestConnection(nats, f"liftpy {node_id} ingest", self.clock, self.outbox, self._is_overloaded)
+        await self.ingest.start(self.streams.connect(self.ingest))
+        self.streams.connected()
+        self._undo.append(self._stop_ingest)
+
+    async def _open_doors(self) -> None:
+        await self.pull.start(
+            PullBackend(
+                node_id=self.config.node_id,
+                incarnation=self.incarnation,
+                token=self.pull_token,
+                lookup=self.streams.lookup,
+                metadata=lambda: self.metadata.state.to_plain(),
+                files=self.files,
+                executor=self._reads,
+                limits=PullLimits(),
+            )
+        )
+        self.admin = AdminService(self)
+        await self.admin.start()
+        self._undo.append(self.admin.stop)
+        self.http = HttpServer(self)
+        await self.http.start()
+        self._undo.append(self.http.stop)
+
+    async def stop(self) -> None:
+        """Stop cleanly: everything that was read is durable and acknowledged when this returns."""
+        await self._stop_started()
+        logger.info("node %s has stopped", self.config.node_id)
+
+    async def _stop_started(self) -> None:
+        while self._undo:
+            try:
+                result = self._undo.pop()()
+                if asyncio.iscoroutine(result):
+                    await result
+            except Exception:
+                logger.exception("while stopping")
+        self._io.shutdown()
+        self._reads.shutdown()
+
+    async def _stop_ingest(self) -> None:
+        if self._follower is not None:
+            self._follower.cancel()
+            await asyncio.gather(self._follower, return_exceptions=True)
+        if self.ingest.is_connected:
+            await self.streams.unsubscribe()
+        await self.ingest.stop()
+        for partition in self.streams.partitions:
+            partition.settle()
+        await self._loop.run_in_executor(None, self._commits.stop)
+        await asyncio.sleep(0)  # lets the results of the last round in
+        self.outbox.flush()
+
+    def _stop_storage(self) -> None:
+        for commits in (self._commits, self._interval_commits):
+            commits.stop()
+        checkpoint = make_checkpoint(self.streams, self.clock, clean=True)
+        clean = self.streams.close()
+        self._wal.close(remove=clean)
+        checkpoint.clean = clean
+        save_checkpoint(self._disk, self.data_dir.checkpoint_path, checkpoint)
+
+    async def _follow(self) -> None:
+        async for state in self.metadata.watch():
+            await self.streams.follow(state)
+            self.maintenance.check_disk()
+            async with self._followed:
+                self._followed_revision = state.revision
+                self._followed.notify_all()
+
+    def _after_round(self, results: Sequence[Synced]) -> None:
+        """In the thread of group commit."""
+        try:
+            self._loop.call_soon_threadsafe(self._settle_round, results)
+        except RuntimeError:
+            logger.debug("a round ended after the event loop did")
+
+    def _settle_round(self, results: Sequence[Synced]) -> None:
+        for log, next_offset, error in results:
+            partition = self.streams.by_log.get(log)
+            if partition is None:
+                log.mark_synced(next_offset)
+            elif error is not None:
+                logger.error("stream %s partition %d: %s", partition.stream.name, partition.number, error)
+                partition.fail(error)
+            else:
+                partition.on_synced(next_offset)
+        self.outbox.flush()
+        self.ingest.relieved()
+
+    def _is_overloaded(self) -> bool:
+        if self.acks.is_congested:
+            return True
+        return self._load.unsynced_bytes > UNSYNCED_BYTES_MAX
+
+    @property
+    def group_commit_rounds(self) -> int:
+        """How many rounds there were."""
+        return self._commits.rounds + self._interval_commits.rounds
+
+    async def wait_followed(self) -> None:
+        """Wait until this node does what the metadata says now."""
+        revision = self.metadata.state.revision
+        async with self._followed:
+            await self._followed.wait_for(lambda: self._followed_revision >= revision)

@@ -1,0 +1,1 @@
+"""The pull server: consumers and followers fetch whole record batches, which go from the page cache to the socket."""

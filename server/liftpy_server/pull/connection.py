@@ -1,0 +1,253 @@
+"""One pull connection, on the node's side: requests in order, answers in the same order, everything bounded."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from liftpy_envelope.errors import ErrorCode, FrameError, LiftError
+from liftpy_envelope.frames import RequestReader, encode_response
+from liftpy_envelope.pull import API_VERSIONS, Api, FetchRequest, HelloRequest, HelloResult
+from liftpy_log.errors import SegmentCorruptError
+from liftpy_log.scan import read_batch
+from liftpy_server.pull.queries import epoch_ends, offsets
+from liftpy_server.pull.sending import pin_all, send_response, unpin_all
+from liftpy_server.pull.session import FetchSession
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from concurrent.futures import Executor
+
+    from liftpy_envelope.frames import Request
+    from liftpy_envelope.pull import PartitionKey
+    from liftpy_log.disk import File
+    from liftpy_log.files import FileCache
+    from liftpy_log.reader import Slice
+    from liftpy_server.partition import Partition
+    from liftpy_server.pull.session import Found
+
+__all__ = ["PullBackend", "PullConnection", "PullLimits"]
+
+logger = logging.getLogger(__name__)
+
+_READ_BYTES: Final = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PullLimits:
+    """How patient and how large a pull connection is.
+
+    Attributes:
+        hello_s: for the first request.
+        idle_s: without any request.
+        send_s: for the peer to take one response.
+        requests_max: requests that wait for their turn; beyond it the socket is not read.
+    """
+
+    hello_s: float = 10.0
+    idle_s: float = 600.0
+    send_s: float = 30.0
+    requests_max: int = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PullBackend:
+    """What a connection needs of its node.
+
+    Attributes:
+        node_id: the node.
+        incarnation: of the node.
+        token: what admits a peer.
+        lookup: the partition with a key, or why there is none here.
+        metadata: the answer to a metadata request.
+        files: the node's open files.
+        executor: for reading from the disk.
+    """
+
+    node_id: str
+    incarnation: int
+    token: str
+    lookup: Callable[[PartitionKey], Partition | ErrorCode]
+    metadata: Callable[[], Any]
+    files: FileCache
+    executor: Executor
+    limits: PullLimits
+
+
+class _RequestError(LiftError):
+    def __init__(self, code: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class PullConnection:
+    """Serves one peer until it leaves, breaks the protocol, or is too slow."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, backend: PullBackend) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._backend = backend
+        self._limits = backend.limits
+        self._session = FetchSession(backend.lookup)
+        self._queue: asyncio.Queue[Request | None] = asyncio.Queue(self._limits.requests_max)
+        self._admitted = False
+        self._frame_error = ""
+        self._peer = str(writer.get_extra_info("peername"))
+
+    async def run(self) -> None:
+        """Serve."""
+        reading = asyncio.create_task(self._read())
+        try:
+            while (request := await self._next()) is not None:
+                await self._answer(request)
+            if self._frame_error:
+                await self._send(encode_response(0, error=ErrorCode.INVALID_REQUEST, message=self._frame_error))
+        except TimeoutError:
+            logger.info("pull connection of %s: too slow or silent, closed", self._peer)
+            self._writer.transport.abort()
+        except (ConnectionError, asyncio.IncompleteReadError):
+            pass  # it went away, as peers do
+        finally:
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
+            self._session.close()
+            self._writer.close()
+
+    async def _next(self) -> Request | None:
+        async with asyncio.timeout(self._limits.idle_s if self._admitted else self._limits.hello_s):
+            return await self._queue.get()
+
+    async def _read(self) -> None:
+        """Put requests in the queue; None at the end."""
+        frames = RequestReader()
+        try:
+            while data := await self._reader.read(_READ_BYTES):
+                for request in frames.feed(data):
+                    await self._queue.put(request)
+                    self._session.news.set()  # a fetch that waits makes room for it
+        except FrameError as error:
+            self._frame_error = str(error)
+            logger.info("pull connection of %s: %s", self._peer, error)
+        except ConnectionError:
+            pass
+        finally:
+            self._session.news.set()
+            await self._queue.put(None)
+
+    async def _answer(self, request: Request) -> None:
+        try:
+            handler = self._handler(request)
+            await handler(request)
+        except _RequestError as error:
+            await self._send(encode_response(request.correlation_id, error=error.code, message=str(error)))
+        except FrameError as error:
+            code = ErrorCode.INVALID_REQUEST
+            await self._send(encode_response(request.correlation_id, error=code, message=str(error)))
+
+    def _handler(self, request: Request) -> Callable[[Request], Any]:
+        handlers = {
+            Api.HELLO: self._hello,
+            Api.METADATA: self._metadata,
+            Api.FETCH: self._fetch,
+            Api.LIST_OFFSETS: self._list_offsets,
+            Api.EPOCH_END_OFFSET: self._epoch_end_offset,
+        }
+        if request.api not in handlers:
+            raise _RequestError(ErrorCode.INVALID_REQUEST, f"api {request.api} is not known here")
+        api = Api(request.api)
+        if not 1 <= request.version <= API_VERSIONS[api]:
+            text = f"{api.name.lower()} version {request.version}: this node speaks 1 to {API_VERSIONS[api]}"
+            raise _RequestError(ErrorCode.UNSUPPORTED_VERSION, text)
+        if not self._admitted and api is not Api.HELLO:
+            raise _RequestError(ErrorCode.UNAUTHENTICATED, "say hello first")
+        return handlers[api]
+
+    async def _send(self, head: bytes, pieces: Sequence[tuple[File, Slice]] = ()) -> None:
+        await send_response(
+            self._writer, head, pieces, self._backend.executor, timeout_s=self._limits.send_s
+        )
+
+    async def _hello(self, request: Request) -> None:
+        hello = HelloRequest.from_body(request.body)
+        backend = self._backend
+        if not hmac.compare_digest(hello.token.encode(), backend.token.encode()):
+            text = "the token is not this node's; clients get it over NATS from LIFT.API.METADATA"
+            raise _RequestError(ErrorCode.UNAUTHENTICATED, text)
+        self._admitted = True
+        result = HelloResult(backend.node_id, backend.incarnation, {int(api): top for api, top in API_VERSIONS.items()})
+        await self._send(encode_response(request.correlation_id, result.to_result()))
+
+    async def _metadata(self, request: Request) -> None:
+        await self._send(encode_response(request.correlation_id, self._backend.metadata()))
+
+    async def _list_offsets(self, request: Request) -> None:
+        rows = offsets(request.body, self._backend.lookup)
+        await self._send(encode_response(request.correlation_id, rows))
+
+    async def _epoch_end_offset(self, request: Request) -> None:
+        rows = epoch_ends(request.body, self._backend.lookup)
+        await self._send(encode_response(request.correlation_id, rows))
+
+    async def _fetch(self, request: Request) -> None:
+        fetch = FetchRequest.from_body(request.body)
+        self._session.apply(fetch)
+        found = await self._wait_for_news(fetch)
+        slices = [piece for news in found for piece in news.slices]
+        pinned = pin_all(self._backend.files, slices)
+        try:
+            if fetch.verify:
+                found = await self._verified(found, pinned)
+                kept = {id(piece) for news in found for piece in news.slices}
+                pieces = [(file, piece) for file, piece in pinned if id(piece) in kept]
+            else:
+                pieces = pinned
+            rows = [news.result.to_row() for news in found]
+            total = sum(news.result.body_bytes for news in found)
+            await self._send(encode_response(request.correlation_id, rows, body_length=total), pieces)
+        finally:
+            unpin_all(self._backend.files, pinned)
+
+    async def _wait_for_news(self, fetch: FetchRequest) -> list[Found]:
+        """News, waited for as long as the request says, or until the peer asks for something else."""
+        found = self._session.collect(fetch.bytes_max)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + fetch.wait_ms_max / 1000
+        while not found and self._queue.empty():
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await self._session.news.wait()
+            except TimeoutError:
+                break
+            found = self._session.collect(fetch.bytes_max)
+        return found
+
+    async def _verified(self, found: list[Found], pinned: Sequence[tuple[File, Slice]]) -> list[Found]:
+        """Check every batch on disk; a partition with a damaged one goes offline and says so."""
+        files = {id(piece): file for file, piece in pinned}
+        loop = asyncio.get_running_loop()
+        checked = []
+        for news in found:
+            try:
+                for piece in news.slices:
+                    await loop.run_in_executor(self._backend.executor, _check, files[id(piece)], piece)
+                checked.append(news)
+            except SegmentCorruptError as error:
+                assert news.partition is not None
+                logger.error("%s", error)  # noqa: TRY400 - the trace adds nothing
+                news.partition.fail(str(error))
+                result = news.result._replace(error=ErrorCode.PARTITION_OFFLINE, message=str(error), body_bytes=0)
+                checked.append(news._replace(result=result, slices=[]))
+        return checked
+
+
+def _check(file: File, piece: Slice) -> None:
+    position, end = piece.position, piece.position + piece.length
+    while position < end:
+        try:
+            header, _ = read_batch(file, position, end)
+        except LiftError as error:
+            raise SegmentCorruptError(piece.segment.path, position, str(error)) from error
+        position += header.length

@@ -1,0 +1,149 @@
+"""A fetch session: the partitions that one connection reads, and which of them have news.
+
+A partition without news costs nothing per round: it calls back when it has some.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, NamedTuple
+
+from liftpy_envelope.errors import ErrorCode
+from liftpy_envelope.pull import FetchResult
+from liftpy_log.errors import OffsetOutOfRangeError, PartitionOfflineError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from liftpy_envelope.pull import FetchPartition, FetchRequest, PartitionKey
+    from liftpy_log.reader import Slice
+    from liftpy_server.partition import Partition
+
+__all__ = ["FetchSession", "Found"]
+
+
+class Found(NamedTuple):
+    """News of one partition: what to say of it, and the batches to send."""
+
+    result: FetchResult
+    partition: Partition | None
+    slices: list[Slice]
+
+
+class _Entry:
+    """One partition in the session."""
+
+    __slots__ = ("hint", "is_new", "key", "offset", "partition", "wake")
+
+    def __init__(self, key: PartitionKey, offset: int, partition: Partition | ErrorCode, wake: Callable[[], None]) -> None:
+        self.key = key
+        self.offset = offset
+        self.partition = partition
+        self.hint: Slice | None = None
+        self.is_new = True
+        self.wake = wake
+
+
+class FetchSession:
+    """See the module.
+
+    Args:
+        lookup: the partition with a key, or why there is none here.
+    """
+
+    def __init__(self, lookup: Callable[[PartitionKey], Partition | ErrorCode]) -> None:
+        self._lookup = lookup
+        self._entries: dict[PartitionKey, _Entry] = {}
+        self._ready: dict[PartitionKey, None] = {}
+        self.news = asyncio.Event()
+
+    def apply(self, request: FetchRequest) -> None:
+        """Let partitions enter, move and leave."""
+        for key in request.forget:
+            self._drop(key)
+        for wanted in request.partitions:
+            self._enter(wanted)
+
+    def _enter(self, wanted: FetchPartition) -> None:
+        key = wanted.key
+        self._drop(key)
+
+        def wake() -> None:
+            self._ready[key] = None
+            self.news.set()
+
+        self._entries[key] = _Entry(key, wanted.offset, self._lookup(key), wake)
+        self._ready[key] = None
+
+    def _drop(self, key: PartitionKey) -> None:
+        entry = self._entries.pop(key, None)
+        self._ready.pop(key, None)
+        if entry is not None and not isinstance(entry.partition, ErrorCode):
+            entry.partition.stop_waiting(entry.wake)
+
+    def close(self) -> None:
+        """Leave every partition alone."""
+        for key in list(self._entries):
+            self._drop(key)
+
+    def collect(self, bytes_max: int) -> list[Found]:
+        """News of the partitions that have any, up to about `bytes_max` of batches.
+
+        Partitions that sent something go to the end of the line, so that a busy one does not starve the others.
+        """
+        self.news.clear()
+        found: list[Found] = []
+        for key in list(self._ready):
+            if bytes_max <= 0:
+                break
+            entry = self._entries[key]
+            news = self._look(entry, bytes_max)
+            if news is None:
+                del self._ready[key]
+                continue
+            found.append(news)
+            bytes_max -= news.result.body_bytes
+            del self._ready[key]
+            if news.result.error is not ErrorCode.NONE:
+                self._drop(key)
+            elif key in self._entries:
+                self._ready[key] = None
+        return found
+
+    def _look(self, entry: _Entry, bytes_max: int) -> Found | None:
+        """News of one partition; None when there are none, and then it will call when there are."""
+        partition = entry.partition
+        gone = partition if isinstance(partition, ErrorCode) else partition.gone
+        if gone is not None:
+            return Found(_failed(entry.key, gone, "the stream or partition is not here"), None, [])
+        assert not isinstance(partition, ErrorCode)
+        log = partition.log
+        if log.failure is not None:
+            return Found(_failed(entry.key, ErrorCode.PARTITION_OFFLINE, str(log.failure), partition), None, [])
+        end = partition.high_watermark
+        if entry.offset > end and entry.offset <= log.log_end:
+            partition.wait(entry.wake)  # committed to be, and a reader that saw it before must not seem to step back
+            return None
+        try:
+            slices = log.read(entry.offset, end, bytes_max, entry.hint)
+        except OffsetOutOfRangeError as error:
+            return Found(_failed(entry.key, ErrorCode.OFFSET_OUT_OF_RANGE, str(error), partition), None, [])
+        except PartitionOfflineError as error:
+            partition.fail(str(error))
+            return Found(_failed(entry.key, ErrorCode.PARTITION_OFFLINE, str(error), partition), None, [])
+        if not slices and not entry.is_new:
+            partition.wait(entry.wake)
+            return None
+        entry.is_new = False
+        if slices:
+            entry.hint = slices[-1]
+            entry.offset = max(entry.offset, slices[-1].next_offset)
+        size = sum(piece.length for piece in slices)
+        result = FetchResult(entry.key, ErrorCode.NONE, "", partition.epoch, end, log.log_start, size)
+        return Found(result, partition, slices)
+
+
+def _failed(key: PartitionKey, error: ErrorCode, message: str, partition: Partition | None = None) -> FetchResult:
+    if partition is None:
+        return FetchResult(key, error, message, -1, -1, -1, 0)
+    return FetchResult(key, error, message, partition.epoch, partition.high_watermark, partition.log.log_start, 0)
