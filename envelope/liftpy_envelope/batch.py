@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import google_crc32c
 import pyarrow as pa
 
-from liftpy_envelope.columns import ALL_COLUMNS, columns_in, schema_of
+from liftpy_envelope.columns import ALL_COLUMNS, Column, columns_in, schema_of
 from liftpy_envelope.errors import BatchCorruptError, BatchTruncatedError, BatchVersionError
-from liftpy_envelope.ipc import BufferLike, ColumnBuffers, encode_message
+from liftpy_envelope.ipc import BufferLike, ColumnBuffers, encode_message, encode_single
 from liftpy_envelope.limits import BATCH_BYTES_MAX
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ __all__ = [
     "decode_records",
     "encode_body",
     "encode_header",
+    "encode_single_body",
     "read_header",
 ]
 
@@ -106,6 +107,12 @@ def encode_body(count: int, bitmap: int, columns: Sequence[ColumnBuffers]) -> Ba
     return _body_of(encode_message(count, columns), 0, bitmap, count)
 
 
+def encode_single_body(subject: bytes, value: bytes) -> BatchBody:
+    """The body of a batch of one record with nothing but subject and value; the same bytes as from `encode_body`."""
+    message = encode_single(subject, value)
+    return BatchBody([message], len(message), google_crc32c.value(message), 0, Column.SUBJECT | Column.VALUE, 1)
+
+
 def compress_body(body: BatchBody, codec: str) -> BatchBody:
     """The same records with Arrow IPC compressed buffers; the body itself where that does not make it smaller.
 
@@ -130,7 +137,8 @@ def compress_body(body: BatchBody, codec: str) -> BatchBody:
 def _body_of(parts: list[BufferLike], attributes: int, bitmap: int, count: int) -> BatchBody:
     length = sum(map(len, parts))
     if length <= _JOIN_BYTES_MAX:
-        parts = [b"".join(parts)]
+        whole = b"".join(parts)
+        return BatchBody([whole], length, google_crc32c.value(whole), attributes, bitmap, count)
     crc = 0
     for part in parts:
         crc = google_crc32c.extend(crc, part)
@@ -148,11 +156,14 @@ def encode_header(
     producer_sequence: int = -1,
 ) -> bytes:
     """The header that makes `body` a record batch with contiguous offsets from `base_offset` on."""
+    _, length, body_crc, attributes, columns, count = body
+    # fmt: off
     header = _HEADER.pack(
-        *(MAGIC, HEADER_SIZE + body.length, 0, body.crc, VERSION, body.attributes, body.columns),
-        *(base_offset, body.record_count - 1, body.record_count, leader_epoch, 0),
-        *(base_timestamp, max_timestamp, producer_id, producer_sequence),
+        MAGIC, HEADER_SIZE + length, 0, body_crc, VERSION, attributes, columns,
+        base_offset, count - 1, count, leader_epoch, 0,
+        base_timestamp, max_timestamp, producer_id, producer_sequence,
     )
+    # fmt: on
     crc: int = google_crc32c.value(header)
     return header[:_CRC_AT] + crc.to_bytes(4, "little") + header[_CRC_AT + 4 :]
 

@@ -89,8 +89,12 @@ class OsFile:
 
     def write(self, position: int, parts: Sequence[BufferLike]) -> None:
         """See `File.write`."""
-        total = sum(map(len, parts))
-        written = os.pwritev(self._descriptor, parts[:_IOVECS_MAX], position)
+        if len(parts) == 1:
+            total = len(parts[0])
+            written = os.pwrite(self._descriptor, parts[0], position)
+        else:
+            total = sum(map(len, parts))
+            written = os.pwritev(self._descriptor, parts[:_IOVECS_MAX], position)
         if written == total:
             return
         if written == 0:

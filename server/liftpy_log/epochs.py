@@ -35,7 +35,7 @@ class EpochHistory:
 
     def begin(self, epoch: int, offset: int) -> None:
         """Record that the batch at `offset` has `epoch`; no-op when it is the latest epoch already."""
-        if epoch == self.latest:
+        if self._epochs and epoch == self._epochs[-1]:
             return
         assert epoch > self.latest, f"epoch {epoch} after {self.latest}"
         assert not self._starts or offset >= self._starts[-1], f"epoch {epoch} begins at {offset}, before its elder"

@@ -11,7 +11,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from liftpy_envelope.batch import HEADER_SIZE, NO_PRODUCER, BatchHeader, encode_header
+from liftpy_envelope.batch import HEADER_SIZE, NO_PRODUCER, encode_header
 from liftpy_log.epochs import EpochHistory
 from liftpy_log.errors import OffsetOutOfRangeError, PartitionOfflineError, StorageFullError
 from liftpy_log.limits import VERIFY_ON_OPEN_BYTES_MAX
@@ -209,14 +209,14 @@ class PartitionLog:
         """
         if self.failure is not None:
             raise self.failure
-        active = self._tail.segment
-        length = HEADER_SIZE + body.length
+        active, position, base_offset = self._tail
+        parts, body_length, _, _, _, count = body
+        length = HEADER_SIZE + body_length
         timestamp = max(timestamp, active.max_timestamp or self.last_timestamp)
-        if active.size and self._is_over(active, length, timestamp):
+        if position and self._is_over(active, length, timestamp):
             self.roll()
-            active = self._tail.segment
-        base_offset = self._tail.next_offset
-        encoded = encode_header(
+            active, position, _ = self._tail
+        header = encode_header(
             body,
             base_offset=base_offset,
             leader_epoch=leader_epoch,
@@ -225,21 +225,17 @@ class PartitionLog:
             producer_id=producer_id,
             producer_sequence=producer_sequence,
         )
-        position = active.size
-        parts = [encoded, *body.parts]
-        self._write(active, position, parts)
-        header = BatchHeader(
-            *(length, body.crc, body.attributes, body.columns, base_offset, body.record_count - 1),
-            *(body.record_count, leader_epoch, timestamp, timestamp, producer_id, producer_sequence),
-        )
-        active.append(position, header)
+        encoded = [header + parts[0]] if len(parts) == 1 and isinstance(parts[0], bytes) else [header, *parts]
+        self._write(active, position, encoded)
+        next_offset = base_offset + count
+        active.extend(length, next_offset, timestamp, timestamp)
         self.epochs.begin(leader_epoch, base_offset)
-        next_offset = header.next_offset
         if self.config.keep_unsynced:
-            self._unsynced.append(Unsynced(active, position, parts, next_offset))
+            self._unsynced.append(Unsynced(active, position, encoded, next_offset))
             self._unsynced_bytes += length
-        self._marks.append((next_offset, active.size))
-        self._tail = Tail(active, active.size, next_offset)
+        position += length
+        self._marks.append((next_offset, position))
+        self._tail = Tail(active, position, next_offset)
         return Appended(base_offset, next_offset, timestamp)
 
     def _is_over(self, active: Segment, length: int, timestamp: int) -> bool:
@@ -249,7 +245,10 @@ class PartitionLog:
         )
 
     def _write(self, segment: Segment, position: int, parts: list[BufferLike]) -> None:
-        file = self._file(segment)
+        try:
+            file = self._files.get(segment)
+        except OSError as error:
+            raise self.fail(f"opening {segment.path} failed: {error}") from error
         try:
             file.write(position, parts)
         except OSError as error:
@@ -260,12 +259,6 @@ class PartitionLog:
             except OSError as worse:
                 raise self.fail(f"cutting {segment.path} back failed: {worse}") from worse
             raise StorageFullError(f"no room on the disk of {segment.path}: {error.strerror}") from error
-
-    def _file(self, segment: Segment) -> File:
-        try:
-            return self._files.get(segment)
-        except OSError as error:
-            raise self.fail(f"opening {segment.path} failed: {error}") from error
 
     def fail(self, reason: str) -> PartitionOfflineError:
         """Stop working for good, and remember why. Returns the error to raise."""

@@ -32,8 +32,9 @@ def recover_sealed(segment: Segment, file: File, next_base: int) -> None:
     else:
         try:
             for position, header in walk_headers(file, segment.size, end):
-                segment.append(position, header)
-        except (BatchTruncatedError, BatchCorruptError, BatchVersionError):
+                segment.check_chain(position, header)
+                segment.append(header)
+        except (BatchTruncatedError, BatchCorruptError, BatchVersionError, SegmentCorruptError):
             segment.rebuild(file, end)  # finds the same place, or shows that the index lied
     if segment.next_offset != next_base:
         raise SegmentCorruptError(
@@ -75,7 +76,7 @@ def recover_active(segment: Segment, file: File, *, durable_end: int, verify_byt
         except BatchVersionError as error:
             raise SegmentCorruptError(segment.path, position, str(error)) from error
         segment.check_chain(position, header)
-        segment.append(position, header)
+        segment.append(header)
     if segment.next_offset < durable_end:
         reason = f"the log ends at offset {segment.next_offset}, but records up to {durable_end} were durable"
         raise SegmentCorruptError(segment.path, segment.size, reason)

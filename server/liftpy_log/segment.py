@@ -55,6 +55,7 @@ class Segment:
     __slots__ = (
         "_disk",
         "_index",
+        "_index_next_at",
         "_unflushed",
         "base_offset",
         "first_timestamp",
@@ -73,6 +74,7 @@ class Segment:
         self.first_timestamp: int | None = None
         self.max_timestamp = 0
         self._index: SegmentIndex | None = None
+        self._index_next_at = 0
         self._unflushed = 0
 
     @classmethod
@@ -84,19 +86,24 @@ class Segment:
         disk.sync_directory(directory)
         return segment, file
 
-    def append(self, position: int, header: BatchHeader) -> None:
-        """Take note of a batch that stands at `position`, the present end."""
-        assert position == self.size
-        index = self._index
-        assert index is not None, "only an indexed segment grows"
-        if position == 0 or position - index.last()[1] >= INDEX_INTERVAL_BYTES:
-            index.add(header.base_offset, position, header.max_timestamp)
+    def extend(self, length: int, next_offset: int, base_timestamp: int, max_timestamp: int) -> None:
+        """Take note of a batch of `length` bytes behind what is there."""
+        position = self.size
+        if position >= self._index_next_at:
+            assert self._index is not None, "only an indexed segment grows"
+            self._index.add(self.next_offset, position, max_timestamp)
+            self._index_next_at = position + INDEX_INTERVAL_BYTES
             self._unflushed += 1
         if self.first_timestamp is None:
-            self.first_timestamp = header.base_timestamp
-        self.size = position + header.length
-        self.next_offset = header.next_offset
-        self.max_timestamp = header.max_timestamp
+            self.first_timestamp = base_timestamp
+        self.size = position + length
+        self.next_offset = next_offset
+        self.max_timestamp = max_timestamp
+
+    def append(self, header: BatchHeader) -> None:
+        """Take note of a batch that was read behind what is known so far."""
+        assert header.base_offset == self.next_offset
+        self.extend(header.length, header.next_offset, header.base_timestamp, header.max_timestamp)
 
     def start_over(self) -> None:
         """Forget everything known, before the file is scanned again from its beginning."""
@@ -105,6 +112,7 @@ class Segment:
         self.first_timestamp = None
         self.max_timestamp = 0
         self._index = SegmentIndex(self.base_offset)
+        self._index_next_at = 0
         self._unflushed = 0
 
     def load_index(self) -> SegmentIndex | None:
@@ -171,7 +179,7 @@ class Segment:
                 self.check_chain(position, header)
             except _BAD as error:
                 raise SegmentCorruptError(self.path, position, str(error)) from error
-            self.append(position, header)
+            self.append(header)
 
     def check_chain(self, position: int, header: BatchHeader) -> None:
         """Check that a batch follows on the one before it.

@@ -1,4 +1,8 @@
-"""The node's connection for acks: frames go straight into its socket, so that a slow one delays nothing else."""
+"""The node's connection for acks.
+
+Frames go straight into the socket's transport, past nats-py's queue and its flusher task, and a NATS server that is
+slow to take them delays neither ingest nor pings.
+"""
 
 from __future__ import annotations
 
@@ -10,21 +14,24 @@ from liftpy_server.limits import ACK_BUFFER_BYTES_MAX
 from liftpy_server.nats_link import NatsLink
 
 if TYPE_CHECKING:
+    import asyncio
+
+    from nats.aio.client import Client
+
     from liftpy_client.nats_options import NatsOptions
 
 __all__ = ["AckConnection"]
 
 
 class _Transport(TcpTransport):
-    """nats-py's own, but for telling how much it has buffered."""
+    """nats-py's own, but for showing what is under it."""
 
     def __bool__(self) -> bool:
         return True  # nats-py would replace a transport that is false
 
     @property
-    def buffered_bytes(self) -> int:
-        writer = self._io_writer
-        return 0 if writer is None else writer.transport.get_write_buffer_size()
+    def below(self) -> asyncio.WriteTransport | None:
+        return None if self._io_writer is None else self._io_writer.transport
 
 
 class AckConnection:
@@ -36,12 +43,29 @@ class AckConnection:
     """
 
     def __init__(self, options: NatsOptions, name: str) -> None:
-        self._link = NatsLink(options, name, make_transport=self._new_transport)
+        self._link = NatsLink(
+            options,
+            name,
+            on_client=self._take_up,
+            on_up=self._resume,
+            on_down=self._pause,
+            make_transport=self._new_transport,
+        )
         self._transport = _Transport()
+        self._below: asyncio.WriteTransport | None = None
 
     def _new_transport(self) -> _Transport:
         self._transport = _Transport()
         return self._transport
+
+    async def _take_up(self, _client: Client) -> None:
+        self._below = self._transport.below
+
+    async def _resume(self) -> None:
+        self._below = self._transport.below
+
+    def _pause(self) -> None:
+        self._below = None
 
     async def start(self) -> None:
         """Connect.
@@ -55,16 +79,17 @@ class AckConnection:
         """Send what is buffered, and close."""
         if self._link.is_connected:
             await self._link.client.flush()
+        self._below = None
         await self._link.stop()
 
     def write(self, frames: bytes) -> bool:
         """Send whole frames; False when there is no connection."""
-        if not self._link.is_connected:
+        if self._below is None:
             return False
-        self._transport.write(frames)
+        self._below.write(frames)
         return True
 
     @property
     def is_congested(self) -> bool:
         """Whether the server takes acks more slowly than they are made."""
-        return self._transport.buffered_bytes > ACK_BUFFER_BYTES_MAX
+        return self._below is not None and self._below.get_write_buffer_size() > ACK_BUFFER_BYTES_MAX

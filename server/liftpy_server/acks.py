@@ -19,28 +19,20 @@ if TYPE_CHECKING:
 
     from liftpy_envelope.errors import AckErrorCode
 
-__all__ = ["AckItem", "AckSource", "ItemAcks", "PendingAcks", "RangeAcks", "publish_frame"]
+__all__ = ["AckItem", "AckTemplate", "ItemAcks", "PendingAcks", "RangeAcks", "publish_frame"]
 
 _VECTOR_ACKS_MIN: Final = 48
 _ZERO: Final = ord("0")
 
 
-class AckSource(NamedTuple):
-    """What acks say of where they come from; stream names need no escaping in JSON."""
-
-    stream: str
-    partition: int
-    epoch: int
-
-
 class Owed(Protocol):
     """Acks that are owed."""
 
-    def encode(self, source: AckSource) -> bytes:
+    def encode(self, template: AckTemplate) -> bytes:
         """The frames that say the records are stored."""
         ...
 
-    def encode_error(self, source: AckSource, code: AckErrorCode, description: str) -> bytes:
+    def encode_error(self, template: AckTemplate, code: AckErrorCode, description: str) -> bytes:
         """The frames that say why they are not."""
         ...
 
@@ -68,33 +60,32 @@ class ItemAcks:
     def __init__(self, items: Sequence[AckItem]) -> None:
         self._items = items
 
-    def encode(self, source: AckSource) -> bytes:
+    def encode(self, template: AckTemplate) -> bytes:
         """See `Owed`."""
-        simple = _Template(source)
         return b"".join(
             [
-                simple.frame(item.destination, item.offset)
+                template.frame(item.destination, item.offset)
                 if item.count == 1 and not item.duplicate and item.correlation_id is None
-                else publish_frame(item.destination, _ack(item, source))
+                else publish_frame(item.destination, _ack(item, template))
                 for item in self._items
             ]
         )
 
-    def encode_error(self, source: AckSource, code: AckErrorCode, description: str) -> bytes:
+    def encode_error(self, template: AckTemplate, code: AckErrorCode, description: str) -> bytes:
         """See `Owed`."""
         return b"".join(
-            publish_frame(item.destination, encode_error_ack(code, description, source.stream, item.correlation_id))
+            publish_frame(item.destination, encode_error_ack(code, description, template.stream, item.correlation_id))
             for item in self._items
         )
 
 
-def _ack(item: AckItem, source: AckSource) -> bytes:
+def _ack(item: AckItem, template: AckTemplate) -> bytes:
     return encode_ack(
         Ack(
-            stream=source.stream,
+            stream=template.stream,
             offset=item.offset,
-            partition=source.partition,
-            epoch=source.epoch,
+            partition=template.partition,
+            epoch=template.epoch,
             count=item.count,
             duplicate=item.duplicate,
             correlation_id=item.correlation_id,
@@ -115,38 +106,47 @@ class RangeAcks:
         replies = self._replies
         return replies.strings(0, len(replies.offsets) - 1) if isinstance(replies, PackedColumn) else replies
 
-    def encode(self, source: AckSource) -> bytes:
+    def encode(self, template: AckTemplate) -> bytes:
         """See `Owed`."""
-        template = _Template(source)
         if isinstance(self._replies, PackedColumn):
             frames = template.frames(self._replies, self._base_offset)
             if frames is not None:
                 return frames
+        strings = self._strings()
+        if len(strings) == 1:
+            return template.frame(strings[0], self._base_offset)
         frame = template.frame
-        return b"".join([frame(reply, offset) for offset, reply in enumerate(self._strings(), self._base_offset) if reply])
+        return b"".join([frame(reply, offset) for offset, reply in enumerate(strings, self._base_offset) if reply])
 
-    def encode_error(self, source: AckSource, code: AckErrorCode, description: str) -> bytes:
+    def encode_error(self, template: AckTemplate, code: AckErrorCode, description: str) -> bytes:
         """See `Owed`."""
-        payload = encode_error_ack(code, description, source.stream)
+        payload = encode_error_ack(code, description, template.stream)
         return b"".join(publish_frame(reply, payload) for reply in self._strings() if reply)
 
 
-class _Template:
-    """The parts of an ack that are the same for every message of a partition; `encode_ack` writes the same JSON."""
+class AckTemplate:
+    """Where acks come from, and the parts that they all share; `encode_ack` writes the same JSON.
 
-    def __init__(self, source: AckSource) -> None:
-        self._head = f'{{"stream":"{source.stream}","seq":'.encode()
+    Args:
+        stream: name of the stream, which needs no escaping in JSON.
+        partition: its number.
+        epoch: the leader epoch.
+    """
+
+    def __init__(self, stream: str, partition: int, epoch: int) -> None:
+        self.stream = stream
+        self.partition = partition
+        self.epoch = epoch
+        self._head = f'{{"stream":"{stream}","seq":'.encode()
         self._middle = b',"offset":'
-        self._tail = f',"partition":{source.partition},"epoch":{source.epoch},"count":1}}\r\n'.encode()
+        self._tail = f',"partition":{partition},"epoch":{epoch},"count":1}}\r\n'.encode()
         self._length = len(self._head) + len(self._middle) + len(self._tail) - 2
 
     def frame(self, reply: bytes, offset: int) -> bytes:
         """One frame."""
         seq, number = b"%d" % (offset + 1), b"%d" % offset
-        return b"PUB %b %d\r\n%b%b%b%b%b" % (
-            *(reply, self._length + len(seq) + len(number)),
-            *(self._head, seq, self._middle, number, self._tail),
-        )
+        size = self._length + len(seq) + len(number)
+        return b"PUB %b %d\r\n%b%b%b%b%b" % (reply, size, self._head, seq, self._middle, number, self._tail)
 
     def frames(self, replies: PackedColumn, base_offset: int) -> bytes | None:
         """All frames of a range in which all have the same length; None when they do not, or are few."""

@@ -10,18 +10,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from liftpy_envelope.ack import AckPolicy
-from liftpy_envelope.batch import NO_PRODUCER, compress_body, encode_body
-from liftpy_envelope.columns import Column
+from liftpy_envelope.batch import NO_PRODUCER, compress_body
 from liftpy_envelope.errors import AckErrorCode
 from liftpy_envelope.stream_config import AckMode, Compression, SyncMode
 from liftpy_log.errors import PartitionOfflineError, StorageFullError
-from liftpy_server.acks import AckItem, AckSource, ItemAcks, PendingAcks, RangeAcks
+from liftpy_server.acks import AckItem, AckTemplate, ItemAcks, PendingAcks, RangeAcks
 from liftpy_server.ingest.incoming import Refusal, read_message, refusal_of
 from liftpy_server.ingest.records import RecordBuilder
 from liftpy_server.limits import BATCH_VALUE_BYTES_MAX
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from liftpy_envelope.batch import BatchBody
     from liftpy_envelope.errors import ErrorCode
@@ -77,7 +76,7 @@ class Partition:
         self.stream = stream
         self.log = log
         self.dedupe = dedupe
-        self.epoch = epoch
+        self._acks = AckTemplate(stream.name, key.partition, epoch)
         self.high_watermark = log.log_end
         self.storage_full = False
         self.gone: ErrorCode | None = None
@@ -95,17 +94,23 @@ class Partition:
         return self.key.partition
 
     @property
-    def _source(self) -> AckSource:
-        return AckSource(self.stream.name, self.number, self.epoch)
+    def epoch(self) -> int:
+        """This node's leader epoch."""
+        return self._acks.epoch
+
+    def lead(self, epoch: int) -> None:
+        """Lead in another epoch from now on."""
+        self._acks = AckTemplate(self.stream.name, self.number, epoch)
 
     def refusal(self) -> Refusal | None:
         """Why no message at all is taken now, if so."""
+        stream = self.stream
         if self.log.failure is not None:
             return Refusal(AckErrorCode.PARTITION_OFFLINE, "the partition is offline; the node's log says why")
-        if self.stream.paused:
-            return Refusal(AckErrorCode.PAUSED, f"stream {self.stream.name} is paused")
-        if self.stream.read_only:
-            return Refusal(AckErrorCode.READ_ONLY, f"stream {self.stream.name} is read-only")
+        if stream.paused:
+            return Refusal(AckErrorCode.PAUSED, f"stream {stream.name} is paused")
+        if stream.read_only:
+            return Refusal(AckErrorCode.READ_ONLY, f"stream {stream.name} is read-only")
         if self.storage_full:
             return Refusal(AckErrorCode.STORAGE_FULL, "the node's disk is full")
         return None
@@ -120,22 +125,21 @@ class Partition:
         """
         refusal = self.refusal()
         config = self.stream.config
-        if refusal is None and run.is_plain and run.value_bytes_max <= config.message_bytes_max:
+        plain = run.is_plain and not config.keep_replies and run.value_bytes_max <= config.message_bytes_max
+        if refusal is not None or not plain:
+            self.append_incoming((read_message(message, config, skip) for message in run.messages()), now_ns)
+        elif run.value_bytes <= BATCH_VALUE_BYTES_MAX:
+            self._append_plain(run, skip, now_ns)
+        else:
             for part in run.parts(BATCH_VALUE_BYTES_MAX):
                 self._append_plain(part, skip, now_ns)
-        else:
-            self.append_incoming((read_message(message, config, skip) for message in run.messages()), now_ns)
 
     def _append_plain(self, run: Run, skip: int, now_ns: int) -> None:
         config = self.stream.config
-        bitmap, columns = Column.SUBJECT | Column.VALUE, [run.subject_column(skip), run.value_column()]
-        if config.keep_replies:
-            bitmap |= Column.REPLY
-            columns.append(run.reply_column())
         wanted = config.acks is AckMode.REPLY and config.ack_policy is not AckPolicy.NONE
         replies = run.replies() if wanted else None
         try:
-            appended = self.append_body(encode_body(run.count, bitmap, columns), now_ns)
+            appended = self.append_body(run.plain_body(skip), now_ns)
         except (StorageFullError, PartitionOfflineError) as error:
             refusal = refusal_of(error)
             for message in run.messages():
@@ -169,7 +173,7 @@ class Partition:
             body = compress_body(body, compression.value)
         appended = self.log.append(
             body,
-            leader_epoch=self.epoch,
+            leader_epoch=self._acks.epoch,
             timestamp=now_ns,
             producer_id=producer_id,
             producer_sequence=producer_sequence,
@@ -182,7 +186,7 @@ class Partition:
         answered = bool(item.destination)
         self.stream.count_refused(refusal.code, refusal.description, answered=answered, now_ns=now_ns)
         if answered:
-            self._outbox.add(ItemAcks([item]).encode_error(self._source, *refusal))
+            self._outbox.add(ItemAcks([item]).encode_error(self._acks, *refusal))
 
     def owe(self, policy: AckPolicy, next_offset: int, owed: Owed) -> None:
         """Send acks when records below `next_offset` are as safe as `policy` wants them."""
@@ -215,13 +219,16 @@ class Partition:
         moved = durable_end > self.high_watermark
         if moved:
             self.high_watermark = durable_end
-        due = self._owed_by_leader.take(durable_end) + self._owed_by_all.take(self.high_watermark)
-        if due:
-            source = self._source
-            for owed in due:
-                self._outbox.add(owed.encode(source))
+        if self._owed_by_all:
+            self._send(self._owed_by_all.take(self.high_watermark))
+        if self._owed_by_leader:
+            self._send(self._owed_by_leader.take(durable_end))
         if moved and self._waiters:
             self._wake()
+
+    def _send(self, due: Sequence[Owed]) -> None:
+        for owed in due:
+            self._outbox.add(owed.encode(self._acks))
 
     def fail(self, reason: str) -> None:
         """An I/O error: take no more messages, and tell those who wait that nobody knows what became of theirs."""
@@ -229,7 +236,7 @@ class Partition:
         self._count_unsynced()
         description = "outcome unknown: the partition went offline"
         for owed in self._owed_by_leader.take_all() + self._owed_by_all.take_all():
-            self._outbox.add(owed.encode_error(self._source, AckErrorCode.OUTCOME_UNKNOWN, description))
+            self._outbox.add(owed.encode_error(self._acks, AckErrorCode.OUTCOME_UNKNOWN, description))
         self._wake()
 
     def wait(self, wake: Callable[[], None]) -> None:

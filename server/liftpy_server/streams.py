@@ -238,7 +238,8 @@ class Streams:
         stream.info = info
         stream.state.update(info)
         for number, partition in stream.partitions.items():
-            partition.epoch = info.partitions[number].leader_epoch
+            if partition.epoch != info.partitions[number].leader_epoch:
+                partition.lead(info.partitions[number].leader_epoch)
             partition.log.config = _log_config(stream.state)
             partition.dedupe.resize(int(info.config.dedupe_window_s * 1e9), info.config.dedupe_ids_max)
             log_start = info.partitions[number].log_start

@@ -38,22 +38,25 @@ class Binding:
         self._shares = config.partitions if config.spread is Spread.HASH and config.partitions > 1 else 0
         self._only = None if self._shares else next(iter(partitions.values()))
 
-    def deliver(self, run: Run, now_ns: int) -> None:
-        """Append messages to the partitions they belong to."""
-        if self._only is not None:
-            self._only.append(run, self.skip, now_ns)
+    def deliver(self, run: Run, now_ns: int, touched: dict[Partition, None]) -> None:
+        """Append messages to the partitions they belong to, which are added to `touched`."""
+        only = self._only
+        if only is not None:
+            only.append(run, self.skip, now_ns)
+            touched[only] = None
         elif run.is_plain:
             for number, share in run.split(self._partition_of):
                 partition = self.partitions.get(number)
                 if partition is not None:
                     partition.append(share, self.skip, now_ns)
+                    touched[partition] = None
         else:
-            self._deliver_read(run, now_ns)
+            self._deliver_read(run, now_ns, touched)
 
     def _partition_of(self, subject: bytes) -> int:
         return partition_of(subject, self._shares)
 
-    def _deliver_read(self, run: Run, now_ns: int) -> None:
+    def _deliver_read(self, run: Run, now_ns: int, touched: dict[Partition, None]) -> None:
         shares: dict[int, list[Incoming]] = {}
         for message in run.messages():
             incoming = read_message(message, self.stream.config, self.skip)
@@ -62,8 +65,4 @@ class Binding:
             partition = self.partitions.get(number)
             if partition is not None:
                 partition.append_incoming(share, now_ns)
-
-    def settle(self) -> None:
-        """After a pass: make durable and acknowledge."""
-        for partition in self.partitions.values():
-            partition.settle()
+                touched[partition] = None

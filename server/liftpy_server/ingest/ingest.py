@@ -14,6 +14,7 @@ from liftpy_server.ingest.parser import MessageParser
 from liftpy_server.limits import (
     INGEST_LINGER_BYTES_MAX,
     INGEST_LINGER_S_MAX,
+    LINGER_RUNS_MIN,
     RUN_MESSAGES_PER_PARTITION_MIN,
 )
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from liftpy_server.ingest.binding import Binding
     from liftpy_server.ingest.runs import Run
     from liftpy_server.outbox import Outbox
+    from liftpy_server.partition import Partition
 
 __all__ = ["Ingest"]
 
@@ -59,58 +61,55 @@ class Ingest:
         self._gathered: list[bytes] = []
         self._gathered_bytes = 0
         self._not_before = 0.0
-        self._scheduled = False
 
     def receive(self, data: bytes) -> None:
         """Take a chunk from the socket; pass it on now, or with the chunks to come."""
+        if not self._gathered and self._clock.monotonic() >= self._not_before:
+            self._pass_on(data)
+            return
         self._gathered.append(data)
         self._gathered_bytes += len(data)
-        if self._scheduled and self._gathered_bytes < INGEST_LINGER_BYTES_MAX:
-            return
-        wait = self._not_before - self._clock.monotonic()
-        if wait > 0 and self._gathered_bytes < INGEST_LINGER_BYTES_MAX:
-            self._scheduled = True
-            self._call_later(wait, self._run_scheduled)
-        else:
+        if self._gathered_bytes >= INGEST_LINGER_BYTES_MAX:
             self.run()
+        elif len(self._gathered) == 1:
+            self._call_later(self._not_before - self._clock.monotonic(), self.run)
 
-    def _run_scheduled(self) -> None:
-        self._scheduled = False
+    def run(self) -> None:
+        """Pass on what was gathered."""
         if self._gathered:
-            self.run()
+            gathered, self._gathered = self._gathered, []
+            self._gathered_bytes = 0
+            self._pass_on(gathered[0] if len(gathered) == 1 else b"".join(gathered))
 
     def reset(self) -> None:
         """The connection is gone: pass on what is whole, and forget the half of a message at its end."""
-        if self._gathered:
-            self.run()
+        self.run()
         self._parser.reset()
 
-    def run(self) -> None:
-        """Pass on what was gathered: parse it, append it, and send the acks that are due."""
-        gathered, self._gathered = self._gathered, []
-        self._gathered_bytes = 0
+    def _pass_on(self, data: bytes) -> None:
+        """Parse, append, and send the acks that are due."""
         started = self._clock.monotonic()
-        parsed = self._parser.feed(gathered[0] if len(gathered) == 1 else b"".join(gathered))
-        messages = self._deliver(parsed.runs) if parsed.runs else 0
-        self._outbox.flush()
-        if parsed.control:
-            self._hand_back(parsed.control)
-        if messages < RUN_MESSAGES_PER_PARTITION_MIN * len(parsed.runs):
-            ended = self._clock.monotonic()
-            self._not_before = ended + min(ended - started, INGEST_LINGER_S_MAX)
+        runs, control = self._parser.feed(data)
+        if runs:
+            messages = self._deliver(runs)
+            self._outbox.flush()
+            if len(runs) >= LINGER_RUNS_MIN and messages < RUN_MESSAGES_PER_PARTITION_MIN * len(runs):
+                ended = self._clock.monotonic()
+                self._not_before = ended + min(ended - started, INGEST_LINGER_S_MAX)
+        if control:
+            self._hand_back(control)
 
     def _deliver(self, runs: list[tuple[int, Run]]) -> int:
         now_ns = self._clock.now_ns()
         count = 0
-        touched: dict[Binding, None] = {}
+        touched: dict[Partition, None] = {}
         for sid, run in runs:
+            count += run.count
             binding = self.bindings.get(sid)
             if binding is None:
                 self.unbound += run.count
-                continue
-            binding.deliver(run, now_ns)
-            count += run.count
-            touched[binding] = None
-        for binding in touched:
-            binding.settle()
+            else:
+                binding.deliver(run, now_ns, touched)
+        for partition in touched:
+            partition.settle()
         return count

@@ -51,20 +51,23 @@ class MessageParser:
                 return Parsed([], b"")
             data = b"".join(self._pending)
             self._pending = []
+        single = _parse_single(data)
+        if single is not None:
+            return single
         runs: list[tuple[int, Run]] = []
         control: list[bytes] = []
+        self._needed = 0
         position = self._parse(data, runs, control)
         if position < len(data):
             self._pending = [data[position:]]
             self._pending_bytes = len(data) - position
-        return Parsed(runs, b"".join(control))
+        return Parsed(runs, b"".join(control) if control else b"")
 
     def _parse(self, data: bytes, runs: list[tuple[int, Run]], control: list[bytes]) -> int:
         """Parse whole frames; returns the position after the last of them. One loop, no call per message."""
         find = data.find
         end = len(data)
         position = 0
-        self._needed = 0
         rows_of: dict[bytes, list[Row]] = {}
         try_vector = end >= _VECTOR_BYTES_MIN
         while position < end:
@@ -110,6 +113,23 @@ class MessageParser:
             position = frame_end
         _close(rows_of, runs)
         return position
+
+
+def _parse_single(data: bytes) -> Parsed | None:
+    """The one `MSG` frame that a chunk consists of; None when it is something else. Latency is made of this case."""
+    line_end = data.find(b"\r\n")
+    fields = data[:line_end].split(b" ")
+    count = len(fields)
+    if fields[0] != b"MSG" or not 4 <= count <= 5:
+        return None
+    try:
+        sid, size = int(fields[2]), int(fields[-1])
+    except ValueError:
+        return None
+    if line_end + size + 4 != len(data):
+        return None
+    reply = fields[3] if count == 5 else b""
+    return Parsed([(sid, ListRun([(fields[1], reply, None, data[line_end + 2 : -2])]))], b"")
 
 
 def _parse_block(data: bytes, position: int, frame_end: int) -> VectorResult | None:

@@ -6,11 +6,13 @@ Two shapes with one face. A `ListRun` holds Python lists and is quick for a few 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
 
+from liftpy_envelope.batch import encode_body, encode_single_body
+from liftpy_envelope.columns import Column
 from liftpy_envelope.envelope import COOKIE
 from liftpy_envelope.ipc import ColumnBuffers, values_column
 
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     import numpy.typing as npt
+
+    from liftpy_envelope.batch import BatchBody
 
 __all__ = ["Block", "BlockRun", "ListRun", "Message", "PackedColumn", "Row", "Run"]
 
@@ -30,6 +34,8 @@ class Message(NamedTuple):
     headers: bytes | None
     value: bytes
 
+
+_PLAIN: Final = Column.SUBJECT | Column.VALUE
 
 Row = tuple[bytes, bytes, bytes | None, bytes]
 """A `Message` before anyone needs its names: tuples are quicker to make."""
@@ -50,16 +56,8 @@ class Run(Protocol):
     value_bytes_max: int
     value_bytes: int
 
-    def subject_column(self, skip: int) -> ColumnBuffers:
-        """The subjects without their first `skip` bytes."""
-        ...
-
-    def value_column(self) -> ColumnBuffers:
-        """The values."""
-        ...
-
-    def reply_column(self) -> ColumnBuffers:
-        """The reply subjects, empty where there is none."""
+    def plain_body(self, skip: int) -> BatchBody:
+        """A batch of the subjects, without their first `skip` bytes, and the values."""
         ...
 
     def replies(self) -> Sequence[bytes] | PackedColumn | None:
@@ -87,23 +85,24 @@ class ListRun:
     def __init__(self, rows: list[Row]) -> None:
         self.rows = rows
         self.count = len(rows)
+        if self.count == 1:  # the case that latency is made of
+            _, _, headers, value = rows[0]
+            self._values = [value]
+            self.value_bytes = self.value_bytes_max = len(value)
+            self.is_plain = headers is None and value[:4] != COOKIE
+            return
         self._values = [row[3] for row in rows]
         sizes = list(map(len, self._values))
         self.value_bytes = sum(sizes)
         self.value_bytes_max = max(sizes)
         self.is_plain = COOKIE not in [value[:4] for value in self._values] and not any([row[2] for row in rows])
 
-    def subject_column(self, skip: int) -> ColumnBuffers:
+    def plain_body(self, skip: int) -> BatchBody:
         """See `Run`."""
-        return values_column([row[0][skip:] for row in self.rows])
-
-    def value_column(self) -> ColumnBuffers:
-        """See `Run`."""
-        return values_column(self._values)
-
-    def reply_column(self) -> ColumnBuffers:
-        """See `Run`."""
-        return values_column([row[1] for row in self.rows])
+        if self.count == 1:
+            return encode_single_body(self.rows[0][0][skip:], self._values[0])
+        subjects = values_column([row[0][skip:] for row in self.rows])
+        return encode_body(self.count, _PLAIN, [subjects, values_column(self._values)])
 
     def replies(self) -> Sequence[bytes] | None:
         """See `Run`."""
@@ -189,17 +188,10 @@ class BlockRun:
         edges = block.values.offsets
         self.value_bytes = int(edges[last]) - int(edges[first])
 
-    def subject_column(self, skip: int) -> ColumnBuffers:
+    def plain_body(self, skip: int) -> BatchBody:
         """See `Run`."""
-        return self._block.subjects.cut(self._first, self._last, skip)
-
-    def value_column(self) -> ColumnBuffers:
-        """See `Run`."""
-        return self._block.values.cut(self._first, self._last)
-
-    def reply_column(self) -> ColumnBuffers:
-        """See `Run`."""
-        return self._block.replies.cut(self._first, self._last)
+        subjects = self._block.subjects.cut(self._first, self._last, skip)
+        return encode_body(self.count, _PLAIN, [subjects, self._block.values.cut(self._first, self._last)])
 
     def replies(self) -> PackedColumn | None:
         """See `Run`."""

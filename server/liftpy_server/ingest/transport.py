@@ -9,7 +9,7 @@ messages, and nothing that nats-py does while it handles a line can delay them.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, cast
 
 from nats.aio.transport import TcpTransport
 
@@ -48,8 +48,7 @@ class FilteringProtocol(asyncio.StreamReaderProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See `asyncio.Protocol`."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport_below = transport
+        self._transport_below = cast("asyncio.Transport", transport)
         super().connection_made(transport)
         self._sink.connected(self)
 
