@@ -13,6 +13,8 @@ from liftpy_envelope.subject import check_literal, is_literal, matches
 from liftpy_server.admin.info import node_info, stream_info
 from liftpy_server.admin.requests import (
     FindRequest,
+    ListRequest,
+    MetadataRequest,
     NameRequest,
     NoRequest,
     PurgeRequest,
@@ -81,14 +83,15 @@ class Handlers:
 
     async def metadata(self, body: Body) -> Body:
         """What a client needs to find partitions: nodes with their pull addresses, and streams."""
-        parse_settings(NoRequest, body)
+        wanted = parse_settings(MetadataRequest, body).streams
         state = self._node.metadata.state
+        names = state.streams if wanted is None else [name for name in wanted if name in state.streams]
         return {
             "revision": state.revision,
             "nodes": [node.to_plain() for node in state.nodes.values()],
             "streams": [
                 {"uuid": stream.uuid, "config": stream.config.to_plain(), "partitions": _leaders(stream)}
-                for stream in state.streams.values()
+                for stream in (state.streams[name] for name in names)
             ],
         }
 
@@ -142,10 +145,14 @@ class Handlers:
         return {"stream": self._shown(request.name), "warnings": _warnings(self._stream(request.name).config)}
 
     async def list(self, body: Body) -> Body:
-        """All streams."""
-        parse_settings(NoRequest, body)
+        """A page of the streams, in the order of their names, and how many there are."""
+        request = parse_settings(ListRequest, body)
         streams = self._node.metadata.state.streams
-        return {"streams": [stream_info(self._node, streams[name], brief=True) for name in sorted(streams)]}
+        page = sorted(streams)[request.offset : request.offset + request.limit]
+        return {
+            "streams": [stream_info(self._node, streams[name], brief=True) for name in page],
+            "total": len(streams),
+        }
 
     async def info(self, body: Body) -> Body:
         """One stream, with partitions, counts and gaps."""

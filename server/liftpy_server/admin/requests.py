@@ -3,17 +3,48 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from liftpy_envelope.errors import ConfigError
 from liftpy_envelope.settings import parse_settings
 
-__all__ = ["FindRequest", "NameRequest", "NoRequest", "PurgeRequest", "ReadOnlyRequest", "UpdateRequest", "read_update"]
+__all__ = [
+    "FindRequest",
+    "ListRequest",
+    "MetadataRequest",
+    "NameRequest",
+    "NoRequest",
+    "PurgeRequest",
+    "ReadOnlyRequest",
+    "UpdateRequest",
+    "read_update",
+]
+
+LIST_LIMIT_MAX: Final = 256  # a page stays well below the payload that NATS takes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoRequest:
     """Nothing to say."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataRequest:
+    """The streams wanted; None for all."""
+
+    streams: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListRequest:
+    """A page of the list of streams, in the order of their names."""
+
+    offset: int = 0
+    limit: int = 256
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.offset or not 0 < self.limit <= LIST_LIMIT_MAX:
+            raise ConfigError("limit", f"must be between 1 and {LIST_LIMIT_MAX}, and offset 0 or more")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from liftpy_envelope.pull import API_VERSIONS, Api, FetchRequest, HelloRequest, 
 from liftpy_log.errors import SegmentCorruptError
 from liftpy_log.scan import read_batch
 from liftpy_server.pull.queries import epoch_ends, offsets
-from liftpy_server.pull.sending import pin_all, send_response, unpin_all
+from liftpy_server.pull.sending import ResponseSender, pin_all, unpin_all
 from liftpy_server.pull.session import FetchSession
 
 if TYPE_CHECKING:
@@ -92,6 +92,7 @@ class PullConnection:
         self._backend = backend
         self._limits = backend.limits
         self._session = FetchSession(backend.lookup)
+        self._sender = ResponseSender(writer, backend.executor, backend.limits.send_s)
         self._queue: asyncio.Queue[Request | None] = asyncio.Queue(self._limits.requests_max)
         self._admitted = False
         self._frame_error = ""
@@ -104,7 +105,7 @@ class PullConnection:
             while (request := await self._next()) is not None:
                 await self._answer(request)
             if self._frame_error:
-                await self._send(encode_response(0, error=ErrorCode.INVALID_REQUEST, message=self._frame_error))
+                await self._sender.send(encode_response(0, error=ErrorCode.INVALID_REQUEST, message=self._frame_error))
         except TimeoutError:
             logger.info("pull connection of %s: too slow or silent, closed", self._peer)
             self._writer.transport.abort()
@@ -114,6 +115,7 @@ class PullConnection:
             reading.cancel()
             await asyncio.gather(reading, return_exceptions=True)
             self._session.close()
+            self._sender.close()
             self._writer.close()
 
     async def _next(self) -> Request | None:
@@ -142,10 +144,10 @@ class PullConnection:
             handler = self._handler(request)
             await handler(request)
         except _RequestError as error:
-            await self._send(encode_response(request.correlation_id, error=error.code, message=str(error)))
+            await self._sender.send(encode_response(request.correlation_id, error=error.code, message=str(error)))
         except FrameError as error:
             code = ErrorCode.INVALID_REQUEST
-            await self._send(encode_response(request.correlation_id, error=code, message=str(error)))
+            await self._sender.send(encode_response(request.correlation_id, error=code, message=str(error)))
 
     def _handler(self, request: Request) -> Callable[[Request], Any]:
         handlers = {
@@ -165,11 +167,6 @@ class PullConnection:
             raise _RequestError(ErrorCode.UNAUTHENTICATED, "say hello first")
         return handlers[api]
 
-    async def _send(self, head: bytes, pieces: Sequence[tuple[File, Slice]] = ()) -> None:
-        await send_response(
-            self._writer, head, pieces, self._backend.executor, timeout_s=self._limits.send_s
-        )
-
     async def _hello(self, request: Request) -> None:
         hello = HelloRequest.from_body(request.body)
         backend = self._backend
@@ -178,18 +175,18 @@ class PullConnection:
             raise _RequestError(ErrorCode.UNAUTHENTICATED, text)
         self._admitted = True
         result = HelloResult(backend.node_id, backend.incarnation, {int(api): top for api, top in API_VERSIONS.items()})
-        await self._send(encode_response(request.correlation_id, result.to_result()))
+        await self._sender.send(encode_response(request.correlation_id, result.to_result()))
 
     async def _metadata(self, request: Request) -> None:
-        await self._send(encode_response(request.correlation_id, self._backend.metadata()))
+        await self._sender.send(encode_response(request.correlation_id, self._backend.metadata()))
 
     async def _list_offsets(self, request: Request) -> None:
         rows = offsets(request.body, self._backend.lookup)
-        await self._send(encode_response(request.correlation_id, rows))
+        await self._sender.send(encode_response(request.correlation_id, rows))
 
     async def _epoch_end_offset(self, request: Request) -> None:
         rows = epoch_ends(request.body, self._backend.lookup)
-        await self._send(encode_response(request.correlation_id, rows))
+        await self._sender.send(encode_response(request.correlation_id, rows))
 
     async def _fetch(self, request: Request) -> None:
         fetch = FetchRequest.from_body(request.body)
@@ -206,7 +203,7 @@ class PullConnection:
                 pieces = pinned
             rows = [news.result.to_row() for news in found]
             total = sum(news.result.body_bytes for news in found)
-            await self._send(encode_response(request.correlation_id, rows, body_length=total), pieces)
+            await self._sender.send(encode_response(request.correlation_id, rows, body_length=total), pieces)
         finally:
             unpin_all(self._backend.files, pinned)
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from liftpy_log.files import FileCache
     from liftpy_log.reader import Slice
 
-__all__ = ["send_response", "warm_up"]
+__all__ = ["ResponseSender", "pin_all", "unpin_all"]
 
 _SMALL_BYTES_MAX: Final = 64 * 1024  # below this one copy is cheaper than another system call
 _PAGE_PROBE_BYTES: Final = 256 * 1024
@@ -23,53 +23,94 @@ _READ_BYTES: Final = 1024 * 1024
 _RWF_NOWAIT: Final = getattr(os, "RWF_NOWAIT", 0)
 
 
-async def send_response(
-    writer: asyncio.StreamWriter,
-    head: bytes,
-    pieces: Sequence[tuple[File, Slice]],
-    executor: Executor,
-    *,
-    timeout_s: float,
-) -> None:
-    """Send a response frame: its head, and the batches that are its body.
+class ResponseSender:
+    """Sends response frames to one peer, one at a time.
+
+    The event loop's own `sendfile` has no time-out, is missing in uvloop, and waits for the disk when pages are cold;
+    so the call is made here, on a duplicate of the socket's descriptor, which stays ours whatever happens to the
+    transport meanwhile.
 
     Args:
         writer: the peer.
-        head: everything before the body.
-        pieces: pinned files and what to send of them.
         executor: reads from the disk.
-        timeout_s: for the peer to take all of it.
-
-    Raises:
-        TimeoutError: the peer is too slow; the connection can not be used further.
-        OSError: the connection or the file broke.
+        timeout_s: for the peer to take one response.
     """
-    loop = asyncio.get_running_loop()
-    total = sum(piece.length for _, piece in pieces)
-    for file, piece in pieces:
-        await warm_up(file, piece, executor)
-    is_plain = writer.get_extra_info("sslcontext") is None
-    async with asyncio.timeout(timeout_s):
-        if total <= _SMALL_BYTES_MAX:
-            writer.write(head + b"".join(file.read(piece.position, piece.length) for file, piece in pieces))
-            await writer.drain()
-            return
-        writer.write(head)
-        await writer.drain()
+
+    def __init__(self, writer: asyncio.StreamWriter, executor: Executor, timeout_s: float) -> None:
+        self._writer = writer
+        self._executor = executor
+        self._timeout_s = timeout_s
+        self._socket = -1
+        if writer.get_extra_info("sslcontext") is None:
+            self._socket = os.dup(writer.get_extra_info("socket").fileno())
+        writer.transport.set_write_buffer_limits(0)  # so that `drain` returns when everything is in the socket
+
+    def close(self) -> None:
+        """Give the duplicate back."""
+        if self._socket >= 0:
+            os.close(self._socket)
+            self._socket = -1
+
+    async def send(self, head: bytes, pieces: Sequence[tuple[File, Slice]] = ()) -> None:
+        """Send a response frame: its head, and the batches that are its body.
+
+        Args:
+            head: everything before the body.
+            pieces: pinned files and what to send of them.
+
+        Raises:
+            TimeoutError: the peer is too slow; the connection can not be used further.
+            OSError: the connection or the file broke.
+        """
+        total = 0
         for file, piece in pieces:
-            if is_plain:
-                await loop.sendfile(writer.transport, file, piece.position, piece.length, fallback=False)  # type: ignore[arg-type]
-            else:
-                await _copy(writer, file, piece)
+            total += piece.length
+            await warm_up(file, piece, self._executor)
+        async with asyncio.timeout(self._timeout_s):
+            if total <= _SMALL_BYTES_MAX:
+                body = [file.read(piece.position, piece.length) for file, piece in pieces]
+                self._writer.write(b"".join((head, *body)))
+                await self._writer.drain()
+                return
+            self._writer.write(head)
+            await self._writer.drain()
+            for file, piece in pieces:
+                await (self._copy(file, piece) if self._socket < 0 else self._sendfile(file, piece))
+
+    async def _copy(self, file: File, piece: Slice) -> None:
+        position, end = piece.position, piece.position + piece.length
+        while position < end:
+            data = file.read(position, min(_READ_BYTES, end - position))
+            self._writer.write(data)
+            await self._writer.drain()
+            position += len(data)
+
+    async def _sendfile(self, file: File, piece: Slice) -> None:
+        position, end = piece.position, piece.position + piece.length
+        while position < end:
+            try:
+                sent = os.sendfile(self._socket, file.fileno(), position, end - position)
+            except BlockingIOError:
+                await self._writable()
+                continue
+            if sent == 0:
+                raise ConnectionError("the segment ended early")
+            position += sent
+
+    async def _writable(self) -> None:
+        """Wait until the socket takes more."""
+        loop = asyncio.get_running_loop()
+        ready = loop.create_future()
+        loop.add_writer(self._socket, _resolve, ready)
+        try:
+            await ready
+        finally:
+            loop.remove_writer(self._socket)
 
 
-async def _copy(writer: asyncio.StreamWriter, file: File, piece: Slice) -> None:
-    position, end = piece.position, piece.position + piece.length
-    while position < end:
-        data = file.read(position, min(_READ_BYTES, end - position))
-        writer.write(data)
-        await writer.drain()
-        position += len(data)
+def _resolve(ready: asyncio.Future[None]) -> None:
+    if not ready.done():
+        ready.set_result(None)
 
 
 async def warm_up(file: File, piece: Slice, executor: Executor) -> None:

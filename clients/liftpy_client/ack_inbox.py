@@ -1,0 +1,70 @@
+"""One subscription on which all acks of a client come back."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import count
+from typing import TYPE_CHECKING
+
+from liftpy_client.errors import NoStreamError
+from liftpy_envelope.ack import Ack, AckUnreadableError, PublishRefusedError, decode_ack
+
+if TYPE_CHECKING:
+    from nats.aio.client import Client
+    from nats.aio.msg import Msg
+    from nats.aio.subscription import Subscription
+
+__all__ = ["AckInbox"]
+
+
+class AckInbox:
+    """Hands out reply subjects, and acks to those who wait for them.
+
+    Args:
+        nats: an open connection.
+    """
+
+    def __init__(self, nats: Client) -> None:
+        self._nats = nats
+        self._prefix = f"{nats.new_inbox()}."
+        self._numbers = count()
+        self._waiting: dict[str, tuple[asyncio.Future[Ack], str | None]] = {}
+        self._subscription: Subscription | None = None
+        self._opening = asyncio.Lock()
+
+    async def open(self) -> None:
+        """Subscribe, if that was not done yet."""
+        async with self._opening:
+            if self._subscription is None:
+                self._subscription = await self._nats.subscribe(f"{self._prefix}*", cb=self._arrived)
+
+    def expect(self, stream: str | None = None) -> tuple[str, asyncio.Future[Ack]]:
+        """A reply subject, and the ack that will come on it; with `stream`, acks of other streams are passed over."""
+        token = str(next(self._numbers))
+        future: asyncio.Future[Ack] = asyncio.get_running_loop().create_future()
+        self._waiting[token] = future, stream
+        return self._prefix + token, future
+
+    def forget(self, subject: str) -> None:
+        """Wait no longer for what `expect` announced."""
+        self._waiting.pop(subject.removeprefix(self._prefix), None)
+
+    async def _arrived(self, message: Msg) -> None:
+        token = message.subject.removeprefix(self._prefix)
+        waiting = self._waiting.get(token)
+        if waiting is None or waiting[0].done():
+            return
+        future, stream = waiting
+        if not message.data and message.headers and message.headers.get("Status") == "503":
+            future.set_exception(NoStreamError("no stream stores this subject, or its node is not running"))
+            return
+        try:
+            ack = decode_ack(message.data)
+        except PublishRefusedError as error:
+            if stream is None or error.stream in {None, stream}:
+                future.set_exception(error)
+        except AckUnreadableError as error:
+            future.set_exception(error)
+        else:
+            if stream is None or ack.stream == stream:
+                future.set_result(ack)

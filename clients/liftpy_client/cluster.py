@@ -1,0 +1,142 @@
+"""Where streams and their leaders are: asked over NATS, remembered, and asked again when it turns out to be old."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from nats.errors import ConnectionClosedError, NoRespondersError
+from nats.errors import TimeoutError as NatsTimeoutError
+
+from liftpy_client.errors import AdminError, DisconnectedError, NodeUnavailableError, NoStreamError
+from liftpy_envelope.errors import ErrorCode
+from liftpy_envelope.pull import PartitionKey, error_code
+from liftpy_envelope.stream_config import StreamConfig
+from liftpy_envelope.subject import matches
+
+if TYPE_CHECKING:
+    from nats.aio.client import Client
+
+__all__ = ["Cluster", "NodeAddress", "StreamPlace"]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeAddress:
+    """A node's pull server, and what it admits us by."""
+
+    node_id: str
+    host: str
+    port: int
+    tls: bool
+    token: str
+
+
+@dataclass(frozen=True, slots=True)
+class StreamPlace:
+    """A stream and the leaders of its partitions."""
+
+    uuid: bytes
+    config: StreamConfig
+    leaders: tuple[str | None, ...]
+
+    @property
+    def name(self) -> str:
+        """The stream's name."""
+        return self.config.name
+
+    def key(self, partition: int) -> PartitionKey:
+        """The key of one partition."""
+        return PartitionKey(self.uuid, partition)
+
+
+class Cluster:
+    """See the module.
+
+    Args:
+        nats: an open connection.
+        timeout_s: for requests.
+    """
+
+    def __init__(self, nats: Client, timeout_s: float) -> None:
+        self._nats = nats
+        self._timeout_s = timeout_s
+        self._nodes: dict[str, NodeAddress] = {}
+        self._streams: dict[str, StreamPlace] = {}
+
+    async def request(self, endpoint: str, body: dict[str, Any], timeout_s: float | None = None) -> dict[str, Any]:
+        """One admin request.
+
+        Raises:
+            AdminError: it was refused.
+            NodeUnavailableError: no node answers.
+            DisconnectedError: the connection to NATS is closed.
+        """
+        timeout = self._timeout_s if timeout_s is None else timeout_s
+        try:
+            reply = await self._nats.request(f"LIFT.API.{endpoint}", json.dumps(body).encode(), timeout=timeout)
+        except NoRespondersError:
+            raise NodeUnavailableError("NATS is there, but no liftpy node answers: is one running?") from None
+        except NatsTimeoutError:
+            raise NodeUnavailableError(f"no liftpy node answered LIFT.API.{endpoint} within {timeout:g} s") from None
+        except ConnectionClosedError:
+            raise DisconnectedError("the connection to NATS is closed") from None
+        answer: dict[str, Any] = json.loads(reply.data)
+        error = answer.get("error")
+        if error is not None:
+            raise AdminError(error_code(int(error["err_code"])), str(error["description"]))
+        return answer
+
+    async def refresh(self, names: list[str] | None = None) -> None:
+        """Ask where things are now.
+
+        Args:
+            names: the streams wanted; None for all.
+        """
+        answer = await self.request("METADATA", {"streams": names})
+        self._nodes = {
+            node["node_id"]: NodeAddress(
+                node["node_id"], node["pull_host"], node["pull_port"], node["pull_tls"], node["pull_token"]
+            )
+            for node in answer["nodes"]
+        }
+        if names is None:
+            self._streams.clear()
+        for name in names or ():
+            self._streams.pop(name, None)
+        for stream in answer["streams"]:
+            leaders = tuple(partition["leader"] for partition in stream["partitions"])
+            config = StreamConfig.from_plain(stream["config"])
+            self._streams[config.name] = StreamPlace(bytes.fromhex(stream["uuid"]), config, leaders)
+
+    async def stream(self, name: str, *, fresh: bool = False) -> StreamPlace:
+        """Where a stream is.
+
+        Raises:
+            NoStreamError: there is none of this name.
+        """
+        if fresh or name not in self._streams:
+            await self.refresh([name])
+        place = self._streams.get(name)
+        if place is None:
+            raise NoStreamError(f"there is no stream {name!r}")
+        return place
+
+    def node(self, node_id: str) -> NodeAddress | None:
+        """Where a node is, as far as is known."""
+        return self._nodes.get(node_id)
+
+    async def storing(self, subject: str, *, fresh: bool = False) -> list[StreamPlace]:
+        """The streams that store a subject."""
+        if fresh or not any(matches(place.config.subject, subject) for place in self._streams.values()):
+            found = await self.request("STREAM.FIND", {"subject": subject})
+            names = [stream["name"] for stream in found["streams"]]
+            missing = [name for name in names if fresh or name not in self._streams]
+            if missing:
+                await self.refresh(missing)
+        return [place for place in self._streams.values() if matches(place.config.subject, subject)]
+
+
+def is_stale(code: ErrorCode) -> bool:
+    """Whether an error means that the partition is elsewhere, or a moment away, and asking again helps."""
+    return code in {ErrorCode.NOT_LEADER, ErrorCode.STALE_EPOCH, ErrorCode.NOT_AVAILABLE}

@@ -1,0 +1,224 @@
+"""Consuming a stream: from any offset or time, message by message or in Arrow record batches."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal, Self
+
+import pyarrow as pa
+
+from liftpy_client.decode import iterate_messages, to_records
+from liftpy_client.errors import NodeUnavailableError, PullError, UsageError
+from liftpy_client.fetcher import Fetcher
+from liftpy_client.positions import Position, check_start, check_stop, start_query, time_query
+from liftpy_client.prefetch import PrefetchBuffer
+from liftpy_envelope.errors import ErrorCode
+from liftpy_envelope.limits import FETCH_BYTES_MAX, FETCH_WAIT_MS_MAX
+from liftpy_envelope.pull import LATEST, Api, OffsetResult
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
+    from types import TracebackType
+
+    from liftpy_client.cluster import StreamPlace
+    from liftpy_client.message import Message
+    from liftpy_client.positions import Start, Stop
+    from liftpy_client.prefetch import Fetched
+    from liftpy_client.session import Session
+
+__all__ = ["BatchConsumer", "ConsumeOptions", "Consumer"]
+
+_RECORDS_MIN: Final = 4_096
+_START_ATTEMPTS: Final = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumeOptions:
+    """How a consumer fetches.
+
+    Attributes:
+        fetch_bytes: about how much a fetch asks for.
+        prefetch_bytes: how much is fetched ahead of what is taken.
+        wait_ms: how long a fetch waits at the node for the first message.
+        response_timeout_s: how much longer than that until the connection counts as dead.
+        on_lost: what to do when the next offset is no longer there.
+    """
+
+    fetch_bytes: int = 4 * 1024 * 1024
+    prefetch_bytes: int = 16 * 1024 * 1024
+    wait_ms: int = 5_000
+    response_timeout_s: float = 10.0
+    on_lost: Literal["error", "earliest", "latest"] = "error"
+
+    def __post_init__(self) -> None:
+        if not 0 < self.fetch_bytes <= FETCH_BYTES_MAX:
+            raise UsageError(f"fetch_bytes must be between 1 and {FETCH_BYTES_MAX}, not {self.fetch_bytes}")
+        if self.prefetch_bytes < 1:
+            raise UsageError(f"prefetch_bytes must be 1 or more, not {self.prefetch_bytes}")
+        if not 0 <= self.wait_ms <= FETCH_WAIT_MS_MAX:
+            raise UsageError(f"wait_ms must be between 0 and {FETCH_WAIT_MS_MAX}, not {self.wait_ms}")
+        if self.on_lost not in {"error", "earliest", "latest"}:
+            raise UsageError(f"on_lost: {self.on_lost!r} is not one of error, earliest, latest")
+
+
+class _Consuming:
+    """What both kinds of consumer share: where they start and stop, and what fetches for them."""
+
+    def __init__(
+        self,
+        session: Session,
+        stream: str,
+        start: Start | Mapping[int, int],
+        stop: Stop | None,
+        partitions: Sequence[int] | None,
+        options: ConsumeOptions,
+    ) -> None:
+        check_start(start)
+        check_stop(stop)
+        self._session = session
+        self._stream = stream
+        self._start = start
+        self._stop = stop
+        self._partitions = partitions
+        self._options = options
+        self._fetching: asyncio.Task[None] | None = None
+
+    async def _fetched(self) -> AsyncGenerator[Fetched, None]:
+        """What arrives, in order within each partition."""
+        if self._fetching is not None:
+            raise UsageError("this consumer is being iterated already; make another one")
+        buffer = PrefetchBuffer(self._options.prefetch_bytes)
+        place, positions = await self._find_start()
+        fetcher = Fetcher(self._session, place, positions, buffer, self._options)
+        self._fetching = asyncio.create_task(fetcher.run(), name=f"fetch {self._stream}")
+        try:
+            while (item := await buffer.take()) is not None:
+                yield item
+        finally:
+            await self.close()
+
+    async def close(self) -> None:
+        """Stop fetching."""
+        fetching, self._fetching = self._fetching, None
+        if fetching is not None:
+            fetching.cancel()
+            await asyncio.gather(fetching, return_exceptions=True)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def _find_start(self) -> tuple[StreamPlace, dict[int, Position]]:
+        """Where the partitions are, and where to begin and end in each."""
+        for attempt in range(_START_ATTEMPTS):
+            place = await self._session.cluster.stream(self._stream, fresh=True)
+            numbers = range(place.config.partitions) if self._partitions is None else self._partitions
+            for number in numbers:
+                if not 0 <= number < place.config.partitions:
+                    raise UsageError(f"stream {self._stream} has partitions 0 to {place.config.partitions - 1}, not {number}")
+            try:
+                return place, {number: await self._position(place, number) for number in numbers}
+            except (OSError, TimeoutError, PullError) as error:
+                retriable = not isinstance(error, PullError) or error.code.retriable
+                if attempt == _START_ATTEMPTS - 1 or not retriable:
+                    if isinstance(error, PullError):
+                        raise
+                    raise NodeUnavailableError(f"the node that leads {self._stream} can not be reached: {error}") from error
+            await asyncio.sleep(0.2 * (attempt + 1))
+        raise AssertionError("unreachable")
+
+    async def _position(self, place: StreamPlace, partition: int) -> Position:
+        query, offset = start_query(self._start, partition)
+        stop = self._stop if isinstance(self._stop, int) else None
+        if query is None and (self._stop is None or stop is not None):
+            return Position(offset, stop)
+        queries = [LATEST if query is None else query]
+        if self._stop == "latest":
+            queries.append(LATEST)
+        elif self._stop is not None and stop is None:
+            queries.append(time_query(self._stop))  # type: ignore[arg-type]
+        queries.append(-2)
+        answers = await self._ask(place, partition, queries)
+        log_start = answers[-1]
+        if query is not None:
+            offset = answers[0]
+            if self._start == "latest":
+                offset = max(log_start, offset - 1)
+        if len(answers) == 3:
+            stop = answers[1]
+        return Position(offset, stop)
+
+    async def _ask(self, place: StreamPlace, partition: int, queries: list[int]) -> list[int]:
+        leader = place.leaders[partition]
+        if leader is None:
+            raise PullError(ErrorCode.NOT_AVAILABLE, f"partition {partition} has no leader at the moment")
+        connection = await self._session.open_pull(leader)
+        try:
+            body = [[*place.key(partition), query] for query in queries]
+            response = await connection.request(Api.LIST_OFFSETS, body)
+        finally:
+            connection.close()
+        results = OffsetResult.from_rows(response.result)
+        for result in results:
+            if result.error is not ErrorCode.NONE:
+                raise PullError(result.error, result.message)
+        return [result.offset for result in results]
+
+
+class Consumer(_Consuming):
+    """An asynchronous iterator over messages. In order within a partition; between partitions as they arrive."""
+
+    def __aiter__(self) -> AsyncIterator[Message]:
+        return self._messages()
+
+    async def _messages(self) -> AsyncGenerator[Message, None]:
+        stream = self._stream
+        fetched = self._fetched()
+        try:
+            async for partition, batches, _ in fetched:
+                for batch in batches:
+                    for message in iterate_messages(stream, partition, batch):
+                        yield message
+        finally:
+            await fetched.aclose()
+
+
+class BatchConsumer(_Consuming):
+    """An asynchronous iterator over Arrow record batches with the columns of `RECORDS_SCHEMA`, each of one partition."""
+
+    def __aiter__(self) -> AsyncIterator[pa.RecordBatch]:
+        return self._records()
+
+    async def _records(self) -> AsyncGenerator[pa.RecordBatch, None]:
+        fetched = self._fetched()
+        try:
+            async for item in fetched:
+                for records in _coalesce(item):
+                    yield records
+        finally:
+            await fetched.aclose()
+
+
+def _coalesce(item: Fetched) -> Iterator[pa.RecordBatch]:
+    """The batches of a fetch; runs of small ones are put together, since a batch per message helps nobody."""
+    small: list[pa.RecordBatch] = []
+    rows = 0
+    for batch in item.batches:
+        records = to_records(item.partition, batch)
+        if records.num_rows < _RECORDS_MIN:
+            small.append(records)
+            rows += records.num_rows
+            if rows < _RECORDS_MIN:
+                continue
+        if small:
+            yield pa.concat_batches(small) if len(small) > 1 else small[0]
+            small, rows = [], 0
+        if records.num_rows >= _RECORDS_MIN:
+            yield records
+    if small:
+        yield pa.concat_batches(small) if len(small) > 1 else small[0]

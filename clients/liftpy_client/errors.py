@@ -1,0 +1,101 @@
+"""What can go wrong for a client. All of them are `LiftError`."""
+
+from __future__ import annotations
+
+from liftpy_envelope.errors import ErrorCode, LiftError
+
+__all__ = [
+    "AdminError",
+    "CorruptRecordsError",
+    "DisconnectedError",
+    "LogDivergedError",
+    "NoStreamError",
+    "NodeUnavailableError",
+    "OffsetLostError",
+    "PublishTimeoutError",
+    "PullError",
+    "StreamGoneError",
+    "UnreachableError",
+    "UsageError",
+]
+
+
+class UsageError(LiftError, ValueError):
+    """An argument has no meaning; the message names it."""
+
+
+class UnreachableError(LiftError, ConnectionError):
+    """NATS can not be reached, or refuses us."""
+
+
+class DisconnectedError(LiftError, ConnectionError):
+    """The connection is closed."""
+
+
+class NodeUnavailableError(LiftError):
+    """NATS is there, but no node of liftpy answers."""
+
+    retriable = True
+
+
+class NoStreamError(LiftError):
+    """No stream of this name, or none that stores this subject."""
+
+
+class AdminError(LiftError):
+    """An admin request was refused.
+
+    Attributes:
+        code: why.
+    """
+
+    def __init__(self, code: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class PullError(LiftError):
+    """A node refused a request of the pull protocol.
+
+    Attributes:
+        code: why.
+    """
+
+    def __init__(self, code: ErrorCode, message: str) -> None:
+        super().__init__(message or code.name.lower().replace("_", " "))
+        self.code = code
+
+
+class PublishTimeoutError(LiftError, TimeoutError):
+    """No ack came in time: the message may be stored or not."""
+
+
+class OffsetLostError(LiftError):
+    """The offset to go on from is no longer there: retention or a purge was quicker than the consumer.
+
+    Attributes:
+        offset: the one wanted.
+        log_start: the first one there is.
+        log_end: the one after the last committed.
+    """
+
+    def __init__(self, stream: str, partition: int, offset: int, log_start: int, log_end: int) -> None:
+        super().__init__(
+            f"stream {stream} partition {partition}: offset {offset} is not there any more, or not yet: the stream holds "
+            f"{log_start} to {log_end}; start at one of those, or pass on_lost='earliest' or 'latest'"
+        )
+        self.offset = offset
+        self.log_start = log_start
+        self.log_end = log_end
+
+
+class LogDivergedError(LiftError):
+    """What was read before is not what the leader has now."""
+
+
+class StreamGoneError(LiftError):
+    """The stream was deleted, or deleted and created again, while it was being read."""
+
+
+class CorruptRecordsError(LiftError):
+    """The records are damaged on the node's disk; the partition went offline."""

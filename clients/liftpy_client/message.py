@@ -1,0 +1,71 @@
+"""A message as a consumer gets it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from liftpy_envelope.headers import parse_header_block
+
+__all__ = ["Message"]
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Message:
+    """One record of a stream.
+
+    Attributes:
+        stream: name of the stream.
+        partition: its number.
+        offset: place in the partition; the next message has the next offset.
+        timestamp_ns: when the node stored it, ns since the epoch.
+        subject: NATS subject it was published on.
+        key: of the record, or None.
+        value: payload; None is a tombstone.
+        header_block: the NATS header block as it was received, or None.
+    """
+
+    __slots__ = ("header_block", "key", "offset", "partition", "stream", "subject", "timestamp_ns", "value")
+
+    def __init__(
+        self,
+        stream: str,
+        partition: int,
+        offset: int,
+        timestamp_ns: int,
+        subject: str,
+        key: bytes | None,
+        header_block: bytes | None,
+        value: bytes | None,
+    ) -> None:
+        self.stream = stream
+        self.partition = partition
+        self.offset = offset
+        self.timestamp_ns = timestamp_ns
+        self.subject = subject
+        self.key = key
+        self.header_block = header_block
+        self.value = value
+
+    @property
+    def timestamp(self) -> datetime:
+        """When the node stored it, in UTC and to the microsecond."""
+        return _EPOCH + timedelta(microseconds=self.timestamp_ns // 1_000)
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Its NATS headers; empty when it had none."""
+        return {} if self.header_block is None else parse_header_block(self.header_block)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Message):
+            return NotImplemented
+        return all(getattr(self, name) == getattr(other, name) for name in self.__slots__)
+
+    def __hash__(self) -> int:
+        return hash((self.stream, self.partition, self.offset))
+
+    def __repr__(self) -> str:
+        value = None if self.value is None else self.value[:40]
+        return f"Message({self.stream}[{self.partition}] offset={self.offset} subject={self.subject!r} value={value!r})"

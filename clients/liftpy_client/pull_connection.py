@@ -1,0 +1,126 @@
+"""One connection to a node's pull server: requests with their responses, received straight into Arrow memory."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from liftpy_client.errors import DisconnectedError, PullError
+from liftpy_envelope.errors import ErrorCode, FrameError
+from liftpy_envelope.frames import Response, ResponseReader, encode_request
+from liftpy_envelope.pull import API_VERSIONS, Api, HelloRequest, HelloResult, error_code
+
+if TYPE_CHECKING:
+    import ssl
+
+__all__ = ["PullConnection"]
+
+
+class _Protocol(asyncio.BufferedProtocol):
+    """Receives responses and hands each to the request that waits for it."""
+
+    def __init__(self) -> None:
+        self._reader = ResponseReader()
+        self._waiting: dict[int, asyncio.Future[Response]] = {}
+        self._transport: asyncio.Transport | None = None
+        self._failure: Exception | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport  # type: ignore[assignment]
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        del sizehint
+        return self._reader.buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        try:
+            response = self._reader.filled(nbytes)
+        except FrameError as error:
+            self._fail(error)
+            return
+        if response is None:
+            return
+        future = self._waiting.pop(response.correlation_id, None)
+        if future is not None and not future.done():
+            future.set_result(response)
+        elif response.correlation_id == 0 and response.error:
+            self._fail(PullError(error_code(response.error), response.message))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._fail(DisconnectedError(f"the node closed the connection{f': {exc}' if exc else ''}"))
+
+    def _fail(self, error: Exception) -> None:
+        if self._failure is None:
+            self._failure = error
+        for future in self._waiting.values():
+            if not future.done():
+                future.set_exception(self._failure)
+        self._waiting.clear()
+        if self._transport is not None:
+            self._transport.abort()
+
+    def send(self, correlation_id: int, frame: bytes) -> asyncio.Future[Response]:
+        if self._failure is not None:
+            raise self._failure
+        assert self._transport is not None
+        future: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
+        self._waiting[correlation_id] = future
+        self._transport.write(frame)
+        return future
+
+    def close(self) -> None:
+        self._fail(DisconnectedError("the connection was closed"))
+
+
+class PullConnection:
+    """A connection that said hello. Several requests may be under way at once; answers come in their order."""
+
+    def __init__(self, protocol: _Protocol) -> None:
+        self._protocol = protocol
+        self._last_id = 0
+        self.node: HelloResult
+
+    @classmethod
+    async def open(
+        cls, host: str, port: int, *, client: str, token: str, tls: ssl.SSLContext | None, timeout_s: float
+    ) -> PullConnection:
+        """Connect and say hello.
+
+        Raises:
+            OSError: the node can not be reached.
+            TimeoutError: it does not answer.
+            PullError: it refuses us.
+        """
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(timeout_s):
+            _, protocol = await loop.create_connection(
+                _Protocol, host, port, ssl=tls, server_hostname=host if tls else None
+            )
+            connection = cls(protocol)
+            try:
+                response = await connection.request(Api.HELLO, list(HelloRequest(client, token)))
+            except BaseException:
+                connection.close()
+                raise
+        connection.node = HelloResult.from_result(response.result)
+        return connection
+
+    async def request(self, api: Api, body: Any) -> Response:
+        """Send a request and wait for its response.
+
+        Raises:
+            PullError: the node refuses it.
+            DisconnectedError: the connection broke.
+            FrameError: the node does not speak the protocol.
+        """
+        self._last_id += 1
+        response = await self._protocol.send(
+            self._last_id, encode_request(self._last_id, int(api), API_VERSIONS[api], body)
+        )
+        if response.error != ErrorCode.NONE:
+            raise PullError(error_code(response.error), response.message)
+        return response
+
+    def close(self) -> None:
+        """Drop the connection; requests under way fail."""
+        self._protocol.close()
