@@ -41,6 +41,12 @@ class PartitionDetails:
     segments: int
     offline: str | None
 
+    @classmethod
+    def from_answer(cls, partition: dict[str, Any]) -> PartitionDetails:
+        """Read what a node said."""
+        known = {name: partition[name] for name in cls.__slots__}
+        return cls(**known | {"replicas": tuple(partition["replicas"]), "isr": tuple(partition["isr"])})
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamDetails:
@@ -69,7 +75,6 @@ class StreamDetails:
     @classmethod
     def from_answer(cls, stream: dict[str, Any], warnings: list[str] | None = None) -> StreamDetails:
         """Read what a node said."""
-        known = PartitionDetails.__slots__
         return cls(
             name=stream["name"],
             uuid=stream["uuid"],
@@ -80,12 +85,7 @@ class StreamDetails:
             read_only=stream["read_only"],
             messages=stream["messages"],
             bytes=stream["bytes"],
-            partitions=tuple(
-                PartitionDetails(
-                    **{name: tuple(part[name]) if isinstance(part[name], list) else part[name] for name in known}
-                )
-                for part in stream["partitions"]
-            ),
+            partitions=tuple(PartitionDetails.from_answer(partition) for partition in stream["partitions"]),
             warnings=tuple(warnings or ()),
             raw=stream,
         )
@@ -156,7 +156,9 @@ class Admin:
         """Refuse messages from now on, or take them again."""
         return await self._change("STREAM.READONLY", {"name": name, "read_only": read_only})
 
-    async def purge_stream(self, name: str, *, partition: int | None = None, offset: int | None = None) -> StreamDetails:
+    async def purge_stream(
+        self, name: str, *, partition: int | None = None, offset: int | None = None
+    ) -> StreamDetails:
         """Delete records below an offset, by default all that are committed."""
         return await self._change("STREAM.PURGE", {"name": name, "partition": partition, "offset": offset})
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
 from nats.aio.client import Client
@@ -24,7 +24,7 @@ from liftpy_envelope.envelope import encode_message_envelope
 from liftpy_envelope.stream_config import AckMode
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Generator, Mapping, Sequence
+    from collections.abc import Generator, Mapping, Sequence
     from types import TracebackType
 
     from liftpy_client.positions import Start, Stop
@@ -265,7 +265,9 @@ class _Connecting:
         return Lift(Session(client, self._options, self._name))
 
 
-def connect(url: str | None = None, *, name: str = "liftpy client", context: str | None = None, **options: Any) -> _Connecting:
+def connect(
+    url: str | None = None, *, name: str = "liftpy client", context: str | None = None, **options: Any
+) -> _Connecting:
     """Connect to liftpy through NATS.
 
     What is not given comes from the nats CLI's environment variables (`NATS_URL`, `NATS_CREDS`, ...) and contexts.

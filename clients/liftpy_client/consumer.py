@@ -120,7 +120,9 @@ class _Consuming:
             numbers = range(place.config.partitions) if self._partitions is None else self._partitions
             for number in numbers:
                 if not 0 <= number < place.config.partitions:
-                    raise UsageError(f"stream {self._stream} has partitions 0 to {place.config.partitions - 1}, not {number}")
+                    raise UsageError(
+                        f"stream {self._stream} has partitions 0 to {place.config.partitions - 1}, not {number}"
+                    )
             try:
                 return place, {number: await self._position(place, number) for number in numbers}
             except (OSError, TimeoutError, PullError) as error:
@@ -128,7 +130,9 @@ class _Consuming:
                 if attempt == _START_ATTEMPTS - 1 or not retriable:
                     if isinstance(error, PullError):
                         raise
-                    raise NodeUnavailableError(f"the node that leads {self._stream} can not be reached: {error}") from error
+                    raise NodeUnavailableError(
+                        f"the node that leads {self._stream} can not be reached: {error}"
+                    ) from error
             await asyncio.sleep(0.2 * (attempt + 1))
         raise AssertionError("unreachable")
 
@@ -189,7 +193,7 @@ class Consumer(_Consuming):
 
 
 class BatchConsumer(_Consuming):
-    """An asynchronous iterator over Arrow record batches with the columns of `RECORDS_SCHEMA`, each of one partition."""
+    """An asynchronous iterator over Arrow record batches of `RECORDS_SCHEMA`, each of one partition."""
 
     def __aiter__(self) -> AsyncIterator[pa.RecordBatch]:
         return self._records()

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
 
+from liftpy_client.message import Message
 from liftpy_envelope.batch import HEADER_SIZE, check_body, decode_records, read_header
 from liftpy_envelope.columns import Column
-from liftpy_client.message import Message
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -81,7 +81,7 @@ class OffsetLostError(LiftError):
 
     def __init__(self, stream: str, partition: int, offset: int, log_start: int, log_end: int) -> None:
         super().__init__(
-            f"stream {stream} partition {partition}: offset {offset} is not there any more, or not yet: the stream holds "
+            f"stream {stream} partition {partition}: offset {offset} is not there any more, or not yet; there are "
             f"{log_start} to {log_end}; start at one of those, or pass on_lost='earliest' or 'latest'"
         )
         self.offset = offset

@@ -97,7 +97,14 @@ class Fetcher:
             try:
                 await self._read_all()
                 continue
-            except* (_AgainError, DisconnectedError, OSError, TimeoutError, FrameError, NodeUnavailableError) as group:
+            except* (
+                _AgainError,
+                DisconnectedError,
+                OSError,
+                TimeoutError,
+                FrameError,
+                NodeUnavailableError,
+            ) as group:
                 reason = str(group.exceptions[0]) or type(group.exceptions[0]).__name__
             failures = 0 if self._progress > before else failures + 1
             if loop.time() - max(self._progress, reported) > _STALL_REPORT_S:
@@ -116,7 +123,9 @@ class Fetcher:
         except NoStreamError:
             raise StreamGoneError(f"stream {self._place.name!r} was deleted while it was being consumed") from None
         if place.uuid != self._place.uuid:
-            raise StreamGoneError(f"stream {self._place.name!r} was deleted and created again while it was being consumed")
+            raise StreamGoneError(
+                f"stream {self._place.name!r} was deleted and created again while it was being consumed"
+            )
         self._place = place
 
     async def _read_all(self) -> None:
@@ -131,7 +140,13 @@ class Fetcher:
             async with asyncio.TaskGroup() as group:
                 for leader, partitions in by_leader.items():
                     group.create_task(self._read(leader, partitions))
-        except* (OffsetLostError, StreamGoneError, LogDivergedError, CorruptRecordsError, PullError) as errors:
+        except* (
+            OffsetLostError,
+            StreamGoneError,
+            LogDivergedError,
+            CorruptRecordsError,
+            PullError,
+        ) as errors:
             raise errors.exceptions[0] from None
 
     async def _read(self, leader: str, partitions: list[int]) -> None:
@@ -246,7 +261,13 @@ class Fetcher:
             if self._options.on_lost == "error":
                 raise OffsetLostError(name, number, position.offset, start, end)
             target = start if self._options.on_lost == "earliest" else end
-            logger.warning("stream %s partition %d: offset %d is lost, going on at %d", name, number, position.offset, target)
+            logger.warning(
+                "stream %s partition %d: offset %d is lost, going on at %d",
+                name,
+                number,
+                position.offset,
+                target,
+            )
             position.offset, position.epoch = target, -1
             raise _AgainError("the offset was lost")
         if result.error is ErrorCode.PARTITION_OFFLINE:

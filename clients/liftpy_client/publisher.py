@@ -98,7 +98,18 @@ class PendingAck:
 class _Batch:
     """Messages of one subject and partition on their way."""
 
-    __slots__ = ("count", "done", "headers", "keys", "partition", "payload", "route", "size", "timer", "values")
+    __slots__ = (
+        "count",
+        "done",
+        "headers",
+        "keys",
+        "partition",
+        "payload",
+        "route",
+        "size",
+        "timer",
+        "values",
+    )
 
     def __init__(self, route: Route, partition: int | None, done: asyncio.Future[Ack]) -> None:
         self.route = route
@@ -296,44 +307,50 @@ class Publisher:
                 self._room.set()
 
     async def _send_until_acked(self, batch: _Batch, sequence: int) -> Ack:
-        options = self._options
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + options.delivery_timeout_s
-        inbox, acked = self._inbox.expect(self._stream)
-        payload = encode_batch(
-            batch.columns(),
+        deadline = loop.time() + self._options.delivery_timeout_s
+        columns = batch.columns()
+        while True:
+            # A refusal uses its inbox up; an ack that is merely late may still come on it.
+            inbox, acked = self._inbox.expect(self._stream)
+            try:
+                payload = self._encode(batch, columns, sequence, inbox)
+                return await self._send_until_answered(batch, payload, acked, deadline)
+            except PublishRefusedError as error:
+                if not _is_retriable(error) or loop.time() >= deadline:
+                    raise
+                logger.info("sending a batch for %s again: %s", batch.route.subject, error)
+            finally:
+                self._inbox.forget(inbox)
+            await asyncio.sleep(_RETRY_S)
+
+    def _encode(self, batch: _Batch, columns: dict[str, pa.Array], sequence: int, inbox: str) -> bytes:
+        return encode_batch(
+            columns,
             producer_id=self._producer_id,
             producer_sequence=sequence,
             ack_inbox=inbox,
-            ack_policy=options.ack_policy,
+            ack_policy=self._options.ack_policy,
             partition=batch.partition,
         )
+
+    async def _send_until_answered(
+        self, batch: _Batch, payload: bytes, acked: asyncio.Future[Ack], deadline: float
+    ) -> Ack:
+        loop = asyncio.get_running_loop()
         subject = batch.route.nats_subject(batch.partition)
-        try:
-            while True:
-                await self._session.nats.publish(subject, payload)
-                try:
-                    async with asyncio.timeout(options.ack_timeout_s):
-                        return await asyncio.shield(acked)
-                except TimeoutError:
-                    reason = f"no ack within {options.ack_timeout_s:g} s"
-                except PublishRefusedError as error:
-                    if not _is_retriable(error):
-                        raise
-                    reason = str(error)
-                    self._inbox.forget(inbox)
-                    await asyncio.sleep(_RETRY_S)
-                    raise_at_deadline = error
-                else:
-                    raise_at_deadline = None
+        while True:
+            await self._session.nats.publish(subject, payload)
+            try:
+                async with asyncio.timeout(self._options.ack_timeout_s):
+                    return await asyncio.shield(acked)
+            except TimeoutError:
                 if loop.time() >= deadline:
                     raise PublishTimeoutError(
-                        f"a batch of {batch.count} for {batch.route.subject!r} was not acknowledged within "
-                        f"{options.delivery_timeout_s:g} s ({reason}); it may be stored or not"
-                    ) from raise_at_deadline
-                logger.info("sending a batch for %s again: %s", batch.route.subject, reason)
-        finally:
-            self._inbox.forget(inbox)
+                        f"a batch of {batch.count} messages for {subject!r} was not acknowledged within "
+                        f"{self._options.delivery_timeout_s:g} s; it may be stored or not"
+                    ) from None
+            logger.info("sending a batch for %s again: no ack yet", subject)
 
     async def flush(self) -> None:
         """Send what was gathered, and wait until all of it is acknowledged.

@@ -62,5 +62,10 @@ class Session:
         if tls is not None and self.options.tls_cert is not None:
             tls.load_cert_chain(self.options.tls_cert, self.options.tls_key)
         return await PullConnection.open(
-            node.host, node.port, client=self.name, token=node.token, tls=tls, timeout_s=self.options.timeout_s
+            node.host,
+            node.port,
+            client=self.name,
+            token=node.token,
+            tls=tls,
+            timeout_s=self.options.timeout_s,
         )

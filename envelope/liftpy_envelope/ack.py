@@ -16,7 +16,15 @@ from typing import Any, Final
 
 from liftpy_envelope.errors import AckErrorCode, LiftError
 
-__all__ = ["ACK_TYPE", "Ack", "AckPolicy", "AckUnreadableError", "PublishRefusedError", "decode_ack", "encode_ack"]
+__all__ = [
+    "ACK_TYPE",
+    "Ack",
+    "AckPolicy",
+    "AckUnreadableError",
+    "PublishRefusedError",
+    "decode_ack",
+    "encode_ack",
+]
 __all__ += ["encode_error_ack"]
 
 ACK_TYPE: Final = "io.nats.jetstream.api.v1.pub_ack_response"

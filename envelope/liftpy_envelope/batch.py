@@ -189,9 +189,7 @@ def read_header(data: bytes | memoryview, position: int = 0) -> BatchHeader:
     if version != VERSION:
         raise BatchVersionError(f"the batch has version {version}; this liftpy reads version {VERSION}")
     (base, last_delta, count, epoch, _reserved, *times_and_producer) = rest
-    header = BatchHeader(
-        *(length, body_crc, attributes, columns, base, last_delta, count, epoch), *times_and_producer
-    )
+    header = BatchHeader(*(length, body_crc, attributes, columns, base, last_delta, count, epoch), *times_and_producer)
     _check_header(header)
     return header
 
@@ -236,7 +234,8 @@ def decode_records(header: BatchHeader, body: BufferLike) -> pa.RecordBatch:
     except (pa.ArrowInvalid, OSError) as error:
         raise BatchCorruptError(f"the body of the batch at offset {header.base_offset}: {error}") from error
     if records.num_rows != header.record_count:
+        found = records.num_rows
         raise BatchCorruptError(
-            f"the batch at offset {header.base_offset} announces {header.record_count} records and holds {records.num_rows}"
+            f"the batch at offset {header.base_offset} has {found} records, not {header.record_count}"
         )
     return records

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import google_crc32c
 import msgpack
-import pyarrow as pa
 
 from liftpy_envelope.ack import AckPolicy
 from liftpy_envelope.arrow_untrusted import read_binary_columns
@@ -35,7 +34,16 @@ from liftpy_envelope.limits import (
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["COOKIE", "BatchEnvelope", "MessageEnvelope", "decode_envelope", "encode_batch", "encode_message_envelope"]
+    import pyarrow as pa
+
+__all__ = [
+    "COOKIE",
+    "BatchEnvelope",
+    "MessageEnvelope",
+    "decode_envelope",
+    "encode_batch",
+    "encode_message_envelope",
+]
 
 COOKIE: Final = b"\xc1LPY"  # 0xC1 begins neither UTF-8 text nor msgpack
 VERSION: Final = 1
@@ -200,7 +208,13 @@ def _decode_body(kind: int, payload: bytes, start: int) -> MessageEnvelope | Bat
     unpacker.feed(memoryview(payload)[start:])
     try:
         fields = unpacker.unpack()
-    except (ValueError, TypeError, UnicodeDecodeError, msgpack.exceptions.UnpackException, RecursionError) as error:
+    except (
+        ValueError,
+        TypeError,
+        UnicodeDecodeError,
+        msgpack.exceptions.UnpackException,
+        RecursionError,
+    ) as error:
         raise EnvelopeError(f"the envelope's body is not msgpack: {error}") from error
     if not isinstance(fields, dict):
         raise EnvelopeError("the envelope's body is not a msgpack map")
@@ -226,7 +240,7 @@ class _Fields:
             return None
         if not isinstance(value, kind) or isinstance(value, bool):
             raise EnvelopeError(f"field {name} is of type {type(value).__name__}")
-        if bytes_max is not None and len(value) > bytes_max:
+        if bytes_max is not None and isinstance(value, (bytes, str)) and len(value) > bytes_max:
             raise EnvelopeError(f"field {name} of {len(value)} bytes is over the limit of {bytes_max}")
         return value
 
@@ -289,4 +303,6 @@ def _decode_batch(fields: _Fields, message: bytes) -> BatchEnvelope:
     if columns & ~_BATCH_COLUMNS or not columns & Column.VALUE:
         raise EnvelopeError("a batch has the columns value and, where wanted, key and headers; no others")
     arrays = read_binary_columns(message, len(columns_in(columns)), count)
-    return BatchEnvelope(count, columns, tuple(arrays), producer_id, -1 if sequence is None else sequence, partition, options)
+    return BatchEnvelope(
+        count, columns, tuple(arrays), producer_id, -1 if sequence is None else sequence, partition, options
+    )

@@ -68,7 +68,13 @@ def encode_response(
 def _unpack(packed: bytes | memoryview, size: int, what: str) -> list[Any]:
     try:
         fields = msgpack.unpackb(packed)
-    except (ValueError, TypeError, UnicodeDecodeError, msgpack.exceptions.UnpackException, RecursionError) as error:
+    except (
+        ValueError,
+        TypeError,
+        UnicodeDecodeError,
+        msgpack.exceptions.UnpackException,
+        RecursionError,
+    ) as error:
         raise FrameError(f"the {what} is not msgpack: {error}") from error
     if not isinstance(fields, list) or len(fields) != size:
         raise FrameError(f"the {what} is not a msgpack array of {size}")
@@ -172,7 +178,9 @@ class ResponseReader:
     def _begin_header(self) -> None:
         header_length, self._body_length = _LENGTHS.unpack(self._view)
         if not 0 < header_length <= RESPONSE_HEADER_BYTES_MAX:
-            raise FrameTooLargeError(f"a response header of {header_length} bytes is not 1 to {RESPONSE_HEADER_BYTES_MAX}")
+            raise FrameTooLargeError(
+                f"a response header of {header_length} bytes is not 1 to {RESPONSE_HEADER_BYTES_MAX}"
+            )
         if self._body_length > RESPONSE_BODY_BYTES_MAX:
             raise FrameTooLargeError(f"a response body of {self._body_length} bytes is over {RESPONSE_BODY_BYTES_MAX}")
         self._state = "header"

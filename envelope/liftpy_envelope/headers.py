@@ -17,7 +17,13 @@ from liftpy_envelope.limits import CORRELATION_ID_BYTES_MAX, MESSAGE_ID_BYTES_MA
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-__all__ = ["PublishOptions", "encode_header_block", "parse_header_block", "read_publish_options", "unsupported_error"]
+__all__ = [
+    "PublishOptions",
+    "encode_header_block",
+    "parse_header_block",
+    "read_publish_options",
+    "unsupported_error",
+]
 
 _FIRST_LINE: Final = b"NATS/1.0"
 _OURS: Final = re.compile(rb"\r\n((?:Lift|Nats)-[^:\r\n]*):[ \t]*([^\r\n]*)")

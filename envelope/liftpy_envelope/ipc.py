@@ -24,7 +24,7 @@ import struct
 from array import array
 from functools import cache
 from itertools import accumulate
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
@@ -43,7 +43,7 @@ __all__ = [
     "values_column",
 ]
 
-BufferLike = bytes | pa.Buffer
+BufferLike: TypeAlias = "bytes | pa.Buffer"
 """Read-only memory that `len`, `os.writev`, `bytes.join` and the checksum accept without a copy."""
 
 _METADATA_VERSION_V5: Final = 4

@@ -159,7 +159,10 @@ class FetchRequest(NamedTuple):
         """Check and take apart a request's body."""
         _check(isinstance(body, list) and len(body) == 6, "fetch")
         bytes_max, wait_ms_max, partitions, forget, verify, incarnation = body
-        _check(_is(bytes_max, int) and 0 < bytes_max <= FETCH_BYTES_MAX, f"fetch: bytes_max is 1 to {FETCH_BYTES_MAX}")
+        _check(
+            _is(bytes_max, int) and 0 < bytes_max <= FETCH_BYTES_MAX,
+            f"fetch: bytes_max is 1 to {FETCH_BYTES_MAX}",
+        )
         _check(_is(wait_ms_max, int) and 0 <= wait_ms_max <= FETCH_WAIT_MS_MAX, "fetch: wait_ms_max")
         _check(_is(verify, bool) and _is(incarnation, int), "fetch")
         entries = []
@@ -238,7 +241,10 @@ class OffsetResult(NamedTuple):
         """Check and take apart a response's result."""
         results = []
         for row in _rows(rows, (6,), "list_offsets result"):
-            _check(_is(row[3], str) and all(_is(number, int) for number in (row[2], *row[4:])), "list_offsets result")
+            _check(
+                _is(row[3], str) and all(_is(number, int) for number in (row[2], *row[4:])),
+                "list_offsets result",
+            )
             results.append(cls(_key(row, "list_offsets result"), error_code(row[2]), row[3], *row[4:]))
         return results
 

@@ -11,23 +11,14 @@ import difflib
 import json
 from dataclasses import MISSING, fields, is_dataclass
 from enum import StrEnum
-from functools import cache
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from liftpy_envelope.errors import ConfigError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 __all__ = ["from_text", "parse_settings", "to_plain"]
 
 T = TypeVar("T")
-
-
-@cache
-def _hints(kind: type) -> dict[str, Any]:
-    return get_type_hints(kind)
 
 
 def parse_settings(kind: type[T], given: object, path: str = "") -> T:
@@ -48,7 +39,7 @@ def parse_settings(kind: type[T], given: object, path: str = "") -> T:
     for name in given:
         if name not in known:
             raise ConfigError(f"{prefix}{name}", f"unknown setting{_nearest(str(name), list(known))}")
-    hints = _hints(kind)
+    hints = get_type_hints(kind)
     values = {name: _convert(hints[name], value, prefix + name) for name, value in given.items()}
     for name, field in known.items():
         if name not in values and field.default is MISSING and field.default_factory is MISSING:
@@ -77,7 +68,7 @@ def from_text(kind: type, name: str, text: str) -> Any:
     Raises:
         ConfigError: the text does not spell a value of that type.
     """
-    accepted = _alternatives(_hints(kind)[name])
+    accepted = _alternatives(get_type_hints(kind)[name])
     if NoneType in accepted and text.lower() in {"", "none"}:
         return None
     if any(choice is str or (isinstance(choice, type) and issubclass(choice, StrEnum)) for choice in accepted):

@@ -8,10 +8,18 @@ from typing import Final
 from liftpy_envelope.errors import SubjectInvalidError
 from liftpy_envelope.limits import SUBJECT_BYTES_MAX
 
-__all__ = ["RESERVED_PATTERNS", "check_literal", "check_pattern", "is_literal", "matches", "overlaps", "reserved_overlap"]
+__all__ = [
+    "RESERVED_PATTERNS",
+    "check_literal",
+    "check_pattern",
+    "is_literal",
+    "matches",
+    "overlaps",
+    "reserved_overlap",
+]
 
 RESERVED_PATTERNS: Final = ("_INBOX.>", "LIFT.>", "$>")
-"""Subjects that belong to NATS and to liftpy itself; `$>` stands for every subject whose first token begins with `$`."""
+"""Subjects that belong to NATS and to liftpy itself; `$>` stands for all whose first token begins with `$`."""
 
 _FORBIDDEN: Final = re.compile(r"[\s\x00]")
 
@@ -77,9 +85,9 @@ def overlaps(left: str, right: str) -> bool:
         b = other[position] if position < len(other) else None
         if a is None or b is None:
             return False
-        if a == ">" or b == ">":
+        if ">" in {a, b}:
             return True
-        if a != b and a != "*" and b != "*":
+        if a != b and "*" not in {a, b}:
             return False
     return True
 

@@ -1,12 +1,12 @@
 """The data directory of a node: who it belongs to, which version wrote it, and that only one process uses it.
 
-    liftpy.json                       {"format": 1, "node_id": ...}
-    lock                              locked while a node runs
-    checkpoint                        see `checkpoint`
-    metadata.db                       see the server's metadata journal
-    wal/                              see `wal`
-    streams/<name>.<uuid>/<partition>/
-    quarantine/                       directories that no stream knows; never deleted by liftpy
+liftpy.json                       {"format": 1, "node_id": ...}
+lock                              locked while a node runs
+checkpoint                        see `checkpoint`
+metadata.db                       see the server's metadata journal
+wal/                              see `wal`
+streams/<name>.<uuid>/<partition>/
+quarantine/                       directories that no stream knows; never deleted by liftpy
 """
 
 from __future__ import annotations
@@ -108,7 +108,11 @@ def _advice(error: OSError) -> str:
 def _check_identity(root: Path, node_id: str) -> None:
     path = root / _IDENTITY
     if not path.exists():
-        strangers = sorted(name for name in os.listdir(root) if name not in {"lock", f"{_IDENTITY}.tmp", "lost+found"})
+        strangers = sorted(
+            name
+            for name in (entry.name for entry in root.iterdir())
+            if name not in {"lock", f"{_IDENTITY}.tmp", "lost+found"}
+        )
         if strangers:
             raise DataDirError(
                 f"{root} is not a liftpy data directory: it holds {', '.join(strangers[:3])} but no {_IDENTITY}; "

@@ -22,7 +22,7 @@ class Stored(NamedTuple):
     """Where the original of a duplicate is: offset of its last record, and how many records it has."""
 
     offset: int
-    count: int
+    records: int
 
 
 class DedupeWindow:

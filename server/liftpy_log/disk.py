@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from liftpy_envelope.ipc import BufferLike
 
@@ -154,7 +154,7 @@ class OsDisk:
 
     def names(self, directory: Path) -> list[str]:
         """See `Disk.names`."""
-        return sorted(os.listdir(directory))
+        return sorted(entry.name for entry in directory.iterdir())
 
     def make_directory(self, directory: Path) -> None:
         """See `Disk.make_directory`."""

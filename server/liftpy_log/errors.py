@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from liftpy_envelope.errors import LiftError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 __all__ = [
     "CheckpointCorruptError",

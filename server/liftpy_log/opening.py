@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from liftpy_log.epochs import EpochHistory
@@ -43,12 +44,14 @@ def open_segments(
     if not segments:
         if durable_end > first_offset:
             raise SegmentCorruptError(
-                segment_path(directory, first_offset), 0, f"there is no segment, but records up to {durable_end} were durable"
+                segment_path(directory, first_offset),
+                0,
+                f"there is no segment, but records up to {durable_end} were durable",
             )
         segment, file = Segment.create(disk, directory, first_offset)
         files.add(segment, file)
         segments.append(segment)
-    for segment, successor in zip(segments, segments[1:], strict=False):
+    for segment, successor in pairwise(segments):
         recover_sealed(segment, files.get(segment), successor.base_offset)
     active_file = files.get(segments[-1])
     recover_active(segments[-1], active_file, durable_end=durable_end, verify_bytes=verify_bytes)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from liftpy_envelope.batch import BatchBody
     from liftpy_envelope.ipc import BufferLike
-    from liftpy_log.disk import Disk, File
+    from liftpy_log.disk import Disk
     from liftpy_log.files import FileCache
     from liftpy_log.reader import Slice
 

@@ -38,7 +38,9 @@ def recover_sealed(segment: Segment, file: File, next_base: int) -> None:
             segment.rebuild(file, end)  # finds the same place, or shows that the index lied
     if segment.next_offset != next_base:
         raise SegmentCorruptError(
-            segment.path, segment.size, f"it ends at offset {segment.next_offset}, the next segment begins at {next_base}"
+            segment.path,
+            segment.size,
+            f"it ends at offset {segment.next_offset}, the next segment begins at {next_base}",
         )
     segment.drop_index()
 

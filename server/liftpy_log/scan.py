@@ -29,7 +29,11 @@ def walk_headers(file: File, position: int, end: int) -> Iterator[tuple[int, Bat
     while position < end:
         offset = position - window_at
         if offset + HEADER_SIZE > len(window):
-            window, window_at, offset = file.read(position, min(SCAN_WINDOW_BYTES, end - position)), position, 0
+            window, window_at, offset = (
+                file.read(position, min(SCAN_WINDOW_BYTES, end - position)),
+                position,
+                0,
+            )
         header = read_header(window, offset)
         if position + header.length > end:
             raise BatchTruncatedError(f"the batch of {header.length} bytes at byte {position} goes beyond byte {end}")

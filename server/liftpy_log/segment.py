@@ -1,8 +1,8 @@
 """One segment: a file of record batches, and what is known about it.
 
-    <base_offset:020d>.log        record batches, one after the other
-    <base_offset:020d>.index      see `index`
-    <base_offset:020d>.timeindex  see `index`
+<base_offset:020d>.log        record batches, one after the other
+<base_offset:020d>.index      see `index`
+<base_offset:020d>.timeindex  see `index`
 """
 
 from __future__ import annotations

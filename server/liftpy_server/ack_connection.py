@@ -26,6 +26,9 @@ __all__ = ["AckConnection"]
 class _Transport(TcpTransport):
     """nats-py's own, but for showing what is under it."""
 
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+
     def __bool__(self) -> bool:
         return True  # nats-py would replace a transport that is false
 

@@ -47,7 +47,7 @@ class AckItem(NamedTuple):
 
     destination: bytes
     offset: int
-    count: int = 1
+    records: int = 1
     duplicate: bool = False
     correlation_id: str | None = None
 
@@ -65,7 +65,7 @@ class ItemAcks:
         return b"".join(
             [
                 template.frame(item.destination, item.offset)
-                if item.count == 1 and not item.duplicate and item.correlation_id is None
+                if item.records == 1 and not item.duplicate and item.correlation_id is None
                 else publish_frame(item.destination, _ack(item, template))
                 for item in self._items
             ]
@@ -86,7 +86,7 @@ def _ack(item: AckItem, template: AckTemplate) -> bytes:
             offset=item.offset,
             partition=template.partition,
             epoch=template.epoch,
-            count=item.count,
+            count=item.records,
             duplicate=item.duplicate,
             correlation_id=item.correlation_id,
         )
@@ -159,7 +159,9 @@ class AckTemplate:
         if (np.diff(edges) != reply_size).any():
             return None
         size = b" %d\r\n" % (self._length + 2 * digits)
-        row = b"PUB " + bytes(reply_size) + size + self._head + bytes(digits) + self._middle + bytes(digits) + self._tail
+        row = (
+            b"PUB " + bytes(reply_size) + size + self._head + bytes(digits) + self._middle + bytes(digits) + self._tail
+        )
         reply_at = 4
         seq_at = reply_at + reply_size + len(size) + len(self._head)
         offset_at = seq_at + digits + len(self._middle)

@@ -48,7 +48,9 @@ class PullConfig:
         if self.tls_client_ca is not None and self.tls_cert is None:
             raise ConfigError("pull.tls_client_ca", "needs pull.tls_cert and pull.tls_key")
         if self.host in {"0.0.0.0", "::"} and self.advertise_host is None:  # noqa: S104 - refused, not bound
-            raise ConfigError("pull.advertise_host", f"clients can not connect to {self.host}: name a reachable address")
+            raise ConfigError(
+                "pull.advertise_host", f"clients can not connect to {self.host}: name a reachable address"
+            )
 
     @property
     def reachable_host(self) -> str:

@@ -48,9 +48,7 @@ class HttpServer:
         if config.port is None:
             return
         try:
-            self._server = await asyncio.start_server(
-                self._serve, config.host, config.port, limit=_REQUEST_BYTES_MAX
-            )
+            self._server = await asyncio.start_server(self._serve, config.host, config.port, limit=_REQUEST_BYTES_MAX)
         except OSError as error:
             raise LiftError(f"can not listen on {config.host}:{config.port} for http: {error.strerror}") from error
 

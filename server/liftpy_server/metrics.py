@@ -55,11 +55,15 @@ class _NodeCollector(Collector):
     def _streams(self) -> Iterator[Metric]:
         streams = self._node.streams.by_uuid.values()
         for name in _STREAM_COUNTERS:
-            family = CounterMetricFamily(f"liftpy_stream_{name}", f"{name} of the stream since the start", labels=["stream"])
+            family = CounterMetricFamily(
+                f"liftpy_stream_{name}", f"{name} of the stream since the start", labels=["stream"]
+            )
             for stream in streams:
                 family.add_metric([stream.info.name], float(getattr(stream.state.counters, name)))
             yield family
-        refused = CounterMetricFamily("liftpy_stream_refused", "messages refused, by reason", labels=["stream", "reason"])
+        refused = CounterMetricFamily(
+            "liftpy_stream_refused", "messages refused, by reason", labels=["stream", "reason"]
+        )
         for stream in streams:
             for reason, count in stream.state.counters.refused.items():
                 refused.add_metric([stream.info.name, reason], float(count))

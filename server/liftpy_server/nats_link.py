@@ -45,7 +45,9 @@ def check_nats_version() -> None:
     """
     found = importlib.metadata.version("nats-py")
     if not found.startswith(_NATS_PY):
-        raise LiftError(f"nats-py {found} is installed; liftpy's server needs {_NATS_PY}*: pip install 'nats-py~=2.16.0'")
+        raise LiftError(
+            f"nats-py {found} is installed; liftpy's server needs {_NATS_PY}*: pip install 'nats-py~=2.16.0'"
+        )
 
 
 class NatsLink:

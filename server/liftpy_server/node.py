@@ -19,6 +19,7 @@ from liftpy_log.files import FileCache
 from liftpy_log.group_commit import GroupCommit
 from liftpy_log.wal import WriteAheadLog, replay_wal
 from liftpy_server.ack_connection import AckConnection
+from liftpy_server.admin.info import cluster_info
 from liftpy_server.admin.service import AdminService
 from liftpy_server.http import HttpServer
 from liftpy_server.ingest.connection import IngestConnection
@@ -169,7 +170,7 @@ class Node:
                 incarnation=self.incarnation,
                 token=self.pull_token,
                 lookup=self.streams.lookup,
-                metadata=lambda: self.metadata.state.to_plain(),
+                metadata=self._cluster_info,
                 files=self.files,
                 executor=self._reads,
                 limits=PullLimits(),
@@ -181,6 +182,9 @@ class Node:
         self.http = HttpServer(self)
         await self.http.start()
         self._undo.append(self.http.stop)
+
+    def _cluster_info(self) -> dict[str, Any]:
+        return cluster_info(self.metadata.state, None)
 
     async def stop(self) -> None:
         """Stop cleanly: everything that was read is durable and acknowledged when this returns."""

@@ -10,7 +10,7 @@ from liftpy_envelope.errors import ErrorCode, LiftError
 from liftpy_envelope.settings import parse_settings
 from liftpy_envelope.stream_config import AckMode, StreamConfig
 from liftpy_envelope.subject import check_literal, is_literal, matches
-from liftpy_server.admin.info import node_info, stream_info
+from liftpy_server.admin.info import cluster_info, node_info, stream_info
 from liftpy_server.admin.requests import (
     FindRequest,
     ListRequest,
@@ -83,17 +83,7 @@ class Handlers:
 
     async def metadata(self, body: Body) -> Body:
         """What a client needs to find partitions: nodes with their pull addresses, and streams."""
-        wanted = parse_settings(MetadataRequest, body).streams
-        state = self._node.metadata.state
-        names = state.streams if wanted is None else [name for name in wanted if name in state.streams]
-        return {
-            "revision": state.revision,
-            "nodes": [node.to_plain() for node in state.nodes.values()],
-            "streams": [
-                {"uuid": stream.uuid, "config": stream.config.to_plain(), "partitions": _leaders(stream)}
-                for stream in (state.streams[name] for name in names)
-            ],
-        }
+        return cluster_info(self._node.metadata.state, parse_settings(MetadataRequest, body).streams)
 
     async def node_info(self, body: Body) -> Body:
         """How this node is."""
@@ -126,7 +116,11 @@ class Handlers:
             if outcome["created"]:
                 await node.metadata.propose("delete_stream", name=config.name, uuid=uuid)
             raise AdminError(ErrorCode.SUBSCRIPTION_REFUSED, str(error)) from None
-        return {"stream": self._shown(config.name), "created": outcome["created"], "warnings": _warnings(config)}
+        return {
+            "stream": self._shown(config.name),
+            "created": outcome["created"],
+            "warnings": _warnings(config),
+        }
 
     async def delete(self, body: Body) -> Body:
         """Delete a stream and all of its records."""
@@ -139,7 +133,10 @@ class Handlers:
         """Change settings of a stream."""
         request = read_update(body)
         await self._node.metadata.propose(
-            "update_stream", name=request.name, changes=request.changes, expected_version=request.expected_version
+            "update_stream",
+            name=request.name,
+            changes=request.changes,
+            expected_version=request.expected_version,
         )
         await self._node.wait_followed()
         return {"stream": self._shown(request.name), "warnings": _warnings(self._stream(request.name).config)}
@@ -171,8 +168,8 @@ class Handlers:
         request = parse_settings(ReadOnlyRequest, body)
         return await self._set_state(request.name, read_only=request.read_only)
 
-    async def _set_state(self, name: str, **state: bool) -> Body:
-        await self._node.metadata.propose("set_stream_state", name=name, **state)
+    async def _set_state(self, name: str, *, paused: bool | None = None, read_only: bool | None = None) -> Body:
+        await self._node.metadata.propose("set_stream_state", name=name, paused=paused, read_only=read_only)
         await self._node.wait_followed()
         return {"stream": self._shown(name)}
 
@@ -191,7 +188,11 @@ class Handlers:
                 mark = partition.high_watermark
                 log_start = mark if request.offset is None else min(request.offset, mark)
                 outcome = await self._node.metadata.propose(
-                    "purge_partition", name=request.name, uuid=stream.uuid, partition=number, log_start=log_start
+                    "purge_partition",
+                    name=request.name,
+                    uuid=stream.uuid,
+                    partition=number,
+                    log_start=log_start,
                 )
                 starts[number] = outcome["log_start"]
         await self._node.wait_followed()
@@ -208,17 +209,11 @@ class Handlers:
         }
 
 
-def _leaders(stream: StreamInfo) -> list[Body]:
-    return [
-        {"partition": number, "leader": partition.leader, "leader_epoch": partition.leader_epoch}
-        for number, partition in enumerate(stream.partitions)
-    ]
-
-
 def _warnings(config: StreamConfig) -> list[str]:
     if config.acks is AckMode.REPLY and not is_literal(config.subject):
-        return [
+        text = (
             f"request-reply services under {config.subject} will see liftpy's ack before their own reply; "
             "acks = envelope leaves reply subjects alone"
-        ]
+        )
+        return [text]
     return []

@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from liftpy_server.metadata.state import StreamInfo
+    from collections.abc import Sequence
+
+    from liftpy_server.metadata.state import MetadataState, StreamInfo
     from liftpy_server.node import Node
     from liftpy_server.partition import Partition
     from liftpy_server.stream_state import StreamState
 
-__all__ = ["node_info", "resident_bytes", "stream_info"]
+__all__ = ["cluster_info", "node_info", "resident_bytes", "stream_info"]
 
 
 def stream_info(node: Node, info: StreamInfo, *, brief: bool = False) -> dict[str, Any]:
@@ -36,6 +38,26 @@ def stream_info(node: Node, info: StreamInfo, *, brief: bool = False) -> dict[st
     if local is not None:
         shown |= _state_info(local.state, brief=brief)
     return shown
+
+
+def cluster_info(state: MetadataState, wanted: Sequence[str] | None) -> dict[str, Any]:
+    """What a client needs to find partitions: nodes with their pull addresses, and streams; None wants all of them."""
+    names = state.streams if wanted is None else [name for name in wanted if name in state.streams]
+    return {
+        "revision": state.revision,
+        "nodes": [node.to_plain() for node in state.nodes.values()],
+        "streams": [
+            {"uuid": stream.uuid, "config": stream.config.to_plain(), "partitions": _leaders(stream)}
+            for stream in (state.streams[name] for name in names)
+        ],
+    }
+
+
+def _leaders(stream: StreamInfo) -> list[dict[str, Any]]:
+    return [
+        {"partition": number, "leader": partition.leader, "leader_epoch": partition.leader_epoch}
+        for number, partition in enumerate(stream.partitions)
+    ]
 
 
 def _state_info(state: StreamState, *, brief: bool) -> dict[str, Any]:

@@ -43,7 +43,7 @@ class ListRequest:
     limit: int = 256
 
     def __post_init__(self) -> None:
-        if not 0 <= self.offset or not 0 < self.limit <= LIST_LIMIT_MAX:
+        if not self.offset >= 0 or not 0 < self.limit <= LIST_LIMIT_MAX:
             raise ConfigError("limit", f"must be between 1 and {LIST_LIMIT_MAX}, and offset 0 or more")
 
 

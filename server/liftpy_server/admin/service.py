@@ -11,7 +11,8 @@ import logging
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final
 
-from nats.micro import ServiceConfig, add_service
+from nats.micro import add_service
+from nats.micro.service import ServiceConfig
 
 from liftpy_envelope.errors import ConfigError, ErrorCode, LiftError
 from liftpy_server.admin.handlers import AdminError, Handlers
@@ -54,9 +55,7 @@ class AdminService:
     def __init__(self, node: Node) -> None:
         self._node = node
         self._handlers = Handlers(node)
-        self._link = NatsLink(
-            node.config.nats, f"liftpy {node.config.node_id} admin", on_client=self._serve
-        )
+        self._link = NatsLink(node.config.nats, f"liftpy {node.config.node_id} admin", on_client=self._serve)
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
@@ -102,9 +101,7 @@ class AdminService:
 
         return accept
 
-    async def _answer(
-        self, request: Request, handler: Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
-    ) -> None:
+    async def _answer(self, request: Request, handler: Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]) -> None:
         try:
             try:
                 result = await handler(_body(request.data))

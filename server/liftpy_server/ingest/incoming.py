@@ -1,4 +1,4 @@
-"""A message with options: headers and envelope read, and what is wrong with it found out, before any partition sees it."""
+"""A message with options: its headers and envelope are read, and checked, before any partition sees it."""
 
 from __future__ import annotations
 
@@ -122,7 +122,8 @@ def _refusal(incoming: Incoming, destination: bytes, config: StreamConfig) -> Re
     size = len(incoming.value or b"")
     if size > config.message_bytes_max:
         return Refusal(
-            AckErrorCode.TOO_LARGE, f"message of {size} bytes is over the stream's limit of {config.message_bytes_max}"
+            AckErrorCode.TOO_LARGE,
+            f"message of {size} bytes is over the stream's limit of {config.message_bytes_max}",
         )
     if options.expected_stream is not None and options.expected_stream != config.name.encode():
         return Refusal(AckErrorCode.WRONG_STREAM, f"expected stream does not match: this is {config.name}")

@@ -97,7 +97,7 @@ class MessageParser:
                 break
             if try_vector and not has_headers:
                 result = _parse_block(data, position, frame_end)
-                try_vector = result is not None and result.count >= _VECTOR_FRAMES_MIN
+                try_vector = result is not None and result.frames >= _VECTOR_FRAMES_MIN
                 if result is not None:
                     _close(rows_of, runs)
                     runs += result.runs

@@ -106,7 +106,7 @@ class RecordBuilder:
             item = AckItem(
                 message.destination,
                 stored.offset,
-                stored.count,
+                stored.records,
                 duplicate=True,
                 correlation_id=message.options.correlation_id,
             )

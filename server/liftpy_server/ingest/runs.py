@@ -6,6 +6,7 @@ Two shapes with one face. A `ListRun` holds Python lists and is quick for a few 
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import numpy as np
@@ -95,7 +96,7 @@ class ListRun:
         sizes = list(map(len, self._values))
         self.value_bytes = sum(sizes)
         self.value_bytes_max = max(sizes)
-        self.is_plain = COOKIE not in [value[:4] for value in self._values] and not any([row[2] for row in rows])
+        self.is_plain = COOKIE not in [value[:4] for value in self._values] and not any(row[2] for row in rows)
 
     def plain_body(self, skip: int) -> BatchBody:
         """See `Run`."""
@@ -161,7 +162,7 @@ class PackedColumn(NamedTuple):
         edges = self.offsets[first : last + 1].tolist()
         data = self.data.slice(edges[0], edges[-1] - edges[0]).to_pybytes()
         origin = edges[0]
-        return [data[start - origin : end - origin] for start, end in zip(edges, edges[1:], strict=False)]
+        return [data[start - origin : end - origin] for start, end in pairwise(edges)]
 
 
 class Block(NamedTuple):
@@ -216,7 +217,8 @@ class BlockRun:
         partitions = of_subject[subjects.indices.to_numpy()]
         order = np.argsort(partitions, kind="stable").astype(np.int32)
         columns = (_packed(self._array(column).take(pa.array(order))) for column in self._block[:3])
-        block = Block(*columns, self.value_bytes_max)
+        subject_column, reply_column, value_column = columns
+        block = Block(subject_column, reply_column, value_column, self.value_bytes_max)
         numbers, firsts = np.unique(partitions[order], return_index=True)
         edges = [*firsts.tolist(), self.count]
         return [

@@ -81,7 +81,7 @@ class FilteringTransport(TcpTransport):
     """See the module."""
 
     def __init__(self, sink: ByteSink) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._sink = sink
 
     def __bool__(self) -> bool:
@@ -101,7 +101,7 @@ class FilteringTransport(TcpTransport):
         reader, protocol = self._streams()
         async with asyncio.timeout(connect_timeout):
             transport, _ = await asyncio.get_running_loop().create_connection(
-                lambda: protocol, uri.hostname, uri.port or 4222
+                lambda: protocol, uri.hostname or "127.0.0.1", uri.port or 4222
             )
         self._adopt(transport, reader, protocol)
         # Kept so that the socket under an upgrade to TLS is not collected.

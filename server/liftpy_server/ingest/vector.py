@@ -37,7 +37,7 @@ class VectorResult(NamedTuple):
     """The frames that were parsed: runs by subscription id, how many they are, and the position after the last."""
 
     runs: list[tuple[int, BlockRun]]
-    count: int
+    frames: int
     end: int
 
 
@@ -78,9 +78,7 @@ def parse_block(data: bytes, start: int) -> VectorResult | None:
     return VectorResult(runs, len(sizes), int(frames.value_end[-1]) + 2)
 
 
-def _find_frames(
-    octets: npt.NDArray[np.uint8], words: npt.NDArray[np.uint64], start: int
-) -> _Frames | None:
+def _find_frames(octets: npt.NDArray[np.uint8], words: npt.NDArray[np.uint64], start: int) -> _Frames | None:
     line_feeds = np.flatnonzero(octets[start:] == _LINE_FEED) + start
     if len(line_feeds) < 2:
         return None
@@ -167,11 +165,11 @@ def _gather(data: bytes, frames: _Frames, order: npt.NDArray[np.int64] | None, v
         pa.binary(), count * _FIELDS, [None, pa.py_buffer(offsets), pa.py_buffer(data)]
     )
     if order is None:
-        wanted = np.arange(0, count * _FIELDS, _FIELDS, np.int32)
+        wanted = np.arange(0, count * _FIELDS, _FIELDS, dtype=np.int32)
     else:
         wanted = order.astype(np.int32) * np.int32(_FIELDS)
-    columns = [_take(everything, wanted + np.int32(field)) for field in (0, 2, 4)]
-    return Block(*columns, value_bytes_max)
+    subjects, replies, values = (_take(everything, wanted + np.int32(field)) for field in (0, 2, 4))
+    return Block(subjects, replies, values, value_bytes_max)
 
 
 def _take(array: pa.BinaryArray, indices: npt.NDArray[np.int32]) -> PackedColumn:

@@ -142,7 +142,8 @@ def _create_stream(
         return state, {"uuid": known.uuid, "created": False}
     if wanted.replicas > len(state.nodes):
         raise _RefusedError(
-            ErrorCode.INVALID_CONFIG, f"replicas: {wanted.replicas} copies need as many nodes; there are {len(state.nodes)}"
+            ErrorCode.INVALID_CONFIG,
+            f"replicas: {wanted.replicas} copies need as many nodes; there are {len(state.nodes)}",
         )
     partitions = tuple(
         PartitionInfo(replicas=tuple(nodes), isr=tuple(nodes), leader=nodes[0], leader_epoch=1) for nodes in assignment
@@ -172,7 +173,12 @@ def _delete_stream(state: MetadataState, _now: int, *, name: str, uuid: str | No
 
 
 def _update_stream(
-    state: MetadataState, _now: int, *, name: str, changes: dict[str, Any], expected_version: int | None = None
+    state: MetadataState,
+    _now: int,
+    *,
+    name: str,
+    changes: dict[str, Any],
+    expected_version: int | None = None,
 ) -> Change:
     stream = _stream(state, name, None)
     if expected_version is not None and stream.version != expected_version:
@@ -197,7 +203,9 @@ def _set_stream_state(
     return (state if changed == stream else _put(state, changed)), {"uuid": stream.uuid}
 
 
-def _purge_partition(state: MetadataState, _now: int, *, name: str, uuid: str, partition: int, log_start: int) -> Change:
+def _purge_partition(
+    state: MetadataState, _now: int, *, name: str, uuid: str, partition: int, log_start: int
+) -> Change:
     """Records below `log_start` go; the start of a log never moves back."""
     stream = _stream(state, name, uuid)
     if not 0 <= partition < len(stream.partitions) or log_start < 0:

@@ -62,7 +62,9 @@ class Journal:
         try:
             row = self._db.execute("SELECT idx, state, sha256 FROM snapshot").fetchone()
             first = 0 if row is None else row[0]
-            entries = self._db.execute("SELECT idx, command FROM entries WHERE idx > ? ORDER BY idx", (first,)).fetchall()
+            entries = self._db.execute(
+                "SELECT idx, command FROM entries WHERE idx > ? ORDER BY idx", (first,)
+            ).fetchall()
         except sqlite3.Error as error:
             raise self._failure("reading", error) from error
         if row is not None and hashlib.sha256(row[1]).digest() != row[2]:
@@ -77,7 +79,9 @@ class Journal:
         try:
             self._db.execute("BEGIN")
             try:
-                self._db.executemany("INSERT INTO entries (term, command) VALUES (1, ?)", [(entry,) for entry in commands])
+                self._db.executemany(
+                    "INSERT INTO entries (term, command) VALUES (1, ?)", [(entry,) for entry in commands]
+                )
                 self._db.execute("COMMIT")
             except sqlite3.Error:
                 if self._db.in_transaction:

@@ -1,5 +1,4 @@
-"""Record batches from a segment file to a socket: `sendfile` where it can be, and never with the event loop waiting
-for the disk."""
+"""Record batches from a segment file to a socket: with `sendfile`, and never with the event loop waiting for a disk."""
 
 from __future__ import annotations
 
@@ -145,8 +144,7 @@ def pin_all(files: FileCache, slices: Sequence[Slice]) -> list[tuple[File, Slice
     """Pin the files of all slices; `unpin_all` gives them back."""
     pinned: list[tuple[File, Slice]] = []
     try:
-        for piece in slices:
-            pinned.append((files.pin(piece.segment), piece))
+        pinned.extend((files.pin(piece.segment), piece) for piece in slices)
     except OSError:
         unpin_all(files, pinned)
         raise

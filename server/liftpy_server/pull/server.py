@@ -64,9 +64,7 @@ class PullServer:
 
         self._server = await asyncio.start_server(accept, sock=self._socket, ssl=self._tls)
 
-    async def _accept(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, backend: PullBackend
-    ) -> None:
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, backend: PullBackend) -> None:
         task = asyncio.current_task()
         assert task is not None
         if len(self._connections) >= _CONNECTIONS_MAX:

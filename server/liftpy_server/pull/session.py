@@ -35,7 +35,9 @@ class _Entry:
 
     __slots__ = ("hint", "is_new", "key", "offset", "partition", "wake")
 
-    def __init__(self, key: PartitionKey, offset: int, partition: Partition | ErrorCode, wake: Callable[[], None]) -> None:
+    def __init__(
+        self, key: PartitionKey, offset: int, partition: Partition | ErrorCode, wake: Callable[[], None]
+    ) -> None:
         self.key = key
         self.offset = offset
         self.partition = partition
