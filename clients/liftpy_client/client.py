@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
 from nats.aio.client import Client
-from nats.errors import ConnectionClosedError, Error, NoServersError
+from nats.errors import ConnectionClosedError, Error
 
 from liftpy_client.ack_inbox import AckInbox
 from liftpy_client.admin import Admin
@@ -253,15 +253,16 @@ class _Connecting:
         connecting = asyncio.ensure_future(client.connect(**arguments))
         try:
             await asyncio.wait({connecting}, timeout=self._options.timeout_s)
-            if not connecting.done():
-                why = str(errors[-1]) or type(errors[-1]).__name__ if errors else "no answer"
-                raise UnreachableError(f"NATS at {self._options.shown_url} can not be reached: {why}")
-            await connecting
-        except (NoServersError, Error, OSError) as error:
-            raise UnreachableError(f"NATS at {self._options.shown_url} can not be reached: {error}") from error
+            if connecting.done():
+                await connecting
+        except (Error, OSError) as error:
+            errors.append(error)
         finally:
             connecting.cancel()
             await asyncio.gather(connecting, return_exceptions=True)
+        if not client.is_connected:
+            why = str(errors[-1]) or type(errors[-1]).__name__ if errors else "no answer"
+            raise UnreachableError(f"NATS at {self._options.shown_url} can not be reached: {why}")
         return Lift(Session(client, self._options, self._name))
 
 

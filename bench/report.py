@@ -1,0 +1,107 @@
+"""Tables, JSON and a plot of what was measured."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+
+import matplotlib as mpl
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+mpl.use("Agg")
+from matplotlib import pyplot as plt
+
+TARGETS = {
+    "plain publish, 1 publisher, 128 B": ("of the null subscriber", 0.4),
+    "acked, window 1,000, 128 B | interval / default": ("x", 1.1),
+    "acked, window 1,000, 1 KiB | interval / default": ("x", 1.0),
+    "acked, window 1,000, 128 B | always / always": ("x", 15.0),
+    "acked, window 1, 128 B | interval / default": ("x at most", 2.5),
+    "interleaved": ("of one stream", 0.4),
+    "fed with Arrow": ("x", 4.0),
+    "called per message": ("x", 1.0),
+    "consume per message": ("x", 40.0),
+    "consume in Arrow batches": ("x", 100.0),
+}
+
+
+def target_of(row):
+    name = f"{row.workload} | {row.durability}"
+    return next((target for key, target in TARGETS.items() if key in name), None)
+
+
+def _number(value):
+    if value is None:
+        return "-"
+    return f"{value:,.0f}" if value >= 100 else f"{value:,.2f}"
+
+
+def _met(row, target):
+    if target is None or row.ratio is None:
+        return ""
+    good = row.ratio <= target[1] if row.smaller_is_better else row.ratio >= target[1]
+    return f"{'[green]met' if good else '[red]missed'}[/] ({target[1]:g} {target[0]})"
+
+
+def show(rows, facts, file=None):
+    """Print the table."""
+    console = Console(width=170 if file else None, file=file)
+    table = Table(title="liftpy and JetStream, medians", box=box.SIMPLE_HEAD)
+    for column in (
+        "Workload",
+        "Durability (liftpy / JetStream)",
+        "Unit",
+        "liftpy",
+        "JetStream",
+        "Limit",
+        "Ratio",
+        "Goal",
+    ):
+        table.add_column(column, justify="right" if column in {"liftpy", "JetStream", "Limit", "Ratio"} else "left")
+    for row in rows:
+        limit = next((name for name in row.runs if name not in {"liftpy", "JetStream"}), None)
+        limit_text = "" if limit is None else f"{_number(row.median(limit))} {limit}"
+        ratio = "-" if row.ratio is None else f"{row.ratio:.2f}" + (f" ({row.peer})" if row.peer != "JetStream" else "")
+        cells = (
+            row.workload,
+            row.durability,
+            row.unit,
+            _number(row.median("liftpy")),
+            _number(row.median("JetStream")),
+        )
+        table.add_row(*cells, limit_text, ratio, _met(row, target_of(row)))
+    console.print(table)
+    for row in rows:
+        if row.note:
+            console.print(f"  {row.workload}: {row.note}")
+    for name, value in facts.items():
+        console.print(f"  {name}: {value}")
+
+
+def save(rows, facts, path):
+    """Write everything, every single run too, as JSON."""
+    content = {"facts": facts, "rows": [asdict(row) | {"ratio": row.ratio} for row in rows]}
+    path.write_text(json.dumps(content, indent=1) + "\n")
+
+
+def plot(rows, path):
+    """Ratios as bars; the goal of each as a mark."""
+    shown = [row for row in rows if row.ratio]
+    figure, axes = plt.subplots(figsize=(11, 0.34 * len(shown) + 1.4), layout="constrained")
+    names = [f"{row.workload}  [{row.durability}]" for row in shown]
+    axes.barh(
+        names, [row.ratio for row in shown], color=["#3b7dd8" if not r.smaller_is_better else "#d8913b" for r in shown]
+    )
+    for place, row in enumerate(shown):
+        target = target_of(row)
+        if target:
+            axes.plot([target[1]] * 2, [place - 0.4, place + 0.4], color="black", linewidth=2)
+        axes.text(row.ratio, place, f" {row.ratio:.2f}", va="center", fontsize=8)
+    axes.set_xscale("log")
+    axes.axvline(1, color="grey", linewidth=0.8)
+    axes.invert_yaxis()
+    axes.set_xlabel("liftpy : peer (blue: more is better; orange: latency or loss, less is better; black: goal)")
+    axes.tick_params(axis="y", labelsize=8)
+    figure.savefig(path, dpi=110)

@@ -1,0 +1,80 @@
+"""The root of the `liftpy` command, and its connection options."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import Annotated
+
+import typer
+
+from liftpy.cli import stream
+from liftpy.cli.demo import demo
+from liftpy.cli.messages import consume, publish
+from liftpy.cli.run import Connection, fail, stdout
+from liftpy.cli.server import dev, server
+from liftpy.cli.status import status
+from liftpy.cli.units import parse_duration
+from liftpy_client.errors import UsageError
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    name="liftpy",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Durable streams for the NATS you already run.",
+)
+app.add_typer(stream.app, name="stream")
+app.command("publish")(publish)
+app.command("consume")(consume)
+app.command("status")(status)
+app.command("server")(server)
+app.command("dev")(dev)
+app.command("demo")(demo)
+
+
+def _show_version(value: bool) -> None:  # noqa: FBT001 - typer's way of calling
+    if value:
+        stdout.print(f"liftpy {version('liftpy')}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    ctx: typer.Context,
+    server_url: Annotated[
+        str | None, typer.Option("--server", "-s", help="NATS address.", envvar="NATS_URL", show_default=False)
+    ] = None,
+    context: Annotated[str | None, typer.Option(help="A context of the nats CLI.", envvar="NATS_CONTEXT")] = None,
+    creds: Annotated[str | None, typer.Option(help="A credentials file.", envvar="NATS_CREDS")] = None,
+    nkey: Annotated[str | None, typer.Option(help="A file with an nkey seed.", envvar="NATS_NKEY")] = None,
+    user: Annotated[str | None, typer.Option(help="User name.", envvar="NATS_USER")] = None,
+    password: Annotated[str | None, typer.Option(help="Its password.", envvar="NATS_PASSWORD")] = None,
+    token: Annotated[str | None, typer.Option(help="A token.", envvar="NATS_TOKEN")] = None,
+    tlscert: Annotated[str | None, typer.Option(help="TLS certificate.", envvar="NATS_CERT")] = None,
+    tlskey: Annotated[str | None, typer.Option(help="Its key.", envvar="NATS_KEY")] = None,
+    tlsca: Annotated[str | None, typer.Option(help="TLS authorities to trust.", envvar="NATS_CA")] = None,
+    timeout: Annotated[str | None, typer.Option(help="For requests, such as 5s.", envvar="NATS_TIMEOUT")] = None,
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Durable streams for the NATS you already run."""
+    try:
+        timeout_s = None if timeout is None else parse_duration(timeout)
+    except UsageError as error:
+        fail(error, as_json=False)
+    ctx.obj = Connection(
+        context,
+        url=server_url,
+        creds=creds,
+        nkey=nkey,
+        user=user,
+        password=password,
+        token=token,
+        tls_cert=tlscert,
+        tls_key=tlskey,
+        tls_ca=tlsca,
+        timeout_s=timeout_s,
+    )

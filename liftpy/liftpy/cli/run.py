@@ -1,0 +1,91 @@
+"""What every command shares: how it connects, how it runs, how it fails."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
+
+import typer
+from nats.errors import Error as NatsError
+from rich.console import Console
+from rich.markup import escape
+
+from liftpy_client.client import connect
+from liftpy_client.errors import AdminError, PullError, UsageError
+from liftpy_envelope.ack import PublishRefusedError
+from liftpy_envelope.errors import ConfigError, LiftError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Coroutine
+
+    from liftpy_client.client import Lift
+
+__all__ = ["Connection", "JsonFlag", "fail", "open_lift", "print_json", "run", "stderr", "stdout"]
+
+T = TypeVar("T")
+
+stdout = Console(highlight=False, soft_wrap=True)
+stderr = Console(stderr=True, highlight=False, soft_wrap=True)
+
+JsonFlag = Annotated[bool, typer.Option("--json", "-j", help="Print JSON, for scripts.", show_default=False)]
+
+_USAGE_EXIT = 2
+_FAILURE_EXIT = 1
+_INTERRUPT_EXIT = 130
+
+
+class Connection:
+    """The connection options of the whole command line, set once by the root command."""
+
+    options: dict[str, Any]
+    context: str | None
+
+    def __init__(self, context: str | None = None, **options: Any) -> None:
+        self.context = context
+        self.options = {name: value for name, value in options.items() if value is not None}
+
+
+@asynccontextmanager
+async def open_lift(ctx: typer.Context) -> AsyncIterator[Lift]:
+    """Connect as the command line says."""
+    connection: Connection = ctx.find_root().obj
+    options = dict(connection.options)
+    url = options.pop("url", None)
+    async with connect(url, name="liftpy cli", context=connection.context, **options) as lift:
+        yield lift
+
+
+def run(work: Coroutine[Any, Any, T], *, as_json: bool) -> T:
+    """Run a command to its end. What is the user's or the cluster's fault becomes a message and an exit code."""
+    try:
+        return asyncio.run(work)
+    except KeyboardInterrupt:
+        raise typer.Exit(_INTERRUPT_EXIT) from None
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader of a pipe has seen enough
+        raise typer.Exit(0) from None
+    except (LiftError, NatsError, OSError) as error:
+        fail(error, as_json=as_json)
+
+
+def fail(error: Exception, *, as_json: bool) -> NoReturn:
+    """Say what went wrong, and end with 2 for a wrong argument and 1 for everything else."""
+    code = _USAGE_EXIT if isinstance(error, (ConfigError, UsageError)) else _FAILURE_EXIT
+    text = str(error) or type(error).__name__
+    if as_json:
+        body: dict[str, Any] = {"kind": type(error).__name__, "message": text}
+        if isinstance(error, (AdminError, PullError, PublishRefusedError)):
+            body["code"] = int(error.code)
+        sys.stderr.write(json.dumps({"error": body}) + "\n")
+    else:
+        stderr.print(f"[bold red]error:[/] {escape(text)}")
+    raise typer.Exit(code) from None
+
+
+def print_json(value: Any) -> None:
+    """One JSON value and a line feed on the standard output."""
+    sys.stdout.write(json.dumps(value, default=str) + "\n")
+    sys.stdout.flush()

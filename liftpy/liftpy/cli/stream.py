@@ -1,0 +1,307 @@
+"""`liftpy stream ...`: add, look at, change and remove streams."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from liftpy.cli.run import JsonFlag, open_lift, print_json, run, stderr, stdout
+from liftpy.cli.tables import gaps_table, partitions_table, settings_table, streams_table
+from liftpy.cli.units import parse_bytes, parse_duration
+from liftpy_client.errors import UsageError
+
+if TYPE_CHECKING:
+    from liftpy_client.admin import StreamDetails
+
+__all__ = ["app"]
+
+app = typer.Typer(no_args_is_help=True, help="Add, look at, change and remove streams.")
+
+Name = Annotated[str, typer.Argument(help="Name of the stream.", show_default=False)]
+Force = Annotated[bool, typer.Option("--force", "-f", help="Do not ask.")]
+
+_SIZE = {"metavar": "SIZE", "show_default": False}
+_SPAN = {"metavar": "SPAN", "show_default": False}
+
+Subject = Annotated[str | None, typer.Option("--subject", help="NATS subject to store, wildcards included.")]
+Group = Annotated[str | None, typer.Option(help="NATS queue group to join.")]
+Acks = Annotated[str | None, typer.Option(help="Where acks go: reply, envelope or off.")]
+AckPolicyOption = Annotated[str | None, typer.Option("--ack-policy", help="When acks are sent: all, leader or none.")]
+Sync = Annotated[str | None, typer.Option(help="When a record is durable: always, interval or never.")]
+MaxAge = Annotated[str | None, typer.Option("--max-age", help="Drop records older than this; 0 keeps them.", **_SPAN)]
+MaxBytes = Annotated[
+    str | None, typer.Option("--max-bytes", help="Drop the oldest beyond this per partition.", **_SIZE)
+]
+MaxMessages = Annotated[int | None, typer.Option("--max-msgs", help="Drop the oldest beyond this per partition.")]
+MaxMessageSize = Annotated[str | None, typer.Option("--max-msg-size", help="Refuse larger messages.", **_SIZE)]
+DedupeWindow = Annotated[str | None, typer.Option("--dupe-window", help="How long message ids are known.", **_SPAN)]
+DedupeIds = Annotated[int | None, typer.Option("--dupe-ids", help="How many message ids are known per partition.")]
+SegmentBytes = Annotated[str | None, typer.Option("--segment-bytes", help="Size of a segment file.", **_SIZE)]
+SegmentAge = Annotated[str | None, typer.Option("--segment-age", help="Age at which a segment is closed.", **_SPAN)]
+CompressionOption = Annotated[str | None, typer.Option("--compression", help="none, lz4 or zstd.")]
+KeepReplies = Annotated[bool | None, typer.Option("--keep-replies/--drop-replies", help="Store reply subjects.")]
+MinIsr = Annotated[int | None, typer.Option("--min-isr", help="Fewest in-sync replicas to take messages with.")]
+
+
+def _given(
+    *, max_age: str | None, max_bytes: str | None, max_message_size: str | None, dedupe_window: str | None,
+    segment_bytes: str | None, segment_age: str | None, **plain: Any,
+) -> dict[str, Any]:  # fmt: skip
+    """The settings that were given on the command line, in the stream configuration's own names and units."""
+    settings = dict(plain)
+    for name, text, parse in (
+        ("retention_age_s", max_age, parse_duration),
+        ("retention_bytes", max_bytes, parse_bytes),
+        ("message_bytes_max", max_message_size, parse_bytes),
+        ("dedupe_window_s", dedupe_window, parse_duration),
+        ("segment_bytes", segment_bytes, parse_bytes),
+        ("segment_age_s", segment_age, parse_duration),
+    ):
+        settings[name] = None if text is None else parse(text)
+    return {name: value for name, value in settings.items() if value is not None}
+
+
+def _show(stream: StreamDetails, *, as_json: bool) -> None:
+    if as_json:
+        print_json(stream.raw | {"warnings": list(stream.warnings)})
+        return
+    stdout.print(settings_table(stream))
+    stdout.print(partitions_table(stream))
+    gaps = gaps_table(stream)
+    if gaps is not None:
+        stdout.print(gaps)
+    for warning in stream.warnings:
+        stderr.print(f"[yellow]note:[/] {warning}")
+
+
+@app.command("add")
+def add(
+    ctx: typer.Context,
+    name: Name,
+    subject: Annotated[str, typer.Option("--subject", help="NATS subject to store, wildcards included.")],
+    partitions: Annotated[int, typer.Option(help="Number of partitions.")] = 1,
+    spread: Annotated[str, typer.Option(help="How messages reach several partitions: hash or mapping.")] = "hash",
+    partition_prefix: Annotated[str, typer.Option(help="First token of the subjects of a mapping.")] = "lift",
+    replicas: Annotated[int, typer.Option(help="Copies of each partition.")] = 1,
+    group: Group = None,
+    min_isr: MinIsr = None,
+    acks: Acks = None,
+    ack_policy: AckPolicyOption = None,
+    sync: Sync = None,
+    max_age: MaxAge = None,
+    max_bytes: MaxBytes = None,
+    max_msgs: MaxMessages = None,
+    max_msg_size: MaxMessageSize = None,
+    dupe_window: DedupeWindow = None,
+    dupe_ids: DedupeIds = None,
+    segment_bytes: SegmentBytes = None,
+    segment_age: SegmentAge = None,
+    compression: CompressionOption = None,
+    keep_replies: KeepReplies = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Create a stream; no error when it is there with the same settings."""
+
+    async def work() -> None:
+        settings = _given(
+            max_age=max_age, max_bytes=max_bytes, max_message_size=max_msg_size, dedupe_window=dupe_window,
+            segment_bytes=segment_bytes, segment_age=segment_age, partitions=partitions, spread=spread,
+            partition_prefix=partition_prefix, replicas=replicas, group=group, min_isr=min_isr, acks=acks,
+            ack_policy=ack_policy, sync=sync, retention_messages=max_msgs, dedupe_ids_max=dupe_ids,
+            compression=compression, keep_replies=keep_replies,
+        )  # fmt: skip
+        async with open_lift(ctx) as lift:
+            _show(await lift.create_stream(name, subject=subject, **settings), as_json=as_json)
+
+    run(work(), as_json=as_json)
+
+
+@app.command("edit")
+def edit(
+    ctx: typer.Context,
+    name: Name,
+    subject: Subject = None,
+    group: Group = None,
+    min_isr: MinIsr = None,
+    acks: Acks = None,
+    ack_policy: AckPolicyOption = None,
+    sync: Sync = None,
+    max_age: MaxAge = None,
+    max_bytes: MaxBytes = None,
+    max_msgs: MaxMessages = None,
+    max_msg_size: MaxMessageSize = None,
+    dupe_window: DedupeWindow = None,
+    dupe_ids: DedupeIds = None,
+    segment_bytes: SegmentBytes = None,
+    segment_age: SegmentAge = None,
+    compression: CompressionOption = None,
+    keep_replies: KeepReplies = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Change settings of a stream."""
+
+    async def work() -> None:
+        changes = _given(
+            max_age=max_age, max_bytes=max_bytes, max_message_size=max_msg_size, dedupe_window=dupe_window,
+            segment_bytes=segment_bytes, segment_age=segment_age, subject=subject, group=group, min_isr=min_isr,
+            acks=acks, ack_policy=ack_policy, sync=sync, retention_messages=max_msgs, dedupe_ids_max=dupe_ids,
+            compression=compression, keep_replies=keep_replies,
+        )  # fmt: skip
+        if not changes:
+            raise UsageError("nothing to change: name a setting, see liftpy stream edit --help")
+        async with open_lift(ctx) as lift:
+            _show(await lift.update_stream(name, **changes), as_json=as_json)
+
+    run(work(), as_json=as_json)
+
+
+@app.command("ls")
+def ls(
+    ctx: typer.Context,
+    names: Annotated[bool, typer.Option("--names", "-n", help="Print names only.")] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """List the streams."""
+
+    async def work() -> None:
+        async with open_lift(ctx) as lift:
+            streams = [stream async for stream in lift.streams()]
+        if as_json:
+            print_json([stream.name if names else stream.raw for stream in streams])
+        elif names:
+            for stream in streams:
+                stdout.print(stream.name)
+        elif streams:
+            stdout.print(streams_table(streams))
+        else:
+            stdout.print("No streams yet: liftpy stream add NAME --subject SUBJECT")
+
+    run(work(), as_json=as_json)
+
+
+@app.command("report")
+def report(ctx: typer.Context, as_json: JsonFlag = False) -> None:
+    """All streams, with their partitions."""
+
+    async def work() -> None:
+        async with open_lift(ctx) as lift:
+            streams = [stream async for stream in lift.streams()]
+        if as_json:
+            print_json([stream.raw for stream in streams])
+            return
+        stdout.print(streams_table(streams))
+        for stream in streams:
+            table = partitions_table(stream)
+            table.title = f"Partitions of {stream.name}"
+            stdout.print(table)
+
+    run(work(), as_json=as_json)
+
+
+@app.command("info")
+def info(ctx: typer.Context, name: Name, as_json: JsonFlag = False) -> None:
+    """Show a stream: settings, counts, partitions, gaps."""
+
+    async def work() -> None:
+        async with open_lift(ctx) as lift:
+            _show(await lift.stream_info(name), as_json=as_json)
+
+    run(work(), as_json=as_json)
+
+
+@app.command("find")
+def find(
+    ctx: typer.Context,
+    subject: Annotated[str, typer.Argument(help="A literal subject.", show_default=False)],
+    as_json: JsonFlag = False,
+) -> None:
+    """Which streams store a subject."""
+
+    async def work() -> None:
+        async with open_lift(ctx) as lift:
+            names = await lift.find_streams(subject)
+        if as_json:
+            print_json(names)
+        else:
+            stdout.print("\n".join(names) if names else f"no stream stores {subject}")
+
+    run(work(), as_json=as_json)
+
+
+@app.command("rm")
+def rm(ctx: typer.Context, name: Name, force: Force = False, as_json: JsonFlag = False) -> None:
+    """Delete a stream with all of its records."""
+    _confirm(f"Delete stream {name} and everything in it?", force=force or as_json)
+
+    async def work() -> None:
+        async with open_lift(ctx) as lift:
+            await lift.delete_stream(name)
+        if as_json:
+            print_json({"deleted": name})
+        else:
+            stdout.print(f"stream {name} is deleted")
+
+    run(work(), as_json=as_json)
+
+
+@app.command("purge")
+def purge(
+    ctx: typer.Context,
+    name: Name,
+    offset: Annotated[int | None, typer.Option(help="First offset to keep; by default nothing is kept.")] = None,
+    partition: Annotated[int | None, typer.Option(help="Only this partition.")] = None,
+    force: Force = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Delete records of a stream."""
+    _confirm(f"Delete records of stream {name}?", force=force or as_json)
+
+    async def work() -> None:
+        async with open_lift(ctx) as lift:
+            _show(await lift.purge_stream(name, partition=partition, offset=offset), as_json=as_json)
+
+    run(work(), as_json=as_json)
+
+
+@app.command("pause")
+def pause(ctx: typer.Context, name: Name, as_json: JsonFlag = False) -> None:
+    """Refuse messages until the stream is resumed."""
+
+    async def work() -> None:
+        async with open_lift(ctx) as lift:
+            _show(await lift.pause_stream(name), as_json=as_json)
+
+    run(work(), as_json=as_json)
+
+
+@app.command("resume")
+def resume(ctx: typer.Context, name: Name, as_json: JsonFlag = False) -> None:
+    """Take messages again."""
+
+    async def work() -> None:
+        async with open_lift(ctx) as lift:
+            _show(await lift.resume_stream(name), as_json=as_json)
+
+    run(work(), as_json=as_json)
+
+
+@app.command("readonly")
+def readonly(
+    ctx: typer.Context,
+    name: Name,
+    off: Annotated[bool, typer.Option("--off", help="Take messages again.")] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Refuse messages from now on."""
+
+    async def work() -> None:
+        async with open_lift(ctx) as lift:
+            _show(await lift.set_read_only(name, read_only=not off), as_json=as_json)
+
+    run(work(), as_json=as_json)
+
+
+def _confirm(question: str, *, force: bool) -> None:
+    if not force and not typer.confirm(question, default=False):
+        raise typer.Exit(1)
