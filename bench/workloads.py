@@ -5,7 +5,8 @@ from __future__ import annotations
 import statistics
 from dataclasses import dataclass, field
 
-from bench.rig import run_client, run_load, start_load, wait_for_count
+from bench.rig import finish, run_client, run_load, spawn, start_load, wait_for_count
+from bench.wire import request
 
 SIZES = {128: "128 B", 1_024: "1 KiB", 65_536: "64 KiB"}
 

@@ -50,6 +50,11 @@ class DedupeWindow:
             return found
         return Stored(found, 1)
 
+    def are_new(self, keys: Sequence[DedupeId], now: int) -> bool:
+        """Whether none of these is remembered, and no two are the same."""
+        self.expire(now)
+        return self._ids.keys().isdisjoint(keys) and len(set(keys)) == len(keys)
+
     def expire(self, now: int) -> None:
         """Forget ids whose record is more than the window older than `now`."""
         horizon = now - self.window_ns

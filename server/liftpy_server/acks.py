@@ -113,7 +113,7 @@ class RangeAcks:
             if frames is not None:
                 return frames
         strings = self._strings()
-        if len(strings) == 1:
+        if len(strings) == 1 and strings[0]:
             return template.frame(strings[0], self._base_offset)
         frame = template.frame
         return b"".join([frame(reply, offset) for offset, reply in enumerate(strings, self._base_offset) if reply])

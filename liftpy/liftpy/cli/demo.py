@@ -49,9 +49,9 @@ def _table(report: DemoReport) -> Table:
     rate = show_count(report.flights / report.publish_s)
     table.caption = (
         f"{show_count(report.flights)} flights published and acknowledged (fsync before ack) in "
-        f"{report.publish_s:.1f} s, {rate}/s with one nats-py client.\nThe node was killed half-way and answered again after "
-        f"{report.restart_s:.1f} s; {show_count(report.resent)} messages without an ack were sent again, "
-        f"{show_count(report.duplicates)} of them were known already.\nThe gap is the time of the kill, as recorded "
-        "by the stream."
+        f"{report.publish_s:.1f} s, {rate}/s with one nats-py client.\n"
+        f"The node was killed half-way and answered again after {report.restart_s:.1f} s; "
+        f"{show_count(report.resent)} messages without an ack were sent again, {show_count(report.duplicates)} of them were known.\n"
+        "The gap is the time of the kill, as recorded by the stream."
     )
     return table

@@ -16,6 +16,7 @@ from liftpy_envelope.batch import encode_body, encode_single_body
 from liftpy_envelope.columns import Column
 from liftpy_envelope.envelope import COOKIE
 from liftpy_envelope.ipc import ColumnBuffers, values_column
+from liftpy_envelope.limits import MESSAGE_ID_BYTES_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -37,6 +38,8 @@ class Message(NamedTuple):
 
 
 _PLAIN: Final = Column.SUBJECT | Column.VALUE
+_WITH_IDS: Final = Column.SUBJECT | Column.HEADERS | Column.VALUE | Column.MESSAGE_ID
+_ID_HEADER: Final = b"NATS/1.0\r\nNats-Msg-Id: "
 
 Row = tuple[bytes, bytes, bytes | None, bytes]
 """A `Message` before anyone needs its names: tuples are quicker to make."""
@@ -69,6 +72,13 @@ class Run(Protocol):
         """One object per message."""
         ...
 
+    def identified(self, skip: int) -> tuple[list[bytes], BatchBody] | None:
+        """The ids of the messages, and a batch that holds them.
+
+        None unless every message has the header `Nats-Msg-Id`, no other header, and no envelope.
+        """
+        ...
+
     def split(self, partition_of: Callable[[bytes], int]) -> list[tuple[int, Run]]:
         """The messages by partition, given the partition of a subject."""
         ...
@@ -96,7 +106,7 @@ class ListRun:
         sizes = list(map(len, self._values))
         self.value_bytes = sum(sizes)
         self.value_bytes_max = max(sizes)
-        self.is_plain = COOKIE not in [value[:4] for value in self._values] and not any(row[2] for row in rows)
+        self.is_plain = COOKIE not in [value[:4] for value in self._values] and not any([row[2] for row in rows])  # noqa: C419 - a list is quicker
 
     def plain_body(self, skip: int) -> BatchBody:
         """See `Run`."""
@@ -113,6 +123,19 @@ class ListRun:
     def messages(self) -> list[Message]:
         """See `Run`."""
         return list(map(Message._make, self.rows))
+
+    def identified(self, skip: int) -> tuple[list[bytes], BatchBody] | None:
+        """See `Run`."""
+        start = len(_ID_HEADER)
+        headers = [row[2] or b"" for row in self.rows]
+        ids = [block[start:-4] for block in headers if block.startswith(_ID_HEADER) and block.count(b"\r\n") == 3]
+        if len(ids) != self.count or COOKIE in [value[:4] for value in self._values]:
+            return None
+        if max(map(len, ids)) > MESSAGE_ID_BYTES_MAX or not all(ids) or ids != [key.strip(b" \t") for key in ids]:
+            return None
+        subjects = values_column([row[0][skip:] for row in self.rows])
+        columns = [subjects, values_column(headers), values_column(self._values), values_column(ids)]
+        return ids, encode_body(self.count, _WITH_IDS, columns)
 
     def split(self, partition_of: Callable[[bytes], int]) -> list[tuple[int, Run]]:
         """See `Run`."""
@@ -209,6 +232,11 @@ class BlockRun:
             Message(subject, reply, None, value)
             for subject, reply, value in zip(subjects, replies, values, strict=True)
         ]
+
+    def identified(self, skip: int) -> tuple[list[bytes], BatchBody] | None:
+        """See `Run`: in a block there are no headers."""
+        del skip
+        return None
 
     def split(self, partition_of: Callable[[bytes], int]) -> list[tuple[int, Run]]:
         """See `Run`."""

@@ -24,7 +24,7 @@ __all__ = ["VectorResult", "parse_block"]
 
 _U64 = np.uint64
 _MSG: Final = _U64(int.from_bytes(b"MSG ", "little"))
-_COOKIE: Final = _U64(int.from_bytes(COOKIE, "little"))
+_COOKIE: Final = np.uint32(int.from_bytes(COOKIE, "little"))
 _LOW_32: Final = _U64(0xFFFFFFFF)
 _DIGIT_BIT: Final = _U64(0x1010101010101010)  # set in the ASCII digits, clear in a space
 _NIBBLES: Final = _U64(0x0F0F0F0F0F0F0F0F)
@@ -68,7 +68,7 @@ def parse_block(data: bytes, start: int) -> VectorResult | None:
     sizes = frames.value_end - frames.value_start
     order, groups = _group(frames.sid)
     block = _gather(data, frames, order, int(sizes.max()))
-    special = _has_cookie(words, frames, sizes)
+    special = _has_cookie(data, frames, sizes)
     if special is not None and order is not None:
         special = special[order]
     runs = [
@@ -180,10 +180,8 @@ def _take(array: pa.BinaryArray, indices: npt.NDArray[np.int32]) -> PackedColumn
     )
 
 
-def _has_cookie(
-    words: npt.NDArray[np.uint64], frames: _Frames, sizes: npt.NDArray[np.int64]
-) -> npt.NDArray[np.bool_] | None:
+def _has_cookie(data: bytes, frames: _Frames, sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_] | None:
     """Which values begin like an envelope; None when none does."""
-    first = words[np.minimum(frames.value_start, len(words) - 1)] & _LOW_32
-    found = (first == _COOKIE) & (sizes >= 8)
+    words = np.ndarray((len(data) - 3,), "<u4", data, strides=(1,))  # the 4 bytes from every position on
+    found = (words[np.minimum(frames.value_start, len(words) - 1)] == _COOKIE) & (sizes >= len(COOKIE))
     return found if found.any() else None
