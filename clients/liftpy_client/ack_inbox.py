@@ -6,7 +6,7 @@ import asyncio
 from itertools import count
 from typing import TYPE_CHECKING
 
-from liftpy_client.errors import NoStreamError
+from liftpy_client.errors import NobodyListensError
 from liftpy_envelope.ack import Ack, AckUnreadableError, PublishRefusedError, decode_ack
 
 if TYPE_CHECKING:
@@ -47,7 +47,9 @@ class AckInbox:
 
     def forget(self, subject: str) -> None:
         """Wait no longer for what `expect` announced."""
-        self._waiting.pop(subject.removeprefix(self._prefix), None)
+        waiting = self._waiting.pop(subject.removeprefix(self._prefix), None)
+        if waiting is not None and waiting[0].done():
+            waiting[0].exception()  # seen, even when whoever waited was cancelled in the same moment
 
     async def _arrived(self, message: Msg) -> None:
         token = message.subject.removeprefix(self._prefix)
@@ -56,7 +58,7 @@ class AckInbox:
             return
         future, stream = waiting
         if not message.data and message.headers and message.headers.get("Status") == "503":
-            future.set_exception(NoStreamError("no stream stores this subject, or its node is not running"))
+            future.set_exception(NobodyListensError("nobody listens to this subject"))
             return
         try:
             ack = decode_ack(message.data)

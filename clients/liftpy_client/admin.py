@@ -110,6 +110,7 @@ class Admin:
             AdminError: a stream of that name has other settings, or NATS does not allow the subscription.
         """
         config = StreamConfig.from_plain({"name": name, "subject": subject} | settings)
+        self._cluster.forget(name)
         answer = await self._cluster.request("STREAM.CREATE", config.to_plain(), 15.0)
         return StreamDetails.from_answer(answer["stream"], answer["warnings"])
 
@@ -123,11 +124,13 @@ class Admin:
         """
         body = {"name": name, "changes": changes, "expected_version": expected_version}
         answer = await self._cluster.request("STREAM.UPDATE", body)
+        self._cluster.forget(name)
         return StreamDetails.from_answer(answer["stream"], answer["warnings"])
 
     async def delete_stream(self, name: str) -> None:
         """Delete a stream with all of its records."""
         await self._cluster.request("STREAM.DELETE", {"name": name}, 30.0)
+        self._cluster.forget(name)
 
     async def stream_info(self, name: str) -> StreamDetails:
         """One stream."""
@@ -142,7 +145,9 @@ class Admin:
             total = answer["total"]
             for stream in answer["streams"]:
                 yield StreamDetails.from_answer(stream)
-            offset += _LIST_PAGE
+            if not answer["streams"]:
+                return  # some were deleted meanwhile
+            offset += len(answer["streams"])  # a node may send fewer than were asked for
 
     async def pause_stream(self, name: str) -> StreamDetails:
         """Refuse messages until the stream is resumed."""

@@ -4,37 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
-from typing import TYPE_CHECKING, Any, Final
-from uuid import uuid4
+from typing import TYPE_CHECKING, Any
 
 from nats.aio.client import Client
-from nats.errors import ConnectionClosedError, Error
 
 from liftpy_client.ack_inbox import AckInbox
 from liftpy_client.admin import Admin
 from liftpy_client.consumer import BatchConsumer, ConsumeOptions, Consumer
-from liftpy_client.errors import DisconnectedError, PublishTimeoutError, UnreachableError, UsageError
+from liftpy_client.delivery import MessageDelivery, OutgoingMessage
+from liftpy_client.errors import UnreachableError, UsageError
 from liftpy_client.nats_options import NatsOptions
-from liftpy_client.publisher import Publisher, PublisherOptions
-from liftpy_client.routes import find_route
+from liftpy_client.publisher import Publisher
+from liftpy_client.publisher_options import PublisherOptions, check_ack_policy
 from liftpy_client.session import Session
-from liftpy_envelope.ack import Ack, AckPolicy
-from liftpy_envelope.envelope import encode_message_envelope
-from liftpy_envelope.stream_config import AckMode
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping, Sequence
     from types import TracebackType
 
     from liftpy_client.positions import Start, Stop
-    from liftpy_client.routes import Route
+    from liftpy_envelope.ack import Ack, AckPolicy
 
-__all__ = ["Lift", "connect"]
+__all__ = ["Lift", "connect", "connect_as"]
 
 logger = logging.getLogger(__name__)
-
-_HEADER_SAFE: Final = re.compile(rb"[\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?")
 
 
 class Lift(Admin):
@@ -44,6 +37,7 @@ class Lift(Admin):
         super().__init__(session.cluster)
         self._session = session
         self._inbox = AckInbox(session.nats)
+        self._delivery = MessageDelivery(session, self._inbox)
 
     @property
     def nats(self) -> Client:
@@ -71,16 +65,17 @@ class Lift(Admin):
     ) -> Ack:
         """Publish one message and wait until it is stored.
 
-        A message whose ack does not come in time is sent again under the same id, so it is stored once.
+        A message whose ack does not come in time is sent again under the same id, so it is stored once. While its
+        node is away, that is tried for `timeout_s` times `1 + retries`.
 
         Args:
             subject: a literal subject that a stream stores.
             value: payload; None is a tombstone.
             key: of the record.
             headers: NATS headers.
-            message_id: for deduplication; by default a random one.
+            message_id: for deduplication; by default that of a `Nats-Msg-Id` header, else a random one.
             expected_offset: refuse the message unless it gets this offset.
-            ack_policy: overrides that of the stream.
+            ack_policy: overrides that of the stream: `leader` or `all`.
             stream: the stream whose ack counts, where several store the subject.
             timeout_s: how long to wait for the ack each time.
             retries: how often to send it again.
@@ -92,30 +87,19 @@ class Lift(Admin):
             NoStreamError: no stream stores the subject.
             PublishRefusedError: the node refuses the message, and says why.
             PublishTimeoutError: no ack came: the message may be stored or not.
+            UsageError: an argument has no meaning, or the message is larger than NATS takes.
         """
-        policy = None if ack_policy is None else _policy(ack_policy)
-        if policy is AckPolicy.NONE:
-            raise UsageError("ack_policy: none means no ack to wait for; use the NATS connection's own publish")
-        route = await find_route(self._session.cluster, subject, stream)
-        await self._inbox.open()
-        target = route.nats_subject(route.partition(key))
-        message_id = message_id or uuid4().hex
-        reply, acked = self._inbox.expect(stream)
-        payload, options = _wrap(route, reply, value, key, headers, message_id, expected_offset, policy)
-        try:
-            for _ in range(1 + retries):
-                await self._session.nats.publish(target, payload, **options)
-                try:
-                    async with asyncio.timeout(timeout_s):
-                        return await asyncio.shield(acked)
-                except TimeoutError:
-                    continue
-        except ConnectionClosedError:
-            raise DisconnectedError("the connection to NATS is closed") from None
-        finally:
-            self._inbox.forget(reply)
-        waited = timeout_s * (1 + retries)
-        raise PublishTimeoutError(f"no ack for {subject!r} within {waited:g} s; the message may be stored or not")
+        if not timeout_s > 0 or retries < 0:
+            raise UsageError(f"timeout_s must be above 0 and retries 0 or more, not {timeout_s} and {retries}")
+        message = OutgoingMessage(
+            value,
+            key=key,
+            headers=headers,
+            message_id=message_id,
+            expected_offset=expected_offset,
+            ack_policy=check_ack_policy(ack_policy),
+        )
+        return await self._delivery.deliver(subject, message, stream, timeout_s, retries)
 
     def publisher(
         self,
@@ -135,7 +119,7 @@ class Lift(Admin):
             in_flight_bytes=in_flight_bytes,
             ack_timeout_s=ack_timeout_s,
             delivery_timeout_s=delivery_timeout_s,
-            ack_policy=None if ack_policy is None else _policy(ack_policy),
+            ack_policy=check_ack_policy(ack_policy),
         )
         return Publisher(self._session, self._inbox, options, stream)
 
@@ -171,47 +155,6 @@ class Lift(Admin):
     ) -> BatchConsumer:
         """Consume a stream in Arrow record batches; arguments as for `consume`."""
         return BatchConsumer(self._session, stream, start, stop, partitions, options or ConsumeOptions())
-
-
-def _policy(given: AckPolicy | str) -> AckPolicy:
-    try:
-        return AckPolicy(given)
-    except ValueError:
-        raise UsageError(f"ack_policy: {given!r} is not one of leader, all, none") from None
-
-
-def _wrap(
-    route: Route,
-    reply: str,
-    value: bytes | None,
-    key: bytes | None,
-    headers: Mapping[str, str] | None,
-    message_id: str,
-    expected_offset: int | None,
-    policy: AckPolicy | None,
-) -> tuple[bytes, dict[str, Any]]:
-    """Payload and options for nats-py: plain with headers where that can say it, else in an envelope."""
-    fits_headers = value is not None and (key is None or _HEADER_SAFE.fullmatch(key)) and message_id.isprintable()
-    if fits_headers and route.config.acks is AckMode.REPLY:
-        lines = dict(headers or {}) | {"Nats-Msg-Id": message_id}
-        if key is not None:
-            lines["Lift-Key"] = key.decode("ascii")
-        if expected_offset is not None:
-            lines["Lift-Expected-Offset"] = str(expected_offset)
-        if policy is not None:
-            lines["Lift-Ack"] = policy.value
-        assert value is not None
-        return value, {"reply": reply, "headers": lines}
-    payload = encode_message_envelope(
-        value,
-        key=key,
-        headers=headers,
-        ack_inbox=reply,
-        ack_policy=policy,
-        msg_id=message_id.encode(),
-        expected_offset=expected_offset,
-    )
-    return payload, {}
 
 
 class _Connecting:
@@ -255,15 +198,26 @@ class _Connecting:
             await asyncio.wait({connecting}, timeout=self._options.timeout_s)
             if connecting.done():
                 await connecting
-        except (Error, OSError) as error:
+        except Exception as error:  # noqa: BLE001 - nats-py passes on what its parts raise; it is told below
             errors.append(error)
         finally:
-            connecting.cancel()
+            while not connecting.done():  # nats-py may swallow a cancellation, and then tries on for ever
+                connecting.cancel()
+                await asyncio.wait({connecting}, timeout=0.1)
             await asyncio.gather(connecting, return_exceptions=True)
         if not client.is_connected:
-            why = str(errors[-1]) or type(errors[-1]).__name__ if errors else "no answer"
-            raise UnreachableError(f"NATS at {self._options.shown_url} can not be reached: {why}")
+            if client.is_connecting or client.is_reconnecting:
+                await client.close()
+            raise UnreachableError(f"NATS at {self._options.shown_url} can not be reached: {_why(errors)}")
         return Lift(Session(client, self._options, self._name))
+
+
+def _why(errors: list[Exception]) -> str:
+    """What to tell of several attempts: a refusal explains more than the connection that ended after it."""
+    for error in errors:
+        if "authorization" in str(error).lower():
+            return str(error)
+    return str(errors[-1]) or type(errors[-1]).__name__ if errors else "no answer"
 
 
 def connect(
@@ -283,4 +237,9 @@ def connect(
         ConfigError: an option can not be used.
         UnreachableError: NATS can not be reached (raised when entering or awaiting the result).
     """
-    return _Connecting(NatsOptions.resolve(context=context, url=url, **options), name)
+    return connect_as(NatsOptions.resolve(context=context, url=url, **options), name=name)
+
+
+def connect_as(options: NatsOptions, *, name: str = "liftpy client") -> _Connecting:
+    """Connect with these options alone, whatever environment variables and contexts say."""
+    return _Connecting(options, name)

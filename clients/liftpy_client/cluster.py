@@ -6,10 +6,11 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from nats.errors import ConnectionClosedError, NoRespondersError
+from nats.errors import ConnectionClosedError, ConnectionDrainingError, MaxPayloadError, NoRespondersError
+from nats.errors import Error as NatsError
 from nats.errors import TimeoutError as NatsTimeoutError
 
-from liftpy_client.errors import AdminError, DisconnectedError, NodeUnavailableError, NoStreamError
+from liftpy_client.errors import AdminError, DisconnectedError, NodeUnavailableError, NoStreamError, UsageError
 from liftpy_envelope.errors import ErrorCode
 from liftpy_envelope.pull import PartitionKey, error_code
 from liftpy_envelope.stream_config import StreamConfig
@@ -73,18 +74,25 @@ class Cluster:
             DisconnectedError: the connection to NATS is closed.
         """
         timeout = self._timeout_s if timeout_s is None else timeout_s
+        subject = f"LIFT.API.{endpoint}"
         try:
-            reply = await self._nats.request(f"LIFT.API.{endpoint}", json.dumps(body).encode(), timeout=timeout)
+            reply = await self._nats.request(subject, _encode(body), timeout=timeout)
         except NoRespondersError:
             raise NodeUnavailableError("NATS is there, but no liftpy node answers: is one running?") from None
         except NatsTimeoutError:
-            raise NodeUnavailableError(f"no liftpy node answered LIFT.API.{endpoint} within {timeout:g} s") from None
-        except ConnectionClosedError:
+            if not self._nats.is_connected:
+                raise NodeUnavailableError("the connection to NATS is lost, and is being set up again") from None
+            raise NodeUnavailableError(f"no liftpy node answered {subject} within {timeout:g} s") from None
+        except (ConnectionClosedError, ConnectionDrainingError):
             raise DisconnectedError("the connection to NATS is closed") from None
-        answer: dict[str, Any] = json.loads(reply.data)
-        error = answer.get("error")
-        if error is not None:
-            raise AdminError(error_code(int(error["err_code"])), str(error["description"]))
+        except MaxPayloadError:
+            raise UsageError(f"the request is larger than NATS takes ({self._nats.max_payload} bytes)") from None
+        except NatsError as error:
+            raise NodeUnavailableError(f"NATS does not take {subject}: {error}") from error
+        answer = _decode(reply.data, subject)
+        refusal = answer.get("error")
+        if refusal is not None:
+            raise AdminError(error_code(int(refusal["err_code"])), str(refusal["description"]))
         return answer
 
     async def refresh(self, names: list[str] | None = None) -> None:
@@ -128,15 +136,40 @@ class Cluster:
 
     async def storing(self, subject: str, *, fresh: bool = False) -> list[StreamPlace]:
         """The streams that store a subject."""
-        if fresh or not any(matches(place.config.subject, subject) for place in self._streams.values()):
-            found = await self.request("STREAM.FIND", {"subject": subject})
-            names = [stream["name"] for stream in found["streams"]]
-            missing = [name for name in names if fresh or name not in self._streams]
-            if missing:
-                await self.refresh(missing)
-        return [place for place in self._streams.values() if matches(place.config.subject, subject)]
+        known = [place for place in self._streams.values() if matches(place.config.subject, subject)]
+        if known and not fresh:
+            return known
+        found = await self.request("STREAM.FIND", {"subject": subject})
+        names = [stream["name"] for stream in found["streams"]]
+        for place in known:
+            self.forget(place.name)
+        missing = [name for name in names if name not in self._streams]
+        if missing:
+            await self.refresh(missing)
+        return [self._streams[name] for name in names if name in self._streams]
+
+    def forget(self, name: str) -> None:
+        """Ask about a stream again when it is needed: it was changed."""
+        self._streams.pop(name, None)
+
+
+def _encode(body: dict[str, Any]) -> bytes:
+    try:
+        return json.dumps(body).encode()
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"an argument can not be sent to the node: {error}") from None
+
+
+def _decode(data: bytes, subject: str) -> dict[str, Any]:
+    try:
+        answer = json.loads(data)
+    except (ValueError, RecursionError):
+        answer = None
+    if not isinstance(answer, dict):
+        raise NodeUnavailableError(f"what answers {subject} is no liftpy node: {data[:80]!r}")
+    return answer
 
 
 def is_stale(code: ErrorCode) -> bool:
     """Whether an error means that the partition is elsewhere, or a moment away, and asking again helps."""
-    return code in {ErrorCode.NOT_LEADER, ErrorCode.STALE_EPOCH, ErrorCode.NOT_AVAILABLE}
+    return code.retriable or code is ErrorCode.STALE_EPOCH

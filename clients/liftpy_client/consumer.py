@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, Self
 
 import pyarrow as pa
 
 from liftpy_client.decode import iterate_messages, to_records
-from liftpy_client.errors import NodeUnavailableError, PullError, UsageError
+from liftpy_client.errors import CorruptRecordsError, NodeUnavailableError, OffsetLostError, PullError, UsageError
 from liftpy_client.fetcher import Fetcher
-from liftpy_client.positions import Position, check_start, check_stop, start_query, time_query
+from liftpy_client.positions import check_partitions, check_start, check_stop, position, queries
 from liftpy_client.prefetch import PrefetchBuffer
 from liftpy_envelope.errors import ErrorCode
 from liftpy_envelope.limits import FETCH_BYTES_MAX, FETCH_WAIT_MS_MAX
-from liftpy_envelope.pull import LATEST, Api, OffsetResult
+from liftpy_envelope.pull import Api, OffsetResult
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
     from types import TracebackType
 
     from liftpy_client.cluster import StreamPlace
     from liftpy_client.message import Message
-    from liftpy_client.positions import Start, Stop
+    from liftpy_client.positions import Position, Start, Stop
     from liftpy_client.prefetch import Fetched
     from liftpy_client.session import Session
 
@@ -58,6 +59,8 @@ class ConsumeOptions:
             raise UsageError(f"prefetch_bytes must be 1 or more, not {self.prefetch_bytes}")
         if not 0 <= self.wait_ms <= FETCH_WAIT_MS_MAX:
             raise UsageError(f"wait_ms must be between 0 and {FETCH_WAIT_MS_MAX}, not {self.wait_ms}")
+        if not 0 < self.response_timeout_s <= 3_600:
+            raise UsageError(f"response_timeout_s must be above 0 and up to 3600, not {self.response_timeout_s}")
         if self.on_lost not in {"error", "earliest", "latest"}:
             raise UsageError(f"on_lost: {self.on_lost!r} is not one of error, earliest, latest")
 
@@ -76,31 +79,38 @@ class _Consuming:
     ) -> None:
         check_start(start)
         check_stop(stop)
+        check_partitions(partitions)
         self._session = session
         self._stream = stream
         self._start = start
         self._stop = stop
         self._partitions = partitions
         self._options = options
+        self._buffer: PrefetchBuffer | None = None
         self._fetching: asyncio.Task[None] | None = None
 
     async def _fetched(self) -> AsyncGenerator[Fetched, None]:
         """What arrives, in order within each partition."""
-        if self._fetching is not None:
+        if self._buffer is not None:
             raise UsageError("this consumer is being iterated already; make another one")
-        buffer = PrefetchBuffer(self._options.prefetch_bytes)
-        place, positions = await self._find_start()
-        fetcher = Fetcher(self._session, place, positions, buffer, self._options)
-        self._fetching = asyncio.create_task(fetcher.run(), name=f"fetch {self._stream}")
+        buffer = self._buffer = PrefetchBuffer(self._options.prefetch_bytes)
         try:
+            place, positions = await self._find_start()
+            fetcher = Fetcher(self._session, place, positions, buffer, self._options)
+            if self._buffer is buffer:  # not closed meanwhile
+                self._fetching = asyncio.create_task(fetcher.run(), name=f"fetch {self._stream}")
             while (item := await buffer.take()) is not None:
                 yield item
         finally:
-            await self.close()
+            if self._buffer is buffer:
+                await self.close()
 
     async def close(self) -> None:
-        """Stop fetching."""
+        """Stop fetching; whoever iterates comes to an end."""
+        buffer, self._buffer = self._buffer, None
         fetching, self._fetching = self._fetching, None
+        if buffer is not None:
+            buffer.close()
         if fetching is not None:
             fetching.cancel()
             await asyncio.gather(fetching, return_exceptions=True)
@@ -117,61 +127,72 @@ class _Consuming:
         """Where the partitions are, and where to begin and end in each."""
         for attempt in range(_START_ATTEMPTS):
             place = await self._session.cluster.stream(self._stream, fresh=True)
-            numbers = range(place.config.partitions) if self._partitions is None else self._partitions
-            for number in numbers:
-                if not 0 <= number < place.config.partitions:
-                    raise UsageError(
-                        f"stream {self._stream} has partitions 0 to {place.config.partitions - 1}, not {number}"
-                    )
             try:
-                return place, {number: await self._position(place, number) for number in numbers}
-            except (OSError, TimeoutError, PullError) as error:
+                return place, await self._positions(place)
+            except (OSError, TimeoutError, PullError, OffsetLostError) as error:
+                # After a restart what is committed may show a moment later.
                 retriable = not isinstance(error, PullError) or error.code.retriable
                 if attempt == _START_ATTEMPTS - 1 or not retriable:
-                    if isinstance(error, PullError):
+                    if isinstance(error, (PullError, OffsetLostError)):
                         raise
                     raise NodeUnavailableError(
-                        f"the node that leads {self._stream} can not be reached: {error}"
+                        f"the node that leads {self._stream} can not be reached: {str(error) or 'no answer'}"
                     ) from error
             await asyncio.sleep(0.2 * (attempt + 1))
         raise AssertionError("unreachable")
 
-    async def _position(self, place: StreamPlace, partition: int) -> Position:
-        query, offset = start_query(self._start, partition)
-        stop = self._stop if isinstance(self._stop, int) else None
-        if query is None and (self._stop is None or stop is not None):
-            return Position(offset, stop)
-        queries = [LATEST if query is None else query]
-        if self._stop == "latest":
-            queries.append(LATEST)
-        elif self._stop is not None and stop is None:
-            queries.append(time_query(self._stop))  # type: ignore[arg-type]
-        queries.append(-2)
-        answers = await self._ask(place, partition, queries)
-        log_start = answers[-1]
-        if query is not None:
-            offset = answers[0]
-            if self._start == "latest":
-                offset = max(log_start, offset - 1)
-        if len(answers) == 3:
-            stop = answers[1]
-        return Position(offset, stop)
+    def _numbers(self, place: StreamPlace) -> Sequence[int]:
+        """The partitions to consume."""
+        count = place.config.partitions
+        numbers = range(count) if self._partitions is None else self._partitions
+        for number in (*numbers, *(self._start if isinstance(self._start, Mapping) else ())):
+            if number >= count:
+                raise UsageError(f"stream {self._stream} has partitions 0 to {count - 1}, not {number}")
+        return numbers
 
-    async def _ask(self, place: StreamPlace, partition: int, queries: list[int]) -> list[int]:
-        leader = place.leaders[partition]
-        if leader is None:
-            raise PullError(ErrorCode.NOT_AVAILABLE, f"partition {partition} has no leader at the moment")
+    async def _positions(self, place: StreamPlace) -> dict[int, Position]:
+        by_leader: dict[str, list[int]] = {}
+        for number in self._numbers(place):
+            leader = place.leaders[number]
+            if leader is None:
+                raise PullError(ErrorCode.NOT_AVAILABLE, f"partition {number} has no leader at the moment")
+            by_leader.setdefault(leader, []).append(number)
+        positions = {}
+        for leader, numbers in by_leader.items():
+            for number, answers in (await self._ask(place, leader, numbers)).items():
+                positions[number] = self._position(number, answers)
+        return positions
+
+    def _position(self, number: int, answers: list[int]) -> Position:
+        found, reachable = position(self._start, self._stop, number, answers)
+        log_start, end = answers[:2]
+        if not reachable:
+            if self._options.on_lost == "error":
+                raise OffsetLostError(self._stream, number, found.offset, log_start, end)
+            found.offset = log_start if self._options.on_lost == "earliest" else end
+        return found
+
+    async def _ask(self, place: StreamPlace, leader: str, numbers: list[int]) -> dict[int, list[int]]:
+        """The answers of a leader to the questions about its partitions."""
+        asked = queries(self._start, self._stop)
+        body = [[*place.key(number), query] for number in numbers for query in asked]
         connection = await self._session.open_pull(leader)
         try:
-            body = [[*place.key(partition), query] for query in queries]
-            response = await connection.request(Api.LIST_OFFSETS, body)
+            async with asyncio.timeout(self._session.options.timeout_s):
+                response = await connection.request(Api.LIST_OFFSETS, body)
         finally:
             connection.close()
-        results = OffsetResult.from_rows(response.result)
-        for result in results:
+        answers: dict[int, list[int]] = {}
+        for result in OffsetResult.from_rows(response.result):
+            number = result.key.partition
+            if result.error is ErrorCode.PARTITION_OFFLINE:
+                raise CorruptRecordsError(
+                    f"stream {self._stream} partition {number} is offline on its node: {result.message}"
+                )
             if result.error is not ErrorCode.NONE:
                 raise PullError(result.error, result.message)
-        return [result.offset for result in results]
+            answers.setdefault(number, []).append(result.offset)
+        return answers
 
 
 class Consumer(_Consuming):

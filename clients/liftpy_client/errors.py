@@ -10,6 +10,7 @@ __all__ = [
     "DisconnectedError",
     "LogDivergedError",
     "NoStreamError",
+    "NobodyListensError",
     "NodeUnavailableError",
     "OffsetLostError",
     "PublishTimeoutError",
@@ -40,6 +41,10 @@ class NodeUnavailableError(LiftError):
 
 class NoStreamError(LiftError):
     """No stream of this name, or none that stores this subject."""
+
+
+class NobodyListensError(LiftError):
+    """NATS has no subscriber for a message; kept inside the client, which looks whether the stream is gone."""
 
 
 class AdminError(LiftError):

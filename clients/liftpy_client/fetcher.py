@@ -29,6 +29,8 @@ from liftpy_envelope.errors import BatchCorruptError, BatchTruncatedError, Error
 from liftpy_envelope.pull import Api, FetchPartition, FetchRequest, FetchResult
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from liftpy_client.cluster import StreamPlace
     from liftpy_client.consumer import ConsumeOptions
     from liftpy_client.positions import Position
@@ -81,10 +83,8 @@ class Fetcher:
         """Fetch until every partition has reached its stop, or something can not be mended."""
         try:
             await self._run()
-        except asyncio.CancelledError:
-            raise
         except Exception as error:  # noqa: BLE001 - it is raised again where the consumer waits
-            self._buffer.finish(error)
+            self._buffer.finish(_first(error))
         else:
             self._buffer.finish()
 
@@ -150,6 +150,14 @@ class Fetcher:
             raise errors.exceptions[0] from None
 
     async def _read(self, leader: str, partitions: list[int]) -> None:
+        try:
+            await self._read_from(leader, partitions)
+        except PullError as error:
+            if is_stale(error.code):
+                raise _AgainError(str(error)) from error
+            raise
+
+    async def _read_from(self, leader: str, partitions: list[int]) -> None:
         connection = await self._session.open_pull(leader)
         try:
             await self._check_lineage(connection, partitions)
@@ -160,17 +168,21 @@ class Fetcher:
             verify, self._verify = self._verify, False
             fetching = asyncio.ensure_future(self._fetch(connection, wanted, verify=verify))
             left = set(partitions)
+            done: set[int] = set()
             try:
                 while left:
                     response = await fetching
                     # The next fetch is under way while this one is taken apart, unless the buffer is full.
                     ahead = self._buffer.has_room
                     if ahead:
-                        fetching = asyncio.ensure_future(self._fetch(connection))
-                    left -= self._take(response)
+                        fetching = asyncio.ensure_future(self._fetch(connection, forget=done))
+                        done = set()
+                    done |= self._take(response) & left
+                    left -= done
                     if not ahead and left:
                         await self._buffer.wait_for_room()
-                        fetching = asyncio.ensure_future(self._fetch(connection))
+                        fetching = asyncio.ensure_future(self._fetch(connection, forget=done))
+                        done = set()
             finally:
                 fetching.cancel()
                 await asyncio.gather(fetching, return_exceptions=True)
@@ -178,17 +190,18 @@ class Fetcher:
             connection.close()
 
     async def _fetch(
-        self, connection: PullConnection, wanted: tuple[FetchPartition, ...] = (), *, verify: bool = False
+        self,
+        connection: PullConnection,
+        wanted: tuple[FetchPartition, ...] = (),
+        *,
+        forget: Iterable[int] = (),
+        verify: bool = False,
     ) -> Response:
         options = self._options
-        request = FetchRequest(options.fetch_bytes, options.wait_ms, wanted, verify=verify)
+        forgotten = tuple(self._place.key(number) for number in forget)
+        request = FetchRequest(options.fetch_bytes, options.wait_ms, wanted, forgotten, verify=verify)
         async with asyncio.timeout(options.wait_ms / 1000 + options.response_timeout_s):
-            try:
-                return await connection.request(Api.FETCH, request.to_body())
-            except PullError as error:
-                if is_stale(error.code):
-                    raise _AgainError(str(error)) from error
-                raise
+            return await connection.request(Api.FETCH, request.to_body())
 
     async def _check_lineage(self, connection: PullConnection, partitions: list[int]) -> None:
         """See that what was read before is what this leader has.
@@ -200,7 +213,8 @@ class Fetcher:
         if not asked:
             return
         body = [[*self._place.key(number), self._positions[number].epoch] for number in asked]
-        response = await connection.request(Api.EPOCH_END_OFFSET, body)
+        async with asyncio.timeout(self._options.response_timeout_s):
+            response = await connection.request(Api.EPOCH_END_OFFSET, body)
         for number, row in zip(asked, response.result, strict=True):
             error, _, epoch, end = row[2:]
             position = self._positions[number]
@@ -217,7 +231,7 @@ class Fetcher:
         for result in FetchResult.from_rows(response.result):
             number = result.key.partition
             position = self._positions[number]
-            if result.error is not ErrorCode.NONE:
+            if result.error is not ErrorCode.NONE and not position.is_done:
                 self._fail(result, position)
             self._take_partition(response, at, result, position)
             at += result.body_bytes
@@ -258,6 +272,9 @@ class Fetcher:
         name, number = self._place.name, result.key.partition
         if result.error is ErrorCode.OFFSET_OUT_OF_RANGE:
             start, end = result.log_start, result.high_watermark
+            if not position.is_exact and position.epoch < 0:
+                position.offset = start  # found by asking, and gone before anything was read
+                raise _AgainError("the stream begins later than it did a moment ago")
             if self._options.on_lost == "error":
                 raise OffsetLostError(name, number, position.offset, start, end)
             target = start if self._options.on_lost == "earliest" else end
@@ -275,3 +292,10 @@ class Fetcher:
         if result.error is ErrorCode.UNKNOWN_STREAM:
             raise StreamGoneError(f"stream {name!r} was deleted while it was being consumed")
         raise _AgainError(result.message or result.error.name)
+
+
+def _first(error: Exception) -> Exception:
+    """The first error of a group that is no mere reason to try again: several readers may have failed at once."""
+    while isinstance(error, ExceptionGroup):
+        error = next((one for one in error.exceptions if not isinstance(one, _AgainError)), error.exceptions[0])
+    return error

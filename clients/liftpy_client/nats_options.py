@@ -6,13 +6,17 @@ contexts (`~/.config/nats/context/<name>.json`, the chosen one in `context.txt`)
 
 from __future__ import annotations
 
-import json
 import os
+import re
 import ssl
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
 
+import nkeys
+
+from liftpy_client.nats_context import read_context
 from liftpy_envelope.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -34,19 +38,10 @@ _ENVIRONMENT: Final = {
     "NATS_CA": "tls_ca",
     "NATS_TIMEOUT": "timeout_s",
 }
-_CONTEXT: Final = {
-    "url": "url",
-    "creds": "creds",
-    "nkey": "nkey",
-    "user": "user",
-    "password": "password",
-    "token": "token",
-    "cert": "tls_cert",
-    "key": "tls_key",
-    "ca": "tls_ca",
-    "tls_first": "tls_first",
-    "inbox_prefix": "inbox_prefix",
-}
+_CREDS_MARKS: Final = (b"BEGIN NATS USER JWT", b"BEGIN USER NKEY SEED")
+_SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3_600.0}
+_GO_DURATION: Final = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|[smh]))+")
+_GO_DURATION_PART: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|[smh])")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,17 +80,28 @@ class NatsOptions:
         if not self.servers:
             raise ConfigError("url", "names no NATS server")
         for server in self.servers:
-            scheme, separator, _ = server.partition("://")
-            if separator and scheme not in {"nats", "tls"}:
-                raise ConfigError("url", f"{_without_secret(server)} is neither a nats:// nor a tls:// address")
+            _check_server(server)
         if not 0 < self.timeout_s <= 3_600:
             raise ConfigError("timeout_s", f"must be between 0 and 3600, not {self.timeout_s}")
         for name in ("creds", "nkey", "tls_ca", "tls_cert", "tls_key"):
             path = getattr(self, name)
             if path is not None and not Path(path).expanduser().is_file():
                 raise ConfigError(name, f"there is no file {path}")
+        self._check_secrets()
         if self.tls_key is not None and self.tls_cert is None:
             raise ConfigError("tls_key", "needs tls_cert beside it")
+
+    def _check_secrets(self) -> None:
+        """Look into the files now: nats-py would search a file without the marks of credentials for ever."""
+        if self.creds is not None:
+            content = _read("creds", self.creds)
+            if not all(mark in content for mark in _CREDS_MARKS):
+                raise ConfigError("creds", f"{self.creds} is not a NATS credentials file")
+        if self.nkey is not None:
+            try:
+                nkeys.from_seed(bytearray(_read("nkey", self.nkey).strip())).wipe()
+            except (nkeys.NkeysError, ValueError):
+                raise ConfigError("nkey", f"{self.nkey} does not hold an nkey seed") from None
 
     def __repr__(self) -> str:
         return f"NatsOptions(url={self.shown_url!r})"
@@ -159,17 +165,13 @@ class NatsOptions:
         environment = os.environ if environment is None else environment
         home = config_home or Path(environment.get("XDG_CONFIG_HOME") or Path.home() / ".config")
         chosen = context or environment.get("NATS_CONTEXT")
-        values = _read_context(home / "nats", chosen)
+        values = read_context(home / "nats", chosen)
         for variable, name in _ENVIRONMENT.items():
             text = environment.get(variable)
             if text:
                 values[name] = _seconds(variable, text) if name == "timeout_s" else text
         values |= {name: value for name, value in given.items() if value is not None}
         return cls(**values)
-
-    def with_url(self, url: str | None) -> NatsOptions:
-        """The same with another address."""
-        return self if url is None else replace(self, url=url)
 
 
 def _expand(path: str | None) -> str | None:
@@ -181,37 +183,31 @@ def _without_secret(server: str) -> str:
     return f"{scheme}{separator}{rest.rpartition('@')[2]}"
 
 
-def _seconds(variable: str, text: str) -> float:
-    units = {"ms": 0.001, "s": 1.0, "m": 60.0}
-    for unit, factor in units.items():
-        if text.endswith(unit):
-            text, scale = text.removesuffix(unit), factor
-            break
-    else:
-        scale = 1.0
+def _check_server(server: str) -> None:
+    scheme, separator, _ = server.partition("://")
+    if separator and scheme not in {"nats", "tls"}:
+        raise ConfigError("url", f"{_without_secret(server)} is neither a nats:// nor a tls:// address")
     try:
-        return float(text) * scale
+        parts = urlsplit(server if separator else f"nats://{server}")
+        sound = bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        sound = False
+    if not sound:
+        raise ConfigError("url", f"{_without_secret(server)} is not an address such as nats://host:4222")
+
+
+def _read(name: str, path: str) -> bytes:
+    try:
+        return Path(path).expanduser().read_bytes()
+    except OSError as error:
+        raise ConfigError(name, f"{path} can not be read: {error.strerror}") from None
+
+
+def _seconds(variable: str, text: str) -> float:
+    """Seconds, or what Go calls a duration: the nats CLI reads the same variable."""
+    try:
+        if _GO_DURATION.fullmatch(text):
+            return sum(float(number) * _SECONDS[unit] for number, unit in _GO_DURATION_PART.findall(text))
+        return float(text)
     except ValueError:
         raise ConfigError(variable, f"{text!r} is not a time such as 5s") from None
-
-
-def _read_context(directory: Path, name: str | None) -> dict[str, Any]:
-    if name is None:
-        try:
-            name = (directory / "context.txt").read_text().strip()
-        except OSError:
-            return {}
-        if not name:
-            return {}
-    path = directory / "context" / f"{name}.json"
-    try:
-        content = json.loads(path.read_text())
-    except FileNotFoundError:
-        raise ConfigError("context", f"there is no NATS context {name!r} in {path.parent}") from None
-    except (OSError, ValueError) as error:
-        raise ConfigError("context", f"{path} can not be read: {error}") from error
-    if not isinstance(content, dict):
-        raise ConfigError("context", f"{path} is not a NATS context")
-    known = {field.name for field in fields(NatsOptions)}
-    values = {_CONTEXT[key]: value for key, value in content.items() if key in _CONTEXT and value}
-    return {key: value for key, value in values.items() if key in known}

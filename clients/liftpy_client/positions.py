@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from liftpy_client.errors import UsageError
 from liftpy_envelope.pull import EARLIEST, LATEST
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-__all__ = ["Position", "Start", "Stop", "check_start", "check_stop", "time_query"]
+__all__ = ["Position", "Start", "Stop", "check_partitions", "check_start", "check_stop", "position", "queries"]
 
 Start = Literal["earliest", "latest", "new"] | int | datetime
 """Where to start: at the first message there is, at the last committed one, after it, at an offset, or at a time."""
 
 Stop = Literal["latest"] | int | datetime
-"""Where to stop: after the last message committed when consuming began, before an offset, or before a time."""
+"""Where to stop: after the last message committed when consuming began, before an offset, or before a time (of those
+committed when consuming began)."""
 
 
 class Position:
@@ -27,14 +26,17 @@ class Position:
         offset: the next offset to hand out.
         stop: the offset to stop before; None for never.
         epoch: leader epoch of the last record that was read; -1 when there was none.
+        is_exact: whether someone counts on this very offset: it was given, or records before it were read. An offset
+            that was found by asking where a stream begins may be gone a moment later, and nothing is lost by that.
     """
 
-    __slots__ = ("epoch", "offset", "stop")
+    __slots__ = ("epoch", "is_exact", "offset", "stop")
 
-    def __init__(self, offset: int, stop: int | None) -> None:
+    def __init__(self, offset: int, stop: int | None, *, is_exact: bool = True) -> None:
         self.offset = offset
         self.stop = stop
         self.epoch = -1
+        self.is_exact = is_exact
 
     @property
     def is_done(self) -> bool:
@@ -60,6 +62,24 @@ def _check_offset(offset: object, what: str) -> None:
         raise UsageError(f"{what}: {offset!r} is not an offset (a whole number from 0 on)")
 
 
+def _check_partition(partition: object, what: str) -> None:
+    if isinstance(partition, bool) or not isinstance(partition, int) or partition < 0:
+        raise UsageError(f"{what}: {partition!r} is not a partition (a whole number from 0 on)")
+
+
+def check_partitions(partitions: Sequence[int] | None) -> None:
+    """Check a `partitions` argument.
+
+    Raises:
+        UsageError: it means nothing.
+    """
+    if partitions is not None:
+        for partition in partitions:
+            _check_partition(partition, "partitions")
+        if not partitions:
+            raise UsageError("partitions: names none; leave it out to consume all of them")
+
+
 def check_start(start: object) -> None:
     """Check a `start` argument.
 
@@ -71,8 +91,9 @@ def check_start(start: object) -> None:
             raise UsageError(f"start: {start!r} is not one of earliest, latest, new, an offset or a time")
     elif isinstance(start, datetime):
         time_query(start)
-    elif isinstance(start, dict):
-        for offset in start.values():
+    elif isinstance(start, Mapping):
+        for partition, offset in start.items():
+            _check_partition(partition, "start")
             _check_offset(offset, "start")
     else:
         _check_offset(start, "start")
@@ -93,16 +114,38 @@ def check_stop(stop: object) -> None:
         _check_offset(stop, "stop")
 
 
-def start_query(start: Start | Mapping[int, int], partition: int) -> tuple[int | None, int]:
-    """What to ask the leader to learn where to start.
+def queries(start: Start | Mapping[int, int], stop: Stop | None) -> list[int]:
+    """What to ask the leader of each partition: where it begins, where it ends, and where the times are."""
+    return [EARLIEST, LATEST, *(time_query(place) for place in (start, stop) if isinstance(place, datetime))]
+
+
+def position(
+    start: Start | Mapping[int, int], stop: Stop | None, partition: int, answers: list[int]
+) -> tuple[Position, bool]:
+    """Where to begin and end in a partition.
+
+    Args:
+        start: as the user says it.
+        stop: as the user says it.
+        partition: its number.
+        answers: to what `queries` asks.
 
     Returns:
-        (query, 0) to ask a question whose answer is the offset, or (None, offset) when it is known.
+        The position, and whether it can be reached: False when it is said to begin beyond what is committed, and to
+        stop there, too; nothing would be consumed, and nobody would learn that the offset does not exist.
     """
-    if isinstance(start, str):
-        return (EARLIEST if start == "earliest" else LATEST), 0
-    if isinstance(start, datetime):
-        return time_query(start), 0
-    if isinstance(start, int):
-        return None, start
-    return (None, start[partition]) if partition in start else (EARLIEST, 0)
+    log_start, end, *times = answers
+    given = start.get(partition, "earliest") if isinstance(start, Mapping) else start
+    is_exact = isinstance(given, int)
+    if isinstance(given, datetime):
+        offset = times[0]
+    elif isinstance(given, int):
+        offset = given
+    else:
+        offset = {"earliest": log_start, "latest": max(log_start, end - 1), "new": end}[given]
+    if isinstance(stop, datetime):
+        until: int | None = times[-1]
+    else:
+        until = end if stop == "latest" else stop
+    reachable = not (is_exact and offset > end and not (stop is None or isinstance(stop, int)))
+    return Position(offset, until, is_exact=is_exact), reachable

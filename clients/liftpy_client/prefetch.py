@@ -56,8 +56,18 @@ class PrefetchBuffer:
 
     def finish(self, error: BaseException | None = None) -> None:
         """Nothing more will come: because everything was read, or because of an error."""
+        if self._finished:
+            return
         self._finished = True
         self._error = error
+        self._data.set()
+
+    def close(self) -> None:
+        """Nothing more is wanted: what waits is dropped, and `take` answers None."""
+        self._items.clear()
+        self._bytes = 0
+        self._error = None
+        self._finished = True
         self._data.set()
 
     async def take(self) -> Fetched | None:

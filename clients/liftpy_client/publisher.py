@@ -10,129 +10,34 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
-import pyarrow as pa
-
-from liftpy_client.errors import PublishTimeoutError, UsageError
-from liftpy_client.routes import Route, find_route
-from liftpy_envelope.ack import Ack, PublishRefusedError
-from liftpy_envelope.envelope import encode_batch
-from liftpy_envelope.errors import AckErrorCode, LiftError
+from liftpy_client.delivery import BatchDelivery
+from liftpy_client.errors import UsageError
+from liftpy_client.outgoing import OutgoingBatch, PendingAck, as_table, by_partition, pieces_of
+from liftpy_client.routes import find_route
+from liftpy_envelope.errors import LiftError
 from liftpy_envelope.headers import encode_header_block
+from liftpy_envelope.limits import ENVELOPE_RECORDS_MAX
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping
+    from collections.abc import Mapping
     from types import TracebackType
 
-    from liftpy_client.ack_inbox import AckInbox
-    from liftpy_client.session import Session
-    from liftpy_envelope.ack import AckPolicy
+    import pyarrow as pa
 
-__all__ = ["PendingAck", "Publisher", "PublisherOptions"]
+    from liftpy_client.ack_inbox import AckInbox
+    from liftpy_client.publisher_options import PublisherOptions
+    from liftpy_client.routes import Route
+    from liftpy_client.session import Session
+
+__all__ = ["Publisher"]
 
 logger = logging.getLogger(__name__)
 
 _ENVELOPE_BYTES: Final = 4_096  # room for everything in a payload that is not records
 _RECORD_OVERHEAD_BYTES: Final = 16
-_RETRY_S: Final = 0.25
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PublisherOptions:
-    """How a publisher gathers and sends.
-
-    Attributes:
-        linger_s: longest time a message waits for company.
-        batch_bytes: size at which a batch leaves; never more than NATS takes.
-        in_flight_bytes: while so much is not acknowledged, publishing waits.
-        ack_timeout_s: an ack later than that makes the batch be sent again.
-        delivery_timeout_s: how long to go on trying.
-        ack_policy: overrides that of the stream.
-    """
-
-    linger_s: float = 0.005
-    batch_bytes: int = 512 * 1024
-    in_flight_bytes: int = 16 * 1024 * 1024
-    ack_timeout_s: float = 5.0
-    delivery_timeout_s: float = 60.0
-    ack_policy: AckPolicy | None = None
-
-    def __post_init__(self) -> None:
-        for name, low, high in (
-            ("linger_s", 0, 60),
-            ("batch_bytes", 1, 2**26),
-            ("in_flight_bytes", 1, 2**32),
-            ("ack_timeout_s", 0.01, 3_600),
-            ("delivery_timeout_s", 0.01, 86_400),
-        ):
-            if not low <= getattr(self, name) <= high:
-                raise UsageError(f"{name} must be between {low} and {high}, not {getattr(self, name)}")
-
-
-class PendingAck:
-    """The ack of one message, to be awaited; it need not be, since `flush` and `close` tell of every failure."""
-
-    __slots__ = ("_batch", "_index")
-
-    def __init__(self, batch: _Batch, index: int) -> None:
-        self._batch = batch
-        self._index = index
-
-    def __await__(self) -> Generator[Any, None, Ack]:
-        return self._wait().__await__()
-
-    async def _wait(self) -> Ack:
-        ack = await asyncio.shield(self._batch.done)
-        behind = self._batch.count - 1 - self._index
-        return Ack(
-            stream=ack.stream,
-            offset=ack.offset - behind,
-            partition=ack.partition,
-            epoch=ack.epoch,
-            duplicate=ack.duplicate,
-        )
-
-
-class _Batch:
-    """Messages of one subject and partition on their way."""
-
-    __slots__ = (
-        "count",
-        "done",
-        "headers",
-        "keys",
-        "partition",
-        "payload",
-        "route",
-        "size",
-        "timer",
-        "values",
-    )
-
-    def __init__(self, route: Route, partition: int | None, done: asyncio.Future[Ack]) -> None:
-        self.route = route
-        self.partition = partition
-        self.done = done
-        self.values: list[bytes | None] = []
-        self.keys: list[bytes | None] = []
-        self.headers: list[bytes | None] = []
-        self.size = 0
-        self.count = 0
-        self.timer: asyncio.TimerHandle | None = None
-        self.payload: dict[str, pa.Array] | None = None
-
-    def columns(self) -> dict[str, pa.Array]:
-        """The records; what no message has is left out."""
-        if self.payload is not None:
-            return self.payload
-        columns = {"value": pa.array(self.values, pa.binary())}
-        if any(key is not None for key in self.keys):
-            columns["key"] = pa.array(self.keys, pa.binary())
-        if any(self.headers):
-            columns["headers"] = pa.array(self.headers, pa.binary())
-        return columns
+_ROUTES_MAX: Final = 100_000
 
 
 class Publisher:
@@ -150,15 +55,17 @@ class Publisher:
         self._inbox = inbox
         self._options = options
         self._stream = stream
-        self._producer_id = secrets.token_bytes(16)
+        self._delivery = BatchDelivery(session, inbox, options, stream, secrets.token_bytes(16))
         self._sequence = 0
         self._routes: dict[str, Route] = {}
-        self._gathering: dict[tuple[str, int | None], _Batch] = {}
+        self._gathering: dict[tuple[str, int | None], OutgoingBatch] = {}
         self._in_flight: set[asyncio.Task[None]] = set()
-        self._in_flight_bytes = 0
+        self._unacked_bytes = 0  # gathered or in flight
+        self._unacked_bytes_max = options.in_flight_bytes
         self._room = asyncio.Event()
         self._room.set()
-        self._errors: list[LiftError] = []
+        self._failure: LiftError | None = None
+        self._failed_batches = 0
         self._closed = False
 
     async def __aenter__(self) -> Self:
@@ -168,7 +75,15 @@ class Publisher:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.close()
+        if kind is not None and issubclass(kind, (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt)):
+            await self._close_soon()
+            return
+        try:
+            await self.close()
+        except LiftError as failure:
+            if error is None:
+                raise
+            error.add_note(f"and the publisher failed: {failure}")
 
     async def publish(
         self,
@@ -194,26 +109,26 @@ class Publisher:
         if route is None:
             route = await self._find_route(subject)
         if not self._room.is_set():
-            await self._room.wait()
+            await self._wait_for_room()
         block = None if headers is None else encode_header_block(headers)
         size = len(value or b"") + len(key or b"") + len(block or b"") + _RECORD_OVERHEAD_BYTES
         place = (subject, route.partition(key))
         batch = self._gathering.get(place)
-        limit = self._batch_bytes
-        if batch is not None and batch.size + size > limit:
+        if batch is not None and batch.size + size > batch.size_max:
             self._send(batch)
             batch = None
         if batch is None:
-            if size > limit:
-                self._check_size(size)
-            batch = self._begin(route, place)
+            batch = self._begin(route, place, size)
         index = batch.count
         batch.values.append(value)
         batch.keys.append(key)
         batch.headers.append(block)
         batch.count = index + 1
         batch.size += size
-        if batch.size >= limit:
+        self._unacked_bytes += size
+        if self._unacked_bytes >= self._unacked_bytes_max:
+            self._room.clear()
+        if batch.size >= batch.size_max:
             self._send(batch)
         return PendingAck(batch, index)
 
@@ -234,123 +149,97 @@ class Publisher:
             UsageError: the columns are not as they must be.
         """
         route = self._routes.get(subject) or await self._find_route(subject)
-        table = _as_table(records)
+        limit = self._size_max(route)
+        shares = by_partition(route, as_table(records))
+        pieces = [(partition, piece) for partition, share in shares for piece in pieces_of(share, limit)]
         acks = []
-        for partition, share in _by_partition(route, table):
-            for piece in _pieces(share, self._batch_bytes):
-                if not self._room.is_set():
-                    await self._room.wait()
-                waiting = self._gathering.get((subject, partition))
-                if waiting is not None:
-                    self._send(waiting)
-                batch = _Batch(route, partition, asyncio.get_running_loop().create_future())
-                batch.payload = {name: piece.column(name).combine_chunks() for name in piece.column_names}
-                batch.count, batch.size = piece.num_rows, piece.nbytes
-                self._dispatch(batch)
-                acks.append(PendingAck(batch, batch.count - 1))
+        for partition, piece in pieces:
+            if not self._room.is_set():
+                await self._wait_for_room()
+            waiting = self._gathering.get((subject, partition))
+            if waiting is not None:
+                self._send(waiting)
+            batch = OutgoingBatch(route, partition, asyncio.get_running_loop().create_future(), limit)
+            batch.take(piece)
+            self._unacked_bytes += batch.size
+            if self._unacked_bytes >= self._unacked_bytes_max:
+                self._room.clear()
+            self._dispatch(batch)
+            acks.append(PendingAck(batch, batch.count - 1))
         return acks
 
-    @property
-    def _batch_bytes(self) -> int:
-        return min(self._options.batch_bytes, self._session.nats.max_payload - _ENVELOPE_BYTES)
+    async def _wait_for_room(self) -> None:
+        """Wait until less is unacknowledged; those who waited go on one after the other, each looking again."""
+        while not self._room.is_set():
+            self._send_gathered()
+            await self._room.wait()
+        if self._closed:
+            raise UsageError("the publisher was closed while a message waited to be sent")
 
-    def _check_size(self, size: int) -> None:
-        limit = self._session.nats.max_payload - _ENVELOPE_BYTES
-        if size > limit:
-            raise UsageError(f"a message of {size} bytes is over what the NATS server takes ({limit})")
+    def _size_max(self, route: Route) -> int:
+        """The size at which a batch leaves: NATS and the stream take no larger one."""
+        return min(
+            self._options.batch_bytes,
+            self._session.nats.max_payload - _ENVELOPE_BYTES,
+            route.config.message_bytes_max,
+            ENVELOPE_RECORDS_MAX * _RECORD_OVERHEAD_BYTES,
+        )
 
     async def _find_route(self, subject: str) -> Route:
         if self._closed:
             raise UsageError("the publisher is closed")
         await self._inbox.open()
         route = await find_route(self._session.cluster, subject, self._stream)
-        if len(self._routes) >= 100_000:
+        if len(self._routes) >= _ROUTES_MAX:
             self._routes.clear()
         self._routes[subject] = route
         return route
 
-    def _begin(self, route: Route, place: tuple[str, int | None]) -> _Batch:
+    def _begin(self, route: Route, place: tuple[str, int | None], size: int) -> OutgoingBatch:
+        """A batch that gathers messages, the first of them of `size` bytes."""
+        limit = self._session.nats.max_payload - _ENVELOPE_BYTES
+        if size > limit:
+            raise UsageError(f"a message of {size} bytes is over what the NATS server takes ({limit})")
         loop = asyncio.get_running_loop()
-        batch = self._gathering[place] = _Batch(route, place[1], loop.create_future())
+        batch = self._gathering[place] = OutgoingBatch(route, place[1], loop.create_future(), self._size_max(route))
         batch.timer = loop.call_later(self._options.linger_s, self._send, batch)
         return batch
 
-    def _send(self, batch: _Batch) -> None:
+    def _send(self, batch: OutgoingBatch) -> None:
         """Let a batch leave that was being gathered."""
         if batch.timer is not None:
             batch.timer.cancel()
         self._gathering.pop((batch.route.subject, batch.partition), None)
         self._dispatch(batch)
 
-    def _dispatch(self, batch: _Batch) -> None:
-        self._in_flight_bytes += batch.size
-        if self._in_flight_bytes >= self._options.in_flight_bytes:
-            self._room.clear()
+    def _dispatch(self, batch: OutgoingBatch) -> None:
         sequence, self._sequence = self._sequence, self._sequence + 1
         task = asyncio.create_task(self._deliver(batch, sequence))
         self._in_flight.add(task)
         task.add_done_callback(self._in_flight.discard)
 
-    async def _deliver(self, batch: _Batch, sequence: int) -> None:
+    async def _deliver(self, batch: OutgoingBatch, sequence: int) -> None:
         try:
-            batch.done.set_result(await self._send_until_acked(batch, sequence))
-        except LiftError as error:
-            self._errors.append(error)
-            batch.done.set_exception(error)
-            batch.done.exception()  # told by `flush`, whether or not anyone awaits the ack
+            batch.done.set_result(await self._delivery.deliver(batch, sequence))
         except asyncio.CancelledError:
             batch.done.cancel()
             raise
+        except Exception as error:  # noqa: BLE001 - whatever it is, those who wait for the batch must hear of it
+            self._fail(batch, error)
         finally:
-            self._in_flight_bytes -= batch.size
-            if self._in_flight_bytes < self._options.in_flight_bytes:
+            self._unacked_bytes -= batch.size
+            if self._unacked_bytes < self._unacked_bytes_max:
                 self._room.set()
 
-    async def _send_until_acked(self, batch: _Batch, sequence: int) -> Ack:
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._options.delivery_timeout_s
-        columns = batch.columns()
-        while True:
-            # A refusal uses its inbox up; an ack that is merely late may still come on it.
-            inbox, acked = self._inbox.expect(self._stream)
-            try:
-                payload = self._encode(batch, columns, sequence, inbox)
-                return await self._send_until_answered(batch, payload, acked, deadline)
-            except PublishRefusedError as error:
-                if not _is_retriable(error) or loop.time() >= deadline:
-                    raise
-                logger.info("sending a batch for %s again: %s", batch.route.subject, error)
-            finally:
-                self._inbox.forget(inbox)
-            await asyncio.sleep(_RETRY_S)
-
-    def _encode(self, batch: _Batch, columns: dict[str, pa.Array], sequence: int, inbox: str) -> bytes:
-        return encode_batch(
-            columns,
-            producer_id=self._producer_id,
-            producer_sequence=sequence,
-            ack_inbox=inbox,
-            ack_policy=self._options.ack_policy,
-            partition=batch.partition,
-        )
-
-    async def _send_until_answered(
-        self, batch: _Batch, payload: bytes, acked: asyncio.Future[Ack], deadline: float
-    ) -> Ack:
-        loop = asyncio.get_running_loop()
-        subject = batch.route.nats_subject(batch.partition)
-        while True:
-            await self._session.nats.publish(subject, payload)
-            try:
-                async with asyncio.timeout(self._options.ack_timeout_s):
-                    return await asyncio.shield(acked)
-            except TimeoutError:
-                if loop.time() >= deadline:
-                    raise PublishTimeoutError(
-                        f"a batch of {batch.count} messages for {subject!r} was not acknowledged within "
-                        f"{self._options.delivery_timeout_s:g} s; it may be stored or not"
-                    ) from None
-            logger.info("sending a batch for %s again: no ack yet", subject)
+    def _fail(self, batch: OutgoingBatch, error: Exception) -> None:
+        if not isinstance(error, LiftError):
+            cause, error = error, UsageError(f"a batch for {batch.route.subject!r} can not be sent: {error}")
+            error.__cause__ = cause
+        self._routes.pop(batch.route.subject, None)  # the stream may be another one by now
+        self._failure = self._failure or error
+        self._failed_batches += 1
+        batch.done.set_exception(error)
+        batch.done.exception()  # told by `flush`, whether or not anyone awaits the ack
 
     async def flush(self) -> None:
         """Send what was gathered, and wait until all of it is acknowledged.
@@ -358,15 +247,22 @@ class Publisher:
         Raises:
             LiftError: something since the last flush was not acknowledged; the first failure is raised.
         """
+        self._send_gathered()
+        if self._in_flight:
+            await asyncio.wait(set(self._in_flight))
+        self._raise_failures()
+
+    def _send_gathered(self) -> None:
         for batch in list(self._gathering.values()):
             self._send(batch)
-        while self._in_flight:
-            await asyncio.wait(self._in_flight)
-        if self._errors:
-            errors, self._errors = self._errors, []
-            if len(errors) > 1:
-                errors[0].add_note(f"and {len(errors) - 1} more batches failed")
-            raise errors[0]
+
+    def _raise_failures(self) -> None:
+        failure, count = self._failure, self._failed_batches
+        self._failure, self._failed_batches = None, 0
+        if failure is not None:
+            if count > 1:
+                failure.add_note(f"and {count - 1} more batches failed")
+            raise failure
 
     async def close(self) -> None:
         """Flush, and take no more messages.
@@ -376,50 +272,22 @@ class Publisher:
         """
         self._closed = True
         self._routes.clear()
-        await self.flush()
+        self._send_gathered()
+        while self._in_flight:
+            await asyncio.wait(self._in_flight)
+        self._raise_failures()
 
-
-def _is_retriable(error: PublishRefusedError) -> bool:
-    try:
-        return AckErrorCode(error.code).retriable
-    except ValueError:
-        return False
-
-
-def _as_table(records: pa.RecordBatch | pa.Table | Mapping[str, pa.Array]) -> pa.Table:
-    if isinstance(records, pa.RecordBatch):
-        table = pa.Table.from_batches([records])
-    else:
-        table = records if isinstance(records, pa.Table) else pa.table(dict(records))
-    unknown = set(table.column_names) - {"value", "key", "headers"}
-    if unknown or "value" not in table.column_names:
-        raise UsageError(f"records have the columns value and, where wanted, key and headers, not {table.column_names}")
-    try:
-        return table.cast(pa.schema([pa.field(name, pa.binary()) for name in table.column_names]))
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise UsageError(f"records must be of binary or string type: {error}") from None
-
-
-def _by_partition(route: Route, table: pa.Table) -> list[tuple[int | None, pa.Table]]:
-    if route.config.partitions == 1 or not table.num_rows:
-        return [(None, table)] if table.num_rows else []
-    if "key" not in table.column_names:
-        return [(route.partition(None), table)]
-    rows: dict[int | None, list[int]] = {}
-    for row, key in enumerate(table.column("key").to_pylist()):
-        rows.setdefault(route.partition(key), []).append(row)
-    return [(partition, table.take(indices)) for partition, indices in rows.items()]
-
-
-def _pieces(table: pa.Table, bytes_max: int) -> list[pa.Table]:
-    """Cut a table so that each piece fits a payload.
-
-    Raises:
-        UsageError: one record alone does not.
-    """
-    if table.nbytes <= bytes_max:
-        return [table]
-    if table.num_rows == 1:
-        raise UsageError(f"a record of {table.nbytes} bytes is over what one batch may hold ({bytes_max})")
-    half = table.num_rows // 2
-    return _pieces(table.slice(0, half), bytes_max) + _pieces(table.slice(half), bytes_max)
+    async def _close_soon(self) -> None:
+        """Close after an interruption: what is sound is delivered at once, and the rest is not waited for long."""
+        try:
+            async with asyncio.timeout(self._options.ack_timeout_s):
+                await self.close()
+        except (LiftError, TimeoutError) as failure:
+            logger.warning(
+                "a publisher was interrupted while %d bytes of messages had no ack; they may be stored or not: %s",
+                self._unacked_bytes,
+                str(failure) or "no time was left",
+            )
+        finally:
+            for task in self._in_flight:
+                task.cancel()

@@ -42,21 +42,22 @@ class Route:
         return f"{self.config.partition_prefix}.{partition}.{self.subject}"
 
 
-async def find_route(cluster: Cluster, subject: str, stream: str | None) -> Route:
+async def find_route(cluster: Cluster, subject: str, stream: str | None, *, fresh: bool = False) -> Route:
     """The route for a subject.
 
     Args:
         cluster: knows the streams.
         subject: a literal subject.
         stream: the stream whose ack counts; by default the first that acks.
+        fresh: ask the cluster, whatever is remembered.
 
     Raises:
         NoStreamError: no stream stores the subject.
         UsageError: the stream sends no acks.
     """
     check_literal(subject)
-    places = await cluster.storing(subject)
-    if stream is not None and all(place.name != stream for place in places):
+    places = await cluster.storing(subject, fresh=fresh)
+    if not fresh and stream is not None and all(place.name != stream for place in places):
         places = await cluster.storing(subject, fresh=True)
     wanted = [place for place in places if stream in {None, place.name}]
     if not wanted:

@@ -117,21 +117,33 @@ def decode_ack(data: bytes) -> Ack:
     """
     try:
         body = json.loads(data)
-        correlation_id = body.get("correlation_id")
-        error = body.get("error")
+        get = body.get
+        error, stream, correlation_id = get("error"), get("stream"), get("correlation_id")
+        if correlation_id is not None and type(correlation_id) is not str:
+            raise TypeError("correlation_id is no text")
         if error is not None:
-            raise PublishRefusedError(
-                int(error["err_code"]), str(error.get("description", "")), body.get("stream"), correlation_id
-            )
-        sequence = int(body["seq"])
+            raise _refusal(error, stream, correlation_id)
+        sequence = body["seq"]
+        offset = get("offset", sequence - 1)
+        partition, epoch, count = get("partition", 0), get("epoch", 0), get("count", 1)
+        is_whole = type(offset) is type(partition) is type(epoch) is type(count) is type(sequence) is int
+        if not is_whole or type(stream) is not str or sequence < 1:
+            raise TypeError("the reply lacks the stream or one of the numbers of an ack")
         return Ack(
-            stream=str(body["stream"]),
-            offset=int(body.get("offset", sequence - 1)),
-            partition=int(body.get("partition", 0)),
-            epoch=int(body.get("epoch", 0)),
-            count=int(body.get("count", 1)),
-            duplicate=bool(body.get("duplicate", False)),
+            stream=stream,
+            offset=offset,
+            partition=partition,
+            epoch=epoch,
+            count=count,
+            duplicate=bool(get("duplicate", False)),
             correlation_id=correlation_id,
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise AckUnreadableError(f"the reply is no ack: {data[:80]!r}") from error
+
+
+def _refusal(error: dict[str, Any], stream: object, correlation_id: str | None) -> PublishRefusedError:
+    code = error["err_code"]
+    if type(code) is not int or not (stream is None or isinstance(stream, str)):
+        raise TypeError("err_code is no whole number, or stream is no text")
+    return PublishRefusedError(code, str(error.get("description", "")), stream, correlation_id)

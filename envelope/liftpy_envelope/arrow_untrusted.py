@@ -18,7 +18,9 @@ from liftpy_envelope.errors import EnvelopeError
 __all__ = ["read_binary_columns"]
 
 _HEADER_TYPE_RECORD_BATCH: Final = 3
+_BINARY: Final = pa.binary()
 _VERSIONS: Final = frozenset({3, 4})  # V4 and V5 lay out binary columns alike
+_U8: Final = struct.Struct("<B")
 _U16: Final = struct.Struct("<H")
 _U32: Final = struct.Struct("<I")
 _I32: Final = struct.Struct("<i")
@@ -41,14 +43,12 @@ class _Flatbuffer:
         """The position that the unsigned offset at `position` points to."""
         return position + self.number(_U32, position)
 
-    def field(self, table: int, slot: int) -> int | None:
-        """Position of a table's field, or None where it is absent."""
+    def fields(self, table: int, count: int) -> list[int | None]:
+        """Positions of a table's first `count` fields, None where one is absent."""
         vtable = table - self.number(_I32, table)
-        entry = 4 + 2 * slot
-        if entry + 2 > self.number(_U16, vtable):
-            return None
-        offset = self.number(_U16, vtable + entry)
-        return table + offset if offset else None
+        present = (self.number(_U16, vtable) - 4) // 2
+        offsets = [self.number(_U16, vtable + 4 + 2 * slot) if slot < present else 0 for slot in range(count)]
+        return [table + offset if offset else None for offset in offsets]
 
     def pairs(self, position: int | None, count: int, what: str) -> list[tuple[int, int]]:
         """A vector of `count` structs of two int64."""
@@ -58,9 +58,11 @@ class _Flatbuffer:
         found = self.number(_U32, vector)
         if found != count:
             raise EnvelopeError(f"the Arrow message has {found} {what} instead of {count}")
-        if vector + 4 + _PAIR.size * count > len(self.data):
+        start = vector + 4
+        end = start + _PAIR.size * count
+        if end > len(self.data):
             raise EnvelopeError("the Arrow message's metadata points outside itself")
-        return [_PAIR.unpack_from(self.data, vector + 4 + _PAIR.size * index) for index in range(count)]
+        return list(_PAIR.iter_unpack(self.data[start:end]))
 
 
 def read_binary_columns(message: bytes | memoryview, column_count: int, record_count: int) -> list[pa.BinaryArray]:
@@ -85,11 +87,9 @@ def read_binary_columns(message: bytes | memoryview, column_count: int, record_c
     view = memoryview(message)
     nodes, places = _read_metadata(view[8 : 8 + metadata_length], column_count, record_count)
     body = pa.py_buffer(message).slice(8 + metadata_length)
-    arrays = []
-    for column in range(column_count):
-        buffers = [_slice(body, *place) for place in places[3 * column : 3 * column + 3]]
-        arrays.append(_build(buffers, nodes[column], record_count))
-    return arrays
+    return [
+        _build(body, places[3 * column : 3 * column + 3], nodes[column], record_count) for column in range(column_count)
+    ]
 
 
 def _read_metadata(
@@ -97,13 +97,13 @@ def _read_metadata(
 ) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
     flat = _Flatbuffer(metadata)
     root = flat.follow(0)
-    version, kind, header = (flat.field(root, slot) for slot in (0, 1, 2))
+    version, kind, header = flat.fields(root, 3)
     if version is None or flat.number(_U16, version) not in _VERSIONS:
         raise EnvelopeError("the Arrow message is of a version that liftpy does not read")
-    if kind is None or header is None or flat.number(struct.Struct("<B"), kind) != _HEADER_TYPE_RECORD_BATCH:
+    if kind is None or header is None or flat.number(_U8, kind) != _HEADER_TYPE_RECORD_BATCH:
         raise EnvelopeError("the Arrow message is not a record batch")
     batch = flat.follow(header)
-    length, nodes, buffers, compression, variadic = (flat.field(batch, slot) for slot in range(5))
+    length, nodes, buffers, compression, variadic = flat.fields(batch, 5)
     if compression is not None or variadic is not None:
         raise EnvelopeError("the Arrow record batch must be uncompressed, with plain binary columns")
     found = 0 if length is None else flat.number(_I64, length)
@@ -112,29 +112,35 @@ def _read_metadata(
     return flat.pairs(nodes, column_count, "columns"), flat.pairs(buffers, 3 * column_count, "buffers")
 
 
-def _slice(body: pa.Buffer, offset: int, length: int) -> pa.Buffer:
+def _cut(body: pa.Buffer, place: tuple[int, int], size: int, what: str) -> pa.Buffer:
+    """The first `size` bytes of a buffer.
+
+    Buffers may overlap, so the rest, which belongs to no record, could make a small message a large one once stored.
+    """
+    offset, length = place
     if offset < 0 or length < 0 or offset + length > body.size:
         raise EnvelopeError("a buffer of the Arrow record batch lies outside its body")
-    return body.slice(offset, length)
+    if length < size:
+        raise EnvelopeError(f"a column of the Arrow record batch has {what}")
+    return body.slice(offset, size)
 
 
-def _build(buffers: list[pa.Buffer], node: tuple[int, int], record_count: int) -> pa.BinaryArray:
+def _build(body: pa.Buffer, places: list[tuple[int, int]], node: tuple[int, int], record_count: int) -> pa.BinaryArray:
     length, null_count = node
-    validity, offsets, data = buffers
     if length != record_count or not 0 <= null_count <= record_count:
         raise EnvelopeError("a column of the Arrow record batch has another length than the batch")
-    if offsets.size < 4 * (record_count + 1):
-        raise EnvelopeError("a column of the Arrow record batch has too few offsets")
-    if null_count and validity.size < (record_count + 7) // 8:
-        raise EnvelopeError("a column of the Arrow record batch has too small a validity bitmap")
-    column = pa.BinaryArray.from_buffers(
-        pa.binary(), record_count, [validity if null_count else None, offsets, data], -1 if null_count else 0
-    )
+    bitmap_size = (record_count + 7) // 8 if null_count else 0
+    bitmap = _cut(body, places[0], bitmap_size, "too small a validity bitmap")
+    offsets = _cut(body, places[1], 4 * (record_count + 1), "too few offsets")
+    first, last = _I32.unpack_from(offsets, 0)[0], _I32.unpack_from(offsets, 4 * record_count)[0]
+    data = _cut(body, places[2], max(last, 0), "offsets that point beyond its data")
     try:
+        column = pa.BinaryArray.from_buffers(
+            _BINARY, record_count, [bitmap if null_count else None, offsets, data], -1 if null_count else 0
+        )
         column.validate(full=True)
     except pa.ArrowInvalid as error:
         raise EnvelopeError(f"a column of the Arrow record batch is not valid: {error}") from error
-    first, last = _I32.unpack_from(offsets, 0)[0], _I32.unpack_from(offsets, 4 * record_count)[0]
-    if first == 0 and last == data.size:
-        return column
-    return pa.concat_arrays([column, column.slice(0, 0)])  # drops bytes that belong to no record
+    if first:
+        return pa.concat_arrays([column, column.slice(0, 0)])  # drops the bytes before the first record
+    return column

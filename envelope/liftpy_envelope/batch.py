@@ -227,11 +227,12 @@ def decode_records(header: BatchHeader, body: BufferLike) -> pa.RecordBatch:
     """The records of a checked body, without a copy when it is not compressed.
 
     Raises:
-        BatchCorruptError: the body is not the Arrow message that its header announces.
+        BatchCorruptError: the body is not the Arrow message that its header announces, or its compressed buffers
+            announce more than the memory there is.
     """
     try:
         records = pa.ipc.read_record_batch(pa.py_buffer(body), schema_of(header.columns))
-    except (pa.ArrowInvalid, OSError) as error:
+    except (pa.ArrowInvalid, pa.ArrowMemoryError, OSError, EOFError) as error:
         raise BatchCorruptError(f"the body of the batch at offset {header.base_offset}: {error}") from error
     if records.num_rows != header.record_count:
         found = records.num_rows

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import google_crc32c
 import msgpack
+import pyarrow as pa
 
 from liftpy_envelope.ack import AckPolicy
 from liftpy_envelope.arrow_untrusted import read_binary_columns
@@ -33,8 +34,6 @@ from liftpy_envelope.limits import (
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-    import pyarrow as pa
 
 __all__ = [
     "COOKIE",
@@ -53,7 +52,9 @@ KIND_BATCH: Final = 1
 
 _FIXED: Final = 8
 _WITH_CRC: Final = 12
+_BATCH_FIELDS_BYTES_MAX: Final = 16 * 1024
 _BATCH_COLUMNS: Final = Column.KEY | Column.HEADERS | Column.VALUE
+_COLUMN_BITS: Final = {"key": Column.KEY, "headers": Column.HEADERS, "value": Column.VALUE}
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,11 +130,21 @@ def encode_batch(
         correlation_id: comes back in the ack.
         expected_offset: the offset that the first record must get.
         partition: the partition for all records, where the stream spreads by hash.
+
+    Raises:
+        EnvelopeError: the records are none that a node would take.
     """
-    names = {"key": Column.KEY, "headers": Column.HEADERS, "value": Column.VALUE}
-    bitmap = sum(names[name] for name in records)
-    arrays = [records[name] for name in names if name in records]
+    bitmap = sum([bit for name, bit in _COLUMN_BITS.items() if name in records])
+    arrays = [records[name] for name in _COLUMN_BITS if name in records]
+    if len(arrays) != len(records) or not bitmap & Column.VALUE:
+        raise EnvelopeError(f"a batch has the columns value and, where wanted, key and headers, not {[*records]}")
     count = len(arrays[0])
+    if not 0 < count <= ENVELOPE_RECORDS_MAX:
+        raise EnvelopeError(f"a batch has between 1 and {ENVELOPE_RECORDS_MAX} records, not {count}")
+    for name, array in records.items():
+        if len(array) != count or not isinstance(array, pa.BinaryArray):
+            found = f"a {type(array).__name__} of {len(array)}"
+            raise EnvelopeError(f"column {name} of a batch is {found}, not a BinaryArray of {count} values")
     fields: dict[str, Any] = {
         "producer_id": producer_id,
         "producer_sequence": None if producer_id is None else producer_sequence,
@@ -187,7 +198,7 @@ def decode_envelope(payload: bytes) -> MessageEnvelope | BatchEnvelope | None:
     version, flags, kind, header_length = payload[4:8]
     checked = flags == FLAG_CRC and header_length == _WITH_CRC and len(payload) >= _WITH_CRC
     if checked:
-        crc = google_crc32c.extend(google_crc32c.value(payload[4:8]), payload[_WITH_CRC:])
+        crc = google_crc32c.extend(google_crc32c.value(payload[4:8]), pa.py_buffer(payload).slice(_WITH_CRC))
         checked = crc == int.from_bytes(payload[8:12], "little")
         if not checked:
             return None
@@ -205,7 +216,8 @@ def decode_envelope(payload: bytes) -> MessageEnvelope | BatchEnvelope | None:
 
 def _decode_body(kind: int, payload: bytes, start: int) -> MessageEnvelope | BatchEnvelope:
     unpacker = msgpack.Unpacker(max_buffer_size=len(payload), strict_map_key=True)
-    unpacker.feed(memoryview(payload)[start:])
+    # The unpacker copies what it is fed; the records of a batch need not go through it.
+    unpacker.feed(memoryview(payload)[start : start + _BATCH_FIELDS_BYTES_MAX if kind == KIND_BATCH else None])
     try:
         fields = unpacker.unpack()
     except (
@@ -224,7 +236,7 @@ def _decode_body(kind: int, payload: bytes, start: int) -> MessageEnvelope | Bat
             raise EnvelopeError(f"{len(payload) - end} bytes follow the envelope's body")
         return _decode_message(_Fields(fields))
     if kind == KIND_BATCH:
-        return _decode_batch(_Fields(fields), payload[end:])
+        return _decode_batch(_Fields(fields), memoryview(payload)[end:])
     raise EnvelopeError(f"envelope kind {kind} is not known here")
 
 
@@ -240,8 +252,10 @@ class _Fields:
             return None
         if not isinstance(value, kind) or isinstance(value, bool):
             raise EnvelopeError(f"field {name} is of type {type(value).__name__}")
-        if bytes_max is not None and isinstance(value, (bytes, str)) and len(value) > bytes_max:
-            raise EnvelopeError(f"field {name} of {len(value)} bytes is over the limit of {bytes_max}")
+        if bytes_max is not None and isinstance(value, (bytes, str)):
+            size = len(value if isinstance(value, bytes) else value.encode())
+            if size > bytes_max:
+                raise EnvelopeError(f"field {name} of {size} bytes is over the limit of {bytes_max}")
         return value
 
     def options(self) -> PublishOptions:
@@ -269,9 +283,9 @@ class _Fields:
 def _decode_message(fields: _Fields) -> MessageEnvelope:
     options = fields.options()
     options.key = fields.take("key", bytes)
-    options.message_id = fields.take("msg_id", (bytes, str), MESSAGE_ID_BYTES_MAX)
-    if isinstance(options.message_id, str):
-        options.message_id = options.message_id.encode("utf-8", "surrogatepass")
+    message_id = fields.take("msg_id", (bytes, str), MESSAGE_ID_BYTES_MAX)
+    # As in the NATS header, an empty one is none: else all messages with an empty one were duplicates of each other.
+    options.message_id = (message_id.encode() if isinstance(message_id, str) else message_id) or None
     headers = fields.take("headers", dict)
     value = fields.take("value", bytes)
     fields.end()
@@ -285,7 +299,7 @@ def _header_block(headers: dict[Any, Any]) -> bytes:
     return encode_header_block(headers)
 
 
-def _decode_batch(fields: _Fields, message: bytes) -> BatchEnvelope:
+def _decode_batch(fields: _Fields, message: memoryview) -> BatchEnvelope:
     options = fields.options()
     producer_id = fields.take("producer_id", bytes, 16)
     sequence = fields.take("producer_sequence", int)
@@ -299,6 +313,8 @@ def _decode_batch(fields: _Fields, message: bytes) -> BatchEnvelope:
         raise EnvelopeError("an idempotent batch has a producer_id and a producer_sequence from 0 on")
     if count is None or not 0 < count <= ENVELOPE_RECORDS_MAX:
         raise EnvelopeError(f"count is between 1 and {ENVELOPE_RECORDS_MAX}, not {count}")
+    if partition is not None and partition < 0:
+        raise EnvelopeError(f"partition {partition} is not a partition (a whole number from 0 on)")
     columns = _BATCH_COLUMNS if bitmap is None else bitmap
     if columns & ~_BATCH_COLUMNS or not columns & Column.VALUE:
         raise EnvelopeError("a batch has the columns value and, where wanted, key and headers; no others")

@@ -7,6 +7,7 @@ nats-server does. Blocks are stored as they came; only what stands in the tables
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -15,7 +16,7 @@ from liftpy_envelope.errors import AckErrorCode, HeaderError
 from liftpy_envelope.limits import CORRELATION_ID_BYTES_MAX, MESSAGE_ID_BYTES_MAX
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
 __all__ = [
     "PublishOptions",
@@ -28,6 +29,9 @@ __all__ = [
 _FIRST_LINE: Final = b"NATS/1.0"
 _OURS: Final = re.compile(rb"\r\n((?:Lift|Nats)-[^:\r\n]*):[ \t]*([^\r\n]*)")
 _LINE: Final = re.compile(rb"\r\n([^:\r\n]+):[ \t]*([^\r\n]*)")
+_SURROGATES: Final = "\\ud800-\\udfff"  # UTF-8 spells none of them
+_EDGE: Final = rf"[^ \t\r\n{_SURROGATES}]"
+_WRITABLE: Final = re.compile(rf"[^\s:{_SURROGATES}]+: (?:{_EDGE}(?:[^\r\n{_SURROGATES}]*{_EDGE})?)?")
 _UNSUPPORTED: Final = (
     b"Nats-Rollup",
     b"Nats-TTL",
@@ -73,7 +77,7 @@ def read_publish_options(block: bytes) -> PublishOptions:
         HeaderError: one of them carries a value that can not be accepted.
     """
     options = PublishOptions()
-    for name, value in _OURS.findall(block):
+    for name, value in reversed(_OURS.findall(block)):  # of a name that stands twice the first value counts
         reader = _READERS.get(name)
         if reader is not None:
             reader(options, value.rstrip(b" \t"))
@@ -150,15 +154,24 @@ def encode_header_block(headers: Mapping[str, str | Sequence[str]]) -> bytes:
     """A NATS header block.
 
     Raises:
-        HeaderError: a name or value could not be read back from the block.
+        HeaderError: a name or value could not be read back from the block as it is.
     """
     lines = [_FIRST_LINE]
     for name, given in headers.items():
-        for value in (given,) if isinstance(given, str) else given:
-            if not name or not isinstance(value, str) or re.search(r"[\r\n:\s]", name) or re.search(r"[\r\n]", value):
-                raise HeaderError(f"header {name!r:.40}: {value!r:.40} can not stand in a NATS header block")
-            lines.append(f"{name}: {value}".encode())
+        if isinstance(given, (str, bytes)) or not isinstance(given, Sequence):
+            lines.append(_encode_line(name, given))
+        else:
+            lines += [_encode_line(name, value) for value in given]
     return b"\r\n".join(lines) + b"\r\n\r\n"
+
+
+def _encode_line(name: object, value: object) -> bytes:
+    if isinstance(name, str) and isinstance(value, str) and _WRITABLE.fullmatch(line := f"{name}: {value}"):
+        return line.encode()
+    raise HeaderError(
+        f"header {name!r:.40}: {value!r:.40} can not stand in a NATS header block: a name is text without white space "
+        "and colons, a value is one line of text without white space at its ends"
+    )
 
 
 def unsupported_error(name: str) -> HeaderError:

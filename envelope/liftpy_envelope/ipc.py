@@ -51,6 +51,7 @@ _HEADER_TYPE_RECORD_BATCH: Final = 3
 _CONTINUATION: Final = 0xFFFFFFFF
 _MESSAGE_VTABLE: Final = struct.pack("<6H", 12, 24, 16, 18, 4, 8)
 _RECORD_BATCH_VTABLE: Final = struct.pack("<5H", 10, 20, 4, 12, 16)
+_OFFSET: Final = struct.Struct("<i")
 _TWO_OFFSETS: Final = struct.Struct("<2i")
 _PADDING: Final = tuple(b"\0" * size for size in range(8))
 
@@ -78,7 +79,7 @@ def values_column(values: Sequence[bytes]) -> ColumnBuffers:
 
 def nullable_column(values: Sequence[bytes | None]) -> ColumnBuffers:
     """A binary column that may hold nulls."""
-    return column_buffers(pa.array(values, pa.binary()))
+    return _buffers_of(pa.array(values, pa.binary()))
 
 
 def repeated_column(value: bytes, count: int) -> ColumnBuffers:
@@ -93,15 +94,28 @@ def fixed_column(values: Sequence[int], typecode: str) -> ColumnBuffers:
     return ColumnBuffers(0, (b"", array(typecode, values).tobytes()))
 
 
-def column_buffers(column: pa.Array) -> ColumnBuffers:
-    """The buffers of an Arrow array; a slice is copied first, so that the buffers begin at its first value."""
-    if column.offset:
-        column = pa.concat_arrays([column.slice(0, 0), column])
-    validity, *rest = column.buffers()
-    nulls = column.null_count
-    return ColumnBuffers(
-        nulls, ((validity if nulls else None) or b"", *(b"" if buffer is None else buffer for buffer in rest))
-    )
+def column_buffers(column: pa.BinaryArray) -> ColumnBuffers:
+    """The buffers of a binary Arrow array of any length but zero, without bytes that belong to none of its values.
+
+    Only an array that begins amid its buffers is copied; one that ends before they do is cut.
+    """
+    offsets_size = 4 * len(column) + 4
+    found = _buffers_of(column)
+    (first,) = _OFFSET.unpack_from(found.buffers[1], 0)
+    if column.offset or first:
+        # One array alone would be handed back as it is.
+        found = _buffers_of(pa.concat_arrays([column.slice(0, 0), column]))
+    null_count, (validity, offsets, data) = found
+    (last,) = _OFFSET.unpack_from(offsets, offsets_size - 4)
+    if len(data) == last and len(offsets) == offsets_size:
+        return found
+    return ColumnBuffers(null_count, (validity[: (len(column) + 7) // 8], offsets[:offsets_size], data[:last]))
+
+
+def _buffers_of(column: pa.BinaryArray) -> ColumnBuffers:
+    validity, offsets, data = column.buffers()
+    null_count = column.null_count
+    return ColumnBuffers(null_count, (validity if null_count else b"", offsets, b"" if data is None else data))
 
 
 @cache

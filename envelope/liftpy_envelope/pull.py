@@ -99,9 +99,10 @@ class HelloResult(NamedTuple):
         """Check and take apart a response's result."""
         _check(isinstance(result, list) and len(result) == 3, "hello result")
         node_id, incarnation, versions = result
-        _check(_is(node_id, str) and _is(incarnation, int) and isinstance(versions, list), "hello result")
-        _check(all(isinstance(pair, list) and len(pair) == 2 for pair in versions), "hello result")
-        return cls(node_id, incarnation, {int(api): int(version) for api, version in versions})
+        _check(_is(node_id, str) and _is(incarnation, int), "hello result")
+        pairs = _rows(versions, (2,), "hello result")
+        _check(all(_is(number, int) for pair in pairs for number in pair), "hello result")
+        return cls(node_id, incarnation, dict(pairs))
 
     def to_result(self) -> list[Any]:
         """The result as it crosses the wire."""
@@ -203,6 +204,7 @@ class FetchResult(NamedTuple):
         for row in _rows(rows, (8,), "fetch result"):
             numbers = (row[2], *row[4:])
             _check(_is(row[3], str) and all(_is(number, int) for number in numbers), "fetch result")
+            _check(row[7] >= 0, "fetch result: body_bytes")
             results.append(cls(_key(row, "fetch result"), error_code(row[2]), row[3], *row[4:]))
         return results
 

@@ -16,7 +16,7 @@ from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from liftpy_envelope.errors import ConfigError
 
-__all__ = ["from_text", "parse_settings", "to_plain"]
+__all__ = ["describe", "from_text", "parse_settings", "to_plain"]
 
 T = TypeVar("T")
 
@@ -33,12 +33,13 @@ def parse_settings(kind: type[T], given: object, path: str = "") -> T:
         ConfigError: a field is unknown (the nearest known one is named), missing, or of the wrong type.
     """
     if not isinstance(given, dict):
-        raise ConfigError(path or "settings", f"must be a table of settings, not {_describe(given)}")
+        raise ConfigError(path or "settings", f"must be a table of settings, not {_with_type(given)}")
     prefix = f"{path}." if path else ""
     known = {field.name: field for field in fields(kind)}  # type: ignore[arg-type]
     for name in given:
         if name not in known:
-            raise ConfigError(f"{prefix}{name}", f"unknown setting{_nearest(str(name), list(known))}")
+            shown = name if isinstance(name, str) else describe(name)
+            raise ConfigError(f"{prefix}{shown:.80}", f"unknown setting{_nearest(shown, list(known))}")
     hints = get_type_hints(kind)
     values = {name: _convert(hints[name], value, prefix + name) for name, value in given.items()}
     for name, field in known.items():
@@ -77,8 +78,8 @@ def from_text(kind: type, name: str, text: str) -> Any:
         return [item.strip() for item in text.split(",") if item.strip()]
     try:
         value = json.loads(text.lower())
-    except ValueError:
-        raise ConfigError(name, f"{text!r} is not {_wanted(accepted)}") from None
+    except (ValueError, RecursionError):
+        raise ConfigError(name, f"{text!r:.60} is not {_wanted(accepted)}") from None
     return value
 
 
@@ -98,10 +99,17 @@ def _convert(hint: Any, value: Any, path: str) -> Any:
         if get_origin(choice) is tuple and isinstance(value, (list, tuple)) and all(isinstance(v, str) for v in value):
             return tuple(value)
         if choice is float and isinstance(value, (int, float)) and not isinstance(value, bool):
-            return float(value)
+            return _to_float(value, path)
         if choice in {str, int, bool} and type(value) is choice:
             return value
-    raise ConfigError(path, f"must be {_wanted(accepted)}, not {_describe(value)}")
+    raise ConfigError(path, f"must be {_wanted(accepted)}, not {_with_type(value)}")
+
+
+def _to_float(value: float, path: str) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        raise ConfigError(path, f"{describe(value)} is too large for a number") from None
 
 
 def _choose(kind: type[StrEnum], value: str, path: str) -> StrEnum:
@@ -109,7 +117,7 @@ def _choose(kind: type[StrEnum], value: str, path: str) -> StrEnum:
         return kind(value)
     except ValueError:
         choices = ", ".join(kind)
-        raise ConfigError(path, f"{value!r} is not one of {choices}{_nearest(value, list(kind))}") from None
+        raise ConfigError(path, f"{value!r:.60} is not one of {choices}{_nearest(value, list(kind))}") from None
 
 
 _WANTED = {str: "a string", int: "a whole number", float: "a number", bool: "true or false", NoneType: "none"}
@@ -127,8 +135,16 @@ def _wanted(accepted: tuple[Any, ...]) -> str:
     return " or ".join(names)
 
 
-def _describe(value: object) -> str:
-    return f"{value!r:.60} ({type(value).__name__})"
+def describe(value: object) -> str:
+    """A value in an error message, whatever it is and at no great length."""
+    try:
+        return f"{value!r:.60}"
+    except (ValueError, RecursionError):  # an integer of thousands of digits, or lists in lists without end
+        return "a value too large to print"
+
+
+def _with_type(value: object) -> str:
+    return f"{describe(value)} ({type(value).__name__})"
 
 
 def _nearest(name: str, known: list[str]) -> str:

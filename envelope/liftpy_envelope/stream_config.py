@@ -10,7 +10,7 @@ from liftpy_envelope.ack import AckPolicy
 from liftpy_envelope.errors import ConfigError, NameInvalidError, SubjectInvalidError
 from liftpy_envelope.limits import BATCH_BYTES_MAX
 from liftpy_envelope.names import check_name
-from liftpy_envelope.settings import parse_settings, to_plain
+from liftpy_envelope.settings import describe, parse_settings, to_plain
 from liftpy_envelope.subject import check_literal, check_pattern, reserved_overlap
 
 __all__ = ["AckMode", "Compression", "Spread", "StreamConfig", "SyncMode"]
@@ -129,15 +129,22 @@ class StreamConfig:
         try:
             check_name(self.partition_prefix)
         except NameInvalidError:
-            raise ConfigError("partition_prefix", f"{self.partition_prefix!r} is not one subject token") from None
+            raise ConfigError("partition_prefix", f"{self.partition_prefix!r:.80} is not one subject token") from None
+        reserved = reserved_overlap(f"{self.partition_prefix}.>")
+        if reserved:
+            raise ConfigError(
+                "partition_prefix", f"{self.partition_prefix!r} is reserved: subjects of {reserved} are not for streams"
+            )
 
     def _check_numbers(self) -> None:
         for name, low, high in _RANGES:
             value = getattr(self, name)
             if not low <= value <= high:  # also refuses NaN
-                raise ConfigError(name, f"must be between {low} and {high}, not {value}")
+                raise ConfigError(name, f"must be between {low} and {high}, not {describe(value)}")
         if self.min_isr is not None and not 1 <= self.min_isr <= self.replicas:
-            raise ConfigError("min_isr", f"must be between 1 and replicas ({self.replicas}), not {self.min_isr}")
+            raise ConfigError(
+                "min_isr", f"must be between 1 and replicas ({self.replicas}), not {describe(self.min_isr)}"
+            )
 
     @property
     def min_isr_effective(self) -> int:

@@ -45,7 +45,10 @@ def check_literal(subject: object) -> str:
 def _check(subject: object, *, wildcards: bool) -> str:
     if not isinstance(subject, str) or not subject:
         raise SubjectInvalidError(f"a subject is a non-empty string, not {subject!r:.80}")
-    size = len(subject.encode("utf-8", "surrogatepass"))
+    try:
+        size = len(subject.encode())
+    except UnicodeEncodeError:
+        raise SubjectInvalidError(f"subject {subject!r:.80} holds half of a surrogate pair, which is no text") from None
     if size > SUBJECT_BYTES_MAX:
         raise SubjectInvalidError(f"a subject of {size} bytes is over the limit of {SUBJECT_BYTES_MAX}")
     if _FORBIDDEN.search(subject):
@@ -94,9 +97,7 @@ def overlaps(left: str, right: str) -> bool:
 
 def reserved_overlap(subject: str) -> str | None:
     """The reserved pattern that a stream's subject overlaps, if any."""
+    named, dollar = RESERVED_PATTERNS[:2], RESERVED_PATTERNS[2]
     first = subject.split(".", 1)[0]
-    if first in {"*", ">"}:
-        return RESERVED_PATTERNS[0]
-    if first.startswith("$"):
-        return RESERVED_PATTERNS[2]
-    return next((pattern for pattern in RESERVED_PATTERNS[:2] if overlaps(pattern, subject)), None)
+    found = next((pattern for pattern in named if overlaps(pattern, subject)), None)
+    return dollar if found is None and (first in {"*", ">"} or first.startswith("$")) else found

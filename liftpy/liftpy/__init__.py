@@ -13,17 +13,20 @@ from liftpy_client.consumer import BatchConsumer, ConsumeOptions, Consumer
 from liftpy_client.errors import (
     AdminError,
     CorruptRecordsError,
+    DisconnectedError,
     LogDivergedError,
     NodeUnavailableError,
     NoStreamError,
     OffsetLostError,
     PublishTimeoutError,
+    PullError,
     StreamGoneError,
     UnreachableError,
     UsageError,
 )
 from liftpy_client.message import Message
-from liftpy_client.publisher import PendingAck, Publisher
+from liftpy_client.outgoing import PendingAck
+from liftpy_client.publisher import Publisher
 from liftpy_envelope.ack import Ack, AckPolicy, PublishRefusedError
 from liftpy_envelope.errors import ConfigError, LiftError
 from liftpy_envelope.stream_config import AckMode, Compression, Spread, StreamConfig, SyncMode
@@ -39,6 +42,7 @@ __all__ = [
     "ConsumeOptions",
     "Consumer",
     "CorruptRecordsError",
+    "DisconnectedError",
     "Lift",
     "LiftError",
     "LogDivergedError",
@@ -51,6 +55,7 @@ __all__ = [
     "PublishRefusedError",
     "PublishTimeoutError",
     "Publisher",
+    "PullError",
     "Spread",
     "StreamConfig",
     "StreamDetails",

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 import google_crc32c
 import msgpack
 
-from liftpy_log.disk import write_atomically
+from liftpy_log.disk import read_whole, write_atomically
 from liftpy_log.errors import CheckpointCorruptError
 
 if TYPE_CHECKING:
@@ -59,13 +59,9 @@ def load_checkpoint(disk: Disk, path: Path) -> Checkpoint | None:
         CheckpointCorruptError: it is damaged.
     """
     try:
-        file = disk.open(path)
+        data = read_whole(disk, path)
     except FileNotFoundError:
         return None
-    try:
-        data = file.read(0, file.size())
-    finally:
-        file.close()
     content = data[_HEAD.size :]
     if data[: _HEAD.size] != _HEAD.pack(_MAGIC, _VERSION, google_crc32c.value(content)):
         raise CheckpointCorruptError(f"{path} is damaged; delete it to start without it")

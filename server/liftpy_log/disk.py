@@ -12,9 +12,10 @@ if TYPE_CHECKING:
 
     from liftpy_envelope.ipc import BufferLike
 
-__all__ = ["Disk", "File", "OsDisk", "OsFile", "write_atomically"]
+__all__ = ["Disk", "File", "OsDisk", "OsFile", "is_full", "read_whole", "write_atomically"]
 
 _IOVECS_MAX = 1_000
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 class File(Protocol):
@@ -179,6 +180,24 @@ class OsDisk:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+def is_full(error: OSError) -> bool:
+    """Whether an operation failed for lack of room: it may be tried again when there is some."""
+    return error.errno in _FULL
+
+
+def read_whole(disk: Disk, path: Path) -> bytes:
+    """The content of a file.
+
+    Raises:
+        FileNotFoundError: there is none.
+    """
+    file = disk.open(path)
+    try:
+        return file.read(0, file.size())
+    finally:
+        file.close()
 
 
 def write_atomically(disk: Disk, path: Path, data: bytes, *, durable: bool = True) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from itertools import islice
 from threading import Lock
 from typing import TYPE_CHECKING, Protocol
 
@@ -33,7 +34,8 @@ class FileCache:
     """Files by owner, least recently used first to be closed.
 
     `get` belongs to the thread that owns the logs and hands out a file for use before the next `get`. A file that is
-    used longer, or by another thread, is pinned meanwhile.
+    used longer, or by another thread, is pinned meanwhile. More files than `capacity` are open only while so many are
+    in use.
     """
 
     def __init__(self, disk: Disk, capacity: int) -> None:
@@ -41,6 +43,7 @@ class FileCache:
         self._capacity = capacity
         self._entries: OrderedDict[HasPath, _Entry] = OrderedDict()
         self._lock = Lock()
+        self._got: _Entry | None = None
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -49,10 +52,17 @@ class FileCache:
         """The owner's open file, valid until the next call of `get`."""
         entry = self._entries.get(owner)
         if entry is not None:
-            self._entries.move_to_end(owner)
-            return entry.file
+            self._got = entry  # first, see `_shrink`
+            try:
+                self._entries.move_to_end(owner)
+            except KeyError:
+                pass
+            else:
+                return entry.file
         with self._lock:
-            return self._open(owner).file
+            self._got = None
+            self._got = entry = self._entries.get(owner) or self._open(owner)
+            return entry.file
 
     def add(self, owner: HasPath, file: File) -> None:
         """Take over a file that was just created."""
@@ -76,6 +86,8 @@ class FileCache:
             if entry.doomed and entry.pins == 0:
                 del self._entries[owner]
                 entry.file.close()
+            elif len(self._entries) > self._capacity:
+                self._shrink(None)
 
     def forget(self, owner: HasPath) -> None:
         """Close the owner's file as soon as nobody uses it; called when the file is deleted."""
@@ -102,10 +114,23 @@ class FileCache:
 
     def _insert(self, owner: HasPath, entry: _Entry) -> None:
         self._entries[owner] = entry
-        if len(self._entries) <= self._capacity:
-            return
-        for other, candidate in self._entries.items():
-            if candidate.pins == 0 and candidate is not entry:
-                del self._entries[other]
-                candidate.file.close()
-                return
+        if len(self._entries) > self._capacity:
+            self._shrink(entry)
+
+    def _shrink(self, newest: _Entry | None) -> None:
+        """Close what nobody uses, until no more files are open than may be.
+
+        `get` takes no lock when a file is open: it notes what it hands out and then looks whether it is still there,
+        while an entry is taken away here before its being noted is looked at. So one of the two notices the other.
+        """
+        for few in (8, None):  # as a rule the very first can go
+            for owner, entry in list(islice(self._entries.items(), few)):
+                if len(self._entries) <= self._capacity:
+                    return
+                if entry.pins or entry is newest:
+                    continue
+                del self._entries[owner]
+                if entry is self._got:
+                    self._entries[owner] = entry
+                else:
+                    entry.file.close()

@@ -16,8 +16,9 @@ from liftpy_log.limits import DIRECT_SYNC_PARTITIONS_MAX
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from liftpy_log.entries import Tail, Unsynced
     from liftpy_log.files import FileCache
-    from liftpy_log.partition_log import PartitionLog, Tail, Unsynced
+    from liftpy_log.partition_log import PartitionLog
     from liftpy_log.segment import Segment
     from liftpy_log.wal import WriteAheadLog
 
@@ -98,9 +99,12 @@ class GroupCommit:
         if not targets:
             return
         self.rounds += 1
-        results = self._write_ahead(targets) if self._wal and len(targets) > self._direct_max else None
-        if results is None:
-            results = [self._sync(log, tail) for log, tail, _ in targets]
+        results: list[Synced] = []
+        if self._wal is not None and len(targets) > self._direct_max:
+            ahead = [target for target in targets if target[2]]
+            if ahead and self._write_ahead(self._wal, ahead, results):
+                targets = [target for target in targets if not target[2]]
+        results += [self._sync(log, tail) for log, tail, _ in targets]
         self._on_round(results)
 
     def _sync(self, log: PartitionLog, tail: Tail) -> Synced:
@@ -116,25 +120,26 @@ class GroupCommit:
         try:
             file.sync()
         except OSError as error:
+            if self._wal is not None:
+                self._wal.keep(segment)
             return f"fdatasync of {segment.path} failed: {error}"
         finally:
             self._files.unpin(segment, file)
         return None
 
-    def _write_ahead(self, targets: list[tuple[PartitionLog, Tail, list[Unsynced]]]) -> list[Synced] | None:
-        """Results of a round through the write-ahead log; None when it could not be written."""
-        assert self._wal is not None
-        if not all(unsynced for _, _, unsynced in targets):
-            return None
+    def _write_ahead(
+        self, wal: WriteAheadLog, targets: list[tuple[PartitionLog, Tail, list[Unsynced]]], results: list[Synced]
+    ) -> bool:
+        """Add the results of a round through the write-ahead log; False when it could not be written."""
         try:
-            self._wal.write_round([(log, unsynced) for log, _, unsynced in targets])
+            wal.write_round([(log, unsynced) for log, _, unsynced in targets])
         except OSError as error:
             logger.warning("the write-ahead log failed (%s); syncing %d segments instead", error, len(targets))
-            return None
-        results = [Synced(log, tail.next_offset, None) for log, tail, _ in targets]
-        written = sum(len(part) for _, _, unsynced in targets for entry in unsynced for part in entry.parts)
-        for segment, log in self._wal.segments_to_sync(written):
+            return False
+        results += [Synced(log, tail.next_offset, None) for log, tail, _ in targets]
+        for segment, log in wal.segments_to_sync():
             failure = self._sync_segment(segment)
             if failure is not None:
+                wal.keep(segment)
                 results.append(Synced(log, 0, failure))
-        return results
+        return True

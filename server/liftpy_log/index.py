@@ -95,7 +95,8 @@ class SegmentIndex:
         numbers = array("I", pairs)
         index._offsets, index._positions = numbers[0::2], numbers[1::2]
         index._times = array("q", (time for time, _ in _TIME_ENTRY.iter_unpack(moments)))
-        return index
+        of_times = array("I", (offset for _, offset in _TIME_ENTRY.iter_unpack(moments)))
+        return index if of_times == index._offsets else None  # a crash may keep an old file beside a new one
 
 
 def _open(magic: int, base_offset: int, content: bytes) -> bytes | None:

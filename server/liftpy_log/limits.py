@@ -10,9 +10,9 @@ __all__ = [
     "INDEX_INTERVAL_BYTES",
     "OPEN_FILES_MAX",
     "SCAN_WINDOW_BYTES",
+    "UNSYNCED_AGE_NS_MAX",
     "VERIFY_ON_OPEN_BYTES_MAX",
     "WAL_FILE_BYTES_MAX",
-    "WAL_IOVECS_MAX",
 ]
 
 INDEX_INTERVAL_BYTES: Final = 16 * 1024
@@ -25,7 +25,10 @@ OPEN_FILES_MAX: Final = 512
 # 0.8 ms whatever the number (docs/decisions.md).
 DIRECT_SYNC_PARTITIONS_MAX: Final = 3
 WAL_FILE_BYTES_MAX: Final = 64 * 1024 * 1024
-WAL_IOVECS_MAX: Final = 1_000  # below IOV_MAX
+
+# No write waits longer than this for its fdatasync, unless the disk is broken: what was followed by other records for
+# longer was durable, and is damaged rather than torn when it is not well.
+UNSYNCED_AGE_NS_MAX: Final = 60 * 10**9
 
 # After an unclean stop every batch in this much of a partition's newest segment is checked, whatever the index says.
 VERIFY_ON_OPEN_BYTES_MAX: Final = 64 * 1024 * 1024

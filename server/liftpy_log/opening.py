@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from liftpy_log.epochs import EpochHistory
 from liftpy_log.errors import SegmentCorruptError
 from liftpy_log.recovery import recover_active, recover_sealed
-from liftpy_log.scan import walk_headers
-from liftpy_log.segment import LOG_SUFFIX, Segment, base_offset_of, segment_path
+from liftpy_log.segment import Segment, base_offset_of, remove_oldest, segment_path
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from liftpy_log.files import FileCache
 
 __all__ = ["open_segments", "rebuild_epochs"]
+
+_INDEX_NAME: Final = re.compile(r"([0-9]{20})\.(index|timeindex)(\.tmp)?")
 
 
 def open_segments(
@@ -33,7 +35,7 @@ def open_segments(
         directory: of the partition; created when it is missing.
         durable_end: records below this offset are known to have been durable.
         verify_bytes: how much of the newest segment to check beyond what its index asks for.
-        first_offset: base offset of the first segment of an empty log.
+        first_offset: records below this offset were purged; an empty log begins here.
 
     Raises:
         SegmentCorruptError: something other than a torn tail is wrong.
@@ -41,6 +43,8 @@ def open_segments(
     disk.make_directory(directory)
     bases = sorted(base for name in disk.names(directory) if (base := base_offset_of(name)) is not None)
     segments = [Segment(disk, directory, base) for base in bases]
+    while len(segments) > 1 and segments[1].base_offset <= first_offset:  # a crash may leave some of a purge
+        remove_oldest(disk, files, segments, 1)
     if not segments:
         if durable_end > first_offset:
             raise SegmentCorruptError(
@@ -48,24 +52,59 @@ def open_segments(
                 0,
                 f"there is no segment, but records up to {durable_end} were durable",
             )
-        segment, file = Segment.create(disk, directory, first_offset)
-        files.add(segment, file)
-        segments.append(segment)
+        segments.append(_create(disk, files, directory, first_offset))
+    active = _recover_newest(disk, files, segments, durable_end, verify_bytes)
+    if not active.size:
+        disk.sync_directory(directory)  # the process that created it may have been killed before it did this
     for segment, successor in pairwise(segments):
         recover_sealed(segment, files.get(segment), successor.base_offset)
-    active_file = files.get(segments[-1])
-    recover_active(segments[-1], active_file, durable_end=durable_end, verify_bytes=verify_bytes)
-    active_file.sync()  # what a killed process had written is in the kernel, and not necessarily on disk
+    if active.next_offset < first_offset:  # the end of what was purged was lost, and offsets only grow
+        remove_oldest(disk, files, segments, 1)
+        disk.sync_directory(directory)
+        active = _create(disk, files, directory, first_offset)
+        segments.append(active)
+    files.get(active).sync()  # what a killed process had written is in the kernel, and not necessarily on disk
     _remove_strays(disk, directory, segments)
     return segments
+
+
+def _create(disk: Disk, files: FileCache, directory: Path, base_offset: int) -> Segment:
+    segment, file = Segment.create(disk, directory, base_offset)
+    files.add(segment, file)
+    return segment
+
+
+def _recover_newest(
+    disk: Disk, files: FileCache, segments: list[Segment], durable_end: int, verify_bytes: int
+) -> Segment:
+    """Recover the segment that grows: the newest, or when nothing is in that, its elder, which grows on.
+
+    A roll may have failed because there was no room for the name of the newest; a power loss may bring the name back
+    after its elder grew.
+    """
+    newest = segments[-1]
+    file = files.get(newest)
+    is_only = len(segments) == 1
+    if is_only or file.size():
+        recover_active(newest, file, durable_end=durable_end, verify_bytes=verify_bytes)
+    if is_only or newest.size:
+        return newest
+    elder = segments[-2]
+    durable_end = max(durable_end, newest.base_offset)  # it was synced before its successor was created
+    recover_active(elder, files.get(elder), durable_end=durable_end, verify_bytes=verify_bytes)
+    segments.pop()
+    files.forget(newest)
+    newest.remove()
+    disk.sync_directory(newest.path.parent)
+    return elder
 
 
 def _remove_strays(disk: Disk, directory: Path, segments: Sequence[Segment]) -> None:
     """Remove half-written index files, and index files without a segment."""
     known = {segment.path.stem for segment in segments}
     for name in disk.names(directory):
-        stem, _, suffix = name.partition(".")
-        if stem.isdigit() and (suffix.endswith("tmp") or (f".{suffix}" != LOG_SUFFIX and stem not in known)):
+        found = _INDEX_NAME.fullmatch(name)
+        if found is not None and (found[3] or found[1] not in known):
             disk.remove(directory / name)
 
 
@@ -80,7 +119,7 @@ def rebuild_epochs(segments: Sequence[Segment], files: FileCache) -> EpochHistor
         if not segment.size:
             continue
         file = files.get(segment)
-        _, first = next(walk_headers(file, 0, segment.size))
+        _, first = next(segment.headers(file, 0))
         _, last = segment.locate(file, segment.next_offset - 1)
         epochs.begin(first.leader_epoch, first.base_offset)
         if last.leader_epoch != first.leader_epoch:

@@ -6,99 +6,57 @@ appended is durable when a group commit round, or a roll, has reported it: `sync
 
 from __future__ import annotations
 
-import errno
+import logging
+from bisect import bisect_right
 from collections import deque
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from liftpy_envelope.batch import HEADER_SIZE, NO_PRODUCER, encode_header
+from liftpy_log.disk import is_full
+from liftpy_log.entries import Appended, LogConfig, Tail, Unsynced
 from liftpy_log.epochs import EpochHistory
-from liftpy_log.errors import OffsetOutOfRangeError, PartitionOfflineError, StorageFullError
+from liftpy_log.errors import OffsetOutOfRangeError, SegmentCorruptError, StorageFullError
+from liftpy_log.health import LogHealth
 from liftpy_log.limits import VERIFY_ON_OPEN_BYTES_MAX
 from liftpy_log.opening import open_segments, rebuild_epochs
 from liftpy_log.reader import LogReader
-from liftpy_log.segment import Segment
+from liftpy_log.segment import Segment, remove_oldest
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from liftpy_envelope.batch import BatchBody
     from liftpy_envelope.ipc import BufferLike
     from liftpy_log.disk import Disk
+    from liftpy_log.errors import PartitionOfflineError
     from liftpy_log.files import FileCache
     from liftpy_log.reader import Slice
 
-__all__ = ["Appended", "LogConfig", "PartitionLog", "Tail", "Unsynced"]
+__all__ = ["LogConfig", "PartitionLog"]
 
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogConfig:
-    """How a partition's log is kept.
-
-    Attributes:
-        segment_bytes: size at which a segment is closed.
-        segment_age_ns: age of its first record at which a segment is closed.
-        keep_unsynced: remember what is not durable yet, so that a round can write it ahead.
-    """
-
-    segment_bytes: int = 256 * 1024 * 1024
-    segment_age_ns: int = 86_400 * 10**9
-    keep_unsynced: bool = True
+logger = logging.getLogger(__name__)
 
 
-class Appended(NamedTuple):
-    """Where a batch went."""
-
-    base_offset: int
-    next_offset: int
-    timestamp: int
-
-
-class Tail(NamedTuple):
-    """The end of the log at one moment."""
-
-    segment: Segment
-    position: int
-    next_offset: int
-
-
-class Unsynced(NamedTuple):
-    """A batch that may not be durable yet."""
-
-    segment: Segment
-    position: int
-    parts: list[BufferLike]
-    next_offset: int
-
-
-class PartitionLog:
+class PartitionLog(LogHealth):
     """See the module. `open` finds out what is there; everything else is fast.
 
     Attributes:
         directory: where the segments are.
         epochs: which leader epoch began at which offset.
-        synced_end: records below this offset are durable.
-        failure: why the log refuses to work further; None while it is well.
     """
 
     def __init__(self, disk: Disk, files: FileCache, directory: Path, config: LogConfig) -> None:
+        super().__init__()
         self.directory = directory
         self.config = config
         self.epochs = EpochHistory()
-        self.synced_end = 0
-        self.failure: PartitionOfflineError | None = None
         self._disk = disk
         self._files = files
         self._segments: list[Segment] = []
         self._log_start = 0
-        self._unsynced: deque[Unsynced] = deque()
-        self._unsynced_bytes = 0
         self._marks: deque[tuple[int, int]] = deque(maxlen=1_024)  # (next offset, position) of the newest batches
         self._reader = LogReader(files, self._segments, self._marks)
-        self._tail: Tail
 
     @classmethod
     def open(
@@ -133,9 +91,9 @@ class PartitionLog:
         active = log.active
         log.synced_end = active.next_offset
         log._log_start = max(log_start, log._segments[0].base_offset)
-        log.epochs = rebuild_epochs(log._segments, files)
-        log.epochs.advance(log._log_start)
         log._tail = Tail(active, active.size, active.next_offset)
+        log.epochs = rebuild_epochs(log._segments, files)
+        log._advance(log._log_start)
         log._marks.append((active.next_offset, active.size))
         return log
 
@@ -168,11 +126,6 @@ class PartitionLog:
         return self._tail.next_offset
 
     @property
-    def unsynced_bytes(self) -> int:
-        """Bytes in memory of batches that may not be durable yet."""
-        return self._unsynced_bytes
-
-    @property
     def size_bytes(self) -> int:
         """Bytes of record batches in all segments."""
         return sum(segment.size for segment in self._segments)
@@ -180,10 +133,7 @@ class PartitionLog:
     @property
     def last_timestamp(self) -> int:
         """Time of the last record; 0 when there never was one since the last purge."""
-        for segment in reversed(self._segments):
-            if segment.size:
-                return segment.max_timestamp
-        return 0
+        return next((segment.max_timestamp for segment in reversed(self._segments) if segment.size), 0)
 
     def append(
         self,
@@ -226,13 +176,15 @@ class PartitionLog:
             producer_sequence=producer_sequence,
         )
         encoded = [header + parts[0]] if len(parts) == 1 and isinstance(parts[0], bytes) else [header, *parts]
+        self.epochs.begin(leader_epoch, base_offset)
         self._write(active, position, encoded)
         next_offset = base_offset + count
         active.extend(length, next_offset, timestamp, timestamp)
-        self.epochs.begin(leader_epoch, base_offset)
         if self.config.keep_unsynced:
             self._unsynced.append(Unsynced(active, position, encoded, next_offset))
             self._unsynced_bytes += length
+        else:
+            self._kept_from = next_offset
         position += length
         self._marks.append((next_offset, position))
         self._tail = Tail(active, position, next_offset)
@@ -252,19 +204,14 @@ class PartitionLog:
         try:
             file.write(position, parts)
         except OSError as error:
-            if error.errno not in _FULL:
+            if not is_full(error):
                 raise self.fail(f"writing {segment.path} failed: {error}") from error
             try:
                 file.truncate(position)
             except OSError as worse:
                 raise self.fail(f"cutting {segment.path} back failed: {worse}") from worse
+            self.epochs.truncate(self.log_end)
             raise StorageFullError(f"no room on the disk of {segment.path}: {error.strerror}") from error
-
-    def fail(self, reason: str) -> PartitionOfflineError:
-        """Stop working for good, and remember why. Returns the error to raise."""
-        if self.failure is None:
-            self.failure = PartitionOfflineError(reason)
-        return self.failure
 
     def roll(self) -> None:
         """Close the newest segment and begin another, if there is anything in it.
@@ -275,6 +222,7 @@ class PartitionLog:
             StorageFullError: there is no room for another file; the old one goes on growing.
             PartitionOfflineError: an I/O error.
         """
+        self.check_well()
         active = self.active
         if not active.size:
             return
@@ -284,32 +232,18 @@ class PartitionLog:
             raise self.fail(f"fdatasync of {active.path} failed: {error}") from error
         self.mark_synced(active.next_offset)
         try:
+            active.flush_index()
+            segment, file = Segment.create(self._disk, self.directory, active.next_offset)
             active.drop_index()
-            self._create_segment(active.next_offset)
         except OSError as error:
-            if error.errno in _FULL:
+            if is_full(error):
                 raise StorageFullError(f"no room for a new segment in {self.directory}") from error
             raise self.fail(f"creating a segment in {self.directory} failed: {error}") from error
-
-    def _create_segment(self, base_offset: int) -> None:
-        segment, file = Segment.create(self._disk, self.directory, base_offset)
         self._files.add(segment, file)
         self._segments.append(segment)
         self._marks.clear()
-        self._marks.append((base_offset, 0))
-        self._tail = Tail(segment, 0, base_offset)
-
-    def sync_target(self) -> tuple[Tail, list[Unsynced]]:
-        """What a group commit round would make durable now. The one method that another thread may call."""
-        tail = self._tail
-        return tail, [entry for entry in tuple(self._unsynced) if entry.next_offset <= tail.next_offset]
-
-    def mark_synced(self, next_offset: int) -> None:
-        """Take note that records below `next_offset` are durable."""
-        self.synced_end = max(self.synced_end, next_offset)
-        unsynced = self._unsynced
-        while unsynced and unsynced[0].next_offset <= next_offset:
-            self._unsynced_bytes -= sum(map(len, unsynced.popleft().parts))
+        self._marks.append((segment.base_offset, 0))
+        self._tail = Tail(segment, 0, segment.base_offset)
 
     def read(self, offset: int, end_offset: int, bytes_max: int, hint: Slice | None = None) -> list[Slice]:
         """Whole batches from the one that holds `offset` up to `end_offset`.
@@ -322,36 +256,54 @@ class PartitionLog:
 
         Raises:
             OffsetOutOfRangeError: `offset` is below the start of the log or above `end_offset`.
-            SegmentCorruptError: a batch on the way is damaged.
+            SegmentCorruptError: a batch on the way is damaged; the log works no further.
         """
-        if self.failure is not None:
-            raise self.failure
+        self.check_well()
         if not self._log_start <= offset <= end_offset:
             raise OffsetOutOfRangeError(offset, self._log_start, end_offset)
-        return self._reader.read(offset, end_offset, bytes_max, hint)
+        try:
+            return self._reader.read(offset, end_offset, bytes_max, hint)
+        except SegmentCorruptError as error:
+            raise self.fail_with(error) from None
 
     def offset_at_time(self, timestamp: int) -> int | None:
         """Offset of the first record not before `timestamp` (ns); None when all records are earlier.
 
         Raises:
-            SegmentCorruptError: a batch on the way is damaged.
+            SegmentCorruptError: a batch on the way is damaged; the log works no further.
         """
-        found = self._reader.offset_at_time(timestamp)
+        self.check_well()
+        try:
+            found = self._reader.offset_at_time(timestamp)
+        except SegmentCorruptError as error:
+            raise self.fail_with(error) from None
         return None if found is None else max(self._log_start, found)
 
     def drop_before(self, offset: int) -> int:
-        """Delete the segments that lie wholly below `offset`; the newest is kept. Returns how many went."""
-        count = 0
-        while count < len(self._segments) - 1 and self._segments[count + 1].base_offset <= offset:
-            count += 1
-        for segment in self._segments[:count]:
-            self._files.forget(segment)
-            segment.remove()
-        if count:
-            del self._segments[:count]
-            self._log_start = max(self._log_start, self._segments[0].base_offset)
-            self.epochs.advance(self._log_start)
-        return count
+        """Delete the segments that lie wholly below `offset`; the newest is kept. Returns how many went.
+
+        Raises:
+            PartitionOfflineError: an I/O error.
+        """
+        before = len(self._segments)
+        count = bisect_right(self._segments[1:], offset, key=lambda segment: segment.base_offset)
+        try:
+            # Of segments below a purge it is known when the log is opened that they are to go, holes or not.
+            in_order = offset > self._log_start
+            remove_oldest(self._disk, self._files, self._segments, count, in_order=in_order)
+        except OSError as error:
+            if not is_full(error):
+                raise self.fail(f"deleting segments in {self.directory} failed: {error}") from error
+            logger.warning("no room to delete all that may go in %s: %s", self.directory, error)
+        if len(self._segments) < before:
+            self._advance(self._segments[0].base_offset)
+        return before - len(self._segments)
+
+    def _advance(self, offset: int) -> None:
+        self._log_start = max(self._log_start, offset)
+        self.epochs.advance(self._log_start)
+        if self._log_start == self.log_end:
+            self.epochs.truncate(self._log_start)  # they hold no record any more
 
     def purge(self, offset: int) -> None:
         """Make `offset` the start of the log; whole segments below it are deleted.
@@ -359,16 +311,23 @@ class PartitionLog:
         Raises:
             StorageFullError, PartitionOfflineError: see `roll`.
         """
+        self.check_well()
         offset = min(offset, self.log_end)
         if offset == self.log_end:
             self.roll()
-        self._log_start = max(self._log_start, offset)
+        self._advance(offset)
         self.drop_before(offset)
-        self.epochs.advance(self._log_start)
 
     def flush_index(self) -> None:
         """Write the index of the newest segment when much is missing in its files."""
-        self.active.flush_long_index()
+        self._flush_index(self.active.flush_long_index)
+
+    @staticmethod
+    def _flush_index(flush: Callable[[], None]) -> None:
+        try:
+            flush()
+        except OSError as error:  # a cache: opening takes longer without it
+            logger.warning("an index could not be written: %s", error)
 
     def close(self) -> None:
         """Make everything durable and give the files back.
@@ -379,10 +338,10 @@ class PartitionLog:
         if self.failure is None:
             try:
                 self._files.get(self.active).sync()
-                self.active.flush_index()
             except OSError as error:
                 raise self.fail(f"closing {self.active.path} failed: {error}") from error
             self.mark_synced(self.log_end)
+            self._flush_index(self.active.flush_index)
         self.release()
 
     def release(self) -> None:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from liftpy_envelope.batch import decode_records
 from liftpy_envelope.columns import Column
-from liftpy_log.scan import read_batch, walk_headers
 
 if TYPE_CHECKING:
     from collections import deque
@@ -54,6 +53,8 @@ class LogReader:
             else:
                 position, _ = segment.locate(file, offset)
             piece = self._cut(segment, file, position, end_offset, bytes_max)
+            if piece.length <= 0:
+                break  # the end lies inside of the next batch
             slices.append(piece)
             offset = piece.next_offset
             bytes_max -= piece.length
@@ -71,7 +72,7 @@ class LogReader:
             limit = position + bytes_max
             stop_offset, stop = segment.index(file).floor_position(limit)
             if stop <= position:
-                for at, header in walk_headers(file, position, segment.size):
+                for at, header in segment.headers(file, position):
                     if at > position and at + header.length > limit:
                         break
                     stop_offset, stop = header.next_offset, at + header.length
@@ -102,7 +103,7 @@ class LogReader:
             position, header = found
             if not header.columns & Column.TIMESTAMP:
                 return header.base_offset
-            header, body = read_batch(file, position, segment.size)
+            header, body = segment.read(file, position)
             times = decode_records(header, body).column("timestamp").to_pylist()
             return header.base_offset + next(index for index, time in enumerate(times) if time >= timestamp)
         return None

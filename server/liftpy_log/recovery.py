@@ -1,23 +1,36 @@
 """What a segment file holds after a crash.
 
-A write that was under way leaves a torn tail: bytes after the last whole batch that no whole batch follows. Only that
-is ever cut off. Anything else that is not well was well once, and takes the partition offline: a bad batch with a
+Writes that were under way leave a torn tail, and only that is ever cut off. It is
+
+- bytes after the last whole batch that no whole batch follows, or
+- when the power went, a batch of which a sector never came to the disk, while later ones, written within the same
+  minute, did: writes that were not synced reach the disk in any order.
+
+Anything else that is not well was well once, and takes the partition offline: a batch in which bits turned with a
 good one somewhere behind it, a batch out of order, a log that ends before what is known to have been durable.
 """
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
+from liftpy_envelope.batch import HEADER_SIZE, read_header
 from liftpy_envelope.errors import BatchCorruptError, BatchTruncatedError, BatchVersionError
 from liftpy_log.errors import SegmentCorruptError
-from liftpy_log.scan import find_valid_batch, read_batch, walk_headers
+from liftpy_log.limits import UNSYNCED_AGE_NS_MAX
+from liftpy_log.scan import find_valid_batch, has_unwritten_sector, read_batch, walk_headers
 
 if TYPE_CHECKING:
     from liftpy_log.disk import File
+    from liftpy_log.index import SegmentIndex
     from liftpy_log.segment import Segment
 
 __all__ = ["recover_active", "recover_sealed"]
+
+logger = logging.getLogger(__name__)
+
+_BAD = (BatchTruncatedError, BatchCorruptError)
 
 
 def recover_sealed(segment: Segment, file: File, next_base: int) -> None:
@@ -27,14 +40,14 @@ def recover_sealed(segment: Segment, file: File, next_base: int) -> None:
         SegmentCorruptError: it does not end where the next segment begins.
     """
     end = file.size()
-    if not _resume(segment, file, end, end):
+    if not _resume(segment, file, segment.load_index(), end, end):
         segment.rebuild(file, end)
     else:
         try:
             for position, header in walk_headers(file, segment.size, end):
                 segment.check_chain(position, header)
                 segment.append(header)
-        except (BatchTruncatedError, BatchCorruptError, BatchVersionError, SegmentCorruptError):
+        except (*_BAD, BatchVersionError, SegmentCorruptError):
             segment.rebuild(file, end)  # finds the same place, or shows that the index lied
     if segment.next_offset != next_base:
         raise SegmentCorruptError(
@@ -61,15 +74,17 @@ def recover_active(segment: Segment, file: File, *, durable_end: int, verify_byt
         SegmentCorruptError: something other than a torn tail is wrong with it.
     """
     end = file.size()
-    if not _resume(segment, file, end, max(0, end - verify_bytes)):
+    index = segment.load_index()
+    indexed_bytes = 0 if index is None or not len(index) else index.last()[1] + 1
+    if not _resume(segment, file, index, end, max(0, end - verify_bytes)):
         segment.start_over()
     cut = 0
     while segment.size < end:
         position = segment.size
         try:
             header, _ = read_batch(file, position, end)
-        except (BatchTruncatedError, BatchCorruptError) as error:
-            follower = find_valid_batch(file, position + 1, end)
+        except _BAD as error:
+            follower = _proof_of_damage(file, position, end)
             if follower is not None:
                 reason = f"{error}; a good batch follows at byte {follower}, so this is no torn tail"
                 raise SegmentCorruptError(segment.path, position, reason) from error
@@ -83,20 +98,54 @@ def recover_active(segment: Segment, file: File, *, durable_end: int, verify_byt
         reason = f"the log ends at offset {segment.next_offset}, but records up to {durable_end} were durable"
         raise SegmentCorruptError(segment.path, segment.size, reason)
     if cut:
+        logger.warning(
+            "%s ends with an unfinished write: %d bytes from byte %d were cut off", segment.path, cut, position
+        )
         file.truncate(segment.size)
+    if indexed_bytes > segment.size:
+        segment.discard_index()
     return cut
 
 
-def _resume(segment: Segment, file: File, end: int, before: int) -> bool:
+def _proof_of_damage(file: File, position: int, end: int) -> int | None:
+    """Position of a good batch that shows that the bad one at `position` was well; None when it may just be torn."""
+    try:
+        bad_end = position + read_header(file.read(position, min(HEADER_SIZE, end - position))).length
+        follower = find_valid_batch(file, bad_end, end)  # what lies inside of it is a value
+    except _BAD:
+        bad_end = position + HEADER_SIZE
+        follower = find_valid_batch(file, position + 1, end)
+    if follower is None or (has_unwritten_sector(file, position, bad_end) and _is_recent(file, follower, end)):
+        return None
+    return follower
+
+
+def _is_recent(file: File, position: int | None, end: int) -> bool:
+    """Whether the good batches from `position` on may all have waited for the same sync."""
+    times: list[int] = []
+    next_at = end
+    while position is not None:
+        try:
+            for at, header in walk_headers(file, position, end):
+                times = [*times[:1], header.max_timestamp]
+                next_at = at + header.length
+            position = None
+        except _BAD:
+            position = find_valid_batch(file, next_at, end)
+        except BatchVersionError:
+            return False
+    return times[-1] - times[0] <= UNSYNCED_AGE_NS_MAX
+
+
+def _resume(segment: Segment, file: File, index: SegmentIndex | None, end: int, before: int) -> bool:
     """Take over the part of the index that lies before `before`; False when there is none to trust."""
-    index = segment.load_index()
     if index is None or not len(index) or end == 0:
         return False
     offset, position = index.floor_position(min(before, end - 1))
     try:
         _, first = next(walk_headers(file, 0, end))
         _, header = next(walk_headers(file, position, end))
-    except (BatchTruncatedError, BatchCorruptError, BatchVersionError):
+    except (*_BAD, BatchVersionError):
         return False
     if header.base_offset != offset or first.base_offset != segment.base_offset:
         return False

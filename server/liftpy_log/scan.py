@@ -13,10 +13,11 @@ if TYPE_CHECKING:
 
     from liftpy_log.disk import File
 
-__all__ = ["find_valid_batch", "read_batch", "walk_headers"]
+__all__ = ["find_valid_batch", "has_unwritten_sector", "read_batch", "walk_headers"]
 
 _MAGIC: Final = MAGIC.to_bytes(4, "little")
 _SEARCH_BYTES: Final = 1024 * 1024
+_SECTOR_BYTES: Final = 512  # the least that a disk writes at once
 
 
 def walk_headers(file: File, position: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
@@ -80,3 +81,18 @@ def _is_batch(file: File, position: int, end: int) -> bool:
     except (BatchTruncatedError, BatchCorruptError):
         return False
     return True
+
+
+def has_unwritten_sector(file: File, position: int, end: int) -> bool:
+    """Whether a sector between `position`, where a batch was to begin, and `end` never came to the disk.
+
+    What was never written behind the end of a file reads as zeros, up to the end of its sector. A bit that turned
+    does not look like that.
+    """
+    first, last = position // _SECTOR_BYTES, (end - 1) // _SECTOR_BYTES
+    content = file.read(position, (last + 1) * _SECTOR_BYTES - position)
+    for sector in range(first, last + 1):
+        piece = content[max(0, sector * _SECTOR_BYTES - position) : (sector + 1) * _SECTOR_BYTES - position]
+        if piece and not any(piece):
+            return True
+    return False

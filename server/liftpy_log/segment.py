@@ -7,37 +7,39 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
 
 from liftpy_envelope.errors import BatchCorruptError, BatchTruncatedError, BatchVersionError
-from liftpy_log.disk import write_atomically
+from liftpy_log.disk import read_whole, write_atomically
 from liftpy_log.errors import SegmentCorruptError
 from liftpy_log.index import OFFSET_SUFFIX, TIME_SUFFIX, SegmentIndex
 from liftpy_log.limits import INDEX_FLUSH_ENTRIES, INDEX_INTERVAL_BYTES
 from liftpy_log.scan import read_batch, walk_headers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from liftpy_envelope.batch import BatchHeader
     from liftpy_log.disk import Disk, File
+    from liftpy_log.files import FileCache
 
-__all__ = ["LOG_SUFFIX", "Segment", "base_offset_of", "segment_path"]
+__all__ = ["Segment", "base_offset_of", "remove_oldest", "segment_path"]
 
-LOG_SUFFIX: Final = ".log"
+_LOG_SUFFIX: Final = ".log"
+_NAME: Final = re.compile(r"[0-9]{20}\.log")
 _BAD: Final = (BatchTruncatedError, BatchCorruptError, BatchVersionError)
 
 
 def segment_path(directory: Path, base_offset: int) -> Path:
     """The file of the segment that begins at `base_offset`."""
-    return directory / f"{base_offset:020d}{LOG_SUFFIX}"
+    return directory / f"{base_offset:020d}{_LOG_SUFFIX}"
 
 
 def base_offset_of(name: str) -> int | None:
     """The base offset in a segment file's name; None when it is not one."""
-    stem = name.removesuffix(LOG_SUFFIX)
-    return int(stem) if stem != name and len(stem) == 20 and stem.isdigit() else None
+    return int(name[:20]) if _NAME.fullmatch(name) else None
 
 
 class Segment:
@@ -83,7 +85,12 @@ class Segment:
         segment = cls(disk, directory, base_offset)
         segment.start_over()
         file = disk.open(segment.path, create=True)
-        disk.sync_directory(directory)
+        try:
+            disk.sync_directory(directory)
+        except OSError:
+            file.close()
+            disk.remove(segment.path)
+            raise
         return segment, file
 
     def extend(self, length: int, next_offset: int, base_timestamp: int, max_timestamp: int) -> None:
@@ -120,7 +127,7 @@ class Segment:
         try:
             offsets = self.path.with_suffix(OFFSET_SUFFIX)
             times = self.path.with_suffix(TIME_SUFFIX)
-            return SegmentIndex.decode(self.base_offset, _content(self._disk, offsets), _content(self._disk, times))
+            return SegmentIndex.decode(self.base_offset, read_whole(self._disk, offsets), read_whole(self._disk, times))
         except FileNotFoundError:
             return None
 
@@ -149,8 +156,21 @@ class Segment:
 
     def remove(self) -> None:
         """Delete the files; the indexes first, so that none is ever left without its segment."""
-        for path in (self.path.with_suffix(OFFSET_SUFFIX), self.path.with_suffix(TIME_SUFFIX), self.path):
-            self._disk.remove(path)
+        self._remove_index()
+        self._disk.remove(self.path)
+
+    def discard_index(self) -> None:
+        """Delete index files that speak of batches which a crash took, for good.
+
+        Others of the same size may take their place, and the files would fit those but for the times.
+        """
+        self._remove_index()
+        self._disk.sync_directory(self.path.parent)
+        self._unflushed = 0 if self._index is None else len(self._index)
+
+    def _remove_index(self) -> None:
+        for suffix in (OFFSET_SUFFIX, TIME_SUFFIX):
+            self._disk.remove(self.path.with_suffix(suffix))
 
     def index(self, file: File) -> SegmentIndex:
         """The index, loaded or rebuilt when it is not in memory.
@@ -176,9 +196,9 @@ class Segment:
             position = self.size
             try:
                 header, _ = read_batch(file, position, end)
-                self.check_chain(position, header)
             except _BAD as error:
                 raise SegmentCorruptError(self.path, position, str(error)) from error
+            self.check_chain(position, header)
             self.append(header)
 
     def check_chain(self, position: int, header: BatchHeader) -> None:
@@ -222,23 +242,62 @@ class Segment:
         for attempt in range(2):
             offset, position = start(self.index(file))
             try:
-                for at, header in walk_headers(file, position, self.size):
+                for at, header in self.headers(file, position):
                     if at == position and header.base_offset != offset:
                         break
                     if wanted(header):
                         return at, header
                 else:
                     return None
-            except _BAD as error:
+            except SegmentCorruptError:
                 if attempt:
-                    raise SegmentCorruptError(self.path, position, str(error)) from error
+                    raise
             self.rebuild(file, self.size)  # the index lied or the segment is damaged: reading all of it tells which
         return None
 
+    def headers(self, file: File, position: int) -> Iterator[tuple[int, BatchHeader]]:
+        """(position, header) of the batches from `position`, where one must begin.
 
-def _content(disk: Disk, path: Path) -> bytes:
-    file = disk.open(path)
-    try:
-        return file.read(0, file.size())
-    finally:
-        file.close()
+        Raises:
+            SegmentCorruptError: no good header stands where one must.
+        """
+        next_at = position
+        try:
+            for at, header in walk_headers(file, position, self.size):
+                next_at = at + header.length
+                yield at, header
+        except _BAD as error:
+            raise SegmentCorruptError(self.path, next_at, str(error)) from error
+
+    def read(self, file: File, position: int) -> tuple[BatchHeader, bytes]:
+        """Header and checked body of the batch at `position`.
+
+        Raises:
+            SegmentCorruptError: it is damaged.
+        """
+        try:
+            return read_batch(file, position, self.size)
+        except _BAD as error:
+            raise SegmentCorruptError(self.path, position, str(error)) from error
+
+
+def remove_oldest(disk: Disk, files: FileCache, segments: list[Segment], count: int, *, in_order: bool = False) -> None:
+    """Delete the first `count` segments of a log.
+
+    Args:
+        disk: where.
+        files: the node's open files.
+        segments: of the log, oldest first; what is deleted is taken from the list.
+        count: how many.
+        in_order: one after the other, so that no power loss brings one back whose successor is gone.
+
+    Raises:
+        OSError: those that are left in the list are still there.
+    """
+    for _ in range(count):
+        oldest = segments[0]
+        files.forget(oldest)
+        oldest.remove()
+        del segments[0]
+        if in_order:
+            disk.sync_directory(oldest.path.parent)

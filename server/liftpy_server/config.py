@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ssl
 import tomllib
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,7 +14,7 @@ from liftpy_envelope.names import check_name
 from liftpy_envelope.settings import from_text, parse_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 __all__ = ["HttpConfig", "NodeConfig", "PullConfig", "StorageConfig", "load_config"]
 
@@ -32,6 +32,10 @@ class PullConfig:
         tls_cert: certificate; with `tls_key` the pull server speaks TLS.
         tls_key: its key.
         tls_client_ca: authorities of client certificates; with it clients must show one.
+        connections_max: connections beyond it are closed at once; fewer where the process may open fewer files.
+        hello_timeout_s: for a peer to show the token that admits it.
+        idle_timeout_s: without any request.
+        send_timeout_s: for a peer to take anything of a response.
     """
 
     host: str = "127.0.0.1"
@@ -40,9 +44,21 @@ class PullConfig:
     tls_cert: str | None = None
     tls_key: str | None = None
     tls_client_ca: str | None = None
+    connections_max: int = 10_000
+    hello_timeout_s: float = 10.0
+    idle_timeout_s: float = 600.0
+    send_timeout_s: float = 30.0
 
     def __post_init__(self) -> None:
         _check_port("pull.port", self.port)
+        _check_ranges(
+            "pull",
+            self,
+            connections_max=(1, 1_000_000),
+            hello_timeout_s=(0.1, 3_600),
+            idle_timeout_s=(1, 86_400),
+            send_timeout_s=(0.1, 3_600),
+        )
         if (self.tls_cert is None) != (self.tls_key is None):
             raise ConfigError("pull.tls_cert", "and pull.tls_key belong together")
         if self.tls_client_ca is not None and self.tls_cert is None:
@@ -109,14 +125,14 @@ class StorageConfig:
     retention_interval_s: float = 10.0
 
     def __post_init__(self) -> None:
-        for name, low, high in (
-            ("sync_interval_s", 0.01, 60),
-            ("disk_reserve_bytes", 0, 2**50),
-            ("open_files_max", 8, 1_000_000),
-            ("retention_interval_s", 0.1, 86_400),
-        ):
-            if not low <= getattr(self, name) <= high:
-                raise ConfigError(f"storage.{name}", f"must be between {low} and {high}, not {getattr(self, name)}")
+        _check_ranges(
+            "storage",
+            self,
+            sync_interval_s=(0.01, 60),
+            disk_reserve_bytes=(0, 2**50),
+            open_files_max=(8, 1_000_000),
+            retention_interval_s=(0.1, 86_400),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,6 +178,13 @@ def _check_port(name: str, port: int) -> None:
         raise ConfigError(name, f"must be a port between 0 and 65535, not {port}")
 
 
+def _check_ranges(table: str, settings: object, **ranges: tuple[float, float]) -> None:
+    for name, (low, high) in ranges.items():
+        value = getattr(settings, name)
+        if not low <= value <= high:
+            raise ConfigError(f"{table}.{name}", f"must be between {low} and {high}, not {value}")
+
+
 def load_config(
     path: Path | None, environment: Mapping[str, str], flags: Mapping[str, Any], *, context: str | None = None
 ) -> NodeConfig:
@@ -174,26 +197,53 @@ def load_config(
         context: a context of the nats CLI.
 
     Raises:
-        ConfigError: the message names file and field.
+        ConfigError: the message names the field, and the file or the variable that set it.
     """
     given = _read_file(path) if path is not None else {}
-    _overlay(given, _from_environment(environment))
-    _overlay(given, {name: value for name, value in flags.items() if value is not None})
-    nats = given.pop("nats", {})
+    in_file = set(_dotted_names(given))
+    variables = _variables(environment)
+    _overlay(given, {name: _read_variable(name, variable, environment) for name, variable in variables.items()})
+    flags = {name: value for name, value in flags.items() if value is not None}
+    _overlay(given, flags)
     try:
-        if not isinstance(nats, dict):
-            raise ConfigError("nats", "must be a table of settings")
-        known = {setting.name for setting in fields(NatsOptions)}
-        for name in nats:
-            if name not in known:
-                parse_settings(NatsOptions, {name: nats[name]}, "nats")
-        options = NatsOptions.resolve(context=context, environment=environment, **nats)
-        parse_settings(NatsOptions, nats, "nats")
+        options = _nats_options(given.pop("nats", {}), environment, context)
         return parse_settings(NodeConfig, given | {"nats": options})
     except ConfigError as error:
-        if path is None:
+        if error.field in flags:
             raise
-        raise ConfigError(f"{path}: {error.field}", str(error).removeprefix(f"{error.field}: ")) from None
+        if error.field in variables:
+            raise _renamed(error, variables[error.field]) from None
+        if in_file & {error.field, error.field.partition(".")[0]}:
+            raise _renamed(error, f"{path}: {error.field}") from None
+        raise
+
+
+def _renamed(error: ConfigError, field_name: str) -> ConfigError:
+    return ConfigError(field_name, str(error).removeprefix(f"{error.field}: "))
+
+
+def _dotted_names(given: Mapping[str, Any]) -> Iterator[str]:
+    for name, value in given.items():
+        yield name
+        if isinstance(value, dict):
+            yield from (f"{name}.{inner}" for inner in value)
+
+
+# The fields alone: what must hold between them is checked when file, environment and context are put together.
+_NatsTable: Final = make_dataclass(
+    "_NatsTable", [(each.name, each.type, field(default=each.default)) for each in fields(NatsOptions)]
+)
+
+
+def _nats_options(given: object, environment: Mapping[str, str], context: str | None) -> NatsOptions:
+    table: Any = parse_settings(_NatsTable, given, "nats")
+    assert isinstance(given, dict)
+    values = {name: getattr(table, name) for name in given}
+    try:
+        return NatsOptions.resolve(context=context, environment=environment, **values)
+    except ConfigError as error:
+        is_setting = error.field in {setting.name for setting in fields(NatsOptions)}
+        raise _renamed(error, f"nats.{error.field}" if is_setting else error.field) from None
 
 
 def _read_file(path: Path) -> dict[str, Any]:
@@ -205,20 +255,23 @@ def _read_file(path: Path) -> dict[str, Any]:
         raise ConfigError(str(path), f"is not TOML: {error}") from error
 
 
-def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
-    values: dict[str, Any] = {}
+def _variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables that are set, by the dotted name of what they set."""
+    variables: dict[str, str] = {}
     for setting in fields(NodeConfig):
         default = setting.default_factory() if callable(setting.default_factory) else None
-        if not is_dataclass(default):
-            text = environment.get(f"LIFTPY_{setting.name.upper()}")
-            if text is not None:
-                values[setting.name] = from_text(NodeConfig, setting.name, text)
-            continue
-        for inner in fields(default):
-            text = environment.get(f"LIFTPY_{setting.name.upper()}_{inner.name.upper()}")
-            if text is not None:
-                values[f"{setting.name}.{inner.name}"] = from_text(type(default), inner.name, text)
-    return values
+        inner = [f"{setting.name}.{each.name}" for each in fields(default)] if is_dataclass(default) else [setting.name]
+        variables |= {name: f"LIFTPY_{name.replace('.', '_').upper()}" for name in inner}
+    return {name: variable for name, variable in variables.items() if variable in environment}
+
+
+def _read_variable(name: str, variable: str, environment: Mapping[str, str]) -> Any:
+    table, _, leaf = name.rpartition(".")
+    kind = type(getattr(NodeConfig(), table)) if table else NodeConfig
+    try:
+        return from_text(kind, leaf, environment[variable])
+    except ConfigError as error:
+        raise _renamed(error, variable) from None
 
 
 def _overlay(given: dict[str, Any], values: Mapping[str, Any]) -> None:

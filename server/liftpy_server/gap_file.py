@@ -10,6 +10,8 @@ import json
 import logging
 from typing import TYPE_CHECKING
 
+from liftpy_envelope.errors import ConfigError
+from liftpy_envelope.settings import parse_settings
 from liftpy_log.disk import write_atomically
 from liftpy_server.stream_state import Gap
 
@@ -42,10 +44,10 @@ class GapFile:
     def load(self) -> list[Gap]:
         """The gaps of earlier runs; a file that can not be read is logged and left behind."""
         try:
-            return [Gap(**gap) for gap in json.loads(self._path.read_bytes())]
+            return [parse_settings(Gap, gap) for gap in json.loads(self._path.read_bytes())]
         except FileNotFoundError:
             return []
-        except (ValueError, TypeError, OSError) as error:
+        except (ConfigError, ValueError, TypeError, RecursionError, OSError) as error:
             logger.warning("%s can not be read (%s); the gaps in it are forgotten", self._path, error)
             return []
 

@@ -8,6 +8,8 @@ __all__ = [
     "ACK_BUFFER_BYTES_MAX",
     "BATCH_VALUE_BYTES_MAX",
     "CHECKPOINT_INTERVAL_S",
+    "CONFIRM_INTERVAL_S",
+    "CONFIRM_TIMEOUT_S",
     "DISK_CHECK_INTERVAL_S",
     "GAPS_KEPT_MAX",
     "INGEST_LINGER_BYTES_MAX",
@@ -16,8 +18,14 @@ __all__ = [
     "LINGER_RUNS_MIN",
     "LOG_REPEAT_S",
     "MAINTENANCE_INTERVAL_S",
+    "OPEN_FILES_SPARE",
+    "PEER_BYTES_PER_S_MIN",
+    "PULL_HELLO_BYTES_MAX",
+    "PULL_REQUESTS_MAX",
     "RUN_MESSAGES_PER_PARTITION_MIN",
+    "SUBSCRIBE_RETRY_S",
     "SWITCH_INTERVAL_S",
+    "UNSUBSCRIBE_TIMEOUT_S",
     "UNSYNCED_BYTES_MAX",
 ]
 
@@ -30,6 +38,15 @@ RUN_MESSAGES_PER_PARTITION_MIN: Final = 32  # with fewer messages a batch, waiti
 UNSYNCED_BYTES_MAX: Final = 64 * 1024 * 1024  # beyond this the NATS socket is not read until the disk has caught up
 ACK_BUFFER_BYTES_MAX: Final = 32 * 1024 * 1024  # likewise for acks that the NATS server does not take
 
+PULL_HELLO_BYTES_MAX: Final = 4 * 1024  # taken from a peer that has not shown the token
+PULL_REQUESTS_MAX: Final = 16  # that wait for their turn on one connection; beyond it the socket is not read
+OPEN_FILES_SPARE: Final = 128  # descriptors left for everything that is neither a segment nor a pull connection
+PEER_BYTES_PER_S_MIN: Final = 256 * 1024  # a consumer slower than this is taken to be stuck
+
+UNSUBSCRIBE_TIMEOUT_S: Final = 10.0  # a node that stops waits this long for what is on its way
+SUBSCRIBE_RETRY_S: Final = 10.0  # a subscription that the NATS server refuses is tried again this often
+CONFIRM_INTERVAL_S: Final = 1.0  # a gap begins at most about this much before the first message that is missing
+CONFIRM_TIMEOUT_S: Final = 120  # longer than nats-py keeps a connection on which no PONG comes
 CHECKPOINT_INTERVAL_S: Final = 5.0
 MAINTENANCE_INTERVAL_S: Final = 10.0
 DISK_CHECK_INTERVAL_S: Final = 1.0

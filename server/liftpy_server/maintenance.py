@@ -95,16 +95,19 @@ class Maintenance:
     async def _repeat(action: Callable[[], object], interval_s: float) -> None:
         while True:
             await asyncio.sleep(interval_s)
-            result = action()
-            if asyncio.iscoroutine(result):
-                await result
+            try:
+                result = action()
+                if asyncio.iscoroutine(result):
+                    await result
+            except Exception:
+                logger.exception("maintenance failed, and is tried again in %g s", interval_s)
 
     async def _retain(self) -> None:
         for partition in self._streams.partitions:
             if partition.log.failure is None:
                 try:
                     self.retain(partition)
-                except LiftError as error:
+                except (LiftError, OSError) as error:
                     logger.error("retention of stream %s: %s", partition.stream.name, error)  # noqa: TRY400
             await asyncio.sleep(0)  # a node with thousands of partitions goes on serving meanwhile
 
@@ -112,13 +115,13 @@ class Maintenance:
         """Drop what one partition need not keep, and close a segment that grew old.
 
         Raises:
-            StorageFullError, PartitionOfflineError: from the log.
+            StorageFullError, PartitionOfflineError, OSError: from the log.
         """
         config, log = partition.stream.config, partition.log
         now_ns = self._clock.now_ns()
         age_ns = int(config.retention_age_s * 1e9)
         if is_active_expired(log.active, now_ns, age_ns=age_ns, segment_age_ns=int(config.segment_age_s * 1e9)):
-            log.roll()
+            partition.roll()
         offset = retention_offset(
             log.segments,
             now_ns,

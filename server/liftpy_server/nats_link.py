@@ -59,7 +59,6 @@ class NatsLink:
         on_client: awaited with a new client whenever there is one: set up its subscriptions there.
         on_down: called when the connection is lost.
         on_up: awaited when nats-py has the connection again, with all its subscriptions.
-        on_error: called with the text of an error that the server sent.
         make_transport: makes the transport under a client.
     """
 
@@ -71,7 +70,6 @@ class NatsLink:
         on_client: Callable[[Client], Awaitable[None]] | None = None,
         on_down: Callable[[], None] | None = None,
         on_up: Callable[[], Awaitable[None]] | None = None,
-        on_error: Callable[[str], None] | None = None,
         make_transport: Callable[[], Transport] | None = None,
     ) -> None:
         self._options = options
@@ -79,7 +77,6 @@ class NatsLink:
         self._on_client = on_client
         self._on_down = on_down
         self._on_up = on_up
-        self._on_error = on_error
         self._make_transport = make_transport
         self._client: Client | None = None
         self._closed = asyncio.Event()
@@ -162,8 +159,6 @@ class NatsLink:
         if text != self._last_error:
             self._last_error = text
             logger.warning("NATS connection %s to %s: %s", self._name, self._options.shown_url, text)
-        if self._on_error is not None:
-            self._on_error(text)
 
     async def _disconnected(self) -> None:
         if self._on_down is not None and not self._stopping:
@@ -192,7 +187,7 @@ class NatsLink:
                 await self._connect(first=False)
                 if self._on_up is not None:
                     await self._on_up()
-            except (Error, OSError) as error:
+            except (Error, LiftError, OSError) as error:
                 logger.warning("NATS connection %s: %s", self._name, error)
                 self._closed.set()
 

@@ -7,6 +7,7 @@ import logging
 import secrets
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -15,6 +16,7 @@ from liftpy_log.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from liftpy_log.clock import SystemClock
 from liftpy_log.data_dir import DataDir
 from liftpy_log.disk import OsDisk
+from liftpy_log.errors import DataDirError
 from liftpy_log.files import FileCache
 from liftpy_log.group_commit import GroupCommit
 from liftpy_log.wal import WriteAheadLog, replay_wal
@@ -23,18 +25,20 @@ from liftpy_server.admin.info import cluster_info
 from liftpy_server.admin.service import AdminService
 from liftpy_server.http import HttpServer
 from liftpy_server.ingest.connection import IngestConnection
-from liftpy_server.limits import SWITCH_INTERVAL_S, UNSYNCED_BYTES_MAX
+from liftpy_server.limits import SWITCH_INTERVAL_S, UNSUBSCRIBE_TIMEOUT_S, UNSYNCED_BYTES_MAX
 from liftpy_server.maintenance import Maintenance, make_checkpoint
 from liftpy_server.metadata.store import MetadataStore
 from liftpy_server.nats_link import check_nats_version
+from liftpy_server.open_files import connections_allowed, raise_open_files_limit
 from liftpy_server.outbox import Outbox
 from liftpy_server.partition import Load
-from liftpy_server.pull.connection import PullBackend, PullLimits
+from liftpy_server.pull.connection import PullBackend
 from liftpy_server.pull.server import PullServer
+from liftpy_server.stream_opening import StreamOpening
 from liftpy_server.streams import Streams
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from liftpy_log.clock import Clock
     from liftpy_log.disk import Disk
@@ -44,6 +48,15 @@ if TYPE_CHECKING:
 __all__ = ["Node"]
 
 logger = logging.getLogger(__name__)
+
+
+@contextmanager
+def _damage_of(data_dir: DataDir) -> Iterator[None]:
+    """What the file system refuses while the node opens its data is told as the data directory's fault."""
+    try:
+        yield
+    except OSError as error:
+        raise DataDirError(f"data directory {data_dir.root} can not be used: {error}") from error
 
 
 class Node:
@@ -67,6 +80,7 @@ class Node:
         self._load = Load()
         self._followed = asyncio.Condition()
         self._followed_revision = 0
+        self._listened_ns = 0
         self._follower: asyncio.Task[None] | None = None
         self._undo: list[Any] = []
         self._loop: asyncio.AbstractEventLoop
@@ -92,17 +106,19 @@ class Node:
         config = self.config
         data_dir = self.data_dir = DataDir.open(config.data_path, config.node_id)
         self._undo.append(data_dir.close)
-        restored = replay_wal(self._disk, data_dir.wal_directory, data_dir.root)
-        if restored:
-            logger.info("%d bytes were restored from the write-ahead log", restored)
-        checkpoint = load_checkpoint(self._disk, data_dir.checkpoint_path) or Checkpoint()
-        self.metadata = MetadataStore(data_dir.metadata_path, self.clock)
-        await self.metadata.start()
+        with _damage_of(data_dir):
+            restored = replay_wal(self._disk, data_dir.wal_directory, data_dir.root)
+            if restored:
+                logger.info("%d bytes were restored from the write-ahead log", restored)
+            checkpoint = load_checkpoint(self._disk, data_dir.checkpoint_path) or Checkpoint()
+            self.metadata = MetadataStore(data_dir.metadata_path, self.clock)
+            await self.metadata.start()
         self._undo.append(self.metadata.stop)
-        self.pull = PullServer(config.pull.host, config.pull.port, config.pull.tls_context())
+        self.pull = PullServer(config.pull, connections_allowed(config, raise_open_files_limit()))
         self._undo.append(self.pull.stop)
         await self._register()
-        self._open_storage(data_dir, checkpoint)
+        with _damage_of(data_dir):
+            self._open_storage(data_dir, checkpoint)
         await self._connect()
         self._follower = asyncio.create_task(self._follow(), name="follow metadata")
         self.maintenance.start()
@@ -132,7 +148,7 @@ class Node:
         self._interval_commits = GroupCommit(self.files, None, self._after_round)
         self.acks = AckConnection(self.config.nats, f"liftpy {self.config.node_id} acks")
         self.outbox = Outbox(self.acks.write)
-        self.streams = Streams(
+        opening = StreamOpening(
             self.config.node_id,
             self._disk,
             self.files,
@@ -144,6 +160,7 @@ class Node:
             self._commits.request,
             self._io,
         )
+        self.streams = Streams(opening, self._io)
         self.streams.open_all(self.metadata.state)
         self.maintenance = Maintenance(
             self.streams, self._disk, data_dir, storage, self.clock, self._interval_commits.request, self._io
@@ -152,16 +169,26 @@ class Node:
         for commits in (self._commits, self._interval_commits):
             commits.start()
         self._undo.append(self._stop_storage)
+        self._listened_ns = checkpoint.time_ns
+        if checkpoint.clean:  # until the next one is written, a kill must not pass for the stop before it
+            self._save_checkpoint(Checkpoint(checkpoint.time_ns, False, checkpoint.high_watermarks))
+
+    def _save_checkpoint(self, checkpoint: Checkpoint) -> None:
+        try:
+            save_checkpoint(self._disk, self.data_dir.checkpoint_path, checkpoint)
+        except OSError as error:
+            logger.warning("the checkpoint could not be written: %s", error)
 
     async def _connect(self) -> None:
         nats, node_id = self.config.nats, self.config.node_id
         logger.info("connecting to NATS at %s", nats.shown_url)
         await self.acks.start()
         self._undo.append(self.acks.stop)
-        self.ingest = IngestConnection(nats, f"liftpy {node_id} ingest", self.clock, self.outbox, self._is_overloaded)
-        await self.ingest.start(self.streams.connect(self.ingest))
-        self.streams.connected()
+        self.ingest = IngestConnection(
+            nats, f"liftpy {node_id} ingest", self.clock, self.outbox, self._is_overloaded, self.streams.listening
+        )
         self._undo.append(self._stop_ingest)
+        await self.ingest.start(self.streams.connect(self.ingest))
 
     async def _open_doors(self) -> None:
         await self.pull.start(
@@ -173,7 +200,7 @@ class Node:
                 metadata=self._cluster_info,
                 files=self.files,
                 executor=self._reads,
-                limits=PullLimits(),
+                config=self.config.pull,
             )
         )
         self.admin = AdminService(self)
@@ -206,8 +233,7 @@ class Node:
         if self._follower is not None:
             self._follower.cancel()
             await asyncio.gather(self._follower, return_exceptions=True)
-        if self.ingest.is_connected:
-            await self.streams.unsubscribe()
+        await self._stop_listening()
         await self.ingest.stop()
         for partition in self.streams.partitions:
             partition.settle()
@@ -215,14 +241,23 @@ class Node:
         await asyncio.sleep(0)  # lets the results of the last round in
         self.outbox.flush()
 
+    async def _stop_listening(self) -> None:
+        if self.ingest.is_connected:
+            self._listened_ns = self.clock.now_ns()
+        try:
+            async with asyncio.timeout(UNSUBSCRIBE_TIMEOUT_S):
+                await self.streams.unsubscribe()
+        except TimeoutError:
+            logger.warning("the NATS server does not answer: messages on their way from it are not waited for")
+
     def _stop_storage(self) -> None:
         for commits in (self._commits, self._interval_commits):
             commits.stop()
         checkpoint = make_checkpoint(self.streams, self.clock, clean=True)
-        clean = self.streams.close()
-        self._wal.close(remove=clean)
-        checkpoint.clean = clean
-        save_checkpoint(self._disk, self.data_dir.checkpoint_path, checkpoint)
+        checkpoint.time_ns = self._listened_ns
+        checkpoint.clean = self.streams.close()
+        self._wal.close(remove=checkpoint.clean)
+        self._save_checkpoint(checkpoint)
 
     async def _follow(self) -> None:
         async for state in self.metadata.watch():
@@ -245,7 +280,6 @@ class Node:
             if partition is None:
                 log.mark_synced(next_offset)
             elif error is not None:
-                logger.error("stream %s partition %d: %s", partition.stream.name, partition.number, error)
                 partition.fail(error)
             else:
                 partition.on_synced(next_offset)

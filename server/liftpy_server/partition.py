@@ -7,6 +7,7 @@ are several replicas, what is durable here is committed.
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 from liftpy_envelope.ack import AckPolicy
@@ -18,6 +19,7 @@ from liftpy_server.acks import AckItem, AckTemplate, ItemAcks, PendingAcks, Rang
 from liftpy_server.ingest.incoming import Refusal, read_message, refusal_of
 from liftpy_server.ingest.records import RecordBuilder
 from liftpy_server.limits import BATCH_VALUE_BYTES_MAX
+from liftpy_server.stored_size import stored_size_refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -26,7 +28,8 @@ if TYPE_CHECKING:
     from liftpy_envelope.errors import ErrorCode
     from liftpy_envelope.pull import PartitionKey
     from liftpy_log.dedupe import DedupeWindow
-    from liftpy_log.partition_log import Appended, PartitionLog
+    from liftpy_log.entries import Appended
+    from liftpy_log.partition_log import PartitionLog
     from liftpy_server.acks import Owed
     from liftpy_server.ingest.incoming import Incoming
     from liftpy_server.ingest.runs import Run
@@ -34,6 +37,8 @@ if TYPE_CHECKING:
     from liftpy_server.stream_state import StreamState
 
 __all__ = ["Load", "Partition"]
+
+logger = logging.getLogger(__name__)
 
 
 class Load:
@@ -80,6 +85,7 @@ class Partition:
         self.high_watermark = log.log_end
         self.storage_full = False
         self.gone: ErrorCode | None = None
+        self._has_failed = False
         self._outbox = outbox
         self._load = load
         self._counted_bytes = 0
@@ -180,7 +186,10 @@ class Partition:
         refusal = self.refusal()
         builder = RecordBuilder(self, now_ns)
         for message in messages:
-            builder.add(message, message.refusal or refusal)
+            why = message.refusal or refusal
+            if why is None and message.batch is not None:
+                why = stored_size_refusal(message.batch, message.subject)
+            builder.add(message, why)
         builder.flush()
 
     def append_body(
@@ -194,13 +203,17 @@ class Partition:
         compression = self.stream.config.compression
         if compression is not Compression.NONE:
             body = compress_body(body, compression.value)
-        appended = self.log.append(
-            body,
-            leader_epoch=self._acks.epoch,
-            timestamp=now_ns,
-            producer_id=producer_id,
-            producer_sequence=producer_sequence,
-        )
+        try:
+            appended = self.log.append(
+                body,
+                leader_epoch=self._acks.epoch,
+                timestamp=now_ns,
+                producer_id=producer_id,
+                producer_sequence=producer_sequence,
+            )
+        except PartitionOfflineError as error:
+            self.fail(str(error))
+            raise
         self.stream.counters.batches += 1
         return appended
 
@@ -253,8 +266,42 @@ class Partition:
         for owed in due:
             self._outbox.add(owed.encode(self._acks))
 
+    def roll(self) -> None:
+        """Close the log's newest segment, which makes everything durable.
+
+        Raises:
+            StorageFullError, PartitionOfflineError: from the log.
+        """
+        self._work(self.log.roll)
+
+    def purge(self, offset: int) -> None:
+        """Make `offset` the start of the log.
+
+        Raises:
+            StorageFullError, PartitionOfflineError: from the log.
+        """
+        self._work(lambda: self.log.purge(offset))
+
+    def _work(self, work: Callable[[], None]) -> None:
+        """Have the log do what may make records durable: no round of group commit will find them left to do."""
+        synced_before = self.log.synced_end
+        try:
+            work()
+        except PartitionOfflineError as error:
+            self.fail(str(error))
+            raise
+        else:
+            self._count_unsynced()
+            if self.log.synced_end > synced_before:
+                self._commit(self.log.synced_end)
+        finally:
+            self._outbox.flush()
+
     def fail(self, reason: str) -> None:
         """An I/O error: take no more messages, and tell those who wait that nobody knows what became of theirs."""
+        if not self._has_failed:
+            self._has_failed = True
+            logger.error("stream %s partition %d is offline: %s", self.stream.name, self.number, reason)
         self.log.fail(reason)
         self._count_unsynced()
         description = "outcome unknown: the partition went offline"
@@ -283,8 +330,6 @@ class Partition:
         """
         self.gone = why
         try:
-            self.log.close()
-            self._commit(self.log.log_end)
+            self._work(self.log.close)
         finally:
-            self._count_unsynced()
             self._wake()

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter, deque
+from collections import Counter
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from liftpy_server.limits import GAPS_KEPT_MAX, LOG_REPEAT_S
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from liftpy_envelope.errors import AckErrorCode
     from liftpy_envelope.stream_config import StreamConfig
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 __all__ = ["Gap", "StreamCounters", "StreamState"]
 
 logger = logging.getLogger(__name__)
+
+_LOG_REPEAT_NS: Final = int(LOG_REPEAT_S * 1e9)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -61,18 +63,24 @@ class StreamState:
 
     Args:
         info: from the metadata.
-        on_gap: called when a gap is recorded or changes, so that it can be kept.
+        on_gap: called when there is a new gap, when one ends, and now and then while one grows, so that it can be kept.
+        gaps: those of earlier runs, oldest first.
+
+    Attributes:
+        gaps: the newest gaps, in the order in which they began.
+        lapse: the gap that lasts, if there is one: nobody listens for the stream's messages now, or not for all.
     """
 
-    def __init__(self, info: StreamInfo, on_gap: Callable[[StreamState], None]) -> None:
+    def __init__(self, info: StreamInfo, on_gap: Callable[[StreamState], None], gaps: Iterable[Gap] = ()) -> None:
         self.uuid = info.uuid
         self.config: StreamConfig = info.config
         self.paused = info.paused
         self.read_only = info.read_only
         self.counters = StreamCounters()
-        self.gaps: deque[Gap] = deque(maxlen=GAPS_KEPT_MAX)
+        self.gaps: list[Gap] = list(gaps)[-GAPS_KEPT_MAX:]
+        self.lapse = next((gap for gap in reversed(self.gaps) if gap.until_ns is None), None)
         self._on_gap = on_gap
-        self._logged_ns: dict[str, int] = {}
+        self._refusals: dict[str, _Refusals] = {}
 
     @property
     def name(self) -> str:
@@ -86,27 +94,30 @@ class StreamState:
         self.read_only = info.read_only
 
     def open_gap(self, since_ns: int, cause: str) -> None:
-        """Messages may be missing from `since_ns` on."""
-        if self.gaps and self.gaps[-1].until_ns is None:
+        """Messages may be missing from `since_ns` on; a gap that lasts already goes on under its own cause."""
+        if self.lapse is not None:
             return
-        self.gaps.append(Gap(since_ns=since_ns, until_ns=None, cause=cause))
-        self.counters.gaps += 1
+        self.lapse = self._add(Gap(since_ns=since_ns, until_ns=None, cause=cause))
         logger.warning("stream %s: messages may be missing from now on: %s", self.name, cause)
         self._on_gap(self)
 
     def close_gap(self, until_ns: int) -> None:
         """Nothing is missing from `until_ns` on."""
-        if not self.gaps or self.gaps[-1].until_ns is not None:
+        gap, self.lapse = self.lapse, None
+        if gap is None:
             return
-        gap = self.gaps[-1]
-        gap.until_ns = until_ns
-        seconds = (until_ns - gap.since_ns) / 1e9
+        gap.until_ns = max(until_ns, gap.since_ns)
+        seconds = (gap.until_ns - gap.since_ns) / 1e9
         logger.warning("stream %s: gap of %.3f s closed (%s)", self.name, seconds, gap.cause)
         self._on_gap(self)
 
     def lapse_ongoing(self) -> bool:
-        """Whether a gap is open."""
-        return bool(self.gaps) and self.gaps[-1].until_ns is None
+        """Whether a gap lasts."""
+        return self.lapse is not None
+
+    def whole_until_ns(self) -> int:
+        """The last moment at which the stream was known to be listening, as far as its gaps tell; 0 when none does."""
+        return max((gap.until_ns for gap in self.gaps if gap.until_ns is not None), default=0)
 
     def count_refused(self, code: AckErrorCode, description: str, *, answered: bool, now_ns: int) -> None:
         """Count a message that was refused; one whose publisher could not be told is a gap of known size."""
@@ -114,18 +125,43 @@ class StreamState:
         self.counters.refused[name] += 1
         if answered:
             return
-        last = self.gaps[-1] if self.gaps else None
-        if last is not None and last.cause == name and last.messages is not None and self._is_recent(last, now_ns):
-            last.messages += 1
-            last.until_ns = now_ns
-        else:
-            self.gaps.append(Gap(since_ns=now_ns, until_ns=now_ns, cause=name, messages=1))
-            self.counters.gaps += 1
-        if now_ns - self._logged_ns.get(name, 0) >= LOG_REPEAT_S * 1e9:
-            self._logged_ns[name] = now_ns
+        known = self._refusals.get(name)
+        if known is None or now_ns - known.last_ns >= _LOG_REPEAT_NS:
+            gap = self._add(Gap(since_ns=now_ns, until_ns=now_ns, cause=name, messages=0))
+            known = self._refusals[name] = _Refusals(gap)
+        gap, known.last_ns = known.gap, now_ns
+        gap.messages = (gap.messages or 0) + 1
+        gap.until_ns = max(now_ns, gap.since_ns)
+        if now_ns - known.told_ns >= _LOG_REPEAT_NS:
+            known.told_ns = now_ns
             logger.warning("stream %s refuses messages of publishers that ask for no ack: %s", self.name, description)
             self._on_gap(self)
 
-    @staticmethod
-    def _is_recent(gap: Gap, now_ns: int) -> bool:
-        return gap.until_ns is not None and now_ns - gap.until_ns < LOG_REPEAT_S * 1e9
+    def keep_gaps(self) -> None:
+        """Have what grew since it was kept last kept too, before the node stops."""
+        if self._refusals:
+            self._on_gap(self)
+
+    def _add(self, gap: Gap) -> Gap:
+        """Add a gap; the oldest that is over makes room for it."""
+        self.counters.gaps += 1
+        if len(self.gaps) >= GAPS_KEPT_MAX:
+            gone = next(old for old in self.gaps if old is not self.lapse)
+            self.gaps.remove(gone)
+            self._refusals = {name: known for name, known in self._refusals.items() if known.gap is not gone}
+        self.gaps.append(gap)
+        return gap
+
+
+@dataclass(slots=True)
+class _Refusals:
+    """The gap of messages refused for one reason.
+
+    Attributes:
+        last_ns: when the last message was refused.
+        told_ns: when the gap was logged and kept last.
+    """
+
+    gap: Gap
+    last_ns: int = 0
+    told_ns: int = 0

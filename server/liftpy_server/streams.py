@@ -4,89 +4,44 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import shutil
 from typing import TYPE_CHECKING
 
 from liftpy_envelope.errors import ErrorCode, LiftError
-from liftpy_envelope.pull import PartitionKey
-from liftpy_envelope.stream_config import Spread, SyncMode
-from liftpy_log.dedupe import DedupeWindow
-from liftpy_log.errors import PartitionOfflineError
-from liftpy_log.partition_log import LogConfig, PartitionLog
-from liftpy_server.dedupe_rebuild import rebuild_dedupe
-from liftpy_server.gap_file import GapFile
+from liftpy_envelope.stream_config import Spread
 from liftpy_server.ingest.binding import Binding
-from liftpy_server.partition import Partition
-from liftpy_server.stream_state import StreamState
+from liftpy_server.stream_opening import log_config, remove_directory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable
     from concurrent.futures import Executor
-    from pathlib import Path
 
-    from liftpy_log.checkpoint import Checkpoint
-    from liftpy_log.clock import Clock
-    from liftpy_log.data_dir import DataDir
-    from liftpy_log.disk import Disk
-    from liftpy_log.files import FileCache
+    from liftpy_envelope.pull import PartitionKey
+    from liftpy_log.partition_log import PartitionLog
     from liftpy_server.ingest.connection import IngestConnection
-    from liftpy_server.metadata.state import MetadataState, PartitionInfo, StreamInfo
-    from liftpy_server.outbox import Outbox
-    from liftpy_server.partition import Load
+    from liftpy_server.metadata.state import MetadataState, StreamInfo
+    from liftpy_server.partition import Partition
+    from liftpy_server.stream_opening import LocalStream, StreamOpening
+    from liftpy_server.stream_state import StreamState
 
-__all__ = ["LocalStream", "Streams"]
+__all__ = ["StreamNotOpenedError", "Streams"]
 
 logger = logging.getLogger(__name__)
 
 
-class LocalStream:
-    """A stream with the partitions that this node leads."""
-
-    def __init__(self, info: StreamInfo, state: StreamState, partitions: dict[int, Partition]) -> None:
-        self.info = info
-        self.state = state
-        self.partitions = partitions
-        self.bindings: list[Binding] = []
+class StreamNotOpenedError(LiftError):
+    """A stream could not be opened on this node."""
 
 
 class Streams:
     """See the module.
 
     Args:
-        node_id: this node.
-        disk: where.
-        files: the node's open files.
-        data_dir: of the node.
-        checkpoint: what the node knew when it stopped last.
-        clock: for gaps.
-        outbox: for acks.
-        load: counts what waits for the disk.
-        request_sync: asks group commit for a round.
-        io_executor: with one thread, for small files.
+        opening: opens them.
+        io_executor: with one thread, for the removal of directories.
     """
 
-    def __init__(
-        self,
-        node_id: str,
-        disk: Disk,
-        files: FileCache,
-        data_dir: DataDir,
-        checkpoint: Checkpoint,
-        clock: Clock,
-        outbox: Outbox,
-        load: Load,
-        request_sync: Callable[[PartitionLog], None],
-        io_executor: Executor,
-    ) -> None:
-        self._node_id = node_id
-        self._disk = disk
-        self._files = files
-        self._data_dir = data_dir
-        self._checkpoint = checkpoint
-        self._clock = clock
-        self._outbox = outbox
-        self._load = load
-        self._request_sync = request_sync
+    def __init__(self, opening: StreamOpening, io_executor: Executor) -> None:
+        self._opening = opening
         self._io_executor = io_executor
         self._ingest: IngestConnection | None = None
         self.by_uuid: dict[str, LocalStream] = {}
@@ -109,40 +64,50 @@ class Streams:
 
     def open_all(self, state: MetadataState) -> None:
         """Open what the metadata says is here, before the node is connected to anything."""
-        self._sort_out_directories(state)
+        self._opening.sort_out_directories(state)
         for info in state.streams.values():
-            self._open(info)
+            self._opening.note_absence(self._open(info))
         self._remember(state)
 
-    def connect(self, ingest: IngestConnection) -> list[Binding]:
-        """Take the ingest connection. Returns the bindings of all streams, which it is to subscribe when it connects.
+    def _open(self, info: StreamInfo) -> LocalStream:
+        stream = self._opening.begin(info)
+        for number in self._opening.led_here(info):
+            self._opening.open_partition(stream, number)
+        return self._add(stream)
 
-        The time since the node stopped is a gap.
-        """
+    def _add(self, stream: LocalStream) -> LocalStream:
+        self.by_uuid[stream.info.uuid] = stream
+        for partition in stream.partitions.values():
+            self.by_key[partition.key] = partition
+            self.by_log[partition.log] = partition
+        return stream
+
+    def connect(self, ingest: IngestConnection) -> list[Binding]:
+        """Take the ingest connection. Returns the bindings of all streams, for it to subscribe when it connects."""
         self._ingest = ingest
-        bindings = []
         for stream in self.by_uuid.values():
             stream.bindings = self._make_bindings(stream)
-            bindings += stream.bindings
-            if self._checkpoint.time_ns:
-                cause = "the node was stopped" if self._checkpoint.clean else "the node died"
-                stream.state.open_gap(max(self._checkpoint.time_ns, stream.info.created_ns), cause)
-        return bindings
+        return [binding for stream in self.by_uuid.values() for binding in stream.bindings]
 
-    def connected(self) -> None:
-        """All subscriptions stand: the gap of the restart is over."""
-        now_ns = self._clock.now_ns()
-        for stream in self.by_uuid.values():
-            stream.state.close_gap(now_ns)
-            self._future(stream.info.uuid).set_result(None)
+    def listening(self, stream: StreamState) -> None:
+        """All subscriptions of a stream are confirmed."""
+        local = self.by_uuid.get(stream.uuid)
+        if local is not None:
+            local.refusal = None
+            self._set_ready(stream.uuid, None)
 
     async def wait_ready(self, uuid: str) -> None:
         """Wait until a stream is open and its subscriptions are confirmed.
 
         Raises:
             SubscriptionRefusedError: the NATS server does not allow them.
+            StreamNotOpenedError: the node can not store it.
         """
-        await asyncio.shield(self._future(uuid))
+        try:
+            await asyncio.shield(self._future(uuid))
+        except LiftError:
+            self._ready.pop(uuid, None)
+            raise
 
     def _future(self, uuid: str) -> asyncio.Future[None]:
         future = self._ready.get(uuid)
@@ -151,59 +116,37 @@ class Streams:
             future.add_done_callback(lambda done: done.cancelled() or done.exception())
         return future
 
+    def _set_ready(self, uuid: str, error: LiftError | None) -> None:
+        if self._future(uuid).done():
+            del self._ready[uuid]
+        if error is None:
+            self._future(uuid).set_result(None)
+        else:
+            self._future(uuid).set_exception(error)
+
     async def follow(self, state: MetadataState) -> None:
         """Make the node's streams what the metadata says."""
         wanted = {info.uuid: info for info in state.streams.values()}
-        for uuid in [uuid for uuid in self.by_uuid if uuid not in wanted]:
-            await self._delete(self.by_uuid[uuid])
+        for stream in [stream for uuid, stream in self.by_uuid.items() if uuid not in wanted]:
+            await self._attempt(stream.info, self._delete(stream))
         for uuid, info in wanted.items():
-            stream = self.by_uuid.get(uuid)
-            if stream is None:
-                await self._create(info)
-            elif stream.info != info:
-                await self._change(stream, info)
+            known = self.by_uuid.get(uuid)
+            if known is None:
+                await self._attempt(info, self._create(info))
+            elif known.info != info:
+                await self._attempt(info, self._change(known, info))
         self._remember(state)
+
+    async def _attempt(self, info: StreamInfo, work: Awaitable[None]) -> None:
+        """Do something to one stream; if that fails the others follow all the same."""
+        try:
+            await work
+        except Exception as error:
+            logger.exception("stream %s does not do what the metadata says", info.name)
+            self._set_ready(info.uuid, StreamNotOpenedError(f"stream {info.name!r}: {error!r}"))
 
     def _remember(self, state: MetadataState) -> None:
         self._known = frozenset(bytes.fromhex(info.uuid) for info in state.streams.values())
-
-    def _open(self, info: StreamInfo) -> LocalStream:
-        directory = self._data_dir.streams_directory / f"{info.name}.{info.uuid}"
-        self._disk.make_directory(directory)
-        gap_file = GapFile(self._disk, directory / "gaps.json", self._io_executor)
-        state = StreamState(info, gap_file.save)
-        state.gaps.extend(gap_file.load())
-        partitions = {
-            number: self._open_partition(state, number, partition, directory / str(number))
-            for number, partition in enumerate(info.partitions)
-            if partition.leader == self._node_id
-        }
-        stream = self.by_uuid[info.uuid] = LocalStream(info, state, partitions)
-        return stream
-
-    def _open_partition(self, stream: StreamState, number: int, info: PartitionInfo, directory: Path) -> Partition:
-        config = stream.config
-        uuid = bytes.fromhex(stream.uuid)
-        is_durable = config.sync is SyncMode.ALWAYS
-        dedupe = DedupeWindow(int(config.dedupe_window_s * 1e9), config.dedupe_ids_max)
-        try:
-            log = PartitionLog.open(
-                self._disk,
-                self._files,
-                directory,
-                _log_config(stream),
-                log_start=info.log_start,
-                durable_end=self._checkpoint.high_watermarks.get((uuid, number), 0) if is_durable else 0,
-            )
-            rebuild_dedupe(dedupe, log, self._files)
-        except (PartitionOfflineError, LiftError, OSError) as error:
-            logger.error("stream %s partition %d is offline: %s", stream.name, number, error)  # noqa: TRY400
-            log = PartitionLog.offline(self._disk, self._files, directory, PartitionOfflineError(str(error)))
-        key = PartitionKey(uuid, number)
-        partition = Partition(key, stream, log, dedupe, info.leader_epoch, self._outbox, self._load, self._request_sync)
-        self.by_key[key] = partition
-        self.by_log[log] = partition
-        return partition
 
     def _make_bindings(self, stream: LocalStream) -> list[Binding]:
         config = stream.state.config
@@ -217,21 +160,40 @@ class Streams:
         ]
 
     async def _create(self, info: StreamInfo) -> None:
-        stream = self._open(info)
         assert self._ingest is not None
-        future = self._future(info.uuid)
         try:
-            for binding in self._make_bindings(stream):
-                await self._ingest.bind(binding)
-                stream.bindings.append(binding)
-        except LiftError as error:
-            logger.error("stream %s: %s", info.name, error)  # noqa: TRY400 - the trace adds nothing
-            if not future.done():
-                future.set_exception(error)
-        else:
-            logger.info("stream %s stores %s", info.name, info.config.subject)
-            if not future.done():
-                future.set_result(None)
+            stream = self._opening.begin(info)
+        except OSError as error:
+            logger.error("stream %s can not be opened: %s", info.name, error)  # noqa: TRY400 - the trace adds nothing
+            self._set_ready(info.uuid, StreamNotOpenedError(f"stream {info.name!r} can not be opened: {error}"))
+            return
+        for number in self._opening.led_here(info):
+            self._opening.open_partition(stream, number)
+            await asyncio.sleep(0)  # files are made and synced: other streams' messages come in between
+        await self._bind(self._add(stream))
+
+    async def _bind(self, stream: LocalStream) -> None:
+        """Subscribe what the stream wants now before leaving what it wanted: better a message twice than not at all."""
+        assert self._ingest is not None
+        wanted = {binding.address: binding for binding in self._make_bindings(stream)}
+        known = {binding.address for binding in stream.bindings}
+        stale = [binding for binding in stream.bindings if binding.address not in wanted]
+        new = [binding for address, binding in wanted.items() if address not in known]
+        stream.bindings += new
+        try:
+            await self._ingest.bind(new)
+        except LiftError as error:  # what it wanted is kept until the change is taken back, or the server gives in
+            logger.error("stream %s: %s", stream.state.name, error)  # noqa: TRY400 - the trace adds nothing
+            stream.refusal = error
+            self._set_ready(stream.info.uuid, error)
+            return
+        if stale:
+            stream.bindings = [binding for binding in stream.bindings if binding not in stale]
+            await self._ingest.unbind(stale)
+            await self._ingest.review(stream.state)
+        if not wanted:
+            self._set_ready(stream.info.uuid, None)
+        logger.info("stream %s stores %s", stream.info.name, stream.info.config.subject)
 
     async def _change(self, stream: LocalStream, info: StreamInfo) -> None:
         old = stream.info
@@ -240,44 +202,29 @@ class Streams:
         for number, partition in stream.partitions.items():
             if partition.epoch != info.partitions[number].leader_epoch:
                 partition.lead(info.partitions[number].leader_epoch)
-            partition.log.config = _log_config(stream.state)
+            partition.log.config = log_config(stream.state)
             partition.dedupe.resize(int(info.config.dedupe_window_s * 1e9), info.config.dedupe_ids_max)
             log_start = info.partitions[number].log_start
             if log_start > partition.log.log_start and partition.log.failure is None:
                 self._purge(partition, log_start)
         if (old.config.subject, old.config.group) != (info.config.subject, info.config.group):
-            await self._rebind(stream)
+            await self._bind(stream)
 
     def _purge(self, partition: Partition, log_start: int) -> None:
         try:
-            partition.log.purge(log_start)
+            partition.purge(log_start)
         except LiftError as error:
             logger.error("purging stream %s failed: %s", partition.stream.name, error)  # noqa: TRY400
 
-    async def _rebind(self, stream: LocalStream) -> None:
-        """Subscribe the new subject before leaving the old one: better a message twice than not at all."""
-        assert self._ingest is not None
-        old, stream.bindings = stream.bindings, []
-        for binding in self._make_bindings(stream):
-            try:
-                await self._ingest.bind(binding)
-                stream.bindings.append(binding)
-            except LiftError as error:
-                logger.error("stream %s: %s", stream.state.name, error)  # noqa: TRY400 - the trace adds nothing
-                stream.state.open_gap(self._clock.now_ns(), str(error))
-        for binding in old:
-            await self._ingest.unbind(binding)
-
     async def _delete(self, stream: LocalStream) -> None:
         assert self._ingest is not None
-        for binding in stream.bindings:
-            await self._ingest.unbind(binding)
+        await self._ingest.unbind(stream.bindings)
         for partition in stream.partitions.values():
             self._close_partition(partition, ErrorCode.UNKNOWN_STREAM)
         del self.by_uuid[stream.info.uuid]
         self._ready.pop(stream.info.uuid, None)
-        directory = self._data_dir.streams_directory / f"{stream.info.name}.{stream.info.uuid}"
-        await asyncio.get_running_loop().run_in_executor(self._io_executor, _remove, directory)
+        directory = self._opening.directory(stream.info)
+        await asyncio.get_running_loop().run_in_executor(self._io_executor, remove_directory, directory)
         logger.info("stream %s was deleted", stream.info.name)
 
     def _close_partition(self, partition: Partition, why: ErrorCode) -> None:
@@ -285,51 +232,22 @@ class Streams:
             partition.close(why)
         except LiftError as error:
             logger.error("closing stream %s: %s", partition.stream.name, error)  # noqa: TRY400
-        del self.by_key[partition.key]
-        del self.by_log[partition.log]
+        self.by_key.pop(partition.key, None)
+        self.by_log.pop(partition.log, None)
 
     async def unsubscribe(self) -> None:
         """Take no more messages; those on their way arrive before this returns."""
         assert self._ingest is not None
-        for stream in self.by_uuid.values():
-            for binding in stream.bindings:
-                await self._ingest.unbind(binding)
+        await self._ingest.unbind([binding for stream in self.by_uuid.values() for binding in stream.bindings])
 
     def close(self) -> bool:
         """Make everything durable and give the files back. Returns whether all of it went well."""
         for partition in self.partitions:
             self._close_partition(partition, ErrorCode.NOT_AVAILABLE)
+        for stream in self.by_uuid.values():
+            stream.state.keep_gaps()
         return all(
             partition.log.failure is None
             for stream in self.by_uuid.values()
             for partition in stream.partitions.values()
         )
-
-    def _sort_out_directories(self, state: MetadataState) -> None:
-        """Finish deletions, and put what no stream knows aside."""
-        root = self._data_dir.streams_directory
-        self._disk.make_directory(root)
-        live = {f"{info.name}.{info.uuid}" for info in state.streams.values()}
-        for name in self._disk.names(root):
-            if name in live:
-                continue
-            if name.rpartition(".")[2] in state.deleted:
-                _remove(root / name)
-                continue
-            aside = self._data_dir.quarantine_directory
-            self._disk.make_directory(aside)
-            self._disk.rename(root / name, aside / name)
-            logger.warning("no stream knows %s: moved it to %s", root / name, aside)
-
-
-def _log_config(stream: StreamState) -> LogConfig:
-    config = stream.config
-    return LogConfig(
-        segment_bytes=config.segment_bytes,
-        segment_age_ns=int(config.segment_age_s * 1e9),
-        keep_unsynced=config.sync is SyncMode.ALWAYS,
-    )
-
-
-def _remove(directory: Path) -> None:
-    shutil.rmtree(directory, ignore_errors=True)

@@ -47,11 +47,13 @@ def _table(report: DemoReport) -> Table:
         size = show_bytes(stream["bytes"])
         table.add_row(stream["name"], stream["subject"], show_count(stream["records"]), size, rate, str(stream["gaps"]))
     rate = show_count(report.flights / report.publish_s)
+    seconds, restart = f"{report.publish_s:.1f}", f"{report.restart_s:.1f}"
+    resent, known = show_count(report.resent), show_count(report.duplicates)
     table.caption = (
-        f"{show_count(report.flights)} flights published and acknowledged (fsync before ack) in "
-        f"{report.publish_s:.1f} s, {rate}/s with one nats-py client.\n"
-        f"The node was killed half-way and answered again after {report.restart_s:.1f} s; "
-        f"{show_count(report.resent)} messages without an ack were sent again, {show_count(report.duplicates)} of them were known.\n"
+        f"{show_count(report.flights)} flights published and acknowledged (fsync before ack) in {seconds} s, "
+        f"{rate}/s with one nats-py client.\n"
+        f"The node was killed half-way and answered again after {restart} s; "
+        f"{resent} messages without an ack were sent again, {known} of them were known.\n"
         "The gap is the time of the kill, as recorded by the stream."
     )
     return table

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import sys
+from itertools import islice, repeat
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -11,11 +12,12 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from liftpy.cli.run import JsonFlag, open_lift, print_json, run, stderr, stdout
+from liftpy.cli.stdin import stdin_lines
 from liftpy.cli.units import parse_offset_or_time
 from liftpy_client.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import AsyncIterator, Iterable
 
     from liftpy_client.client import Lift
     from liftpy_client.message import Message
@@ -53,8 +55,8 @@ def publish(
     ] = None,
     count: Annotated[int, typer.Option(min=1, help="Publish it so many times.")] = 1,
     message_id: Annotated[str | None, typer.Option(help="Id for deduplication.")] = None,
-    expected_offset: Annotated[int | None, typer.Option(help="Refuse it unless it gets this offset.")] = None,
-    ack_policy: Annotated[str | None, typer.Option(help="leader or all.")] = None,
+    expected_offset: Annotated[int | None, typer.Option(min=0, help="Refuse it unless it gets this offset.")] = None,
+    ack_policy: Annotated[str | None, typer.Option(help="When it counts as stored: leader or all.")] = None,
     tombstone: Annotated[bool, typer.Option("--tombstone", help="Publish a null value.")] = False,
     stream: Annotated[str | None, typer.Option(help="The stream whose ack counts.")] = None,
     as_json: JsonFlag = False,
@@ -64,6 +66,10 @@ def publish(
     async def work() -> None:
         headers = _headers(header or [])
         key_bytes = None if key is None else key.encode()
+        if tombstone and value is not None:
+            raise UsageError("--tombstone publishes a null value; leave out the payload")
+        if count > 1 and value is None and not tombstone:
+            raise UsageError("--count repeats one message: name its payload")
         single = count == 1 and (value is not None or tombstone)
         if not single and (message_id is not None or expected_offset is not None):
             raise UsageError("--message-id and --expected-offset are for a single message")
@@ -81,8 +87,11 @@ def publish(
                 )
                 shown = {name: getattr(ack, name) for name in ("stream", "partition", "offset", "duplicate")}
             else:
-                payload = None if tombstone else value
-                shown = await _publish_many(lift, subject, payload, count, key_bytes, headers, ack_policy, stream)
+                fixed = None if value is None else value.encode()
+                payloads = repeat(fixed, count) if tombstone or value is not None else None
+                shown = await _publish_many(
+                    lift, subject, payloads, count, key=key_bytes, headers=headers, ack_policy=ack_policy, stream=stream
+                )
         if as_json:
             print_json(shown)
         else:
@@ -91,33 +100,29 @@ def publish(
     run(work(), as_json=as_json)
 
 
-def _lines(value: str | None, count: int) -> Iterator[bytes]:
-    if value is not None:
-        payload = value.encode()
-        for _ in range(count):
-            yield payload
-    else:
-        for line in sys.stdin.buffer:
-            yield line.rstrip(b"\r\n")
+async def _each(payloads: Iterable[bytes | None]) -> AsyncIterator[bytes | None]:
+    for payload in payloads:
+        yield payload
 
 
 async def _publish_many(
     lift: Lift,
     subject: str,
-    value: str | None,
+    payloads: Iterable[bytes | None] | None,
     count: int,
+    *,
     key: bytes | None,
     headers: dict[str, str] | None,
     ack_policy: str | None,
     stream: str | None,
 ) -> dict[str, Any]:
+    """Publish the payloads given, or the lines of the standard input."""
     published = 0
-    total = count if value is not None else None
     last = None
     with _progress() as progress:
-        task = progress.add_task("publishing", total=total)
+        task = progress.add_task("publishing", total=None if payloads is None else count)
         async with lift.publisher(stream=stream, ack_policy=ack_policy) as publisher:
-            for payload in _lines(value, count):
+            async for payload in stdin_lines() if payloads is None else _each(payloads):
                 last = await publisher.publish(subject, payload, key=key, headers=headers)
                 published += 1
                 if published % _PROGRESS_FROM == 0:
@@ -191,8 +196,14 @@ def _show(message: Message, *, raw: bool, as_json: bool) -> None:
         sys.stdout.buffer.flush()
     else:
         place = f"{message.offset}" if message.partition == 0 else f"{message.partition}:{message.offset}"
-        _, text = _text(message.value)
-        shown_value = "(tombstone)" if text is None else text[:_SHOWN_MAX] + ("…" if len(text) > _SHOWN_MAX else "")
-        key = "" if message.key is None else f" [cyan]{escape(str(_text(message.key)[1]))}[/]"
+        key = "" if message.key is None else f" [cyan]{_one_line(message.key)}[/]"
+        value = "[dim](tombstone)[/]" if message.value is None else _one_line(message.value)
         when = message.timestamp.strftime("%H:%M:%S.%f")
-        stdout.print(f"[dim]{place} {when}[/] [green]{escape(message.subject)}[/]{key} {escape(shown_value)}")
+        stdout.print(f"[dim]{place} {when}[/] [green]{_one_line(message.subject.encode())}[/]{key} {value}")
+
+
+def _one_line(data: bytes) -> str:
+    """Bytes of a stranger for a terminal: shortened, and with nothing in them that it would act on."""
+    text = _text(data)[1] or ""
+    letters = (letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
+    return escape("".join(islice(letters, _SHOWN_MAX))) + ("…" if len(text) > _SHOWN_MAX else "")

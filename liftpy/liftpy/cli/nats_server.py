@@ -71,8 +71,9 @@ class NatsServer:
         """Start it; returns when it takes connections.
 
         Raises:
-            NatsServerError: it does not come up.
+            NatsServerError: the port is taken, or it does not come up.
         """
+        self._check_port()
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(  # noqa: S603 - the command is ours
                 self._command,
@@ -92,6 +93,15 @@ class NatsServer:
             time.sleep(0.02)
         self.stop()
         raise NatsServerError(f"nats-server did not come up within {_START_TIMEOUT_S:g} s (see {self._log})")
+
+    def _check_port(self) -> None:
+        """A server of someone else on our port would look as if it were ours."""
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", self.port))
+            except OSError as error:
+                raise NatsServerError(f"port {self.port} can not be used: {error.strerror}") from None
 
     @property
     def pid(self) -> int:

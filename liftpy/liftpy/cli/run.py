@@ -27,8 +27,8 @@ __all__ = ["Connection", "JsonFlag", "fail", "open_lift", "print_json", "run", "
 
 T = TypeVar("T")
 
-stdout = Console(highlight=False, soft_wrap=True)
-stderr = Console(stderr=True, highlight=False, soft_wrap=True)
+stdout = Console(highlight=False, emoji=False, soft_wrap=True)
+stderr = Console(stderr=True, highlight=False, emoji=False, soft_wrap=True)
 
 JsonFlag = Annotated[bool, typer.Option("--json", "-j", help="Print JSON, for scripts.", show_default=False)]
 
@@ -75,6 +75,8 @@ def fail(error: Exception, *, as_json: bool) -> NoReturn:
     """Say what went wrong, and end with 2 for a wrong argument and 1 for everything else."""
     code = _USAGE_EXIT if isinstance(error, (ConfigError, UsageError)) else _FAILURE_EXIT
     text = str(error) or type(error).__name__
+    if isinstance(error, OSError) and error.strerror and error.filename:
+        text = f"{error.filename}: {error.strerror}"
     if as_json:
         body: dict[str, Any] = {"kind": type(error).__name__, "message": text}
         if isinstance(error, (AdminError, PullError, PublishRefusedError)):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 import signal
@@ -12,16 +11,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.live import Live
 
-from liftpy.cli.nats_server import NatsServer, shipped_config
+from liftpy.cli.nats_server import NatsServer, NatsServerError, shipped_config
 from liftpy.cli.run import Connection, JsonFlag, fail, print_json, stderr, stdout
-from liftpy.cli.status import Rates, look, status_view
-from liftpy_client.client import connect
+from liftpy.cli.status import show_live
+from liftpy_client.client import connect_as
+from liftpy_client.errors import UsageError
 from liftpy_envelope.errors import LiftError
 from liftpy_envelope.settings import to_plain
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from liftpy_server.config import NodeConfig
 
 __all__ = ["dev", "server"]
@@ -39,7 +40,14 @@ HttpPort = Annotated[int | None, typer.Option("--http-port", help="Port for /met
 LogLevel = Annotated[str | None, typer.Option("--log-level", help="debug, info, warning or error.")]
 
 
-def _load(ctx: typer.Context, config: Path | None, flags: dict[str, Any], *, as_json: bool) -> NodeConfig:
+def _load(
+    config: Path | None,
+    environment: Mapping[str, str],
+    flags: dict[str, Any],
+    *,
+    context: str | None = None,
+    as_json: bool,
+) -> NodeConfig:
     try:
         from liftpy_server.config import load_config
     except ImportError as error:
@@ -47,10 +55,8 @@ def _load(ctx: typer.Context, config: Path | None, flags: dict[str, Any], *, as_
             LiftError(f"running a node needs more packages: pip install 'liftpy[server]' ({error.name})"),
             as_json=as_json,
         )
-    connection: Connection = ctx.find_root().obj
-    flags |= {f"nats.{name}": value for name, value in connection.options.items()}
     try:
-        return load_config(config, os.environ, flags, context=connection.context)
+        return load_config(config, environment, flags, context=context)
     except LiftError as error:
         fail(error, as_json=as_json)
 
@@ -85,7 +91,9 @@ def server(
         "http.port": http_port,
         "log_level": log_level,
     }
-    settings = _load(ctx, config, flags, as_json=as_json)
+    connection: Connection = ctx.find_root().obj
+    flags |= {f"nats.{name}": value for name, value in connection.options.items()}
+    settings = _load(config, os.environ, flags, context=connection.context, as_json=as_json)
     if check:
         plain = to_plain(settings)
         plain["nats"] = {"url": settings.nats.shown_url}
@@ -94,7 +102,7 @@ def server(
     _log_to_stderr(settings.log_level)
     try:
         _run_loop(_serve(settings, as_json=as_json))
-    except LiftError as error:
+    except (LiftError, OSError) as error:
         fail(error, as_json=as_json)
 
 
@@ -146,23 +154,38 @@ def dev(
     as_json: JsonFlag = False,
 ) -> None:
     """Run a nats-server and a node on this machine, with a live view. Data survives a restart."""
+    root = ctx.find_root()
+    sources = [root.get_parameter_source(name) for name in root.params]
+    if any(source is not None and source.name == "COMMANDLINE" for source in sources):
+        fail(UsageError("dev runs a nats-server of its own; for another one there is liftpy server"), as_json=as_json)
     home = Path(data_dir).expanduser()
     try:
         home.mkdir(parents=True, exist_ok=True)
         nats = NatsServer(port, nats_config or shipped_config(), home / "nats-server.log")
         nats.start()
-    except (LiftError, OSError) as error:
+    except NatsServerError as error:
+        hint = "; --port 0 takes a free one" if port else ""
+        fail(LiftError(f"{error}{hint}"), as_json=as_json)
+    except FileExistsError:
+        fail(UsageError(f"--data-dir: {home} is not a directory"), as_json=as_json)
+    except OSError as error:
         fail(error, as_json=as_json)
     try:
         flags = {"data_dir": str(home / "node"), "pull.port": pull_port, "http.port": http_port, "nats.url": nats.url}
-        settings = _load(ctx, None, flags, as_json=as_json)
+        settings = _load(None, _dev_environment(home), flags, as_json=as_json)
         live = not quiet and not as_json and stdout.is_terminal
         _log_to_stderr("warning" if live else settings.log_level)
         _run_loop(_dev(settings, nats, live=live, as_json=as_json))
-    except LiftError as error:
+    except (LiftError, OSError) as error:
         fail(error, as_json=as_json)
     finally:
         nats.stop()
+
+
+def _dev_environment(home: Path) -> dict[str, str]:
+    """The environment without what it says of NATS, the chosen context included: dev has a nats-server of its own."""
+    kept = {name: text for name, text in os.environ.items() if name.startswith("LIFTPY_") and "_NATS_" not in name}
+    return kept | {"XDG_CONFIG_HOME": str(home)}
 
 
 async def _dev(settings: NodeConfig, nats: NatsServer, *, live: bool, as_json: bool) -> None:
@@ -178,21 +201,8 @@ async def _dev(settings: NodeConfig, nats: NatsServer, *, live: bool, as_json: b
             stderr.print(f"[bold green]liftpy is up[/]: publish and consume at [bold]{nats.url}[/] (Ctrl-C ends it)")
             stderr.print(f"  liftpy -s {nats.url} stream add orders --subject 'orders.>'")
         if live:
-            await _show_live(settings, stop)
+            async with connect_as(settings.nats, name="liftpy dev view") as lift:
+                await show_live(lift, stop)
         await stop.wait()
     finally:
         await node.stop()
-
-
-async def _show_live(settings: NodeConfig, stop: asyncio.Event) -> None:
-    rates = Rates()
-    async with connect(settings.nats.url, name="liftpy dev view") as lift:
-        node, streams = await look(lift)
-        with Live(status_view(node, streams, rates.update(streams)), console=stdout, auto_refresh=False) as view:
-            while not stop.is_set():
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(1):
-                        await stop.wait()
-                with contextlib.suppress(LiftError):  # shown again when the node answers
-                    node, streams = await look(lift)
-                    view.update(status_view(node, streams, rates.update(streams)), refresh=True)

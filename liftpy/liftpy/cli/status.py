@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Group
 from rich.live import Live
+from rich.text import Text
 
 from liftpy.cli.run import JsonFlag, open_lift, print_json, run, stdout
 from liftpy.cli.tables import node_table, streams_table
+from liftpy_envelope.errors import LiftError
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from liftpy_client.admin import Admin, StreamDetails
 
-__all__ = ["Rates", "status", "status_view"]
+__all__ = ["Rates", "show_live", "status"]
 
 
 class Rates:
@@ -45,9 +46,27 @@ async def look(lift: Admin) -> tuple[dict[str, Any], list[StreamDetails]]:
     return await lift.node_info(), [stream async for stream in lift.streams()]
 
 
-def status_view(node: dict[str, Any], streams: list[StreamDetails], rates: dict[str, float]) -> RenderableType:
-    """Both as tables."""
-    return Group(node_table(node), streams_table(streams, rates))
+async def show_live(lift: Admin, stop: asyncio.Event) -> None:
+    """Both as tables, once a second; what keeps them from being new is said below them.
+
+    Raises:
+        LiftError: the node does not answer the first time.
+    """
+    rates = Rates()
+    node, streams = await look(lift)
+    tables = Group(node_table(node), streams_table(streams, rates.update(streams)))
+    with Live(tables, console=stdout, auto_refresh=False) as live:
+        while not stop.is_set():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(1):
+                    await stop.wait()
+            try:
+                node, streams = await look(lift)
+            except LiftError as error:
+                live.update(Group(tables, Text(f"{error}", "red")), refresh=True)
+            else:
+                tables = Group(node_table(node), streams_table(streams, rates.update(streams)))
+                live.update(tables, refresh=True)
 
 
 def status(
@@ -58,7 +77,6 @@ def status(
     """Show the node and its streams."""
 
     async def work() -> None:
-        rates = Rates()
         async with open_lift(ctx) as lift:
             node, streams = await look(lift)
             if as_json:
@@ -68,14 +86,10 @@ def status(
                         return
                     await asyncio.sleep(1)
                     node, streams = await look(lift)
-            if not watch:
+            if watch:
+                await show_live(lift, asyncio.Event())
+            else:
                 stdout.print(node_table(node))
                 stdout.print(streams_table(streams))
-                return
-            with Live(status_view(node, streams, rates.update(streams)), console=stdout, auto_refresh=False) as live:
-                while True:
-                    await asyncio.sleep(1)
-                    node, streams = await look(lift)
-                    live.update(status_view(node, streams, rates.update(streams)), refresh=True)
 
     run(work(), as_json=as_json)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.markup import escape
 
 from liftpy.cli.run import JsonFlag, open_lift, print_json, run, stderr, stdout
 from liftpy.cli.tables import gaps_table, partitions_table, settings_table, streams_table
@@ -21,6 +22,7 @@ app = typer.Typer(no_args_is_help=True, help="Add, look at, change and remove st
 Name = Annotated[str, typer.Argument(help="Name of the stream.", show_default=False)]
 Force = Annotated[bool, typer.Option("--force", "-f", help="Do not ask.")]
 
+_NO_STREAMS = "No streams yet: liftpy stream add NAME --subject SUBJECT"
 _SIZE = {"metavar": "SIZE", "show_default": False}
 _SPAN = {"metavar": "SPAN", "show_default": False}
 
@@ -72,7 +74,7 @@ def _show(stream: StreamDetails, *, as_json: bool) -> None:
     if gaps is not None:
         stdout.print(gaps)
     for warning in stream.warnings:
-        stderr.print(f"[yellow]note:[/] {warning}")
+        stderr.print(f"[yellow]note:[/] {escape(warning)}")
 
 
 @app.command("add")
@@ -175,7 +177,7 @@ def ls(
         elif streams:
             stdout.print(streams_table(streams))
         else:
-            stdout.print("No streams yet: liftpy stream add NAME --subject SUBJECT")
+            stdout.print(_NO_STREAMS)
 
     run(work(), as_json=as_json)
 
@@ -189,6 +191,9 @@ def report(ctx: typer.Context, as_json: JsonFlag = False) -> None:
             streams = [stream async for stream in lift.streams()]
         if as_json:
             print_json([stream.raw for stream in streams])
+            return
+        if not streams:
+            stdout.print(_NO_STREAMS)
             return
         stdout.print(streams_table(streams))
         for stream in streams:
@@ -224,7 +229,7 @@ def find(
         if as_json:
             print_json(names)
         else:
-            stdout.print("\n".join(names) if names else f"no stream stores {subject}")
+            stdout.print("\n".join(names) if names else f"no stream stores {subject}", markup=False)
 
     run(work(), as_json=as_json)
 
@@ -232,7 +237,7 @@ def find(
 @app.command("rm")
 def rm(ctx: typer.Context, name: Name, force: Force = False, as_json: JsonFlag = False) -> None:
     """Delete a stream with all of its records."""
-    _confirm(f"Delete stream {name} and everything in it?", force=force or as_json)
+    _confirm(f"Delete stream {name} and everything in it?", force=force)
 
     async def work() -> None:
         async with open_lift(ctx) as lift:
@@ -255,7 +260,7 @@ def purge(
     as_json: JsonFlag = False,
 ) -> None:
     """Delete records of a stream."""
-    _confirm(f"Delete records of stream {name}?", force=force or as_json)
+    _confirm(f"Delete records of stream {name}?", force=force)
 
     async def work() -> None:
         async with open_lift(ctx) as lift:
@@ -303,5 +308,5 @@ def readonly(
 
 
 def _confirm(question: str, *, force: bool) -> None:
-    if not force and not typer.confirm(question, default=False):
+    if not force and not typer.confirm(question, default=False, err=True):
         raise typer.Exit(1)

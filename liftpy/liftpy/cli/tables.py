@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from rich import box
+from rich.markup import escape
 from rich.table import Table
 
 from liftpy.cli.units import show_bytes, show_count, show_duration
@@ -50,7 +51,7 @@ def streams_table(streams: Iterable[StreamDetails], rates: dict[str, float] | No
         last = max((part.get("last_timestamp_ns") or 0 for part in stream.raw["partitions"]), default=0)
         row = [
             stream.name,
-            stream.config.subject,
+            escape(stream.config.subject),
             show_count(stream.messages),
             show_bytes(stream.bytes),
             str(stream.raw.get("gap_count", 0)),
@@ -75,7 +76,7 @@ def settings_table(stream: StreamDetails) -> Table:
         elif name == "retention_messages":
             shown = show_count(value) if value else "unlimited"
         else:
-            shown = "-" if value is None else str(value)
+            shown = "-" if value is None else escape(str(value))
         table.add_row(name, shown)
     table.add_section()
     table.add_row("uuid", stream.uuid)
@@ -88,7 +89,7 @@ def settings_table(stream: StreamDetails) -> Table:
     for name, value in counters.items():
         if name == "refused":
             for reason, count in value.items():
-                table.add_row(f"refused: {reason}", show_count(count))
+                table.add_row(escape(f"refused: {reason}"), show_count(count))
         elif value and name not in {"messages", "bytes"}:
             table.add_row(f"{name} since start", show_count(value))
     return table
@@ -111,7 +112,9 @@ def partitions_table(stream: StreamDetails) -> Table:
             str(part.segments),
         )
     offline = [
-        f"[red]partition {part.partition} is offline:[/] {part.offline}" for part in stream.partitions if part.offline
+        f"[red]partition {part.partition} is offline:[/] {escape(part.offline)}"
+        for part in stream.partitions
+        if part.offline
     ]
     table.caption = "\n".join(offline) or None
     return table
@@ -126,7 +129,7 @@ def gaps_table(stream: StreamDetails) -> Table | None:
     for gap in gaps:
         missing = "unknown" if gap["messages"] is None else show_count(gap["messages"])
         until = "now" if gap["until_ns"] is None else show_time(gap["until_ns"])
-        table.add_row(show_time(gap["since_ns"]), until, missing, gap["cause"])
+        table.add_row(show_time(gap["since_ns"]), until, missing, escape(gap["cause"]))
     return table
 
 
@@ -138,9 +141,9 @@ def node_table(node: dict[str, Any]) -> Table:
     nats = "[green]connected[/]" if node["nats_connected"] else "[red]not connected[/]"
     table.add_row("version", node["version"])
     table.add_row("up since", f"{show_time(node['started_ns'])} ({show_duration(up)})")
-    table.add_row("nats", f"{node['nats_url']} ({nats}, {node['nats_reconnects']} reconnects)")
+    table.add_row("nats", f"{escape(node['nats_url'])} ({nats}, {node['nats_reconnects']} reconnects)")
     table.add_row("consumers at", f"{node['pull_address']} ({node['pull_connections']} connected)")
-    table.add_row("data", node["data_dir"] + ("  [red]DISK FULL[/]" if node["storage_full"] else ""))
+    table.add_row("data", escape(node["data_dir"]) + ("  [red]DISK FULL[/]" if node["storage_full"] else ""))
     offline = f", [red]{node['partitions_offline']} offline[/]" if node["partitions_offline"] else ""
     table.add_row("streams", f"{node['streams']} with {node['partitions']} partitions{offline}")
     table.add_row("memory", show_bytes(node["resident_bytes"]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from liftpy_client.errors import UsageError
@@ -13,7 +13,7 @@ __all__ = ["parse_bytes", "parse_duration", "parse_offset_or_time", "show_bytes"
 _SIZES: Final = {"": 1, "b": 1, "k": 10**3, "kb": 10**3, "m": 10**6, "mb": 10**6, "g": 10**9, "gb": 10**9}
 _SIZES_2: Final = {"kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40, "t": 10**12, "tb": 10**12}
 _SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0, "w": 604_800.0, "y": 31_536_000.0}
-_DURATION_PART: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhdwy])")
+_DURATION_PART: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|[smhdwy])")
 
 
 def parse_bytes(text: str) -> int:
@@ -22,11 +22,11 @@ def parse_bytes(text: str) -> int:
     Raises:
         UsageError: it is no size.
     """
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*", text)
+    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z]*)\s*", text)
     factor = (_SIZES | _SIZES_2).get(match[2].lower()) if match else None
     if match is None or factor is None:
         raise UsageError(f"{text!r} is not a size such as 512MiB or 10GB")
-    return int(float(match[1]) * factor)
+    return int(match[1]) * factor if match[1].isdigit() else int(float(match[1]) * factor)
 
 
 def parse_duration(text: str) -> float:
@@ -36,7 +36,7 @@ def parse_duration(text: str) -> float:
         UsageError: it is no time span.
     """
     text = text.strip()
-    if re.fullmatch(r"\d+(\.\d+)?", text):
+    if re.fullmatch(r"[0-9]+(\.[0-9]+)?", text):
         return float(text)
     if not text or _DURATION_PART.sub("", text):
         raise UsageError(f"{text!r} is not a time span such as 90s, 1h30m or 7d")
@@ -51,13 +51,15 @@ def parse_offset_or_time(text: str, words: tuple[str, ...], what: str) -> int | 
     """
     if text in words:
         return text
-    if re.fullmatch(r"\d+", text):
+    if re.fullmatch(r"[0-9]+", text):
         return int(text)
     try:
         when = datetime.fromisoformat(text)
     except ValueError:
         try:
-            return datetime.fromtimestamp(datetime.now(UTC).timestamp() - parse_duration(text), UTC)
+            return datetime.now(UTC) - timedelta(seconds=parse_duration(text))
+        except OverflowError:
+            return datetime.fromtimestamp(0, UTC)  # so long ago that it means the beginning
         except UsageError:
             choices = ", ".join(words)
             raise UsageError(

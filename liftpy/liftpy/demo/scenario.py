@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 import tempfile
 import time
@@ -16,13 +17,15 @@ import nats
 from liftpy.cli.nats_server import NatsServer, shipped_config
 from liftpy.demo.flights import load_flights
 from liftpy.demo.publish import AckedPublisher
-from liftpy_client.client import connect
+from liftpy_client.client import connect_as
 from liftpy_client.errors import NodeUnavailableError
+from liftpy_client.nats_options import NatsOptions
 from liftpy_envelope.errors import LiftError
 from liftpy_envelope.subject import matches
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
+    from contextlib import AbstractAsyncContextManager
 
     from rich.progress import Progress
 
@@ -57,6 +60,7 @@ class _NodeProcess:
     def __init__(self, nats_url: str, home: Path) -> None:
         arguments = ["-s", nats_url, "server", "--data-dir", str(home / "node"), "--pull-port", "0"]
         self._command = [sys.executable, "-m", "liftpy", *arguments]
+        self._environment = _environment(home)
         self._log = home / "node.log"
         self._process: asyncio.subprocess.Process | None = None
 
@@ -64,7 +68,9 @@ class _NodeProcess:
         """Start it and wait until it answers. Returns how long that took, in seconds."""
         started = time.monotonic()
         with self._log.open("ab") as log:
-            self._process = await asyncio.create_subprocess_exec(*self._command, stdout=log, stderr=log)
+            self._process = await asyncio.create_subprocess_exec(
+                *self._command, stdout=log, stderr=log, env=self._environment
+            )
         while time.monotonic() - started < _READY_TIMEOUT_S:
             if self._process.returncode is not None:
                 raise LiftError(f"the node ended: {self._log.read_text(errors='replace')[-500:]}")
@@ -86,6 +92,16 @@ class _NodeProcess:
         if self._process is not None and self._process.returncode is None:
             self._process.terminate()
             await self._process.wait()
+
+
+def _connect(url: str) -> AbstractAsyncContextManager[Lift]:
+    """Connect to the nats-server of the demonstration, whatever the environment says of others."""
+    return connect_as(NatsOptions(url=url, timeout_s=2.0), name="demo")
+
+
+def _environment(home: Path) -> dict[str, str]:
+    kept = {name: text for name, text in os.environ.items() if not name.startswith(("NATS_", "LIFTPY_"))}
+    return kept | {"XDG_CONFIG_HOME": str(home)}
 
 
 @asynccontextmanager
@@ -113,7 +129,7 @@ async def run_demo(progress: Progress) -> DemoReport:
     flights = await asyncio.get_running_loop().run_in_executor(None, load_flights)
     report.flights = len(flights)
     progress.remove_task(task)
-    async with _cluster() as (url, home), connect(url, name="demo", timeout_s=2.0) as lift:
+    async with _cluster() as (url, home), _connect(url) as lift:
         node = _NodeProcess(url, home)
         try:
             await node.start(lift)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import logging
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -22,6 +24,8 @@ from liftpy_server.admin.requests import (
     read_update,
 )
 from liftpy_server.ingest.connection import SubscriptionRefusedError
+from liftpy_server.metadata.store import MetadataRefusedError
+from liftpy_server.streams import StreamNotOpenedError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -31,9 +35,12 @@ if TYPE_CHECKING:
 
 __all__ = ["AdminError", "Handlers"]
 
+logger = logging.getLogger(__name__)
+
 Body = dict[str, Any]
 
 _READY_TIMEOUT_S = 10.0
+_ANSWER_BYTES_MAX = 1024 * 1024  # a NATS server's default
 
 
 class AdminError(LiftError):
@@ -49,10 +56,15 @@ class AdminError(LiftError):
 
 
 class Handlers:
-    """The handlers of one node."""
+    """The handlers of one node.
+
+    Attributes:
+        answer_bytes_max: what the NATS server takes as one payload.
+    """
 
     def __init__(self, node: Node) -> None:
         self._node = node
+        self.answer_bytes_max = _ANSWER_BYTES_MAX
 
     def endpoints(self) -> dict[str, Callable[[Body], Awaitable[Body]]]:
         """Handlers by the last part of their subject."""
@@ -112,10 +124,11 @@ class Handlers:
             raise AdminError(
                 ErrorCode.OUTCOME_UNKNOWN, f"stream {config.name!r} is created, but is not listening yet"
             ) from None
-        except SubscriptionRefusedError as error:
+        except (SubscriptionRefusedError, StreamNotOpenedError) as error:
             if outcome["created"]:
                 await node.metadata.propose("delete_stream", name=config.name, uuid=uuid)
-            raise AdminError(ErrorCode.SUBSCRIPTION_REFUSED, str(error)) from None
+            code = ErrorCode.INTERNAL if isinstance(error, StreamNotOpenedError) else ErrorCode.SUBSCRIPTION_REFUSED
+            raise AdminError(code, str(error)) from None
         return {
             "stream": self._shown(config.name),
             "created": outcome["created"],
@@ -130,26 +143,56 @@ class Handlers:
         return {"deleted": name, "uuid": outcome["uuid"]}
 
     async def update(self, body: Body) -> Body:
-        """Change settings of a stream."""
+        """Change settings of a stream. A subject that NATS does not let the node have is taken back."""
         request = read_update(body)
-        await self._node.metadata.propose(
+        node, before = self._node, self._stream(request.name).config
+        asked = before.updated(request.changes)
+        outcome = await node.metadata.propose(
             "update_stream",
             name=request.name,
             changes=request.changes,
             expected_version=request.expected_version,
         )
-        await self._node.wait_followed()
+        after = self._stream(request.name)
+        await node.wait_followed()
+        local = node.streams.by_uuid.get(outcome["uuid"])
+        refusal = None if local is None else local.refusal
+        if refusal is not None and {"subject", "group"} & request.changes.keys():
+            if (after.config.subject, after.config.group) == (asked.subject, asked.group):
+                await self._take_back(after, before)
+            raise AdminError(ErrorCode.SUBSCRIPTION_REFUSED, str(refusal))
         return {"stream": self._shown(request.name), "warnings": _warnings(self._stream(request.name).config)}
 
+    async def _take_back(self, stream: StreamInfo, before: StreamConfig) -> None:
+        """Give a stream its former subscription, unless someone has changed it again."""
+        try:
+            await self._node.metadata.propose(
+                "update_stream",
+                name=stream.name,
+                changes={"subject": before.subject, "group": before.group},
+                expected_version=stream.version,
+            )
+        except MetadataRefusedError as error:
+            logger.info("stream %s: the refused change is not taken back: %s", stream.name, error)
+        await self._node.wait_followed()
+
     async def list(self, body: Body) -> Body:
-        """A page of the streams, in the order of their names, and how many there are."""
+        """A page of the streams, in the order of their names, and how many there are in all.
+
+        A page may hold fewer than were asked for; the next one begins after the last that it holds.
+        """
         request = parse_settings(ListRequest, body)
         streams = self._node.metadata.state.streams
-        page = sorted(streams)[request.offset : request.offset + request.limit]
-        return {
-            "streams": [stream_info(self._node, streams[name], brief=True) for name in page],
-            "total": len(streams),
-        }
+        names = sorted(streams)[request.offset : request.offset + request.limit]
+        page: list[Body] = []
+        size = 0
+        for name in names:  # a page ends before it is too large for an answer, but has one stream at least
+            shown = stream_info(self._node, streams[name], brief=True)
+            size += len(json.dumps(shown))
+            if page and size > self.answer_bytes_max // 2:
+                break
+            page.append(shown)
+        return {"streams": page, "total": len(streams)}
 
     async def info(self, body: Body) -> Body:
         """One stream, with partitions, counts and gaps."""

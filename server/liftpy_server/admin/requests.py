@@ -104,6 +104,10 @@ class _UpdateHead:
     name: str
     expected_version: int | None = None
 
+    def __post_init__(self) -> None:
+        if self.expected_version is not None and not 0 <= self.expected_version < 2**63:
+            raise ConfigError("expected_version", f"is no version of a stream: {self.expected_version}")
+
 
 def read_update(body: dict[str, Any]) -> UpdateRequest:
     """Read an update request; its changes are checked against the stream later.

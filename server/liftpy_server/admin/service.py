@@ -11,6 +11,7 @@ import logging
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final
 
+from nats.errors import Error as NatsError
 from nats.micro import add_service
 from nats.micro.service import ServiceConfig
 
@@ -33,6 +34,7 @@ logger = logging.getLogger(__name__)
 
 _PREFIX: Final = "LIFT.API"
 _REQUESTS_MAX: Final = 256
+_DESCRIPTION_CHARACTERS_MAX: Final = 1_000
 _HTTP: Final = {
     ErrorCode.UNKNOWN_STREAM: 404,
     ErrorCode.STREAM_EXISTS: 409,
@@ -73,6 +75,7 @@ class AdminService:
         await self._link.stop()
 
     async def _serve(self, client: Client) -> None:
+        self._handlers.answer_bytes_max = client.max_payload
         config = ServiceConfig(
             name="liftpy",
             version=version("liftpy"),
@@ -87,6 +90,17 @@ class AdminService:
                 handler=self._hand_over(handler),
             )
         await client.flush()
+
+    def _encode(self, answer: dict[str, Any]) -> bytes:
+        data = json.dumps(answer).encode()
+        limit = self._handlers.answer_bytes_max
+        if len(data) > limit:
+            raise AdminError(
+                ErrorCode.INVALID_REQUEST,
+                f"the answer has {len(data)} bytes, and the NATS server takes {limit}: ask for fewer streams, "
+                "or raise its max_payload",
+            )
+        return data
 
     def _hand_over(
         self, handler: Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
@@ -104,8 +118,7 @@ class AdminService:
     async def _answer(self, request: Request, handler: Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]) -> None:
         try:
             try:
-                result = await handler(_body(request.data))
-                await request.respond(json.dumps(result).encode())
+                await request.respond(self._encode(await handler(_body(request.data))))
             except (AdminError, MetadataRefusedError) as error:
                 await _refuse(request, error.code, str(error))
             except ConfigError as error:
@@ -120,13 +133,14 @@ class AdminService:
             except Exception:
                 logger.exception("admin request %s failed", request.subject)
                 await _refuse(request, ErrorCode.INTERNAL, "the node met an error; its log has the details")
-        except (OSError, ValueError) as error:  # no reply subject, or NATS is gone
+        except (NatsError, OSError, ValueError) as error:  # no reply subject, or NATS is gone
             logger.info("admin request %s could not be answered: %s", request.subject, error)
 
 
 def _body(data: bytes) -> dict[str, Any]:
     try:
-        body = json.loads(data) if data.strip() else {}
+        body = json.loads(data.decode()) if data.strip() else {}
+        json.dumps(body, ensure_ascii=False).encode()  # half a surrogate pair is text that nothing can write down
     except (ValueError, RecursionError) as error:
         raise AdminError(ErrorCode.INVALID_REQUEST, f"the request is not JSON: {error}") from None
     if not isinstance(body, dict):
@@ -135,6 +149,8 @@ def _body(data: bytes) -> dict[str, Any]:
 
 
 async def _refuse(request: Request, code: ErrorCode, description: str) -> None:
+    if len(description) > _DESCRIPTION_CHARACTERS_MAX:  # it may quote what was asked
+        description = f"{description[:_DESCRIPTION_CHARACTERS_MAX]}..."
     status = _HTTP.get(code, 400)
     body = {"error": {"code": status, "err_code": int(code), "description": description}}
     one_line = " ".join(description.split())

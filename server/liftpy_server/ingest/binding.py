@@ -26,17 +26,24 @@ class Binding:
         partitions: by number, those that this node leads and that this subscription feeds.
 
     Attributes:
+        group: the queue group to join, if any.
         skip: size of the prefix of the subjects, which is not stored.
     """
 
     def __init__(self, stream: StreamState, subject: str, partitions: dict[int, Partition]) -> None:
         self.stream = stream
         self.subject = subject
+        self.group = stream.config.group
         self.partitions = partitions
         self.skip = len(subject) - len(stream.config.subject)
         config = stream.config
         self._shares = config.partitions if config.spread is Spread.HASH and config.partitions > 1 else 0
         self._only = None if self._shares else next(iter(partitions.values()))
+
+    @property
+    def address(self) -> tuple[str, str | None]:
+        """What tells this subscription from others of its stream."""
+        return self.subject, self.group
 
     def deliver(self, run: Run, now_ns: int, touched: dict[Partition, None]) -> None:
         """Append messages to the partitions they belong to, which are added to `touched`."""

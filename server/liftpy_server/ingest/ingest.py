@@ -93,7 +93,7 @@ class Ingest:
         if runs:
             messages = self._deliver(runs)
             self._outbox.flush()
-            if len(runs) >= LINGER_RUNS_MIN and messages < RUN_MESSAGES_PER_PARTITION_MIN * len(runs):
+            if len(runs) >= LINGER_RUNS_MIN and _is_spread(runs, messages):
                 ended = self._clock.monotonic()
                 self._not_before = ended + min(ended - started, INGEST_LINGER_S_MAX)
         if control:
@@ -113,3 +113,9 @@ class Ingest:
         for partition in touched:
             partition.settle()
         return count
+
+
+def _is_spread(runs: list[tuple[int, Run]], messages: int) -> bool:
+    """Whether there are many subscriptions with few messages each."""
+    subscriptions = len({sid for sid, _ in runs})
+    return subscriptions >= LINGER_RUNS_MIN and messages < RUN_MESSAGES_PER_PARTITION_MIN * subscriptions

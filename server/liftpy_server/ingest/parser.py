@@ -18,6 +18,8 @@ from liftpy_server.ingest.vector import VectorResult, parse_block
 __all__ = ["MessageParser", "Parsed"]
 
 _CONTROL_LINE_BYTES_MAX: Final = 1024 * 1024
+_SID_DIGITS_MAX: Final = 18
+_MESSAGE_BYTES_MAX: Final = 128 * 1024 * 1024  # nats-server itself takes 64 MiB at most
 _VECTOR_BYTES_MIN: Final = 4_096
 _VECTOR_FRAMES_MIN: Final = 64  # below this the fixed cost of some fifty array operations is more than a loop's
 _VECTOR_FRAME_BYTES_MAX: Final = 640  # above this looking at every byte costs more than skipping the payload
@@ -63,11 +65,12 @@ class MessageParser:
             self._pending_bytes = len(data) - position
         return Parsed(runs, b"".join(control) if control else b"")
 
-    def _parse(self, data: bytes, runs: list[tuple[int, Run]], control: list[bytes]) -> int:
+    def _parse(self, data: bytes, runs: list[tuple[int, Run]], control: list[bytes]) -> int:  # noqa: C901, PLR0915
         """Parse whole frames; returns the position after the last of them. One loop, no call per message."""
         find = data.find
         end = len(data)
         position = 0
+        header_bytes = 0
         rows_of: dict[bytes, list[Row]] = {}
         try_vector = end >= _VECTOR_BYTES_MIN
         while position < end:
@@ -84,10 +87,10 @@ class MessageParser:
             reply_at = len(fields) - (5 if has_headers else 4)
             try:
                 size = int(fields[-1]) if 0 <= reply_at <= 1 and (has_headers or verb == b"MSG") else -1
-                value_at = body + int(fields[-2]) if has_headers else body
+                header_bytes = int(fields[-2]) if has_headers else 0
             except ValueError:
                 size = -1
-            if size < 0:
+            if not 0 <= header_bytes <= size <= _MESSAGE_BYTES_MAX:
                 control.append(data[position:body])
                 position = body
                 continue
@@ -103,13 +106,16 @@ class MessageParser:
                     runs += result.runs
                     position = result.end
                     continue
+            value_at = body + header_bytes
             headers = data[body:value_at] if has_headers else None
             row = (fields[1], fields[3] if reply_at else b"", headers, data[value_at : frame_end - 2])
             rows = rows_of.get(fields[2])
-            if rows is None:
+            if rows is not None:
+                rows.append(row)
+            elif _is_sid(fields[2]):
                 rows_of[fields[2]] = [row]
             else:
-                rows.append(row)
+                control.append(data[position:frame_end])
             position = frame_end
         _close(rows_of, runs)
         return position
@@ -120,16 +126,16 @@ def _parse_single(data: bytes) -> Parsed | None:
     line_end = data.find(b"\r\n")
     fields = data[:line_end].split(b" ")
     count = len(fields)
-    if fields[0] != b"MSG" or not 4 <= count <= 5:
+    if line_end < 0 or fields[0] != b"MSG" or not 4 <= count <= 5 or not _is_sid(fields[2]):
         return None
     try:
-        sid, size = int(fields[2]), int(fields[-1])
+        size = int(fields[-1])
     except ValueError:
         return None
-    if line_end + size + 4 != len(data):
+    if size < 0 or line_end + size + 4 != len(data):
         return None
     reply = fields[3] if count == 5 else b""
-    return Parsed([(sid, ListRun([(fields[1], reply, None, data[line_end + 2 : -2])]))], b"")
+    return Parsed([(int(fields[2]), ListRun([(fields[1], reply, None, data[line_end + 2 : -2])]))], b"")
 
 
 def _parse_block(data: bytes, position: int, frame_end: int) -> VectorResult | None:
@@ -139,5 +145,9 @@ def _parse_block(data: bytes, position: int, frame_end: int) -> VectorResult | N
 
 
 def _close(rows_of: dict[bytes, list[Row]], runs: list[tuple[int, Run]]) -> None:
-    runs += [(int(sid), ListRun(rows)) for sid, rows in rows_of.items() if sid.isdigit()]
+    runs += [(int(sid), ListRun(rows)) for sid, rows in rows_of.items()]
     rows_of.clear()
+
+
+def _is_sid(field: bytes) -> bool:
+    return field.isdigit() and len(field) <= _SID_DIGITS_MAX

@@ -117,6 +117,9 @@ class ListRun:
 
     def replies(self) -> Sequence[bytes] | None:
         """See `Run`."""
+        if self.count == 1:
+            reply = self.rows[0][1]
+            return [reply] if reply else None
         replies = [row[1] for row in self.rows]
         return replies if any(replies) else None
 
@@ -128,10 +131,13 @@ class ListRun:
         """See `Run`."""
         start = len(_ID_HEADER)
         headers = [row[2] or b"" for row in self.rows]
-        ids = [block[start:-4] for block in headers if block.startswith(_ID_HEADER) and block.count(b"\r\n") == 3]
+        ids = [block[start:-4] for block in headers if block.startswith(_ID_HEADER) and block.endswith(b"\r\n\r\n")]
         if len(ids) != self.count or COOKIE in [value[:4] for value in self._values]:
             return None
         if max(map(len, ids)) > MESSAGE_ID_BYTES_MAX or not all(ids) or ids != [key.strip(b" \t") for key in ids]:
+            return None
+        joined = b"".join(ids)
+        if b"\r" in joined or b"\n" in joined:  # another header, or what is none
             return None
         subjects = values_column([row[0][skip:] for row in self.rows])
         columns = [subjects, values_column(headers), values_column(self._values), values_column(ids)]

@@ -91,13 +91,15 @@ def _find_frames(octets: npt.NDArray[np.uint8], words: npt.NDArray[np.uint64], s
     value_starts = line_ends + 1
     value_ends = value_starts + sizes
     usable &= (digits > 0) & (digits < 8)
-    usable[:-1] &= value_ends[:-1] + 2 == starts[1:]
-    usable[-1] &= value_ends[-1] + 2 <= len(octets)
+    usable &= value_ends + 2 <= len(octets)
+    usable[1:] &= value_ends[:-1] + 2 == starts[1:]  # a frame begins where the one before it ends, or it is none
     count = len(usable) if usable.all() else int(np.argmin(usable))
     if count == 0:
         return None
     first_spaces = np.flatnonzero(octets[start : int(value_ends[count - 1])] == _SPACE) + start
     spaces = np.searchsorted(first_spaces, starts[:count] + 4)
+    if spaces[-1] + 1 >= len(first_spaces):
+        return None
     subject_ends = first_spaces[spaces]
     sid_ends = first_spaces[spaces + 1]
     sids, sid_digits = _numbers(words, np.maximum(sid_ends, 8))

@@ -45,11 +45,18 @@ class Command:
 
     @classmethod
     def decode(cls, data: bytes) -> Command:
-        """What `encode` wrote."""
-        fields = msgpack.unpackb(data)
-        if fields.pop("v") != _VERSION:
-            raise LiftError("the metadata holds commands of a newer liftpy; upgrade this node")
-        return cls(**fields)
+        """What `encode` wrote.
+
+        Raises:
+            LiftError: the bytes are no command, or one of a newer liftpy.
+        """
+        try:
+            fields = msgpack.unpackb(data)
+            if fields.pop("v") > _VERSION:
+                raise LiftError("the metadata holds commands of a newer liftpy; upgrade this node")
+            return cls(**fields)
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            raise LiftError(f"not a metadata command: {error!r}") from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +102,7 @@ def apply_command(state: MetadataState, command: Command) -> tuple[MetadataState
         outcome = Outcome(error=error.code, message=str(error))
     except ConfigError as error:
         outcome = Outcome(error=ErrorCode.INVALID_CONFIG, message=str(error))
-    except (TypeError, KeyError, ValueError, AttributeError) as error:
+    except (LiftError, TypeError, LookupError, ValueError, ArithmeticError, AttributeError, RecursionError) as error:
         outcome = Outcome(error=ErrorCode.INVALID_REQUEST, message=f"malformed command {command.op}: {error!r}")
     outcomes = state.outcomes | {command.id: outcome.to_plain()}
     while len(outcomes) > _OUTCOMES_MAX:
@@ -145,11 +152,20 @@ def _create_stream(
             ErrorCode.INVALID_CONFIG,
             f"replicas: {wanted.replicas} copies need as many nodes; there are {len(state.nodes)}",
         )
+    if len(assignment) != wanted.partitions or not all(map(_names_replicas, assignment)):
+        raise _RefusedError(
+            ErrorCode.INVALID_REQUEST,
+            f"stream {wanted.name!r}: the assignment must name the nodes of each of its {wanted.partitions} partitions",
+        )
     partitions = tuple(
         PartitionInfo(replicas=tuple(nodes), isr=tuple(nodes), leader=nodes[0], leader_epoch=1) for nodes in assignment
     )
     stream = StreamInfo(uuid=uuid, config=wanted, created_ns=now, partitions=partitions)
     return replace(state, streams=state.streams | {wanted.name: stream}), {"uuid": uuid, "created": True}
+
+
+def _names_replicas(nodes: object) -> bool:
+    return isinstance(nodes, (list, tuple)) and bool(nodes) and all(isinstance(node, str) and node for node in nodes)
 
 
 def _stream(state: MetadataState, name: str, uuid: str | None) -> StreamInfo:

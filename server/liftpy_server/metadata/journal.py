@@ -49,6 +49,7 @@ class Journal:
             self._db.execute("PRAGMA synchronous = FULL")
             (version,) = self._db.execute("PRAGMA user_version").fetchone()
             if version > _FORMAT:
+                self._db.close()
                 raise JournalError(f"{path} was written by a newer liftpy (format {version})")
             self._db.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {_FORMAT}; COMMIT;")
         except sqlite3.Error as error:

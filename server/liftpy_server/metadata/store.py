@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 
 import msgpack
@@ -30,6 +30,13 @@ __all__ = ["MetadataRefusedError", "MetadataStore", "MetadataUnavailableError"]
 logger = logging.getLogger(__name__)
 
 _COMPACT_AFTER_COMMANDS = 10_000
+_WAITING_MAX = 10_000
+
+
+class _Proposal(NamedTuple):
+    command: Command
+    encoded: bytes
+    outcome: asyncio.Future[Outcome]
 
 
 class MetadataRefusedError(LiftError):
@@ -62,7 +69,7 @@ class MetadataStore:
         self._path = path
         self._clock = clock
         self._state = MetadataState()
-        self._queue: asyncio.Queue[tuple[Command, asyncio.Future[Outcome]]] = asyncio.Queue(maxsize=10_000)
+        self._queue: asyncio.Queue[_Proposal | None] = asyncio.Queue(_WAITING_MAX)
         self._changed = asyncio.Condition()
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="liftpy-metadata")
         self._since_compaction = 0
@@ -81,24 +88,38 @@ class MetadataStore:
             JournalError: it can not be used.
         """
         loop = asyncio.get_running_loop()
-        self._journal = await loop.run_in_executor(self._executor, Journal, self._path)
-        snapshot, commands = await loop.run_in_executor(self._executor, self._journal.load)
-        if snapshot is not None:
-            self._state = MetadataState.from_plain(msgpack.unpackb(snapshot))
-        for command in commands:
-            self._state, _ = apply_command(self._state, Command.decode(command))
-        self._since_compaction = len(commands)
+        try:
+            self._journal = await loop.run_in_executor(self._executor, Journal, self._path)
+            try:
+                await self._restore()
+            except BaseException:
+                await loop.run_in_executor(self._executor, self._journal.close)
+                raise
+        except BaseException:
+            self._executor.shutdown()
+            raise
         self._task = loop.create_task(self._run(), name="metadata")
 
+    async def _restore(self) -> None:
+        loop = asyncio.get_running_loop()
+        snapshot, commands = await loop.run_in_executor(self._executor, self._journal.load)
+        try:
+            if snapshot is not None:
+                self._state = MetadataState.from_plain(msgpack.unpackb(snapshot))
+            for command in commands:
+                self._state, _ = apply_command(self._state, Command.decode(command))
+        except (LiftError, ValueError, LookupError, TypeError) as error:
+            raise JournalError(f"the metadata journal {self._path} can not be used: {error}") from error
+        self._since_compaction = len(commands)
+
     async def stop(self) -> None:
-        """Stop; commands that wait are not applied."""
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
-        while not self._queue.empty():
-            _, future = self._queue.get_nowait()
-            future.cancel()
-        await asyncio.get_running_loop().run_in_executor(self._executor, self._journal.close)
-        self._executor.shutdown()
+        """Stop. Commands that wait are applied and answered first: nobody is left not knowing what became of one."""
+        try:
+            await self._queue.put(None)
+            await self._task
+        finally:
+            await asyncio.get_running_loop().run_in_executor(self._executor, self._journal.close)
+            self._executor.shutdown()
 
     async def propose(self, op: str, /, *, command_id: str | None = None, **args: Any) -> Any:
         """Apply a command.
@@ -115,13 +136,33 @@ class MetadataStore:
             MetadataRefusedError: its outcome is a refusal.
             MetadataUnavailableError: it could not be made durable; nothing changed.
         """
-        command = Command(id=command_id or uuid4().hex, op=op, now_ns=self._clock.now_ns(), args=args)
-        future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-        await self._queue.put((command, future))
-        outcome = await future
+        proposal = self._proposal(Command(id=command_id or uuid4().hex, op=op, now_ns=self._clock.now_ns(), args=args))
+        try:
+            self._queue.put_nowait(proposal)
+        except asyncio.QueueFull:
+            raise MetadataUnavailableError(f"{_WAITING_MAX} changes of the metadata wait already") from None
+        try:
+            answer_or_end: set[asyncio.Future[Any]] = {proposal.outcome, self._task}
+            await asyncio.wait(answer_or_end, return_when=asyncio.FIRST_COMPLETED)
+            if not proposal.outcome.done():
+                raise MetadataUnavailableError("the node is stopping")
+            outcome = proposal.outcome.result()
+        finally:
+            proposal.outcome.cancel()  # nobody asks for it any more
         if outcome.error is not ErrorCode.NONE:
             raise MetadataRefusedError(outcome.error, outcome.message)
         return outcome.value
+
+    @staticmethod
+    def _proposal(command: Command) -> _Proposal:
+        """What is applied now is what will be read back from the journal, or neither is."""
+        try:
+            encoded = command.encode()
+            command = Command.decode(encoded)
+        except (LiftError, ValueError, ArithmeticError, TypeError, RecursionError) as error:
+            text = f"{command.op}: an argument can not be written down: {error}"
+            raise MetadataRefusedError(ErrorCode.INVALID_REQUEST, text) from error
+        return _Proposal(command, encoded, asyncio.get_running_loop().create_future())
 
     async def read(self, *, linearizable: bool = True) -> MetadataState:
         """The state; with `linearizable`, one that includes every command that was answered before the call."""
@@ -139,29 +180,33 @@ class MetadataStore:
             yield state
 
     async def _run(self) -> None:
-        while True:
-            proposals = [await self._queue.get()]
+        is_stopping = False
+        while not is_stopping:
+            waiting = [await self._queue.get()]
             while not self._queue.empty():
-                proposals.append(self._queue.get_nowait())
-            await self._commit(proposals)
+                waiting.append(self._queue.get_nowait())
+            is_stopping = None in waiting
+            await self._commit([proposal for proposal in waiting if proposal is not None])
 
-    async def _commit(self, proposals: list[tuple[Command, asyncio.Future[Outcome]]]) -> None:
+    async def _commit(self, proposals: list[_Proposal]) -> None:
         """One transaction for all commands that wait, then apply them in order."""
+        if not proposals:
+            return
         loop = asyncio.get_running_loop()
-        commands = [command.encode() for command, _ in proposals]
+        commands = [proposal.encoded for proposal in proposals]
         try:
             await loop.run_in_executor(self._executor, self._journal.append, commands)
         except JournalError as error:
             logger.error("%s", error)  # noqa: TRY400 - the trace adds nothing
-            for _, future in proposals:
-                if not future.done():
-                    future.set_exception(MetadataUnavailableError(str(error)))
+            for proposal in proposals:
+                if not proposal.outcome.done():
+                    proposal.outcome.set_exception(MetadataUnavailableError(str(error)))
             return
         async with self._changed:
-            for command, future in proposals:
-                self._state, outcome = apply_command(self._state, command)
-                if not future.done():
-                    future.set_result(outcome)
+            for proposal in proposals:
+                self._state, outcome = apply_command(self._state, proposal.command)
+                if not proposal.outcome.done():
+                    proposal.outcome.set_result(outcome)
             self._changed.notify_all()
         self._since_compaction += len(commands)
         if self._since_compaction >= _COMPACT_AFTER_COMMANDS:

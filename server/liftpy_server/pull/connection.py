@@ -8,11 +8,12 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from liftpy_envelope.errors import ErrorCode, FrameError, LiftError
+from liftpy_envelope.errors import ErrorCode, FrameError, FrameTooLargeError, LiftError
 from liftpy_envelope.frames import RequestReader, encode_response
 from liftpy_envelope.pull import API_VERSIONS, Api, FetchRequest, HelloRequest, HelloResult
 from liftpy_log.errors import SegmentCorruptError
 from liftpy_log.scan import read_batch
+from liftpy_server.limits import PULL_HELLO_BYTES_MAX, PULL_REQUESTS_MAX
 from liftpy_server.pull.queries import epoch_ends, offsets
 from liftpy_server.pull.sending import ResponseSender, pin_all, unpin_all
 from liftpy_server.pull.session import FetchSession
@@ -26,31 +27,15 @@ if TYPE_CHECKING:
     from liftpy_log.disk import File
     from liftpy_log.files import FileCache
     from liftpy_log.reader import Slice
+    from liftpy_server.config import PullConfig
     from liftpy_server.partition import Partition
     from liftpy_server.pull.session import Found
 
-__all__ = ["PullBackend", "PullConnection", "PullLimits"]
+__all__ = ["PullBackend", "PullConnection"]
 
 logger = logging.getLogger(__name__)
 
 _READ_BYTES: Final = 64 * 1024
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PullLimits:
-    """How patient and how large a pull connection is.
-
-    Attributes:
-        hello_s: for the first request.
-        idle_s: without any request.
-        send_s: for the peer to take one response.
-        requests_max: requests that wait for their turn; beyond it the socket is not read.
-    """
-
-    hello_s: float = 10.0
-    idle_s: float = 600.0
-    send_s: float = 30.0
-    requests_max: int = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +50,7 @@ class PullBackend:
         metadata: the answer to a metadata request.
         files: the node's open files.
         executor: for reading from the disk.
+        config: how patient the node is.
     """
 
     node_id: str
@@ -74,7 +60,7 @@ class PullBackend:
     metadata: Callable[[], Any]
     files: FileCache
     executor: Executor
-    limits: PullLimits
+    config: PullConfig
 
 
 class _RequestError(LiftError):
@@ -90,12 +76,14 @@ class PullConnection:
         self._reader = reader
         self._writer = writer
         self._backend = backend
-        self._limits = backend.limits
+        self._config = backend.config
         self._session = FetchSession(backend.lookup)
-        self._sender = ResponseSender(writer, backend.executor, backend.limits.send_s)
-        self._queue: asyncio.Queue[Request | None] = asyncio.Queue(self._limits.requests_max)
+        self._sender = ResponseSender(writer, backend.executor, backend.config.send_timeout_s)
+        self._queue: asyncio.Queue[Request | None] = asyncio.Queue(PULL_REQUESTS_MAX)
+        self._has_ended = False
         self._admitted = False
-        self._frame_error = ""
+        self._admit_until = asyncio.get_running_loop().time() + self._config.hello_timeout_s
+        self._frame_error: FrameError | None = None
         self._peer = str(writer.get_extra_info("peername"))
 
     async def run(self) -> None:
@@ -104,40 +92,57 @@ class PullConnection:
         try:
             while (request := await self._next()) is not None:
                 await self._answer(request)
-            if self._frame_error:
-                await self._sender.send(encode_response(0, error=ErrorCode.INVALID_REQUEST, message=self._frame_error))
+            if self._frame_error is not None:
+                await self._refuse(0, self._frame_error)
         except TimeoutError:
             logger.info("pull connection of %s: too slow or silent, closed", self._peer)
             self._writer.transport.abort()
-        except (ConnectionError, asyncio.IncompleteReadError):
+        except ConnectionError:
             pass  # it went away, as peers do
+        except OSError as error:
+            logger.warning("pull connection of %s: %s, closed", self._peer, error)
+            self._writer.transport.abort()
         finally:
             reading.cancel()
-            await asyncio.gather(reading, return_exceptions=True)
+            (result,) = await asyncio.gather(reading, return_exceptions=True)
+            if isinstance(result, Exception):
+                logger.error("pull connection of %s: reading failed", self._peer, exc_info=result)
             self._session.close()
             self._sender.close()
             self._writer.close()
 
     async def _next(self) -> Request | None:
-        async with asyncio.timeout(self._limits.idle_s if self._admitted else self._limits.hello_s):
+        if self._has_ended and self._queue.empty():
+            return None
+        until = self._admit_until
+        if self._admitted:
+            until = asyncio.get_running_loop().time() + self._config.idle_timeout_s
+        async with asyncio.timeout_at(until):
             return await self._queue.get()
 
     async def _read(self) -> None:
-        """Put requests in the queue; None at the end."""
+        """Put requests in the queue; None at the end, unless it is full and nobody waits at its other side."""
         frames = RequestReader()
+        stranger_bytes = 0
         try:
             while data := await self._reader.read(_READ_BYTES):
+                if not self._admitted:
+                    stranger_bytes += len(data)
+                    if stranger_bytes > PULL_HELLO_BYTES_MAX:
+                        raise FrameTooLargeError(f"say hello first; no more than {PULL_HELLO_BYTES_MAX} bytes before")
                 for request in frames.feed(data):
                     await self._queue.put(request)
                     self._session.news.set()  # a fetch that waits makes room for it
         except FrameError as error:
-            self._frame_error = str(error)
+            self._frame_error = error
             logger.info("pull connection of %s: %s", self._peer, error)
-        except ConnectionError:
-            pass
+        except OSError:
+            pass  # it went away, as peers do
         finally:
+            self._has_ended = True
             self._session.news.set()
-            await self._queue.put(None)
+            if not self._queue.full():
+                self._queue.put_nowait(None)
 
     async def _answer(self, request: Request) -> None:
         try:
@@ -146,8 +151,12 @@ class PullConnection:
         except _RequestError as error:
             await self._sender.send(encode_response(request.correlation_id, error=error.code, message=str(error)))
         except FrameError as error:
-            code = ErrorCode.INVALID_REQUEST
-            await self._sender.send(encode_response(request.correlation_id, error=code, message=str(error)))
+            await self._refuse(request.correlation_id, error)
+
+    async def _refuse(self, correlation_id: int, error: FrameError) -> None:
+        is_large = isinstance(error, FrameTooLargeError)
+        code = ErrorCode.FRAME_TOO_LARGE if is_large else ErrorCode.INVALID_REQUEST
+        await self._sender.send(encode_response(correlation_id, error=code, message=str(error)))
 
     def _handler(self, request: Request) -> Callable[[Request], Any]:
         handlers = {
@@ -191,9 +200,7 @@ class PullConnection:
     async def _fetch(self, request: Request) -> None:
         fetch = FetchRequest.from_body(request.body)
         self._session.apply(fetch)
-        found = await self._wait_for_news(fetch)
-        slices = [piece for news in found for piece in news.slices]
-        pinned = pin_all(self._backend.files, slices)
+        found, pinned = self._pin(await self._wait_for_news(fetch))
         try:
             if fetch.verify:
                 found = await self._verified(found, pinned)
@@ -206,6 +213,18 @@ class PullConnection:
             await self._sender.send(encode_response(request.correlation_id, rows, body_length=total), pieces)
         finally:
             unpin_all(self._backend.files, pinned)
+
+    def _pin(self, found: list[Found]) -> tuple[list[Found], list[tuple[File, Slice]]]:
+        """Pin the files of all slices; a partition whose file can not be opened says so instead."""
+        pinned: list[tuple[File, Slice]] = []
+        kept = []
+        for news in found:
+            try:
+                pinned += pin_all(self._backend.files, news.slices)
+                kept.append(news)
+            except OSError as error:
+                kept.append(self._session.unreadable(news, error))
+        return kept, pinned
 
     async def _wait_for_news(self, fetch: FetchRequest) -> list[Found]:
         """News, waited for as long as the request says, or until the peer asks for something else."""
@@ -233,7 +252,6 @@ class PullConnection:
                 checked.append(news)
             except SegmentCorruptError as error:
                 assert news.partition is not None
-                logger.error("%s", error)  # noqa: TRY400 - the trace adds nothing
                 news.partition.fail(str(error))
                 result = news.result._replace(error=ErrorCode.PARTITION_OFFLINE, message=str(error), body_bytes=0)
                 checked.append(news._replace(result=result, slices=[]))

@@ -61,5 +61,7 @@ def epoch_ends(body: Any, lookup: Lookup) -> list[list[Any]]:
 def _epoch_end(query: EpochEndQuery, partition: Partition | ErrorCode) -> EpochEndResult:
     if isinstance(partition, ErrorCode):
         return EpochEndResult(query.key, partition, "the stream or partition is not here", -1, -1)
+    if partition.log.failure is not None:
+        return EpochEndResult(query.key, ErrorCode.PARTITION_OFFLINE, str(partition.log.failure), -1, -1)
     epoch, end = partition.log.epochs.end_offset(query.epoch, partition.log.log_end)
     return EpochEndResult(query.key, ErrorCode.NONE, "", epoch, end)

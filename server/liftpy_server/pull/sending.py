@@ -6,6 +6,8 @@ import asyncio
 import os
 from typing import TYPE_CHECKING, Final
 
+from liftpy_server.limits import PEER_BYTES_PER_S_MIN
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from concurrent.futures import Executor
@@ -32,16 +34,15 @@ class ResponseSender:
     Args:
         writer: the peer.
         executor: reads from the disk.
-        timeout_s: for the peer to take one response.
+        timeout_s: for the peer to take anything at all.
     """
 
     def __init__(self, writer: asyncio.StreamWriter, executor: Executor, timeout_s: float) -> None:
         self._writer = writer
         self._executor = executor
         self._timeout_s = timeout_s
+        self._is_tls = writer.get_extra_info("sslcontext") is not None
         self._socket = -1
-        if writer.get_extra_info("sslcontext") is None:
-            self._socket = os.dup(writer.get_extra_info("socket").fileno())
         writer.transport.set_write_buffer_limits(0)  # so that `drain` returns when everything is in the socket
 
     def close(self) -> None:
@@ -65,23 +66,27 @@ class ResponseSender:
         for file, piece in pieces:
             total += piece.length
             await warm_up(file, piece, self._executor)
-        async with asyncio.timeout(self._timeout_s):
+        async with asyncio.timeout(self._timeout_s + total / PEER_BYTES_PER_S_MIN):
             if total <= _SMALL_BYTES_MAX:
                 body = [file.read(piece.position, piece.length) for file, piece in pieces]
                 self._writer.write(b"".join((head, *body)))
-                await self._writer.drain()
+                await self._drain()
                 return
             self._writer.write(head)
-            await self._writer.drain()
+            await self._drain()
+            if self._socket < 0 and not self._is_tls:  # made late: whoever only connects costs one descriptor, not two
+                if self._writer.is_closing():
+                    raise ConnectionResetError("the connection is closing: its descriptor may be another's by now")
+                self._socket = os.dup(self._writer.get_extra_info("socket").fileno())
             for file, piece in pieces:
-                await (self._copy(file, piece) if self._socket < 0 else self._sendfile(file, piece))
+                await (self._copy(file, piece) if self._is_tls else self._sendfile(file, piece))
 
     async def _copy(self, file: File, piece: Slice) -> None:
         position, end = piece.position, piece.position + piece.length
         while position < end:
             data = file.read(position, min(_READ_BYTES, end - position))
             self._writer.write(data)
-            await self._writer.drain()
+            await self._drain()
             position += len(data)
 
     async def _sendfile(self, file: File, piece: Slice) -> None:
@@ -96,13 +101,18 @@ class ResponseSender:
                 raise ConnectionError("the segment ended early")
             position += sent
 
+    async def _drain(self) -> None:
+        async with asyncio.timeout(self._timeout_s):
+            await self._writer.drain()
+
     async def _writable(self) -> None:
         """Wait until the socket takes more."""
         loop = asyncio.get_running_loop()
         ready = loop.create_future()
         loop.add_writer(self._socket, _resolve, ready)
         try:
-            await ready
+            async with asyncio.timeout(self._timeout_s):
+                await ready
         finally:
             loop.remove_writer(self._socket)
 

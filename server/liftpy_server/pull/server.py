@@ -5,21 +5,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from liftpy_envelope.errors import LiftError
+from liftpy_server.limits import LOG_REPEAT_S
 from liftpy_server.pull.connection import PullConnection
 
 if TYPE_CHECKING:
-    import ssl
-
+    from liftpy_server.config import PullConfig
     from liftpy_server.pull.connection import PullBackend
 
 __all__ = ["ListenError", "PullServer"]
 
 logger = logging.getLogger(__name__)
-
-_CONNECTIONS_MAX = 10_000
 
 
 class ListenError(LiftError):
@@ -30,13 +28,16 @@ class PullServer:
     """Accepts pull connections.
 
     Args:
-        host: address to listen on.
-        port: port to listen on; 0 takes a free one.
-        tls: speak TLS.
+        config: where to listen, and how patiently.
+        connections_max: connections beyond it are closed at once.
     """
 
-    def __init__(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
-        self._tls = tls
+    def __init__(self, config: PullConfig, connections_max: int) -> None:
+        host, port = config.host, config.port
+        self._config = config
+        self._connections_max = connections_max
+        self._tls = config.tls_context()
+        self._warned_s = -LOG_REPEAT_S
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
         self._stopping = False
@@ -62,14 +63,17 @@ class PullServer:
         async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await self._accept(reader, writer, backend)
 
-        self._server = await asyncio.start_server(accept, sock=self._socket, ssl=self._tls)
+        tls: dict[str, Any] = {}
+        if self._tls is not None:
+            tls = {"ssl": self._tls, "ssl_handshake_timeout": self._config.hello_timeout_s}
+        self._server = await asyncio.start_server(accept, sock=self._socket, **tls)
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, backend: PullBackend) -> None:
         task = asyncio.current_task()
         assert task is not None
-        if len(self._connections) >= _CONNECTIONS_MAX:
-            logger.warning("more than %d pull connections: refusing another", _CONNECTIONS_MAX)
-            writer.close()
+        if len(self._connections) >= self._connections_max:
+            self._warn_of_many()
+            writer.transport.abort()
             return
         self._connections.add(task)
         try:
@@ -80,6 +84,12 @@ class PullServer:
                 raise
         finally:
             self._connections.discard(task)
+
+    def _warn_of_many(self) -> None:
+        now_s = asyncio.get_running_loop().time()
+        if now_s - self._warned_s >= LOG_REPEAT_S:
+            self._warned_s = now_s
+            logger.warning("%d pull connections are open: refusing more", self._connections_max)
 
     async def stop(self) -> None:
         """Close all connections and stop listening."""

@@ -6,9 +6,11 @@ A partition without news costs nothing per round: it calls back when it has some
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, NamedTuple
+import errno
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from liftpy_envelope.errors import ErrorCode
+from liftpy_envelope.limits import FETCH_PARTITIONS_MAX
 from liftpy_envelope.pull import FetchResult
 from liftpy_log.errors import OffsetOutOfRangeError, PartitionOfflineError
 
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     from liftpy_server.partition import Partition
 
 __all__ = ["FetchSession", "Found"]
+
+_PASSING: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 
 class Found(NamedTuple):
@@ -96,7 +100,7 @@ class FetchSession:
         self.news.clear()
         found: list[Found] = []
         for key in list(self._ready):
-            if bytes_max <= 0:
+            if bytes_max <= 0 or len(found) == FETCH_PARTITIONS_MAX:
                 break
             entry = self._entries[key]
             news = self._look(entry, bytes_max)
@@ -111,6 +115,12 @@ class FetchSession:
             elif key in self._entries:
                 self._ready[key] = None
         return found
+
+    def unreadable(self, news: Found, error: OSError) -> Found:
+        """What to say instead of `news` whose batches can not be read; the partition leaves the session."""
+        assert news.partition is not None
+        self._drop(news.result.key)
+        return _broken(news.result.key, news.partition, error)
 
     def _look(self, entry: _Entry, bytes_max: int) -> Found | None:
         """News of one partition; None when there are none, and then it will call when there are."""
@@ -130,9 +140,8 @@ class FetchSession:
             slices = log.read(entry.offset, end, bytes_max, entry.hint)
         except OffsetOutOfRangeError as error:
             return Found(_failed(entry.key, ErrorCode.OFFSET_OUT_OF_RANGE, str(error), partition), None, [])
-        except PartitionOfflineError as error:
-            partition.fail(str(error))
-            return Found(_failed(entry.key, ErrorCode.PARTITION_OFFLINE, str(error), partition), None, [])
+        except (PartitionOfflineError, OSError) as error:
+            return _broken(entry.key, partition, error)
         if not slices and not entry.is_new:
             partition.wait(entry.wake)
             return None
@@ -143,6 +152,14 @@ class FetchSession:
         size = sum(piece.length for piece in slices)
         result = FetchResult(entry.key, ErrorCode.NONE, "", partition.epoch, end, log.log_start, size)
         return Found(result, partition, slices)
+
+
+def _broken(key: PartitionKey, partition: Partition, error: PartitionOfflineError | OSError) -> Found:
+    """A partition with damage goes offline; one that only lacks a file descriptor is asked again later."""
+    if isinstance(error, OSError) and error.errno in _PASSING:
+        return Found(_failed(key, ErrorCode.NOT_AVAILABLE, str(error), partition), None, [])
+    partition.fail(str(error))
+    return Found(_failed(key, ErrorCode.PARTITION_OFFLINE, str(error), partition), None, [])
 
 
 def _failed(key: PartitionKey, error: ErrorCode, message: str, partition: Partition | None = None) -> FetchResult:

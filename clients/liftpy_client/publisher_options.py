@@ -1,0 +1,59 @@
+"""How a publisher gathers and sends."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from liftpy_client.errors import UsageError
+from liftpy_envelope.ack import AckPolicy
+
+__all__ = ["PublisherOptions", "check_ack_policy"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublisherOptions:
+    """How a publisher gathers and sends.
+
+    Attributes:
+        linger_s: longest time a message waits for company.
+        batch_bytes: size at which a batch leaves; never more than NATS and the stream take.
+        in_flight_bytes: while so much is not acknowledged, publishing waits.
+        ack_timeout_s: an ack later than that makes the batch be sent again.
+        delivery_timeout_s: how long to go on trying.
+        ack_policy: overrides that of the stream.
+    """
+
+    linger_s: float = 0.005
+    batch_bytes: int = 512 * 1024
+    in_flight_bytes: int = 16 * 1024 * 1024
+    ack_timeout_s: float = 5.0
+    delivery_timeout_s: float = 60.0
+    ack_policy: AckPolicy | None = None
+
+    def __post_init__(self) -> None:
+        for name, low, high in (
+            ("linger_s", 0, 60),
+            ("batch_bytes", 1, 2**26),
+            ("in_flight_bytes", 1, 2**32),
+            ("ack_timeout_s", 0.01, 3_600),
+            ("delivery_timeout_s", 0.01, 86_400),
+        ):
+            if not low <= getattr(self, name) <= high:
+                raise UsageError(f"{name} must be between {low} and {high}, not {getattr(self, name)}")
+
+
+def check_ack_policy(given: AckPolicy | str | None) -> AckPolicy | None:
+    """The ack policy that a user names.
+
+    Raises:
+        UsageError: it is none, or one that would leave nothing to wait for.
+    """
+    if given is None:
+        return None
+    try:
+        policy = AckPolicy(given)
+    except ValueError:
+        raise UsageError(f"ack_policy: {given!r} is not one of leader, all") from None
+    if policy is AckPolicy.NONE:
+        raise UsageError("ack_policy: none means no ack to wait for; use the NATS connection's own publish")
+    return policy

@@ -1,0 +1,33 @@
+"""How many files the process may have open, and who gets them.
+
+Segments come first: one that can not be opened takes its partition offline, while a connection that is refused is
+tried again by its consumer.
+"""
+
+from __future__ import annotations
+
+import resource
+from typing import TYPE_CHECKING
+
+from liftpy_server.limits import OPEN_FILES_SPARE
+
+if TYPE_CHECKING:
+    from liftpy_server.config import NodeConfig
+
+__all__ = ["connections_allowed", "raise_open_files_limit"]
+
+_DESCRIPTORS_PER_CONNECTION = 2  # the socket, and the duplicate that `sendfile` writes to
+
+
+def raise_open_files_limit() -> int:
+    """Ask for as many open files as the system grants without privileges. Returns the limit."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return hard if hard != resource.RLIM_INFINITY else 2**31
+
+
+def connections_allowed(config: NodeConfig, open_files: int) -> int:
+    """How many pull connections leave enough descriptors for segments; at least one."""
+    rest = open_files - config.storage.open_files_max - OPEN_FILES_SPARE
+    return max(1, min(config.pull.connections_max, rest // _DESCRIPTORS_PER_CONNECTION))

@@ -1,0 +1,180 @@
+"""Opening the streams of a node: their directories, their logs, and what earlier runs left behind."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from typing import TYPE_CHECKING
+
+from liftpy_envelope.errors import LiftError
+from liftpy_envelope.pull import PartitionKey
+from liftpy_envelope.stream_config import SyncMode
+from liftpy_log.dedupe import DedupeWindow
+from liftpy_log.errors import PartitionOfflineError
+from liftpy_log.partition_log import LogConfig, PartitionLog
+from liftpy_server.dedupe_rebuild import rebuild_dedupe
+from liftpy_server.gap_file import GapFile
+from liftpy_server.partition import Partition
+from liftpy_server.stream_state import StreamState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from concurrent.futures import Executor
+    from pathlib import Path
+
+    from liftpy_log.checkpoint import Checkpoint
+    from liftpy_log.clock import Clock
+    from liftpy_log.data_dir import DataDir
+    from liftpy_log.disk import Disk
+    from liftpy_log.files import FileCache
+    from liftpy_server.ingest.binding import Binding
+    from liftpy_server.metadata.state import MetadataState, StreamInfo
+    from liftpy_server.outbox import Outbox
+    from liftpy_server.partition import Load
+
+__all__ = ["LocalStream", "StreamOpening", "log_config", "remove_directory"]
+
+logger = logging.getLogger(__name__)
+
+
+class LocalStream:
+    """A stream with the partitions that this node leads.
+
+    Attributes:
+        bindings: its subscriptions, whether they stand or not.
+        refusal: why the NATS server does not let it listen to the subject it has now; None while it does.
+    """
+
+    def __init__(self, info: StreamInfo, state: StreamState, partitions: dict[int, Partition]) -> None:
+        self.info = info
+        self.state = state
+        self.partitions = partitions
+        self.bindings: list[Binding] = []
+        self.refusal: LiftError | None = None
+
+
+class StreamOpening:
+    """See the module.
+
+    Args:
+        node_id: this node.
+        disk: where.
+        files: the node's open files.
+        data_dir: of the node.
+        checkpoint: what the node knew when it stopped last.
+        clock: for gaps.
+        outbox: for acks.
+        load: counts what waits for the disk.
+        request_sync: asks group commit for a round.
+        io_executor: with one thread, for small files.
+    """
+
+    def __init__(
+        self,
+        node_id: str,
+        disk: Disk,
+        files: FileCache,
+        data_dir: DataDir,
+        checkpoint: Checkpoint,
+        clock: Clock,
+        outbox: Outbox,
+        load: Load,
+        request_sync: Callable[[PartitionLog], None],
+        io_executor: Executor,
+    ) -> None:
+        self._node_id = node_id
+        self._disk = disk
+        self._files = files
+        self._data_dir = data_dir
+        self._checkpoint = checkpoint
+        self._clock = clock
+        self._outbox = outbox
+        self._load = load
+        self._request_sync = request_sync
+        self._io_executor = io_executor
+
+    def directory(self, info: StreamInfo) -> Path:
+        """Where a stream is."""
+        return self._data_dir.streams_directory / f"{info.name}.{info.uuid}"
+
+    def begin(self, info: StreamInfo) -> LocalStream:
+        """A stream with what the node remembers of it, and without its partitions yet.
+
+        Raises:
+            OSError: its directory can not be made.
+        """
+        directory = self.directory(info)
+        self._disk.make_directory(directory)
+        gap_file = GapFile(self._disk, directory / "gaps.json", self._io_executor)
+        return LocalStream(info, StreamState(info, gap_file.save, gap_file.load()), {})
+
+    def led_here(self, info: StreamInfo) -> list[int]:
+        """Numbers of the partitions that this node leads."""
+        return [number for number, partition in enumerate(info.partitions) if partition.leader == self._node_id]
+
+    def note_absence(self, stream: LocalStream) -> None:
+        """The time since the node ran last is a gap of a stream that was there then; it lasts until it listens.
+
+        A node that was killed soon after its start left no checkpoint behind; then it is the stream's last gap that
+        tells when it was listening, or its creation.
+        """
+        cause = "the node was stopped" if self._checkpoint.clean else "the node died"
+        listened_ns = max(self._checkpoint.time_ns, stream.info.created_ns, stream.state.whole_until_ns())
+        stream.state.open_gap(min(listened_ns, self._clock.now_ns()), cause)
+
+    def open_partition(self, local: LocalStream, number: int) -> None:
+        """Open one of a stream's partitions; one whose log can not be used is there all the same, and offline."""
+        stream, info = local.state, local.info.partitions[number]
+        directory = self.directory(local.info) / str(number)
+        config = stream.config
+        uuid = bytes.fromhex(stream.uuid)
+        is_durable = config.sync is SyncMode.ALWAYS
+        dedupe = DedupeWindow(int(config.dedupe_window_s * 1e9), config.dedupe_ids_max)
+        try:
+            log = PartitionLog.open(
+                self._disk,
+                self._files,
+                directory,
+                log_config(stream),
+                log_start=info.log_start,
+                durable_end=self._checkpoint.high_watermarks.get((uuid, number), 0) if is_durable else 0,
+            )
+            rebuild_dedupe(dedupe, log, self._files)
+        except (PartitionOfflineError, LiftError, OSError) as error:
+            logger.error("stream %s partition %d is offline: %s", stream.name, number, error)  # noqa: TRY400
+            log = PartitionLog.offline(self._disk, self._files, directory, PartitionOfflineError(str(error)))
+        key = PartitionKey(uuid, number)
+        local.partitions[number] = Partition(
+            key, stream, log, dedupe, info.leader_epoch, self._outbox, self._load, self._request_sync
+        )
+
+    def sort_out_directories(self, state: MetadataState) -> None:
+        """Finish deletions, and put what no stream knows aside."""
+        root = self._data_dir.streams_directory
+        self._disk.make_directory(root)
+        live = {f"{info.name}.{info.uuid}" for info in state.streams.values()}
+        for name in self._disk.names(root):
+            if name in live:
+                continue
+            if name.rpartition(".")[2] in state.deleted:
+                remove_directory(root / name)
+                continue
+            aside = self._data_dir.quarantine_directory
+            self._disk.make_directory(aside)
+            self._disk.rename(root / name, aside / name)
+            logger.warning("no stream knows %s: moved it to %s", root / name, aside)
+
+
+def log_config(stream: StreamState) -> LogConfig:
+    """How a stream's logs are kept."""
+    config = stream.config
+    return LogConfig(
+        segment_bytes=config.segment_bytes,
+        segment_age_ns=int(config.segment_age_s * 1e9),
+        keep_unsynced=config.sync is SyncMode.ALWAYS,
+    )
+
+
+def remove_directory(directory: Path) -> None:
+    """Remove a directory with everything in it, as far as that is possible; the next start finishes it."""
+    shutil.rmtree(directory, ignore_errors=True)

@@ -1,0 +1,111 @@
+"""Fixtures that tests of a real node share, and two guards: no test runs for ever, no process outlives the tests."""
+
+from __future__ import annotations
+
+import re
+import signal
+import time
+
+import psutil
+import pytest
+
+import liftpy
+from support.cluster import NodeProcess, make_nats
+
+TEST_S_MAX = 120
+SLOW_TEST_S_MAX = 600
+GONE_WITHIN_S = 10
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item):
+    """Interrupt a test that takes far longer than it may."""
+    limit_s = SLOW_TEST_S_MAX if item.get_closest_marker("slow") else TEST_S_MAX
+
+    def interrupt(_number, _frame):
+        raise TimeoutError(f"the test took more than {limit_s} s")
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.alarm(limit_s)
+    try:
+        return (yield)
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def _children():
+    found = []
+    for child in psutil.Process().children(recursive=True):
+        try:
+            if child.status() != psutil.STATUS_ZOMBIE:
+                found.append(child)
+        except psutil.NoSuchProcess:
+            continue
+    return found
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_process_stays():
+    """Whatever the tests started is gone when they are through."""
+    before = set(_children())
+    yield
+    deadline = time.monotonic() + GONE_WITHIN_S
+    while (left := set(_children()) - before) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    described = [" ".join(process.cmdline()) for process in left]
+    for process in left:
+        process.kill()
+    assert described == []
+
+
+@pytest.fixture
+def nats_server(tmp_path):
+    """A nats-server with the shipped configuration."""
+    server = make_nats(tmp_path / "nats")
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def node(nats_server, tmp_path):
+    """A running node."""
+    process = NodeProcess(nats_server.url, tmp_path / "node").start()
+    yield process
+    process.stop()
+
+
+@pytest.fixture
+async def lift(nats_server, node):
+    """A connected client of the running node."""
+    async with liftpy.connect(nats_server.url, timeout_s=5.0) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def shared_nats(tmp_path_factory):
+    """A nats-server for all tests of a module."""
+    server = make_nats(tmp_path_factory.mktemp("nats"))
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def shared_node(shared_nats, tmp_path_factory):
+    """A node for all tests of a module, which must leave it as well as they found it."""
+    process = NodeProcess(shared_nats.url, tmp_path_factory.mktemp("node"), "--http-port", "0").start()
+    yield process
+    process.stop()
+
+
+@pytest.fixture
+async def shared_lift(shared_nats, shared_node):
+    """A connected client of the shared node."""
+    async with liftpy.connect(shared_nats.url, timeout_s=5.0) as client:
+        yield client
+
+
+@pytest.fixture
+def name(request):
+    """A name that no other test of the module uses: for a stream, and for the first token of its subject."""
+    return re.sub(r"[^A-Za-z0-9_-]+", "-", request.node.name)[:100].strip("-")

@@ -1,0 +1,214 @@
+"""The disk is full: messages are refused and their publishers told, readers are served, and with room it goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+
+import pytest
+
+import liftpy
+from liftpy_envelope.errors import AckErrorCode
+from support.cluster import NodeProcess, eventually
+from support.inprocess import running_node
+from support.raw_nats import RawNats, pub
+from support.reading import gaps, http, read_all, values
+
+MIB = 1024 * 1024
+SMALL_DISK = 24 * MIB
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A node's home whose data directory is a small file system of its own."""
+    data = tmp_path / "node" / "data"
+    data.mkdir(parents=True)
+    command = ["mount", "-t", "tmpfs", "-o", f"size={SMALL_DISK}", "none", str(data)]
+    mounted = subprocess.run(command, capture_output=True, text=True, check=False)
+    if mounted.returncode:
+        pytest.skip(f"a small file system needs the right to mount one: {mounted.stderr.strip()}")
+    yield tmp_path / "node"
+    subprocess.run(["umount", "-l", str(data)], check=True)
+
+
+class Filler:
+    """A file that takes what is free on the disk."""
+
+    def __init__(self, home):
+        self.path = home / "data" / "lost+found"
+
+    def fill(self, leave_bytes):
+        found = subprocess.run(
+            ["df", "--output=avail", "-B1", str(self.path.parent)], capture_output=True, text=True, check=True
+        )
+        size = int(found.stdout.split()[-1]) - leave_bytes
+        with self.path.open("ab") as file:
+            file.write(bytes(max(size, 0)))
+
+    def free(self):
+        self.path.unlink()
+
+
+async def ask(raw, subject, payload):
+    """Offset of a stored message, or the code of its refusal."""
+    answer = await raw.ask(subject, payload)
+    return answer["error"]["err_code"] if "error" in answer else answer["offset"]
+
+
+async def until_full(raw, subject, payload, limit=100_000):
+    """How many messages are stored before one is refused for want of space."""
+    for count in range(limit):
+        answer = await ask(raw, subject, payload)
+        if answer == AckErrorCode.STORAGE_FULL:
+            return count
+        assert answer == count
+    raise AssertionError("the disk is never full")
+
+
+async def create_many(lift, count):
+    for number in range(count):  # the first may find room in the pages that the metadata journal has
+        await lift.create_stream(f"more{number}", subject=f"more.{number}")
+
+
+async def takes_again(raw, subject, payload, offset):
+    async def taken():
+        answer = await ask(raw, subject, payload)
+        if answer == AckErrorCode.STORAGE_FULL:
+            return False
+        assert answer == offset
+        return True
+
+    await eventually(taken, 20)
+
+
+async def test_the_reserve_is_kept(nats_server, small_disk):
+    """A tenth of the disk stays free; whoever asks for no ack finds what is missing in the stream's info."""
+    node = NodeProcess(nats_server.url, small_disk, "--http-port", "0").start()
+    filler = Filler(small_disk)
+    try:
+        async with liftpy.connect(nats_server.url) as lift, await RawNats.open(nats_server.port) as raw:
+            for name in ("s", "other"):
+                await lift.create_stream(name, subject=name)
+            await lift.publish("s", b"0")
+            filler.fill(MIB)
+            await eventually(lambda: "bytes free: messages are refused" in node.log())
+            assert await ask(raw, b"s", b"refused") == AckErrorCode.STORAGE_FULL
+            with pytest.raises(liftpy.PublishRefusedError, match="disk is full"):
+                await lift.publish("other", b"refused")
+            for _ in range(10):
+                raw.write(pub(b"s", b"nobody can be told"))
+            await raw.flush()
+            assert await values(lift, "s") == [b"0"]
+            status, text = await http(node.ready["http_port"], "/healthz")
+            assert (status, json.loads(text)["problems"]) == (503, ["the disk is full"])
+            assert (await lift.node_info())["storage_full"]
+            filler.free()
+            await takes_again(raw, b"s", b"1", 1)
+            assert (await lift.publish("other", b"0")).offset == 0
+            (gap,) = await gaps(lift, "s")
+            assert (gap["cause"], gap["messages"]) == ("storage_full", 10)
+            assert not (await lift.node_info())["storage_full"]
+        assert "Traceback" not in node.log()
+    finally:
+        node.stop()
+
+
+@pytest.mark.parametrize("streams", [1, 8])
+async def test_the_disk_is_full_to_the_last_byte(nats_server, small_disk, streams):
+    """With eight streams rounds go through the write-ahead log, with one they do not."""
+    node = NodeProcess(nats_server.url, small_disk, toml="[storage]\ndisk_reserve_bytes = 0\n").start()
+    filler = Filler(small_disk)
+    names = [f"s{number}" for number in range(streams)]
+    try:
+        async with liftpy.connect(nats_server.url) as lift, await RawNats.open(nats_server.port) as raw:
+            for name in names:
+                await lift.create_stream(name, subject=name)
+            filler.fill(2 * MIB)
+            payload = bytes(40_000)
+            counts = await asyncio.gather(*(until_full(raw, name.encode(), payload) for name in names))
+            assert sum(counts) > 10
+            filler.fill(0)
+            with pytest.raises(liftpy.AdminError, match="full"):
+                await create_many(lift, 20)
+            for name, count in zip(names, counts, strict=True):
+                assert len(await read_all(lift, name)) == count
+                assert (await lift.stream_info(name)).partitions[0].offline is None
+            filler.free()
+            for name, count in zip(names, counts, strict=True):
+                await takes_again(raw, name.encode(), payload, count)
+            await create_many(lift, 20)
+            for number in range(20):
+                assert (await lift.publish(f"more.{number}", b"x")).offset == 0
+            await asyncio.to_thread(node.restart)
+            for name, count in zip(names, counts, strict=True):
+                assert [message.offset for message in await read_all(lift, name)] == list(range(count + 1))
+                assert await ask(raw, name.encode(), b"x") == count + 1
+        assert "Traceback" not in node.log()
+    finally:
+        node.stop()
+
+
+async def test_a_node_that_is_killed_on_a_full_disk(nats_server, small_disk):
+    """It comes back when there is room, and has what it acknowledged."""
+    node = NodeProcess(nats_server.url, small_disk, toml="[storage]\ndisk_reserve_bytes = 0\n").start()
+    filler = Filler(small_disk)
+    try:
+        async with liftpy.connect(nats_server.url) as lift, await RawNats.open(nats_server.port) as raw:
+            await lift.create_stream("s", subject="s")
+            filler.fill(MIB)
+            count = await until_full(raw, b"s", bytes(20_000))
+            node.kill()
+            node.spawn()
+            code = await asyncio.to_thread(_ends_or_is_ready, node)
+            if code is not None:  # there was no room for what a start has to write
+                last = node.log().strip().splitlines()[-1]
+                assert code == 1
+                assert "full" in last
+                filler.free()
+                await asyncio.to_thread(node.start)
+            else:
+                filler.free()
+            assert "Traceback" not in node.log()
+            await eventually(lambda: _stored(lift, count))
+            await takes_again(raw, b"s", b"x", count)
+    finally:
+        node.stop()
+
+
+def _ends_or_is_ready(node):
+    """The exit code of a node that ends, None when it is up instead."""
+    try:
+        node.wait_ready()
+    except AssertionError:
+        return node.process.wait(20)
+    return None
+
+
+async def _stored(lift, count):
+    return len(await read_all(lift, "s")) == count
+
+
+async def test_a_disk_that_seems_full(nats_server, tmp_path, monkeypatch):
+    """As above, where no file system can be mounted: what the node is told of its disk is made up."""
+    free = [10 * MIB]
+    monkeypatch.setattr("liftpy_server.maintenance._space", lambda _path: (free[0], 100 * MIB))
+    async with (
+        running_node(nats_server.url, tmp_path / "node", disk_reserve_bytes=5 * MIB) as node,
+        liftpy.connect(nats_server.url) as lift,
+        await RawNats.open(nats_server.port) as raw,
+    ):
+        await lift.create_stream("s", subject="s")
+        assert await ask(raw, b"s", b"0") == 0
+        free[0] = 4 * MIB
+        node.maintenance.check_disk()
+        assert await ask(raw, b"s", b"refused") == AckErrorCode.STORAGE_FULL
+        assert await values(lift, "s") == [b"0"]
+        free[0] = 5 * MIB + 1  # a tenth more than the reserve is wanted before messages are taken again
+        node.maintenance.check_disk()
+        assert await ask(raw, b"s", b"refused") == AckErrorCode.STORAGE_FULL
+        free[0] = 6 * MIB
+        node.maintenance.check_disk()
+        assert await ask(raw, b"s", b"1") == 1
+        assert await values(lift, "s") == [b"0", b"1"]
+        assert await gaps(lift, "s") == []

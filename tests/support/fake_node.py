@@ -1,0 +1,36 @@
+"""As much of a node as those need that only tell of it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
+
+from liftpy_server.config import NodeConfig
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from support.server_kit import Kit
+
+
+def fake_node(kit: Kit, directory: Path) -> SimpleNamespace:
+    """A node with the one stream of a kit."""
+    local = SimpleNamespace(info=kit.info, state=kit.stream, partitions=kit.partitions)
+    partitions = {partition.key: partition for partition in kit.partitions.values()}
+    return SimpleNamespace(
+        config=NodeConfig(node_id="n1"),
+        clock=kit.clock,
+        incarnation=4,
+        started_ns=kit.clock.ns,
+        metadata=SimpleNamespace(state=SimpleNamespace(streams={kit.stream.name: kit.info}, nodes={}, revision=9)),
+        ingest=SimpleNamespace(is_connected=True, reconnects=0, ingest=kit.ingest),
+        pull=SimpleNamespace(port=4270, connection_count=2),
+        data_dir=SimpleNamespace(root=directory),
+        maintenance=SimpleNamespace(storage_full=False),
+        files=kit.files,
+        outbox=kit.outbox,
+        group_commit_rounds=7,
+        streams=SimpleNamespace(
+            by_uuid={kit.info.uuid: local}, by_key=partitions, partitions=list(partitions.values())
+        ),
+    )

@@ -1,0 +1,157 @@
+"""Metadata commands: those a node proposes, and any garbage in their shape."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import strategies as st
+
+from liftpy_server.metadata.commands import Command, apply_command
+from liftpy_server.metadata.state import MetadataState
+
+NODE: dict[str, Any] = {
+    "node_id": "n1",
+    "pull_host": "127.0.0.1",
+    "pull_port": 4270,
+    "pull_tls": False,
+    "pull_token": "secret",
+    "rack": None,
+}
+UUIDS = [f"{number:032x}" for number in range(1, 10)]
+
+
+def config(name: str = "orders", **settings: Any) -> dict[str, Any]:
+    return {"name": name, "subject": f"{name}.>"} | settings
+
+
+class Author:
+    """Applies commands one after the other, with ids and times of their own."""
+
+    def __init__(self) -> None:
+        self.state = MetadataState()
+        self.count = 0
+
+    def do(self, op: str, **args: Any) -> Any:
+        """Apply a command that works. Returns its value."""
+        outcome = self.attempt(op, **args)
+        assert not outcome.error, outcome
+        return outcome.value
+
+    def attempt(self, op: str, **args: Any) -> Any:
+        """Apply a command. Returns its outcome."""
+        self.count += 1
+        self.state, outcome = apply_command(
+            self.state, Command(id=f"c{self.count}", op=op, now_ns=1_000 + self.count, args=args)
+        )
+        return outcome
+
+    def register(self, node_id: str = "n1") -> Any:
+        return self.do("register_node", node=NODE | {"node_id": node_id})
+
+    def create(self, name: str = "orders", uuid: str = UUIDS[0], leaders: Any = ("n1",), **settings: Any) -> Any:
+        assignment = [[leader] for leader in leaders]
+        settings = {"partitions": len(assignment)} | settings
+        return self.do("create_stream", uuid=uuid, config=config(name, **settings), assignment=assignment)
+
+
+_names = st.sampled_from(["orders", "flights", "x"])
+_node_ids = st.sampled_from(["n1", "n2", "n3"])
+_uuids = st.sampled_from(UUIDS)
+_plain: Any = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**63 - 1)
+    | st.floats(allow_nan=False)
+    | st.text(max_size=5)
+    | st.binary(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+_configs = st.fixed_dictionaries(
+    {"name": _names, "subject": st.sampled_from(["a.>", "b.*", "c"])},
+    optional={
+        "partitions": st.integers(1, 3),
+        "replicas": st.integers(1, 3),
+        "retention_age_s": st.sampled_from([0, 5.5]),
+        "acks": st.sampled_from(["reply", "envelope", "maybe"]),
+        "group": st.sampled_from([None, "g"]),
+    },
+)
+_args = {
+    "register_node": st.builds(
+        lambda node_id, port: {"node": NODE | {"node_id": node_id, "pull_port": port}}, _node_ids, st.integers(1, 9)
+    ),
+    "create_stream": st.builds(
+        lambda uuid, given, leaders: {
+            "uuid": uuid,
+            "config": given,
+            "assignment": [[leader] for leader in leaders][: given.get("partitions", 1)],
+        },
+        _uuids,
+        _configs,
+        st.lists(_node_ids, min_size=3, max_size=3),
+    ),
+    "delete_stream": st.fixed_dictionaries({"name": _names}, optional={"uuid": _uuids}),
+    "update_stream": st.fixed_dictionaries(
+        {
+            "name": _names,
+            "changes": st.fixed_dictionaries(
+                {},
+                optional={
+                    "subject": st.just("z"),
+                    "retention_bytes": st.integers(-1, 5),
+                    "partitions": st.integers(1, 2),
+                },
+            ),
+        },
+        optional={"expected_version": st.integers(1, 3)},
+    ),
+    "set_stream_state": st.fixed_dictionaries(
+        {"name": _names}, optional={"paused": st.booleans(), "read_only": st.booleans()}
+    ),
+    "purge_partition": st.fixed_dictionaries(
+        {"name": _names, "uuid": _uuids, "partition": st.integers(0, 3), "log_start": st.integers(-1, 50)}
+    ),
+}
+_ids = st.integers(0, 30).map(str)
+
+
+def _command(op: str) -> st.SearchStrategy[Command]:
+    return st.builds(Command, id=_ids, op=st.just(op), now_ns=st.integers(0, 2**62), args=_args[op])
+
+
+good_commands = st.sampled_from(sorted(_args)).flatmap(_command)
+spoiled_commands = st.sampled_from(sorted(_args)).flatmap(
+    lambda op: st.builds(
+        Command,
+        id=_ids,
+        op=st.just(op),
+        now_ns=st.integers(0, 2**62),
+        args=st.tuples(_args[op], st.integers(0, 4), _plain).map(
+            lambda given: {**given[0], sorted(given[0])[given[1] % len(given[0])]: given[2]}
+        ),
+    )
+)
+garbage_commands = st.builds(
+    Command,
+    id=_ids,
+    op=st.sampled_from([*sorted(_args), "", "drop_everything"]),
+    now_ns=st.integers(0, 2**62),
+    args=st.dictionaries(
+        st.sampled_from(["name", "node", "uuid", "config", "assignment", "changes", "x", ""]), _plain, max_size=4
+    ),
+)
+nested_garbage = st.builds(
+    lambda given_id, where, value: Command(
+        id=given_id,
+        op="create_stream" if where != "node" else "register_node",
+        now_ns=1,
+        args={"node": NODE | {"node_id": value}}
+        if where == "node"
+        else {"uuid": UUIDS[0], "config": config(), "assignment": [["n1"]]} | {where: value},
+    ),
+    _ids,
+    st.sampled_from(["node", "assignment", "config", "uuid"]),
+    st.one_of(_plain, st.lists(st.lists(_plain, max_size=2), max_size=2)),
+)
+any_commands = st.one_of(good_commands, good_commands, spoiled_commands, garbage_commands, nested_garbage)

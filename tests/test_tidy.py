@@ -1,0 +1,99 @@
+"""The house stays tidy: small functions, small modules, nothing dead, nothing unfinished, nothing of this machine."""
+
+from __future__ import annotations
+
+import ast
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SOURCES = [ROOT / name for name in ("liftpy", "envelope", "server", "clients")]
+MODULES = sorted(path for source in SOURCES for path in source.rglob("*.py"))
+FUNCTION_LINES_MAX = 70
+MODULE_LINES_MAX = 350
+ENTRY_POINTS = {"liftpy.__main__"}
+
+
+def name_of(path: Path) -> str:
+    parts = path.relative_to(next(source for source in SOURCES if path.is_relative_to(source))).with_suffix("").parts
+    return ".".join(parts).removesuffix(".__init__")
+
+
+def texts() -> list[Path]:
+    tops = ("README.md", "CHANGELOG.md", "Makefile", "pyproject.toml", "nats.conf")
+    folders = (*SOURCES, ROOT / "tests", ROOT / "bench", ROOT / "docs", ROOT / ".ci")
+    files = [path for folder in folders for path in folder.rglob("*") if path.is_file()]
+    wanted = {".py", ".md", ".toml", ".conf", ""}
+    return [ROOT / top for top in tops] + [
+        path for path in files if path.suffix in wanted and "results" not in path.parts
+    ]
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_functions_and_modules_are_small(path):
+    text = path.read_text()
+    assert len(text.splitlines()) <= MODULE_LINES_MAX
+    too_long = [
+        f"{node.name} ({node.end_lineno - node.lineno + 1} lines)"
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+        and node.end_lineno - node.lineno + 1 > FUNCTION_LINES_MAX
+    ]
+    assert too_long == []
+
+
+def test_every_module_is_used():
+    imported = set()
+    for path in [*MODULES, *(ROOT / "tests").rglob("*.py"), *(ROOT / "bench").rglob("*.py")]:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                imported.add(node.module)
+                imported |= {f"{node.module}.{alias.name}" for alias in node.names}
+            elif isinstance(node, ast.Import):
+                imported |= {alias.name for alias in node.names}
+    packages = {name_of(path) for path in MODULES if path.name == "__init__.py"}
+    dead = [name for name in map(name_of, MODULES) if name not in imported | packages | ENTRY_POINTS]
+    assert dead == []
+
+
+def test_every_package_is_typed_and_shipped():
+    packages = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"][
+        "packages"
+    ]
+    found = {str(path.parent.relative_to(ROOT)) for source in SOURCES for path in source.glob("*/__init__.py")}
+    assert set(packages) == found
+    assert all((ROOT / package / "py.typed").is_file() for package in packages)
+
+
+def test_every_page_of_the_docs_is_linked():
+    pages = {path.name for path in (ROOT / "docs").glob("*.md")}
+    linked = {
+        Path(target).name
+        for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+        for target in re.findall(r"\]\(([^)#]+\.md)", page.read_text())
+    }
+    assert pages - linked == set()
+
+
+def test_links_of_the_docs_lead_somewhere():
+    broken = [
+        f"{page.name}: {target}"
+        for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+        for target in re.findall(r"\]\((?!https?://)([^)#]+)", page.read_text())
+        if not (page.parent / target).exists()
+    ]
+    assert broken == []
+
+
+def test_nothing_is_unfinished_or_of_one_machine():
+    marks = re.compile(r"\b(TO" + r"DO|FIX" + r"ME|XX" + r"X)\b|/" + r"work/|/" + r"root/|/" + r"tmp/lab")
+    found = [
+        f"{path.relative_to(ROOT)}:{number}"
+        for path in texts()
+        for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1)
+        if marks.search(line)
+    ]
+    assert found == []

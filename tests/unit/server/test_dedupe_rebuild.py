@@ -1,0 +1,72 @@
+"""The window that a restart reads back from the log is the one that was there."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from liftpy_log.dedupe import DedupeWindow
+from liftpy_server.dedupe_rebuild import rebuild_dedupe
+from support.envelopes import idempotent
+from support.examples import examples
+from support.nats_frames import header_block, msg
+from support.server_kit import Kit
+
+WINDOW_S = 10
+
+
+def rebuilt(kit, ids_max=100):
+    window = DedupeWindow(WINDOW_S * 10**9, ids_max)
+    rebuild_dedupe(window, kit.log, kit.files)
+    return window
+
+
+def with_id(name):
+    return msg(b"orders.a", b"v", headers=header_block(Nats_Msg_Id=name))
+
+
+def in_envelope(sequence):
+    return msg(b"orders.a", idempotent([b"1", b"2"], sequence))
+
+
+frames = st.one_of(
+    st.sampled_from("abcdef").map(with_id),
+    st.integers(0, 5).map(in_envelope),
+    st.just(msg(b"orders.a", b"plain")),
+    st.just(msg(b"orders.a", b"v", headers=header_block(A="b"))),
+)
+
+
+@given(
+    st.lists(st.tuples(st.lists(frames, max_size=4), st.sampled_from([0, 1, 4, 11])), max_size=8),
+    st.sampled_from([100, 3, 0]),
+)
+@examples(80)
+def test_window_is_the_one_that_was_there(passes, ids_max):
+    with tempfile.TemporaryDirectory() as directory:
+        kit = Kit(Path(directory), dedupe_window_s=WINDOW_S, dedupe_ids_max=ids_max)
+        for chunk, seconds in passes:
+            if chunk:
+                kit.receive(*chunk)
+            kit.clock.advance(seconds)
+        expected, actual = kit.partition.dedupe, rebuilt(kit, ids_max)
+        for window in (expected, actual):
+            window.expire(kit.log.last_timestamp)
+        assert expected._ids.keys() == actual._ids.keys()
+        assert {key: expected.find(key) for key in expected._ids} == {key: actual.find(key) for key in actual._ids}
+        kit.close()
+
+
+@pytest.mark.parametrize("codec", ["none", "lz4", "zstd"])
+def test_ids_of_compressed_batches(make_kit, codec):
+    kit = make_kit(compression=codec)
+    kit.receive(*(with_id(f"m{number}" * 20) for number in range(50)))
+    assert len(rebuilt(kit)) == 50
+
+
+def test_empty_log(kit):
+    assert len(rebuilt(kit)) == 0

@@ -1,0 +1,76 @@
+"""Everything that a node counts is in the text that Prometheus reads."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from liftpy_server.metrics import render_metrics
+from support.fake_node import fake_node
+from support.nats_frames import header_block, msg
+
+
+@pytest.fixture
+def node(make_kit, tmp_path):
+    kit = make_kit(message_bytes_max=100)
+    kit.receive(msg(b"orders.a", b"v" * 10, reply=b"r"), msg(b"orders.a", b"w", headers=header_block(Nats_Msg_Id="m")))
+    kit.receive(msg(b"orders.a", b"w", headers=header_block(Nats_Msg_Id="m")), msg(b"orders.a", bytes(101)))
+    kit.sync()
+    kit.receive(msg(b"orders.a", b"not durable yet"))
+    return fake_node(kit, tmp_path)
+
+
+def samples(node):
+    return {
+        (sample.name, *sorted(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(render_metrics(node).decode())
+        for sample in family.samples
+    }
+
+
+def test_node(node):
+    node.ingest.is_connected = False
+    node.ingest.reconnects = 3
+    node.ingest.ingest.unbound = 4
+    node.outbox.lost_bytes = 5
+    found = samples(node)
+    expected = {
+        "liftpy_nats_connected": 0,
+        "liftpy_nats_reconnects_total": 3,
+        "liftpy_unbound_messages_total": 4,
+        "liftpy_lost_ack_bytes_total": 5,
+        "liftpy_partitions": 1,
+        "liftpy_partitions_offline": 0,
+        "liftpy_streams": 1,
+        "liftpy_storage_full": 0,
+    }
+    assert expected == {name: found[(name,)] for name in expected}
+    assert found[("liftpy_resident_bytes",)] > 1_000_000
+
+
+def test_streams(node):
+    found = samples(node)
+    stream = ("stream", "orders")
+    expected = {"messages": 3, "bytes": 26, "batches": 2, "duplicates": 1, "lookalikes": 0, "gaps": 1}
+    assert expected == {name: found[f"liftpy_stream_{name}_total", stream] for name in expected}
+    assert found["liftpy_stream_refused_total", ("reason", "too_large"), stream] == 1
+
+
+def test_partitions(node):
+    found = samples(node)
+    labels = (("partition", "0"), ("stream", "orders"))
+    expected = {"log_start": 0, "high_watermark": 2, "log_end": 3}
+    assert expected == {name: found[f"liftpy_partition_{name}", *labels] for name in expected}
+    assert found["liftpy_partition_bytes", *labels] > 100
+
+
+def test_offline_partition_is_counted(node):
+    node.streams.partitions[0].log.fail("told to")
+    assert samples(node)["liftpy_partitions_offline",] == 1
+
+
+def test_node_without_streams(node):
+    node.streams = SimpleNamespace(by_uuid={}, by_key={}, partitions=[])
+    assert samples(node)["liftpy_partitions",] == 0
