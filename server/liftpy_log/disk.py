@@ -93,14 +93,20 @@ class OsFile:
         if len(parts) == 1:
             total = len(parts[0])
             written = os.pwrite(self._descriptor, parts[0], position)
+        elif len(parts) > _IOVECS_MAX:
+            for start in range(0, len(parts), _IOVECS_MAX):
+                some = parts[start : start + _IOVECS_MAX]
+                self.write(position, some)
+                position += sum(map(len, some))
+            return
         else:
             total = sum(map(len, parts))
-            written = os.pwritev(self._descriptor, parts[:_IOVECS_MAX], position)
+            written = os.pwritev(self._descriptor, parts, position)
         if written == total:
             return
         if written == 0:
             raise OSError(errno.ENOSPC, "nothing was written")
-        # Rare: more parts than one call takes, or a write that stopped at the end of the disk.
+        # Rare: a write that stopped at the end of the disk.
         rest = memoryview(b"".join(parts))[written:]
         while rest:
             position += written

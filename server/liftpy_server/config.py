@@ -121,7 +121,7 @@ class StorageConfig:
 
     sync_interval_s: float = 1.0
     disk_reserve_bytes: int = 64 * 1024 * 1024
-    open_files_max: int = 512
+    open_files_max: int = 4_096
     retention_interval_s: float = 10.0
 
     def __post_init__(self) -> None:

@@ -32,10 +32,10 @@ __all__ = [
 BATCH_VALUE_BYTES_MAX: Final = 1024 * 1024  # a chunk's run is cut into batches of about this size
 INGEST_READ_BYTES_MAX: Final = 512 * 1024  # read from the NATS socket at once
 INGEST_LINGER_BYTES_MAX: Final = 8 * 1024 * 1024
-INGEST_LINGER_S_MAX: Final = 0.05
+INGEST_LINGER_S_MAX: Final = 0.1
 LINGER_RUNS_MIN: Final = 8  # a pass over fewer subscriptions is never put off
-RUN_MESSAGES_PER_PARTITION_MIN: Final = 32  # with fewer messages a batch, waiting for more costs less than cutting
-UNSYNCED_BYTES_MAX: Final = 64 * 1024 * 1024  # beyond this the NATS socket is not read until the disk has caught up
+RUN_MESSAGES_PER_PARTITION_MIN: Final = 256  # with fewer messages a batch, waiting for more costs less than cutting
+UNSYNCED_BYTES_MAX: Final = 32 * 1024 * 1024  # beyond this the NATS socket is not read until the disk has caught up
 ACK_BUFFER_BYTES_MAX: Final = 32 * 1024 * 1024  # likewise for acks that the NATS server does not take
 
 PULL_HELLO_BYTES_MAX: Final = 4 * 1024  # taken from a peer that has not shown the token

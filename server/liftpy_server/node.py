@@ -29,7 +29,7 @@ from liftpy_server.limits import SWITCH_INTERVAL_S, UNSUBSCRIBE_TIMEOUT_S, UNSYN
 from liftpy_server.maintenance import Maintenance, make_checkpoint
 from liftpy_server.metadata.store import MetadataStore
 from liftpy_server.nats_link import check_nats_version
-from liftpy_server.open_files import connections_allowed, raise_open_files_limit
+from liftpy_server.open_files import connections_allowed, raise_open_files_limit, segments_allowed
 from liftpy_server.outbox import Outbox
 from liftpy_server.partition import Load
 from liftpy_server.pull.connection import PullBackend
@@ -114,7 +114,8 @@ class Node:
             self.metadata = MetadataStore(data_dir.metadata_path, self.clock)
             await self.metadata.start()
         self._undo.append(self.metadata.stop)
-        self.pull = PullServer(config.pull, connections_allowed(config, raise_open_files_limit()))
+        self._open_files = raise_open_files_limit()
+        self.pull = PullServer(config.pull, connections_allowed(config, self._open_files))
         self._undo.append(self.pull.stop)
         await self._register()
         with _damage_of(data_dir):
@@ -141,7 +142,7 @@ class Node:
 
     def _open_storage(self, data_dir: DataDir, checkpoint: Checkpoint) -> None:
         storage = self.config.storage
-        self.files = FileCache(self._disk, storage.open_files_max)
+        self.files = FileCache(self._disk, segments_allowed(self.config, self._open_files))
         self._undo.append(self.files.close)
         wal = self._wal = WriteAheadLog(self._disk, data_dir.wal_directory, data_dir.root)
         self._commits = GroupCommit(self.files, wal, self._after_round)

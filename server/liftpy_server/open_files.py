@@ -14,7 +14,7 @@ from liftpy_server.limits import OPEN_FILES_SPARE
 if TYPE_CHECKING:
     from liftpy_server.config import NodeConfig
 
-__all__ = ["connections_allowed", "raise_open_files_limit"]
+__all__ = ["connections_allowed", "raise_open_files_limit", "segments_allowed"]
 
 _DESCRIPTORS_PER_CONNECTION = 2  # the socket, and the duplicate that `sendfile` writes to
 
@@ -27,7 +27,12 @@ def raise_open_files_limit() -> int:
     return hard if hard != resource.RLIM_INFINITY else 2**31
 
 
+def segments_allowed(config: NodeConfig, open_files: int) -> int:
+    """How many segment files may be held open: what is configured, or half of what the process may have."""
+    return max(1, min(config.storage.open_files_max, open_files // 2))
+
+
 def connections_allowed(config: NodeConfig, open_files: int) -> int:
     """How many pull connections leave enough descriptors for segments; at least one."""
-    rest = open_files - config.storage.open_files_max - OPEN_FILES_SPARE
+    rest = open_files - segments_allowed(config, open_files) - OPEN_FILES_SPARE
     return max(1, min(config.pull.connections_max, rest // _DESCRIPTORS_PER_CONNECTION))

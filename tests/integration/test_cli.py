@@ -40,6 +40,12 @@ def test_a_stream_from_add_to_rm(cli, name):
     assert "there is no stream" in cli.error("stream", "info", name)
 
 
+def test_queue_group_is_left_again(cli, name):
+    assert cli.json("stream", "add", name, "--subject", name, "--group", "workers")["config"]["group"] == "workers"
+    assert cli.json("stream", "edit", name, "--group", "")["config"]["group"] is None
+    assert "offset 0" in cli.out("publish", name, "x")
+
+
 def test_states(cli, name):
     cli.run("stream", "add", name, "--subject", name)
     assert "paused" in cli.out("stream", "pause", name)

@@ -27,7 +27,7 @@ _SIZE = {"metavar": "SIZE", "show_default": False}
 _SPAN = {"metavar": "SPAN", "show_default": False}
 
 Subject = Annotated[str | None, typer.Option("--subject", help="NATS subject to store, wildcards included.")]
-Group = Annotated[str | None, typer.Option(help="NATS queue group to join.")]
+Group = Annotated[str | None, typer.Option(help="NATS queue group to join; an empty one leaves it.")]
 Acks = Annotated[str | None, typer.Option(help="Where acks go: reply, envelope or off.")]
 AckPolicyOption = Annotated[str | None, typer.Option("--ack-policy", help="When acks are sent: all, leader or none.")]
 Sync = Annotated[str | None, typer.Option(help="When a record is durable: always, interval or never.")]
@@ -150,6 +150,8 @@ def edit(
             acks=acks, ack_policy=ack_policy, sync=sync, retention_messages=max_msgs, dedupe_ids_max=dupe_ids,
             compression=compression, keep_replies=keep_replies,
         )  # fmt: skip
+        if group == "":
+            changes["group"] = None
         if not changes:
             raise UsageError("nothing to change: name a setting, see liftpy stream edit --help")
         async with open_lift(ctx) as lift:

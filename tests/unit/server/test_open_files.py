@@ -8,16 +8,21 @@ from unittest.mock import patch
 import pytest
 
 from liftpy_server.config import NodeConfig, PullConfig, StorageConfig
-from liftpy_server.open_files import connections_allowed, raise_open_files_limit
+from liftpy_server.open_files import connections_allowed, raise_open_files_limit, segments_allowed
 
 
 @pytest.mark.parametrize(
     ("open_files", "wanted", "allowed"),
-    [(100_000, 10_000, 10_000), (1_640, 10_000, 500), (1_640, 20, 20), (256, 10, 1)],
+    [(100_000, 10_000, 10_000), (1_640, 10_000, 500), (1_640, 20, 20), (640, 10, 10), (256, 10, 1)],
 )
 def test_connections_leave_enough_for_segments(open_files, wanted, allowed):
     config = NodeConfig(pull=PullConfig(connections_max=wanted), storage=StorageConfig(open_files_max=512))
     assert allowed == connections_allowed(config, open_files)
+
+
+@pytest.mark.parametrize(("open_files", "allowed"), [(100_000, 4_096), (1_024, 512), (1, 1)])
+def test_segments_have_at_most_half_of_the_descriptors(open_files, allowed):
+    assert allowed == segments_allowed(NodeConfig(), open_files)
 
 
 @pytest.mark.parametrize(("hard", "limit"), [(4_096, 4_096), (resource.RLIM_INFINITY, 2**31)])
