@@ -94,7 +94,7 @@ def save(rows, facts, path):
 
 def plot(rows, path):
     """Ratios as bars; the goal of each as a mark."""
-    shown = [row for row in rows if row.ratio]
+    shown = [row for row in rows if row.ratio and not row.is_absolute]
     figure, axes = plt.subplots(figsize=(11, 0.34 * len(shown) + 1.4), layout="constrained")
     names = [f"{row.workload}  [{row.durability}]" for row in shown]
     axes.barh(
@@ -104,7 +104,8 @@ def plot(rows, path):
         target = target_of(row)
         if target:
             axes.plot([target[1]] * 2, [place - 0.4, place + 0.4], color="black", linewidth=2)
-        axes.text(row.ratio, place, f" {row.ratio:.2f}", va="center", fontsize=8)
+        beside = max(row.ratio, target[1] if target else 0)
+        axes.text(beside * 1.04, place, f"{row.ratio:.2f}", va="center", fontsize=8)
     axes.set_xscale("log")
     axes.axvline(1, color="grey", linewidth=0.8)
     axes.invert_yaxis()

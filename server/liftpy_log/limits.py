@@ -24,7 +24,7 @@ OPEN_FILES_MAX: Final = 512
 # write-ahead log. Measured: 1 file 0.11 ms, 10 files 1.8 ms, 1,000 files 174 ms; through the write-ahead log 0.1 to
 # 0.8 ms whatever the number (docs/decisions.md).
 DIRECT_SYNC_PARTITIONS_MAX: Final = 3
-WAL_FILE_BYTES_MAX: Final = 64 * 1024 * 1024
+WAL_FILE_BYTES_MAX: Final = 128 * 1024 * 1024
 
 # No write waits longer than this for its fdatasync, unless the disk is broken: what was followed by other records for
 # longer was durable, and is damaged rather than torn when it is not well.

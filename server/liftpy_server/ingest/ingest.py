@@ -77,9 +77,9 @@ class Ingest:
     def run(self) -> None:
         """Pass on what was gathered."""
         if self._gathered:
-            gathered, self._gathered = self._gathered, []
-            self._gathered_bytes = 0
-            self._pass_on(gathered[0] if len(gathered) == 1 else b"".join(gathered))
+            data = self._gathered[0] if len(self._gathered) == 1 else b"".join(self._gathered)
+            self._gathered, self._gathered_bytes = [], 0
+            self._pass_on(data)
 
     def reset(self) -> None:
         """The connection is gone: pass on what is whole, and forget the half of a message at its end."""
