@@ -16,7 +16,7 @@ from typing import Final
 
 from liftpy_envelope.errors import LiftError
 
-__all__ = ["NatsServer", "NatsServerError", "find_binary", "shipped_config"]
+__all__ = ["NatsServer", "NatsServerError", "PortTakenError", "find_binary", "shipped_config"]
 
 _START_TIMEOUT_S: Final = 10.0
 _STOP_TIMEOUT_S: Final = 10.0
@@ -25,6 +25,10 @@ _PR_SET_PDEATHSIG: Final = 1
 
 class NatsServerError(LiftError):
     """The nats-server can not be found or started."""
+
+
+class PortTakenError(NatsServerError):
+    """Someone else has the port."""
 
 
 def find_binary() -> Path:
@@ -71,7 +75,8 @@ class NatsServer:
         """Start it; returns when it takes connections.
 
         Raises:
-            NatsServerError: the port is taken, or it does not come up.
+            PortTakenError: someone else has the port.
+            NatsServerError: it does not come up.
         """
         self._check_port()
         with self._log.open("ab") as log:
@@ -101,7 +106,7 @@ class NatsServer:
             try:
                 probe.bind(("127.0.0.1", self.port))
             except OSError as error:
-                raise NatsServerError(f"port {self.port} can not be used: {error.strerror}") from None
+                raise PortTakenError(f"port {self.port} can not be used: {error.strerror}") from None
 
     @property
     def pid(self) -> int:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from liftpy.cli.nats_server import NatsServer, NatsServerError, shipped_config
+from liftpy.cli.nats_server import NatsServer, NatsServerError, PortTakenError, shipped_config
 from liftpy.cli.run import Connection, JsonFlag, fail, print_json, stderr, stdout
 from liftpy.cli.status import show_live
 from liftpy_client.client import connect_as
@@ -49,6 +49,7 @@ def _load(
     as_json: bool,
 ) -> NodeConfig:
     try:
+        import liftpy_server.node  # noqa: F401 - here, where it can be said what is missing
         from liftpy_server.config import load_config
     except ImportError as error:
         fail(
@@ -163,9 +164,10 @@ def dev(
         home.mkdir(parents=True, exist_ok=True)
         nats = NatsServer(port, nats_config or shipped_config(), home / "nats-server.log")
         nats.start()
+    except PortTakenError as error:
+        fail(LiftError(f"{error}; --port 0 takes a free one"), as_json=as_json)
     except NatsServerError as error:
-        hint = "; --port 0 takes a free one" if port else ""
-        fail(LiftError(f"{error}{hint}"), as_json=as_json)
+        fail(error, as_json=as_json)
     except FileExistsError:
         fail(UsageError(f"--data-dir: {home} is not a directory"), as_json=as_json)
     except OSError as error:
