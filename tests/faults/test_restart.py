@@ -144,7 +144,9 @@ async def test_without_the_checkpoint_nothing_is_lost(lift, node, kill):
     assert (await lift.publish("s", b"next")).offset == 50
     newest = (await gaps(lift, "s"))[-1]
     assert newest["until_ns"] is not None
-    assert len(await gaps(lift, "s")) == 2, "the node was not listening for a while, with or without a checkpoint"
+    # A kill that comes before the first gap's end is on disk makes one gap of two.
+    counts = {1, 2} if kill else {2}
+    assert len(await gaps(lift, "s")) in counts, "the node was not listening for a while, with or without a checkpoint"
 
 
 async def test_a_damaged_checkpoint_is_named(lift, node):
