@@ -17,10 +17,15 @@ import msgpack
 
 from liftpy_envelope.errors import ConfigError, ErrorCode, LiftError
 from liftpy_envelope.stream_config import StreamConfig
-from liftpy_server.metadata.state import MetadataState, NodeInfo, PartitionInfo, StreamInfo
+from liftpy_server.metadata.changes import RefusedError, find_stream, put_stream
+from liftpy_server.metadata.node_commands import NODE_OPERATIONS
+from liftpy_server.metadata.partition_commands import PARTITION_OPERATIONS
+from liftpy_server.metadata.state import MetadataState, PartitionInfo, StreamInfo
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from liftpy_server.metadata.changes import Change
 
 __all__ = ["Command", "Outcome", "apply_command"]
 
@@ -77,12 +82,6 @@ class Outcome:
         return cls(error=ErrorCode(given["error"]), message=given["message"], value=given["value"])
 
 
-class _RefusedError(LiftError):
-    def __init__(self, code: ErrorCode, message: str) -> None:
-        super().__init__(message)
-        self.code = code
-
-
 def apply_command(state: MetadataState, command: Command) -> tuple[MetadataState, Outcome]:
     """Apply one command.
 
@@ -95,10 +94,10 @@ def apply_command(state: MetadataState, command: Command) -> tuple[MetadataState
     try:
         operation = _OPERATIONS.get(command.op)
         if operation is None:
-            raise _RefusedError(ErrorCode.INVALID_REQUEST, f"unknown metadata command {command.op!r}")
+            raise RefusedError(ErrorCode.INVALID_REQUEST, f"unknown metadata command {command.op!r}")
         state, value = operation(state, command.now_ns, **command.args)
         outcome = Outcome(value=value)
-    except _RefusedError as error:
+    except RefusedError as error:
         outcome = Outcome(error=error.code, message=str(error))
     except ConfigError as error:
         outcome = Outcome(error=ErrorCode.INVALID_CONFIG, message=str(error))
@@ -108,26 +107,6 @@ def apply_command(state: MetadataState, command: Command) -> tuple[MetadataState
     while len(outcomes) > _OUTCOMES_MAX:
         del outcomes[next(iter(outcomes))]
     return replace(state, revision=state.revision + 1, outcomes=outcomes), outcome
-
-
-Change = tuple[MetadataState, Any]
-
-
-def _register_node(state: MetadataState, _now: int, *, node: dict[str, Any]) -> Change:
-    """A node starts: it gets its next incarnation, and every partition it leads a new leader epoch."""
-    known = state.nodes.get(node["node_id"])
-    info = NodeInfo(**node | {"incarnation": 1 if known is None else known.incarnation + 1})
-    streams = {
-        name: replace(stream, partitions=tuple(_led_anew(entry, info.node_id) for entry in stream.partitions))
-        for name, stream in state.streams.items()
-    }
-    return replace(state, nodes=state.nodes | {info.node_id: info}, streams=streams), info.incarnation
-
-
-def _led_anew(partition: PartitionInfo, node_id: str) -> PartitionInfo:
-    if partition.leader != node_id:
-        return partition
-    return replace(partition, leader_epoch=partition.leader_epoch + 1, version=partition.version + 1)
 
 
 def _create_stream(
@@ -142,18 +121,18 @@ def _create_stream(
     if known is not None:
         differences = known.config.differences(wanted)
         if differences:
-            raise _RefusedError(
+            raise RefusedError(
                 ErrorCode.STREAM_EXISTS,
                 f"stream {wanted.name!r} exists with another {', '.join(differences)}",
             )
         return state, {"uuid": known.uuid, "created": False}
     if wanted.replicas > len(state.nodes):
-        raise _RefusedError(
+        raise RefusedError(
             ErrorCode.INVALID_CONFIG,
             f"replicas: {wanted.replicas} copies need as many nodes; there are {len(state.nodes)}",
         )
     if len(assignment) != wanted.partitions or not all(map(_names_replicas, assignment)):
-        raise _RefusedError(
+        raise RefusedError(
             ErrorCode.INVALID_REQUEST,
             f"stream {wanted.name!r}: the assignment must name the nodes of each of its {wanted.partitions} partitions",
         )
@@ -168,21 +147,8 @@ def _names_replicas(nodes: object) -> bool:
     return isinstance(nodes, (list, tuple)) and bool(nodes) and all(isinstance(node, str) and node for node in nodes)
 
 
-def _stream(state: MetadataState, name: str, uuid: str | None) -> StreamInfo:
-    stream = state.streams.get(name)
-    if stream is None:
-        raise _RefusedError(ErrorCode.UNKNOWN_STREAM, f"there is no stream {name!r}")
-    if uuid is not None and stream.uuid != uuid:
-        raise _RefusedError(ErrorCode.STREAM_RECREATED, f"stream {name!r} was deleted and created again")
-    return stream
-
-
-def _put(state: MetadataState, stream: StreamInfo) -> MetadataState:
-    return replace(state, streams=state.streams | {stream.name: replace(stream, version=stream.version + 1)})
-
-
 def _delete_stream(state: MetadataState, _now: int, *, name: str, uuid: str | None = None) -> Change:
-    stream = _stream(state, name, uuid)
+    stream = find_stream(state, name, uuid)
     streams = {other: info for other, info in state.streams.items() if other != name}
     deleted = (*state.deleted, stream.uuid)[-_DELETED_MAX:]
     return replace(state, streams=streams, deleted=deleted), {"uuid": stream.uuid}
@@ -196,47 +162,48 @@ def _update_stream(
     changes: dict[str, Any],
     expected_version: int | None = None,
 ) -> Change:
-    stream = _stream(state, name, None)
+    stream = find_stream(state, name, None)
     if expected_version is not None and stream.version != expected_version:
-        raise _RefusedError(
+        raise RefusedError(
             ErrorCode.CONFLICT, f"stream {name!r} is at version {stream.version}, not {expected_version}"
         )
     config = stream.config.updated(changes)
     if config.replicas != stream.config.replicas:
-        raise _RefusedError(ErrorCode.INVALID_CONFIG, "replicas: change them by reassigning partitions")
-    return _put(state, replace(stream, config=config)), {"uuid": stream.uuid}
+        raise RefusedError(ErrorCode.INVALID_CONFIG, "replicas: change them by reassigning partitions")
+    return put_stream(state, replace(stream, config=config)), {"uuid": stream.uuid}
 
 
 def _set_stream_state(
     state: MetadataState, _now: int, *, name: str, paused: bool | None = None, read_only: bool | None = None
 ) -> Change:
-    stream = _stream(state, name, None)
+    stream = find_stream(state, name, None)
     changed = replace(
         stream,
         paused=stream.paused if paused is None else bool(paused),
         read_only=stream.read_only if read_only is None else bool(read_only),
     )
-    return (state if changed == stream else _put(state, changed)), {"uuid": stream.uuid}
+    return (state if changed == stream else put_stream(state, changed)), {"uuid": stream.uuid}
 
 
 def _purge_partition(
     state: MetadataState, _now: int, *, name: str, uuid: str, partition: int, log_start: int
 ) -> Change:
     """Records below `log_start` go; the start of a log never moves back."""
-    stream = _stream(state, name, uuid)
+    stream = find_stream(state, name, uuid)
     if not 0 <= partition < len(stream.partitions) or log_start < 0:
-        raise _RefusedError(ErrorCode.INVALID_REQUEST, f"stream {name!r} has no partition {partition}")
+        raise RefusedError(ErrorCode.INVALID_REQUEST, f"stream {name!r} has no partition {partition}")
     old = stream.partitions[partition]
     moved = replace(old, log_start=max(old.log_start, log_start), version=old.version + 1)
     partitions = (*stream.partitions[:partition], moved, *stream.partitions[partition + 1 :])
-    return _put(state, replace(stream, partitions=partitions)), {"log_start": moved.log_start}
+    return put_stream(state, replace(stream, partitions=partitions)), {"log_start": moved.log_start}
 
 
 _OPERATIONS: Final[dict[str, Callable[..., Change]]] = {
-    "register_node": _register_node,
     "create_stream": _create_stream,
     "delete_stream": _delete_stream,
     "update_stream": _update_stream,
     "set_stream_state": _set_stream_state,
     "purge_partition": _purge_partition,
+    **NODE_OPERATIONS,
+    **PARTITION_OPERATIONS,
 }

@@ -22,6 +22,7 @@ class NodeInfo:
         pull_tls: the pull server speaks TLS.
         pull_token: what the pull server admits clients by; told to whoever may ask over NATS.
         rack: replicas are spread over racks.
+        expired: its session ended; it leads nothing until it registers again.
     """
 
     node_id: str
@@ -31,6 +32,7 @@ class NodeInfo:
     pull_tls: bool = False
     pull_token: str = field(default="", repr=False)
     rack: str | None = None
+    expired: bool = False
 
     def to_plain(self) -> dict[str, Any]:
         """For JSON and msgpack."""
@@ -46,8 +48,14 @@ class PartitionInfo:
         isr: those that are in sync.
         leader: the node that sequences and acknowledges.
         leader_epoch: grows with every change of leader and every restart of one.
-        version: grows with every change of this partition.
+        version: grows with every change of replicas, ISR, leader, epoch or log start.
         log_start: records below this offset were purged.
+        unproven: members of the ISR as it was last agreed on that could not prove their log and were taken out.
+        reports: (node, incarnation, last epoch, log end) of those, where no clean member is left.
+        suspicions: (node, time in ns): who told last that the leader is silent.
+        elected_ns: when a suspicion last changed the leader, by the clock of the node that proposed it.
+        depositions: how often suspicions changed the leader in quick succession.
+        unclean_elections: how often a leader was chosen whose log may lack committed records.
     """
 
     replicas: tuple[str, ...]
@@ -56,18 +64,29 @@ class PartitionInfo:
     leader_epoch: int
     version: int = 1
     log_start: int = 0
+    unproven: tuple[str, ...] = ()
+    reports: tuple[tuple[str, int, int, int], ...] = ()
+    suspicions: tuple[tuple[str, int], ...] = ()
+    elected_ns: int = 0
+    depositions: int = 0
+    unclean_elections: int = 0
 
     def to_plain(self) -> dict[str, Any]:
         """For JSON and msgpack."""
         return {name: getattr(self, name) for name in self.__slots__} | {
             "replicas": list(self.replicas),
             "isr": list(self.isr),
+            "unproven": list(self.unproven),
+            "reports": [list(report) for report in self.reports],
+            "suspicions": [list(suspicion) for suspicion in self.suspicions],
         }
 
     @classmethod
     def from_plain(cls, given: dict[str, Any]) -> PartitionInfo:
         """What `to_plain` wrote."""
-        return cls(**given | {"replicas": tuple(given["replicas"]), "isr": tuple(given["isr"])})
+        tuples = {name: tuple(given.get(name, ())) for name in ("replicas", "isr", "unproven")}
+        pairs = {name: tuple(map(tuple, given.get(name, ()))) for name in ("reports", "suspicions")}
+        return cls(**given | tuples | pairs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,108 @@
+"""Who leads a partition next. Pure functions of the metadata.
+
+A leader comes from the in-sync replica set: its members have every committed record. The one exception is a set whose
+members have all lost the proof of that (`unproven`): then the longest log of the latest epoch wins, and is counted.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import TYPE_CHECKING
+from zlib import crc32
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from liftpy_server.metadata.state import MetadataState, PartitionInfo
+
+__all__ = ["able_to_lead", "elect", "elect_unclean", "leaderships", "led_by", "spread_over", "without"]
+
+
+def leaderships(state: MetadataState) -> Counter[str]:
+    """How many partitions each node leads."""
+    return Counter(
+        partition.leader
+        for stream in state.streams.values()
+        for partition in stream.partitions
+        if partition.leader is not None
+    )
+
+
+def elect(
+    state: MetadataState, partition: PartitionInfo, candidates: Iterable[str], loads: Counter[str]
+) -> PartitionInfo:
+    """Give a partition another leader.
+
+    Args:
+        state: knows which nodes have a session.
+        partition: its leader is given up.
+        candidates: those of them that are in the ISR and have a session may lead.
+        loads: how many partitions each node leads; kept up to date.
+
+    Returns:
+        The partition with the least loaded candidate as leader, in a new epoch; without any, with no leader.
+    """
+    able = able_to_lead(state, partition, candidates)
+    if not able:
+        return replace(partition, leader=None, version=partition.version + 1, suspicions=())
+    leader = min(able, key=lambda node: loads[node])  # the first of equals, in the order of the replicas
+    loads[leader] += 1
+    return led_by(partition, leader)
+
+
+def able_to_lead(state: MetadataState, partition: PartitionInfo, candidates: Iterable[str]) -> list[str]:
+    """Those of the candidates that are in the ISR and have a session, in the order of the replicas."""
+    wanted = set(candidates) & set(partition.isr)
+    return [
+        node for node in partition.replicas if node in wanted and node in state.nodes and not state.nodes[node].expired
+    ]
+
+
+def spread_over(able: list[str], uuid: str, number: int, leader_epoch: int) -> str:
+    """One of those who may lead, evenly over partitions, without counting what everybody leads.
+
+    When a node falls silent its followers depose it once per partition; to count all leaderships each time would
+    make thousands of elections take seconds.
+    """
+    return able[(crc32(uuid.encode()) + number + leader_epoch) % len(able)]
+
+
+def without(partition: PartitionInfo, node_id: str, min_isr: int) -> PartitionInfo:
+    """The partition with a silent node out of its ISR, so that nobody waits for it; but never below `min_isr`.
+
+    It has every committed record still: where its place is needed to keep `min_isr`, it stays and may be elected.
+    """
+    left = tuple(node for node in partition.isr if node != node_id)
+    if len(left) == len(partition.isr) or len(left) < min_isr:
+        return partition
+    return replace(partition, isr=left, version=partition.version + 1)
+
+
+def led_by(partition: PartitionInfo, leader: str) -> PartitionInfo:
+    """The partition with this leader, in a new epoch."""
+    return replace(
+        partition,
+        leader=leader,
+        leader_epoch=partition.leader_epoch + 1,
+        version=partition.version + 1,
+        suspicions=(),
+    )
+
+
+def elect_unclean(state: MetadataState, partition: PartitionInfo) -> PartitionInfo:
+    """Where no clean member is left, and all members of the last ISR have told how far they are: the longest wins."""
+    current = {
+        report[0]: report
+        for report in partition.reports
+        if report[0] in state.nodes and state.nodes[report[0]].incarnation == report[1]
+    }
+    if partition.isr or not partition.unproven or any(node not in current for node in partition.unproven):
+        return partition
+    winner = max(partition.unproven, key=lambda node: current[node][2:])
+    if state.nodes[winner].expired:  # it registers again, reports again, and is waited for
+        return partition
+    chosen = replace(
+        partition, isr=(winner,), unproven=(), reports=(), unclean_elections=partition.unclean_elections + 1
+    )
+    return led_by(chosen, winner)

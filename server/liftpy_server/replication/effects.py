@@ -1,0 +1,187 @@
+"""What a replica wants done. Effects are carried out in order; those that touch the log are reported back.
+
+`Append`, `Truncate` and `Rebuild` are answered by `Appended` (or `AppendFailed`), `Truncated` and `Rebuilt`. Until
+then a replica asks for nothing else of its log, and takes no other role.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from liftpy_server.replication.messages import EpochEndAnswer, EpochEndQuestion, FetchAnswer, FetchRequest
+
+__all__ = [
+    "AcceptingChanged",
+    "AdvanceHighWatermark",
+    "AnswerEpochEnd",
+    "AnswerFetch",
+    "Append",
+    "AskEpochEnd",
+    "Effect",
+    "Fetch",
+    "LeadershipBegan",
+    "LeadershipEnded",
+    "ProposeIsr",
+    "ProposeLeader",
+    "Rebuild",
+    "ReportLog",
+    "SuspectLeader",
+    "Truncate",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeadershipBegan:
+    """This replica leads; what it appends from now on has this epoch, from `first_offset` on."""
+
+    leader_epoch: int
+    first_offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeadershipEnded:
+    """This replica no longer leads in that epoch; the outcome of what waits for an ack is unknown."""
+
+    leader_epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AcceptingChanged:
+    """Whether enough replicas are in sync. If not, messages that wait for `all` get `outcome unknown`."""
+
+    accepting: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdvanceHighWatermark:
+    """Records below `offset` are committed: show them, and as a leader acknowledge them."""
+
+    offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerFetch:
+    """Answer a follower. Where `answer.refusal` is None the shell adds records, and may wait for some."""
+
+    answer: FetchAnswer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerEpochEnd:
+    """Answer a follower."""
+
+    answer: EpochEndAnswer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskEpochEnd:
+    """Ask the leader."""
+
+    leader: str
+    question: EpochEndQuestion
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fetch:
+    """Fetch from the leader. A later fetch takes the place of an earlier one that still waits."""
+
+    leader: str
+    request: FetchRequest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Append:
+    """Append what a leader sent, unchanged."""
+
+    answer: FetchAnswer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Truncate:
+    """Drop the records from `end` on.
+
+    Attributes:
+        end: the new log end offset.
+        loses_committed: the records were committed once: only after an unclean election; to be counted and logged.
+    """
+
+    end: int
+    loses_committed: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rebuild:
+    """Drop the whole log and go on at `start`: the leader keeps no record that this log could be continued by.
+
+    Attributes:
+        start: the new log start and log end offset.
+        loses_committed: records from `start` on were committed once: only after an unclean election.
+    """
+
+    start: int
+    loses_committed: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProposeIsr:
+    """Propose another in-sync replica set (`change_isr`).
+
+    Attributes:
+        isr: the new set.
+        incarnations: of its members, as the leader knows them.
+        leader_epoch: of the leader.
+        version: of the partition that the proposal is about.
+        attempt: counts the proposals of this leader; a repetition has the number, and so the command id, of the first.
+    """
+
+    isr: tuple[str, ...]
+    incarnations: dict[str, int]
+    leader_epoch: int
+    version: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProposeLeader:
+    """Propose that another member of the ISR leads (`move_leader`)."""
+
+    leader: str
+    leader_epoch: int
+    version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SuspectLeader:
+    """Tell the metadata that the leader of this epoch is silent (`suspect_leader`)."""
+
+    leader: str
+    leader_epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportLog:
+    """No clean member of the ISR is left: tell the metadata how far this log reaches (`report_log`)."""
+
+    last_epoch: int
+    log_end: int
+
+
+Effect = (
+    LeadershipBegan
+    | LeadershipEnded
+    | AcceptingChanged
+    | AdvanceHighWatermark
+    | AnswerFetch
+    | AnswerEpochEnd
+    | AskEpochEnd
+    | Fetch
+    | Append
+    | Truncate
+    | Rebuild
+    | ProposeIsr
+    | ProposeLeader
+    | SuspectLeader
+    | ReportLog
+)

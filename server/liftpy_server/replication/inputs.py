@@ -1,0 +1,101 @@
+"""What a replica is told. Messages of other replicas (see `messages`) are inputs too."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from liftpy_server.replication.messages import EpochEndAnswer, EpochEndQuestion, FetchAnswer, FetchRequest
+
+if TYPE_CHECKING:
+    from liftpy_server.replication.messages import BatchRange
+    from liftpy_server.replication.view import PartitionView
+
+__all__ = [
+    "AppendFailed",
+    "Appended",
+    "Durable",
+    "Input",
+    "IsrRefused",
+    "Rebuilt",
+    "StartAdvanced",
+    "Tick",
+    "Truncated",
+    "ViewChanged",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ViewChanged:
+    """The metadata says something about the partition."""
+
+    view: PartitionView
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tick:
+    """Time has passed. A replica wants one a few times per `leader_timeout_s`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Appended:
+    """Records are in the log: what an `Append` asked for, or what the leader's own ingest wrote."""
+
+    ranges: tuple[BatchRange, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppendFailed:
+    """An `Append` could not be carried out, and left nothing behind (the disk is full)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Durable:
+    """Everything below `end` that is in the log now is on disk; a sync begun before a truncation says nothing."""
+
+    end: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Truncated:
+    """A `Truncate` was carried out, and no crash can undo it."""
+
+    end: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rebuilt:
+    """A `Rebuild` was carried out, and no crash can undo it."""
+
+    start: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartAdvanced:
+    """Retention removed the records below `start`."""
+
+    start: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IsrRefused:
+    """The metadata refused the ISR proposal that was made at this version: it never happened and never will."""
+
+    version: int
+
+
+Input = (
+    ViewChanged
+    | Tick
+    | Appended
+    | AppendFailed
+    | Durable
+    | Truncated
+    | Rebuilt
+    | StartAdvanced
+    | IsrRefused
+    | FetchRequest
+    | FetchAnswer
+    | EpochEndQuestion
+    | EpochEndAnswer
+)

@@ -1,0 +1,119 @@
+"""What followers and leaders say to each other. How it looks on the wire is the pull protocol's business."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+__all__ = ["BatchRange", "EpochEndAnswer", "EpochEndQuestion", "FetchAnswer", "FetchRequest", "Refusal"]
+
+
+class Refusal(StrEnum):
+    """Why a leader does not answer a fetch or a question with what was asked for."""
+
+    NOT_LEADER = "not_leader"  # or not in this epoch, or not known here yet
+    STALE_INCARNATION = "stale_incarnation"  # the follower has restarted since, or the leader has not heard of it
+    BELOW_START = "below_start"  # the leader no longer has what follows the follower's log
+    DIVERGED = "diverged"  # the follower's log is no prefix of the leader's
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchRange:
+    """Records from `base` up to, and without, `end`, all of one leader epoch."""
+
+    epoch: int
+    base: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchRequest:
+    """A follower fetches from its log end; what it says of itself is what the leader counts.
+
+    Attributes:
+        node_id: the follower.
+        incarnation: of the follower.
+        leader_epoch: in which it follows.
+        offset: its log end offset.
+        last_epoch: of its last record; -1 when it has none.
+        durable_end: the offset after its last record that is on disk.
+        high_watermark: that it knows of; a leader that knows more answers at once.
+    """
+
+    node_id: str
+    incarnation: int
+    leader_epoch: int
+    offset: int
+    last_epoch: int
+    durable_end: int
+    high_watermark: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchAnswer:
+    """Records that follow `offset`, and how far the leader is.
+
+    Attributes:
+        node_id: the follower that is answered.
+        incarnation: the one that asked.
+        leader_epoch: of the leader.
+        offset: that was asked for.
+        high_watermark: of the leader.
+        log_start: of the leader.
+        refusal: None, or why there are no records.
+        ranges: of the records, in order, the first from `offset` on; empty when there is nothing new.
+        records: the records themselves, as the shell knows them.
+    """
+
+    node_id: str
+    incarnation: int
+    leader_epoch: int
+    offset: int
+    high_watermark: int
+    log_start: int
+    refusal: Refusal | None = None
+    ranges: tuple[BatchRange, ...] = ()
+    records: Any = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochEndQuestion:
+    """Where does the largest epoch end that is not above `last_epoch`?
+
+    Attributes:
+        node_id: the follower.
+        incarnation: of the follower.
+        leader_epoch: in which it follows.
+        question: a number that the answer repeats.
+        last_epoch: of the follower's last record.
+    """
+
+    node_id: str
+    incarnation: int
+    leader_epoch: int
+    question: int
+    last_epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochEndAnswer:
+    """The answer.
+
+    Attributes:
+        node_id: the follower that is answered.
+        incarnation: the one that asked.
+        leader_epoch: of the leader.
+        question: the number of the question.
+        epoch: the largest epoch of the leader's log that is not above the asked one; -1 when there is none.
+        end: the offset after its last record; for -1 the leader's first known offset.
+        refusal: None, or why there is no answer.
+    """
+
+    node_id: str
+    incarnation: int
+    leader_epoch: int
+    question: int
+    epoch: int = -1
+    end: int = 0
+    refusal: Refusal | None = None

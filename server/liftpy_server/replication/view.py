@@ -1,0 +1,140 @@
+"""What a replica knows: of its partition from the metadata, of its own log, and how long it is patient."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from liftpy_log.epochs import EpochHistory
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from liftpy_server.metadata.state import MetadataState
+
+__all__ = ["LogMarks", "PartitionView", "ReplicationTimes"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicationTimes:
+    """How long a replica is patient, in seconds of its own monotonic clock.
+
+    Attributes:
+        replica_lag_max_s: a follower that is further behind than this leaves the in-sync replica set.
+        leader_timeout_s: a leader that was silent for so long is suspected, and suspected again.
+        request_timeout_s: a question or fetch without an answer is sent again; longer than a fetch may wait.
+        retry_s: between two attempts at a proposal, or at an append that failed.
+        preferred_return_s: the preferred replica leads again after it was in sync for so long.
+    """
+
+    replica_lag_max_s: float = 10.0
+    leader_timeout_s: float = 1.0
+    request_timeout_s: float = 0.75
+    retry_s: float = 0.5
+    preferred_return_s: float = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionView:
+    """A partition as the metadata has it, at one revision.
+
+    Attributes:
+        revision: of the metadata; views of older revisions are ignored.
+        uuid: of the stream.
+        replicas: nodes that keep a copy; the first is the preferred leader.
+        isr: the committed in-sync replica set.
+        leader: the node that leads; None while there is none.
+        leader_epoch: of that leader.
+        version: of the partition; an ISR proposal names it.
+        min_isr: fewest in-sync replicas with which anything commits.
+        unproven: members of the last ISR that could not prove their log.
+        incarnations: of the replicas that ever registered.
+    """
+
+    revision: int
+    uuid: str
+    replicas: tuple[str, ...]
+    isr: tuple[str, ...]
+    leader: str | None
+    leader_epoch: int
+    version: int
+    min_isr: int
+    unproven: tuple[str, ...]
+    incarnations: Mapping[str, int]
+
+    @classmethod
+    def of(cls, state: MetadataState, name: str, partition: int) -> PartitionView | None:
+        """The view of one partition; None when there is no such stream or partition."""
+        stream = state.streams.get(name)
+        if stream is None or not 0 <= partition < len(stream.partitions):
+            return None
+        info = stream.partitions[partition]
+        return cls(
+            revision=state.revision,
+            uuid=stream.uuid,
+            replicas=info.replicas,
+            isr=info.isr,
+            leader=info.leader,
+            leader_epoch=info.leader_epoch,
+            version=info.version,
+            min_isr=stream.config.min_isr_effective,
+            unproven=info.unproven,
+            incarnations={node: state.nodes[node].incarnation for node in info.replicas if node in state.nodes},
+        )
+
+
+class LogMarks:
+    """How far a replica's log reaches: start <= high watermark <= end, durable end <= end.
+
+    Args:
+        start: offset of the first record that is kept.
+        end: the log end offset (LEO): the offset after the last record.
+        durable_end: the offset after the last record that is on disk.
+        high_watermark: as it was checkpointed; it may be too low, and is cut to what is there.
+        epochs: (leader epoch, its first offset), oldest first.
+    """
+
+    def __init__(
+        self,
+        *,
+        start: int = 0,
+        end: int = 0,
+        durable_end: int = 0,
+        high_watermark: int = 0,
+        epochs: Iterable[tuple[int, int]] = (),
+    ) -> None:
+        assert start <= durable_end <= end, f"a log from {start} to {end} is not durable up to {durable_end}"
+        self.start = start
+        self.end = end
+        self.durable_end = durable_end
+        self.high_watermark = max(start, min(high_watermark, end))
+        self.epochs = EpochHistory(epochs)
+
+    def append(self, epoch: int, base: int, end: int) -> None:
+        """Records of one epoch were appended."""
+        assert base == self.end < end, f"records {base}..{end} do not follow a log that ends at {self.end}"
+        self.epochs.begin(epoch, base)
+        self.end = end
+
+    def sync(self, end: int) -> None:
+        """Everything below `end` is on disk."""
+        self.durable_end = max(self.durable_end, min(end, self.end))
+
+    def truncate(self, end: int) -> None:
+        """Records from `end` on are gone, and will not come back after a crash."""
+        assert self.start <= end <= self.end, f"a log from {self.start} to {self.end} can not be cut at {end}"
+        self.epochs.truncate(end)
+        self.end = end
+        self.durable_end = min(self.durable_end, end)
+        self.high_watermark = min(self.high_watermark, end)
+
+    def rebuild(self, start: int) -> None:
+        """The log is empty and goes on at `start`."""
+        self.epochs = EpochHistory()
+        self.start = self.end = self.durable_end = self.high_watermark = start
+
+    def advance_start(self, start: int) -> None:
+        """Retention removed the records below `start`; only committed records are removed."""
+        assert start <= self.high_watermark, f"records up to {start} are not committed, {self.high_watermark} are"
+        self.start = max(self.start, start)
+        self.epochs.advance(self.start)

@@ -1,0 +1,133 @@
+"""Mistakes that have been made in systems like this one, each as a change of the code under test.
+
+A simulation that does not find them shows nothing by finding nothing.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
+
+from liftpy_server.metadata import node_commands
+from liftpy_server.replication import follower as follower_module
+from liftpy_server.replication import leader as leader_module
+from liftpy_server.replication.effects import AdvanceHighWatermark, Truncate
+from liftpy_server.replication.follower import Follower, Phase
+from liftpy_server.replication.leader import Leader
+from liftpy_server.replication.view import LogMarks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+SHELL_BUGS = frozenset({"keep_unproven"})
+
+
+def _truncate_by_high_watermark(follower: Follower, now_s: float) -> list[Any]:
+    """A follower starts an epoch by dropping whatever it does not know to be committed."""
+    follower._is_agreed = True
+    log = follower._log
+    if log.high_watermark == log.end:
+        return follower._go_on(now_s)
+    follower.phase = Phase.CUTTING
+    return [Truncate(end=log.high_watermark, loses_committed=False)]
+
+
+def _join_while_behind(progress: Any, high_watermark: int, epoch_start: int) -> bool:
+    """A joiner need only have fetched lately."""
+    return progress.durable_end is not None
+
+
+_ADVANCED = Leader.advanced
+
+
+def _commit_below_min_isr(leader: Leader) -> list[Any]:
+    """The in-sync replica set may have any size."""
+    view = leader.view
+    leader.view = replace(view, min_isr=0)
+    try:
+        return _ADVANCED(leader)
+    finally:
+        leader.view = view
+
+
+def _count_only_the_committed_isr(leader: Leader) -> list[Any]:
+    """A proposed member counts only when its leader hears that it was added."""
+    pending, leader._pending = leader._pending, None
+    try:
+        return _ADVANCED(leader)
+    finally:
+        leader._pending = pending
+
+
+def _count_only_the_proposed_isr(leader: Leader) -> list[Any]:
+    """A member whose removal was proposed counts no longer."""
+    isr = leader.view.isr if leader._pending is None else leader._pending.isr
+    ends = [leader._log.durable_end]
+    ends += [progress.durable_end or 0 for node, progress in leader._followers.items() if node in isr]
+    if len(isr) < leader.view.min_isr or min(ends) <= leader._log.high_watermark:
+        return []
+    leader._log.high_watermark = min(ends)
+    return [AdvanceHighWatermark(offset=min(ends))]
+
+
+def _count_what_is_not_on_disk(marks: LogMarks, epoch: int, base: int, end: int) -> None:
+    """A replica counts when it has the record in memory."""
+    marks.epochs.begin(epoch, base)
+    marks.end = marks.durable_end = end
+
+
+def _same_epoch_after_restart(_state: Any, partition: Any, _min_isr: int, node_id: str, loads: Any) -> Any:
+    """A restarted leader goes on in its epoch."""
+    return partition
+
+
+def _without_asking_again(follower: Follower, answer: Any, now_s: float) -> list[Any]:
+    """One answer is believed to be enough, whatever epoch it is about: the reply lacks the epoch."""
+    if answer.question != follower._questions or answer.leader_epoch != follower.view.leader_epoch:
+        return []
+    if follower.phase is not Phase.ASKING or answer.refusal is not None:
+        return []
+    follower._is_agreed = True
+    if answer.end < follower._log.end:
+        follower.phase = Phase.CUTTING
+        return [Truncate(end=max(answer.end, follower._log.start), loses_committed=False)]
+    return follower._go_on(now_s)
+
+
+def _answers_of_any_epoch(follower: Follower, answer: Any, now_s: float) -> list[Any]:
+    """A follower takes what any leader ever sent it."""
+    if follower.phase is not Phase.FETCHING or answer.offset != follower._log.end or answer.refusal is not None:
+        return []
+    follower._leader_high_watermark = max(follower._leader_high_watermark, answer.high_watermark)
+    if answer.ranges:
+        follower.phase = Phase.APPENDING
+        return [follower_module.Append(answer=answer)]
+    return [*follower._advanced(), *follower._fetch(now_s)]
+
+
+_PATCHES: dict[str, tuple[Any, str, Callable[..., Any] | property]] = {
+    "truncate_by_high_watermark": (Follower, "begin", _truncate_by_high_watermark),
+    "join_while_behind": (leader_module, "may_join", _join_while_behind),
+    "commit_below_min_isr": (Leader, "advanced", _commit_below_min_isr),
+    "answer_before_caught_up": (Leader, "is_caught_up", property(lambda leader: True)),
+    "count_only_the_committed_isr": (Leader, "advanced", _count_only_the_committed_isr),
+    "count_only_the_proposed_isr": (Leader, "advanced", _count_only_the_proposed_isr),
+    "count_what_is_not_on_disk": (LogMarks, "append", _count_what_is_not_on_disk),
+    "same_epoch_after_restart": (node_commands, "_started_proven", _same_epoch_after_restart),
+    "without_asking_again": (Follower, "epoch_end", _without_asking_again),
+    "answers_of_any_epoch": (Follower, "answered", _answers_of_any_epoch),
+}
+BUGS = (*_PATCHES, *SHELL_BUGS)
+
+
+@contextmanager
+def planted(name: str) -> Iterator[frozenset[str]]:
+    """While this is open the code has that bug; what it yields goes to the run."""
+    if name in SHELL_BUGS:
+        yield frozenset({name})
+        return
+    owner, attribute, replacement = _PATCHES[name]
+    with patch.object(owner, attribute, replacement):
+        yield frozenset()

@@ -1,0 +1,183 @@
+"""What goes wrong, and when: drawn from the seed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from simulation.metadata import META
+from simulation.scheduler import MS, S
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from simulation.node import SimNode
+    from simulation.world import World
+
+
+class Faults:
+    """Between `begin` and `heal` something happens every `every_us` on average."""
+
+    def __init__(self, world: World) -> None:
+        rng = world.rng
+        self._world = world
+        self._is_over = False
+        self._every_us = rng.choice((250, 500, 1_000)) * MS
+        self._disks_to_lose = world.min_isr - 1 if world.disks_to_lose is None else world.disks_to_lose
+        kinds: list[Callable[[], None]] = [
+            self._kill,
+            self._kill_leader,
+            self._power_loss,
+            self._pause,
+            self._cut_one_way,
+            self._isolate,
+            self._metadata_failover,
+            self._fill_disk,
+            self._slow_disk,
+            self._clock_jump,
+            self._lose_disk,
+            self._move_leader,
+        ]
+        # Most runs see a few kinds only, so that rare combinations are not drowned.
+        self._kinds = rng.sample(kinds, rng.choice((3, 5, len(kinds))))
+        if world.disks_to_lose is not None or rng.random() < 0.3:
+            self._kinds.append(self._lose_disk)
+
+    def begin(self) -> None:
+        self._next()
+
+    def _next(self) -> None:
+        self._world.scheduler.after(int(self._world.rng.random() * 2 * self._every_us) + 1, self._strike)
+
+    def _strike(self) -> None:
+        if self._is_over:
+            return
+        kind = self._world.rng.choice(self._kinds)
+        self._world.trace.append((self._world.scheduler.now_us, kind.__name__))
+        kind()
+        self._next()
+
+    def heal(self) -> None:
+        """From now on everything works."""
+        self._is_over = True
+        world = self._world
+        world.network.cut.clear()
+        world.network.is_calm = True
+        world.metadata.is_down = False
+        for node in world.node_list:
+            node.disk.is_full = False
+            node.disk.sync_us = 1 * MS
+            if not node.is_up:
+                node.start()
+            elif node.is_paused:
+                node.resume()
+
+    def _later(self, longest_us: int, act: Callable[[], None]) -> None:
+        def unless_over() -> None:
+            if not self._is_over:
+                act()
+
+        delay = int(self._world.rng.random() * longest_us) + 1
+        self._world.scheduler.after(delay, unless_over)
+
+    def _any(self) -> SimNode:
+        return self._world.rng.choice(self._world.node_list)
+
+    def _kill(self) -> None:
+        self._down([self._any()])
+
+    def _kill_leader(self) -> None:
+        leader = self._world.metadata.state.streams["s"].partitions[0].leader
+        self._down([self._any() if leader is None else self._world.nodes[leader]])
+
+    def _power_loss(self) -> None:
+        self._down(self._world.node_list)
+
+    def _down(self, nodes: list[SimNode]) -> None:
+        for node in nodes:
+            if node.is_up:
+                node.kill()
+                self._later(self._world.rng.choice((200 * MS, 3 * S)), lambda node=node: self._up(node))
+
+    @staticmethod
+    def _up(node: SimNode) -> None:
+        if not node.is_up:
+            node.start()
+
+    def _lose_disk(self) -> None:
+        """A disk comes back without what it held; as often as the promise allows."""
+        if self._disks_to_lose == 0:
+            return
+        isr = self._world.model.isr
+        node = self._world.nodes[self._world.rng.choice(isr)] if isr else self._any()
+        self._disks_to_lose -= 1
+        if node.is_up:
+            node.kill()
+        node.disk.lose_tail(self._world.rng)
+        self._later(200 * MS, lambda: self._up(node))
+
+    def _pause(self) -> None:
+        node = self._any()
+        if node.is_up and not node.is_paused:
+            node.pause()
+            self._later(self._world.rng.choice((500 * MS, 5 * S)), lambda: self._resume(node))
+
+    @staticmethod
+    def _resume(node: SimNode) -> None:
+        if node.is_paused:
+            node.resume()
+
+    def _cut_one_way(self) -> None:
+        world = self._world
+        a, b = world.rng.sample([*world.nodes, META], 2)
+        self._cut([(a, b)])
+
+    def _isolate(self) -> None:
+        """From the other nodes, from the metadata, or from both."""
+        world = self._world
+        node = self._any().node_id
+        others = [other for other in world.nodes if other != node]
+        far = world.rng.choice((others, [META], [*others, META]))
+        self._cut([(node, other) for other in far] + [(other, node) for other in far])
+
+    def _cut(self, pairs: list[tuple[str, str]]) -> None:
+        cut = self._world.network.cut
+        cut.update(pairs)
+        self._later(4 * S, lambda: cut.difference_update(pairs))
+
+    def _metadata_failover(self) -> None:
+        self._world.metadata.is_down = True
+        self._later(2 * S, self._metadata_back)
+
+    def _metadata_back(self) -> None:
+        self._world.metadata.is_down = False
+
+    def _fill_disk(self) -> None:
+        disk = self._any().disk
+        disk.is_full = True
+
+        def free() -> None:
+            disk.is_full = False
+
+        self._later(3 * S, free)
+
+    def _slow_disk(self) -> None:
+        disk = self._any().disk
+        disk.sync_us = self._world.rng.choice((50, 400, 1_500)) * MS
+
+        def fast() -> None:
+            disk.sync_us = 1 * MS
+
+        self._later(4 * S, fast)
+
+    def _clock_jump(self) -> None:
+        self._any().clock_offset_ns += self._world.rng.choice((-3_600, -2, 2, 3_600)) * 1_000_000_000
+
+    def _move_leader(self) -> None:
+        """A drain: the leadership goes to another member of the ISR."""
+        world = self._world
+        info = world.metadata.state.streams["s"].partitions[0]
+        if info.isr and not world.metadata.is_down:
+            target = world.rng.choice(info.isr)
+            term = {"leader_epoch": info.leader_epoch, "version": info.version}
+            uuid = world.metadata.state.streams["s"].uuid
+            world.metadata.apply("move_leader", name="s", uuid=uuid, partition=0, leader=target, **term)

@@ -1,0 +1,133 @@
+"""The metadata service of the simulation: the real commands, slow answers, failovers, sessions that end."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from liftpy_server.metadata.commands import Command, apply_command
+from liftpy_server.metadata.state import MetadataState
+from simulation.scheduler import MS, S
+
+if TYPE_CHECKING:
+    import random
+    from collections import Counter
+    from collections.abc import Callable
+
+    from liftpy_server.metadata.commands import Outcome
+    from simulation.model import Model
+    from simulation.network import Network
+    from simulation.node import SimNode
+    from simulation.scheduler import Scheduler
+
+META = "meta"
+UUID = f"{7:032x}"
+SESSION_US = 3 * S
+
+
+class SimMetadata:
+    """Commands reach it, and states reach nodes, over the network."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        network: Network,
+        rng: random.Random,
+        model: Model,
+        trace: list[Any],
+        seen: Counter[str],
+    ) -> None:
+        self._seen = seen
+        self.model = model
+        self.state = MetadataState()
+        self.nodes: dict[str, SimNode] = {}
+        self.is_down = False
+        self.elections = 0
+        self._scheduler = scheduler
+        self._network = network
+        self._rng = rng
+        self._trace = trace
+        self._heard: dict[str, int] = {}
+        self._commands = 0
+
+    def start(self, replicas: list[str], min_isr: int) -> None:
+        for node in replicas:
+            self.apply("register_node", node=_node(node))
+            self._heard[node] = 0
+        config = {"name": "s", "subject": "s", "replicas": len(replicas), "min_isr": min_isr}
+        self.apply("create_stream", uuid=UUID, config=config, assignment=[replicas])
+        self._scheduler.after(500 * MS, self._watch_sessions)
+
+    def apply(self, op: str, *, command_id: str | None = None, now_ns: int | None = None, **args: Any) -> Outcome:
+        self._commands += 1
+        command = Command(
+            id=command_id or f"own-{self._commands}",
+            op=op,
+            now_ns=self._scheduler.now_us * 1_000 if now_ns is None else now_ns,
+            args=args,
+        )
+        before = self.state.streams.get("s")
+        self.state, outcome = apply_command(self.state, Command.decode(command.encode()))
+        after = self.state.streams.get("s")
+        self._seen[op] += not outcome.error
+        if before is not after and after is not None:
+            self.model.isr = after.partitions[0].isr
+            self.model.check_isr()
+            info = after.partitions[0]
+            self._seen["unclean election"] += before is not None and (
+                info.unclean_elections > before.partitions[0].unclean_elections
+            )
+            self.elections += before is not None and info.leader_epoch > before.partitions[0].leader_epoch
+            self._trace.append((self._scheduler.now_us, op, info.leader, info.leader_epoch, info.isr, info.version))
+        return outcome
+
+    def propose(
+        self, node: SimNode, op: str, command_id: str, answer: Callable[[Outcome], None] | None, args: dict[str, Any]
+    ) -> None:
+        """From a node, stamped with its wall clock."""
+        self._network.send(node.node_id, META, self._arrived, node, op, command_id, node.wall_ns(), answer, args)
+
+    def _arrived(
+        self,
+        node: SimNode,
+        op: str,
+        command_id: str,
+        now_ns: int,
+        answer: Callable[[Outcome], None] | None,
+        args: dict[str, Any],
+    ) -> None:
+        if self.is_down:
+            if self._rng.random() < 0.5:  # committed by the next leader, and nobody is told
+                self.apply(op, command_id=command_id, now_ns=now_ns, **args)
+            return
+        outcome = self.apply(op, command_id=command_id, now_ns=now_ns, **args)
+        if op == "register_node":
+            self._heard[node.node_id] = self._scheduler.now_us
+        if answer is not None:
+            self._network.send(META, node.node_id, answer, outcome)
+        self._broadcast()
+
+    def _broadcast(self) -> None:
+        for node_id, node in self.nodes.items():
+            self._network.send(META, node_id, node.metadata_changed, self.state)
+
+    def heartbeat(self, node: SimNode, incarnation: int) -> None:
+        if self.is_down:
+            return
+        if self.state.nodes[node.node_id].incarnation == incarnation:
+            self._heard[node.node_id] = self._scheduler.now_us
+        self._network.send(META, node.node_id, node.metadata_changed, self.state)
+
+    def _watch_sessions(self) -> None:
+        self._scheduler.after(500 * MS, self._watch_sessions)
+        if self.is_down:  # a new leader gives every session its full time
+            self._heard = dict.fromkeys(self._heard, self._scheduler.now_us)
+            return
+        for node_id, heard in self._heard.items():
+            info = self.state.nodes[node_id]
+            if self._scheduler.now_us - heard > SESSION_US and not info.expired:
+                self.apply("expire_node", node_id=node_id, incarnation=info.incarnation)
+                self._broadcast()
+
+
+def _node(node_id: str) -> dict[str, Any]:
+    return {"node_id": node_id, "pull_host": "h", "pull_port": 1}

@@ -1,0 +1,33 @@
+"""How an effect becomes a metadata command."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from liftpy_server.replication import effects as fx
+from simulation.metadata import UUID
+
+if TYPE_CHECKING:
+    from liftpy_server.replication.replica import Replica
+
+
+def command_of(effect: fx.Effect, replica: Replica, unique: str) -> tuple[str, str, dict[str, Any]]:
+    """(operation, command id, arguments). A repeated ISR proposal has the id of the first: it is decided once."""
+    where = {"name": "s", "uuid": UUID, "partition": 0}
+    me = {"node_id": replica.node_id, "incarnation": replica.incarnation}
+    match effect:
+        case fx.ProposeIsr():
+            plain = {"isr": list(effect.isr), "incarnations": effect.incarnations, "leader": replica.node_id}
+            term = {"leader_epoch": effect.leader_epoch, "version": effect.version}
+            command_id = f"isr-{replica.node_id}-{effect.leader_epoch}-{effect.version}-{effect.attempt}"
+            return "change_isr", command_id, where | plain | term
+        case fx.ProposeLeader():
+            term = {"leader_epoch": effect.leader_epoch, "version": effect.version}
+            return "move_leader", unique, where | term | {"leader": effect.leader}
+        case fx.SuspectLeader():
+            return "suspect_leader", unique, where | me | {"leader_epoch": effect.leader_epoch}
+        case fx.ReportLog():
+            log = {"last_epoch": effect.last_epoch, "log_end": effect.log_end}
+            return "report_log", unique, where | me | log
+        case _:
+            raise AssertionError(f"{effect} is no proposal")

@@ -1,0 +1,98 @@
+"""Three replicas under faults, a thousand times: nothing acked is lost, nothing shown vanishes, and all comes to rest.
+
+A failure names its seed: `run(seed)` does exactly the same again.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from simulation.bugs import BUGS, planted
+from simulation.model import ViolationError
+from simulation.scheduler import S
+from simulation.world import run
+
+BUDGET_SEEDS = 1_000
+TESTS = Path(__file__).parents[1]
+
+
+@pytest.mark.parametrize("hundred", range(10))
+def test_no_promise_is_broken(hundred):
+    print(f"seeds {hundred * 100} to {hundred * 100 + 99}")
+    results = [run(seed) for seed in range(hundred * 100, hundred * 100 + 100)]
+    assert sum(result.elections for result in results) > 100
+    assert sum(result.acked for result in results) > 1_000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("thousand", range(1, 31))
+def test_no_promise_is_broken_in_longer_runs(thousand):
+    print(f"seeds {thousand * 1_000} to {thousand * 1_000 + 999}")
+    for seed in range(thousand * 1_000, thousand * 1_000 + 1_000):
+        run(seed, trouble_us=20 * S)
+
+
+def test_every_effect_and_every_command_is_met():
+    seen: Counter[str] = Counter()
+    for seed in range(100):
+        seen += run(seed).seen
+    for seed in range(20):
+        seen += run(seed, disks_to_lose=9).seen
+    missing = {
+        "AcceptingChanged", "AdvanceHighWatermark", "AnswerEpochEnd", "AnswerFetch", "Append", "AppendFailed",
+        "AskEpochEnd", "Fetch", "LeadershipBegan", "LeadershipEnded", "ProposeIsr", "ProposeLeader", "Rebuild",
+        "ReportLog", "SuspectLeader", "Truncate", "change_isr", "expire_node", "move_leader", "register_node",
+        "report_log", "suspect_leader",
+    } - {name for name, count in seen.items() if count}  # fmt: skip
+    assert missing == set(), seen
+
+
+def test_all_replicas_agree_even_after_every_disk_has_lost_something():
+    unclean = 0
+    for seed in range(100):
+        unclean += run(seed, disks_to_lose=9).seen["unclean election"]
+    assert unclean > 10
+
+
+def failure_of(seed, bugs):
+    try:
+        run(seed, bugs)
+    except ViolationError as error:
+        return str(error)
+    return None
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_a_planted_bug_is_found(bug):
+    with planted(bug) as bugs:
+        found = next((seed for seed in range(BUDGET_SEEDS) if failure_of(seed, bugs)), None)
+        assert found is not None, f"not found with {BUDGET_SEEDS} seeds"
+        failure = failure_of(found, bugs)
+        print(f"{bug}: {failure}")
+        assert failure == failure_of(found, bugs)
+    assert failure_of(found, frozenset()) is None
+
+
+def test_a_seed_does_the_same_again():
+    digests = [run(seed).digest for seed in range(20)]
+    assert digests == [run(seed).digest for seed in range(20)]
+    assert len(set(digests)) == 20
+
+
+def test_a_seed_does_the_same_in_another_process():
+    program = "from simulation.world import run; print([run(seed).digest for seed in range(20)])"
+    answers = []
+    for hash_seed in ("1", "2"):
+        path = os.pathsep.join([str(TESTS), *filter(None, sys.path)])
+        environment = os.environ | {"PYTHONHASHSEED": hash_seed, "PYTHONPATH": path}
+        done = subprocess.run(
+            [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=60, check=True
+        )
+        answers.append(done.stdout.strip())
+    assert answers == [str([run(seed).digest for seed in range(20)])] * 2

@@ -1,0 +1,173 @@
+"""A run: three nodes or five, a metadata service, clients, faults for a while, then peace; and what must have held."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from liftpy_server.replication.view import ReplicationTimes
+from simulation.clients import Consumer, Publisher
+from simulation.disk import SimDisk
+from simulation.faults import Faults
+from simulation.metadata import SimMetadata
+from simulation.model import Hopeless, Model, ViolationError
+from simulation.network import Network
+from simulation.node import SimNode
+from simulation.scheduler import MS, S, Scheduler
+
+TIMES = ReplicationTimes(
+    replica_lag_max_s=2.0, leader_timeout_s=1.0, request_timeout_s=0.75, retry_s=0.5, preferred_return_s=2.0
+)
+PEACE_US = 90 * S  # for exponential hold-offs to run out
+
+
+Script = Sequence[tuple[int, Callable[["World"], None]]]
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run came to.
+
+    Attributes:
+        digest: of everything that happened.
+        committed: records.
+        acked: records.
+        elections: changes of the leader epoch.
+        settled_us: how long after the last fault everything was well again.
+        events: steps of the simulation.
+        seen: how often the replicas wanted what, and the metadata applied what.
+    """
+
+    digest: str
+    committed: int
+    acked: int
+    elections: int
+    settled_us: int
+    events: int
+    seen: Counter[str]
+
+
+class World:
+    """See the module.
+
+    Args:
+        seed: of everything.
+        bugs: names of bugs of the shell that are planted; bugs of the core are planted by the caller.
+        trouble_us: how long things go wrong.
+        disks_to_lose: where it is given, so many disks may lose what they promised to keep, and that no promise is
+            broken is not checked: only that everything is well again in the end.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        bugs: frozenset[str] = frozenset(),
+        *,
+        trouble_us: int = 6 * S,
+        disks_to_lose: int | None = None,
+    ) -> None:
+        self.rng = random.Random(seed)
+        self.trace: list[Any] = []
+        self.seen: Counter[str] = Counter()
+        self.first_ack_us: dict[int, int] = {}  # by leader epoch
+        self.times = TIMES
+        self.replicas, self.min_isr = self.rng.choices([(3, 2), (3, 1), (5, 3)], weights=[8, 1, 1])[0]
+        self.publish_every_us = self.rng.choice((60, 150, 400)) * MS
+        self.consume_every_us = self.rng.choice((150, 400)) * MS
+        self.retention_chance = self.rng.choice((0.0, 0.0, 0.1))
+        self.scheduler = Scheduler()
+        self.network = Network(self.scheduler, self.rng)
+        self._bugs = bugs
+        self._trouble_us = trouble_us
+        names = "abcde"[: self.replicas]
+        disks = {name: SimDisk() for name in names}
+        self.disks_to_lose = disks_to_lose
+        self.model = Model(self.min_isr, disks) if disks_to_lose is None else Hopeless(self.min_isr, disks)
+        self.metadata = SimMetadata(self.scheduler, self.network, self.rng, self.model, self.trace, self.seen)
+        self.nodes = {name: SimNode(self, name, disks[name]) for name in names}
+        self.node_list = list(self.nodes.values())
+        self.metadata.nodes = self.nodes
+        self.consumers: list[Consumer] = []
+
+    def has_bug(self, name: str) -> bool:
+        return name in self._bugs
+
+    def run(self, script: Script | None = None) -> Result:
+        """Run to the end.
+
+        Args:
+            script: (when in microseconds, what), in place of random faults.
+
+        Raises:
+            ViolationError: a promise is broken; one of them is that everything is well some time after the last fault.
+        """
+        self.metadata.start(list(self.nodes), self.min_isr)
+        for node in self.node_list:
+            node.start()
+        Publisher(self)
+        self.consumers = [Consumer(self, "c1"), Consumer(self, "c2")]
+        faults = Faults(self)
+        if script is None:
+            faults.begin()
+        else:
+            self.network.is_calm = True
+            for when_us, act in script:
+                self.scheduler.after(when_us, act, self)
+        self.scheduler.run_until(self._trouble_us)
+        faults.heal()
+        self._settle()
+        self.model.finished()
+        self.trace.append(self.model.committed)
+        return Result(
+            digest=hashlib.sha256(repr(self.trace).encode()).hexdigest(),
+            committed=len(self.model.committed),
+            acked=len(self.model.acked),
+            elections=self.metadata.elections,
+            settled_us=self.scheduler.now_us - self._trouble_us,
+            events=self.scheduler.count,
+            seen=self.seen,
+        )
+
+    def _settle(self) -> None:
+        acked = len(self.model.acked)
+        while not self._is_well(acked):
+            if self.scheduler.now_us > self._trouble_us + PEACE_US:
+                raise ViolationError(f"not well after {PEACE_US // S} s of peace: {self.describe()}")
+            self.scheduler.run_until(self.scheduler.now_us + 250 * MS)
+
+    def _is_well(self, acked: int) -> bool:
+        """Everybody is in sync, has everything, and messages are acked again."""
+        info = self.metadata.state.streams["s"].partitions[0]
+        if set(info.isr) != set(self.nodes) or info.leader is None:
+            return False
+        if isinstance(self.model, Hopeless):
+            return self.model.agree()
+        is_whole = all(node.disk.synced_end >= len(self.model.committed) for node in self.node_list)
+        return is_whole and len(self.model.acked) > acked
+
+    def describe(self) -> str:
+        """For a run that failed."""
+        info = self.metadata.state.streams["s"].partitions[0]
+        logs = {
+            name: (
+                node.disk.start,
+                node.disk.synced_end,
+                node.disk.end,
+                node.replica and node.replica.log.high_watermark,
+            )
+            for name, node in self.nodes.items()
+        }
+        return f"{info} {logs} committed={len(self.model.committed)}"
+
+
+def run(seed: int, bugs: frozenset[str] = frozenset(), script: Script | None = None, **how: Any) -> Result:
+    """One run; the seed is part of every failure."""
+    world = World(seed, bugs, **how)
+    try:
+        return world.run(script)
+    except AssertionError as error:
+        raise ViolationError(f"seed {seed}: {error} [{world.describe()}]") from error

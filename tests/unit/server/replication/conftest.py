@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from liftpy_server.replication import inputs
+from liftpy_server.replication.messages import BatchRange, EpochEndAnswer, EpochEndQuestion, FetchAnswer, FetchRequest
+from liftpy_server.replication.replica import Replica
+from liftpy_server.replication.view import LogMarks, PartitionView, ReplicationTimes
+
+TIMES = ReplicationTimes(
+    replica_lag_max_s=8.0, leader_timeout_s=2.0, request_timeout_s=1.0, retry_s=0.5, preferred_return_s=5.0
+)
+
+
+class Bench:
+    """One replica on a bench: tell it things at a time, look at what it wants."""
+
+    def __init__(self, node: str = "a", *, epochs: Any = (), end: int = 0, durable: int | None = None, hw: int = 0):
+        durable = end if durable is None else durable
+        self.log = LogMarks(end=end, durable_end=durable, high_watermark=hw, epochs=epochs)
+        self.replica = Replica(node, 1, "u", self.log, TIMES)
+        self.now_s = 100.0
+        self.plain: dict[str, Any] = {
+            "revision": 1,
+            "uuid": "u",
+            "replicas": ("a", "b", "c"),
+            "isr": ("a", "b", "c"),
+            "leader": "a",
+            "leader_epoch": 5,
+            "version": 1,
+            "min_isr": 2,
+            "unproven": (),
+            "incarnations": {"a": 1, "b": 1, "c": 1},
+        }
+
+    def give(self, given: Any) -> list[Any]:
+        return self.replica.step(given, self.now_s)
+
+    def view(self, **changes: Any) -> list[Any]:
+        self.plain = self.plain | {"revision": self.plain["revision"] + 1} | changes
+        return self.give(inputs.ViewChanged(view=PartitionView(**self.plain)))
+
+    def tick(self, after_s: float = 0.0) -> list[Any]:
+        """Ticks every half second, as a shell gives them; the effects of all of them."""
+        effects = []
+        until_s = self.now_s + after_s
+        while self.now_s < until_s:
+            self.now_s = min(until_s, self.now_s + 0.5)
+            effects += self.give(inputs.Tick())
+        return effects if after_s else self.give(inputs.Tick())
+
+    def append(self, count: int, epoch: int = 5) -> list[Any]:
+        base = self.log.end
+        return self.give(inputs.Appended(ranges=(BatchRange(epoch=epoch, base=base, end=base + count),)))
+
+    def durable(self, end: int | None = None) -> list[Any]:
+        return self.give(inputs.Durable(end=self.log.end if end is None else end))
+
+    def fetch(self, node: str, durable_end: int, **changes: Any) -> list[Any]:
+        """A follower fetches."""
+        offset = changes.pop("offset", durable_end)
+        last_epoch = self.log.epochs.end_offset(10**9, self.log.end)[0]
+        if offset < self.log.end and offset > 0:
+            last_epoch = max((epoch for epoch, start in self.log.epochs.entries if start < offset), default=0)
+        request: dict[str, Any] = {
+            "node_id": node,
+            "incarnation": 1,
+            "leader_epoch": self.plain["leader_epoch"],
+            "offset": offset,
+            "last_epoch": last_epoch if offset else -1,
+            "durable_end": durable_end,
+            "high_watermark": 0,
+        }
+        return self.give(FetchRequest(**request | changes))
+
+    def ask(self, node: str, last_epoch: int, **changes: Any) -> list[Any]:
+        question: dict[str, Any] = {
+            "node_id": node,
+            "incarnation": 1,
+            "leader_epoch": self.plain["leader_epoch"],
+            "question": 1,
+            "last_epoch": last_epoch,
+        }
+        return self.give(EpochEndQuestion(**question | changes))
+
+    def answer_end(self, asked: EpochEndQuestion, epoch: int, end: int, **changes: Any) -> list[Any]:
+        """The leader answers this follower's question."""
+        answer: dict[str, Any] = {
+            "node_id": asked.node_id,
+            "incarnation": asked.incarnation,
+            "leader_epoch": asked.leader_epoch,
+            "question": asked.question,
+            "epoch": epoch,
+            "end": end,
+        }
+        return self.give(EpochEndAnswer(**answer | changes))
+
+    def answer(self, asked: FetchRequest, *ranges: tuple[int, int, int], hw: int = 0, **changes: Any) -> list[Any]:
+        """The leader answers this follower's fetch with ranges of (epoch, base, end)."""
+        answer: dict[str, Any] = {
+            "node_id": asked.node_id,
+            "incarnation": asked.incarnation,
+            "leader_epoch": asked.leader_epoch,
+            "offset": asked.offset,
+            "high_watermark": hw,
+            "log_start": 0,
+            "ranges": tuple(BatchRange(epoch=epoch, base=base, end=end) for epoch, base, end in ranges),
+        }
+        return self.give(FetchAnswer(**answer | changes))
+
+
+@pytest.fixture
+def leader() -> Bench:
+    """Leads epoch 5 with ten durable records of epoch 3, nothing of which it knows to be committed."""
+    bench = Bench("a", epochs=[(3, 0)], end=10)
+    bench.view()
+    return bench

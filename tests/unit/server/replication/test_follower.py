@@ -1,0 +1,204 @@
+"""The follower: how it makes its log a prefix of the leader's, and when it doubts the leader."""
+
+from __future__ import annotations
+
+import pytest
+
+from liftpy_server.replication import effects as fx
+from liftpy_server.replication.inputs import AppendFailed, Rebuilt, Truncated
+from liftpy_server.replication.messages import Refusal
+
+
+def only(kind, effects):
+    (effect,) = effects
+    assert isinstance(effect, kind)
+    return effect
+
+
+def following(make, **log):
+    bench = make("b", **log)
+    return bench, bench.view()
+
+
+@pytest.fixture
+def make(leader):
+    return type(leader)
+
+
+def test_it_asks_before_its_first_fetch_and_truncates_to_the_smaller_end(make):
+    bench, begun = following(make, epochs=[(2, 0), (3, 5)], end=9, hw=4)
+    question = only(fx.AskEpochEnd, begun).question
+    assert (question.last_epoch, question.leader_epoch) == (3, 5)
+    assert bench.answer_end(question, 3, 7) == [fx.Truncate(end=7, loses_committed=False)]
+    request = only(fx.Fetch, bench.give(Truncated(end=7))).request
+    assert (request.offset, request.last_epoch, request.durable_end) == (7, 3, 7)
+
+
+def test_it_keeps_what_is_above_its_high_watermark_where_the_leader_has_it(make):
+    bench, begun = following(make, epochs=[(3, 0)], end=9, hw=2)
+    assert only(fx.Fetch, bench.answer_end(only(fx.AskEpochEnd, begun).question, 3, 30)).request.offset == 9
+
+
+def test_it_asks_again_until_the_epochs_agree(make):
+    """Two fast failovers: its last two epochs are unknown to the leader, which has others between them."""
+    bench, begun = following(make, epochs=[(1, 0), (4, 6), (7, 8)], end=12)
+    question = only(fx.AskEpochEnd, begun).question
+    assert only(fx.Truncate, bench.answer_end(question, 6, 20)).end == 8
+    question = only(fx.AskEpochEnd, bench.give(Truncated(end=8))).question
+    assert question.last_epoch == 4
+    assert only(fx.Truncate, bench.answer_end(question, 3, 7)).end == 6
+    question = only(fx.AskEpochEnd, bench.give(Truncated(end=6))).question
+    assert question.last_epoch == 1
+    assert only(fx.Truncate, bench.answer_end(question, 1, 4)).end == 4
+    assert only(fx.Fetch, bench.give(Truncated(end=4))).request.last_epoch == 1
+
+
+def test_a_truncation_below_the_high_watermark_is_told(make):
+    bench, begun = following(make, epochs=[(3, 0)], end=9, hw=8)
+    assert bench.answer_end(only(fx.AskEpochEnd, begun).question, 3, 5) == [fx.Truncate(end=5, loses_committed=True)]
+    bench.give(Truncated(end=5))
+    assert bench.log.high_watermark == 5
+
+
+def test_an_empty_log_agrees_with_any(make):
+    _, begun = following(make)
+    assert only(fx.Fetch, begun).request.offset == 0
+
+
+def test_a_log_that_can_not_be_compared_is_rebuilt(make):
+    bench, begun = following(make, epochs=[(1, 0)], end=9, hw=9)
+    question = only(fx.AskEpochEnd, begun).question
+    assert bench.answer_end(question, -1, 20) == [fx.Rebuild(start=20, loses_committed=False)]
+    assert only(fx.Fetch, bench.give(Rebuilt(start=20))).request.offset == 20
+    assert (bench.log.start, bench.log.end, bench.log.high_watermark) == (20, 20, 20)
+
+
+def test_a_log_below_the_leaders_start_is_rebuilt(make):
+    bench, begun = following(make)
+    request = only(fx.Fetch, begun).request
+    effects = bench.answer(request, refusal=Refusal.BELOW_START, log_start=50)
+    assert effects == [fx.Rebuild(start=50, loses_committed=False)]
+
+
+def test_a_leader_that_finds_the_logs_apart_is_asked_again(make):
+    bench, begun = following(make, epochs=[(3, 0)], end=9)
+    request = only(fx.Fetch, bench.answer_end(only(fx.AskEpochEnd, begun).question, 3, 9)).request
+    assert only(fx.AskEpochEnd, bench.answer(request, refusal=Refusal.DIVERGED)).question.last_epoch == 3
+
+
+def test_a_log_without_records_that_the_leader_does_not_reach_is_rebuilt(make):
+    bench, begun = following(make)
+    effects = bench.answer(only(fx.Fetch, begun).request, refusal=Refusal.DIVERGED, log_start=3)
+    assert only(fx.Rebuild, effects).start == 3
+
+
+@pytest.mark.parametrize("changes", [{"leader_epoch": 4}, {"incarnation": 0}, {"question": 7}])
+def test_an_answer_to_another_question_moves_nothing(make, changes):
+    """A late answer may name an end that the follower has helped to commit records beyond."""
+    bench, begun = following(make, epochs=[(3, 0)], end=9)
+    assert bench.answer_end(only(fx.AskEpochEnd, begun).question, 3, 1, **changes) == []
+
+
+def test_what_the_leader_sent_is_appended_and_fetched_on(make):
+    bench, begun = following(make)
+    append = only(fx.Append, bench.answer(only(fx.Fetch, begun).request, (5, 0, 4), hw=2, records="r"))
+    assert append.answer.records == "r"
+    assert bench.log.end == 0  # until the shell says so
+    advanced, fetch = bench.append(4)
+    assert advanced == fx.AdvanceHighWatermark(offset=2)
+    assert (fetch.request.offset, fetch.request.durable_end) == (4, 0)
+    fetch = only(fx.Fetch, bench.durable())
+    assert (fetch.request.offset, fetch.request.durable_end) == (4, 4)
+
+
+def test_its_high_watermark_is_never_beyond_its_log(make):
+    bench, begun = following(make)
+    bench.answer(only(fx.Fetch, begun).request, (5, 0, 4), hw=90)
+    advanced, _ = bench.append(4)
+    assert advanced.offset == 4
+
+
+@pytest.mark.parametrize("changes", [{"leader_epoch": 4}, {"leader_epoch": 6}, {"incarnation": 0}, {"offset": 1}])
+def test_an_answer_that_does_not_fit_is_ignored(make, changes):
+    bench, begun = following(make)
+    assert bench.answer(only(fx.Fetch, begun).request, (5, 0, 4), **changes) == []
+
+
+def test_an_answer_that_comes_twice_is_appended_once(make):
+    bench, begun = following(make)
+    request = only(fx.Fetch, begun).request
+    bench.answer(request, (5, 0, 4))
+    assert bench.answer(request, (5, 0, 4)) == []
+    bench.append(4)
+    assert bench.answer(request, (5, 0, 4)) == []
+
+
+def test_a_full_disk_is_tried_again_after_a_while(make):
+    bench, begun = following(make)
+    bench.answer(only(fx.Fetch, begun).request, (5, 0, 4))
+    assert bench.give(AppendFailed()) == []
+    assert bench.tick(0.5) == []
+    assert only(fx.Fetch, bench.tick(0.5)).request.offset == 0
+
+
+@pytest.mark.parametrize("log", [{}, {"epochs": [(3, 0)], "end": 9}])
+def test_what_is_lost_on_the_way_is_sent_again(make, log):
+    bench, (sent,) = following(make, **log)
+    assert bench.tick(0.5) == []
+    (again,) = bench.tick(0.5)
+    assert type(again) is type(sent)
+
+
+@pytest.mark.parametrize("log", [{}, {"epochs": [(3, 0)], "end": 9}])
+@pytest.mark.parametrize("why", [Refusal.NOT_LEADER, Refusal.STALE_INCARNATION])
+def test_a_leader_that_does_not_know_yet_is_asked_again_at_the_next_tick(make, log, why):
+    bench, (sent,) = following(make, **log)
+    if isinstance(sent, fx.Fetch):
+        assert bench.answer(sent.request, refusal=why, leader_epoch=-1) == []
+    else:
+        assert bench.answer_end(sent.question, -1, 0, refusal=why, leader_epoch=-1) == []
+    (again,) = bench.tick(0.5)
+    assert type(again) is type(sent)
+
+
+def suspicions(effects):
+    return [effect for effect in effects if isinstance(effect, fx.SuspectLeader)]
+
+
+def test_a_silent_leader_is_suspected_again_and_again(make):
+    bench, _ = following(make)
+    assert suspicions(bench.tick(1.5)) == []
+    assert suspicions(bench.tick(0.5)) == [fx.SuspectLeader(leader="a", leader_epoch=5)]
+    assert suspicions(bench.tick(1.5)) == []
+    assert len(suspicions(bench.tick(0.5))) == 1
+
+
+def test_a_leader_that_answers_is_not(make):
+    bench, begun = following(make)
+    request = only(fx.Fetch, begun).request
+    for _ in range(6):
+        assert suspicions(bench.tick(1.5)) == []
+        bench.answer(request)
+
+
+def test_a_leader_that_only_refuses_is_silent(make):
+    bench, begun = following(make)
+    request = only(fx.Fetch, begun).request
+    found = []
+    for _ in range(4):
+        bench.answer(request, refusal=Refusal.STALE_INCARNATION)
+        found += suspicions(bench.tick(0.5))
+    assert len(found) == 1
+
+
+def test_who_is_not_in_sync_suspects_nobody(make):
+    bench = make("b")
+    bench.view(isr=("a", "c"))
+    assert suspicions(bench.tick(10)) == []
+
+
+def test_its_own_pause_is_not_the_leaders_silence(make):
+    bench, _ = following(make)
+    bench.now_s += 100
+    assert suspicions(bench.tick()) == []
+    assert len(suspicions(bench.tick(2))) == 1
