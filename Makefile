@@ -13,6 +13,7 @@ help:
 	@echo "make check    formatter, linter, types, import layers"
 	@echo "make bench    liftpy and JetStream side by side (make bench-quick for a short run)"
 	@echo "make soak     the slow tests"
+	@echo "make chaos    a cluster under load while nodes, links, disks and NATS fail; prints what it measures"
 
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -24,7 +25,7 @@ demo: $(STAMP)
 	$(BIN)/liftpy demo
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -m 'not slow'
+	$(BIN)/python -m pytest -m 'not slow and not chaos'
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .
@@ -38,8 +39,11 @@ bench: $(STAMP)
 bench-quick: $(STAMP)
 	$(BIN)/python -m bench --quick
 
-chaos soak: $(STAMP)
-	$(BIN)/python -m pytest -m slow
+soak: $(STAMP)
+	$(BIN)/python -m pytest -m 'slow and not chaos'
+
+chaos: $(STAMP)
+	$(BIN)/python -m pytest tests/chaos -m chaos
 
 format: $(STAMP)
 	$(BIN)/ruff format .

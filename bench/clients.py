@@ -48,6 +48,22 @@ async def publish_arrow(url, subject, size, count, rows):
         say(rate=count / (time.perf_counter() - started))
 
 
+async def create_streams(url, count, outstanding):
+    """Replicated streams through the admin API, several requests at once; all of them must be taken."""
+    numbers = iter(range(count))
+    async with liftpy.connect(url) as lift:
+
+        async def create():
+            for number in numbers:
+                await lift.create_stream(f"idle-{number}", subject=f"idle.{number}", replicas=3)
+
+        started = time.perf_counter()
+        async with asyncio.TaskGroup() as group:
+            for _ in range(outstanding):
+                group.create_task(create())
+        say(rate=count / (time.perf_counter() - started))
+
+
 async def consume_messages(url, stream, count):
     """liftpy's consumer, message by message, looking at every value."""
     async with liftpy.connect(url) as lift:

@@ -13,14 +13,14 @@ from pathlib import Path
 from bench.wire import request
 from liftpy.cli.nats_server import NatsServer, shipped_config
 
-__all__ = ["Rig", "finish", "resident", "run_client", "run_load", "spawn", "start_load", "wait_for_count"]
+__all__ = ["ROOT", "Rig", "finish", "resident", "run_client", "run_load", "spawn", "start_load", "wait_for_count"]
 
-_ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[1]
 
 
 def spawn(module, name, arguments):
     command = [sys.executable, "-m", f"bench.{module}", name, json.dumps(arguments)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, cwd=_ROOT, text=True)
+    return subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT, text=True)
 
 
 def finish(process, timeout_s=180):

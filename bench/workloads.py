@@ -2,59 +2,9 @@
 
 from __future__ import annotations
 
-import statistics
-from dataclasses import dataclass, field
-
 from bench.rig import finish, resident, run_client, run_load, spawn, start_load, wait_for_count
+from bench.row import SIZES, Row
 from bench.wire import request
-
-SIZES = {128: "128 B", 1_024: "1 KiB", 65_536: "64 KiB"}
-
-
-@dataclass
-class Row:
-    """One line of the report: the median of each contestant's runs."""
-
-    workload: str
-    durability: str
-    unit: str
-    runs: dict[str, list[float]] = field(default_factory=dict)
-    peer: str = "JetStream"
-    note: str = ""
-    smaller_is_better: bool = False
-    is_absolute: bool = False  # the goal is a figure, not a ratio
-
-    def add(self, contestant, value):
-        self.runs.setdefault(contestant, []).append(value)
-
-    def median(self, contestant):
-        values = self.runs.get(contestant)
-        return statistics.median(values) if values else None
-
-    @property
-    def ratio(self):
-        ours, theirs = self.median("liftpy"), self.median(self.peer)
-        return ours / theirs if ours and theirs else None
-
-
-@dataclass(frozen=True)
-class Plan:
-    """How much of everything."""
-
-    runs: int
-    plain: int
-    acked: dict[int, int]
-    single: int
-    streams: int
-    consume: int
-
-    @classmethod
-    def full(cls):
-        return cls(5, 2_000_000, {128: 400_000, 1_024: 200_000, 65_536: 6_000}, 4_000, 1_000, 2_000_000)
-
-    @classmethod
-    def quick(cls):
-        return cls(3, 1_000_000, {128: 150_000, 1_024: 60_000, 65_536: 2_000}, 2_000, 1_000, 1_000_000)
 
 
 def plain(rig, plan):

@@ -48,7 +48,7 @@ class AckInbox:
     def forget(self, subject: str) -> None:
         """Wait no longer for what `expect` announced."""
         waiting = self._waiting.pop(subject.removeprefix(self._prefix), None)
-        if waiting is not None and waiting[0].done():
+        if waiting is not None and waiting[0].done() and not waiting[0].cancelled():
             waiting[0].exception()  # seen, even when whoever waited was cancelled in the same moment
 
     async def _arrived(self, message: Msg) -> None:

@@ -2,93 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from liftpy_client.details import ClusterDetails, MoveDetails, NodeDetails, PartitionDetails, StreamDetails
+from liftpy_client.errors import NodeUnavailableError
 from liftpy_envelope.stream_config import StreamConfig
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Mapping, Sequence
 
     from liftpy_client.cluster import Cluster
 
-__all__ = ["Admin", "PartitionDetails", "StreamDetails"]
+__all__ = ["Admin", "ClusterDetails", "MoveDetails", "NodeDetails", "PartitionDetails", "StreamDetails"]
 
-_LIST_PAGE = 256
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionDetails:
-    """One partition, as its leader tells.
-
-    Attributes:
-        log_start: first offset there is.
-        high_watermark: offset after the last committed record.
-        log_end: offset after the last record.
-        offline: why the partition refuses to work; None while it is well.
-    """
-
-    partition: int
-    leader: str | None
-    leader_epoch: int
-    replicas: tuple[str, ...]
-    isr: tuple[str, ...]
-    log_start: int
-    high_watermark: int
-    log_end: int
-    bytes: int
-    segments: int
-    offline: str | None
-
-    @classmethod
-    def from_answer(cls, partition: dict[str, Any]) -> PartitionDetails:
-        """Read what a node said."""
-        known = {name: partition[name] for name in cls.__slots__}
-        return cls(**known | {"replicas": tuple(partition["replicas"]), "isr": tuple(partition["isr"])})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StreamDetails:
-    """One stream.
-
-    Attributes:
-        messages: committed records that are there now.
-        bytes: size on disk.
-        warnings: what its creator should know.
-        raw: everything that the node said.
-    """
-
-    name: str
-    uuid: str
-    config: StreamConfig
-    created: datetime
-    version: int
-    paused: bool
-    read_only: bool
-    messages: int
-    bytes: int
-    partitions: tuple[PartitionDetails, ...]
-    warnings: tuple[str, ...] = ()
-    raw: dict[str, Any] = field(repr=False, default_factory=dict)
-
-    @classmethod
-    def from_answer(cls, stream: dict[str, Any], warnings: list[str] | None = None) -> StreamDetails:
-        """Read what a node said."""
-        return cls(
-            name=stream["name"],
-            uuid=stream["uuid"],
-            config=StreamConfig.from_plain(stream["config"]),
-            created=datetime.fromtimestamp(stream["created_ns"] / 1e9, UTC),
-            version=stream["version"],
-            paused=stream["paused"],
-            read_only=stream["read_only"],
-            messages=stream["messages"],
-            bytes=stream["bytes"],
-            partitions=tuple(PartitionDetails.from_answer(partition) for partition in stream["partitions"]),
-            warnings=tuple(warnings or ()),
-            raw=stream,
-        )
+_LIST_PAGE: Final = 256
+_FIRST_TIMEOUT_S: Final = 2.5  # a node waits 2 s for others before it answers without them
+_CREATE_TIMEOUT_S: Final = 20.0  # the leaders get 10 s to listen, and then tell how they are
+_CHANGE_TIMEOUT_S: Final = 15.0  # the leaders get 5 s to follow
+_MEMBERS_TIMEOUT_S: Final = 30.0
 
 
 class Admin:
@@ -96,6 +27,13 @@ class Admin:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
+
+    async def _read(self, endpoint: str, body: dict[str, Any]) -> dict[str, Any]:
+        """A request that changes nothing: NATS may hand it to a node that hangs, so it is asked a second time."""
+        try:
+            return await self._cluster.request(endpoint, body, _FIRST_TIMEOUT_S)
+        except NodeUnavailableError:
+            return await self._cluster.request(endpoint, body)
 
     async def create_stream(self, name: str, *, subject: str, **settings: Any) -> StreamDetails:
         """Create a stream; returns when its subscription is confirmed. Idempotent.
@@ -111,7 +49,7 @@ class Admin:
         """
         config = StreamConfig.from_plain({"name": name, "subject": subject} | settings)
         self._cluster.forget(name)
-        answer = await self._cluster.request("STREAM.CREATE", config.to_plain(), 15.0)
+        answer = await self._cluster.request("STREAM.CREATE", config.to_plain(), _CREATE_TIMEOUT_S)
         return StreamDetails.from_answer(answer["stream"], answer["warnings"])
 
     async def update_stream(self, name: str, *, expected_version: int | None = None, **changes: Any) -> StreamDetails:
@@ -123,7 +61,7 @@ class Admin:
             changes: fields of `StreamConfig`.
         """
         body = {"name": name, "changes": changes, "expected_version": expected_version}
-        answer = await self._cluster.request("STREAM.UPDATE", body)
+        answer = await self._cluster.request("STREAM.UPDATE", body, _CHANGE_TIMEOUT_S)
         self._cluster.forget(name)
         return StreamDetails.from_answer(answer["stream"], answer["warnings"])
 
@@ -134,14 +72,14 @@ class Admin:
 
     async def stream_info(self, name: str) -> StreamDetails:
         """One stream."""
-        answer = await self._cluster.request("STREAM.INFO", {"name": name})
+        answer = await self._read("STREAM.INFO", {"name": name})
         return StreamDetails.from_answer(answer["stream"])
 
     async def streams(self) -> AsyncIterator[StreamDetails]:
         """All streams, in the order of their names."""
         offset, total = 0, 1
         while offset < total:
-            answer = await self._cluster.request("STREAM.LIST", {"offset": offset, "limit": _LIST_PAGE})
+            answer = await self._read("STREAM.LIST", {"offset": offset, "limit": _LIST_PAGE})
             total = answer["total"]
             for stream in answer["streams"]:
                 yield StreamDetails.from_answer(stream)
@@ -168,20 +106,96 @@ class Admin:
         return await self._change("STREAM.PURGE", {"name": name, "partition": partition, "offset": offset})
 
     async def _change(self, endpoint: str, body: dict[str, Any]) -> StreamDetails:
-        answer = await self._cluster.request(endpoint, body)
-        return StreamDetails.from_answer(answer["stream"])
+        answer = await self._cluster.request(endpoint, body, _CHANGE_TIMEOUT_S)
+        return StreamDetails.from_answer(answer["stream"], answer.get("warnings"))
 
     async def find_streams(self, subject: str) -> list[str]:
         """Names of the streams that store a subject: those that ack replies each send an ack."""
-        answer = await self._cluster.request("STREAM.FIND", {"subject": subject})
+        answer = await self._read("STREAM.FIND", {"subject": subject})
         return [stream["name"] for stream in answer["streams"]]
 
+    async def reassign_stream(
+        self,
+        name: str,
+        *,
+        replicas: int | None = None,
+        observers: int | None = None,
+        partitions: Mapping[int, Sequence[str]] | None = None,
+        dry_run: bool = False,
+    ) -> MoveDetails:
+        """Move the replicas of a stream to other nodes, while it is in use.
+
+        Returns when the moves have begun; `cluster_info` shows how far they are.
+
+        Args:
+            name: of the stream.
+            replicas: how many copies there shall be; the nodes are chosen.
+            observers: how many further copies there shall be that do not count.
+            partitions: the nodes wanted, by number of the partition, the preferred leader first and observers last.
+            dry_run: tell what would be moved, and move nothing.
+
+        Returns:
+            The partitions that are moved.
+
+        Raises:
+            AdminError: a node is unknown or drained, or a partition is being moved already.
+        """
+        body: dict[str, Any] = {"name": name, "replicas": replicas, "observers": observers, "dry_run": dry_run}
+        if partitions is not None:
+            body["partitions"] = {str(number): list(nodes) for number, nodes in partitions.items()}
+        answer = await self._cluster.request("STREAM.REASSIGN", body, _CHANGE_TIMEOUT_S)
+        return MoveDetails.from_answer(answer)
+
+    async def cancel_reassignment(self, name: str) -> int:
+        """Leave the replicas of a stream where they were. Returns how many partitions were being moved."""
+        answer = await self._cluster.request("STREAM.REASSIGN", {"name": name, "cancel": True}, _CHANGE_TIMEOUT_S)
+        return int(answer["cancelled"])
+
+    async def cluster_info(self, *, limit: int = 100) -> ClusterDetails:
+        """The cluster as a whole, and up to `limit` partitions of each kind that needs attention."""
+        answer = await self._read("CLUSTER.INFO", {"limit": limit})
+        return ClusterDetails.from_answer(answer["cluster"])
+
     async def nodes(self) -> list[dict[str, Any]]:
-        """The nodes of the cluster."""
-        answer = await self._cluster.request("NODE.LIST", {})
+        """The nodes of the cluster; `node_details` has them typed."""
+        answer = await self._read("NODE.LIST", {})
         return list(answer["nodes"])
 
-    async def node_info(self) -> dict[str, Any]:
-        """How the node that answers is."""
-        answer = await self._cluster.request("NODE.INFO", {})
+    async def node_details(self) -> list[NodeDetails]:
+        """The nodes of the cluster, with what they lead and keep."""
+        return [NodeDetails.from_answer(node) for node in await self.nodes()]
+
+    async def node_info(self, node_id: str | None = None) -> dict[str, Any]:
+        """How a node is, by default the one that answers."""
+        answer = await self._read("NODE.INFO", {} if node_id is None else {"node_id": node_id})
         return dict(answer["node"])
+
+    async def drain_node(self, node_id: str, *, cancel: bool = False) -> MoveDetails:
+        """Move everything off a node, so that it can be stopped for good; `cancel` lets it keep and take replicas.
+
+        Returns when the moves have begun; `cluster_info` shows how far they are. What could not be moved, for want of
+        nodes, stays; asking again moves it when there is room.
+
+        Returns:
+            The partitions that are moved away; with `cancel`, none.
+        """
+        body = {"node_id": node_id, "cancel": cancel}
+        answer = await self._cluster.request("NODE.DRAIN", body, _MEMBERS_TIMEOUT_S)
+        return MoveDetails.from_answer(answer)
+
+    async def remove_node(self, node_id: str) -> None:
+        """Take a node out of the cluster; it must have been drained.
+
+        Raises:
+            AdminError: it has replicas still.
+        """
+        await self._cluster.request("NODE.REMOVE", {"node_id": node_id}, _MEMBERS_TIMEOUT_S)
+
+    async def join_node(self, node_id: str, host: str, port: int) -> dict[str, Any]:
+        """Let a new node vote on the metadata; `host` and `port` are those of its metadata port.
+
+        Returns:
+            The `cluster_id`, and the `voters` as [node_id, host, port].
+        """
+        body = {"node_id": node_id, "host": host, "port": port}
+        return await self._cluster.request("NODE.JOIN", body, _MEMBERS_TIMEOUT_S)

@@ -16,6 +16,7 @@ from liftpy_client.errors import UnreachableError, UsageError
 from liftpy_client.nats_options import NatsOptions
 from liftpy_client.publisher import Publisher
 from liftpy_client.publisher_options import PublisherOptions, check_ack_policy
+from liftpy_client.resender import Resender
 from liftpy_client.session import Session
 
 if TYPE_CHECKING:
@@ -37,7 +38,8 @@ class Lift(Admin):
         super().__init__(session.cluster)
         self._session = session
         self._inbox = AckInbox(session.nats)
-        self._delivery = MessageDelivery(session, self._inbox)
+        self._resender = Resender(session, self._inbox)
+        self._delivery = MessageDelivery(session, self._inbox, self._resender)
 
     @property
     def nats(self) -> Client:
@@ -65,8 +67,10 @@ class Lift(Admin):
     ) -> Ack:
         """Publish one message and wait until it is stored.
 
-        A message whose ack does not come in time is sent again under the same id, so it is stored once. While its
-        node is away, that is tried for `timeout_s` times `1 + retries`.
+        It is sent again under the same id, and so stored once, while its partition does not answer, for instance
+        because its leader fails: several times a second, for `timeout_s` times `1 + retries`. The same goes for a
+        leader that does not know what became of it, or has too few replicas. With `retries=0`, and to streams that keep
+        no ids, it is sent again only when nobody can have stored it.
 
         Args:
             subject: a literal subject that a stream stores.
@@ -77,16 +81,16 @@ class Lift(Admin):
             expected_offset: refuse the message unless it gets this offset.
             ack_policy: overrides that of the stream: `leader` or `all`.
             stream: the stream whose ack counts, where several store the subject.
-            timeout_s: how long to wait for the ack each time.
-            retries: how often to send it again.
+            timeout_s: without an ack for so long it is sent again in any case.
+            retries: how many times longer to try; 0 to send it only once.
 
         Returns:
             Where the message is.
 
         Raises:
             NoStreamError: no stream stores the subject.
-            PublishRefusedError: the node refuses the message, and says why.
-            PublishTimeoutError: no ack came: the message may be stored or not.
+            PublishRefusedError: the node refuses the message, and says why; what may pass is raised when time is up.
+            PublishTimeoutError: no ack came; it says whether the message may be stored.
             UsageError: an argument has no meaning, or the message is larger than NATS takes.
         """
         if not timeout_s > 0 or retries < 0:
@@ -121,7 +125,7 @@ class Lift(Admin):
             delivery_timeout_s=delivery_timeout_s,
             ack_policy=check_ack_policy(ack_policy),
         )
-        return Publisher(self._session, self._inbox, options, stream)
+        return Publisher(self._session, self._inbox, self._resender, options, stream)
 
     def consume(
         self,

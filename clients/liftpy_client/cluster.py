@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import random
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from nats.errors import ConnectionClosedError, ConnectionDrainingError, MaxPayloadError, NoRespondersError
 from nats.errors import Error as NatsError
@@ -21,25 +23,35 @@ if TYPE_CHECKING:
 
 __all__ = ["Cluster", "NodeAddress", "StreamPlace"]
 
+_LOOK_INTERVAL_S: Final = 0.08
+_LOOK_TIMEOUT_S: Final = 2.0
+
 
 @dataclass(frozen=True, slots=True)
 class NodeAddress:
-    """A node's pull server, and what it admits us by."""
+    """A node's pull server, what it admits us by, and where it stands."""
 
     node_id: str
     host: str
     port: int
     tls: bool
     token: str
+    rack: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class StreamPlace:
-    """A stream and the leaders of its partitions."""
+    """A stream and the nodes of its partitions.
+
+    Attributes:
+        leaders: by partition; None where there is none at the moment.
+        readable: by partition, the nodes whose replicas are in sync as far as the metadata knows, and its observers.
+    """
 
     uuid: bytes
     config: StreamConfig
     leaders: tuple[str | None, ...]
+    readable: tuple[tuple[str, ...], ...] = ()
 
     @property
     def name(self) -> str:
@@ -64,6 +76,10 @@ class Cluster:
         self._timeout_s = timeout_s
         self._nodes: dict[str, NodeAddress] = {}
         self._streams: dict[str, StreamPlace] = {}
+        self._wanted: set[str] = set()
+        self._next_look: asyncio.Task[None] | None = None
+        self._looking = asyncio.Lock()
+        self._looked_s = float("-inf")
 
     async def request(self, endpoint: str, body: dict[str, Any], timeout_s: float | None = None) -> dict[str, Any]:
         """One admin request.
@@ -95,16 +111,22 @@ class Cluster:
             raise AdminError(error_code(int(refusal["err_code"])), str(refusal["description"]))
         return answer
 
-    async def refresh(self, names: list[str] | None = None) -> None:
+    async def refresh(self, names: list[str] | None = None, timeout_s: float | None = None) -> None:
         """Ask where things are now.
 
         Args:
             names: the streams wanted; None for all.
+            timeout_s: how long to wait for the answer.
         """
-        answer = await self.request("METADATA", {"streams": names})
+        answer = await self.request("METADATA", {"streams": names}, timeout_s)
         self._nodes = {
             node["node_id"]: NodeAddress(
-                node["node_id"], node["pull_host"], node["pull_port"], node["pull_tls"], node["pull_token"]
+                node["node_id"],
+                node["pull_host"],
+                node["pull_port"],
+                node["pull_tls"],
+                node["pull_token"],
+                node.get("rack"),
             )
             for node in answer["nodes"]
         }
@@ -113,9 +135,14 @@ class Cluster:
         for name in names or ():
             self._streams.pop(name, None)
         for stream in answer["streams"]:
-            leaders = tuple(partition["leader"] for partition in stream["partitions"])
+            partitions = stream["partitions"]
             config = StreamConfig.from_plain(stream["config"])
-            self._streams[config.name] = StreamPlace(bytes.fromhex(stream["uuid"]), config, leaders)
+            self._streams[config.name] = StreamPlace(
+                bytes.fromhex(stream["uuid"]),
+                config,
+                tuple(partition["leader"] for partition in partitions),
+                tuple((*partition.get("isr", ()), *partition.get("observers", ())) for partition in partitions),
+            )
 
     async def stream(self, name: str, *, fresh: bool = False) -> StreamPlace:
         """Where a stream is.
@@ -129,6 +156,36 @@ class Cluster:
         if place is None:
             raise NoStreamError(f"there is no stream {name!r}")
         return place
+
+    async def latest(self, name: str) -> StreamPlace:
+        """Where a stream is now, for those who ask again and again until it has a leader.
+
+        All who ask at about the same time share one request, and there is only one under way; so a client asks the
+        cluster about ten times a second at most, however many streams and partitions it waits for.
+
+        Raises:
+            NoStreamError: there is none of this name.
+            NodeUnavailableError: nobody answers.
+        """
+        self._wanted.add(name)
+        if self._next_look is None:
+            self._next_look = asyncio.create_task(self._look())
+            self._next_look.add_done_callback(_retrieve)
+        await asyncio.shield(self._next_look)
+        place = self._streams.get(name)
+        if place is None:
+            raise NoStreamError(f"there is no stream {name!r}")
+        return place
+
+    async def _look(self) -> None:
+        """Ask about all streams that are wanted when it is time to ask."""
+        loop = asyncio.get_running_loop()
+        async with self._looking:
+            interval_s = _LOOK_INTERVAL_S * random.uniform(0.75, 1.25)  # noqa: S311 - spreads requests, keeps no secret
+            await asyncio.sleep(self._looked_s + interval_s - loop.time())
+            names, self._wanted, self._next_look = sorted(self._wanted), set(), None
+            self._looked_s = loop.time()
+            await self.refresh(names, min(self._timeout_s, _LOOK_TIMEOUT_S))
 
     def node(self, node_id: str) -> NodeAddress | None:
         """Where a node is, as far as is known."""
@@ -151,6 +208,12 @@ class Cluster:
     def forget(self, name: str) -> None:
         """Ask about a stream again when it is needed: it was changed."""
         self._streams.pop(name, None)
+
+
+def _retrieve(task: asyncio.Task[None]) -> None:
+    """Whoever asked hears of the error; when all of them were cancelled, nobody needs to."""
+    if not task.cancelled():
+        task.exception()
 
 
 def _encode(body: dict[str, Any]) -> bytes:

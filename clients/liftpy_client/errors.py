@@ -95,7 +95,25 @@ class OffsetLostError(LiftError):
 
 
 class LogDivergedError(LiftError):
-    """What was read before is not what the leader has now."""
+    """What was read before is not what the leader has now: an unclean election has lost it.
+
+    Attributes:
+        stream: its name.
+        partition: its number.
+        offset: from here on the leader has other records, or none; to go on with those, start here.
+        position: the offset that would have been read next.
+    """
+
+    def __init__(self, stream: str, partition: int, offset: int, position: int, epoch: int) -> None:
+        super().__init__(
+            f"stream {stream} partition {partition}: records up to offset {position - 1} of leader epoch {epoch} were "
+            f"read, but from offset {offset} on the leader has others, or none: an unclean election has lost them; "
+            f"start again at offset {offset} or before to read what it has"
+        )
+        self.stream = stream
+        self.partition = partition
+        self.offset = offset
+        self.position = position
 
 
 class StreamGoneError(LiftError):

@@ -2,7 +2,8 @@
 
 Messages for one subject and partition are gathered for `linger_s` and leave as one batch envelope, which carries the
 publisher's id and a sequence: a batch whose ack is late is sent again as it was, and the node stores it once. Batches
-of one subject leave in order; only a retry can put one behind its successors.
+of one partition leave in order, and while nobody answers they wait for the oldest of them; only one that is lost alone
+on its way, or refused, comes behind its successors.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
     from liftpy_client.ack_inbox import AckInbox
     from liftpy_client.publisher_options import PublisherOptions
+    from liftpy_client.resender import Resender
     from liftpy_client.routes import Route
     from liftpy_client.session import Session
 
@@ -46,16 +48,24 @@ class Publisher:
     Args:
         session: connections and the cluster's metadata.
         inbox: where acks come back.
+        resender: sends.
         options: how to gather and send.
         stream: the stream whose acks count; by default the first that stores the subject.
     """
 
-    def __init__(self, session: Session, inbox: AckInbox, options: PublisherOptions, stream: str | None = None) -> None:
+    def __init__(
+        self,
+        session: Session,
+        inbox: AckInbox,
+        resender: Resender,
+        options: PublisherOptions,
+        stream: str | None = None,
+    ) -> None:
         self._session = session
         self._inbox = inbox
         self._options = options
         self._stream = stream
-        self._delivery = BatchDelivery(session, inbox, options, stream, secrets.token_bytes(16))
+        self._delivery = BatchDelivery(resender, options, stream, secrets.token_bytes(16))
         self._sequence = 0
         self._routes: dict[str, Route] = {}
         self._gathering: dict[tuple[str, int | None], OutgoingBatch] = {}

@@ -24,6 +24,8 @@ class _Protocol(asyncio.BufferedProtocol):
         self._waiting: dict[int, asyncio.Future[Response]] = {}
         self._transport: asyncio.Transport | None = None
         self._failure: Exception | None = None
+        self._now_s = asyncio.get_running_loop().time
+        self.heard_s = self._now_s()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport  # type: ignore[assignment]
@@ -33,6 +35,7 @@ class _Protocol(asyncio.BufferedProtocol):
         return self._reader.buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
+        self.heard_s = self._now_s()
         try:
             response = self._reader.filled(nbytes)
         except FrameError as error:
@@ -78,6 +81,7 @@ class PullConnection:
     def __init__(self, protocol: _Protocol) -> None:
         self._protocol = protocol
         self._last_id = 0
+        self._versions: dict[int, int] = {}
         self.node: HelloResult
 
     @classmethod
@@ -103,6 +107,7 @@ class PullConnection:
                 connection.close()
                 raise
         connection.node = HelloResult.from_result(response.result)
+        connection._versions = connection.node.versions
         return connection
 
     async def request(self, api: Api, body: Any) -> Response:
@@ -113,13 +118,29 @@ class PullConnection:
             DisconnectedError: the connection broke.
             FrameError: the node does not speak the protocol.
         """
-        self._last_id += 1
-        response = await self._protocol.send(
-            self._last_id, encode_request(self._last_id, int(api), API_VERSIONS[api], body)
-        )
+        response = await self.send(api, body)
         if response.error != ErrorCode.NONE:
             raise PullError(error_code(response.error), response.message)
         return response
+
+    def send(self, api: Api, body: Any) -> asyncio.Future[Response]:
+        """Send a request without waiting; its response to be, which may be a refusal.
+
+        Raises:
+            DisconnectedError, FrameError: the connection broke earlier.
+        """
+        self._last_id += 1
+        frame = encode_request(self._last_id, int(api), self.version(api), body)
+        return self._protocol.send(self._last_id, frame)
+
+    def version(self, api: Api) -> int:
+        """The version of an API that both sides speak; bodies must be of it."""
+        return min(API_VERSIONS[api], self._versions.get(api, 1))
+
+    @property
+    def heard_s(self) -> float:
+        """When bytes came from the node last, by the loop's clock: it may take long over a large response."""
+        return self._protocol.heard_s
 
     def close(self) -> None:
         """Drop the connection; requests under way fail."""

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from liftpy_client.errors import NoStreamError, UsageError
 from liftpy_envelope.partitioner import partition_of
 from liftpy_envelope.stream_config import AckMode, Spread
-from liftpy_envelope.subject import check_literal
+from liftpy_envelope.subject import check_literal, matches
 
 if TYPE_CHECKING:
     from liftpy_client.cluster import Cluster
     from liftpy_envelope.stream_config import StreamConfig
 
-__all__ = ["Route", "find_route"]
+__all__ = ["Route", "find_route", "is_current"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,16 @@ class Route:
         if partition is None or self.config.spread is Spread.HASH:
             return self.subject
         return f"{self.config.partition_prefix}.{partition}.{self.subject}"
+
+
+def is_current(route: Route, config: StreamConfig) -> bool:
+    """Whether a stream, as it is now, is published to as the route says."""
+    known = route.config
+    return (
+        matches(config.subject, route.subject)
+        and config.acks is known.acks
+        and (config.partitions, config.spread) == (known.partitions, known.spread)
+    )
 
 
 async def find_route(cluster: Cluster, subject: str, stream: str | None, *, fresh: bool = False) -> Route:

@@ -10,7 +10,9 @@ A fixed header, padded to a multiple of 8, followed by one Arrow IPC record batc
      88  body: one Arrow IPC record batch message
 
 The header's checksum is taken over the 88 bytes with the checksum itself as zero; it covers `length`, so a lying
-length is known before it is used. Every offset is a record: there are no control batches.
+length is known before it is used. There are no control batches: every offset is a record, or was one until key
+compaction dropped it. A batch that covers dropped records says with the column `offset_delta` which are left, which
+may be none; the offsets of all others are contiguous.
 """
 
 from __future__ import annotations
@@ -95,14 +97,14 @@ def encode_body(count: int, bitmap: int, columns: Sequence[ColumnBuffers]) -> Ba
     """Encode the records of one batch.
 
     Args:
-        count: number of records, at least one.
+        count: number of records, at least one unless there is a column `offset_delta`.
         bitmap: which columns are present.
         columns: their buffers, in the order of their bits.
 
     Returns:
         The body, whose parts go to disk as they are.
     """
-    assert count > 0
+    assert count > 0 or bitmap & Column.OFFSET_DELTA
     assert len(columns) == len(columns_in(bitmap))
     return _body_of(encode_message(count, columns), 0, bitmap, count)
 
@@ -154,13 +156,17 @@ def encode_header(
     max_timestamp: int,
     producer_id: bytes = NO_PRODUCER,
     producer_sequence: int = -1,
+    last_offset_delta: int | None = None,
 ) -> bytes:
-    """The header that makes `body` a record batch with contiguous offsets from `base_offset` on."""
+    """The header that makes `body` a record batch with offsets from `base_offset` on.
+
+    They are contiguous unless there is a column `offset_delta`; then `last_offset_delta` says what the batch covers.
+    """
     _, length, body_crc, attributes, columns, count = body
     # fmt: off
     header = _HEADER.pack(
         MAGIC, HEADER_SIZE + length, 0, body_crc, VERSION, attributes, columns,
-        base_offset, count - 1, count, leader_epoch, 0,
+        base_offset, count - 1 if last_offset_delta is None else last_offset_delta, count, leader_epoch, 0,
         base_timestamp, max_timestamp, producer_id, producer_sequence,
     )
     # fmt: on
@@ -198,7 +204,8 @@ def _check_header(header: BatchHeader) -> None:
     sane = (
         HEADER_SIZE < header.length <= BATCH_BYTES_MAX
         and header.length % 8 == 0
-        and 0 < header.record_count <= header.last_offset_delta + 1
+        and (0 if header.columns & Column.OFFSET_DELTA else 1) <= header.record_count
+        and header.record_count <= header.last_offset_delta + 1
         and header.base_offset >= 0
         and header.leader_epoch >= 0
         and not header.columns & ~ALL_COLUMNS

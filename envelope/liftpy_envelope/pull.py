@@ -35,16 +35,17 @@ _I64: Final = range(-(2**63), 2**63)
 
 
 class Api(IntEnum):
-    """What a request asks for. 5 to 11 are kept for offsets and groups."""
+    """What a request asks for. 5 to 11 are kept for offsets and groups; bodies of 12 stand in `follow`."""
 
     HELLO = 0
     METADATA = 1
     FETCH = 2
     LIST_OFFSETS = 3
     EPOCH_END_OFFSET = 4
+    FOLLOW = 12
 
 
-API_VERSIONS: Final = dict.fromkeys(Api, 1)
+API_VERSIONS: Final = dict.fromkeys(Api, 1) | {Api.FETCH: 2}
 
 
 class PartitionKey(NamedTuple):
@@ -135,6 +136,7 @@ class FetchRequest(NamedTuple):
         wait_ms_max: how long to wait for the first record.
         verify: check every batch on disk before sending it, because the reader got a damaged one.
         incarnation: of the following node; -1 for consumers.
+        any_replica: the partitions that enter may be read from a replica that follows and is in sync (version 2).
     """
 
     bytes_max: int
@@ -143,10 +145,11 @@ class FetchRequest(NamedTuple):
     forget: tuple[PartitionKey, ...] = ()
     verify: bool = False
     incarnation: int = -1
+    any_replica: bool = False
 
-    def to_body(self) -> list[Any]:
-        """The request's body as it crosses the wire."""
-        return [
+    def to_body(self, version: int = 2) -> list[Any]:
+        """The request's body as it crosses the wire to a peer that speaks this version."""
+        body = [
             self.bytes_max,
             self.wait_ms_max,
             [[*entry.key, *entry[1:]] for entry in self.partitions],
@@ -154,25 +157,27 @@ class FetchRequest(NamedTuple):
             self.verify,
             self.incarnation,
         ]
+        return [*body, self.any_replica] if version >= 2 else body
 
     @classmethod
     def from_body(cls, body: Any) -> FetchRequest:
         """Check and take apart a request's body."""
-        _check(isinstance(body, list) and len(body) == 6, "fetch")
-        bytes_max, wait_ms_max, partitions, forget, verify, incarnation = body
+        _check(isinstance(body, list) and len(body) in {6, 7}, "fetch")
+        bytes_max, wait_ms_max, partitions, forget, verify, incarnation, *more = body
+        any_replica = more[0] if more else False
         _check(
             _is(bytes_max, int) and 0 < bytes_max <= FETCH_BYTES_MAX,
             f"fetch: bytes_max is 1 to {FETCH_BYTES_MAX}",
         )
         _check(_is(wait_ms_max, int) and 0 <= wait_ms_max <= FETCH_WAIT_MS_MAX, "fetch: wait_ms_max")
-        _check(_is(verify, bool) and _is(incarnation, int), "fetch")
+        _check(_is(verify, bool) and _is(incarnation, int) and _is(any_replica, bool), "fetch")
         entries = []
         for row in _rows(partitions, (5,), "fetch: partitions"):
             key = _key(row, "fetch: partitions")
             _check(all(_is(number, int) for number in row[2:]) and row[2] >= 0, "fetch: partitions")
             entries.append(FetchPartition(key, *row[2:]))
         forgotten = tuple(_key(row, "fetch: forget") for row in _rows(forget, (2,), "fetch: forget"))
-        return cls(bytes_max, wait_ms_max, tuple(entries), forgotten, verify, incarnation)
+        return cls(bytes_max, wait_ms_max, tuple(entries), forgotten, verify, incarnation, any_replica)
 
 
 class FetchResult(NamedTuple):

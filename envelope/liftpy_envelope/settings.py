@@ -11,6 +11,7 @@ import difflib
 import json
 from dataclasses import MISSING, fields, is_dataclass
 from enum import StrEnum
+from functools import cache
 from types import NoneType, UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -40,12 +41,17 @@ def parse_settings(kind: type[T], given: object, path: str = "") -> T:
         if name not in known:
             shown = name if isinstance(name, str) else describe(name)
             raise ConfigError(f"{prefix}{shown:.80}", f"unknown setting{_nearest(shown, list(known))}")
-    hints = get_type_hints(kind)
+    hints = _hints(kind)  # type: ignore[arg-type]  # mypy takes a class for something that has no hash
     values = {name: _convert(hints[name], value, prefix + name) for name, value in given.items()}
     for name, field in known.items():
         if name not in values and field.default is MISSING and field.default_factory is MISSING:
             raise ConfigError(prefix + name, "is missing")
     return kind(**values)
+
+
+@cache  # a snapshot of the metadata holds thousands of configurations
+def _hints(kind: type) -> dict[str, Any]:
+    return get_type_hints(kind)
 
 
 def to_plain(settings: object) -> dict[str, Any]:
@@ -69,7 +75,7 @@ def from_text(kind: type, name: str, text: str) -> Any:
     Raises:
         ConfigError: the text does not spell a value of that type.
     """
-    accepted = _alternatives(get_type_hints(kind)[name])
+    accepted = _alternatives(_hints(kind)[name])
     if NoneType in accepted and text.lower() in {"", "none"}:
         return None
     if any(choice is str or (isinstance(choice, type) and issubclass(choice, StrEnum)) for choice in accepted):

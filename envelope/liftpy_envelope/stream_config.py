@@ -62,7 +62,8 @@ class StreamConfig:
         spread: how messages reach several partitions; fixed for the stream's life.
         partition_prefix: first token of the subjects of a stream with `spread = mapping`.
         group: NATS queue group to join, so that streams share a subject between them.
-        replicas: copies of each partition.
+        replicas: copies of each partition that count for acks.
+        observers: further copies of each partition that follow without counting: never in sync, never leader.
         min_isr: fewest in-sync replicas with which messages are accepted; by default a majority of `replicas`.
         acks: where acks go.
         ack_policy: when they are sent, unless a message says otherwise.
@@ -86,6 +87,7 @@ class StreamConfig:
     partition_prefix: str = "lift"
     group: str | None = None
     replicas: int = 1
+    observers: int = 0
     min_isr: int | None = None
     acks: AckMode = AckMode.REPLY
     ack_policy: AckPolicy = AckPolicy.ALL
@@ -194,6 +196,7 @@ _FIXED: Final = ("name", "partitions", "spread", "partition_prefix")
 _RANGES: Final[tuple[tuple[str, float, float], ...]] = (
     ("partitions", 1, _PARTITIONS_MAX),
     ("replicas", 1, 7),
+    ("observers", 0, 16),
     ("retention_age_s", 0, 1e10),
     ("retention_bytes", 0, 2**63),
     ("retention_messages", 0, 2**63),

@@ -10,6 +10,7 @@ async with liftpy.connect("nats://127.0.0.1:4222") as lift:
 from liftpy_client.admin import PartitionDetails, StreamDetails
 from liftpy_client.client import Lift, connect
 from liftpy_client.consumer import BatchConsumer, ConsumeOptions, Consumer
+from liftpy_client.details import ClusterDetails, MoveDetails, NodeDetails, ReassignmentDetails, ReplicaDetails
 from liftpy_client.errors import (
     AdminError,
     CorruptRecordsError,
@@ -37,6 +38,7 @@ __all__ = [
     "AckPolicy",
     "AdminError",
     "BatchConsumer",
+    "ClusterDetails",
     "Compression",
     "ConfigError",
     "ConsumeOptions",
@@ -47,7 +49,9 @@ __all__ = [
     "LiftError",
     "LogDivergedError",
     "Message",
+    "MoveDetails",
     "NoStreamError",
+    "NodeDetails",
     "NodeUnavailableError",
     "OffsetLostError",
     "PartitionDetails",
@@ -56,6 +60,8 @@ __all__ = [
     "PublishTimeoutError",
     "Publisher",
     "PullError",
+    "ReassignmentDetails",
+    "ReplicaDetails",
     "Spread",
     "StreamConfig",
     "StreamDetails",

@@ -3,7 +3,9 @@
 liftpy.json                       {"format": 1, "node_id": ...}
 lock                              locked while a node runs
 checkpoint                        see `checkpoint`
-metadata.db                       see the server's metadata journal
+metadata/                         raft.db and raft.snapshot: see the server's metadata
+metadata.db.migrated              the metadata of a liftpy that knew single nodes only, after it was taken over
+standing.json                     whether the node can prove that its logs are whole
 wal/                              see `wal`
 streams/<name>.<uuid>/<partition>/
 quarantine/                       directories that no stream knows; never deleted by liftpy
@@ -40,11 +42,6 @@ class DataDir:
     def checkpoint_path(self) -> Path:
         """The checkpoint file."""
         return self.root / "checkpoint"
-
-    @property
-    def metadata_path(self) -> Path:
-        """The metadata journal."""
-        return self.root / "metadata.db"
 
     @property
     def wal_directory(self) -> Path:

@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 __all__ = [
+    "BatchBoundaryError",
+    "BatchesRefusedError",
     "CheckpointCorruptError",
     "DataDirError",
     "OffsetOutOfRangeError",
@@ -65,6 +67,36 @@ class OffsetOutOfRangeError(LiftError):
         self.offset = offset
         self.log_start = log_start
         self.log_end = log_end
+
+
+class BatchesRefusedError(LiftError):
+    """Batches do not continue the log that they were to be appended to.
+
+    Attributes:
+        directory: of the log.
+    """
+
+    def __init__(self, directory: Path, reason: str) -> None:
+        super().__init__(f"batches that do not continue the log in {directory} were refused: {reason}")
+        self.directory = directory
+
+
+class BatchBoundaryError(LiftError):
+    """A log can not be cut inside of a batch.
+
+    Attributes:
+        offset: where it was to be cut.
+        base_offset: where the batch begins that holds the offset.
+        next_offset: where it ends.
+    """
+
+    def __init__(self, offset: int, base_offset: int, next_offset: int) -> None:
+        super().__init__(
+            f"no batch begins at offset {offset}: it is inside of the one from {base_offset} to {next_offset}"
+        )
+        self.offset = offset
+        self.base_offset = base_offset
+        self.next_offset = next_offset
 
 
 class CheckpointCorruptError(LiftError):

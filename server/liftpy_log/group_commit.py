@@ -35,6 +35,14 @@ class Synced(NamedTuple):
     error: str | None
 
 
+class _Target(NamedTuple):
+    """A log that a round makes durable up to `tail`, and its batches in the tail's segment."""
+
+    log: PartitionLog
+    tail: Tail
+    unsynced: list[Unsynced]
+
+
 class GroupCommit:
     """Makes logs durable in rounds.
 
@@ -91,21 +99,36 @@ class GroupCommit:
 
     def run_round(self, logs: Sequence[PartitionLog]) -> None:
         """Make the logs durable and report it."""
-        targets = []
-        for log in logs:
-            tail, unsynced = log.sync_target()
-            if log.failure is None and tail.next_offset > log.synced_end:
-                targets.append((log, tail, [entry for entry in unsynced if entry.segment is tail.segment]))
-        if not targets:
-            return
-        self.rounds += 1
+        targets: list[_Target] = []
         results: list[Synced] = []
-        if self._wal is not None and len(targets) > self._direct_max:
-            ahead = [target for target in targets if target[2]]
-            if ahead and self._write_ahead(self._wal, ahead, results):
-                targets = [target for target in targets if not target[2]]
-        results += [self._sync(log, tail) for log, tail, _ in targets]
+        try:
+            for log in logs:
+                target = log.begin_round()
+                if target is not None:
+                    tail, unsynced = target
+                    targets.append(_Target(log, tail, [entry for entry in unsynced if entry.segment is tail.segment]))
+            if not targets:
+                return
+            self.rounds += 1
+            self._make_durable(targets, results)
+        finally:
+            self._end(targets, results)
         self._on_round(results)
+
+    @staticmethod
+    def _end(targets: Sequence[_Target], results: Sequence[Synced]) -> None:
+        durable_ends = {log: next_offset for log, next_offset, error in results if error is None}
+        errors = {log: error for log, _, error in results if error is not None}
+        for log, _, _ in targets:
+            error = errors.get(log)
+            log.end_round(0 if error else durable_ends.get(log, 0), error)
+
+    def _make_durable(self, targets: Sequence[_Target], results: list[Synced]) -> None:
+        if self._wal is not None and len(targets) > self._direct_max:
+            ahead = [target for target in targets if target.unsynced]
+            if ahead and self._write_ahead(self._wal, ahead, results):
+                targets = [target for target in targets if not target.unsynced]
+        results += [self._sync(log, tail) for log, tail, _ in targets]
 
     def _sync(self, log: PartitionLog, tail: Tail) -> Synced:
         return Synced(log, tail.next_offset, self._sync_segment(tail.segment))
@@ -127,19 +150,18 @@ class GroupCommit:
             self._files.unpin(segment, file)
         return None
 
-    def _write_ahead(
-        self, wal: WriteAheadLog, targets: list[tuple[PartitionLog, Tail, list[Unsynced]]], results: list[Synced]
-    ) -> bool:
+    def _write_ahead(self, wal: WriteAheadLog, targets: Sequence[_Target], results: list[Synced]) -> bool:
         """Add the results of a round through the write-ahead log; False when it could not be written."""
-        try:
-            wal.write_round([(log, unsynced) for log, _, unsynced in targets])
-        except OSError as error:
-            logger.warning("the write-ahead log failed (%s); syncing %d segments instead", error, len(targets))
-            return False
-        results += [Synced(log, tail.next_offset, None) for log, tail, _ in targets]
-        for segment, log in wal.segments_to_sync():
-            failure = self._sync_segment(segment)
-            if failure is not None:
-                wal.keep(segment)
-                results.append(Synced(log, 0, failure))
+        with wal.turn:
+            try:
+                wal.write_round([(log, unsynced) for log, _, unsynced in targets])
+            except OSError as error:
+                logger.warning("the write-ahead log failed (%s); syncing %d segments instead", error, len(targets))
+                return False
+            results += [Synced(log, tail.next_offset, None) for log, tail, _ in targets]
+            for segment, log in wal.segments_to_sync():
+                failure = self._sync_segment(segment)
+                if failure is not None:
+                    wal.keep(segment)
+                    results.append(Synced(log, 0, failure))
         return True

@@ -9,6 +9,7 @@ __all__ = [
     "INDEX_FLUSH_ENTRIES",
     "INDEX_INTERVAL_BYTES",
     "OPEN_FILES_MAX",
+    "ROUND_TIMEOUT_S",
     "SCAN_WINDOW_BYTES",
     "UNSYNCED_AGE_NS_MAX",
     "VERIFY_ON_OPEN_BYTES_MAX",
@@ -25,6 +26,9 @@ OPEN_FILES_MAX: Final = 512
 # 0.8 ms whatever the number (docs/decisions.md).
 DIRECT_SYNC_PARTITIONS_MAX: Final = 3
 WAL_FILE_BYTES_MAX: Final = 128 * 1024 * 1024
+
+# Who cuts a log waits for the round that is at work on it; a disk that takes longer is as good as broken.
+ROUND_TIMEOUT_S: Final = 30.0
 
 # No write waits longer than this for its fdatasync, unless the disk is broken: what was followed by other records for
 # longer was durable, and is damaged rather than torn when it is not well.

@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
+from liftpy_log.compaction_swap import drop_replaced
+from liftpy_log.cut_mark import CutState, load_cut_mark, remove_cut_mark, save_cut_mark
 from liftpy_log.epochs import EpochHistory
 from liftpy_log.errors import SegmentCorruptError
 from liftpy_log.recovery import recover_active, recover_sealed
-from liftpy_log.segment import Segment, base_offset_of, remove_oldest, segment_path
+from liftpy_log.segment import Segment, base_offset_of, generation_of, remove_newest, remove_oldest, segment_path
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
     from liftpy_envelope.batch import BatchHeader
+    from liftpy_log.cut_mark import CutMark
     from liftpy_log.disk import Disk, File
     from liftpy_log.files import FileCache
 
 __all__ = ["open_segments", "rebuild_epochs"]
 
-_INDEX_NAME: Final = re.compile(r"([0-9]{20})\.(index|timeindex)(\.tmp)?")
+logger = logging.getLogger(__name__)
+
+_STRAY_NAME: Final = re.compile(r"([0-9]{20}(?:\.c[0-9]{8})?)\.(?:(?:index|timeindex)(\.tmp)?|log(\.tmp))")
 
 
 def open_segments(
@@ -41,8 +47,13 @@ def open_segments(
         SegmentCorruptError: something other than a torn tail is wrong.
     """
     disk.make_directory(directory)
-    bases = sorted(base for name in disk.names(directory) if (base := base_offset_of(name)) is not None)
-    segments = [Segment(disk, directory, base) for base in bases]
+    names = disk.names(directory)
+    places = sorted((base, generation_of(name)) for name in names if (base := base_offset_of(name)) is not None)
+    segments = [Segment(disk, directory, base, generation) for base, generation in places]
+    drop_replaced(disk, files, segments)
+    mark = load_cut_mark(disk, directory)
+    if mark is not None:
+        durable_end = _heed_cut(disk, files, directory, segments, mark, durable_end)
     while len(segments) > 1 and segments[1].base_offset <= first_offset:  # a crash may leave some of a purge
         remove_oldest(disk, files, segments, 1)
     if not segments:
@@ -74,6 +85,31 @@ def _create(disk: Disk, files: FileCache, directory: Path, base_offset: int) -> 
     return segment
 
 
+def _heed_cut(
+    disk: Disk, files: FileCache, directory: Path, segments: list[Segment], mark: CutMark, durable_end: int
+) -> int:
+    """Finish a cut that a crash interrupted. Returns up to where records are known to be durable."""
+    if mark.state is CutState.DONE:
+        if durable_end > mark.old_end:
+            remove_cut_mark(disk, directory)  # the checkpoint is younger than the cut
+        return mark.durable_end(durable_end)
+    if mark.state is CutState.RENEWING:
+        remove_newest(disk, files, segments, None)
+        segments.append(_create(disk, files, directory, mark.end))
+    else:
+        kept = next((segment for segment in segments if segment.base_offset == mark.base_offset), None)
+        if kept is None:
+            raise SegmentCorruptError(segment_path(directory, mark.base_offset), mark.position, "the file is missing")
+        remove_newest(disk, files, segments, kept)
+        kept.discard_index()
+        file = files.get(kept)
+        file.truncate(min(file.size(), mark.position))
+        file.sync()
+    logger.warning("cut the log in %s back to offset %d, as was begun before the crash", directory, mark.end)
+    save_cut_mark(disk, directory, mark._replace(state=CutState.DONE))
+    return mark.durable_end(durable_end)
+
+
 def _recover_newest(
     disk: Disk, files: FileCache, segments: list[Segment], durable_end: int, verify_bytes: int
 ) -> Segment:
@@ -100,11 +136,11 @@ def _recover_newest(
 
 
 def _remove_strays(disk: Disk, directory: Path, segments: Sequence[Segment]) -> None:
-    """Remove half-written index files, and index files without a segment."""
+    """Remove half-written files, and index files without a segment."""
     known = {segment.path.stem for segment in segments}
     for name in disk.names(directory):
-        found = _INDEX_NAME.fullmatch(name)
-        if found is not None and (found[3] or found[1] not in known):
+        found = _STRAY_NAME.fullmatch(name)
+        if found is not None and (found[2] or found[3] or found[1] not in known):
             disk.remove(directory / name)
 
 

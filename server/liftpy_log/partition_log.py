@@ -1,33 +1,29 @@
 """The log of one partition: an ordered list of segments of which only the newest grows.
 
-Offsets are given out here and nowhere else; they only grow, and a batch once appended is never changed. What is
-appended is durable when a group commit round, or a roll, has reported it: `synced_end` says how far.
+Offsets are given out here and nowhere else, and a batch once appended is never changed; only a follower's log is ever
+cut back, to where it agrees with its leader's. What is appended is durable when a group commit round, or a roll, has
+reported it: `synced_end` says how far.
 """
 
 from __future__ import annotations
 
 import logging
 from bisect import bisect_right
-from collections import deque
 from typing import TYPE_CHECKING
 
-from liftpy_envelope.batch import HEADER_SIZE, NO_PRODUCER, encode_header
 from liftpy_log.disk import is_full
-from liftpy_log.entries import Appended, LogConfig, Tail, Unsynced
-from liftpy_log.epochs import EpochHistory
-from liftpy_log.errors import OffsetOutOfRangeError, SegmentCorruptError, StorageFullError
-from liftpy_log.health import LogHealth
+from liftpy_log.entries import LogConfig, Tail
+from liftpy_log.errors import OffsetOutOfRangeError, SegmentCorruptError
 from liftpy_log.limits import VERIFY_ON_OPEN_BYTES_MAX
 from liftpy_log.opening import open_segments, rebuild_epochs
 from liftpy_log.reader import LogReader
 from liftpy_log.segment import Segment, remove_oldest
+from liftpy_log.truncation import LogTruncation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from liftpy_envelope.batch import BatchBody
-    from liftpy_envelope.ipc import BufferLike
     from liftpy_log.disk import Disk
     from liftpy_log.errors import PartitionOfflineError
     from liftpy_log.files import FileCache
@@ -38,24 +34,11 @@ __all__ = ["LogConfig", "PartitionLog"]
 logger = logging.getLogger(__name__)
 
 
-class PartitionLog(LogHealth):
-    """See the module. `open` finds out what is there; everything else is fast.
-
-    Attributes:
-        directory: where the segments are.
-        epochs: which leader epoch began at which offset.
-    """
+class PartitionLog(LogTruncation):
+    """See the module. `open` finds out what is there; everything else but a cut is fast."""
 
     def __init__(self, disk: Disk, files: FileCache, directory: Path, config: LogConfig) -> None:
-        super().__init__()
-        self.directory = directory
-        self.config = config
-        self.epochs = EpochHistory()
-        self._disk = disk
-        self._files = files
-        self._segments: list[Segment] = []
-        self._log_start = 0
-        self._marks: deque[tuple[int, int]] = deque(maxlen=1_024)  # (next offset, position) of the newest batches
+        super().__init__(disk, files, directory, config)
         self._reader = LogReader(files, self._segments, self._marks)
 
     @classmethod
@@ -106,11 +89,6 @@ class PartitionLog(LogHealth):
         return log
 
     @property
-    def active(self) -> Segment:
-        """The segment that grows."""
-        return self._segments[-1]
-
-    @property
     def segments(self) -> Sequence[Segment]:
         """Oldest first."""
         return self._segments
@@ -121,129 +99,9 @@ class PartitionLog(LogHealth):
         return self._log_start
 
     @property
-    def log_end(self) -> int:
-        """Offset after the last record."""
-        return self._tail.next_offset
-
-    @property
     def size_bytes(self) -> int:
         """Bytes of record batches in all segments."""
         return sum(segment.size for segment in self._segments)
-
-    @property
-    def last_timestamp(self) -> int:
-        """Time of the last record; 0 when there never was one since the last purge."""
-        return next((segment.max_timestamp for segment in reversed(self._segments) if segment.size), 0)
-
-    def append(
-        self,
-        body: BatchBody,
-        *,
-        leader_epoch: int,
-        timestamp: int,
-        producer_id: bytes = NO_PRODUCER,
-        producer_sequence: int = -1,
-    ) -> Appended:
-        """Append one batch.
-
-        Args:
-            body: its records.
-            leader_epoch: of the leader that takes them.
-            timestamp: now; raised to that of the last record where the clock went back.
-            producer_id: of an idempotent batch.
-            producer_sequence: of an idempotent batch.
-
-        Raises:
-            StorageFullError: the disk is full; nothing of the batch is there.
-            PartitionOfflineError: an I/O error, now or earlier.
-        """
-        if self.failure is not None:
-            raise self.failure
-        active, position, base_offset = self._tail
-        parts, body_length, _, _, _, count = body
-        length = HEADER_SIZE + body_length
-        timestamp = max(timestamp, active.max_timestamp or self.last_timestamp)
-        if position and self._is_over(active, length, timestamp):
-            self.roll()
-            active, position, _ = self._tail
-        header = encode_header(
-            body,
-            base_offset=base_offset,
-            leader_epoch=leader_epoch,
-            base_timestamp=timestamp,
-            max_timestamp=timestamp,
-            producer_id=producer_id,
-            producer_sequence=producer_sequence,
-        )
-        encoded = [header + parts[0]] if len(parts) == 1 and isinstance(parts[0], bytes) else [header, *parts]
-        self.epochs.begin(leader_epoch, base_offset)
-        self._write(active, position, encoded)
-        next_offset = base_offset + count
-        active.extend(length, next_offset, timestamp, timestamp)
-        if self.config.keep_unsynced:
-            self._unsynced.append(Unsynced(active, position, encoded, next_offset))
-            self._unsynced_bytes += length
-        else:
-            self._kept_from = next_offset
-        position += length
-        self._marks.append((next_offset, position))
-        self._tail = Tail(active, position, next_offset)
-        return Appended(base_offset, next_offset, timestamp)
-
-    def _is_over(self, active: Segment, length: int, timestamp: int) -> bool:
-        born = active.first_timestamp
-        return active.size + length > self.config.segment_bytes or (
-            born is not None and timestamp - born >= self.config.segment_age_ns
-        )
-
-    def _write(self, segment: Segment, position: int, parts: list[BufferLike]) -> None:
-        try:
-            file = self._files.get(segment)
-        except OSError as error:
-            raise self.fail(f"opening {segment.path} failed: {error}") from error
-        try:
-            file.write(position, parts)
-        except OSError as error:
-            if not is_full(error):
-                raise self.fail(f"writing {segment.path} failed: {error}") from error
-            try:
-                file.truncate(position)
-            except OSError as worse:
-                raise self.fail(f"cutting {segment.path} back failed: {worse}") from worse
-            self.epochs.truncate(self.log_end)
-            raise StorageFullError(f"no room on the disk of {segment.path}: {error.strerror}") from error
-
-    def roll(self) -> None:
-        """Close the newest segment and begin another, if there is anything in it.
-
-        A segment is durable before its successor exists.
-
-        Raises:
-            StorageFullError: there is no room for another file; the old one goes on growing.
-            PartitionOfflineError: an I/O error.
-        """
-        self.check_well()
-        active = self.active
-        if not active.size:
-            return
-        try:
-            self._files.get(active).sync()
-        except OSError as error:
-            raise self.fail(f"fdatasync of {active.path} failed: {error}") from error
-        self.mark_synced(active.next_offset)
-        try:
-            active.flush_index()
-            segment, file = Segment.create(self._disk, self.directory, active.next_offset)
-            active.drop_index()
-        except OSError as error:
-            if is_full(error):
-                raise StorageFullError(f"no room for a new segment in {self.directory}") from error
-            raise self.fail(f"creating a segment in {self.directory} failed: {error}") from error
-        self._files.add(segment, file)
-        self._segments.append(segment)
-        self._marks.clear()
-        self._marks.append((segment.base_offset, 0))
-        self._tail = Tail(segment, 0, segment.base_offset)
 
     def read(self, offset: int, end_offset: int, bytes_max: int, hint: Slice | None = None) -> list[Slice]:
         """Whole batches from the one that holds `offset` up to `end_offset`.
@@ -340,7 +198,7 @@ class PartitionLog(LogHealth):
                 self._files.get(self.active).sync()
             except OSError as error:
                 raise self.fail(f"closing {self.active.path} failed: {error}") from error
-            self.mark_synced(self.log_end)
+            self._note_synced(self.log_end)
             self._flush_index(self.active.flush_index)
         self.release()
 

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from collections import deque
     from collections.abc import Sequence
 
+    import pyarrow as pa
+
+    from liftpy_envelope.batch import BatchHeader
     from liftpy_log.disk import File
     from liftpy_log.files import FileCache
     from liftpy_log.segment import Segment
@@ -101,9 +104,19 @@ class LogReader:
             if found is None:
                 continue
             position, header = found
-            if not header.columns & Column.TIMESTAMP:
+            if not header.columns & (Column.TIMESTAMP | Column.OFFSET_DELTA):
                 return header.base_offset
             header, body = segment.read(file, position)
-            times = decode_records(header, body).column("timestamp").to_pylist()
-            return header.base_offset + next(index for index, time in enumerate(times) if time >= timestamp)
+            return header.base_offset + _first_delta(header, decode_records(header, body), timestamp)
         return None
+
+
+def _first_delta(header: BatchHeader, records: pa.RecordBatch, timestamp: int) -> int:
+    """How far behind the base offset of a batch its first record not before `timestamp` is."""
+    first = 0
+    if header.columns & Column.TIMESTAMP:
+        times = records.column("timestamp").to_pylist()
+        first = next(index for index, time in enumerate(times) if time >= timestamp)
+    if header.columns & Column.OFFSET_DELTA:
+        return int(records.column("offset_delta")[first].as_py())
+    return first

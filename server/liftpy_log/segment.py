@@ -1,6 +1,7 @@
 """One segment: a file of record batches, and what is known about it.
 
 <base_offset:020d>.log        record batches, one after the other
+<base_offset:020d>.c<generation:08d>.log    the same after key compaction; see `compaction_swap`
 <base_offset:020d>.index      see `index`
 <base_offset:020d>.timeindex  see `index`
 """
@@ -25,21 +26,26 @@ if TYPE_CHECKING:
     from liftpy_log.disk import Disk, File
     from liftpy_log.files import FileCache
 
-__all__ = ["Segment", "base_offset_of", "remove_oldest", "segment_path"]
+__all__ = ["Segment", "base_offset_of", "generation_of", "remove_newest", "remove_oldest", "segment_path"]
 
-_LOG_SUFFIX: Final = ".log"
-_NAME: Final = re.compile(r"[0-9]{20}\.log")
+_NAME: Final = re.compile(r"([0-9]{20})(?:\.c([0-9]{8}))?\.log")
 _BAD: Final = (BatchTruncatedError, BatchCorruptError, BatchVersionError)
 
 
-def segment_path(directory: Path, base_offset: int) -> Path:
-    """The file of the segment that begins at `base_offset`."""
-    return directory / f"{base_offset:020d}{_LOG_SUFFIX}"
+def segment_path(directory: Path, base_offset: int, generation: int = 0) -> Path:
+    """The file of the segment that begins at `base_offset`, and was compacted `generation` times."""
+    compacted = f".c{generation:08d}" if generation else ""
+    return directory / f"{base_offset:020d}{compacted}.log"
 
 
 def base_offset_of(name: str) -> int | None:
     """The base offset in a segment file's name; None when it is not one."""
     return int(name[:20]) if _NAME.fullmatch(name) else None
+
+
+def generation_of(name: str) -> int:
+    """How often the segment with this file name was compacted; 0 when it never was."""
+    return int(found[2] or 0) if (found := _NAME.fullmatch(name)) else 0
 
 
 class Segment:
@@ -48,6 +54,7 @@ class Segment:
     Attributes:
         path: the file of record batches.
         base_offset: offset of the first record, or the next one while there is none.
+        generation: how often it was compacted.
         size: bytes of record batches.
         next_offset: offset after the last record.
         first_timestamp: of the first batch; None while there is none.
@@ -61,16 +68,18 @@ class Segment:
         "_unflushed",
         "base_offset",
         "first_timestamp",
+        "generation",
         "max_timestamp",
         "next_offset",
         "path",
         "size",
     )
 
-    def __init__(self, disk: Disk, directory: Path, base_offset: int) -> None:
+    def __init__(self, disk: Disk, directory: Path, base_offset: int, generation: int = 0) -> None:
         self._disk = disk
-        self.path = segment_path(directory, base_offset)
+        self.path = segment_path(directory, base_offset, generation)
         self.base_offset = base_offset
+        self.generation = generation
         self.size = 0
         self.next_offset = base_offset
         self.first_timestamp: int | None = None
@@ -121,6 +130,28 @@ class Segment:
         self._index = SegmentIndex(self.base_offset)
         self._index_next_at = 0
         self._unflushed = 0
+
+    def shortened(self, file: File, position: int, last: BatchHeader | None) -> Segment:
+        """What this segment is when its file is cut to `position`.
+
+        Args:
+            file: its open file, not cut yet.
+            position: where its batch `last` ends.
+            last: header of the last batch that is kept, which was located; None when none is.
+        """
+        other = Segment(self._disk, self.path.parent, self.base_offset, self.generation)
+        other.start_over()
+        if last is not None:
+            index = self.index(file)
+            index.keep_before(position)
+            other.adopt_index(index)
+            other._unflushed = len(index)
+            other._index_next_at = index.last()[1] + INDEX_INTERVAL_BYTES if len(index) else 0
+            other.size = position
+            other.next_offset = last.next_offset
+            other.first_timestamp = self.first_timestamp
+            other.max_timestamp = last.max_timestamp
+        return other
 
     def load_index(self) -> SegmentIndex | None:
         """Read the index files; None when they are missing or not well."""
@@ -229,9 +260,8 @@ class Segment:
         Raises:
             SegmentCorruptError: the segment is damaged on the way.
         """
-        return self._find(
-            file, lambda index: index.before_time(timestamp), lambda header: header.max_timestamp >= timestamp
-        )
+        wanted: Callable[[BatchHeader], bool] = lambda each: each.max_timestamp >= timestamp and each.record_count > 0  # noqa: E731
+        return self._find(file, lambda index: index.before_time(timestamp), wanted)
 
     def _find(
         self,
@@ -301,3 +331,19 @@ def remove_oldest(disk: Disk, files: FileCache, segments: list[Segment], count: 
         del segments[0]
         if in_order:
             disk.sync_directory(oldest.path.parent)
+
+
+def remove_newest(disk: Disk, files: FileCache, segments: list[Segment], kept: Segment | None) -> None:
+    """Delete the segments of a log behind `kept`, the newest first; all of them when that is None.
+
+    Each is gone for good before the next one goes, so that a crash leaves no hole.
+
+    Raises:
+        OSError: those that are left in the list are still there.
+    """
+    while segments and segments[-1] is not kept:
+        newest = segments[-1]
+        files.forget(newest)
+        newest.remove()
+        disk.sync_directory(newest.path.parent)
+        del segments[-1]

@@ -45,14 +45,18 @@ def replay_wal(disk: Disk, directory: Path, root: Path) -> int:
     files = [(sequence, path, read_whole(disk, path)) for sequence, path in list_files(disk, directory)]
     ends = _known_ends(files)
     entries: list[Entry] = []
+    with_void = set()
     for sequence, path, content in files:
         for entry in _durable_entries(content, path, sequence, ends.get(sequence)):
             if entry.kind == VOID:
+                with_void.add(path)
                 entries = [earlier for earlier in entries if Path(earlier.path).parent.as_posix() != entry.path]
             else:
                 entries.append(entry)
     restored = _apply(disk, root, entries)
     for _, path, _ in files:
+        if path in with_void:
+            disk.sync_directory(directory)  # no older file may come back without what cancels its entries
         disk.remove(path)
     disk.sync_directory(directory)  # files of this life get the names of those that were removed, now or at a stop
     return restored

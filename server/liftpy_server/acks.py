@@ -205,6 +205,11 @@ class PendingAcks:
         """Owe acks until records below `next_offset` are committed."""
         self._queue.append((next_offset, owed))
 
+    @property
+    def end(self) -> int:
+        """The highest offset that is waited for; 0 when nothing is owed."""
+        return self._queue[-1][0] if self._queue else 0
+
     def take(self, committed_end: int) -> list[Owed]:
         """The acks that are due when records below `committed_end` are committed."""
         queue = self._queue

@@ -12,6 +12,7 @@ from liftpy_client.nats_options import NatsOptions
 from liftpy_envelope.errors import ConfigError, NameInvalidError
 from liftpy_envelope.names import check_name
 from liftpy_envelope.settings import from_text, parse_settings
+from liftpy_server.cluster_config import ClusterConfig
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -148,6 +149,7 @@ class NodeConfig:
         pull: where consumers reach the node.
         http: health and metrics.
         storage: how the node treats its disk.
+        cluster: the other nodes.
     """
 
     node_id: str = "liftpy-1"
@@ -158,6 +160,7 @@ class NodeConfig:
     pull: PullConfig = field(default_factory=PullConfig)
     http: HttpConfig = field(default_factory=HttpConfig)
     storage: StorageConfig = field(default_factory=StorageConfig)
+    cluster: ClusterConfig = field(default_factory=ClusterConfig)
 
     def __post_init__(self) -> None:
         try:

@@ -1,8 +1,10 @@
-"""The deduplication window of a log, read back from it when the partition is opened."""
+"""The ids of stored batches: of those that a follower gets, and read back from the log when a partition is opened."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
 
 from liftpy_envelope.batch import HEADER_SIZE, NO_PRODUCER, decode_records
 from liftpy_envelope.columns import Column
@@ -10,13 +12,50 @@ from liftpy_log.dedupe import Stored
 from liftpy_log.scan import walk_headers
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from liftpy_envelope.batch import BatchHeader
-    from liftpy_log.dedupe import DedupeId, DedupeWindow
-    from liftpy_log.disk import File
+    from liftpy_envelope.ipc import BufferLike
+    from liftpy_log.dedupe import DedupeId, DedupeWindow, NotedIds
     from liftpy_log.files import FileCache
     from liftpy_log.partition_log import PartitionLog
 
-__all__ = ["rebuild_dedupe"]
+__all__ = ["note_batches", "rebuild_dedupe"]
+
+
+class _ProducerId:
+    """The id of an idempotent batch."""
+
+    __slots__ = ("_key", "_place", "base_offset", "count")
+
+    def __init__(self, header: BatchHeader) -> None:
+        self.base_offset = header.base_offset
+        self.count = 1
+        self._key = (header.producer_id, header.producer_sequence)
+        self._place = Stored(header.next_offset - 1, header.record_count)
+
+    def stored(self) -> Sequence[tuple[DedupeId, int | Stored]]:
+        return [(self._key, self._place)]
+
+
+class _MessageIds:
+    """The column of message ids of a batch, copied, so that the batch itself can go."""
+
+    __slots__ = ("_buffers", "_length", "base_offset", "count")
+
+    _TYPE: Final = pa.binary()
+
+    def __init__(self, base_offset: int, column: pa.Array) -> None:
+        assert column.offset == 0, "the buffers of a decoded column begin with it"
+        self.base_offset = base_offset
+        self.count = len(column) - column.null_count
+        self._length = len(column)
+        self._buffers = [buffer and buffer.to_pybytes() for buffer in column.buffers()]
+
+    def stored(self) -> Sequence[tuple[DedupeId, int | Stored]]:
+        buffers = [None if buffer is None else pa.py_buffer(buffer) for buffer in self._buffers]
+        ids = pa.Array.from_buffers(self._TYPE, self._length, buffers).to_pylist()
+        return [(key, offset) for offset, key in enumerate(ids, self.base_offset) if key is not None]
 
 
 def rebuild_dedupe(window: DedupeWindow, log: PartitionLog, files: FileCache) -> None:
@@ -33,15 +72,42 @@ def rebuild_dedupe(window: DedupeWindow, log: PartitionLog, files: FileCache) ->
     for piece in log.read(start, log.log_end, 2**62):
         file = files.get(piece.segment)
         for position, header in walk_headers(file, piece.position, piece.position + piece.length):
-            window.add(header.max_timestamp, _ids(file, position, header))
+            if _has_ids(header):
+                _note(window, header, file.read(position + HEADER_SIZE, header.length - HEADER_SIZE))
 
 
-def _ids(file: File, position: int, header: BatchHeader) -> list[tuple[DedupeId, int | Stored]]:
+def note_batches(window: DedupeWindow, headers: Sequence[BatchHeader], data: BufferLike | memoryview) -> None:
+    """Let a window remember the ids of whole batches, without a look at each; batches without ids cost nothing.
+
+    Args:
+        window: of the partition.
+        headers: of the batches.
+        data: their checked bytes, one batch after the other; nothing of them is kept.
+
+    Raises:
+        BatchCorruptError: a batch is not what its header announces; those before it are noted.
+    """
+    if not window.ids_max:
+        return
+    buffer: pa.Buffer | None = None
+    position = 0
+    for header in headers:
+        if _has_ids(header):
+            if buffer is None:
+                buffer = pa.py_buffer(data)
+            _note(window, header, buffer.slice(position + HEADER_SIZE, header.length - HEADER_SIZE))
+        position += header.length
+
+
+def _has_ids(header: BatchHeader) -> bool:
+    return bool(header.columns & Column.MESSAGE_ID) or header.producer_id != NO_PRODUCER
+
+
+def _note(window: DedupeWindow, header: BatchHeader, body: BufferLike) -> None:
+    ids: NotedIds
     if header.producer_id != NO_PRODUCER:
-        key = (header.producer_id, header.producer_sequence)
-        return [(key, Stored(header.next_offset - 1, header.record_count))]
-    if not header.columns & Column.MESSAGE_ID:
-        return []
-    body = file.read(position + HEADER_SIZE, header.length - HEADER_SIZE)
-    ids = decode_records(header, body).column("message_id").to_pylist()
-    return [(key, header.base_offset + index) for index, key in enumerate(ids) if key is not None]
+        ids = _ProducerId(header)
+    else:
+        ids = _MessageIds(header.base_offset, decode_records(header, body).column("message_id"))
+    if ids.count:
+        window.note(header.max_timestamp, ids)

@@ -19,6 +19,7 @@ __all__ = [
     "LOG_REPEAT_S",
     "MAINTENANCE_INTERVAL_S",
     "OPEN_FILES_SPARE",
+    "OWED_RECORDS_MAX",
     "PEER_BYTES_PER_S_MIN",
     "PULL_HELLO_BYTES_MAX",
     "PULL_REQUESTS_MAX",
@@ -36,6 +37,7 @@ INGEST_LINGER_S_MAX: Final = 0.1
 LINGER_RUNS_MIN: Final = 8  # a pass over fewer subscriptions is never put off
 RUN_MESSAGES_PER_PARTITION_MIN: Final = 256  # with fewer messages a batch, waiting for more costs less than cutting
 UNSYNCED_BYTES_MAX: Final = 32 * 1024 * 1024  # beyond this the NATS socket is not read until the disk has caught up
+OWED_RECORDS_MAX: Final = 1_000_000  # likewise until other nodes have what publishers wait for an ack of
 ACK_BUFFER_BYTES_MAX: Final = 32 * 1024 * 1024  # likewise for acks that the NATS server does not take
 
 PULL_HELLO_BYTES_MAX: Final = 4 * 1024  # taken from a peer that has not shown the token

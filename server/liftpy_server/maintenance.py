@@ -34,11 +34,18 @@ logger = logging.getLogger(__name__)
 def make_checkpoint(streams: Streams, clock: Clock, *, clean: bool) -> Checkpoint:
     """What is committed now."""
     marks = {
-        (partition.key.uuid, partition.number): partition.high_watermark
+        (partition.key.uuid, partition.number): _sure_mark(partition)
         for partition in streams.partitions
         if partition.log.failure is None
     }
     return Checkpoint(clock.now_ns(), clean, marks)
+
+
+def _sure_mark(partition: Partition) -> int:
+    """What is committed and on this disk: a follower may know of more commits than it has synced."""
+    if partition.stream.config.sync is not SyncMode.ALWAYS:
+        return partition.high_watermark
+    return min(partition.high_watermark, partition.log.synced_end)
 
 
 class Maintenance:
@@ -130,7 +137,7 @@ class Maintenance:
             messages_max=config.retention_messages,
         )
         if offset is not None:
-            log.drop_before(min(offset, partition.high_watermark))
+            partition.drop_before(offset)
         log.flush_index()
 
     async def _checkpoint(self) -> None:

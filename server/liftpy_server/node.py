@@ -7,7 +7,6 @@ import logging
 import secrets
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -16,47 +15,41 @@ from liftpy_log.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from liftpy_log.clock import SystemClock
 from liftpy_log.data_dir import DataDir
 from liftpy_log.disk import OsDisk
-from liftpy_log.errors import DataDirError
 from liftpy_log.files import FileCache
 from liftpy_log.group_commit import GroupCommit
 from liftpy_log.wal import WriteAheadLog, replay_wal
 from liftpy_server.ack_connection import AckConnection
 from liftpy_server.admin.info import cluster_info
 from liftpy_server.admin.service import AdminService
+from liftpy_server.committing import Load
+from liftpy_server.damage import damage_of
 from liftpy_server.http import HttpServer
 from liftpy_server.ingest.connection import IngestConnection
-from liftpy_server.limits import SWITCH_INTERVAL_S, UNSUBSCRIBE_TIMEOUT_S, UNSYNCED_BYTES_MAX
+from liftpy_server.limits import OWED_RECORDS_MAX, SWITCH_INTERVAL_S, UNSUBSCRIBE_TIMEOUT_S, UNSYNCED_BYTES_MAX
 from liftpy_server.maintenance import Maintenance, make_checkpoint
-from liftpy_server.metadata.store import MetadataStore
+from liftpy_server.metadata.opening import open_metadata
 from liftpy_server.nats_link import check_nats_version
 from liftpy_server.open_files import connections_allowed, raise_open_files_limit, segments_allowed
 from liftpy_server.outbox import Outbox
-from liftpy_server.partition import Load
 from liftpy_server.pull.connection import PullBackend
 from liftpy_server.pull.server import PullServer
+from liftpy_server.replicas.cluster_side import ClusterSide
+from liftpy_server.replicas.standing import Standing, kernel_boot_id
 from liftpy_server.stream_opening import StreamOpening
 from liftpy_server.streams import Streams
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from liftpy_log.clock import Clock
     from liftpy_log.disk import Disk
     from liftpy_log.group_commit import Synced
     from liftpy_server.config import NodeConfig
+    from liftpy_server.replicas.local import LocalReplica
 
 __all__ = ["Node"]
 
 logger = logging.getLogger(__name__)
-
-
-@contextmanager
-def _damage_of(data_dir: DataDir) -> Iterator[None]:
-    """What the file system refuses while the node opens its data is told as the data directory's fault."""
-    try:
-        yield
-    except OSError as error:
-        raise DataDirError(f"data directory {data_dir.root} can not be used: {error}") from error
 
 
 class Node:
@@ -72,12 +65,13 @@ class Node:
         self.config = config
         self.clock = clock or SystemClock()
         self.started_ns = self.clock.now_ns()
-        self.incarnation = 0
         self.pull_token = secrets.token_urlsafe(24)
+        self._follow_token = secrets.token_urlsafe(24)
         self._disk = disk or OsDisk()
         self._io = ThreadPoolExecutor(max_workers=1, thread_name_prefix="liftpy-io")
         self._reads = ThreadPoolExecutor(max_workers=4, thread_name_prefix="liftpy-read")
         self._load = Load()
+        self.ended: asyncio.Future[str]
         self._followed = asyncio.Condition()
         self._followed_revision = 0
         self._listened_ns = 0
@@ -93,6 +87,7 @@ class Node:
         """
         check_nats_version()
         self._loop = asyncio.get_running_loop()
+        self.ended = self._loop.create_future()
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         pa.set_cpu_count(1)
         pa.set_io_thread_count(1)
@@ -106,39 +101,77 @@ class Node:
         config = self.config
         data_dir = self.data_dir = DataDir.open(config.data_path, config.node_id)
         self._undo.append(data_dir.close)
-        with _damage_of(data_dir):
+        with damage_of(data_dir):
             restored = replay_wal(self._disk, data_dir.wal_directory, data_dir.root)
             if restored:
                 logger.info("%d bytes were restored from the write-ahead log", restored)
             checkpoint = load_checkpoint(self._disk, data_dir.checkpoint_path) or Checkpoint()
-            self.metadata = MetadataStore(data_dir.metadata_path, self.clock)
-            await self.metadata.start()
+            standing = Standing(
+                self._disk,
+                data_dir.root / "standing.json",
+                kernel_boot_id(),
+                is_new=not data_dir.streams_directory.exists(),
+            )
+        self.metadata = await open_metadata(config, data_dir, self.clock)
         self._undo.append(self.metadata.stop)
         self._open_files = raise_open_files_limit()
         self.pull = PullServer(config.pull, connections_allowed(config, self._open_files))
         self._undo.append(self.pull.stop)
-        await self._register()
-        with _damage_of(data_dir):
+        await self._register(standing, was_clean=checkpoint.clean)
+        with damage_of(data_dir):
             self._open_storage(data_dir, checkpoint)
         await self._connect()
-        self._follower = asyncio.create_task(self._follow(), name="follow metadata")
         self.maintenance.start()
         self._undo.append(self.maintenance.stop)
         await self._open_doors()
+        self.cluster.start()
+        self._follower = asyncio.create_task(self._follow(), name="follow metadata")
         self._undo.append(self.pull.stop)
+        self._undo.append(self.cluster.leave)
         logger.info("node %s is up, incarnation %d", config.node_id, self.incarnation)
 
-    async def _register(self) -> None:
+    async def _register(self, standing: Standing, *, was_clean: bool) -> None:
         pull = self.config.pull
         info = {
-            "node_id": self.config.node_id,
             "pull_host": pull.reachable_host,
             "pull_port": self.pull.port,
             "pull_tls": pull.tls_cert is not None,
             "pull_token": self.pull_token,
-            "rack": self.config.rack,
+            "follow_token": self._follow_token,
         }
-        self.incarnation = await self.metadata.propose("register_node", node=info)
+        self.cluster = ClusterSide(
+            self.config,
+            self.metadata,
+            info,
+            self.clock,
+            self._leadership_changed,
+            self._commits_changed,
+            self._superseded,
+        )
+        await self.cluster.register(standing, was_clean=was_clean)
+
+    @property
+    def incarnation(self) -> int:
+        """How often this node has registered; 0 before the first time."""
+        return self.cluster.incarnation
+
+    @property
+    def cluster_port(self) -> int | None:
+        """Where the other nodes reach this one's metadata; None when it does not listen."""
+        return self.cluster.port
+
+    def _commits_changed(self) -> None:
+        self.outbox.flush()
+        self.ingest.relieved()
+
+    def _superseded(self, why: str) -> None:
+        """There is another one: this process must do nothing more."""
+        if not self.ended.done():
+            logger.critical("%s: this one stops", why)
+            self.ended.set_result(why)
+
+    def _leadership_changed(self, replica: LocalReplica) -> None:
+        self.streams.leadership_changed(replica)
 
     def _open_storage(self, data_dir: DataDir, checkpoint: Checkpoint) -> None:
         storage = self.config.storage
@@ -161,7 +194,7 @@ class Node:
             self._commits.request,
             self._io,
         )
-        self.streams = Streams(opening, self._io)
+        self.streams = Streams(opening, self.cluster.host, self._io)
         self.streams.open_all(self.metadata.state)
         self.maintenance = Maintenance(
             self.streams, self._disk, data_dir, storage, self.clock, self._interval_commits.request, self._io
@@ -186,7 +219,7 @@ class Node:
         await self.acks.start()
         self._undo.append(self.acks.stop)
         self.ingest = IngestConnection(
-            nats, f"liftpy {node_id} ingest", self.clock, self.outbox, self._is_overloaded, self.streams.listening
+            nats, f"liftpy {node_id} ingest", self.clock, self.outbox, self._is_overloaded, self.streams.confirmed
         )
         self._undo.append(self._stop_ingest)
         await self.ingest.start(self.streams.connect(self.ingest))
@@ -197,7 +230,10 @@ class Node:
                 node_id=self.config.node_id,
                 incarnation=self.incarnation,
                 token=self.pull_token,
+                follow_token=self._follow_token,
                 lookup=self.streams.lookup,
+                replicas=self.streams.lookup_replica,
+                heard=self.cluster.host.heard,
                 metadata=self._cluster_info,
                 files=self.files,
                 executor=self._reads,
@@ -234,6 +270,7 @@ class Node:
         if self._follower is not None:
             self._follower.cancel()
             await asyncio.gather(self._follower, return_exceptions=True)
+        await self.cluster.stop()
         await self._stop_listening()
         await self.ingest.stop()
         for partition in self.streams.partitions:
@@ -262,6 +299,7 @@ class Node:
 
     async def _follow(self) -> None:
         async for state in self.metadata.watch():
+            await self.cluster.follow(state)
             await self.streams.follow(state)
             self.maintenance.check_disk()
             async with self._followed:
@@ -290,7 +328,7 @@ class Node:
     def _is_overloaded(self) -> bool:
         if self.acks.is_congested:
             return True
-        return self._load.unsynced_bytes > UNSYNCED_BYTES_MAX
+        return self._load.unsynced_bytes > UNSYNCED_BYTES_MAX or self._load.owed_records > OWED_RECORDS_MAX
 
     @property
     def group_commit_rounds(self) -> int:

@@ -1,112 +1,38 @@
-"""A partition that this node leads: it sequences messages, makes them durable, commits and acknowledges them.
+"""A partition of a stream on this node: where it leads, it takes messages, and sequences them.
 
-The order is that of the package's docstring: append, make durable, commit, acknowledge. Nothing here waits: the
-ingest appends, `settle` asks for durability, and group commit calls `on_synced` when a round is through. Until there
-are several replicas, what is durable here is committed.
+The order is that of the package's docstring: append, make durable and replicate, commit, acknowledge. Nothing here
+waits: the ingest appends, `settle` asks for durability, and group commit calls `on_synced` when a round is through.
 """
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING
 
 from liftpy_envelope.ack import AckPolicy
 from liftpy_envelope.batch import NO_PRODUCER, compress_body
 from liftpy_envelope.errors import AckErrorCode
-from liftpy_envelope.stream_config import AckMode, Compression, SyncMode
+from liftpy_envelope.stream_config import AckMode, Compression
 from liftpy_log.errors import PartitionOfflineError, StorageFullError
-from liftpy_server.acks import AckItem, AckTemplate, ItemAcks, PendingAcks, RangeAcks
+from liftpy_server.acks import AckItem, ItemAcks, RangeAcks
+from liftpy_server.committing import CommittingLog, Load
 from liftpy_server.ingest.incoming import Refusal, read_message, refusal_of
 from liftpy_server.ingest.records import RecordBuilder
 from liftpy_server.limits import BATCH_VALUE_BYTES_MAX
 from liftpy_server.stored_size import stored_size_refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable
 
     from liftpy_envelope.batch import BatchBody
-    from liftpy_envelope.errors import ErrorCode
-    from liftpy_envelope.pull import PartitionKey
-    from liftpy_log.dedupe import DedupeWindow
     from liftpy_log.entries import Appended
-    from liftpy_log.partition_log import PartitionLog
-    from liftpy_server.acks import Owed
     from liftpy_server.ingest.incoming import Incoming
     from liftpy_server.ingest.runs import Run
-    from liftpy_server.outbox import Outbox
-    from liftpy_server.stream_state import StreamState
 
 __all__ = ["Load", "Partition"]
 
-logger = logging.getLogger(__name__)
 
-
-class Load:
-    """What the node holds in memory until it is on disk."""
-
-    unsynced_bytes = 0
-
-
-class Partition:
-    """See the module.
-
-    Args:
-        key: stream uuid and number.
-        stream: what the node remembers of its stream.
-        log: its records.
-        dedupe: ids stored lately.
-        epoch: this node's leader epoch.
-        outbox: takes acks.
-        load: counts what waits for the disk.
-        request_sync: asks group commit for a round.
-
-    Attributes:
-        high_watermark: records below it are committed, and may be shown.
-        storage_full: set by the node while the disk has no room to spare.
-        gone: why readers must look elsewhere: deleted, or led by another node; None while it is here.
-    """
-
-    def __init__(
-        self,
-        key: PartitionKey,
-        stream: StreamState,
-        log: PartitionLog,
-        dedupe: DedupeWindow,
-        epoch: int,
-        outbox: Outbox,
-        load: Load,
-        request_sync: Callable[[PartitionLog], None],
-    ) -> None:
-        self.key = key
-        self.stream = stream
-        self.log = log
-        self.dedupe = dedupe
-        self._acks = AckTemplate(stream.name, key.partition, epoch)
-        self.high_watermark = log.log_end
-        self.storage_full = False
-        self.gone: ErrorCode | None = None
-        self._has_failed = False
-        self._outbox = outbox
-        self._load = load
-        self._counted_bytes = 0
-        self._request_sync = request_sync
-        self._owed_by_leader = PendingAcks()
-        self._owed_by_all = PendingAcks()
-        self._waiters: set[Callable[[], None]] = set()
-
-    @property
-    def number(self) -> int:
-        """Its number in the stream."""
-        return self.key.partition
-
-    @property
-    def epoch(self) -> int:
-        """This node's leader epoch."""
-        return self._acks.epoch
-
-    def lead(self, epoch: int) -> None:
-        """Lead in another epoch from now on."""
-        self._acks = AckTemplate(self.stream.name, self.number, epoch)
+class Partition(CommittingLog):
+    """See the module. Its arguments are those of `CommittingLog`."""
 
     def refusal(self) -> Refusal | None:
         """Why no message at all is taken now, if so."""
@@ -129,9 +55,16 @@ class Partition:
             skip: size of the subjects' prefix, which is not stored.
             now_ns: when they were read from the socket.
         """
+        if not self.is_leading:  # a moment before its leader is another: that one takes them
+            return
         refusal = self.refusal()
         config = self.stream.config
-        usual = refusal is None and not config.keep_replies and run.value_bytes_max <= config.message_bytes_max
+        usual = (
+            refusal is None
+            and self.is_accepting
+            and not config.keep_replies
+            and run.value_bytes_max <= config.message_bytes_max
+        )
         if usual and run.is_plain:
             if run.value_bytes <= BATCH_VALUE_BYTES_MAX:
                 self._append_plain(run, skip, now_ns)
@@ -183,14 +116,27 @@ class Partition:
 
     def append_incoming(self, messages: Iterable[Incoming], now_ns: int) -> None:
         """Take messages whose options were read."""
+        if not self.is_leading:
+            return
         refusal = self.refusal()
         builder = RecordBuilder(self, now_ns)
         for message in messages:
-            why = message.refusal or refusal
+            why = message.refusal or refusal or self._too_few(message)
             if why is None and message.batch is not None:
                 why = stored_size_refusal(message.batch, message.subject)
             builder.add(message, why)
         builder.flush()
+
+    def _too_few(self, message: Incoming) -> Refusal | None:
+        """Why a message that wants to be safe on all replicas can not be, now; others commit later."""
+        if self.is_accepting or not message.destination:
+            return None
+        if (message.options.ack_policy or self.stream.config.ack_policy) is not AckPolicy.ALL:
+            return None
+        return Refusal(
+            AckErrorCode.NOT_ENOUGH_REPLICAS,
+            f"fewer than {self.stream.config.min_isr_effective} replicas of stream {self.stream.name} are in sync",
+        )
 
     def append_body(
         self, body: BatchBody, now_ns: int, producer_id: bytes = NO_PRODUCER, producer_sequence: int = -1
@@ -223,113 +169,3 @@ class Partition:
         self.stream.count_refused(refusal.code, refusal.description, answered=answered, now_ns=now_ns)
         if answered:
             self._outbox.add(ItemAcks([item]).encode_error(self._acks, *refusal))
-
-    def owe(self, policy: AckPolicy, next_offset: int, owed: Owed) -> None:
-        """Send acks when records below `next_offset` are as safe as `policy` wants them."""
-        queue = self._owed_by_leader if policy is AckPolicy.LEADER else self._owed_by_all
-        queue.add(next_offset, owed)
-
-    def settle(self) -> None:
-        """After a pass over a chunk: see to it that what was appended becomes durable, and send what is due."""
-        log = self.log
-        if self.stream.config.sync is SyncMode.ALWAYS and log.synced_end < log.log_end:
-            self._count_unsynced()
-            self._request_sync(log)
-            self._commit(log.synced_end)
-        else:
-            self._commit(log.log_end)
-
-    def on_synced(self, next_offset: int) -> None:
-        """A group commit round made records below `next_offset` durable."""
-        self.log.mark_synced(next_offset)
-        self._count_unsynced()
-        self._commit(next_offset)
-
-    def _count_unsynced(self) -> None:
-        unsynced = 0 if self.log.failure is not None else self.log.unsynced_bytes
-        self._load.unsynced_bytes += unsynced - self._counted_bytes
-        self._counted_bytes = unsynced
-
-    def _commit(self, durable_end: int) -> None:
-        """Records below `durable_end` are as durable as the stream wants: commit and acknowledge them."""
-        moved = durable_end > self.high_watermark
-        if moved:
-            self.high_watermark = durable_end
-        if self._owed_by_all:
-            self._send(self._owed_by_all.take(self.high_watermark))
-        if self._owed_by_leader:
-            self._send(self._owed_by_leader.take(durable_end))
-        if moved and self._waiters:
-            self._wake()
-
-    def _send(self, due: Sequence[Owed]) -> None:
-        for owed in due:
-            self._outbox.add(owed.encode(self._acks))
-
-    def roll(self) -> None:
-        """Close the log's newest segment, which makes everything durable.
-
-        Raises:
-            StorageFullError, PartitionOfflineError: from the log.
-        """
-        self._work(self.log.roll)
-
-    def purge(self, offset: int) -> None:
-        """Make `offset` the start of the log.
-
-        Raises:
-            StorageFullError, PartitionOfflineError: from the log.
-        """
-        self._work(lambda: self.log.purge(offset))
-
-    def _work(self, work: Callable[[], None]) -> None:
-        """Have the log do what may make records durable: no round of group commit will find them left to do."""
-        synced_before = self.log.synced_end
-        try:
-            work()
-        except PartitionOfflineError as error:
-            self.fail(str(error))
-            raise
-        else:
-            self._count_unsynced()
-            if self.log.synced_end > synced_before:
-                self._commit(self.log.synced_end)
-        finally:
-            self._outbox.flush()
-
-    def fail(self, reason: str) -> None:
-        """An I/O error: take no more messages, and tell those who wait that nobody knows what became of theirs."""
-        if not self._has_failed:
-            self._has_failed = True
-            logger.error("stream %s partition %d is offline: %s", self.stream.name, self.number, reason)
-        self.log.fail(reason)
-        self._count_unsynced()
-        description = "outcome unknown: the partition went offline"
-        for owed in self._owed_by_leader.take_all() + self._owed_by_all.take_all():
-            self._outbox.add(owed.encode_error(self._acks, AckErrorCode.OUTCOME_UNKNOWN, description))
-        self._wake()
-
-    def wait(self, wake: Callable[[], None]) -> None:
-        """Call `wake` once, at the next change that a reader may wait for."""
-        self._waiters.add(wake)
-
-    def stop_waiting(self, wake: Callable[[], None]) -> None:
-        """Take back a `wait`."""
-        self._waiters.discard(wake)
-
-    def _wake(self) -> None:
-        waiters, self._waiters = self._waiters, set()
-        for wake in waiters:
-            wake()
-
-    def close(self, why: ErrorCode) -> None:
-        """Make everything durable, acknowledge it, give the files back, and send readers away.
-
-        Raises:
-            PartitionOfflineError: an I/O error.
-        """
-        self.gone = why
-        try:
-            self._work(self.log.close)
-        finally:
-            self._wake()

@@ -15,6 +15,7 @@ from liftpy_log.partition_log import LogConfig, PartitionLog
 from liftpy_server.dedupe_rebuild import rebuild_dedupe
 from liftpy_server.gap_file import GapFile
 from liftpy_server.partition import Partition
+from liftpy_server.replicas.local import LocalReplica
 from liftpy_server.stream_state import StreamState
 
 if TYPE_CHECKING:
@@ -28,9 +29,10 @@ if TYPE_CHECKING:
     from liftpy_log.disk import Disk
     from liftpy_log.files import FileCache
     from liftpy_server.ingest.binding import Binding
-    from liftpy_server.metadata.state import MetadataState, StreamInfo
+    from liftpy_server.metadata.state import MetadataState, PartitionInfo, StreamInfo
     from liftpy_server.outbox import Outbox
     from liftpy_server.partition import Load
+    from liftpy_server.replicas.host import ReplicaHost
 
 __all__ = ["LocalStream", "StreamOpening", "log_config", "remove_directory"]
 
@@ -38,7 +40,7 @@ logger = logging.getLogger(__name__)
 
 
 class LocalStream:
-    """A stream with the partitions that this node leads.
+    """A stream with the partitions of which this node has a replica.
 
     Attributes:
         bindings: its subscriptions, whether they stand or not.
@@ -108,9 +110,13 @@ class StreamOpening:
         gap_file = GapFile(self._disk, directory / "gaps.json", self._io_executor)
         return LocalStream(info, StreamState(info, gap_file.save, gap_file.load()), {})
 
-    def led_here(self, info: StreamInfo) -> list[int]:
-        """Numbers of the partitions that this node leads."""
-        return [number for number, partition in enumerate(info.partitions) if partition.leader == self._node_id]
+    def kept_here(self, info: StreamInfo) -> list[int]:
+        """Numbers of the partitions of which this node has a replica."""
+        return [number for number, partition in enumerate(info.partitions) if self._node_id in partition.replicas]
+
+    def is_alone(self, partition: PartitionInfo) -> bool:
+        """Whether this node has the only replica."""
+        return partition.replicas == (self._node_id,)
 
     def note_absence(self, stream: LocalStream) -> None:
         """The time since the node ran last is a gap of a stream that was there then; it lasts until it listens.
@@ -119,8 +125,16 @@ class StreamOpening:
         tells when it was listening, or its creation.
         """
         cause = "the node was stopped" if self._checkpoint.clean else "the node died"
+        stream.state.open_gap(self.listened_until_ns(stream), cause)
+
+    def listened_until_ns(self, stream: LocalStream) -> int:
+        """When an earlier run of this node is known to have listened for a stream last."""
         listened_ns = max(self._checkpoint.time_ns, stream.info.created_ns, stream.state.whole_until_ns())
-        stream.state.open_gap(min(listened_ns, self._clock.now_ns()), cause)
+        return min(listened_ns, self._clock.now_ns())
+
+    def replicate(self, partition: Partition, host: ReplicaHost) -> LocalReplica:
+        """Let the replication core decide for a partition."""
+        return LocalReplica(partition, host)
 
     def open_partition(self, local: LocalStream, number: int) -> None:
         """Open one of a stream's partitions; one whose log can not be used is there all the same, and offline."""
@@ -129,6 +143,7 @@ class StreamOpening:
         config = stream.config
         uuid = bytes.fromhex(stream.uuid)
         is_durable = config.sync is SyncMode.ALWAYS
+        kept_mark = self._checkpoint.high_watermarks.get((uuid, number), 0)
         dedupe = DedupeWindow(int(config.dedupe_window_s * 1e9), config.dedupe_ids_max)
         try:
             log = PartitionLog.open(
@@ -137,16 +152,19 @@ class StreamOpening:
                 directory,
                 log_config(stream),
                 log_start=info.log_start,
-                durable_end=self._checkpoint.high_watermarks.get((uuid, number), 0) if is_durable else 0,
+                durable_end=kept_mark if is_durable else 0,
             )
             rebuild_dedupe(dedupe, log, self._files)
         except (PartitionOfflineError, LiftError, OSError) as error:
             logger.error("stream %s partition %d is offline: %s", stream.name, number, error)  # noqa: TRY400
             log = PartitionLog.offline(self._disk, self._files, directory, PartitionOfflineError(str(error)))
         key = PartitionKey(uuid, number)
-        local.partitions[number] = Partition(
+        partition = local.partitions[number] = Partition(
             key, stream, log, dedupe, info.leader_epoch, self._outbox, self._load, self._request_sync
         )
+        if not self.is_alone(info):  # what lies above the mark may be another's by now, and the lead, too
+            partition.high_watermark = max(log.log_start, min(kept_mark, log.log_end))
+            partition.is_leading = False
 
     def sort_out_directories(self, state: MetadataState) -> None:
         """Finish deletions, and put what no stream knows aside."""

@@ -55,6 +55,7 @@ class StreamCounters:
     lookalikes: int = 0
     unsupported_stored: int = 0
     gaps: int = 0
+    committed_lost: int = 0
     refused: Counter[str] = field(default_factory=Counter)
 
 

@@ -7,8 +7,8 @@ import logging
 from typing import TYPE_CHECKING
 
 from liftpy_envelope.errors import ErrorCode, LiftError
-from liftpy_envelope.stream_config import Spread
-from liftpy_server.ingest.binding import Binding
+from liftpy_server.listening import Listening
+from liftpy_server.replication.follower import Follower, Phase
 from liftpy_server.stream_opening import log_config, remove_directory
 
 if TYPE_CHECKING:
@@ -17,9 +17,12 @@ if TYPE_CHECKING:
 
     from liftpy_envelope.pull import PartitionKey
     from liftpy_log.partition_log import PartitionLog
+    from liftpy_server.ingest.binding import Binding
     from liftpy_server.ingest.connection import IngestConnection
     from liftpy_server.metadata.state import MetadataState, StreamInfo
     from liftpy_server.partition import Partition
+    from liftpy_server.replicas.host import ReplicaHost
+    from liftpy_server.replicas.local import LocalReplica
     from liftpy_server.stream_opening import LocalStream, StreamOpening
     from liftpy_server.stream_state import StreamState
 
@@ -37,92 +40,105 @@ class Streams:
 
     Args:
         opening: opens them.
+        host: of the replicas.
         io_executor: with one thread, for the removal of directories.
     """
 
-    def __init__(self, opening: StreamOpening, io_executor: Executor) -> None:
+    def __init__(self, opening: StreamOpening, host: ReplicaHost, io_executor: Executor) -> None:
         self._opening = opening
+        self._host = host
         self._io_executor = io_executor
-        self._ingest: IngestConnection | None = None
+        self.listening = Listening()
         self.by_uuid: dict[str, LocalStream] = {}
         self.by_key: dict[PartitionKey, Partition] = {}
         self.by_log: dict[PartitionLog, Partition] = {}
         self._known: frozenset[bytes] = frozenset()
-        self._ready: dict[str, asyncio.Future[None]] = {}
+        self._followed_s: dict[PartitionKey, float] = {}
 
     @property
     def partitions(self) -> list[Partition]:
-        """All partitions that this node leads."""
+        """All partitions of which this node has a replica."""
         return list(self.by_key.values())
 
     def lookup(self, key: PartitionKey) -> Partition | ErrorCode:
-        """The partition with this key, or why it is not here."""
+        """The partition with this key where this node leads it, or why it is not here."""
         partition = self.by_key.get(key)
-        if partition is not None:
-            return partition
+        if partition is None:
+            return ErrorCode.NOT_LEADER if key.uuid in self._known else ErrorCode.UNKNOWN_STREAM
+        return partition if partition.gone is None else partition.gone
+
+    def lookup_replica(self, key: PartitionKey) -> LocalReplica | ErrorCode:
+        """The replica with this key, for those who follow it, or why it is not here."""
+        replica = self._host.replicas.get(key)
+        if replica is not None:
+            return replica
         return ErrorCode.NOT_LEADER if key.uuid in self._known else ErrorCode.UNKNOWN_STREAM
+
+    def lookup_readable(self, key: PartitionKey) -> Partition | ErrorCode:
+        """The partition with this key where this node leads it, or follows and is in sync as far as it knows."""
+        partition, replica = self.by_key.get(key), self._host.replicas.get(key)
+        if partition is None or partition.gone is not ErrorCode.NOT_LEADER or replica is None:
+            return self.lookup(key)
+        now_s = self._host.now_s()
+        for heard_s in self._host.heard_from_leader(replica).values():
+            self._followed_s[key] = heard_s
+        is_heard = now_s - self._followed_s.get(key, float("-inf")) < self._host.times.leader_timeout_s
+        return partition if is_heard and _is_in_sync(replica) else ErrorCode.NOT_LEADER
 
     def open_all(self, state: MetadataState) -> None:
         """Open what the metadata says is here, before the node is connected to anything."""
         self._opening.sort_out_directories(state)
         for info in state.streams.values():
-            self._opening.note_absence(self._open(info))
+            stream = self._opening.begin(info)
+            for number in self._opening.kept_here(info):
+                self._opening.open_partition(stream, number)
+            self._add(stream)
+            if any(self._opening.is_alone(info.partitions[number]) for number in stream.partitions):
+                self._opening.note_absence(stream)
         self._remember(state)
-
-    def _open(self, info: StreamInfo) -> LocalStream:
-        stream = self._opening.begin(info)
-        for number in self._opening.led_here(info):
-            self._opening.open_partition(stream, number)
-        return self._add(stream)
 
     def _add(self, stream: LocalStream) -> LocalStream:
         self.by_uuid[stream.info.uuid] = stream
         for partition in stream.partitions.values():
-            self.by_key[partition.key] = partition
-            self.by_log[partition.log] = partition
+            self._add_partition(stream, partition)
         return stream
+
+    def _add_partition(self, stream: LocalStream, partition: Partition) -> None:
+        self.by_key[partition.key] = partition
+        self.by_log[partition.log] = partition
+        self._replicate(stream, partition)
+
+    def _replicate(self, stream: LocalStream, partition: Partition) -> None:
+        """Let the replication core decide for a partition that has, or may have, other replicas."""
+        if partition.key not in self._host.replicas and not self._opening.is_alone(
+            stream.info.partitions[partition.number]
+        ):
+            self._host.enter(self._opening.replicate(partition, self._host))
 
     def connect(self, ingest: IngestConnection) -> list[Binding]:
         """Take the ingest connection. Returns the bindings of all streams, for it to subscribe when it connects."""
-        self._ingest = ingest
-        for stream in self.by_uuid.values():
-            stream.bindings = self._make_bindings(stream)
-        return [binding for stream in self.by_uuid.values() for binding in stream.bindings]
+        return self.listening.connect(ingest, self.by_uuid.values())
 
-    def listening(self, stream: StreamState) -> None:
+    def confirmed(self, stream: StreamState) -> None:
         """All subscriptions of a stream are confirmed."""
         local = self.by_uuid.get(stream.uuid)
         if local is not None:
-            local.refusal = None
-            self._set_ready(stream.uuid, None)
+            self.listening.confirmed(local)
 
     async def wait_ready(self, uuid: str) -> None:
-        """Wait until a stream is open and its subscriptions are confirmed.
+        """See `Listening.wait_ready`."""
+        await self.listening.wait_ready(uuid)
 
-        Raises:
-            SubscriptionRefusedError: the NATS server does not allow them.
-            StreamNotOpenedError: the node can not store it.
-        """
-        try:
-            await asyncio.shield(self._future(uuid))
-        except LiftError:
-            self._ready.pop(uuid, None)
-            raise
-
-    def _future(self, uuid: str) -> asyncio.Future[None]:
-        future = self._ready.get(uuid)
-        if future is None:
-            future = self._ready[uuid] = asyncio.get_running_loop().create_future()
-            future.add_done_callback(lambda done: done.cancelled() or done.exception())
-        return future
-
-    def _set_ready(self, uuid: str, error: LiftError | None) -> None:
-        if self._future(uuid).done():
-            del self._ready[uuid]
-        if error is None:
-            self._future(uuid).set_result(None)
-        else:
-            self._future(uuid).set_exception(error)
+    def leadership_changed(self, replica: LocalReplica) -> None:
+        """A replica leads now, or does no longer."""
+        partition = replica.partition
+        stream = self.by_uuid.get(partition.stream.uuid)
+        if stream is None:
+            return
+        if partition.is_leading and partition.epoch > 1 and not replica.goes_on_leading:
+            since_ns = replica.leaderless_since_ns or self._opening.listened_until_ns(stream)
+            stream.state.open_gap(since_ns, "another node led the partition before")
+        self.listening.change(stream)
 
     async def follow(self, state: MetadataState) -> None:
         """Make the node's streams what the metadata says."""
@@ -132,9 +148,11 @@ class Streams:
         for uuid, info in wanted.items():
             known = self.by_uuid.get(uuid)
             if known is None:
-                await self._attempt(info, self._create(info))
-            elif known.info != info:
-                await self._attempt(info, self._change(known, info))
+                await self._attempt(info, self._create(info, state))
+            elif known.info is not info and known.info != info:
+                await self._attempt(info, self._change(known, info, state))
+        for replica in self._host.follow_nodes(state):
+            self._host.show(replica, state)
         self._remember(state)
 
     async def _attempt(self, info: StreamInfo, work: Awaitable[None]) -> None:
@@ -143,72 +161,58 @@ class Streams:
             await work
         except Exception as error:
             logger.exception("stream %s does not do what the metadata says", info.name)
-            self._set_ready(info.uuid, StreamNotOpenedError(f"stream {info.name!r}: {error!r}"))
+            self.listening.set_ready(info.uuid, StreamNotOpenedError(f"stream {info.name!r}: {error!r}"))
 
     def _remember(self, state: MetadataState) -> None:
-        self._known = frozenset(bytes.fromhex(info.uuid) for info in state.streams.values())
+        if len(self._known) != len(state.streams) or any(
+            bytes.fromhex(info.uuid) not in self._known for info in state.streams.values()
+        ):
+            self._known = frozenset(bytes.fromhex(info.uuid) for info in state.streams.values())
 
-    def _make_bindings(self, stream: LocalStream) -> list[Binding]:
-        config = stream.state.config
-        if not stream.partitions:
-            return []
-        if config.partitions == 1 or config.spread is Spread.HASH:
-            return [Binding(stream.state, config.subject, stream.partitions)]
-        return [
-            Binding(stream.state, config.partition_subject(number), {number: partition})
-            for number, partition in stream.partitions.items()
-        ]
-
-    async def _create(self, info: StreamInfo) -> None:
-        assert self._ingest is not None
+    async def _create(self, info: StreamInfo, state: MetadataState) -> None:
         try:
             stream = self._opening.begin(info)
         except OSError as error:
             logger.error("stream %s can not be opened: %s", info.name, error)  # noqa: TRY400 - the trace adds nothing
-            self._set_ready(info.uuid, StreamNotOpenedError(f"stream {info.name!r} can not be opened: {error}"))
+            failure = StreamNotOpenedError(f"stream {info.name!r} can not be opened: {error}")
+            self.listening.set_ready(info.uuid, failure)
             return
-        for number in self._opening.led_here(info):
-            self._opening.open_partition(stream, number)
-            await asyncio.sleep(0)  # files are made and synced: other streams' messages come in between
-        await self._bind(self._add(stream))
+        self._add(stream)
+        await self._open_missing(stream, state)
+        logger.info("stream %s stores %s", info.name, info.config.subject)
+        await self.listening.bind([stream])
 
-    async def _bind(self, stream: LocalStream) -> None:
-        """Subscribe what the stream wants now before leaving what it wanted: better a message twice than not at all."""
-        assert self._ingest is not None
-        wanted = {binding.address: binding for binding in self._make_bindings(stream)}
-        known = {binding.address for binding in stream.bindings}
-        stale = [binding for binding in stream.bindings if binding.address not in wanted]
-        new = [binding for address, binding in wanted.items() if address not in known]
-        stream.bindings += new
-        try:
-            await self._ingest.bind(new)
-        except LiftError as error:  # what it wanted is kept until the change is taken back, or the server gives in
-            logger.error("stream %s: %s", stream.state.name, error)  # noqa: TRY400 - the trace adds nothing
-            stream.refusal = error
-            self._set_ready(stream.info.uuid, error)
-            return
-        if stale:
-            stream.bindings = [binding for binding in stream.bindings if binding not in stale]
-            await self._ingest.unbind(stale)
-            await self._ingest.review(stream.state)
-        if not wanted:
-            self._set_ready(stream.info.uuid, None)
-        logger.info("stream %s stores %s", stream.info.name, stream.info.config.subject)
+    async def _open_missing(self, stream: LocalStream, state: MetadataState) -> None:
+        """Open the partitions that are to be here and are not, and tell the others what the metadata says."""
+        for number in self._opening.kept_here(stream.info):
+            if number not in stream.partitions:
+                self._opening.open_partition(stream, number)
+                self._add_partition(stream, stream.partitions[number])
+                await asyncio.sleep(0)  # files are made and synced: other streams' messages come in between
+        for partition in stream.partitions.values():
+            self._replicate(stream, partition)
+            replica = self._host.replicas.get(partition.key)
+            if replica is not None:
+                self._host.show(replica, state)
+            elif partition.epoch != stream.info.partitions[partition.number].leader_epoch:
+                partition.lead(stream.info.partitions[partition.number].leader_epoch)
 
-    async def _change(self, stream: LocalStream, info: StreamInfo) -> None:
+    async def _change(self, stream: LocalStream, info: StreamInfo, state: MetadataState) -> None:
         old = stream.info
         stream.info = info
         stream.state.update(info)
+        kept = set(self._opening.kept_here(info))
+        for number in [number for number in stream.partitions if number not in kept]:
+            await self._drop(stream, number)
+        await self._open_missing(stream, state)
         for number, partition in stream.partitions.items():
-            if partition.epoch != info.partitions[number].leader_epoch:
-                partition.lead(info.partitions[number].leader_epoch)
             partition.log.config = log_config(stream.state)
             partition.dedupe.resize(int(info.config.dedupe_window_s * 1e9), info.config.dedupe_ids_max)
             log_start = info.partitions[number].log_start
             if log_start > partition.log.log_start and partition.log.failure is None:
                 self._purge(partition, log_start)
         if (old.config.subject, old.config.group) != (info.config.subject, info.config.group):
-            await self._bind(stream)
+            await self.listening.bind([stream])
 
     def _purge(self, partition: Partition, log_start: int) -> None:
         try:
@@ -216,13 +220,20 @@ class Streams:
         except LiftError as error:
             logger.error("purging stream %s failed: %s", partition.stream.name, error)  # noqa: TRY400
 
+    async def _drop(self, stream: LocalStream, number: int) -> None:
+        """A partition is kept elsewhere now."""
+        partition = stream.partitions.pop(number)
+        self._close_partition(partition, ErrorCode.NOT_LEADER)
+        self.listening.change(stream)
+        directory = self._opening.directory(stream.info) / str(number)
+        await asyncio.get_running_loop().run_in_executor(self._io_executor, remove_directory, directory)
+        logger.info("stream %s partition %d is kept by other nodes now", stream.info.name, number)
+
     async def _delete(self, stream: LocalStream) -> None:
-        assert self._ingest is not None
-        await self._ingest.unbind(stream.bindings)
+        await self.listening.leave(stream)
         for partition in stream.partitions.values():
             self._close_partition(partition, ErrorCode.UNKNOWN_STREAM)
         del self.by_uuid[stream.info.uuid]
-        self._ready.pop(stream.info.uuid, None)
         directory = self._opening.directory(stream.info)
         await asyncio.get_running_loop().run_in_executor(self._io_executor, remove_directory, directory)
         logger.info("stream %s was deleted", stream.info.name)
@@ -234,11 +245,11 @@ class Streams:
             logger.error("closing stream %s: %s", partition.stream.name, error)  # noqa: TRY400
         self.by_key.pop(partition.key, None)
         self.by_log.pop(partition.log, None)
+        self._followed_s.pop(partition.key, None)
 
     async def unsubscribe(self) -> None:
         """Take no more messages; those on their way arrive before this returns."""
-        assert self._ingest is not None
-        await self._ingest.unbind([binding for stream in self.by_uuid.values() for binding in stream.bindings])
+        await self.listening.stop(self.by_uuid.values())
 
     def close(self) -> bool:
         """Make everything durable and give the files back. Returns whether all of it went well."""
@@ -251,3 +262,11 @@ class Streams:
             for stream in self.by_uuid.values()
             for partition in stream.partitions.values()
         )
+
+
+def _is_in_sync(replica: LocalReplica) -> bool:
+    """Whether a replica follows, agrees with its leader on what is before, and is one that consumers may read."""
+    role = replica.core.role
+    if not isinstance(role, Follower) or role.phase not in {Phase.FETCHING, Phase.APPENDING}:
+        return False
+    return replica.core.node_id in {*role.view.isr, *role.view.observers}

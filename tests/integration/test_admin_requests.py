@@ -10,9 +10,13 @@ import pytest
 from liftpy_envelope.errors import ErrorCode
 
 ENDPOINTS = (
+    "CLUSTER.INFO",
     "METADATA",
+    "NODE.DRAIN",
     "NODE.INFO",
+    "NODE.JOIN",
     "NODE.LIST",
+    "NODE.REMOVE",
     "STREAM.CREATE",
     "STREAM.DELETE",
     "STREAM.FIND",
@@ -21,6 +25,7 @@ ENDPOINTS = (
     "STREAM.PAUSE",
     "STREAM.PURGE",
     "STREAM.READONLY",
+    "STREAM.REASSIGN",
     "STREAM.RESUME",
     "STREAM.UPDATE",
 )
@@ -85,7 +90,7 @@ async def test_unknown_fields_are_refused(lift, endpoint):
     assert "naem" in error["description"]
 
 
-@pytest.mark.parametrize("endpoint", ["NODE.INFO", "NODE.LIST", "STREAM.LIST", "METADATA"])
+@pytest.mark.parametrize("endpoint", ["CLUSTER.INFO", "NODE.INFO", "NODE.LIST", "STREAM.LIST", "METADATA"])
 async def test_an_empty_body_is_an_empty_object(lift, endpoint):
     assert "error" not in await ask(lift, endpoint, b"")
     assert "error" not in await ask(lift, endpoint, b" \n ")
@@ -220,11 +225,27 @@ async def test_bad_updates_change_nothing(lift, name, changes, told):
         ("METADATA", {"streams": "x"}),
         ("METADATA", {"streams": [1]}),
         ("STREAM.FIND", {"subject": 5}),
+        ("CLUSTER.INFO", {"limit": 0}),
+        ("NODE.INFO", {"node_id": 5}),
+        ("NODE.JOIN", {"node_id": "a b", "host": "h", "port": 1}),
+        ("NODE.JOIN", {"node_id": "n2", "host": "", "port": 1}),
+        ("NODE.JOIN", {"node_id": "n2", "host": "h", "port": 65_536}),
+        ("NODE.DRAIN", {"node_id": "n2", "cancel": "yes"}),
+        ("STREAM.REASSIGN", {"name": "x", "partitions": {"0": "n1"}}),
     ],
     ids=str,
 )
 async def test_wrong_types_and_ranges(lift, endpoint, body):
     assert (await error_of(lift, endpoint, body))["err_code"] == ErrorCode.INVALID_CONFIG
+
+
+async def test_a_node_alone_has_nowhere_to_move_anything(lift, name):
+    await lift.create_stream(name, subject=name)
+    assert "drain it first" in (await error_of(lift, "NODE.REMOVE", {"node_id": "liftpy-1"}))["description"]
+    assert "there are 1" in (await error_of(lift, "STREAM.REASSIGN", {"name": name, "replicas": 2}))["description"]
+    error = await error_of(lift, "NODE.JOIN", {"node_id": "n2", "host": "127.0.0.1", "port": 7000})
+    assert "cluster.port" in error["description"]
+    await lift.delete_stream(name)
 
 
 @pytest.mark.parametrize("subject", ["a.*", "a.>", "", "a..b", "a b", "x" * 4_097])

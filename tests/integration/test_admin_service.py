@@ -37,6 +37,7 @@ async def test_the_service_is_discovered(lift):
     (info,) = await gather(lift, "$SRV.INFO.liftpy", 1)
     subjects = {endpoint["subject"] for endpoint in info["endpoints"]}
     assert {"LIFT.API.STREAM.CREATE", "LIFT.API.STREAM.PURGE", "LIFT.API.METADATA", "LIFT.API.NODE.INFO"} <= subjects
+    assert "LIFT.NODE.liftpy-1.>" in subjects
     assert (info["version"], info["id"]) == (ping["version"], ping["id"])
 
 
@@ -68,6 +69,15 @@ async def test_node_info(lift, shared_node, shared_nats, name):
     assert "pull_token" not in listed
 
 
+async def test_a_node_is_asked_by_name(lift):
+    answer = json.loads((await lift.nats.request("LIFT.NODE.liftpy-1.NODE.INFO", b"{}", timeout=5)).data)
+    assert answer["node"]["node_id"] == "liftpy-1"
+    answer = json.loads((await lift.nats.request("LIFT.NODE.liftpy-1.STREAM.BREW", b"{}", timeout=5)).data)
+    assert "no STREAM.BREW" in answer["error"]["description"]
+    with pytest.raises(nats.errors.NoRespondersError):
+        await lift.nats.request("LIFT.NODE.liftpy-2.NODE.INFO", b"{}", timeout=5)
+
+
 async def test_find(lift, name):
     await lift.create_stream(f"{name}-1", subject=f"{name}.>")
     await lift.create_stream(f"{name}-2", subject=f"{name}.*.b", acks="off")
@@ -85,7 +95,9 @@ async def test_metadata_of_some_streams(lift, name):
     body = json.dumps({"streams": [name, "no-such-stream"]}).encode()
     answer = json.loads((await lift.nats.request("LIFT.API.METADATA", body)).data)
     assert [stream["uuid"] for stream in answer["streams"]] == [created.uuid]
-    assert answer["streams"][0]["partitions"] == [{"partition": 0, "leader": "liftpy-1", "leader_epoch": 1}]
+    (place,) = answer["streams"][0]["partitions"]
+    assert (place["partition"], place["leader"], place["leader_epoch"]) == (0, "liftpy-1", 1)
+    assert (place["replicas"], place["isr"], place["observers"]) == (["liftpy-1"], ["liftpy-1"], [])
 
 
 async def in_waves(requests, at_once=100):
@@ -286,12 +298,12 @@ async def test_a_stream_that_may_not_listen_after_a_restart_has_a_gap(tmp_path):
 
 async def test_more_subscriptions_than_nats_allows(tmp_path):
     """One stream too many is refused; those that are there go on without a gap."""
-    server = make_nats(tmp_path / "nats", config="listen: 127.0.0.1:4222\nmax_subs: 30\n")
+    server = make_nats(tmp_path / "nats", config="listen: 127.0.0.1:4222\nmax_subs: 40\n")
     node = NodeProcess(server.url, tmp_path / "node").start()
     client = await nats.connect(server.url)
     try:
         async with liftpy.connect(server.url) as lift:
-            for number in range(30):
+            for number in range(40):
                 await lift.create_stream(f"s{number}", subject=f"s{number}")
             with pytest.raises(liftpy.AdminError, match="maximum subscriptions exceeded"):
                 await lift.create_stream("too-many", subject="too-many")

@@ -166,6 +166,25 @@ def test_status(cli):
     assert cli.json("status")["node"]["node_id"] == "liftpy-1"
 
 
+def test_nodes(cli, shared_node):
+    assert "liftpy-1" in cli.out("node", "list")
+    (node,) = cli.json("node", "list")
+    assert (node["node_id"], node["state"]) == ("liftpy-1", "up")
+    assert "Node liftpy-1" in cli.out("node", "info")
+    assert cli.json("node", "info", "liftpy-1")["nats_connected"] is True
+    assert "there is no node 'x'" in cli.error("node", "info", "x")
+    assert "there is no node 'x'" in cli.error("node", "drain", "x", "--wait")
+    assert "node 'liftpy-1'" in cli.error("node", "remove", "liftpy-1", "--force")
+    assert shared_node.ready["cluster_port"] is None
+
+
+def test_copies_that_a_single_node_can_not_keep(cli, name):
+    assert "node" in cli.error("stream", "add", name, "--subject", name, "--replicas", "3")
+    cli.run("stream", "add", name, "--subject", name)
+    assert "3 copies need as many nodes" in cli.error("stream", "reassign", name, "--replicas", "3", "--dry-run")
+    assert "nothing to move" in cli.out("stream", "reassign", name, "--replicas", "1")
+
+
 @pytest.mark.parametrize(
     ("arguments", "what"),
     [
@@ -231,7 +250,17 @@ def test_user_and_password(tmp_path):
 def test_the_command_itself(tmp_path):
     cli = Cli(None, tmp_path)
     assert cli.out("--version").startswith("liftpy ")
-    for arguments in ((), ("stream",), ("publish",), ("consume",), ("status",), ("server",), ("dev",), ("demo",)):
+    for arguments in (
+        (),
+        ("stream",),
+        ("node",),
+        ("publish",),
+        ("consume",),
+        ("status",),
+        ("server",),
+        ("dev",),
+        ("demo",),
+    ):
         assert "Usage:" in cli.out(*arguments, "--help")
     assert "No such command" in cli.run("strem", code=2).stderr
 

@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 import liftpy
+from liftpy.cli.dev_layout import DevLayout
 from liftpy.cli.nats_server import NatsServer, NatsServerError, shipped_config
 from support.cli import COMMAND, Cli, DevProcess, environment_of, run_process
 from support.reading import read_all
@@ -76,6 +77,44 @@ def test_mistakes(tmp_path):
     assert "nats-server ended at once" in error
 
 
+def test_several_nodes_come_and_go_together(tmp_path):
+    dev = DevProcess(tmp_path / "data", tmp_path, "--nodes", "3", LIFTPY_CLUSTER_PORT="1", LIFTPY_NODE_ID="x")
+    nodes = dev.ready["nodes"]
+    assert [node["node_id"] for node in nodes] == ["node-1", "node-2", "node-3"]
+    assert len({node[port] for node in nodes for port in ("pull_port", "cluster_port")}) == 6
+    started = psutil.Process(dev.process.pid).children(recursive=True)
+    assert {node["pid"] for node in nodes} < {process.pid for process in started}
+    code, said = dev.stop(signal.SIGINT)
+    assert (code, said) == (0, b"")
+    assert not any(process.is_running() for process in started)
+    again = DevProcess(tmp_path / "data", tmp_path, "--nodes", "3")
+    try:
+        ports = [[node["cluster_port"] for node in each] for each in (nodes, again.ready["nodes"])]
+        assert ports[0] == ports[1]
+        started = psutil.Process(again.process.pid).children(recursive=True)
+    finally:
+        again.stop(signal.SIGKILL)
+    psutil.wait_procs(started, timeout=20)
+    assert not any(process.is_running() for process in started)
+
+
+def test_a_node_that_ends_is_told_of_and_not_restarted(tmp_path):
+    dev = DevProcess(tmp_path / "data", tmp_path, "--nodes", "3")
+    pid = dev.ready["nodes"][1]["pid"]
+    os.kill(pid, signal.SIGKILL)
+    told = dev.process.stderr.readline().decode()
+    assert f"node-2 (pid {pid}) was ended by signal 9" in told
+    assert len(psutil.Process(dev.process.pid).children()) == 3
+    assert dev.stop()[0] == 0
+    assert (tmp_path / "data" / "node-2.log").read_text()
+
+
+def test_too_few_nodes_of_a_cluster(tmp_path):
+    DevLayout.open(tmp_path, 5)
+    error = Cli(None, tmp_path).error("dev", "--data-dir", str(tmp_path), "--port", "0", "--nodes", "2", code=2)
+    assert "start at least 3 of them" in error
+
+
 class Terminal:
     """A command in a terminal of its own."""
 
@@ -132,6 +171,24 @@ def test_the_live_view(tmp_path):
         assert "Traceback" not in terminal.shown
     finally:
         terminal.process.kill()
+        terminal.process.wait()
+
+
+def test_the_live_view_of_a_cluster(tmp_path):
+    data = tmp_path / "data"
+    terminal = Terminal(tmp_path, "dev", "--data-dir", str(data), "--port", "0", "--nodes", "3")
+    try:
+        terminal.read_until("liftpy is up")
+        terminal.read_until("Cluster ")
+        pid = int(terminal.shown.partition("node-3: pid ")[2].partition(",")[0])
+        os.kill(pid, signal.SIGKILL)
+        terminal.read_until(f"node-3 (pid {pid}) was ended by signal 9")
+        terminal.read_until("expired")
+        terminal.type(b"\x03")
+        assert terminal.wait() == 0
+        assert "Traceback" not in terminal.shown
+    finally:
+        terminal.process.terminate()
         terminal.process.wait()
 
 

@@ -18,11 +18,14 @@ class Publisher:
     def __init__(self, world: World) -> None:
         self._world = world
         self._value = 0
-        world.scheduler.after(50 * MS, self._publish)
+        world.scheduler.after(50 * MS, self.publish)
 
-    def _publish(self) -> None:
+    def publish(self) -> None:
+        """And so on, until the world is idle."""
         world = self._world
-        world.scheduler.after(int(world.rng.random() * world.publish_every_us * 2) + 1, self._publish)
+        if world.is_idle:
+            return
+        world.scheduler.after(int(world.rng.random() * world.publish_every_us * 2) + 1, self.publish)
         values = tuple(range(self._value + 1, self._value + 1 + world.rng.choice((1, 1, 2, 5))))
         self._value = values[-1]
         for node in world.nodes.values():

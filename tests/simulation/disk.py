@@ -1,4 +1,8 @@
-"""The log of one replica on a disk that keeps what was synced, and may keep some of what was not."""
+"""The log of one replica on a disk that keeps what was synced, and may keep some of what was not.
+
+A lazy one (`sync = interval`) counts everything as durable at once, and flushes it now and then: a process that is
+killed loses nothing, a kernel that stops loses what was not flushed, and then the log can prove nothing.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +14,18 @@ from liftpy_server.replication.view import LogMarks
 if TYPE_CHECKING:
     import random
 
+    from liftpy_server.replication.replica import Replica
+
 Record = tuple[int, int]  # (leader epoch, value)
 
 
 class SimDisk:
     """`records[i]` has offset `start + i`. What `is_doubtful` can not prove that its log is whole."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_lazy: bool = False) -> None:
+        self.is_lazy = is_lazy
+        self.is_broken = False
+        self.flushed_end = 0
         self.start = 0
         self.records: list[Record] = []
         self.synced_end = 0
@@ -49,7 +58,7 @@ class SimDisk:
         return tuple(found)
 
     def append(self, records: list[Record]) -> bool:
-        if self.is_full:
+        if self.is_full or self.is_broken:
             return False
         self.records += records
         return True
@@ -58,11 +67,12 @@ class SimDisk:
         del self.records[end - self.start :]
         self.synced_end = min(self.synced_end, end)
         self.checkpoint = min(self.checkpoint, end)
+        self.flushed_end = min(self.flushed_end, end)
         self.cuts += 1
 
     def rebuild(self, start: int) -> None:
         self.records = []
-        self.start = self.synced_end = self.checkpoint = start
+        self.start = self.synced_end = self.checkpoint = self.flushed_end = start
         self.cuts += 1
 
     def drop_below(self, start: int) -> None:
@@ -75,13 +85,22 @@ class SimDisk:
         self.truncate(kept)
         self.synced_end = kept
 
-    def lose_tail(self, rng: random.Random) -> None:
-        """The disk forgets records that it had promised to keep."""
+    def lose_tail(self, rng: random.Random, first: int | None = None) -> None:
+        """The disk forgets records that it had promised to keep: any, or those from `first` on."""
         self.lost.append((self.start, self.read(self.start, self.synced_end)))
-        kept = rng.choice((self.start, rng.randint(self.start, self.synced_end)))
+        if first is None:
+            kept = rng.choice((self.start, rng.randint(self.start, self.synced_end)))
+        else:
+            kept = rng.randint(max(self.start, first), max(self.start, self.end))
         self.truncate(kept)
         self.synced_end = kept
         self.is_doubtful = True
+
+    def flush(self, replica: Replica | None) -> None:
+        """Write everything, and how far it is known to be committed."""
+        self.flushed_end = self.end
+        if replica is not None:
+            self.checkpoint = max(self.checkpoint, min(replica.log.high_watermark, self.end))
 
     def had_durable(self, begin: int, records: list[Record]) -> bool:
         """Whether these records are on this disk, or were until it lost them."""

@@ -36,9 +36,12 @@ class Faults:
             self._clock_jump,
             self._lose_disk,
             self._move_leader,
+            self._reassign,
+            self._cancel,
+            self._fail_log,
         ]
         # Most runs see a few kinds only, so that rare combinations are not drowned.
-        self._kinds = rng.sample(kinds, rng.choice((3, 5, len(kinds))))
+        self._kinds = rng.sample(kinds, rng.choice((3, 6, len(kinds))))
         if world.disks_to_lose is not None or rng.random() < 0.3:
             self._kinds.append(self._lose_disk)
 
@@ -66,6 +69,8 @@ class Faults:
         for node in world.node_list:
             node.disk.is_full = False
             node.disk.sync_us = 1 * MS
+            if node.is_up and node.disk.is_broken:
+                node.kill()
             if not node.is_up:
                 node.start()
             elif node.is_paused:
@@ -104,7 +109,7 @@ class Faults:
             node.start()
 
     def _lose_disk(self) -> None:
-        """A disk comes back without what it held; as often as the promise allows."""
+        """A disk comes back without what it held, or its kernel stops; as often as the promise allows."""
         if self._disks_to_lose == 0:
             return
         isr = self._world.model.isr
@@ -112,7 +117,7 @@ class Faults:
         self._disks_to_lose -= 1
         if node.is_up:
             node.kill()
-        node.disk.lose_tail(self._world.rng)
+        node.disk.lose_tail(self._world.rng, node.disk.flushed_end if node.disk.is_lazy else None)
         self._later(200 * MS, lambda: self._up(node))
 
     def _pause(self) -> None:
@@ -181,3 +186,33 @@ class Faults:
             term = {"leader_epoch": info.leader_epoch, "version": info.version}
             uuid = world.metadata.state.streams["s"].uuid
             world.metadata.apply("move_leader", name="s", uuid=uuid, partition=0, leader=target, **term)
+
+    def _reassign(self) -> None:
+        """Other nodes, or the same in another order, shall keep the replicas."""
+        world = self._world
+        voters = max(world.min_isr, world.rng.choice((world.replicas, world.replicas, world.replicas - 1)))
+        nodes = world.rng.sample(list(world.nodes), min(len(world.nodes), voters + world.rng.choice((0, 0, 1))))
+        self._command("reassign_partitions", moves=[[0, nodes, nodes[voters:]]])
+
+    def _cancel(self) -> None:
+        self._command("cancel_reassignment", partition=0)
+
+    def _command(self, op: str, **args: object) -> None:
+        """From an operator; it may be refused."""
+        metadata = self._world.metadata
+        if not metadata.is_down:
+            metadata.apply(op, name="s", uuid=metadata.state.streams["s"].uuid, **args)
+
+    def _fail_log(self) -> None:
+        """A write or a sync fails; somebody starts the node again after a while."""
+        node = self._any()
+        if not node.is_up or node.is_paused:
+            return
+        node.fail_log()
+
+        def restart() -> None:
+            if node.is_up and node.disk.is_broken:
+                node.kill()
+                node.start()
+
+        self._later(4 * S, restart)

@@ -42,6 +42,7 @@ class SimMetadata:
         self.nodes: dict[str, SimNode] = {}
         self.is_down = False
         self.elections = 0
+        self.proposals = 0
         self._scheduler = scheduler
         self._network = network
         self._rng = rng
@@ -49,12 +50,13 @@ class SimMetadata:
         self._heard: dict[str, int] = {}
         self._commands = 0
 
-    def start(self, replicas: list[str], min_isr: int) -> None:
-        for node in replicas:
+    def start(self, nodes: list[str], replicas: int, observers: int, min_isr: int) -> None:
+        for node in nodes:
             self.apply("register_node", node=_node(node))
             self._heard[node] = 0
-        config = {"name": "s", "subject": "s", "replicas": len(replicas), "min_isr": min_isr}
-        self.apply("create_stream", uuid=UUID, config=config, assignment=[replicas])
+        config = {"name": "s", "subject": "s", "replicas": replicas, "observers": observers, "min_isr": min_isr}
+        outcome = self.apply("create_stream", uuid=UUID, config=config, assignment=[nodes[: replicas + observers]])
+        assert not outcome.error, outcome
         self._scheduler.after(500 * MS, self._watch_sessions)
 
     def apply(self, op: str, *, command_id: str | None = None, now_ns: int | None = None, **args: Any) -> Outcome:
@@ -70,9 +72,10 @@ class SimMetadata:
         after = self.state.streams.get("s")
         self._seen[op] += not outcome.error
         if before is not after and after is not None:
-            self.model.isr = after.partitions[0].isr
-            self.model.check_isr()
             info = after.partitions[0]
+            self.model.isr = info.isr
+            self.model.voters = info.voters
+            self.model.check_isr()
             self._seen["unclean election"] += before is not None and (
                 info.unclean_elections > before.partitions[0].unclean_elections
             )
@@ -100,6 +103,7 @@ class SimMetadata:
                 self.apply(op, command_id=command_id, now_ns=now_ns, **args)
             return
         outcome = self.apply(op, command_id=command_id, now_ns=now_ns, **args)
+        self.proposals += 1
         if op == "register_node":
             self._heard[node.node_id] = self._scheduler.now_us
         if answer is not None:

@@ -1,10 +1,13 @@
 """What must hold: an observer that sees every disk and every commit, and remembers all of it.
 
-P1  an acked record is committed, and on `min_isr` disks when it commits; whoever is in the ISR, and so may be elected
-    at any moment, has every committed record on disk, and drops none of them
+P1  an acked record is committed, and on the disks of `min_isr` replicas when it commits; whoever is in the ISR, and so
+    may be elected at any moment, has every committed record on disk, and drops none of them
 P2  offsets are contiguous, and what was committed at one keeps its content, on every replica
 P3  no replica's high watermark, and no consumer, is ever beyond what is committed
 P4  one epoch has one leader that commits
+P5  where everything is well and nothing happens, nobody proposes anything
+
+Copies on observers, and on nodes that keep a replica no longer, count for nothing.
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ class Model:
         self.acked_end = 0
         self.acked_epoch = 0
         self.isr: tuple[str, ...] = ()  # as the metadata has it at this moment
+        self.voters: tuple[str, ...] = ()
         self._min_isr = min_isr
         self._disks = disks
         self._committers: dict[int, str] = {}
@@ -50,7 +54,7 @@ class Model:
             raise ViolationError(f"P4: {node} and {self._committers[epoch]} both commit in epoch {epoch}")
         begin = len(self.committed)
         fresh = disk.read(begin, high_watermark)
-        copies = sum(other.had_durable(begin, fresh) for other in self._disks.values())
+        copies = sum(self._disks[other].had_durable(begin, fresh) for other in self.voters)
         if copies < self._min_isr:
             raise ViolationError(f"P1: records {begin}..{high_watermark} are committed with {copies} durable copies")
         self.committed += fresh
@@ -100,7 +104,9 @@ class Model:
 
     def finished(self) -> None:
         """Everything has healed and settled: every replica has everything, and the same."""
-        for node, disk in self._disks.items():
+        assert self.voters, "nobody keeps anything"
+        for node in self.voters:
+            disk = self._disks[node]
             if disk.read(disk.start, len(self.committed)) != self.committed[disk.start :]:
                 raise ViolationError(f"P1: {node} lacks committed records after everything has healed")
         for value, (epoch, offset) in self.acked.items():
@@ -131,7 +137,7 @@ class Hopeless(Model):
 
     def agree(self) -> bool:
         """Whether all replicas hold the same, as far as the shortest of them reaches."""
-        disks = list(self._disks.values())
+        disks = [self._disks[node] for node in self.voters]
         start = max(disk.start for disk in disks)
         end = min(disk.end for disk in disks)
         return all(disk.read(start, end) == disks[0].read(start, end) for disk in disks)

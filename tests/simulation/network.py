@@ -1,4 +1,4 @@
-"""Links that delay, drop, duplicate and reorder, each direction for itself."""
+"""Links that delay, drop, duplicate and reorder, each direction for itself; sessions are in order, and wait instead."""
 
 from __future__ import annotations
 
@@ -36,6 +36,15 @@ class Network:
             if chance > 1 - bad:
                 delay += int(self._rng.random() * 900 * MS)  # late enough to arrive in another epoch
             self._scheduler.after(delay, self._arrive, source, target, deliver, args)
+
+    def in_order(self, last_us: int, deliver: Callable[..., None], *args: Any) -> int:
+        """Deliver after what arrives at `last_us`. Returns when."""
+        delay = 200 + int(self._rng.random() * 4 * MS)
+        if not self.is_calm and self._rng.random() < self._bad:
+            delay += int(self._rng.random() * 900 * MS)
+        arrives_us = max(last_us, self._scheduler.now_us + delay)
+        self._scheduler.after(arrives_us - self._scheduler.now_us, deliver, *args)
+        return arrives_us
 
     def _arrive(self, source: str, target: str, deliver: Callable[..., None], args: tuple[Any, ...]) -> None:
         if (source, target) not in self.cut:

@@ -5,43 +5,15 @@ Each script says what goes wrong; that nothing acked is lost and that all is wel
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from liftpy_server.replication.effects import LeadershipBegan, LeadershipEnded
+from liftpy_server.replication.effects import LeadershipEnded
 from simulation.metadata import META
 from simulation.scheduler import MS, S
+from simulation.scripts import SEEDS, begun, follower_of, isr_of, kill_leader, leader_of, start_all, three_of_five
 from simulation.world import World
-
-SEEDS = range(25)
-
-
-def leader_of(world: World):
-    leader = world.metadata.state.streams["s"].partitions[0].leader
-    assert leader is not None
-    return world.nodes[leader]
-
-
-def follower_of(world: World):
-    return next(node for node in world.node_list if node is not leader_of(world))
-
-
-def isr_of(world: World):
-    return world.metadata.state.streams["s"].partitions[0].isr
-
-
-def kill_leader(world: World) -> None:
-    leader_of(world).kill()
-
-
-def start_all(world: World) -> None:
-    for node in world.node_list:
-        if not node.is_up:
-            node.start()
-
-
-def begun(world: World) -> list[tuple[int, int]]:
-    """(when, epoch) of every leadership that began."""
-    return [(entry[0], entry[2].leader_epoch) for entry in world.trace if isinstance(entry[-1], LeadershipBegan)]
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -255,3 +227,69 @@ def test_a_leader_that_is_cut_off_does_not_commit_and_the_others_do(seed):
 
     world.publish_every_us = 100 * MS
     world.run([(2 * S, isolate), (5 * S, look)])
+
+
+@pytest.mark.parametrize("shape", [(3, 2, 0, 0), (3, 2, 1, 0), (1, 1, 0, 0)])
+def test_an_idle_partition_proposes_nothing_and_is_hardly_ticked(shape):
+    world = World(7, shape=shape)
+    world.rest_us = 60 * S
+    world.times = replace(world.times, replica_lag_max_s=10.0)
+    ticks = []
+    world.scheduler.after(20 * S, lambda: ticks.append(world.seen["Tick"]))
+    world.run([])
+    assert world.seen["ProposeIsr"] == world.seen["ProposeLeader"] == world.seen["SuspectLeader"] == 0
+    per_node = (world.seen["Tick"] - ticks[0]) / len(world.node_list)
+    assert per_node < 40 / 2.5 + 10
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_messages_are_acked_again_soon_after_the_log_of_the_leader_failed(seed):
+    """Its node lives on, and keeps its session."""
+    world = three_of_five(seed, trouble_us=10 * S)
+    world.publish_every_us = 50 * MS
+    epochs = []
+
+    def fail(world: World) -> None:
+        epochs.append(world.info.leader_epoch)
+        leader_of(world).fail_log()
+
+    world.run([(3 * S, fail)])
+    assert min(when for epoch, when in world.first_ack_us.items() if epoch > epochs[0]) - 3 * S < 2 * S
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_everybody_is_stopped_for_longer_than_every_timeout_and_nobody_accuses_anybody(seed):
+    """A virtual machine that is suspended, with all of its nodes."""
+    world = World(seed, shape=(3, 2, 1, 0), trouble_us=15 * S)
+
+    def stop(world: World) -> None:
+        for node in world.node_list:
+            node.pause()
+
+    def resume(world: World) -> None:
+        for node in world.node_list:
+            node.resume()
+
+    world.run([(2 * S, stop), (4_500 * MS, resume), (7 * S, stop), (9_700 * MS, resume)])
+    assert world.seen["ProposeIsr"] == world.seen["SuspectLeader"] == world.seen["ProposeLeader"] == 0
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_kernel_stops_where_messages_are_durable_before_they_are_on_disk(seed):
+    world = three_of_five(seed, is_lazy=True)
+    world.publish_every_us = 10 * MS
+
+    def stop_kernel(world: World) -> None:
+        node = leader_of(world)
+        node.kill()
+        node.disk.lose_tail(world.rng, node.disk.flushed_end)
+        node.start()
+
+    def kill_all(world: World) -> None:
+        for node in world.node_list:
+            node.kill()
+            node.start()
+
+    world.run([(2 * S, stop_kernel), (5 * S, kill_all)])
+    assert world.seen["unclean election"] == 0
+    assert any(disk.lost for disk in (node.disk for node in world.node_list))

@@ -47,8 +47,8 @@ def test_every_effect_and_every_command_is_met():
     missing = {
         "AcceptingChanged", "AdvanceHighWatermark", "AnswerEpochEnd", "AnswerFetch", "Append", "AppendFailed",
         "AskEpochEnd", "Fetch", "LeadershipBegan", "LeadershipEnded", "ProposeIsr", "ProposeLeader", "Rebuild",
-        "ReportLog", "SuspectLeader", "Truncate", "change_isr", "expire_node", "move_leader", "register_node",
-        "report_log", "suspect_leader",
+        "ReportLog", "SuspectLeader", "Truncate", "cancel_reassignment", "change_isr", "expire_node",
+        "finish_reassignment", "move_leader", "reassign_partitions", "register_node", "report_log", "suspect_leader",
     } - {name for name, count in seen.items() if count}  # fmt: skip
     assert missing == set(), seen
 

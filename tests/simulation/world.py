@@ -1,4 +1,7 @@
-"""A run: three nodes or five, a metadata service, clients, faults for a while, then peace; and what must have held."""
+"""A run: replicas on three to eight nodes, a metadata service, clients, faults, peace; and what must have held.
+
+At the end nothing is published any more, and nobody may have anything to propose.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from liftpy_server.replication.view import ReplicationTimes
 from simulation.clients import Consumer, Publisher
@@ -19,10 +22,15 @@ from simulation.network import Network
 from simulation.node import SimNode
 from simulation.scheduler import MS, S, Scheduler
 
+if TYPE_CHECKING:
+    from liftpy_server.metadata.state import PartitionInfo
+
 TIMES = ReplicationTimes(
     replica_lag_max_s=2.0, leader_timeout_s=1.0, request_timeout_s=0.75, retry_s=0.5, preferred_return_s=2.0
 )
 PEACE_US = 90 * S  # for exponential hold-offs to run out
+STEADY_US = 2 * S
+REST_US = 4 * S
 
 
 Script = Sequence[tuple[int, Callable[["World"], None]]]
@@ -60,6 +68,8 @@ class World:
         trouble_us: how long things go wrong.
         disks_to_lose: where it is given, so many disks may lose what they promised to keep, and that no promise is
             broken is not checked: only that everything is well again in the end.
+        shape: (replicas, `min_isr`, observers, spare nodes), instead of what chance gives.
+        is_lazy: whether the stream has `sync = interval`, likewise.
     """
 
     def __init__(
@@ -69,6 +79,8 @@ class World:
         *,
         trouble_us: int = 6 * S,
         disks_to_lose: int | None = None,
+        shape: tuple[int, int, int, int] | None = None,
+        is_lazy: bool | None = None,
     ) -> None:
         self.rng = random.Random(seed)
         self.trace: list[Any] = []
@@ -76,6 +88,15 @@ class World:
         self.first_ack_us: dict[int, int] = {}  # by leader epoch
         self.times = TIMES
         self.replicas, self.min_isr = self.rng.choices([(3, 2), (3, 1), (5, 3)], weights=[8, 1, 1])[0]
+        self.observers = self.rng.choices((0, 1), weights=[3, 1])[0]
+        spare = self.observers + self.rng.choices((0, 1, 2), weights=[2, 1, 1])[0]
+        self.is_lazy = self.rng.random() < 0.15
+        if shape is not None:
+            self.replicas, self.min_isr, self.observers, spare = (*shape[:3], shape[2] + shape[3])
+        if is_lazy is not None:
+            self.is_lazy = is_lazy
+        self.is_idle = False
+        self.rest_us = REST_US
         self.publish_every_us = self.rng.choice((60, 150, 400)) * MS
         self.consume_every_us = self.rng.choice((150, 400)) * MS
         self.retention_chance = self.rng.choice((0.0, 0.0, 0.1))
@@ -83,8 +104,8 @@ class World:
         self.network = Network(self.scheduler, self.rng)
         self._bugs = bugs
         self._trouble_us = trouble_us
-        names = "abcde"[: self.replicas]
-        disks = {name: SimDisk() for name in names}
+        names = "abcdefgh"[: self.replicas + spare]
+        disks = {name: SimDisk(is_lazy=self.is_lazy) for name in names}
         self.disks_to_lose = disks_to_lose
         self.model = Model(self.min_isr, disks) if disks_to_lose is None else Hopeless(self.min_isr, disks)
         self.metadata = SimMetadata(self.scheduler, self.network, self.rng, self.model, self.trace, self.seen)
@@ -105,10 +126,10 @@ class World:
         Raises:
             ViolationError: a promise is broken; one of them is that everything is well some time after the last fault.
         """
-        self.metadata.start(list(self.nodes), self.min_isr)
+        self.metadata.start(list(self.nodes), self.replicas, self.observers, self.min_isr)
         for node in self.node_list:
             node.start()
-        Publisher(self)
+        self._publisher = Publisher(self)
         self.consumers = [Consumer(self, "c1"), Consumer(self, "c2")]
         faults = Faults(self)
         if script is None:
@@ -119,34 +140,60 @@ class World:
                 self.scheduler.after(when_us, act, self)
         self.scheduler.run_until(self._trouble_us)
         faults.heal()
-        self._settle()
+        settled_us = self._settle()
         self.model.finished()
+        self._rest()
         self.trace.append(self.model.committed)
         return Result(
             digest=hashlib.sha256(repr(self.trace).encode()).hexdigest(),
             committed=len(self.model.committed),
             acked=len(self.model.acked),
             elections=self.metadata.elections,
-            settled_us=self.scheduler.now_us - self._trouble_us,
+            settled_us=settled_us - self._trouble_us,
             events=self.scheduler.count,
             seen=self.seen,
         )
 
-    def _settle(self) -> None:
-        acked = len(self.model.acked)
-        while not self._is_well(acked):
+    def publish_again(self) -> None:
+        """After it was idle."""
+        self.is_idle = False
+        self._publisher.publish()
+
+    def _settle(self) -> int:
+        """Run until everything has been well for a while. Returns since when."""
+        acked, version, since_us = len(self.model.acked), -1, self.scheduler.now_us
+        while self.scheduler.now_us < since_us + STEADY_US:
             if self.scheduler.now_us > self._trouble_us + PEACE_US:
                 raise ViolationError(f"not well after {PEACE_US // S} s of peace: {self.describe()}")
             self.scheduler.run_until(self.scheduler.now_us + 250 * MS)
+            if self.info.version != version or not self._is_well(acked):
+                version, since_us = self.info.version, self.scheduler.now_us
+        return since_us
+
+    def _rest(self) -> None:
+        """The publisher stops; once everybody has heard of the last records, nobody has anything to say."""
+        self.is_idle = True
+        self.scheduler.run_until(self.scheduler.now_us + (10 if isinstance(self.model, Hopeless) else 1) * S)
+        before = self.metadata.proposals
+        self.scheduler.run_until(self.scheduler.now_us + self.rest_us)
+        if self.metadata.proposals > before:
+            raise ViolationError("P5: something is proposed although nothing happens")
+
+    @property
+    def info(self) -> PartitionInfo:
+        """The partition, as the metadata has it."""
+        return self.metadata.state.streams["s"].partitions[0]
 
     def _is_well(self, acked: int) -> bool:
-        """Everybody is in sync, has everything, and messages are acked again."""
-        info = self.metadata.state.streams["s"].partitions[0]
-        if set(info.isr) != set(self.nodes) or info.leader is None:
+        """Everybody is in sync, has everything, the preferred replica leads, and messages are acked again."""
+        info = self.info
+        if set(info.isr) != set(info.voters) or info.leader != info.voters[0] or info.target is not None:
+            return False
+        if any(node.disk.is_broken for node in self.node_list):
             return False
         if isinstance(self.model, Hopeless):
             return self.model.agree()
-        is_whole = all(node.disk.synced_end >= len(self.model.committed) for node in self.node_list)
+        is_whole = all(self.nodes[node].disk.synced_end >= len(self.model.committed) for node in info.replicas)
         return is_whole and len(self.model.acked) > acked
 
     def describe(self) -> str:

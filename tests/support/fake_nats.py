@@ -87,6 +87,10 @@ class FakeCluster:
             raise NoStreamError("the stream is gone")
         return [StreamPlace(bytes(16), self.config, (None,))]
 
+    async def latest(self, _name):
+        (place,) = await self.storing("")
+        return place
+
 
 def fake_session(nats: FakeNats, **config) -> SimpleNamespace:
     """A session of both."""

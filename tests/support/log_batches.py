@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import google_crc32c
 
-from liftpy_envelope.batch import HEADER_SIZE, encode_body, encode_header
+from liftpy_envelope.batch import HEADER_SIZE, BatchHeader, encode_body, encode_header, read_header
 from liftpy_envelope.columns import Column
 from liftpy_envelope.ipc import fixed_column, values_column
 
@@ -27,3 +27,13 @@ def with_times(base_offset: int, times: Sequence[int], epoch: int = 0) -> bytes:
         body, base_offset=base_offset, leader_epoch=epoch, base_timestamp=times[0], max_timestamp=times[-1]
     )
     return header + b"".join(bytes(part) for part in body.parts)
+
+
+def headers_of(data: bytes) -> list[BatchHeader]:
+    """The headers of batches that follow one another."""
+    headers = []
+    position = 0
+    while position < len(data):
+        headers.append(read_header(data, position))
+        position += headers[-1].length
+    return headers

@@ -107,6 +107,11 @@ class LogModel:
             self.batches.pop()
         assert self.end == end, f"{end} is in the middle of a batch"
 
+    def renew(self, start: int) -> None:
+        """Forget everything, and go on at `start`."""
+        self.batches.clear()
+        self.first_offset = self.log_start = start
+
     def between(self, start: int, end: int) -> list[StoredBatch]:
         """The batches with a record in the range."""
         low = bisect_right(self.batches, start, key=lambda batch: batch.next_offset)

@@ -13,11 +13,12 @@ from liftpy_log.files import FileCache
 from liftpy_log.group_commit import GroupCommit, Synced
 from liftpy_log.partition_log import LogConfig, PartitionLog
 from liftpy_log.wal import WriteAheadLog, replay_wal
+from support.log_batches import headers_of
 from support.log_model import T0, LogModel, check_read, numbered_body
 from support.simdisk import ROOT, SimDisk
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
     from support.log_model import StoredBatch
@@ -59,6 +60,11 @@ class StorageNode:
         self.models = [LogModel() for _ in self.partitions]
         self.reported = [0] * partitions
         self.droppable = [0] * partitions
+        self.log_starts = [0] * partitions  # as the metadata knows them
+        self.growing: list[int | None] = [None] * partitions  # where a log ended to which batches are being appended
+        self.cuts: list[int | None] = [None] * partitions  # where a log is being cut now
+        self.renewals: list[int | None] = [None] * partitions  # where a log is being begun anew now
+        self.claims: list[int] | None = None  # what a checkpoint says that may be older than a cut
         self.results: list[Synced] = []
         self.now = T0
         self.epoch = 0
@@ -71,6 +77,7 @@ class StorageNode:
     def start(self, *, checkpoint: bool = True) -> StorageNode:
         """Start as a node does; with `checkpoint` it knows exactly what was committed."""
         self.logs = []
+        self.results.clear()
         replay_wal(self.disk, WAL_DIRECTORY, ROOT)
         self.files = FileCache(self.disk, self._open_files)
         wal = WriteAheadLog(self.disk, WAL_DIRECTORY, ROOT, self._wal_bytes)
@@ -82,8 +89,8 @@ class StorageNode:
                 self.files,
                 partition_directory(number),
                 self.config,
-                log_start=self.models[number].log_start,
-                durable_end=self.reported[number] if checkpoint else 0,
+                log_start=self.log_starts[number],
+                durable_end=(self.claims or self.reported)[number] if checkpoint else 0,
             )
             self.logs.append(log)
         return self
@@ -98,23 +105,75 @@ class StorageNode:
         assert appended == (expected.base_offset, expected.next_offset, expected.timestamp)
         return expected
 
+    def append_batches(self, number: int, sizes: Sequence[tuple[int, int]], later: int = 1) -> list[StoredBatch]:
+        """Append whole batches, of (records, value size), as a follower does with what its leader sent."""
+        model = self.models[number]
+        self.growing[number] = model.end
+        batches = []
+        for records, size in sizes:
+            self._numbers += 1
+            self.now += later
+            batches.append(model.append(numbered_body(self._numbers, records, size), self.now, self.epoch))
+        data = b"".join(batch.data for batch in batches)
+        appended = self.logs[number].append_batches(data, headers_of(data))
+        assert appended == (batches[0].base_offset, model.end, self.now)
+        self.growing[number] = None
+        return batches
+
     def round(self, numbers: Iterable[int] | None = None) -> Sequence[Synced]:
         """Run a round of group commit for some of the logs, and do with its results what a node does."""
+        self.begin_round(numbers)
+        return self.end_round()
+
+    def begin_round(self, numbers: Iterable[int] | None = None) -> None:
+        """Run a round, whose results are still on their way to those who own the logs."""
         self.results.clear()
         self.commits.run_round([self.logs[number] for number in (self.partitions if numbers is None else numbers)])
-        for log, next_offset, error in self.results:
+
+    def end_round(self) -> Sequence[Synced]:
+        """Do with the results of a round what a node does."""
+        results = tuple(self.results)
+        self.results.clear()
+        for log, next_offset, error in results:
             number = self.logs.index(log)
             if error is not None:
                 log.fail(error)
             else:
                 log.mark_synced(next_offset)
-                self.reported[number] = max(self.reported[number], next_offset)
-        return tuple(self.results)
+                self.reported[number] = max(self.reported[number], log.synced_end)
+        return results
+
+    def truncate(self, number: int, end: int) -> None:
+        """Cut a log back."""
+        model = self.models[number]
+        if model.log_start == end < model.end:
+            self.rebuild(number, end, self.logs[number].truncate)
+            return
+        self.cuts[number] = end
+        self.logs[number].truncate(end)
+        self.cuts[number] = None
+        if end < model.end:
+            self.reported[number] = end
+        model.truncate(end)
+
+    def rebuild(self, number: int, start: int, rebuild: Callable[[int], None] | None = None) -> None:
+        """Begin a log anew."""
+        self.renewals[number] = start
+        (rebuild or self.logs[number].rebuild)(start)
+        self._renewed(number)
+
+    def _renewed(self, number: int) -> None:
+        start = self.renewals[number]
+        assert start is not None
+        self.renewals[number] = None
+        self.models[number].renew(start)
+        self.reported[number] = start
+        self.droppable[number] = max(self.droppable[number], start)
 
     def purge(self, number: int, offset: int) -> None:
         """Purge a log; that it was is known to the node's metadata before anything is deleted."""
         model = self.models[number]
-        model.log_start = max(model.log_start, offset)
+        model.log_start = self.log_starts[number] = max(model.log_start, offset)
         self.droppable[number] = max(self.droppable[number], offset)
         self.logs[number].purge(offset)
 
@@ -122,7 +181,7 @@ class StorageNode:
         """Drop what retention allows to drop."""
         self.droppable[number] = max(self.droppable[number], offset)
         self.logs[number].drop_before(offset)
-        self.models[number].log_start = self.logs[number].log_start
+        self.models[number].log_start = self.log_starts[number] = self.logs[number].log_start
 
     def stop(self) -> None:
         """Stop cleanly."""
@@ -138,7 +197,7 @@ class StorageNode:
         ends = list(self.reported)
         for number, log in enumerate(self.logs):
             ends[number] = max(ends[number], log.synced_end)
-        return ends
+        return [end if cut is None else min(end, cut) for end, cut in zip(ends, self.cuts, strict=True)]
 
     def found_on(self, disk: SimDisk, *, checkpoint: bool = True) -> StorageNode:
         """Another node that is started on a disk, and expects what this one promised."""
@@ -151,6 +210,9 @@ class StorageNode:
             config=self.config,
         )
         other.reported, other.droppable = self.durable_ends(), list(self.droppable)
+        other.log_starts, other.growing = list(self.log_starts), list(self.growing)
+        other.cuts, other.renewals = list(self.cuts), list(self.renewals)
+        other.claims = self.claims and list(self.claims)
         for mine, its in zip(self.models, other.models, strict=True):
             its.batches, its.log_start, its.first_offset = list(mine.batches), mine.log_start, mine.first_offset
         other.now, other.epoch, other._numbers = self.now, self.epoch, self._numbers
@@ -160,6 +222,9 @@ class StorageNode:
         """Check that what was promised is there and nothing was invented; take note of what else is there."""
         for number, (log, model) in enumerate(zip(self.logs, self.models, strict=True)):
             where = f"partition {number}"
+            if self.renewals[number] is not None and (log.log_start, log.log_end) == (self.renewals[number],) * 2:
+                self._renewed(number)
+            self.renewals[number] = self.cuts[number] = self.growing[number] = None
             assert log.log_end >= self.reported[number], f"{where}: durable records are gone"
             assert log.log_end <= model.end, f"{where}: records were invented"
             model.truncate(log.log_end)
@@ -171,11 +236,17 @@ class StorageNode:
                 assert held == b"".join(batch.data for batch in expected), f"{where}: {segment.path.name} differs"
             check_read(self.disk, log, model, log.log_start, log.log_end, 2**62)
             model.log_start = log.log_start
+            self.log_starts[number] = max(self.log_starts[number], self.logs[number].segments[0].base_offset)
             self.reported[number] = log.log_end
+            assert log.epochs.entries == model.epochs(), where
 
     def check_after_kill(self) -> None:
         """Check that nothing that was appended is missing."""
-        assert [log.log_end for log in self.logs] == [model.end for model in self.models]
+        for number, (log, model) in enumerate(zip(self.logs, self.models, strict=True)):
+            if self.growing[number] is None:
+                assert log.log_end in {model.end, self.cuts[number], self.renewals[number]} - {None}
+            else:
+                assert self.growing[number] <= log.log_end <= model.end
         self.check_after_crash()
 
     def state(self) -> object:

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from liftpy_server.metadata.commands import Command, apply_command
-from liftpy_server.metadata.state import MetadataState
+from liftpy_server.metadata.state import MetadataState, PartitionInfo
 
 NODE: dict[str, Any] = {
     "node_id": "n1",
@@ -18,6 +18,7 @@ NODE: dict[str, Any] = {
     "rack": None,
 }
 UUIDS = [f"{number:032x}" for number in range(1, 10)]
+WHERE: dict[str, Any] = {"name": "orders", "uuid": UUIDS[0], "partition": 0}
 
 
 def config(name: str = "orders", **settings: Any) -> dict[str, Any]:
@@ -54,6 +55,74 @@ class Author:
         return self.do("create_stream", uuid=uuid, config=config(name, **settings), assignment=assignment)
 
 
+class Cluster:
+    """Applies commands to a cluster with streams `orders`, `orders1`, ..., at times of their own.
+
+    Every stream has one partition on all nodes, the first of them its leader.
+    """
+
+    def __init__(self, *nodes: str, min_isr: int | None = 2, streams: int = 1) -> None:
+        self.state = MetadataState()
+        self.now_ns = 1_000_000_000_000
+        self._count = 0
+        for node in nodes:
+            self.register(node)
+        settings = {"replicas": len(nodes), "min_isr": min_isr}
+        for number in range(streams):
+            name = "orders" if number == 0 else f"orders{number}"
+            made = config(name, **settings)
+            self.do("create_stream", uuid=UUIDS[number], config=made, assignment=[list(nodes)])
+
+    def attempt(self, op: str, **args: Any) -> Any:
+        self._count += 1
+        command = Command(id=f"c{self._count}", op=op, now_ns=self.now_ns, args=args)
+        self.state, outcome = apply_command(self.state, command)
+        return outcome
+
+    def do(self, op: str, **args: Any) -> Any:
+        outcome = self.attempt(op, **args)
+        assert not outcome.error, outcome
+        return outcome.value
+
+    def register(self, node: str, *, is_log_proven: bool = True, **info: Any) -> Any:
+        return self.do("register_node", node=NODE | {"node_id": node} | info, is_log_proven=is_log_proven)
+
+    def expire(self, node: str) -> Any:
+        return self.do("expire_node", node_id=node, incarnation=self.incarnation(node))
+
+    @property
+    def partition(self) -> PartitionInfo:
+        return self.state.streams["orders"].partitions[0]
+
+    def incarnation(self, node: str) -> int:
+        return self.state.nodes[node].incarnation
+
+    def suspect(self, node: str, **args: Any) -> Any:
+        term = {"incarnation": self.incarnation(node), "leader_epoch": self.partition.leader_epoch}
+        return self.attempt("suspect_leader", **WHERE | {"node_id": node} | term | args)
+
+    def change_isr(self, *isr: str, **args: Any) -> Any:
+        info = self.partition
+        term = {"leader": info.leader, "leader_epoch": info.leader_epoch, "version": info.version}
+        known = {node: self.incarnation(node) for node in isr if node in self.state.nodes}
+        return self.attempt("change_isr", **WHERE | term | {"isr": list(isr), "incarnations": known} | args)
+
+    def report(self, node: str, epoch: int, end: int, **args: Any) -> Any:
+        log = {"incarnation": self.incarnation(node), "last_epoch": epoch, "log_end": end}
+        return self.attempt("report_log", **WHERE | {"node_id": node} | log | args)
+
+    def reassign(self, *nodes: str, observers: tuple[str, ...] = ()) -> Any:
+        target = {"name": "orders", "uuid": UUIDS[0], "moves": [[0, list(nodes), list(observers)]]}
+        return self.attempt("reassign_partitions", **target)
+
+    def finish(self, **args: Any) -> Any:
+        term = {"leader_epoch": self.partition.leader_epoch, "version": self.partition.version}
+        return self.attempt("finish_reassignment", **WHERE | term | args)
+
+    def cancel(self) -> Any:
+        return self.attempt("cancel_reassignment", **WHERE)
+
+
 _names = st.sampled_from(["orders", "flights", "x"])
 _node_ids = st.sampled_from(["n1", "n2", "n3"])
 _uuids = st.sampled_from(UUIDS)
@@ -85,7 +154,10 @@ _args = {
         lambda uuid, given, leaders: {
             "uuid": uuid,
             "config": given,
-            "assignment": [[leader] for leader in leaders][: given.get("partitions", 1)],
+            "assignment": [
+                ["n1", "n2", "n3"][: given.get("replicas", 1)] if given.get("replicas", 1) > 1 else [leader]
+                for leader in leaders
+            ][: given.get("partitions", 1)],
         },
         _uuids,
         _configs,

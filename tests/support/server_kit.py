@@ -180,8 +180,9 @@ class Kit:
         self.sync_requests.clear()
         for partition in self.partitions.values():
             log = partition.log
-            if log in requests and log.failure is None and log.synced_end < log.log_end:
-                partition.on_synced(log.sync_target()[0].next_offset)
+            if log in requests and (target := log.begin_round()) is not None:
+                log.end_round(target[0].next_offset, None)
+                partition.on_synced(target[0].next_offset)
         self.outbox.flush()
 
     def sent(self) -> list[Published]:

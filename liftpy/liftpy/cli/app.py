@@ -7,11 +7,13 @@ from typing import Annotated
 
 import typer
 
-from liftpy.cli import stream
+from liftpy.cli import node, stream
 from liftpy.cli.demo import demo
+from liftpy.cli.dev import dev
 from liftpy.cli.messages import consume, publish
+from liftpy.cli.reassign import reassign
 from liftpy.cli.run import Connection, fail, stdout
-from liftpy.cli.server import dev, server
+from liftpy.cli.server import server
 from liftpy.cli.status import status
 from liftpy.cli.units import parse_duration
 from liftpy_client.errors import UsageError
@@ -25,7 +27,9 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Durable streams for the NATS you already run.",
 )
+stream.app.command("reassign")(reassign)
 app.add_typer(stream.app, name="stream")
+app.add_typer(node.app, name="node")
 app.command("publish")(publish)
 app.command("consume")(consume)
 app.command("status")(status)

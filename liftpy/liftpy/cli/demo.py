@@ -2,41 +2,56 @@
 
 from __future__ import annotations
 
+import shutil
+import sysconfig
 from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
+import typer
 from rich import box
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.console import Group
 from rich.table import Table
 
+from liftpy.cli.dev_layout import NODES_MAX
 from liftpy.cli.run import JsonFlag, print_json, run, stderr, stdout
 from liftpy.cli.units import show_bytes, show_count
 from liftpy.demo.scenario import DemoReport, run_demo
+from liftpy.demo.view import LiveView, PlainView
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 __all__ = ["demo"]
 
 
-def demo(as_json: JsonFlag = False) -> None:
-    """Store the flights of New York 2013, kill the node on the way, replay them and check every one."""
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-    )
+def demo(
+    nodes: Annotated[
+        int, typer.Option("--nodes", min=1, max=NODES_MAX, help="Number of nodes, and of copies of each message.")
+    ] = 3,
+    as_json: JsonFlag = False,
+) -> None:
+    """Store the flights of New York 2013, kill the leader on the way, replay them and check every one.
+
+    Runs a nats-server and nodes of its own in a temporary directory, which takes some 160 MB of disk for each node.
+    """
 
     async def work() -> DemoReport:
-        with Progress(*columns, console=stderr) as progress:
-            return await run_demo(progress)
+        with LiveView(stderr) if stderr.is_terminal else PlainView(stderr) as view:
+            return await run_demo(view, nodes)
 
     report = run(work(), as_json=as_json)
     if as_json:
         print_json(asdict(report))
     else:
-        stdout.print(_table(report))
+        stdout.print(_summary(report))
 
 
-def _table(report: DemoReport) -> Table:
+def _summary(report: DemoReport) -> RenderableType:
+    return Group("", _streams(report), "", _ways(report), "", _story(report), "", _what_next())
+
+
+def _streams(report: DemoReport) -> Table:
     table = Table(
         title="Every record was there, once, and as it was published", box=box.ROUNDED, title_style="bold green"
     )
@@ -44,16 +59,65 @@ def _table(report: DemoReport) -> Table:
         table.add_column(name, justify="left" if name in {"Stream", "Subject"} else "right")
     for stream in report.streams:
         rate = f"{show_count(stream['records'] / stream['replay_s'])}/s"
-        size = show_bytes(stream["bytes"])
+        size = show_bytes(stream["bytes"]) + (f" x {report.nodes}" if report.nodes > 1 else "")
         table.add_row(stream["name"], stream["subject"], show_count(stream["records"]), size, rate, str(stream["gaps"]))
+    return table
+
+
+def _ways(report: DemoReport) -> Table:
+    """By which way each message came to be stored once."""
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column(justify="right")
+    table.add_column()
+    table.add_row(show_count(report.first_sending), "flights were acknowledged when they were sent first")
+    table.add_row(show_count(report.stored_again), "had got lost with the killed node, were sent again and stored")
+    table.add_row(show_count(report.duplicates), "were sent again too, were there already, and were not stored twice")
+    for count, what in ((report.lost, "lost"), (report.doubled, "doubled")):
+        table.add_row(f"[bold {'red' if count else 'green'}]{show_count(count)}[/]", f"[bold]{what}[/]")
+    return table
+
+
+def _story(report: DemoReport) -> str:
     rate = show_count(report.flights / report.publish_s)
-    seconds, restart = f"{report.publish_s:.1f}", f"{report.restart_s:.1f}"
-    resent, known = show_count(report.resent), show_count(report.duplicates)
-    table.caption = (
-        f"{show_count(report.flights)} flights published and acknowledged (fsync before ack) in {seconds} s, "
-        f"{rate}/s with one nats-py client.\n"
-        f"The node was killed half-way and answered again after {restart} s; "
-        f"{resent} messages without an ack were sent again, {known} of them were known.\n"
-        "The gap is the time of the kill, as recorded by the stream."
+    where = f"on the disks of a majority of {report.nodes} nodes" if report.nodes > 1 else "on disk"
+    lines = [
+        f"{show_count(report.flights)} flights published and acknowledged in {report.publish_s:.1f} s, {rate}/s with one "
+        f"nats-py client; an ack means fsynced, {where}."
+    ]
+    if report.nodes > 1:
+        lines += [
+            f"{report.killed}, the leader, was killed after {show_count(report.killed_after)} of them. The next ack came "
+            f"[bold]{report.next_ack_s:.2f} s[/] later, from {report.leader_after}.",
+            f"Started again, {report.killed} was up after {report.restart_s:.1f} s, and had all it missed after "
+            f"{report.in_sync_s:.1f} s.",
+        ]
+    else:
+        lines.append(
+            f"The node was killed half-way and answered again after {report.restart_s:.1f} s; the next ack came "
+            f"{report.next_ack_s:.2f} s after the kill."
+        )
+    lines.append("The gap is the time between two leaders, in which messages without an ack could have been missed.")
+    return "\n".join(lines)
+
+
+def _what_next() -> Table:
+    liftpy = _command()
+    table = Table(
+        title="Try next", title_justify="left", title_style="bold", box=None, show_header=False, pad_edge=False
+    )
+    table.add_row(
+        f"{liftpy} dev --nodes 3", "[dim]a cluster like this one, at nats://127.0.0.1:4222; Ctrl-C ends it[/]"
+    )
+    table.add_row(f"{liftpy} status --watch", "[dim]in a second terminal; kill one of the nodes and see[/]")
+    table.add_row(
+        f"{liftpy} stream add orders --subject 'orders.>' --replicas 3", "[dim]then publish with any NATS client[/]"
     )
     return table
+
+
+def _command() -> str:
+    """How this command is to be called from here: a virtual environment need not be on the path."""
+    here = Path(sysconfig.get_path("scripts")) / "liftpy"
+    if shutil.which("liftpy") or not here.is_relative_to(Path.cwd()):
+        return "liftpy"
+    return str(here.relative_to(Path.cwd()))

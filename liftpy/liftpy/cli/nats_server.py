@@ -16,7 +16,7 @@ from typing import Final
 
 from liftpy_envelope.errors import LiftError
 
-__all__ = ["NatsServer", "NatsServerError", "PortTakenError", "find_binary", "shipped_config"]
+__all__ = ["NatsServer", "NatsServerError", "PortTakenError", "die_with_parent", "find_binary", "shipped_config"]
 
 _START_TIMEOUT_S: Final = 10.0
 _STOP_TIMEOUT_S: Final = 10.0
@@ -50,7 +50,7 @@ def shipped_config() -> Path:
     return installed if installed.is_file() else Path(__file__).parents[3] / "nats.conf"
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
     """In the child: be ended when the parent is killed. Linux only; elsewhere the child would stay behind."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
@@ -85,7 +85,7 @@ class NatsServer:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # an interrupt at the terminal is ours to handle first
-                preexec_fn=_die_with_parent if sys.platform == "linux" else None,  # noqa: PLW1509 - no threads yet
+                preexec_fn=die_with_parent if sys.platform == "linux" else None,  # noqa: PLW1509 - no threads yet
             )
         deadline = time.monotonic() + _START_TIMEOUT_S
         while time.monotonic() < deadline:

@@ -19,11 +19,11 @@ from liftpy_envelope.ack import PublishRefusedError
 from liftpy_envelope.errors import ConfigError, LiftError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Coroutine
+    from collections.abc import AsyncIterator, Coroutine, Iterable
 
     from liftpy_client.client import Lift
 
-__all__ = ["Connection", "JsonFlag", "fail", "open_lift", "print_json", "run", "stderr", "stdout"]
+__all__ = ["Connection", "JsonFlag", "fail", "open_lift", "print_json", "run", "stderr", "stdout", "tell_warnings"]
 
 T = TypeVar("T")
 
@@ -85,6 +85,12 @@ def fail(error: Exception, *, as_json: bool) -> NoReturn:
     else:
         stderr.print(f"[bold red]error:[/] {escape(text)}")
     raise typer.Exit(code) from None
+
+
+def tell_warnings(warnings: Iterable[str]) -> None:
+    """What one should know of something that was done."""
+    for warning in warnings:
+        stderr.print(f"[yellow]note:[/] {escape(warning)}")
 
 
 def print_json(value: Any) -> None:

@@ -1,4 +1,4 @@
-"""`liftpy server` and `liftpy dev`: run a node."""
+"""`liftpy server`: run a node."""
 
 from __future__ import annotations
 
@@ -12,11 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from liftpy.cli.nats_server import NatsServer, NatsServerError, PortTakenError, shipped_config
-from liftpy.cli.run import Connection, JsonFlag, fail, print_json, stderr, stdout
-from liftpy.cli.status import show_live
-from liftpy_client.client import connect_as
-from liftpy_client.errors import UsageError
+from liftpy.cli.run import Connection, JsonFlag, fail, print_json
 from liftpy_envelope.errors import LiftError
 from liftpy_envelope.settings import to_plain
 
@@ -25,7 +21,7 @@ if TYPE_CHECKING:
 
     from liftpy_server.config import NodeConfig
 
-__all__ = ["dev", "server"]
+__all__ = ["HttpPort", "load_settings", "log_to_stderr", "run_loop", "server", "stop_event"]
 
 logger = logging.getLogger("liftpy")
 
@@ -38,9 +34,29 @@ PullHost = Annotated[str | None, typer.Option("--pull-host", help="Address for c
 PullPort = Annotated[int | None, typer.Option("--pull-port", help="Port for consumers; 0 takes a free one.")]
 HttpPort = Annotated[int | None, typer.Option("--http-port", help="Port for /metrics, /healthz and /varz.")]
 LogLevel = Annotated[str | None, typer.Option("--log-level", help="debug, info, warning or error.")]
+Rack = Annotated[str | None, typer.Option("--rack", help="Where the node stands; replicas are spread over racks.")]
+ClusterHost = Annotated[str | None, typer.Option("--cluster-host", help="Address for the other nodes' metadata.")]
+ClusterPort = Annotated[
+    int | None, typer.Option("--cluster-port", help="Port for the other nodes' metadata; without it the node is alone.")
+]
+ClusterPeers = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--peer",
+        metavar="NODE@HOST:PORT",
+        help="A node of a new cluster, this one among them. Repeatable.",
+        show_default=False,
+    ),
+]
+ClusterKeyFile = Annotated[
+    str | None, typer.Option("--cluster-key-file", help="File with the secret that the nodes share.")
+]
+Join = Annotated[
+    bool | None, typer.Option("--join", help="Be taken in by the cluster that is running.", show_default=False)
+]
 
 
-def _load(
+def load_settings(
     config: Path | None,
     environment: Mapping[str, str],
     flags: dict[str, Any],
@@ -48,10 +64,13 @@ def _load(
     context: str | None = None,
     as_json: bool,
 ) -> NodeConfig:
+    """A node's settings; ends the command where they are wrong, or where packages are missing."""
     try:
         import liftpy_server.node  # noqa: F401 - here, where it can be said what is missing
         from liftpy_server.config import load_config
     except ImportError as error:
+        if (error.name or "").startswith("liftpy"):
+            raise  # it is not a package that is missing
         fail(
             LiftError(f"running a node needs more packages: pip install 'liftpy[server]' ({error.name})"),
             as_json=as_json,
@@ -62,7 +81,8 @@ def _load(
         fail(error, as_json=as_json)
 
 
-def _log_to_stderr(level: str) -> None:
+def log_to_stderr(level: str) -> None:
+    """Send what is logged at this level or above to the standard error."""
     logging.basicConfig(
         level=level.upper(), format="%(asctime)s %(levelname)-7s %(message)s", stream=sys.stderr, force=True
     )
@@ -76,6 +96,12 @@ def server(
     pull_host: PullHost = None,
     pull_port: PullPort = None,
     http_port: HttpPort = None,
+    rack: Rack = None,
+    cluster_host: ClusterHost = None,
+    cluster_port: ClusterPort = None,
+    peer: ClusterPeers = None,
+    cluster_key_file: ClusterKeyFile = None,
+    join: Join = None,
     log_level: LogLevel = None,
     check: Annotated[bool, typer.Option("--check", help="Check the settings, print them, and end.")] = False,
     as_json: JsonFlag = False,
@@ -83,6 +109,8 @@ def server(
     """Run a node until SIGTERM or SIGINT.
 
     Settings come from the TOML file, then LIFTPY_* variables (LIFTPY_DATA_DIR, LIFTPY_PULL_PORT, ...), then flags.
+
+    A new cluster: start every node with the same --peer flags, one for each node. A node more: start it with --join.
     """
     flags = {
         "data_dir": data_dir,
@@ -90,24 +118,31 @@ def server(
         "pull.host": pull_host,
         "pull.port": pull_port,
         "http.port": http_port,
+        "rack": rack,
+        "cluster.host": cluster_host,
+        "cluster.port": cluster_port,
+        "cluster.peers": peer or None,
+        "cluster.key_file": cluster_key_file,
+        "cluster.join": join,
         "log_level": log_level,
     }
     connection: Connection = ctx.find_root().obj
     flags |= {f"nats.{name}": value for name, value in connection.options.items()}
-    settings = _load(config, os.environ, flags, context=connection.context, as_json=as_json)
+    settings = load_settings(config, os.environ, flags, context=connection.context, as_json=as_json)
     if check:
         plain = to_plain(settings)
         plain["nats"] = {"url": settings.nats.shown_url}
         print_json(plain)
         return
-    _log_to_stderr(settings.log_level)
+    log_to_stderr(settings.log_level)
     try:
-        _run_loop(_serve(settings, as_json=as_json))
+        run_loop(_serve(settings, as_json=as_json))
     except (LiftError, OSError) as error:
         fail(error, as_json=as_json)
 
 
-def _run_loop(work: Any) -> None:
+def run_loop(work: Any) -> None:
+    """Run work in the fastest event loop there is."""
     try:
         import uvloop
     except ImportError:  # on platforms without it
@@ -116,7 +151,7 @@ def _run_loop(work: Any) -> None:
         uvloop.run(work)
 
 
-def _stop_event() -> asyncio.Event:
+def stop_event() -> asyncio.Event:
     """Set by SIGTERM and SIGINT."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -128,7 +163,7 @@ def _stop_event() -> asyncio.Event:
 async def _serve(settings: NodeConfig, *, as_json: bool) -> None:
     from liftpy_server.node import Node
 
-    stop = _stop_event()
+    stop = stop_event()
     node = Node(settings)
     starting = asyncio.ensure_future(node.start())
     stopping = asyncio.ensure_future(stop.wait())
@@ -139,72 +174,11 @@ async def _serve(settings: NodeConfig, *, as_json: bool) -> None:
         return
     await starting
     if as_json:
-        print_json({"node_id": settings.node_id, "pull_port": node.pull.port, "http_port": node.http.port})
-    await stopping
+        ports = {"pull_port": node.pull.port, "http_port": node.http.port}
+        print_json({"node_id": settings.node_id} | ports | {"cluster_port": node.cluster_port or None})
+    ends: set[asyncio.Future[Any]] = {stopping, node.ended}
+    await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
     await node.stop()
-
-
-def dev(
-    ctx: typer.Context,
-    data_dir: Annotated[str, typer.Option("--data-dir", help="Kept between runs.")] = "liftpy-data",
-    port: Annotated[int, typer.Option(help="Port of the nats-server; 0 takes a free one.")] = 4222,
-    pull_port: Annotated[int, typer.Option(help="Port for consumers; 0 takes a free one.")] = 4270,
-    http_port: HttpPort = None,
-    nats_config: Annotated[Path | None, typer.Option(help="Another configuration for the nats-server.")] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No live view, log lines only.")] = False,
-    as_json: JsonFlag = False,
-) -> None:
-    """Run a nats-server and a node on this machine, with a live view. Data survives a restart."""
-    root = ctx.find_root()
-    sources = [root.get_parameter_source(name) for name in root.params]
-    if any(source is not None and source.name == "COMMANDLINE" for source in sources):
-        fail(UsageError("dev runs a nats-server of its own; for another one there is liftpy server"), as_json=as_json)
-    home = Path(data_dir).expanduser()
-    try:
-        home.mkdir(parents=True, exist_ok=True)
-        nats = NatsServer(port, nats_config or shipped_config(), home / "nats-server.log")
-        nats.start()
-    except PortTakenError as error:
-        fail(LiftError(f"{error}; --port 0 takes a free one"), as_json=as_json)
-    except NatsServerError as error:
-        fail(error, as_json=as_json)
-    except FileExistsError:
-        fail(UsageError(f"--data-dir: {home} is not a directory"), as_json=as_json)
-    except OSError as error:
-        fail(error, as_json=as_json)
-    try:
-        flags = {"data_dir": str(home / "node"), "pull.port": pull_port, "http.port": http_port, "nats.url": nats.url}
-        settings = _load(None, _dev_environment(home), flags, as_json=as_json)
-        live = not quiet and not as_json and stdout.is_terminal
-        _log_to_stderr("warning" if live else settings.log_level)
-        _run_loop(_dev(settings, nats, live=live, as_json=as_json))
-    except (LiftError, OSError) as error:
-        fail(error, as_json=as_json)
-    finally:
-        nats.stop()
-
-
-def _dev_environment(home: Path) -> dict[str, str]:
-    """The environment without what it says of NATS, the chosen context included: dev has a nats-server of its own."""
-    kept = {name: text for name, text in os.environ.items() if name.startswith("LIFTPY_") and "_NATS_" not in name}
-    return kept | {"XDG_CONFIG_HOME": str(home)}
-
-
-async def _dev(settings: NodeConfig, nats: NatsServer, *, live: bool, as_json: bool) -> None:
-    from liftpy_server.node import Node
-
-    stop = _stop_event()
-    node = Node(settings)
-    await node.start()
-    try:
-        if as_json:
-            print_json({"nats_url": nats.url, "pull_port": node.pull.port, "http_port": node.http.port})
-        else:
-            stderr.print(f"[bold green]liftpy is up[/]: publish and consume at [bold]{nats.url}[/] (Ctrl-C ends it)")
-            stderr.print(f"  liftpy -s {nats.url} stream add orders --subject 'orders.>'")
-        if live:
-            async with connect_as(settings.nats, name="liftpy dev view") as lift:
-                await show_live(lift, stop)
-        await stop.wait()
-    finally:
-        await node.stop()
+    if node.ended.done():
+        raise LiftError(f"the node has stopped: {node.ended.result()}")

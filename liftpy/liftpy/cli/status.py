@@ -1,28 +1,34 @@
-"""`liftpy status`: the node and its streams, once or live."""
+"""`liftpy status`: the nodes and the streams, once or live."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import time
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
+from liftpy.cli.cluster_tables import attention_tables, nodes_table
 from liftpy.cli.run import JsonFlag, open_lift, print_json, run, stdout
 from liftpy.cli.tables import node_table, streams_table
 from liftpy_envelope.errors import LiftError
 
 if TYPE_CHECKING:
-    from liftpy_client.admin import Admin, StreamDetails
+    from collections.abc import Callable
 
-__all__ = ["Rates", "show_live", "status"]
+    from rich.console import RenderableType
+
+    from liftpy_client.admin import Admin
+    from liftpy_client.details import ClusterDetails, StreamDetails
+
+__all__ = ["show_live", "status"]
 
 
-class Rates:
+class _Rates:
     """Messages per second of each stream, between one look and the next."""
 
     def __init__(self) -> None:
@@ -41,32 +47,61 @@ class Rates:
         return rates
 
 
-async def look(lift: Admin) -> tuple[dict[str, Any], list[StreamDetails]]:
-    """The node and its streams."""
-    return await lift.node_info(), [stream async for stream in lift.streams()]
+class _Seen(NamedTuple):
+    """What there is to show: the cluster, the node that answered, and the streams."""
+
+    cluster: ClusterDetails
+    node: dict[str, Any]
+    streams: list[StreamDetails]
+
+    def tables(self, rates: dict[str, float] | None = None) -> list[RenderableType]:
+        """For people; a node that is alone is told of at length."""
+        width = stdout.width
+        nodes = node_table(self.node) if len(self.cluster.nodes) <= 1 else nodes_table(self.cluster, width)
+        return [nodes, streams_table(self.streams, rates, width), *attention_tables(self.cluster, width)]
+
+    def to_plain(self) -> dict[str, Any]:
+        """For scripts."""
+        return {
+            "cluster": self.cluster.raw,
+            "node": self.node,
+            "streams": [stream.raw for stream in self.streams],
+        }
 
 
-async def show_live(lift: Admin, stop: asyncio.Event) -> None:
-    """Both as tables, once a second; what keeps them from being new is said below them.
+async def _look(lift: Admin) -> _Seen:
+    cluster, node = await asyncio.gather(lift.cluster_info(), lift.node_info())
+    return _Seen(cluster, node, [stream async for stream in lift.streams()])
+
+
+async def show_live(lift: Admin, stop: asyncio.Event, notes: Callable[[], list[str]] = list) -> None:
+    """All as tables, once a second; what keeps them from being new is said below them.
+
+    Args:
+        lift: whom to ask.
+        stop: ends it.
+        notes: further lines to show below.
 
     Raises:
-        LiftError: the node does not answer the first time.
+        LiftError: no node answers the first time.
     """
-    rates = Rates()
-    node, streams = await look(lift)
-    tables = Group(node_table(node), streams_table(streams, rates.update(streams)))
-    with Live(tables, console=stdout, auto_refresh=False) as live:
+    rates = _Rates()
+    seen = await _look(lift)
+    tables = seen.tables(rates.update(seen.streams))
+    with Live(Group(*tables), console=stdout, auto_refresh=False) as live:
         while not stop.is_set():
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(1):
                     await stop.wait()
             try:
-                node, streams = await look(lift)
+                seen = await _look(lift)
             except LiftError as error:
-                live.update(Group(tables, Text(f"{error}", "red")), refresh=True)
+                said = [str(error)]
             else:
-                tables = Group(node_table(node), streams_table(streams, rates.update(streams)))
-                live.update(tables, refresh=True)
+                said = []
+                tables = seen.tables(rates.update(seen.streams))
+            lines = [Text(line, "red") for line in said + notes()]
+            live.update(Group(*tables, *lines), refresh=True)
 
 
 def status(
@@ -74,22 +109,21 @@ def status(
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Go on, once a second.")] = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Show the node and its streams."""
+    """Show the nodes and the streams, what is wrong with them, and what is being moved."""
 
     async def work() -> None:
         async with open_lift(ctx) as lift:
-            node, streams = await look(lift)
-            if as_json:
-                while True:
-                    print_json({"node": node, "streams": [stream.raw for stream in streams]})
-                    if not watch:
-                        return
-                    await asyncio.sleep(1)
-                    node, streams = await look(lift)
-            if watch:
-                await show_live(lift, asyncio.Event())
-            else:
-                stdout.print(node_table(node))
-                stdout.print(streams_table(streams))
+            if watch and not as_json:
+                await show_live(lift, asyncio.Event())  # until interrupted
+                return
+            while True:
+                seen = await _look(lift)
+                if as_json:
+                    print_json(seen.to_plain())
+                else:
+                    stdout.print(*seen.tables(), sep="\n")
+                if not watch:
+                    return
+                await asyncio.sleep(1)
 
     run(work(), as_json=as_json)

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.markup import escape
 
-from liftpy.cli.run import JsonFlag, open_lift, print_json, run, stderr, stdout
-from liftpy.cli.tables import gaps_table, partitions_table, settings_table, streams_table
+from liftpy.cli.run import JsonFlag, open_lift, print_json, run, stdout, tell_warnings
+from liftpy.cli.tables import gaps_table, partitions_table, replicas_table, settings_table, streams_table
 from liftpy.cli.units import parse_bytes, parse_duration
 from liftpy_client.errors import UsageError
 
@@ -43,7 +42,12 @@ SegmentBytes = Annotated[str | None, typer.Option("--segment-bytes", help="Size 
 SegmentAge = Annotated[str | None, typer.Option("--segment-age", help="Age at which a segment is closed.", **_SPAN)]
 CompressionOption = Annotated[str | None, typer.Option("--compression", help="none, lz4 or zstd.")]
 KeepReplies = Annotated[bool | None, typer.Option("--keep-replies/--drop-replies", help="Store reply subjects.")]
-MinIsr = Annotated[int | None, typer.Option("--min-isr", help="Fewest in-sync replicas to take messages with.")]
+MinIsr = Annotated[
+    int | None,
+    typer.Option(
+        "--min-isr", help="Fewest in-sync replicas to take messages with; by default a majority.", show_default=False
+    ),
+]
 
 
 def _given(
@@ -69,12 +73,11 @@ def _show(stream: StreamDetails, *, as_json: bool) -> None:
         print_json(stream.raw | {"warnings": list(stream.warnings)})
         return
     stdout.print(settings_table(stream))
-    stdout.print(partitions_table(stream))
-    gaps = gaps_table(stream)
-    if gaps is not None:
-        stdout.print(gaps)
-    for warning in stream.warnings:
-        stderr.print(f"[yellow]note:[/] {escape(warning)}")
+    stdout.print(partitions_table(stream, stdout.width))
+    for table in (replicas_table(stream), gaps_table(stream)):
+        if table is not None:
+            stdout.print(table)
+    tell_warnings(stream.warnings)
 
 
 @app.command("add")
@@ -85,9 +88,12 @@ def add(
     partitions: Annotated[int, typer.Option(help="Number of partitions.")] = 1,
     spread: Annotated[str, typer.Option(help="How messages reach several partitions: hash or mapping.")] = "hash",
     partition_prefix: Annotated[str, typer.Option(help="First token of the subjects of a mapping.")] = "lift",
-    replicas: Annotated[int, typer.Option(help="Copies of each partition.")] = 1,
-    group: Group = None,
+    replicas: Annotated[int, typer.Option(help="Copies of each partition, on as many nodes.")] = 1,
     min_isr: MinIsr = None,
+    observers: Annotated[
+        int | None, typer.Option(help="Further copies that follow without counting: no ack waits for them.")
+    ] = None,
+    group: Group = None,
     acks: Acks = None,
     ack_policy: AckPolicyOption = None,
     sync: Sync = None,
@@ -109,8 +115,8 @@ def add(
         settings = _given(
             max_age=max_age, max_bytes=max_bytes, max_message_size=max_msg_size, dedupe_window=dupe_window,
             segment_bytes=segment_bytes, segment_age=segment_age, partitions=partitions, spread=spread,
-            partition_prefix=partition_prefix, replicas=replicas, group=group, min_isr=min_isr, acks=acks,
-            ack_policy=ack_policy, sync=sync, retention_messages=max_msgs, dedupe_ids_max=dupe_ids,
+            partition_prefix=partition_prefix, replicas=replicas, observers=observers, group=group, min_isr=min_isr,
+            acks=acks, ack_policy=ack_policy, sync=sync, retention_messages=max_msgs, dedupe_ids_max=dupe_ids,
             compression=compression, keep_replies=keep_replies,
         )  # fmt: skip
         async with open_lift(ctx) as lift:
@@ -177,7 +183,7 @@ def ls(
             for stream in streams:
                 stdout.print(stream.name)
         elif streams:
-            stdout.print(streams_table(streams))
+            stdout.print(streams_table(streams, width=stdout.width))
         else:
             stdout.print(_NO_STREAMS)
 
@@ -197,9 +203,9 @@ def report(ctx: typer.Context, as_json: JsonFlag = False) -> None:
         if not streams:
             stdout.print(_NO_STREAMS)
             return
-        stdout.print(streams_table(streams))
+        stdout.print(streams_table(streams, width=stdout.width))
         for stream in streams:
-            table = partitions_table(stream)
+            table = partitions_table(stream, stdout.width)
             table.title = f"Partitions of {stream.name}"
             stdout.print(table)
 
@@ -208,7 +214,7 @@ def report(ctx: typer.Context, as_json: JsonFlag = False) -> None:
 
 @app.command("info")
 def info(ctx: typer.Context, name: Name, as_json: JsonFlag = False) -> None:
-    """Show a stream: settings, counts, partitions, gaps."""
+    """Show a stream: settings, counts, partitions, replicas, gaps."""
 
     async def work() -> None:
         async with open_lift(ctx) as lift:

@@ -3,26 +3,71 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from rich import box
 from rich.markup import escape
 from rich.table import Table
 
+from liftpy.cli.replicas import (
+    in_sync_wanted,
+    is_replicated,
+    is_under_replicated,
+    lag_of,
+    replica_state,
+    role_of,
+)
 from liftpy.cli.units import show_bytes, show_count, show_duration
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
-    from liftpy_client.admin import StreamDetails
+    from liftpy_client.details import PartitionDetails, StreamDetails
 
-__all__ = ["gaps_table", "node_table", "partitions_table", "settings_table", "streams_table"]
+__all__ = [
+    "Column",
+    "gaps_table",
+    "make_table",
+    "node_table",
+    "partitions_table",
+    "replicas_table",
+    "settings_table",
+    "show_time",
+    "streams_table",
+]
+
+_LEADERS_SHOWN_MAX: Final = 3
 
 
-def _table(title: str, *columns: str, right: tuple[str, ...] = ()) -> Table:
+class Column(NamedTuple):
+    """One column.
+
+    Attributes:
+        name: its head.
+        right: it holds numbers.
+        from_width: the narrowest terminal, in characters, that shows it.
+    """
+
+    name: str
+    right: bool = False
+    from_width: int = 0
+
+
+def make_table(title: str, columns: Iterable[Column], rows: Iterable[dict[str, str]], width: int = 1_000) -> Table:
+    """A table of what fits.
+
+    Args:
+        title: stands above.
+        columns: of which those are shown for which there is room.
+        rows: cells, as markup, by the name of the column.
+        width: of the terminal.
+    """
     table = Table(title=title, box=box.ROUNDED, title_style="bold")
-    for column in columns:
-        table.add_column(column, justify="right" if column in right else "left", overflow="fold")
+    shown = [column for column in columns if column.from_width <= width]
+    for column in shown:
+        table.add_column(column.name, justify="right" if column.right else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(row[column.name] for column in shown))
     return table
 
 
@@ -34,39 +79,86 @@ def show_time(ns: int | None) -> str:
 
 
 def _state(stream: StreamDetails) -> str:
-    if any(partition.offline for partition in stream.partitions):
+    parts = stream.partitions
+    if any(part.leader is None for part in parts):
+        return "[red]no leader[/]"
+    if any(part.offline for part in parts):
         return "[red]offline[/]"
+    if any(part.unreachable for part in parts):
+        return "[red]leader silent[/]"
+    if any(is_under_replicated(stream, part) for part in parts):
+        return "[yellow]under-replicated[/]"
     if stream.paused:
         return "[yellow]paused[/]"
-    return "[yellow]read-only[/]" if stream.read_only else "[green]ok[/]"
+    if stream.read_only:
+        return "[yellow]read-only[/]"
+    return "[cyan]moving[/]" if any(part.target is not None for part in parts) else "[green]ok[/]"
 
 
-def streams_table(streams: Iterable[StreamDetails], rates: dict[str, float] | None = None) -> Table:
-    """One line per stream."""
-    columns = ["Name", "Subject", "Messages", "Size", "Gaps", "Last message", "State"]
+def _in_sync(stream: StreamDetails, part: PartitionDetails) -> str:
+    shown = f"{len(part.isr)}/{in_sync_wanted(stream, part)}"
+    if len(part.isr) < stream.config.min_isr_effective:
+        return f"[red]{shown}[/]"
+    return f"[yellow]{shown}[/]" if is_under_replicated(stream, part) else shown
+
+
+def _replication_cells(stream: StreamDetails) -> dict[str, str]:
+    """Who leads, and how the partition is that is worst off."""
+    parts = stream.partitions
+    if not parts:
+        return dict.fromkeys(("Leader", "In sync", "Lag"), "-")
+    leaders = sorted({part.leader or "[red]none[/]" for part in parts})
+    worst = min(parts, key=lambda part: len(part.isr) - in_sync_wanted(stream, part))
+    lags = [lag for part in parts if (lag := lag_of(part)) is not None]
+    return {
+        "Leader": ", ".join(leaders) if len(leaders) <= _LEADERS_SHOWN_MAX else f"{len(leaders)} nodes",
+        "In sync": _in_sync(stream, worst),
+        "Lag": show_count(max(lags)) if lags else "-",
+    }
+
+
+def streams_table(streams: Sequence[StreamDetails], rates: dict[str, float] | None = None, width: int = 1_000) -> Table:
+    """One line per stream; what there is to say of replicas only where there are several.
+
+    Args:
+        streams: which.
+        rates: messages per second, by the stream's name.
+        width: of the terminal, in characters.
+    """
+    several = is_replicated(streams)
+    columns = [Column("Name"), Column("Subject", from_width=90 if several else 60), Column("Messages", right=True)]
     if rates is not None:
-        columns.insert(3, "Msgs/s")
-    table = _table("Streams", *columns, right=("Messages", "Msgs/s", "Size", "Gaps"))
-    for stream in streams:
-        last = max((part.get("last_timestamp_ns") or 0 for part in stream.raw["partitions"]), default=0)
-        row = [
-            stream.name,
-            escape(stream.config.subject),
-            show_count(stream.messages),
-            show_bytes(stream.bytes),
-            str(stream.raw.get("gap_count", 0)),
-            show_time(last),
-            _state(stream),
+        columns.append(Column("Msgs/s", right=True))
+    columns.append(Column("Size", right=True, from_width=70))
+    if several:
+        columns += [
+            Column("Leader", from_width=110),
+            Column("In sync", right=True),
+            Column("Lag", right=True, from_width=70),
         ]
-        if rates is not None:
-            row.insert(3, show_count(rates.get(stream.name, 0.0)))
-        table.add_row(*row)
-    return table
+    last_from_width = 150 if several else 100
+    columns += [Column("Gaps", right=True, from_width=80), Column("Last message", from_width=last_from_width)]
+    columns.append(Column("State"))
+    return make_table("Streams", columns, (_stream_row(stream, rates or {}) for stream in streams), width)
+
+
+def _stream_row(stream: StreamDetails, rates: dict[str, float]) -> dict[str, str]:
+    last = max((part.get("last_timestamp_ns") or 0 for part in stream.raw["partitions"]), default=0)
+    return {
+        "Name": stream.name,
+        "Subject": escape(stream.config.subject),
+        "Messages": show_count(stream.messages),
+        "Msgs/s": show_count(rates.get(stream.name, 0.0)),
+        "Size": show_bytes(stream.bytes),
+        "Gaps": str(stream.raw.get("gap_count", 0)),
+        "Last message": show_time(last),
+        "State": _state(stream),
+    } | _replication_cells(stream)
 
 
 def settings_table(stream: StreamDetails) -> Table:
     """A stream's settings and counts."""
-    table = _table(f"Stream {stream.name}", "Setting", "Value")
+    table = make_table(f"Stream {stream.name}", (Column("Setting"), Column("Value")), ())
     settings = stream.config.to_plain()
     for name, value in settings.items():
         if name.endswith("_bytes") or name == "message_bytes_max":
@@ -75,6 +167,8 @@ def settings_table(stream: StreamDetails) -> Table:
             shown = show_duration(value) if value else "unlimited"
         elif name == "retention_messages":
             shown = show_count(value) if value else "unlimited"
+        elif name == "min_isr" and value is None:
+            shown = f"{stream.config.min_isr_effective} (a majority)"
         else:
             shown = "-" if value is None else escape(str(value))
         table.add_row(name, shown)
@@ -95,29 +189,80 @@ def settings_table(stream: StreamDetails) -> Table:
     return table
 
 
-def partitions_table(stream: StreamDetails) -> Table:
-    """A stream's partitions."""
-    columns = ("#", "Leader", "Epoch", "In sync", "First", "Committed", "End", "Size", "Files")
-    table = _table("Partitions", *columns, right=columns[4:])
-    for part in stream.partitions:
-        table.add_row(
-            str(part.partition),
-            part.leader or "[red]none[/]",
-            str(part.leader_epoch),
-            ", ".join(part.isr),
-            show_count(part.log_start),
-            show_count(part.high_watermark),
-            show_count(part.log_end),
-            show_bytes(part.bytes),
-            str(part.segments),
-        )
-    offline = [
+def partitions_table(stream: StreamDetails, width: int = 1_000) -> Table:
+    """A stream's partitions.
+
+    Args:
+        stream: which.
+        width: of the terminal, in characters.
+    """
+    columns = [
+        Column("#"),
+        Column("Leader"),
+        Column("Epoch", right=True, from_width=90),
+        Column("In sync"),
+        Column("First", right=True, from_width=80),
+        Column("Committed", right=True),
+        Column("End", right=True, from_width=80),
+        Column("Size", right=True),
+        Column("Files", right=True, from_width=100),
+    ]
+    table = make_table("Partitions", columns, map(_partition_row, stream.partitions), width)
+    lines = [
         f"[red]partition {part.partition} is offline:[/] {escape(part.offline)}"
         for part in stream.partitions
         if part.offline
     ]
-    table.caption = "\n".join(offline) or None
+    lines += [
+        f"[red]partition {part['partition']} tells nothing:[/] {escape(str(part.get('unreachable_reason', '')))}"
+        for part in stream.raw["partitions"]
+        if part.get("unreachable")
+    ]
+    table.caption = "\n".join(lines) or None
     return table
+
+
+def _number(value: int | None) -> str:
+    return "-" if value is None else show_count(value)
+
+
+def _partition_row(part: PartitionDetails) -> dict[str, str]:
+    return {
+        "#": str(part.partition),
+        "Leader": part.leader or "[red]none[/]",
+        "Epoch": str(part.leader_epoch),
+        "In sync": ", ".join(part.isr),
+        "First": _number(part.log_start),
+        "Committed": _number(part.high_watermark),
+        "End": _number(part.log_end),
+        "Size": "-" if part.bytes is None else show_bytes(part.bytes),
+        "Files": _number(part.segments),
+    }
+
+
+_ROLE_STYLES: Final = {"leader": "bold", "behind": "yellow", "joining": "cyan", "leaving": "cyan", "observer": "dim"}
+
+
+def replicas_table(stream: StreamDetails) -> Table | None:
+    """Every replica of a stream's partitions; None where each of them has one."""
+    if not is_replicated([stream]):
+        return None
+    columns = (Column("#"), Column("Node"), Column("Is"), Column("End", right=True), Column("Lag", right=True))
+    table = make_table("Replicas", columns, ())
+    for part in stream.partitions:
+        for node in part.replicas:
+            table.add_row(str(part.partition), node, *_replica_cells(part, node))
+        table.add_section()
+    return table
+
+
+def _replica_cells(part: PartitionDetails, node: str) -> tuple[str, str, str]:
+    role = role_of(part, node)
+    shown = f"[{_ROLE_STYLES[role]}]{role}[/]" if role in _ROLE_STYLES else role
+    if role == "leader":
+        return shown, _number(part.log_end), ""
+    state = replica_state(part, node)
+    return (shown, "-", "-") if state is None else (shown, _number(state.log_end), _number(state.lag_messages))
 
 
 def gaps_table(stream: StreamDetails) -> Table | None:
@@ -125,7 +270,8 @@ def gaps_table(stream: StreamDetails) -> Table | None:
     gaps = stream.raw.get("gaps") or []
     if not gaps:
         return None
-    table = _table("Gaps: messages of these times may be missing", "Since", "Until", "Messages", "Cause")
+    columns = (Column("Since"), Column("Until"), Column("Messages"), Column("Cause"))
+    table = make_table("Gaps: messages of these times may be missing", columns, ())
     for gap in gaps:
         missing = "unknown" if gap["messages"] is None else show_count(gap["messages"])
         until = "now" if gap["until_ns"] is None else show_time(gap["until_ns"])
@@ -135,7 +281,7 @@ def gaps_table(stream: StreamDetails) -> Table | None:
 
 def node_table(node: dict[str, Any]) -> Table:
     """One node."""
-    table = _table(f"Node {node['node_id']}", "", "")
+    table = make_table(f"Node {node['node_id']}", (Column("name"), Column("value")), ())
     table.show_header = False
     up = (node["now_ns"] - node["started_ns"]) / 1e9
     nats = "[green]connected[/]" if node["nats_connected"] else "[red]not connected[/]"

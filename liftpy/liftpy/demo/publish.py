@@ -1,7 +1,9 @@
 """An ordinary nats-py publisher that wants every message acknowledged, and sends again what is not.
 
 It knows nothing of liftpy but what any NATS client may know: a reply subject brings an ack, and a `Nats-Msg-Id`
-makes sending again harmless.
+makes sending again harmless. When the acks stop, the leader may be gone, and with it what was on its way. Then the
+oldest message is sent again and again until a leader answers, and only then all the others, in their order: so the
+order in which the messages of a subject are stored is the order in which they were published.
 """
 
 from __future__ import annotations
@@ -9,7 +11,10 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from typing import TYPE_CHECKING, Final
+from collections import Counter, defaultdict
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from liftpy_envelope.errors import LiftError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -19,10 +24,23 @@ if TYPE_CHECKING:
 
     from liftpy.demo.flights import Flight
 
-__all__ = ["AckedPublisher"]
+__all__ = ["AckedPublisher", "NoAckError", "Term"]
 
 _WINDOW: Final = 4_000
-_RESEND_AFTER_S: Final = 2.0
+_SILENCE_S: Final = 0.5
+_PROBE_EVERY_S: Final = 0.05
+_GIVE_UP_S: Final = 60.0
+
+
+class NoAckError(LiftError):
+    """Nobody acknowledges messages any more."""
+
+
+class Term(NamedTuple):
+    """The time in which one leader leads a stream of one partition."""
+
+    stream: str
+    epoch: int
 
 
 class AckedPublisher:
@@ -35,8 +53,13 @@ class AckedPublisher:
         on_progress: called now and then with the number of flights that are acknowledged by all of them.
 
     Attributes:
-        resent: messages that were sent again.
-        duplicates: acks that said so.
+        acked: flights that all of their streams have acknowledged.
+        resent: how often a message was sent again.
+        stored_again: flights that were stored when they were sent again.
+        known: flights that were sent again, and that a stream had already.
+        offsets: by stream and number of the flight, where the ack says that it is.
+        acks: acks by term.
+        first_ack_at: monotonic time of the first ack of a term, in seconds.
     """
 
     def __init__(
@@ -48,57 +71,117 @@ class AckedPublisher:
     ) -> None:
         self._nats = nats
         self._flights = flights
+        self._streams_of = streams_of
         self._on_progress = on_progress
-        self._missing = [set(streams_of(flight.subject)) for flight in flights]
-        self._sent_at: dict[int, float] = {}
-        self._room = asyncio.Event()
+        self._missing: dict[int, set[str]] = {}  # by the number of a flight, in ascending order
+        self._sent_again: set[int] = set()
+        self._known: set[int] = set()
+        self._last_ack_at: dict[str, float] = {}
+        self._news = asyncio.Event()
+        self._refusal = "none came"
         self._inbox = nats.new_inbox()
         self.acked = 0
         self.resent = 0
-        self.duplicates = 0
+        self.stored_again = 0
+        self.known = 0
+        self.offsets: defaultdict[str, dict[int, int]] = defaultdict(dict)
+        self.acks: Counter[Term] = Counter()
+        self.first_ack_at: dict[Term, float] = {}
 
     async def run(self) -> None:
-        """Publish everything; returns when everything is acknowledged."""
+        """Publish everything; returns when everything is acknowledged.
+
+        Raises:
+            NoAckError: no ack came for a minute.
+        """
         subscription = await self._nats.subscribe(f"{self._inbox}.*", cb=self._on_ack)
-        for number in range(len(self._flights)):
-            while len(self._sent_at) >= _WINDOW:
+        for number, flight in enumerate(self._flights):
+            while len(self._missing) >= _WINDOW:
                 await self._wait()
+            self._missing[number] = set(self._streams_of(flight.subject))
             await self._send(number)
-        while self._sent_at:
+        while self._missing:
             await self._wait()
         await subscription.unsubscribe()
 
     async def _send(self, number: int) -> None:
         flight = self._flights[number]
-        self._sent_at[number] = time.monotonic()
         await self._nats.publish(
             flight.subject, flight.payload, reply=f"{self._inbox}.{number}", headers={"Nats-Msg-Id": str(number)}
         )
 
+    async def _send_again(self, number: int) -> None:
+        self.resent += 1
+        self._sent_again.add(number)
+        await self._send(number)
+
     async def _wait(self) -> None:
-        """Wait for acks, and send again what has waited for too long."""
-        self._room.clear()
-        try:
-            async with asyncio.timeout(0.25):
-                await self._room.wait()
-        except TimeoutError:
-            overdue = time.monotonic() - _RESEND_AFTER_S
-            for number in [number for number, sent_at in self._sent_at.items() if sent_at < overdue]:
-                self.resent += 1
-                await self._send(number)
+        """Wait until something is acknowledged, with all it takes."""
+        if not await self._has_news(_SILENCE_S):
+            await self._recover()
         self._on_progress(self.acked)
+
+    async def _has_news(self, timeout_s: float) -> bool:
+        self._news.clear()
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._news.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def _recover(self) -> None:
+        """Wait until every stream has a leader that acknowledges, then send again what is not acknowledged."""
+        began = time.monotonic()
+        while oldest := self._oldest_by_silent_stream(began):
+            if time.monotonic() - began > _GIVE_UP_S:
+                streams = ", ".join(sorted(oldest))
+                raise NoAckError(f"no ack of {streams} for {_GIVE_UP_S:g} s; the last refusal: {self._refusal}")
+            for number in sorted(set(oldest.values())):
+                await self._send_again(number)
+            await self._has_news(_PROBE_EVERY_S)
+            await asyncio.sleep(0)
+        for number in list(self._missing):
+            if number in self._missing:  # else acknowledged meanwhile
+                await self._send_again(number)
+
+    def _oldest_by_silent_stream(self, since: float) -> dict[str, int]:
+        """For streams that have acknowledged nothing since then: the first flight that waits for them."""
+        oldest: dict[str, int] = {}
+        for number, streams in self._missing.items():
+            for stream in streams:
+                if self._last_ack_at.get(stream, 0.0) < since:
+                    oldest.setdefault(stream, number)
+        return oldest
 
     async def _on_ack(self, message: Msg) -> None:
         number = int(message.subject.rpartition(".")[2])
-        if not message.data or number not in self._sent_at:
+        missing = self._missing.get(number)
+        if not message.data or missing is None:
             return  # nobody was listening just then, or the ack of a message that was sent twice
         ack = json.loads(message.data)
         if "error" in ack:
+            self._refusal = ack["error"]["description"]
             return  # sent again later
-        self.duplicates += bool(ack.get("duplicate"))
-        missing = self._missing[number]
-        missing.discard(ack["stream"])
+        stream = ack["stream"]
+        if stream not in missing:
+            return
+        missing.remove(stream)
+        self._last_ack_at[stream] = now = time.monotonic()
+        self.offsets[stream][number] = ack["offset"]
+        term = Term(stream, ack["epoch"])
+        self.acks[term] += 1
+        self.first_ack_at.setdefault(term, now)
+        if ack.get("duplicate"):
+            self._known.add(number)
         if not missing:
-            del self._sent_at[number]
-            self.acked += 1
-            self._room.set()
+            self._complete(number)
+        self._news.set()
+
+    def _complete(self, number: int) -> None:
+        del self._missing[number]
+        self.acked += 1
+        if number in self._known:
+            self.known += 1
+        elif number in self._sent_again:
+            self.stored_again += 1

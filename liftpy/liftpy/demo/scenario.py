@@ -1,210 +1,265 @@
-"""The demonstration: store the flights, kill the node on the way, replay them, and check every one."""
+"""The demonstration: store the flights, kill the leader of their stream on the way, replay them, check every one."""
 
 from __future__ import annotations
 
 import asyncio
-import os
-import sys
-import tempfile
 import time
-from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 import nats
 
-from liftpy.cli.nats_server import NatsServer, shipped_config
+from liftpy.demo.check import Record, check_records
+from liftpy.demo.cluster import open_cluster
 from liftpy.demo.flights import load_flights
-from liftpy.demo.publish import AckedPublisher
+from liftpy.demo.publish import AckedPublisher, Term
+from liftpy.demo.watch import Watch
 from liftpy_client.client import connect_as
-from liftpy_client.errors import NodeUnavailableError
 from liftpy_client.nats_options import NatsOptions
 from liftpy_envelope.errors import LiftError
 from liftpy_envelope.subject import matches
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
-    from contextlib import AbstractAsyncContextManager
+    from collections.abc import Sequence
 
-    from rich.progress import Progress
-
+    from liftpy.demo.cluster import DemoCluster
     from liftpy.demo.flights import Flight
+    from liftpy.demo.view import DemoView
     from liftpy_client.client import Lift
 
-__all__ = ["CheckFailedError", "DemoReport", "run_demo"]
+__all__ = ["DemoReport", "run_demo"]
 
 STREAMS: Final = {"flights": "flights.>", "united": "flights.UA.*.*"}
-_READY_TIMEOUT_S: Final = 30.0
-
-
-class CheckFailedError(LiftError):
-    """What was replayed is not what was published."""
+_KILLED_STREAM: Final = "flights"
+_RESTART_AFTER_S: Final = 3.0
 
 
 @dataclass(slots=True)
 class DemoReport:
-    """What happened."""
+    """What happened.
 
+    Attributes:
+        flights: messages published, each with an ack of every stream that stores it.
+        publish_s: from the first message to the last ack, in seconds.
+        killed: the node that led the stream of all flights.
+        killed_after: flights that were acknowledged until then.
+        leader_after: the node that led it then.
+        next_ack_s: from the kill to the next ack of that stream, in seconds.
+        restart_s: from starting the node again until it was up, in seconds.
+        in_sync_s: from starting the node again until all of its copies were in sync, in seconds.
+        first_sending: flights that were stored when they were sent for the first time.
+        stored_again: flights that were stored when they were sent again.
+        duplicates: flights that were sent again, and were there already.
+        resent: how often a message was sent again.
+        lost, doubled: flights missing in a stream, or there twice.
+        acks: how many acks each leader sent, by stream, in the order of the leaders.
+        streams: what was replayed.
+    """
+
+    nodes: int
     flights: int = 0
     publish_s: float = 0.0
+    killed: str = ""
+    killed_after: int = 0
+    leader_after: str = ""
+    next_ack_s: float = 0.0
     restart_s: float = 0.0
-    resent: int = 0
+    in_sync_s: float = 0.0
+    first_sending: int = 0
+    stored_again: int = 0
     duplicates: int = 0
+    resent: int = 0
+    lost: int = 0
+    doubled: int = 0
+    acks: list[dict[str, Any]] = field(default_factory=list)
     streams: list[dict[str, Any]] = field(default_factory=list)
 
 
-class _NodeProcess:
-    """A node in a process of its own, so that it can be killed."""
-
-    def __init__(self, nats_url: str, home: Path) -> None:
-        arguments = ["-s", nats_url, "server", "--data-dir", str(home / "node"), "--pull-port", "0"]
-        self._command = [sys.executable, "-m", "liftpy", *arguments]
-        self._environment = _environment(home)
-        self._log = home / "node.log"
-        self._process: asyncio.subprocess.Process | None = None
-
-    async def start(self, lift: Lift) -> float:
-        """Start it and wait until it answers. Returns how long that took, in seconds."""
-        started = time.monotonic()
-        with self._log.open("ab") as log:
-            self._process = await asyncio.create_subprocess_exec(
-                *self._command, stdout=log, stderr=log, env=self._environment
-            )
-        while time.monotonic() - started < _READY_TIMEOUT_S:
-            if self._process.returncode is not None:
-                raise LiftError(f"the node ended: {self._log.read_text(errors='replace')[-500:]}")
-            try:
-                await lift.node_info()
-                return time.monotonic() - started
-            except NodeUnavailableError:
-                await asyncio.sleep(0.05)
-        raise LiftError(f"the node did not answer within {_READY_TIMEOUT_S:g} s")
-
-    async def kill(self) -> None:
-        """SIGKILL."""
-        assert self._process is not None
-        self._process.kill()
-        await self._process.wait()
-
-    async def stop(self) -> None:
-        """SIGTERM, if it is running."""
-        if self._process is not None and self._process.returncode is None:
-            self._process.terminate()
-            await self._process.wait()
-
-
-def _connect(url: str) -> AbstractAsyncContextManager[Lift]:
-    """Connect to the nats-server of the demonstration, whatever the environment says of others."""
-    return connect_as(NatsOptions(url=url, timeout_s=2.0), name="demo")
-
-
-def _environment(home: Path) -> dict[str, str]:
-    kept = {name: text for name, text in os.environ.items() if not name.startswith(("NATS_", "LIFTPY_"))}
-    return kept | {"XDG_CONFIG_HOME": str(home)}
-
-
-@asynccontextmanager
-async def _cluster() -> AsyncIterator[tuple[str, Path]]:
-    """A nats-server and a directory that are gone afterwards."""
-    with tempfile.TemporaryDirectory(prefix="liftpy-demo-") as directory:
-        home = Path(directory)
-        server = NatsServer(0, shipped_config(), home / "nats-server.log")
-        server.start()
-        try:
-            yield server.url, home
-        finally:
-            server.stop()
-
-
-async def run_demo(progress: Progress) -> DemoReport:
+async def run_demo(view: DemoView, nodes: int = 3) -> DemoReport:
     """Run the demonstration.
 
+    Args:
+        view: shows it.
+        nodes: how many; one is no cluster, and is killed all the same.
+
     Raises:
-        CheckFailedError: a record is missing, there twice, or changed.
+        CheckFailedError: a record is missing, there twice, changed, or not in its place.
         LiftError: it could not be run.
     """
-    report = DemoReport()
-    task = progress.add_task("reading the flights", total=None)
+    view.work("reading the flights")
     flights = await asyncio.get_running_loop().run_in_executor(None, load_flights)
-    report.flights = len(flights)
-    progress.remove_task(task)
-    async with _cluster() as (url, home), _connect(url) as lift:
-        node = _NodeProcess(url, home)
-        try:
-            await node.start(lift)
-            for name, subject in STREAMS.items():
-                await lift.create_stream(name, subject=subject)
-            await _publish(url, lift, node, flights, report, progress)
-            for name, subject in STREAMS.items():
-                report.streams.append(await _replay(lift, name, subject, flights, progress))
-        finally:
-            await node.stop()
+    report = DemoReport(nodes, flights=len(flights))
+    async with open_cluster(nodes, view.event) as cluster:
+        view.work("starting")
+        await cluster.start()
+        async with connect_as(NatsOptions(url=cluster.url, timeout_s=2.0), name="demo") as lift:
+            await _Run(lift, cluster, flights, view, report).run()
     return report
 
 
-async def _publish(
-    url: str, lift: Lift, node: _NodeProcess, flights: Sequence[Flight], report: DemoReport, progress: Progress
-) -> None:
-    task = progress.add_task("publishing with an ordinary nats-py client", total=len(flights))
-    half_way = asyncio.Event()
+class _Run:
+    """One run of it."""
 
-    def on_progress(acked: int) -> None:
-        progress.update(task, completed=acked)
-        if acked >= len(flights) // 2:
-            half_way.set()
+    def __init__(
+        self, lift: Lift, cluster: DemoCluster, flights: Sequence[Flight], view: DemoView, report: DemoReport
+    ) -> None:
+        self._lift = lift
+        self._cluster = cluster
+        self._flights = flights
+        self._view = view
+        self._report = report
+        self._watch = Watch(lift, view.seen)
+        self._half_way = asyncio.Event()
 
-    def streams_of(subject: str) -> frozenset[str]:
-        return frozenset(name for name, pattern in STREAMS.items() if matches(pattern, subject))
+    async def run(self) -> None:
+        for node_id in self._cluster.nodes:
+            self._show_up(node_id)
+        for name, subject in STREAMS.items():
+            await self._lift.create_stream(name, subject=subject, replicas=self._report.nodes)
+        seen = await self._watch.look()
+        leaders = ", ".join(f"[bold]{stream.leader}[/] leads {name}" for name, stream in seen.items())
+        count = self._report.nodes
+        self._view.event(f"{count} nodes, {count} copies of each stream: {leaders}" if count > 1 else "one node")
+        publisher = await self._publish()
+        self._tell_acks(publisher)
+        for name, subject in STREAMS.items():
+            await self._replay(name, subject, publisher.offsets[name])
 
-    client = await nats.connect(url, name="flights publisher")
-    started = time.monotonic()
-    publisher = AckedPublisher(client, flights, streams_of, on_progress)
-    publishing = asyncio.ensure_future(publisher.run())
-    try:
-        waiting = asyncio.ensure_future(half_way.wait())
-        await asyncio.wait({publishing, waiting}, return_when=asyncio.FIRST_COMPLETED)
-        waiting.cancel()
-        progress.update(task, description="publishing; the node was killed and is starting again")
+    def _show_up(self, node_id: str) -> None:
+        self._view.process(node_id, f"[green]up[/], pid {self._cluster.nodes[node_id].pid}")
+
+    async def _publish(self) -> AckedPublisher:
+        total = len(self._flights)
+        self._view.work("publishing with an ordinary nats-py client", total)
+        client = await nats.connect(self._cluster.url, name="flights publisher")
+        publisher = AckedPublisher(client, self._flights, _streams_of, self._on_progress)
+        started = time.monotonic()
+        try:
+            async with asyncio.TaskGroup() as group:
+                watching = group.create_task(self._watch.run())
+                failing_over = group.create_task(self._fail_over(publisher))
+                await publisher.run()
+                self._report.publish_s = time.monotonic() - started
+                self._view.done(total)
+                self._half_way.set()
+                await failing_over
+                watching.cancel()
+        except ExceptionGroup as errors:
+            raise _first_of(errors) from None
+        finally:
+            await client.close()
+        return publisher
+
+    def _on_progress(self, acked: int) -> None:
+        self._view.done(acked)
+        if acked >= len(self._flights) // 2:
+            self._half_way.set()
+
+    async def _fail_over(self, publisher: AckedPublisher) -> None:
+        """Half-way: kill the leader, see who takes over, start it again, and wait until it is in sync."""
+        await self._half_way.wait()
+        seen = (await self._watch.look())[_KILLED_STREAM]
+        if seen.leader is None:
+            raise LiftError(f"nobody leads {_KILLED_STREAM}, so there is no leader to kill")
+        node = self._cluster.nodes[seen.leader]
+        report = self._report
+        report.killed, report.killed_after = seen.leader, publisher.acked
+        killed_at = time.monotonic()
         await node.kill()
-        report.restart_s = await node.start(lift)
-        progress.update(task, description="publishing; the node is back")
-        await publishing
-    finally:
-        publishing.cancel()
-        await asyncio.gather(publishing, return_exceptions=True)
-        await client.close()
-    report.publish_s = time.monotonic() - started
-    report.resent, report.duplicates = publisher.resent, publisher.duplicates
+        self._view.process(seen.leader, "[bold red]killed[/]")
+        self._view.event(
+            f"[bold red]SIGKILL[/] to [bold]{seen.leader}[/], the leader of {_KILLED_STREAM}, "
+            f"after {publisher.acked:,} acknowledged flights"
+        )
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._see_next_leader(publisher, seen.epoch, killed_at))
+            group.create_task(self._start_again(seen.leader))
+
+    async def _see_next_leader(self, publisher: AckedPublisher, epoch: int, killed_at: float) -> None:
+        while (term := _first_term_after(publisher, epoch)) is None:
+            if publisher.acked == len(self._flights):
+                return  # everything was acknowledged before the leader was gone
+            await asyncio.sleep(0.01)  # the publisher gives up when no leader ever acknowledges anything
+        report = self._report
+        report.next_ack_s = publisher.first_ack_at[term] - killed_at
+        while (leader := self._watch.leaders.get(term)) is None:
+            await asyncio.sleep(0.05)
+            await self._watch.look()
+        report.leader_after = leader
+        self._view.event(
+            f"[bold]{leader}[/] leads {_KILLED_STREAM} now; its first ack came "
+            f"[bold green]{report.next_ack_s:.2f} s[/] after the kill"
+        )
+
+    async def _start_again(self, node_id: str) -> None:
+        report = self._report
+        if report.nodes > 1:
+            await asyncio.sleep(_RESTART_AFTER_S)
+        started = time.monotonic()
+        self._view.process(node_id, "[yellow]starting[/]")
+        await self._cluster.start_again(node_id)
+        report.restart_s = time.monotonic() - started
+        self._show_up(node_id)
+        self._view.event(f"[bold]{node_id}[/] was started again, and is up after {report.restart_s:.1f} s")
+        await self._watch.wait_whole()
+        report.in_sync_s = time.monotonic() - started
+        if report.nodes > 1:
+            self._view.event(
+                f"[bold]{node_id}[/] has what it missed: all copies are in sync after {report.in_sync_s:.1f} s"
+            )
+
+    def _tell_acks(self, publisher: AckedPublisher) -> None:
+        report = self._report
+        report.first_sending = publisher.acked - publisher.stored_again - publisher.known
+        report.stored_again, report.duplicates = publisher.stored_again, publisher.known
+        report.resent = publisher.resent
+        report.acks = [
+            {"stream": term.stream, "epoch": term.epoch, "leader": self._watch.leaders.get(term), "acks": count}
+            for term, count in sorted(publisher.acks.items())
+        ]
+        self._view.event(f"all {report.flights:,} flights are acknowledged, {report.publish_s:.1f} s after the first")
+
+    async def _replay(self, name: str, subject: str, acked_at: dict[int, int]) -> None:
+        """Replay a stream from its beginning and compare every record with its flight."""
+        expected = {number for number, flight in enumerate(self._flights) if matches(subject, flight.subject)}
+        self._view.work(f"replaying {name}", len(expected))
+        started = time.monotonic()
+        records = []
+        async for message in self._lift.consume(name, start="earliest", stop="latest"):
+            number = message.headers.get("Nats-Msg-Id", "")
+            records.append(Record(message.offset, message.subject, number, message.value))
+            if not len(records) % 10_000:
+                self._view.done(len(records))
+        elapsed = time.monotonic() - started
+        self._view.work(f"checking {name}")
+        found = await asyncio.to_thread(check_records, name, records, self._flights, expected, acked_at)
+        self._report.lost += found["lost"]
+        self._report.doubled += found["doubled"]
+        details = await self._lift.stream_info(name)
+        self._report.streams.append(
+            {
+                "name": name,
+                "subject": subject,
+                "records": len(records),
+                "bytes": details.bytes,
+                "replay_s": elapsed,
+                "gaps": len(details.raw["gaps"]),
+            }
+        )
+        self._view.event(f"{name}: {len(records):,} records replayed in {elapsed:.1f} s, and every one checked")
 
 
-async def _replay(lift: Lift, name: str, subject: str, flights: Sequence[Flight], progress: Progress) -> dict[str, Any]:
-    """Replay a stream from its beginning and compare every record with its flight."""
-    expected = {number for number, flight in enumerate(flights) if matches(subject, flight.subject)}
-    task = progress.add_task(f"replaying {name}", total=len(expected))
-    started = time.monotonic()
-    records = [
-        (message.offset, message.subject, message.headers.get("Nats-Msg-Id", ""), message.value)
-        async for message in lift.consume(name, start="earliest", stop="latest")
-    ]
-    elapsed = time.monotonic() - started
-    progress.update(task, completed=len(records), description=f"checking {name}")
-    for place, (offset, found_subject, number, value) in enumerate(records):
-        if offset != place:
-            raise CheckFailedError(f"{name}: offset {offset} stands where {place} must")
-        if not number.isdigit() or int(number) not in expected:
-            raise CheckFailedError(f"{name} offset {offset}: flight {number!r} is there twice, or is none of ours")
-        expected.remove(int(number))
-        if flights[int(number)] != (found_subject, value):
-            raise CheckFailedError(f"{name} offset {offset}: the record is not the flight that was published")
-    if expected:
-        raise CheckFailedError(f"{name}: {len(expected)} flights are missing, for example {min(expected)}")
-    details = await lift.stream_info(name)
-    return {
-        "name": name,
-        "subject": subject,
-        "records": len(records),
-        "bytes": details.bytes,
-        "replay_s": elapsed,
-        "gaps": len(details.raw["gaps"]),
-    }
+@cache
+def _streams_of(subject: str) -> frozenset[str]:
+    return frozenset(name for name, pattern in STREAMS.items() if matches(pattern, subject))
+
+
+def _first_term_after(publisher: AckedPublisher, epoch: int) -> Term | None:
+    terms = (term for term in publisher.first_ack_at if term.stream == _KILLED_STREAM and term.epoch > epoch)
+    return min(terms, default=None)
+
+
+def _first_of(errors: ExceptionGroup) -> Exception:
+    first: Exception = errors.exceptions[0]
+    return _first_of(first) if isinstance(first, ExceptionGroup) else first

@@ -1,8 +1,9 @@
-"""What nodes and streams tell of themselves."""
+"""What a node tells of itself, of the partitions that it leads, and of where everything is."""
 
 from __future__ import annotations
 
 import resource
+from collections import Counter
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
@@ -16,28 +17,21 @@ if TYPE_CHECKING:
     from liftpy_server.partition import Partition
     from liftpy_server.stream_state import StreamState
 
-__all__ = ["cluster_info", "node_info", "resident_bytes", "stream_info"]
+__all__ = ["cluster_info", "follower_lags", "led_stream", "node_info", "resident_bytes"]
 
 
-def stream_info(node: Node, info: StreamInfo, *, brief: bool = False) -> dict[str, Any]:
-    """One stream, as JSON."""
+def led_stream(node: Node, info: StreamInfo, *, brief: bool = False) -> dict[str, Any]:
+    """What this node knows of a stream as the leader of its partitions, or of some of them."""
     local = node.streams.by_uuid.get(info.uuid)
-    partitions = [] if local is None else [_partition_info(node, info, p) for p in local.partitions.values()]
-    shown: dict[str, Any] = {
-        "name": info.name,
-        "uuid": info.uuid,
-        "config": info.config.to_plain(),
-        "created_ns": info.created_ns,
-        "version": info.version,
-        "paused": info.paused,
-        "read_only": info.read_only,
-        "messages": sum(partition["high_watermark"] - partition["log_start"] for partition in partitions),
-        "bytes": sum(partition["bytes"] for partition in partitions),
-        "partitions": partitions,
-    }
-    if local is not None:
-        shown |= _state_info(local.state, brief=brief)
-    return shown
+    if local is None:
+        return {"partitions": []}
+    led = [
+        partition
+        for number, partition in local.partitions.items()
+        if info.partitions[number].leader == node.config.node_id
+    ]
+    told: dict[str, Any] = {"partitions": [_partition_numbers(node, partition) for partition in led]}
+    return told | _state_info(local.state, node.config.node_id, brief=brief)
 
 
 def cluster_info(state: MetadataState, wanted: Sequence[str] | None) -> dict[str, Any]:
@@ -45,38 +39,40 @@ def cluster_info(state: MetadataState, wanted: Sequence[str] | None) -> dict[str
     names = state.streams if wanted is None else [name for name in wanted if name in state.streams]
     return {
         "revision": state.revision,
-        "nodes": [node.to_plain() for node in state.nodes.values()],
+        "nodes": [node.for_clients() for node in state.nodes.values()],
         "streams": [
-            {"uuid": stream.uuid, "config": stream.config.to_plain(), "partitions": _leaders(stream)}
+            {"uuid": stream.uuid, "config": stream.config.to_plain(), "partitions": _places(stream)}
             for stream in (state.streams[name] for name in names)
         ],
     }
 
 
-def _leaders(stream: StreamInfo) -> list[dict[str, Any]]:
+def _places(stream: StreamInfo) -> list[dict[str, Any]]:
     return [
-        {"partition": number, "leader": partition.leader, "leader_epoch": partition.leader_epoch}
+        {
+            "partition": number,
+            "leader": partition.leader,
+            "leader_epoch": partition.leader_epoch,
+            "replicas": list(partition.replicas),
+            "isr": list(partition.isr),
+            "observers": list(partition.observers),
+        }
         for number, partition in enumerate(stream.partitions)
     ]
 
 
-def _state_info(state: StreamState, *, brief: bool) -> dict[str, Any]:
-    gaps = [gap.to_plain() for gap in state.gaps]
+def _state_info(state: StreamState, node_id: str, *, brief: bool) -> dict[str, Any]:
     counters = asdict(state.counters)
     counters["refused"] = dict(state.counters.refused)
-    return {"counters": counters, "gap_count": len(gaps)} | ({} if brief else {"gaps": gaps})
+    told: dict[str, Any] = {"counters": counters, "gap_count": len(state.gaps)}
+    return told if brief else told | {"gaps": [gap.to_plain() | {"node": node_id} for gap in state.gaps]}
 
 
-def _partition_info(node: Node, info: StreamInfo, partition: Partition) -> dict[str, Any]:
+def _partition_numbers(node: Node, partition: Partition) -> dict[str, Any]:
     log = partition.log
-    meta = info.partitions[partition.number]
     segments = log.segments
     return {
         "partition": partition.number,
-        "leader": meta.leader,
-        "leader_epoch": meta.leader_epoch,
-        "replicas": list(meta.replicas),
-        "isr": list(meta.isr),
         "log_start": log.log_start,
         "high_watermark": partition.high_watermark,
         "log_end": log.log_end,
@@ -87,7 +83,24 @@ def _partition_info(node: Node, info: StreamInfo, partition: Partition) -> dict[
         "offline": None if log.failure is None else str(log.failure),
         "dedupe_ids": len(partition.dedupe),
         "dedupe_window_shortened": partition.dedupe.is_shortened(node.clock.now_ns()),
+        "replica_states": partition.replica_states(),
     }
+
+
+def follower_lags(node: Node) -> dict[str, dict[str, int]]:
+    """By node, how far it is behind in the partitions that this node leads: messages in all, and in how many."""
+    messages: Counter[str] = Counter()
+    behind: Counter[str] = Counter()
+    state, node_id = node.metadata.state, node.config.node_id
+    for stream in state.streams.values():
+        local = node.streams.by_uuid.get(stream.uuid)
+        for number, partition in () if local is None else local.partitions.items():
+            if stream.partitions[number].leader != node_id:
+                continue
+            for replica in partition.replica_states():
+                messages[replica["node"]] += replica["lag_messages"] or 0
+                behind[replica["node"]] += not replica["in_sync"]
+    return {name: {"lag_messages": lag, "out_of_sync": behind[name]} for name, lag in messages.items()}
 
 
 def node_info(node: Node) -> dict[str, Any]:

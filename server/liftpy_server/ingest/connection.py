@@ -118,10 +118,7 @@ class IngestConnection:
     async def bind(self, bindings: Sequence[Binding]) -> None:
         """Subscribe; returns when the server has confirmed it, or at once while there is no connection.
 
-        What could not be subscribed stays wanted, and its stream has a gap until it is.
-
-        Raises:
-            SubscriptionRefusedError: the server does not let us.
+        What could not be subscribed stays wanted, and its stream has a gap until it is; see `refusal`.
         """
         async with self._subscribing:
             self._wanted.update(dict.fromkeys(bindings))
@@ -130,9 +127,6 @@ class IngestConnection:
             else:
                 for binding in bindings:
                     binding.stream.open_gap(self._clock.now_ns(), "there was no connection to NATS to subscribe on")
-        refusal = next((self._refused[binding] for binding in bindings if binding in self._refused), None)
-        if refusal is not None:
-            raise SubscriptionRefusedError(refusal)
 
     async def unbind(self, bindings: Sequence[Binding]) -> None:
         """Unsubscribe; returns when no more messages will come."""
@@ -141,6 +135,11 @@ class IngestConnection:
             for binding in bindings:
                 self._wanted.pop(binding, None)
                 self._refused.pop(binding, None)
+
+    def refusal(self, bindings: Iterable[Binding]) -> SubscriptionRefusedError | None:
+        """Why the server does not let us have one of these subscriptions; None when it does."""
+        text = next((self._refused[binding] for binding in bindings if binding in self._refused), None)
+        return None if text is None else SubscriptionRefusedError(text)
 
     async def review(self, stream: StreamState) -> None:
         """Close the stream's gap if nothing is missing any more."""

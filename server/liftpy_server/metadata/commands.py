@@ -4,48 +4,73 @@ Applying is a pure function: no clock, no randomness, no I/O, and never an excep
 applied has a refusal as its outcome. Time enters as `now_ns`, stamped by the proposer. Every command carries an id,
 and one that was applied before answers with its first outcome.
 
-    command   msgpack {"v": 1, "id": ..., "op": ..., "now_ns": ..., "args": {...}}
+    command   msgpack {"v": level, "id": ..., "op": ..., "now_ns": ..., "args": {...}}
     outcome   {"error": ErrorCode, "message": text, "value": ...}
+    batch     op "batch", args {"commands": [[id, op, args], ...]}, value [outcome, ...]
+
+The commands of a batch are applied one after the other at the batch's time, each by itself: refusing one refuses none
+of the others, and each is recognised by its own id. The batch as such is not remembered; applied again it finds the
+outcomes of its commands.
+
+Every op has a level. `encode` writes it down, and a node that does not know the level stops at `decode`: it must not
+guess. So a proposer asks `check_proposable` first, which holds ops back until every registered node knows them.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import msgpack
 
 from liftpy_envelope.errors import ConfigError, ErrorCode, LiftError
-from liftpy_envelope.stream_config import StreamConfig
-from liftpy_server.metadata.changes import RefusedError, find_stream, put_stream
+from liftpy_server.metadata.changes import Draft, RefusedError
 from liftpy_server.metadata.node_commands import NODE_OPERATIONS
+from liftpy_server.metadata.outcomes import Outcome
 from liftpy_server.metadata.partition_commands import PARTITION_OPERATIONS
-from liftpy_server.metadata.state import MetadataState, PartitionInfo, StreamInfo
+from liftpy_server.metadata.reassignment import REASSIGNMENT_OPERATIONS
+from liftpy_server.metadata.state import LEVEL
+from liftpy_server.metadata.stream_commands import STREAM_OPERATIONS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from liftpy_server.metadata.changes import Change
+    from liftpy_server.metadata.state import MetadataState
 
-__all__ = ["Command", "Outcome", "apply_command"]
+__all__ = ["BATCH", "Command", "Outcome", "apply_command", "check_proposable"]
 
-_VERSION: Final = 1
-_OUTCOMES_MAX: Final = 10_000
-_DELETED_MAX: Final = 1_000
+BATCH: Final = "batch"
+
+_OPERATIONS: Final[dict[str, Callable[..., Any]]] = {
+    **STREAM_OPERATIONS,
+    **NODE_OPERATIONS,
+    **PARTITION_OPERATIONS,
+    **REASSIGNMENT_OPERATIONS,
+}
+_LEVELS: Final[dict[str, int]] = dict.fromkeys((*_OPERATIONS, BATCH), 1)
+"""The level of each op. One that gains an argument or another meaning becomes a new op of the next level."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """One change. `op` is one of the functions below; `args` are its arguments."""
+    """One change. `op` is one of `_OPERATIONS`, or a batch of them; `args` are its arguments."""
 
     id: str
     op: str
     now_ns: int
     args: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def level(self) -> int:
+        """The level of the metadata that has all its ops."""
+        levels = [_LEVELS.get(self.op, 1)]
+        if self.op == BATCH:
+            levels += (_LEVELS.get(op, 1) for _, op, _ in _batched(self.args))
+        return max(levels)
+
     def encode(self) -> bytes:
         """For the journal and the wire."""
-        fields = {"v": _VERSION, "id": self.id, "op": self.op, "now_ns": self.now_ns, "args": self.args}
+        fields = {"v": self.level, "id": self.id, "op": self.op, "now_ns": self.now_ns, "args": self.args}
         return bytes(msgpack.packb(fields))
 
     @classmethod
@@ -57,29 +82,30 @@ class Command:
         """
         try:
             fields = msgpack.unpackb(data)
-            if fields.pop("v") > _VERSION:
+            if fields.pop("v") > LEVEL:
                 raise LiftError("the metadata holds commands of a newer liftpy; upgrade this node")
-            return cls(**fields)
+            command = cls(**fields)
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise LiftError(f"not a metadata command: {error!r}") from error
+        kinds = [type(part) for part in (command.id, command.op, command.now_ns, command.args)]
+        if kinds != [str, str, int, dict]:
+            malformed = ValueError(f"its parts are {', '.join(kind.__name__ for kind in kinds)}")
+            raise LiftError(f"not a metadata command: {malformed}") from malformed
+        return command
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """What became of a command."""
+def check_proposable(state: MetadataState, command: Command) -> None:
+    """Whether every registered node knows a command.
 
-    error: ErrorCode = ErrorCode.NONE
-    message: str = ""
-    value: Any = None
-
-    def to_plain(self) -> dict[str, Any]:
-        """For the state."""
-        return {"error": int(self.error), "message": self.message, "value": self.value}
-
-    @classmethod
-    def from_plain(cls, given: dict[str, Any]) -> Outcome:
-        """What `to_plain` wrote."""
-        return cls(error=ErrorCode(given["error"]), message=given["message"], value=given["value"])
+    Raises:
+        RefusedError: one of them would have to stop.
+    """
+    if command.level > state.level:
+        behind = sorted(node.node_id for node in state.nodes.values() if node.level < command.level)
+        raise RefusedError(
+            ErrorCode.NOT_AVAILABLE,
+            f"{command.op}: not before all nodes are upgraded; still to do: {', '.join(behind) or 'the first start'}",
+        )
 
 
 def apply_command(state: MetadataState, command: Command) -> tuple[MetadataState, Outcome]:
@@ -88,122 +114,50 @@ def apply_command(state: MetadataState, command: Command) -> tuple[MetadataState
     Returns:
         The new state, and the outcome; a refused command changes nothing but the revision and the list of outcomes.
     """
-    known = state.outcomes.get(command.id)
+    draft = Draft(state)
+    batched = _batched(command.args) if command.op == BATCH else []
+    if not batched:
+        outcome = _apply(draft, command.id, command.op, command.now_ns, command.args)
+    else:
+        outcomes = [_apply(draft, given_id, op, command.now_ns, args) for given_id, op, args in batched]
+        outcome = Outcome(value=[each.to_plain() for each in outcomes])
+    return draft.finish(), outcome
+
+
+def _batched(args: dict[str, Any]) -> list[tuple[str, str, dict[str, Any]]]:
+    """The commands of a batch; empty when it is malformed."""
+    commands: list[tuple[str, str, dict[str, Any]]] = []
+    given = args.get("commands")
+    for command in given if isinstance(given, (list, tuple)) and len(args) == 1 else ():
+        match command:
+            case [str(command_id), str(op), dict(inner)]:
+                commands.append((command_id, op, inner))
+            case _:
+                return []
+    return commands
+
+
+def _apply(draft: Draft, command_id: str, op: str, now_ns: int, args: dict[str, Any]) -> Outcome:
+    known = draft.outcome(command_id)
     if known is not None:
-        return state, Outcome.from_plain(known)
+        return known
     try:
-        operation = _OPERATIONS.get(command.op)
-        if operation is None:
-            raise RefusedError(ErrorCode.INVALID_REQUEST, f"unknown metadata command {command.op!r}")
-        state, value = operation(state, command.now_ns, **command.args)
-        outcome = Outcome(value=value)
-    except RefusedError as error:
-        outcome = Outcome(error=error.code, message=str(error))
-    except ConfigError as error:
-        outcome = Outcome(error=ErrorCode.INVALID_CONFIG, message=str(error))
-    except (LiftError, TypeError, LookupError, ValueError, ArithmeticError, AttributeError, RecursionError) as error:
-        outcome = Outcome(error=ErrorCode.INVALID_REQUEST, message=f"malformed command {command.op}: {error!r}")
-    outcomes = state.outcomes | {command.id: outcome.to_plain()}
-    while len(outcomes) > _OUTCOMES_MAX:
-        del outcomes[next(iter(outcomes))]
-    return replace(state, revision=state.revision + 1, outcomes=outcomes), outcome
-
-
-def _create_stream(
-    state: MetadataState, now: int, *, uuid: str, config: dict[str, Any], assignment: list[list[str]]
-) -> Change:
-    """Create a stream, or find that it is there with the same settings.
-
-    `assignment` names the replicas of every partition, leader first.
-    """
-    wanted = StreamConfig.from_plain(config)
-    known = state.streams.get(wanted.name)
-    if known is not None:
-        differences = known.config.differences(wanted)
-        if differences:
+        if op == BATCH:
             raise RefusedError(
-                ErrorCode.STREAM_EXISTS,
-                f"stream {wanted.name!r} exists with another {', '.join(differences)}",
+                ErrorCode.INVALID_REQUEST, "a batch holds a list of [id, op, args], and no further batch"
             )
-        return state, {"uuid": known.uuid, "created": False}
-    if wanted.replicas > len(state.nodes):
-        raise RefusedError(
-            ErrorCode.INVALID_CONFIG,
-            f"replicas: {wanted.replicas} copies need as many nodes; there are {len(state.nodes)}",
-        )
-    if len(assignment) != wanted.partitions or not all(map(_names_replicas, assignment)):
-        raise RefusedError(
-            ErrorCode.INVALID_REQUEST,
-            f"stream {wanted.name!r}: the assignment must name the nodes of each of its {wanted.partitions} partitions",
-        )
-    partitions = tuple(
-        PartitionInfo(replicas=tuple(nodes), isr=tuple(nodes), leader=nodes[0], leader_epoch=1) for nodes in assignment
-    )
-    stream = StreamInfo(uuid=uuid, config=wanted, created_ns=now, partitions=partitions)
-    return replace(state, streams=state.streams | {wanted.name: stream}), {"uuid": uuid, "created": True}
-
-
-def _names_replicas(nodes: object) -> bool:
-    return isinstance(nodes, (list, tuple)) and bool(nodes) and all(isinstance(node, str) and node for node in nodes)
-
-
-def _delete_stream(state: MetadataState, _now: int, *, name: str, uuid: str | None = None) -> Change:
-    stream = find_stream(state, name, uuid)
-    streams = {other: info for other, info in state.streams.items() if other != name}
-    deleted = (*state.deleted, stream.uuid)[-_DELETED_MAX:]
-    return replace(state, streams=streams, deleted=deleted), {"uuid": stream.uuid}
-
-
-def _update_stream(
-    state: MetadataState,
-    _now: int,
-    *,
-    name: str,
-    changes: dict[str, Any],
-    expected_version: int | None = None,
-) -> Change:
-    stream = find_stream(state, name, None)
-    if expected_version is not None and stream.version != expected_version:
-        raise RefusedError(
-            ErrorCode.CONFLICT, f"stream {name!r} is at version {stream.version}, not {expected_version}"
-        )
-    config = stream.config.updated(changes)
-    if config.replicas != stream.config.replicas:
-        raise RefusedError(ErrorCode.INVALID_CONFIG, "replicas: change them by reassigning partitions")
-    return put_stream(state, replace(stream, config=config)), {"uuid": stream.uuid}
-
-
-def _set_stream_state(
-    state: MetadataState, _now: int, *, name: str, paused: bool | None = None, read_only: bool | None = None
-) -> Change:
-    stream = find_stream(state, name, None)
-    changed = replace(
-        stream,
-        paused=stream.paused if paused is None else bool(paused),
-        read_only=stream.read_only if read_only is None else bool(read_only),
-    )
-    return (state if changed == stream else put_stream(state, changed)), {"uuid": stream.uuid}
-
-
-def _purge_partition(
-    state: MetadataState, _now: int, *, name: str, uuid: str, partition: int, log_start: int
-) -> Change:
-    """Records below `log_start` go; the start of a log never moves back."""
-    stream = find_stream(state, name, uuid)
-    if not 0 <= partition < len(stream.partitions) or log_start < 0:
-        raise RefusedError(ErrorCode.INVALID_REQUEST, f"stream {name!r} has no partition {partition}")
-    old = stream.partitions[partition]
-    moved = replace(old, log_start=max(old.log_start, log_start), version=old.version + 1)
-    partitions = (*stream.partitions[:partition], moved, *stream.partitions[partition + 1 :])
-    return put_stream(state, replace(stream, partitions=partitions)), {"log_start": moved.log_start}
-
-
-_OPERATIONS: Final[dict[str, Callable[..., Change]]] = {
-    "create_stream": _create_stream,
-    "delete_stream": _delete_stream,
-    "update_stream": _update_stream,
-    "set_stream_state": _set_stream_state,
-    "purge_partition": _purge_partition,
-    **NODE_OPERATIONS,
-    **PARTITION_OPERATIONS,
-}
+        operation = _OPERATIONS.get(op)
+        if operation is None or _LEVELS[op] > draft.level:
+            raise RefusedError(ErrorCode.INVALID_REQUEST, f"unknown metadata command {op!r}")
+        outcome = Outcome(value=operation(draft, now_ns, **args))
+        draft.settle()
+    except RefusedError as error:
+        outcome = Outcome.refused(error.code, str(error))
+    except ConfigError as error:
+        outcome = Outcome.refused(ErrorCode.INVALID_CONFIG, str(error))
+    except (LiftError, TypeError, LookupError, ValueError, ArithmeticError, AttributeError, RecursionError) as error:
+        outcome = Outcome.refused(ErrorCode.INVALID_REQUEST, f"malformed command {op}: {error!r}")
+    if outcome.error:
+        draft.discard()
+    draft.note(command_id, outcome)
+    return outcome

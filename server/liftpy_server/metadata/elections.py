@@ -2,6 +2,7 @@
 
 A leader comes from the in-sync replica set: its members have every committed record. The one exception is a set whose
 members have all lost the proof of that (`unproven`): then the longest log of the latest epoch wins, and is counted.
+A node that is being drained leads only what nobody else can lead.
 """
 
 from __future__ import annotations
@@ -12,30 +13,30 @@ from typing import TYPE_CHECKING
 from zlib import crc32
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Container, Mapping
 
-    from liftpy_server.metadata.state import MetadataState, PartitionInfo
+    from liftpy_server.metadata.state import NodeInfo, PartitionInfo, StreamInfo
 
 __all__ = ["able_to_lead", "elect", "elect_unclean", "leaderships", "led_by", "spread_over", "without"]
 
 
-def leaderships(state: MetadataState) -> Counter[str]:
+def leaderships(streams: Mapping[str, StreamInfo]) -> Counter[str]:
     """How many partitions each node leads."""
     return Counter(
         partition.leader
-        for stream in state.streams.values()
+        for stream in streams.values()
         for partition in stream.partitions
         if partition.leader is not None
     )
 
 
 def elect(
-    state: MetadataState, partition: PartitionInfo, candidates: Iterable[str], loads: Counter[str]
+    nodes: Mapping[str, NodeInfo], partition: PartitionInfo, candidates: Container[str], loads: Counter[str]
 ) -> PartitionInfo:
     """Give a partition another leader.
 
     Args:
-        state: knows which nodes have a session.
+        nodes: as they are registered; they say who has a session.
         partition: its leader is given up.
         candidates: those of them that are in the ISR and have a session may lead.
         loads: how many partitions each node leads; kept up to date.
@@ -43,7 +44,7 @@ def elect(
     Returns:
         The partition with the least loaded candidate as leader, in a new epoch; without any, with no leader.
     """
-    able = able_to_lead(state, partition, candidates)
+    able = able_to_lead(nodes, partition, candidates)
     if not able:
         return replace(partition, leader=None, version=partition.version + 1, suspicions=())
     leader = min(able, key=lambda node: loads[node])  # the first of equals, in the order of the replicas
@@ -51,12 +52,18 @@ def elect(
     return led_by(partition, leader)
 
 
-def able_to_lead(state: MetadataState, partition: PartitionInfo, candidates: Iterable[str]) -> list[str]:
-    """Those of the candidates that are in the ISR and have a session, in the order of the replicas."""
-    wanted = set(candidates) & set(partition.isr)
-    return [
-        node for node in partition.replicas if node in wanted and node in state.nodes and not state.nodes[node].expired
+def able_to_lead(nodes: Mapping[str, NodeInfo], partition: PartitionInfo, candidates: Container[str]) -> list[str]:
+    """Those of the candidates that are in the ISR and have a session, in the order of the replicas.
+
+    Nodes that are being drained are among them only when all are.
+    """
+    able = [
+        info
+        for node in partition.replicas
+        if node in partition.isr and node in candidates and (info := nodes.get(node)) is not None and not info.expired
     ]
+    staying = [info.node_id for info in able if not info.draining]
+    return staying or [info.node_id for info in able]
 
 
 def spread_over(able: list[str], uuid: str, number: int, leader_epoch: int) -> str:
@@ -87,20 +94,21 @@ def led_by(partition: PartitionInfo, leader: str) -> PartitionInfo:
         leader_epoch=partition.leader_epoch + 1,
         version=partition.version + 1,
         suspicions=(),
+        departed=(),
     )
 
 
-def elect_unclean(state: MetadataState, partition: PartitionInfo) -> PartitionInfo:
+def elect_unclean(nodes: Mapping[str, NodeInfo], partition: PartitionInfo) -> PartitionInfo:
     """Where no clean member is left, and all members of the last ISR have told how far they are: the longest wins."""
     current = {
         report[0]: report
         for report in partition.reports
-        if report[0] in state.nodes and state.nodes[report[0]].incarnation == report[1]
+        if report[0] in nodes and nodes[report[0]].incarnation == report[1]
     }
     if partition.isr or not partition.unproven or any(node not in current for node in partition.unproven):
         return partition
     winner = max(partition.unproven, key=lambda node: current[node][2:])
-    if state.nodes[winner].expired:  # it registers again, reports again, and is waited for
+    if nodes[winner].expired:  # it registers again, reports again, and is waited for
         return partition
     chosen = replace(
         partition, isr=(winner,), unproven=(), reports=(), unclean_elections=partition.unclean_elections + 1

@@ -1,14 +1,15 @@
-"""Commands about nodes: one starts, or its session ends.
+"""Commands about nodes: one starts, its session ends, it is drained, it is gone for good.
 
 A node that starts says whether it can prove that its log holds all it ever counted as durable. If it can not (its
 disk was replaced, or the kernel lost what was never synced), it is taken out of every in-sync replica set before it
 serves anything. It must keep the doubt on disk until this command has been applied: a second start before that would
-otherwise look clean.
+otherwise look clean. If single logs are gone, it is taken out of the sets of those partitions.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from types import NoneType
 from typing import TYPE_CHECKING, Any, Final
 
 from liftpy_envelope.errors import ErrorCode
@@ -18,41 +19,95 @@ from liftpy_server.metadata.state import NodeInfo
 
 if TYPE_CHECKING:
     from collections import Counter
-    from collections.abc import Callable
+    from collections.abc import Callable, Container, Iterable, Sequence
 
-    from liftpy_server.metadata.changes import Change
-    from liftpy_server.metadata.state import MetadataState, PartitionInfo
+    from liftpy_server.metadata.changes import Draft
+    from liftpy_server.metadata.state import PartitionInfo
 
 __all__ = ["NODE_OPERATIONS"]
 
+_KINDS: Final[dict[str, tuple[type, ...]]] = {
+    "node_id": (str,),
+    "pull_host": (str,),
+    "pull_port": (int,),
+    "pull_tls": (bool,),
+    "pull_token": (str,),
+    "follow_token": (str,),
+    "rack": (str, NoneType),
+    "metadata_host": (str, NoneType),
+    "metadata_port": (int, NoneType),
+    "level": (int,),
+}
 
-def _register_node(state: MetadataState, _now: int, *, node: dict[str, Any], is_log_proven: bool = True) -> Change:
-    """A node starts: it gets its next incarnation, and every partition it leads a new leader epoch."""
-    known = state.nodes.get(node["node_id"])
-    incarnation = 1 if known is None else known.incarnation + 1
-    info = NodeInfo(**node | {"incarnation": incarnation, "expired": False})
-    state = replace(state, nodes=state.nodes | {info.node_id: info})
-    loads = leaderships(state)
+
+def _register_node(
+    draft: Draft,
+    _now: int,
+    *,
+    node: dict[str, Any],
+    is_log_proven: bool = True,
+    lost: Sequence[tuple[str, int]] = (),
+) -> int:
+    """A node starts: it gets its next incarnation, and every partition it leads a new leader epoch.
+
+    `lost` are [uuid, partition] of those whose log is not there any more.
+    """
+    known = draft.nodes.get(node["node_id"])
+    info = NodeInfo(
+        **node
+        | {
+            "incarnation": (draft.incarnation_floor if known is None else known.incarnation) + 1,
+            "expired": False,
+            "draining": known is not None and known.draining,
+        }
+    )
+    wrong = [name for name, kinds in _KINDS.items() if type(getattr(info, name)) not in kinds]
+    if wrong or not info.node_id:
+        raise RefusedError(
+            ErrorCode.INVALID_REQUEST, f"a node can not register with such {', '.join(wrong) or 'a name'}"
+        )
+    if info.level < draft.level:
+        raise RefusedError(
+            ErrorCode.CONFLICT,
+            f"node {info.node_id!r} runs a liftpy that is older than the cluster's metadata (it understands level "
+            f"{info.level}, needed is {draft.level}); upgrade it",
+        )
+    others = (other for other in draft.nodes.values() if other.node_id != info.node_id)
+    draft.put_node(info, level=_level(draft, (info, *others)))
+    if lost:
+        _change_partitions(draft, info.node_id, _started_unproven, {(uuid, number) for uuid, number in lost})
     started = _started_proven if is_log_proven else _started_unproven
-    return _for_each_partition(state, info.node_id, loads, started), info.incarnation
+    _change_partitions(draft, info.node_id, started)
+    return info.incarnation
 
 
-def _for_each_partition(
-    state: MetadataState,
+def _level(draft: Draft, nodes: Iterable[NodeInfo]) -> int:
+    """What all of these nodes understand; the level of the metadata never falls."""
+    return max(draft.level, min((node.level for node in nodes), default=draft.level))
+
+
+def _change_partitions(
+    draft: Draft,
     node_id: str,
-    loads: Counter[str],
-    change: Callable[[MetadataState, PartitionInfo, int, str, Counter[str]], PartitionInfo],
-) -> MetadataState:
-    streams = {}
-    for name, stream in state.streams.items():
+    change: Callable[[Draft, PartitionInfo, int, str, Counter[str]], PartitionInfo],
+    only: Container[tuple[str, int]] | None = None,
+) -> None:
+    """Change the partitions of which a node keeps a copy, all or some."""
+    loads = leaderships(draft.streams)
+    for stream in draft.streams.values():
         min_isr = stream.config.min_isr_effective
-        partitions = tuple(change(state, partition, min_isr, node_id, loads) for partition in stream.partitions)
-        streams[name] = stream if partitions == stream.partitions else replace(stream, partitions=partitions)
-    return replace(state, streams=streams)
+        partitions = tuple(
+            change(draft, partition, min_isr, node_id, loads)
+            if node_id in partition.replicas and (only is None or (stream.uuid, number) in only)
+            else partition
+            for number, partition in enumerate(stream.partitions)
+        )
+        if any(new is not old for new, old in zip(partitions, stream.partitions, strict=True)):
+            draft.put_stream(replace(stream, partitions=partitions))
 
 
 def _started_proven(
-    _state: MetadataState, partition: PartitionInfo, _min_isr: int, node_id: str, loads: Counter[str]
+    _draft: Draft, partition: PartitionInfo, _min_isr: int, node_id: str, loads: Counter[str]
 ) -> PartitionInfo:
     if partition.leader == node_id:
         return led_by(partition, node_id)
@@ -63,7 +118,7 @@ def _started_proven(
 
 
 def _started_unproven(
-    state: MetadataState, partition: PartitionInfo, _min_isr: int, node_id: str, loads: Counter[str]
+    draft: Draft, partition: PartitionInfo, _min_isr: int, node_id: str, loads: Counter[str]
 ) -> PartitionInfo:
     if node_id not in partition.isr:
         return partition
@@ -77,30 +132,63 @@ def _started_unproven(
         return left
     if partition.leader == node_id:
         loads[node_id] -= 1
-    return elect(state, left, left.isr, loads)
+    return elect(draft.nodes, left, left.isr, loads)
 
 
-def _expire_node(state: MetadataState, _now: int, *, node_id: str, incarnation: int) -> Change:
+def _find_node(draft: Draft, node_id: str) -> NodeInfo:
+    known = draft.nodes.get(node_id)
+    if known is None:
+        raise RefusedError(ErrorCode.CONFLICT, f"there is no node {node_id!r}")
+    return known
+
+
+def _expire_node(draft: Draft, _now: int, *, node_id: str, incarnation: int) -> None:
     """A node's session ended: it loses its leaderships, and its places in the ISRs that can do without it."""
-    known = state.nodes.get(node_id)
+    known = draft.nodes.get(node_id)
     if known is None or known.incarnation != incarnation:
         raise RefusedError(ErrorCode.CONFLICT, f"node {node_id!r} is not in incarnation {incarnation}")
-    state = replace(state, nodes=state.nodes | {node_id: replace(known, expired=True)})
-    loads = leaderships(state)
-    return _for_each_partition(state, node_id, loads, _lost), None
+    draft.put_node(replace(known, expired=True))
+    _change_partitions(draft, node_id, _lost)
 
 
-def _lost(
-    state: MetadataState, partition: PartitionInfo, min_isr: int, node_id: str, loads: Counter[str]
-) -> PartitionInfo:
+def _lost(draft: Draft, partition: PartitionInfo, min_isr: int, node_id: str, loads: Counter[str]) -> PartitionInfo:
     left = without(partition, node_id, min_isr)
     if partition.leader != node_id:
         return left
     loads[node_id] -= 1
-    return elect(state, left, left.isr, loads)
+    return elect(draft.nodes, left, left.isr, loads)
 
 
-NODE_OPERATIONS: Final[dict[str, Callable[..., Change]]] = {
+def _drain_node(draft: Draft, _now: int, *, node_id: str, draining: bool) -> None:
+    """A node gets no further replicas and leaderships, or does so again. What it has stays until it is moved."""
+    known = _find_node(draft, node_id)
+    if type(draining) is not bool:
+        raise RefusedError(ErrorCode.INVALID_REQUEST, f"draining is true or false, not {draining!r}")
+    if known.draining != draining:
+        draft.put_node(replace(known, draining=draining))
+
+
+def _remove_node(draft: Draft, _now: int, *, node_id: str) -> None:
+    """A node is gone for good. It must keep no replica: what it alone may have is not to be forgotten."""
+    known = _find_node(draft, node_id)
+    kept = [
+        f"{stream.name}/{number}"
+        for stream in draft.streams.values()
+        for number, partition in enumerate(stream.partitions)
+        if node_id in partition.replicas
+    ]
+    if kept:
+        some = ", ".join(kept[:3]) + (", ..." if len(kept) > 3 else "")
+        raise RefusedError(
+            ErrorCode.CONFLICT, f"node {node_id!r} keeps replicas of {len(kept)} partitions ({some}); drain it first"
+        )
+    left = [node for node in draft.nodes.values() if node.node_id != node_id]
+    draft.remove_node(known, level=_level(draft, left))
+
+
+NODE_OPERATIONS: Final[dict[str, Callable[..., Any]]] = {
     "register_node": _register_node,
     "expire_node": _expire_node,
+    "drain_node": _drain_node,
+    "remove_node": _remove_node,
 }

@@ -7,17 +7,23 @@ the metadata knows better: a deposed leader or a process that was replaced chang
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from liftpy_envelope.errors import ErrorCode
-from liftpy_server.metadata.changes import RefusedError, find_partition, put_partition
+from liftpy_server.metadata.changes import (
+    RefusedError,
+    check_registered,
+    check_term,
+    find_partition,
+    put_partition,
+)
 from liftpy_server.metadata.elections import able_to_lead, elect_unclean, led_by, spread_over, without
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from liftpy_server.metadata.changes import Change
-    from liftpy_server.metadata.state import MetadataState, PartitionInfo
+    from liftpy_server.metadata.changes import Draft
+    from liftpy_server.metadata.state import PartitionInfo
 
 __all__ = ["HOLD_OFF_FIRST_NS", "HOLD_OFF_MAX_NS", "PARTITION_OPERATIONS", "SUSPICION_WINDOW_NS"]
 
@@ -26,23 +32,8 @@ HOLD_OFF_FIRST_NS: Final = 1_000_000_000
 HOLD_OFF_MAX_NS: Final = 60_000_000_000
 
 
-def _check_registered(state: MetadataState, node_id: str, incarnation: int) -> None:
-    known = state.nodes.get(node_id)
-    if known is None or known.incarnation != incarnation:
-        raise RefusedError(ErrorCode.CONFLICT, f"node {node_id!r} is not in incarnation {incarnation}")
-    if known.expired:
-        raise RefusedError(ErrorCode.CONFLICT, f"the session of node {node_id!r} has ended")
-
-
-def _check_term(partition: PartitionInfo, leader_epoch: int, version: int | None = None) -> None:
-    if partition.leader_epoch != leader_epoch:
-        raise RefusedError(ErrorCode.STALE_EPOCH, f"the leader epoch is {partition.leader_epoch}, not {leader_epoch}")
-    if version is not None and partition.version != version:
-        raise RefusedError(ErrorCode.CONFLICT, f"the partition is at version {partition.version}, not {version}")
-
-
 def _change_isr(
-    state: MetadataState,
+    draft: Draft,
     _now: int,
     *,
     name: str,
@@ -53,21 +44,21 @@ def _change_isr(
     version: int,
     isr: list[str],
     incarnations: dict[str, int],
-) -> Change:
+) -> dict[str, Any]:
     """The leader changes its in-sync replica set; `incarnations` are those of the members it adds, at least.
 
     The set is never made smaller than `min_isr`: whoever is left could not commit anything anyway, and the member that
     stays can be elected without loss.
     """
-    stream, old = find_partition(state, name, uuid, partition)
-    _check_term(old, leader_epoch, version)
+    stream, old = find_partition(draft, name, uuid, partition)
+    check_term(old, leader_epoch, version)
     if old.leader != leader or leader not in isr:
         raise RefusedError(ErrorCode.NOT_LEADER, f"{leader!r} does not lead, or leaves itself out")
-    if len(set(isr)) != len(isr) or any(node not in old.replicas for node in isr):
-        raise RefusedError(ErrorCode.INVALID_REQUEST, "the ISR must be a set of replicas")
+    if len(set(isr)) != len(isr) or any(node not in old.voters for node in isr):
+        raise RefusedError(ErrorCode.INVALID_REQUEST, "the ISR must be a set of replicas that are no observers")
     for node in isr:
         if node not in old.isr:
-            _check_registered(state, node, incarnations[node])
+            check_registered(draft, node, incarnations[node])
     if len(isr) < min(len(old.isr), stream.config.min_isr_effective):
         raise RefusedError(ErrorCode.CONFLICT, "the ISR is not made smaller than min_isr")
     new = replace(
@@ -77,11 +68,12 @@ def _change_isr(
         reports=(),
         version=old.version + 1,
     )
-    return put_partition(state, stream, partition, new), {"version": new.version}
+    put_partition(draft, stream, partition, new)
+    return {"version": new.version}
 
 
 def _suspect_leader(
-    state: MetadataState,
+    draft: Draft,
     now: int,
     *,
     name: str,
@@ -90,7 +82,7 @@ def _suspect_leader(
     node_id: str,
     incarnation: int,
     leader_epoch: int,
-) -> Change:
+) -> dict[str, Any]:
     """A member of the ISR hears nothing of the leader. A majority of the others within a window deposes it.
 
     The deposed leader leaves the ISR, or the next one could commit nothing until it had lagged for long enough.
@@ -99,9 +91,38 @@ def _suspect_leader(
     left in place for twice as long. Times come from different nodes: only their distance is looked at, so that a
     clock that was wrong once does no lasting harm.
     """
-    stream, old = find_partition(state, name, uuid, partition)
-    _check_term(old, leader_epoch)
-    _check_registered(state, node_id, incarnation)
+    check_registered(draft, node_id, incarnation)
+    return {"deposed": _suspect(draft, now, node_id, name, uuid, partition, leader_epoch)}
+
+
+def _suspect_leaders(
+    draft: Draft, now: int, *, node_id: str, incarnation: int, partitions: list[list[Any]]
+) -> dict[str, Any]:
+    """Many suspicions of one node, as after a failure of the node that led them all.
+
+    `partitions` are [stream name, uuid, partition, leader epoch]. Those that are out of date are passed over.
+
+    Returns:
+        For each whether its leader was deposed, None where the node had nothing to say (any more).
+    """
+    check_registered(draft, node_id, incarnation)
+    deposed: list[bool | None] = []
+    for name, uuid, partition, leader_epoch in partitions:
+        try:
+            deposed.append(_suspect(draft, now, node_id, name, uuid, partition, leader_epoch))
+        except RefusedError:  # the answer says so; the other partitions are not to suffer for it
+            deposed.append(None)
+    return {"deposed": deposed}
+
+
+def _suspect(draft: Draft, now: int, node_id: str, name: str, uuid: str, number: int, leader_epoch: int) -> bool:
+    """Note a suspicion of a registered node. Returns whether the leader was deposed.
+
+    Raises:
+        RefusedError: the node has no voice, or its view is out of date.
+    """
+    stream, old = find_partition(draft, name, uuid, number)
+    check_term(old, leader_epoch)
     voters = [node for node in old.isr if node != old.leader]
     if old.leader is None or node_id not in voters:
         raise RefusedError(ErrorCode.CONFLICT, f"{node_id!r} has no voice in who leads")
@@ -114,15 +135,16 @@ def _suspect_leader(
     doubted = replace(old, suspicions=suspicions)
     is_majority = len(suspicions) > len(voters) // 2
     if not is_majority or abs(now - old.elected_ns) < _hold_off_ns(old.depositions):
-        return put_partition(state, stream, partition, doubted), {"deposed": False}
+        put_partition(draft, stream, number, doubted)
+        return False
     # Those that suspect are known to be alive; the one that does so now is able to lead.
-    able = able_to_lead(state, doubted, (node for node, _ in suspicions))
+    able = able_to_lead(draft.nodes, doubted, {node for node, _ in suspicions})
     new = led_by(
         without(doubted, old.leader, stream.config.min_isr_effective),
-        spread_over(able, uuid, partition, old.leader_epoch),
+        spread_over(able, uuid, number, old.leader_epoch),
     )
-    new = replace(new, elected_ns=now, depositions=_depositions(old, now))
-    return put_partition(state, stream, partition, new), {"deposed": True}
+    put_partition(draft, stream, number, replace(new, elected_ns=now, depositions=_depositions(old, now)))
+    return True
 
 
 def _hold_off_ns(depositions: int) -> int:
@@ -139,7 +161,7 @@ def _depositions(partition: PartitionInfo, now: int) -> int:
 
 
 def _move_leader(
-    state: MetadataState,
+    draft: Draft,
     _now: int,
     *,
     name: str,
@@ -148,20 +170,23 @@ def _move_leader(
     leader: str,
     leader_epoch: int,
     version: int,
-) -> Change:
+) -> dict[str, Any]:
     """Another member of the ISR leads: the preferred replica after its return, or any other before a drain."""
-    stream, old = find_partition(state, name, uuid, partition)
-    _check_term(old, leader_epoch, version)
-    if leader not in old.isr or leader not in state.nodes or state.nodes[leader].expired:
+    stream, old = find_partition(draft, name, uuid, partition)
+    check_term(old, leader_epoch, version)
+    if leader not in old.isr or leader not in draft.nodes or draft.nodes[leader].expired:
         raise RefusedError(ErrorCode.CONFLICT, f"{leader!r} is not in sync, or has no session")
     if leader == old.leader:
-        return state, {"leader_epoch": old.leader_epoch}
+        return {"leader_epoch": old.leader_epoch}
+    if draft.nodes[leader].draining:
+        raise RefusedError(ErrorCode.CONFLICT, f"{leader!r} is being drained")
     new = led_by(old, leader)
-    return put_partition(state, stream, partition, new), {"leader_epoch": new.leader_epoch}
+    put_partition(draft, stream, partition, new)
+    return {"leader_epoch": new.leader_epoch}
 
 
 def _report_log(
-    state: MetadataState,
+    draft: Draft,
     _now: int,
     *,
     name: str,
@@ -171,23 +196,25 @@ def _report_log(
     incarnation: int,
     last_epoch: int,
     log_end: int,
-) -> Change:
+) -> dict[str, Any]:
     """A member of the last ISR, none of which can prove its log, says how far its log reaches."""
-    stream, old = find_partition(state, name, uuid, partition)
-    _check_registered(state, node_id, incarnation)
+    stream, old = find_partition(draft, name, uuid, partition)
+    check_registered(draft, node_id, incarnation)
     if old.isr or node_id not in old.unproven:
         raise RefusedError(ErrorCode.CONFLICT, f"nobody asks how far the log of {node_id!r} reaches")
     if type(last_epoch) is not int or type(log_end) is not int:
         raise RefusedError(ErrorCode.INVALID_REQUEST, "last_epoch and log_end are numbers")
     others = tuple(report for report in old.reports if report[0] != node_id)
     told = replace(old, reports=(*others, (node_id, incarnation, last_epoch, log_end)))
-    new = elect_unclean(state, told)
-    return put_partition(state, stream, partition, new), {"leader": new.leader}
+    new = elect_unclean(draft.nodes, told)
+    put_partition(draft, stream, partition, new)
+    return {"leader": new.leader}
 
 
-PARTITION_OPERATIONS: Final[dict[str, Callable[..., Change]]] = {
+PARTITION_OPERATIONS: Final[dict[str, Callable[..., Any]]] = {
     "change_isr": _change_isr,
     "suspect_leader": _suspect_leader,
+    "suspect_leaders": _suspect_leaders,
     "move_leader": _move_leader,
     "report_log": _report_log,
 }

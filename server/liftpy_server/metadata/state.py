@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
+from liftpy_envelope.errors import LiftError
 from liftpy_envelope.stream_config import StreamConfig
+from liftpy_server.metadata.outcomes import OutcomeTable
 
-__all__ = ["MetadataState", "NodeInfo", "PartitionInfo", "StreamInfo"]
+__all__ = ["LEVEL", "MetadataState", "NodeInfo", "PartitionInfo", "StreamInfo"]
+
+LEVEL: Final = 1
+"""The newest level of the metadata that this liftpy understands.
+
+Grows whenever a command is added or gets another meaning, or the state another field: nodes of an older liftpy would
+come to another state by the same commands.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,8 +30,13 @@ class NodeInfo:
         pull_port: as above.
         pull_tls: the pull server speaks TLS.
         pull_token: what the pull server admits clients by; told to whoever may ask over NATS.
+        follow_token: what it admits other nodes by, whose word on what they have on disk counts; told to nobody else.
         rack: replicas are spread over racks.
         expired: its session ended; it leads nothing until it registers again.
+        metadata_host: where the other nodes reach its metadata port; None when it does not listen.
+        metadata_port: as above.
+        draining: it is to be emptied: it gets no further replicas or leaderships.
+        level: the newest level of the metadata that it understands.
     """
 
     node_id: str
@@ -31,12 +45,21 @@ class NodeInfo:
     pull_port: int
     pull_tls: bool = False
     pull_token: str = field(default="", repr=False)
+    follow_token: str = field(default="", repr=False)
     rack: str | None = None
     expired: bool = False
+    metadata_host: str | None = None
+    metadata_port: int | None = None
+    draining: bool = False
+    level: int = 1
 
     def to_plain(self) -> dict[str, Any]:
-        """For JSON and msgpack."""
+        """For msgpack."""
         return {name: getattr(self, name) for name in self.__slots__}
+
+    def for_clients(self) -> dict[str, Any]:
+        """For JSON: what whoever may read from the node needs to know."""
+        return {name: value for name, value in self.to_plain().items() if name != "follow_token"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +79,12 @@ class PartitionInfo:
         elected_ns: when a suspicion last changed the leader, by the clock of the node that proposed it.
         depositions: how often suspicions changed the leader in quick succession.
         unclean_elections: how often a leader was chosen whose log may lack committed records.
+        observers: those replicas that follow without counting: never in the ISR, never leader.
+        target: while the partition is reassigned, its replicas afterwards; `replicas` has old and new until then.
+        target_observers: while the partition is reassigned, its observers afterwards.
+        origin: while the partition is reassigned, its replicas before; they are back when that is cancelled.
+        origin_observers: while the partition is reassigned, its observers before.
+        departed: nodes that ceased to be replicas in this leader epoch; what they said of themselves may still arrive.
     """
 
     replicas: tuple[str, ...]
@@ -70,23 +99,41 @@ class PartitionInfo:
     elected_ns: int = 0
     depositions: int = 0
     unclean_elections: int = 0
+    observers: tuple[str, ...] = ()
+    target: tuple[str, ...] | None = None
+    target_observers: tuple[str, ...] = ()
+    origin: tuple[str, ...] | None = None
+    origin_observers: tuple[str, ...] = ()
+    departed: tuple[str, ...] = ()
+
+    @property
+    def voters(self) -> tuple[str, ...]:
+        """The replicas that count: all but the observers."""
+        return tuple(node for node in self.replicas if node not in self.observers)
 
     def to_plain(self) -> dict[str, Any]:
         """For JSON and msgpack."""
-        return {name: getattr(self, name) for name in self.__slots__} | {
-            "replicas": list(self.replicas),
-            "isr": list(self.isr),
-            "unproven": list(self.unproven),
-            "reports": [list(report) for report in self.reports],
-            "suspicions": [list(suspicion) for suspicion in self.suspicions],
-        }
+        plain = {name: getattr(self, name) for name in self.__slots__}
+        for name in _NODE_LISTS:
+            plain[name] = list(plain[name])
+        for name in _RECORD_LISTS:
+            plain[name] = [list(record) for record in plain[name]]
+        for name in _OPTIONAL_LISTS:
+            plain[name] = None if plain[name] is None else list(plain[name])
+        return plain
 
     @classmethod
     def from_plain(cls, given: dict[str, Any]) -> PartitionInfo:
         """What `to_plain` wrote."""
-        tuples = {name: tuple(given.get(name, ())) for name in ("replicas", "isr", "unproven")}
-        pairs = {name: tuple(map(tuple, given.get(name, ()))) for name in ("reports", "suspicions")}
-        return cls(**given | tuples | pairs)
+        tuples: dict[str, Any] = {name: tuple(given.get(name, ())) for name in _NODE_LISTS}
+        tuples |= {name: tuple(map(tuple, given.get(name, ()))) for name in _RECORD_LISTS}
+        tuples |= {name: tuple(given[name]) for name in _OPTIONAL_LISTS if given.get(name) is not None}
+        return cls(**given | tuples)
+
+
+_NODE_LISTS: Final = ("replicas", "isr", "unproven", "observers", "target_observers", "origin_observers", "departed")
+_RECORD_LISTS: Final = ("reports", "suspicions")
+_OPTIONAL_LISTS: Final = ("target", "origin")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,18 +192,24 @@ class MetadataState:
     """Everything.
 
     Attributes:
-        revision: number of commands applied.
+        revision: number of commands applied; those within a batch count one by one.
         nodes: by id.
         streams: by name.
         deleted: uuids of the streams deleted last, so that what is left of them on a disk can go.
         outcomes: of the commands applied last, by command id, so that one proposed twice is applied once.
+        level: what all registered nodes understood at some time; commands of higher levels are refused, and nodes
+            that understand less are not registered any more.
+        incarnation_floor: the highest incarnation of any node that was removed; a node that comes back under its old
+            name gets a higher one, so that nothing its earlier processes sent is taken for its own.
     """
 
     revision: int = 0
     nodes: dict[str, NodeInfo] = field(default_factory=dict)
     streams: dict[str, StreamInfo] = field(default_factory=dict)
     deleted: tuple[str, ...] = ()
-    outcomes: dict[str, dict[str, Any]] = field(default_factory=dict)
+    outcomes: OutcomeTable = field(default_factory=OutcomeTable)
+    level: int = 1
+    incarnation_floor: int = 0
 
     def to_plain(self) -> dict[str, Any]:
         """For a snapshot."""
@@ -165,17 +218,30 @@ class MetadataState:
             "nodes": [node.to_plain() for node in self.nodes.values()],
             "streams": [stream.to_plain() for stream in self.streams.values()],
             "deleted": list(self.deleted),
-            "outcomes": self.outcomes,
+            "outcomes": self.outcomes.to_plain(),
+            "level": self.level,
+            "incarnation_floor": self.incarnation_floor,
         }
 
     @classmethod
     def from_plain(cls, given: dict[str, Any]) -> MetadataState:
-        """What `to_plain` wrote."""
+        """What `to_plain` wrote.
+
+        Raises:
+            LiftError: it is of a newer liftpy.
+        """
+        level = given.get("level", 1)
+        if level > LEVEL:
+            raise LiftError(
+                f"the metadata is of level {level}, and this liftpy understands {LEVEL} at most; upgrade this node"
+            )
         streams = [StreamInfo.from_plain(stream) for stream in given["streams"]]
         return cls(
             revision=given["revision"],
             nodes={node["node_id"]: NodeInfo(**node) for node in given["nodes"]},
             streams={stream.name: stream for stream in streams},
             deleted=tuple(given["deleted"]),
-            outcomes=given["outcomes"],
+            outcomes=OutcomeTable.from_plain(given["outcomes"]),
+            level=level,
+            incarnation_floor=given.get("incarnation_floor", 0),
         )

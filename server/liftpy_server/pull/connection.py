@@ -12,10 +12,10 @@ from liftpy_envelope.errors import ErrorCode, FrameError, FrameTooLargeError, Li
 from liftpy_envelope.frames import RequestReader, encode_response
 from liftpy_envelope.pull import API_VERSIONS, Api, FetchRequest, HelloRequest, HelloResult
 from liftpy_log.errors import SegmentCorruptError
-from liftpy_log.scan import read_batch
 from liftpy_server.limits import PULL_HELLO_BYTES_MAX, PULL_REQUESTS_MAX
+from liftpy_server.pull.follow_answers import FollowAnswers
 from liftpy_server.pull.queries import epoch_ends, offsets
-from liftpy_server.pull.sending import ResponseSender, pin_all, unpin_all
+from liftpy_server.pull.sending import ResponseSender, check_slice, pin_all, unpin_all
 from liftpy_server.pull.session import FetchSession
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from liftpy_log.reader import Slice
     from liftpy_server.config import PullConfig
     from liftpy_server.partition import Partition
+    from liftpy_server.pull.follow_session import FollowedPartition
     from liftpy_server.pull.session import Found
 
 __all__ = ["PullBackend", "PullConnection"]
@@ -46,21 +47,29 @@ class PullBackend:
         node_id: the node.
         incarnation: of the node.
         token: what admits a peer.
+        follow_token: what admits another node of the cluster; its word counts for what is on its disk.
         lookup: the partition with a key, or why there is none here.
         metadata: the answer to a metadata request.
         files: the node's open files.
         executor: for reading from the disk.
         config: how patient the node is.
+        readable: as `lookup`, also for a partition of which the replica here follows and is in sync.
+        replicas: what followers follow; nothing on a node that has none.
+        heard: told which node follows here, and when by the loop's clock it was heard, at every `follow`.
     """
 
     node_id: str
     incarnation: int
     token: str
+    follow_token: str
     lookup: Callable[[PartitionKey], Partition | ErrorCode]
     metadata: Callable[[], Any]
     files: FileCache
     executor: Executor
     config: PullConfig
+    readable: Callable[[PartitionKey], Partition | ErrorCode] | None = None
+    replicas: Callable[[PartitionKey], FollowedPartition | ErrorCode] = lambda _: ErrorCode.NOT_LEADER
+    heard: Callable[[str, float], None] = lambda _node, _heard_s: None
 
 
 class _RequestError(LiftError):
@@ -77,11 +86,21 @@ class PullConnection:
         self._writer = writer
         self._backend = backend
         self._config = backend.config
-        self._session = FetchSession(backend.lookup)
+        self._session = FetchSession(backend.lookup, backend.readable)
         self._sender = ResponseSender(writer, backend.executor, backend.config.send_timeout_s)
         self._queue: asyncio.Queue[Request | None] = asyncio.Queue(PULL_REQUESTS_MAX)
+        self._follow_answers = FollowAnswers(
+            replicas=backend.replicas,
+            heard=backend.heard,
+            files=backend.files,
+            executor=backend.executor,
+            sender=self._sender,
+            news=self._session.news,
+            has_request=lambda: not self._queue.empty(),
+        )
         self._has_ended = False
         self._admitted = False
+        self._is_node = False
         self._admit_until = asyncio.get_running_loop().time() + self._config.hello_timeout_s
         self._frame_error: FrameError | None = None
         self._peer = str(writer.get_extra_info("peername"))
@@ -108,6 +127,7 @@ class PullConnection:
             if isinstance(result, Exception):
                 logger.error("pull connection of %s: reading failed", self._peer, exc_info=result)
             self._session.close()
+            self._follow_answers.close()
             self._sender.close()
             self._writer.close()
 
@@ -165,6 +185,7 @@ class PullConnection:
             Api.FETCH: self._fetch,
             Api.LIST_OFFSETS: self._list_offsets,
             Api.EPOCH_END_OFFSET: self._epoch_end_offset,
+            Api.FOLLOW: self._follow_answers.answer,
         }
         if request.api not in handlers:
             raise _RequestError(ErrorCode.INVALID_REQUEST, f"api {request.api} is not known here")
@@ -174,12 +195,16 @@ class PullConnection:
             raise _RequestError(ErrorCode.UNSUPPORTED_VERSION, text)
         if not self._admitted and api is not Api.HELLO:
             raise _RequestError(ErrorCode.UNAUTHENTICATED, "say hello first")
+        if api is Api.FOLLOW and not self._is_node:
+            raise _RequestError(ErrorCode.UNAUTHENTICATED, "only nodes of the cluster follow; clients fetch")
         return handlers[api]
 
     async def _hello(self, request: Request) -> None:
         hello = HelloRequest.from_body(request.body)
         backend = self._backend
-        if not hmac.compare_digest(hello.token.encode(), backend.token.encode()):
+        token = hello.token.encode()
+        self._is_node = hmac.compare_digest(token, backend.follow_token.encode())
+        if not self._is_node and not hmac.compare_digest(token, backend.token.encode()):
             text = "the token is not this node's; clients get it over NATS from LIFT.API.METADATA"
             raise _RequestError(ErrorCode.UNAUTHENTICATED, text)
         self._admitted = True
@@ -199,6 +224,7 @@ class PullConnection:
 
     async def _fetch(self, request: Request) -> None:
         fetch = FetchRequest.from_body(request.body)
+        self._session.look_at_followers(asyncio.get_running_loop().time())
         self._session.apply(fetch)
         found, pinned = self._pin(await self._wait_for_news(fetch))
         try:
@@ -248,7 +274,7 @@ class PullConnection:
         for news in found:
             try:
                 for piece in news.slices:
-                    await loop.run_in_executor(self._backend.executor, _check, files[id(piece)], piece)
+                    await loop.run_in_executor(self._backend.executor, check_slice, files[id(piece)], piece)
                 checked.append(news)
             except SegmentCorruptError as error:
                 assert news.partition is not None
@@ -256,13 +282,3 @@ class PullConnection:
                 result = news.result._replace(error=ErrorCode.PARTITION_OFFLINE, message=str(error), body_bytes=0)
                 checked.append(news._replace(result=result, slices=[]))
         return checked
-
-
-def _check(file: File, piece: Slice) -> None:
-    position, end = piece.position, piece.position + piece.length
-    while position < end:
-        try:
-            header, _ = read_batch(file, position, end)
-        except LiftError as error:
-            raise SegmentCorruptError(piece.segment.path, position, str(error)) from error
-        position += header.length

@@ -37,6 +37,9 @@ def _offset(query: OffsetQuery, partition: Partition | ErrorCode) -> OffsetResul
     end = partition.high_watermark
     if query.timestamp == EARLIEST:
         offset = log.log_start
+    elif not partition.is_settled:  # what an earlier leader may have shown is not known to be committed yet
+        text = "the leader does not know yet what is committed; ask again"
+        return OffsetResult(query.key, ErrorCode.NOT_AVAILABLE, text, -1, partition.epoch)
     elif query.timestamp == LATEST:
         offset = end
     else:

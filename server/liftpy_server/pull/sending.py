@@ -6,6 +6,9 @@ import asyncio
 import os
 from typing import TYPE_CHECKING, Final
 
+from liftpy_envelope.errors import LiftError
+from liftpy_log.errors import SegmentCorruptError
+from liftpy_log.scan import read_batch
 from liftpy_server.limits import PEER_BYTES_PER_S_MIN
 
 if TYPE_CHECKING:
@@ -16,9 +19,10 @@ if TYPE_CHECKING:
     from liftpy_log.files import FileCache
     from liftpy_log.reader import Slice
 
-__all__ = ["ResponseSender", "pin_all", "unpin_all"]
+__all__ = ["ResponseSender", "check_slice", "pin_all", "unpin_all"]
 
 _SMALL_BYTES_MAX: Final = 64 * 1024  # below this one copy is cheaper than another system call
+_JOINED_BYTES_MAX: Final = 256 * 1024  # of small pieces that are written together
 _PAGE_PROBE_BYTES: Final = 256 * 1024
 _READ_BYTES: Final = 1024 * 1024
 _RWF_NOWAIT: Final = getattr(os, "RWF_NOWAIT", 0)
@@ -67,19 +71,31 @@ class ResponseSender:
             total += piece.length
             await warm_up(file, piece, self._executor)
         async with asyncio.timeout(self._timeout_s + total / PEER_BYTES_PER_S_MIN):
-            if total <= _SMALL_BYTES_MAX:
-                body = [file.read(piece.position, piece.length) for file, piece in pieces]
-                self._writer.write(b"".join((head, *body)))
-                await self._drain()
-                return
-            self._writer.write(head)
-            await self._drain()
-            if self._socket < 0 and not self._is_tls:  # made late: whoever only connects costs one descriptor, not two
-                if self._writer.is_closing():
-                    raise ConnectionResetError("the connection is closing: its descriptor may be another's by now")
-                self._socket = os.dup(self._writer.get_extra_info("socket").fileno())
+            joined, joined_bytes = [head], 0
             for file, piece in pieces:
-                await (self._copy(file, piece) if self._is_tls else self._sendfile(file, piece))
+                if piece.length <= _SMALL_BYTES_MAX:
+                    joined.append(file.read(piece.position, piece.length))
+                    joined_bytes += piece.length
+                if joined and (piece.length > _SMALL_BYTES_MAX or joined_bytes > _JOINED_BYTES_MAX):
+                    await self._write(joined)
+                    joined, joined_bytes = [], 0
+                if piece.length > _SMALL_BYTES_MAX:
+                    await self._send_piece(file, piece)
+            await self._write(joined)
+
+    async def _write(self, parts: list[bytes]) -> None:
+        self._writer.write(b"".join(parts))
+        await self._drain()
+
+    async def _send_piece(self, file: File, piece: Slice) -> None:
+        if self._is_tls:
+            await self._copy(file, piece)
+            return
+        if self._socket < 0:  # made late: whoever only connects costs one descriptor, not two
+            if self._writer.is_closing():
+                raise ConnectionResetError("the connection is closing: its descriptor may be another's by now")
+            self._socket = os.dup(self._writer.get_extra_info("socket").fileno())
+        await self._sendfile(file, piece)
 
     async def _copy(self, file: File, piece: Slice) -> None:
         position, end = piece.position, piece.position + piece.length
@@ -165,3 +181,18 @@ def unpin_all(files: FileCache, pinned: Sequence[tuple[File, Slice]]) -> None:
     """Give back what `pin_all` pinned."""
     for file, piece in pinned:
         files.unpin(piece.segment, file)
+
+
+def check_slice(file: File, piece: Slice) -> None:
+    """Read every batch of a slice and check it. Waits for the disk.
+
+    Raises:
+        SegmentCorruptError: one is damaged.
+    """
+    position, end = piece.position, piece.position + piece.length
+    while position < end:
+        try:
+            header, _ = read_batch(file, position, end)
+        except LiftError as error:
+            raise SegmentCorruptError(piece.segment.path, position, str(error)) from error
+        position += header.length

@@ -1,6 +1,7 @@
 """A fetch session: the partitions that one connection reads, and which of them have news.
 
-A partition without news costs nothing per round: it calls back when it has some.
+A partition without news costs nothing per round: it calls back when it has some. A replica that only follows is looked
+at now and then all the same: that it is no longer in sync is nothing that calls.
 """
 
 from __future__ import annotations
@@ -21,8 +22,11 @@ if TYPE_CHECKING:
     from liftpy_log.reader import Slice
     from liftpy_server.partition import Partition
 
+    Lookup = Callable[[PartitionKey], Partition | ErrorCode]
+
 __all__ = ["FetchSession", "Found"]
 
+_LOOK_S: Final = 1.0
 _PASSING: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 
@@ -37,14 +41,13 @@ class Found(NamedTuple):
 class _Entry:
     """One partition in the session."""
 
-    __slots__ = ("hint", "is_new", "key", "offset", "partition", "wake")
+    __slots__ = ("hint", "is_new", "key", "lookup", "offset", "partition", "wake")
 
-    def __init__(
-        self, key: PartitionKey, offset: int, partition: Partition | ErrorCode, wake: Callable[[], None]
-    ) -> None:
+    def __init__(self, key: PartitionKey, offset: int, lookup: Lookup, wake: Callable[[], None]) -> None:
         self.key = key
         self.offset = offset
-        self.partition = partition
+        self.lookup = lookup
+        self.partition = lookup(key)
         self.hint: Slice | None = None
         self.is_new = True
         self.wake = wake
@@ -54,11 +57,14 @@ class FetchSession:
     """See the module.
 
     Args:
-        lookup: the partition with a key, or why there is none here.
+        lookup: the partition with a key that is led here, or why there is none here.
+        readable: the same for one that is led here, or follows in sync.
     """
 
-    def __init__(self, lookup: Callable[[PartitionKey], Partition | ErrorCode]) -> None:
+    def __init__(self, lookup: Lookup, readable: Lookup | None = None) -> None:
         self._lookup = lookup
+        self._readable = readable or lookup
+        self._looked_s = float("-inf")
         self._entries: dict[PartitionKey, _Entry] = {}
         self._ready: dict[PartitionKey, None] = {}
         self.news = asyncio.Event()
@@ -68,9 +74,18 @@ class FetchSession:
         for key in request.forget:
             self._drop(key)
         for wanted in request.partitions:
-            self._enter(wanted)
+            self._enter(wanted, self._readable if request.any_replica else self._lookup)
 
-    def _enter(self, wanted: FetchPartition) -> None:
+    def look_at_followers(self, now_s: float) -> None:
+        """Have those that may be read from a replica that follows looked at again, about once a second."""
+        if now_s - self._looked_s < _LOOK_S:
+            return
+        self._looked_s = now_s
+        for key, entry in self._entries.items():
+            if entry.lookup != self._lookup:
+                self._ready[key] = None
+
+    def _enter(self, wanted: FetchPartition, lookup: Lookup) -> None:
         key = wanted.key
         self._drop(key)
 
@@ -78,7 +93,7 @@ class FetchSession:
             self._ready[key] = None
             self.news.set()
 
-        self._entries[key] = _Entry(key, wanted.offset, self._lookup(key), wake)
+        self._entries[key] = _Entry(key, wanted.offset, lookup, wake)
         self._ready[key] = None
 
     def _drop(self, key: PartitionKey) -> None:
@@ -126,6 +141,9 @@ class FetchSession:
         """News of one partition; None when there are none, and then it will call when there are."""
         partition = entry.partition
         gone = partition if isinstance(partition, ErrorCode) else partition.gone
+        if gone is ErrorCode.NOT_LEADER and entry.lookup != self._lookup:
+            found = entry.lookup(entry.key)
+            gone = found if isinstance(found, ErrorCode) else None
         if gone is not None:
             return Found(_failed(entry.key, gone, "the stream or partition is not here"), None, [])
         assert not isinstance(partition, ErrorCode)

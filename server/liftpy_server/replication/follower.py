@@ -6,6 +6,9 @@
     APPENDING  appends what came
 
 It never truncates by its high watermark: that may be older than what it has on disk and helped to commit.
+
+A fetch to which there is nothing new waits at the leader, for as long as it takes; while it waits the leader is heard
+by the session that carries it, and this follower is steady.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ from liftpy_server.replication.messages import EpochEndQuestion, FetchRequest, R
 
 if TYPE_CHECKING:
     from liftpy_server.replication.effects import Effect
+    from liftpy_server.replication.inputs import Tick
     from liftpy_server.replication.messages import EpochEndAnswer, FetchAnswer
     from liftpy_server.replication.view import LogMarks, PartitionView, ReplicationTimes
 
@@ -73,6 +77,8 @@ class Follower:
         self._heard_s = now_s
         self._suspected_s = float("-inf")
         self._sent_s = now_s
+        self._is_fetch_out = False
+        self._is_steady = False
         self._questions = 0
         self._is_agreed = False
         self._leader_high_watermark = 0
@@ -81,28 +87,53 @@ class Follower:
         """Follow."""
         return self._ask(now_s)
 
+    @property
+    def is_steady(self) -> bool:
+        """Whether the last tick found that nothing is to be done while the leader's session is heard."""
+        return self._is_steady
+
     def view_changed(self, view: PartitionView) -> None:
         """The metadata changed, and this replica goes on following in the same epoch."""
         self.view = view
 
-    def tick(self, now_s: float) -> list[Effect]:
+    def woken(self, now_s: float) -> None:
+        """Something happens after it was steady; its owner would have told of a silence half as long as a timeout."""
+        self._heard_s = max(self._heard_s, now_s - self._times.leader_timeout_s / 2)
+
+    def tick(self, given: Tick, now_s: float) -> list[Effect]:
         """Time has passed."""
-        effects: list[Effect] = []
-        if now_s - self._sent_s >= self._times.request_timeout_s:
-            if self.phase is Phase.ASKING:
-                effects += self._ask(now_s)
-            elif self.phase is Phase.FETCHING:
-                effects += self._fetch(now_s)
-        timeout_s = self._times.leader_timeout_s
-        is_silent = now_s - self._heard_s >= timeout_s and now_s - self._suspected_s >= timeout_s
-        if is_silent and self._node_id in self.view.isr:
-            self._suspected_s = now_s
-            effects.append(SuspectLeader(leader=self._leader, leader_epoch=self.view.leader_epoch))
+        waiting_s = self._waiting_heard_s(given)
+        self._heard_s = min(now_s, max(self._heard_s, waiting_s) + given.paused_s)
+        effects = [*self._sent_again(waiting_s, now_s), *self._suspected(now_s)]
+        is_heard = now_s - waiting_s < self._times.leader_timeout_s / 2
+        self._is_steady = is_heard and not effects and not self._wants_to_join()
         return effects
 
-    def forgive(self, pause_s: float) -> None:
-        """This process itself stood still for so long."""
-        self._heard_s += pause_s
+    def _waiting_heard_s(self, given: Tick) -> float:
+        """When the leader was heard by the session at which a fetch waits; -inf where none does."""
+        if not self._is_fetch_out:
+            return float("-inf")
+        return given.heard_s.get(self._leader, float("-inf"))
+
+    def _wants_to_join(self) -> bool:
+        return self._node_id not in self.view.isr and self._node_id not in self.view.observers
+
+    def _sent_again(self, waiting_s: float, now_s: float) -> list[Effect]:
+        """Who wants to join says again what it has even while its fetch waits: the leader may have had to forget it."""
+        if now_s - self._sent_s < self._times.request_timeout_s:
+            return []
+        if self.phase is Phase.ASKING:
+            return self._ask(now_s)
+        is_waiting = now_s - waiting_s < self._times.request_timeout_s and not self._wants_to_join()
+        return self._fetch(now_s) if self.phase is Phase.FETCHING and not is_waiting else []
+
+    def _suspected(self, now_s: float) -> list[Effect]:
+        view, timeout_s = self.view, self._times.leader_timeout_s
+        is_silent = now_s - self._heard_s >= timeout_s and now_s - self._suspected_s >= timeout_s
+        if not is_silent or self._node_id not in view.isr or self._node_id in view.observers:
+            return []
+        self._suspected_s = now_s
+        return [SuspectLeader(leader=self._leader, leader_epoch=view.leader_epoch)]
 
     def durable(self, now_s: float) -> list[Effect]:
         """More is on disk: say so at once, the leader may wait for nothing else."""
@@ -138,7 +169,8 @@ class Follower:
         is_mine = answer.incarnation == self._incarnation and answer.offset == self._log.end
         if not is_mine or self.phase is not Phase.FETCHING:
             return []
-        if answer.refusal in {Refusal.NOT_LEADER, Refusal.STALE_INCARNATION}:
+        self._is_fetch_out = False
+        if answer.refusal is Refusal.NOT_LEADER or answer.refusal is Refusal.STALE_INCARNATION:
             return self._try_again_soon()
         if answer.leader_epoch != self.view.leader_epoch:
             return []
@@ -193,6 +225,7 @@ class Follower:
 
     def _fetch(self, now_s: float) -> list[Effect]:
         self._sent_s = now_s
+        self._is_fetch_out = True
         request = FetchRequest(
             node_id=self._node_id,
             incarnation=self._incarnation,

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
 
 from liftpy_server.replication.messages import EpochEndAnswer, EpochEndQuestion, FetchAnswer, FetchRequest
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from liftpy_server.replication.messages import BatchRange
     from liftpy_server.replication.view import PartitionView
 
@@ -17,12 +20,15 @@ __all__ = [
     "Durable",
     "Input",
     "IsrRefused",
+    "LogFailed",
     "Rebuilt",
     "StartAdvanced",
     "Tick",
     "Truncated",
     "ViewChanged",
 ]
+
+_NOBODY_HEARD: Final[Mapping[str, float]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +40,17 @@ class ViewChanged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:
-    """Time has passed. A replica wants one a few times per `leader_timeout_s`."""
+    """Time has passed. A replica wants one a few times per `leader_timeout_s`, unless it is quiet.
+
+    Attributes:
+        paused_s: this process stood still for so long since the replica's last tick; that is nobody's silence.
+        heard_s: by node id, when (monotonic clock of this process) the session was last heard that carries this
+            partition's fetches to or from that node; given only where a fetch waits: this follower's at its leader,
+            or at this leader that of a follower.
+    """
+
+    paused_s: float = 0.0
+    heard_s: Mapping[str, float] = field(default_factory=lambda: _NOBODY_HEARD)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +94,11 @@ class StartAdvanced:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LogFailed:
+    """The log is broken (a write or a sync failed): until the node starts again this replica does nothing more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class IsrRefused:
     """The metadata refused the ISR proposal that was made at this version: it never happened and never will."""
 
@@ -93,6 +114,7 @@ Input = (
     | Truncated
     | Rebuilt
     | StartAdvanced
+    | LogFailed
     | IsrRefused
     | FetchRequest
     | FetchAnswer

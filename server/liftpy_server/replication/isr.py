@@ -37,17 +37,19 @@ def wanted_isr(
 ) -> tuple[str, ...]:
     """The in-sync replica set as it should be, in the order of the replicas.
 
-    Members that lag leave, longest lag first, but never so many that fewer than `min_isr` stay. A set below `min_isr`
-    could commit nothing anyway, and whoever stays in it has every committed record and can be elected cleanly should
-    the leader be lost for good.
+    Members that lag or shall only observe leave, longest lag first, but never so many that fewer than `min_isr` stay.
+    A set below `min_isr` could commit nothing anyway, and whoever stays in it has every committed record and can be
+    elected cleanly should the leader be lost for good.
     """
     members = [node for node in view.replicas if node in view.isr or node in joiners]
-    lagging = [
+    unfit = [
         node
         for node in members
-        if node != leader and node not in joiners and not is_in_sync(followers[node], now_s, lag_max_s)
+        if node != leader
+        and node not in joiners
+        and (node in view.observers or not is_in_sync(followers[node], now_s, lag_max_s))
     ]
-    lagging.sort(key=lambda node: followers[node].caught_up_s)
+    unfit.sort(key=lambda node: followers[node].caught_up_s)
     may_leave = max(0, len(members) - view.min_isr)
-    leaving = lagging[:may_leave]
+    leaving = unfit[:may_leave]
     return tuple(node for node in members if node not in leaving)

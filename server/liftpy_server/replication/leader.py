@@ -6,11 +6,14 @@ and not at all while the set is smaller than `min_isr`. Counted are the committe
 leader is undecided, the proposed one: an old member counts until its removal is committed, a new one as soon as it is
 proposed. A leader in a stale view can not commit: it needs fetches in its epoch from every member of a set that has
 the new leader in it.
+
+Whether somebody lags is judged at ticks only: they tell for how long this process itself stood still, and by which
+sessions a follower is heard whose fetch waits here because there is nothing new.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from liftpy_server.replication.effects import (
     AcceptingChanged,
@@ -28,10 +31,13 @@ from liftpy_server.replication.progress import EndSamples, FollowerProgress
 
 if TYPE_CHECKING:
     from liftpy_server.replication.effects import Effect
+    from liftpy_server.replication.inputs import Tick
     from liftpy_server.replication.messages import EpochEndQuestion, FetchRequest
     from liftpy_server.replication.view import LogMarks, PartitionView, ReplicationTimes
 
 __all__ = ["Leader"]
+
+_RETURNS_MAX: Final = 64
 
 
 class Leader:
@@ -51,13 +57,18 @@ class Leader:
         self._node_id = node_id
         self._log = log
         self._times = times
-        self._samples = EndSamples(times.replica_lag_max_s)
+        self._samples = EndSamples(times.replica_lag_max_s, log.end)
         self._followers = {node: self._unheard(node, now_s) for node in view.replicas if node != node_id}
         self._pending: ProposeIsr | None = None
-        self._pending_since_s = now_s
+        self._proposed_s = float("-inf")
+        self._proposed_version = view.version
         self._attempts = 0
         self._is_accepting = False
+        self._is_isr_right = False
+        self._is_steady = False
+        self._judged_s = now_s
         self._preferred_since_s: float | None = None
+        self._preferred_after_s = times.preferred_return_s
 
     def _unheard(self, node: str, now_s: float) -> FollowerProgress:
         """Members of the set get as much time for their first fetch as between two of them."""
@@ -72,16 +83,28 @@ class Leader:
         """
         return self._log.high_watermark >= self.epoch_start
 
+    def states(self, now_s: float) -> list[tuple[str, int | None, bool]]:
+        """Of every other replica: its node, the end of what it said is on its disk, and whether it keeps up."""
+        return [
+            (node, progress.durable_end, is_in_sync(progress, now_s, self._times.replica_lag_max_s))
+            for node, progress in self._followers.items()
+        ]
+
     @property
     def is_accepting(self) -> bool:
         """Whether enough replicas are in sync to commit what is appended now."""
         return self._is_accepting
 
+    @property
+    def is_steady(self) -> bool:
+        """Whether the last tick found that nothing is to be done while the followers' sessions are heard."""
+        return self._is_steady
+
     def begin(self, now_s: float) -> list[Effect]:
         """Take over."""
         self._samples.add(now_s, self._log.end)
         began = LeadershipBegan(leader_epoch=self.view.leader_epoch, first_offset=self.epoch_start)
-        return [began, *self._accepting(now_s), *self.advanced()]
+        return [began, *self._accepting(), *self.advanced()]
 
     def end(self) -> list[Effect]:
         """Step down."""
@@ -89,17 +112,30 @@ class Leader:
 
     def view_changed(self, view: PartitionView, now_s: float) -> list[Effect]:
         """The metadata changed, and this replica goes on leading in the same epoch."""
-        joined = [node for node in view.isr if node not in self.view.isr]
-        self.view = view
+        before, self.view = self.view, view
         if self._pending is not None and view.version > self._pending.version:
             self._pending = None
-        for node, progress in self._followers.items():
-            if view.incarnations.get(node) != progress.incarnation:
-                # A restarted member has its time, but counts with nothing until it says what it has.
-                self._followers[node] = self._unheard(node, now_s)
-            elif node in joined:
-                progress.caught_up_s = max(progress.caught_up_s, now_s)
-        return [*self.advanced(), *self._accepting(now_s)]
+        self._followers = {
+            node: self._kept(node, before, now_s) or self._unheard(node, now_s)
+            for node in view.replicas
+            if node != self._node_id
+        }
+        return [*self.advanced(), *self._accepting()]
+
+    def _kept(self, node: str, before: PartitionView, now_s: float) -> FollowerProgress | None:
+        """What a follower said stays true, unless it has restarted, or was removed, its log dropped, and added again.
+
+        The latter takes two versions, either of which this leader may have missed; a member of the ISR can not have
+        been away, since only this leader could have let it in again.
+        """
+        progress = self._followers.get(node)
+        if progress is None or progress.incarnation != self.view.incarnations.get(node):
+            return None
+        if node not in self.view.isr:
+            return progress if self.view.version <= before.version + 1 else None
+        if node not in before.isr:
+            progress.caught_up_s = max(progress.caught_up_s, now_s)
+        return progress
 
     def isr_refused(self, version: int) -> list[Effect]:
         """The proposal made at `version` will never happen: its new members count no longer."""
@@ -107,6 +143,13 @@ class Leader:
             return []
         self._pending = None
         return self.advanced()
+
+    def woken(self, now_s: float) -> None:
+        """Something happens after it was steady; its owner would have told of a silence half as long as a timeout."""
+        heard_s = now_s - self._times.leader_timeout_s / 2
+        for progress in self._followers.values():
+            if progress.is_waiting:
+                self._heard(progress, heard_s)
 
     def appended(self, now_s: float) -> None:
         """The log has grown."""
@@ -135,15 +178,17 @@ class Leader:
         if refusal is not None:
             return [self._fetch_answer(request, refusal)]
         progress = self._followers[request.node_id]
-        progress.durable_end = max(progress.durable_end or 0, request.durable_end)
-        caught_up_s = (
-            now_s if progress.durable_end >= self._log.end else self._samples.latest_within(progress.durable_end)
-        )
+        is_member = request.node_id in self.view.isr
+        # A member's fetch that is shorter than one before came late; who is no member may have begun anew.
+        durable_end = max(progress.durable_end or 0, request.durable_end) if is_member else request.durable_end
+        progress.durable_end = durable_end
+        caught_up_s = now_s if durable_end >= self._log.end else self._samples.latest_within(durable_end)
         progress.caught_up_s = max(progress.caught_up_s, caught_up_s)
         effects = self.advanced()
-        if request.node_id not in self.view.isr:
+        if not is_member:
             effects += self._proposed(now_s)
-        return [*effects, self._fetch_answer(request, None)]
+        effects.append(self._fetch_answer(request, None))
+        return effects
 
     def asked(self, question: EpochEndQuestion) -> list[Effect]:
         """A follower asks where an epoch ends."""
@@ -160,16 +205,33 @@ class Leader:
         )
         return [AnswerEpochEnd(answer=answer)]
 
-    def tick(self, now_s: float) -> list[Effect]:
+    def tick(self, given: Tick, now_s: float) -> list[Effect]:
         """Time has passed."""
         self._samples.add(now_s, self._log.end)
-        return [*self._proposed(now_s), *self._returned(now_s), *self._accepting(now_s)]
+        if given.paused_s > 0:
+            self._samples.shift(given.paused_s, now_s)
+        for node, progress in self._followers.items():
+            heard_s = given.heard_s.get(node, float("-inf"))
+            self._heard(progress, heard_s)
+            progress.caught_up_s = min(now_s, progress.caught_up_s + given.paused_s)
+            progress.is_waiting = now_s - heard_s < self._times.leader_timeout_s / 2
+        self._judged_s = now_s
+        effects = [*self._proposed(now_s), *self._returned(now_s), *self._accepting()]
+        self._is_steady = self._is_isr_right and self._preferred_since_s is None and not effects
+        self._is_steady = self._is_steady and all(map(self._says_nothing_new, self.view.isr))
+        return effects
 
-    def forgive(self, pause_s: float) -> None:
-        """This process itself stood still for so long."""
-        self._samples.shift(pause_s)
-        for progress in self._followers.values():
-            progress.caught_up_s += pause_s
+    def _heard(self, progress: FollowerProgress, heard_s: float) -> None:
+        """A follower whose fetch waits here was heard; if it has everything it had everything then."""
+        if progress.durable_end is not None and progress.durable_end >= self._log.end:
+            progress.caught_up_s = max(progress.caught_up_s, heard_s)
+
+    def _says_nothing_new(self, member: str) -> bool:
+        """Whether a member waits with all there is, or lags so long that only a fetch can change it."""
+        progress = self._followers.get(member)
+        if progress is None or not is_in_sync(progress, self._judged_s, self._times.replica_lag_max_s):
+            return True
+        return progress.is_waiting and progress.durable_end == self._log.end
 
     def _refusal(self, node: str, incarnation: int, epoch: int) -> Refusal | None:
         if epoch != self.view.leader_epoch:
@@ -205,24 +267,33 @@ class Leader:
         return AnswerFetch(answer=answer)
 
     def _proposed(self, now_s: float) -> list[Effect]:
+        is_too_soon = now_s - self._proposed_s < self._times.retry_s
         if self._pending is not None:
-            if now_s - self._pending_since_s < self._times.retry_s:
+            if is_too_soon:
                 return []
-            self._pending_since_s = now_s
+            self._proposed_s = now_s
             return [self._pending]
-        joiners = tuple(
+        isr = wanted_isr(
+            self.view, self._node_id, self._followers, self._joiners(), self._judged_s, self._times.replica_lag_max_s
+        )
+        self._is_isr_right = set(isr) == set(self.view.isr)
+        if self._is_isr_right or (is_too_soon and self.view.version == self._proposed_version):
+            return []
+        return [self._propose(isr, now_s)]
+
+    def _joiners(self) -> tuple[str, ...]:
+        return tuple(
             node
             for node, progress in self._followers.items()
             if node not in self.view.isr
-            and is_in_sync(progress, now_s, self._times.replica_lag_max_s)
+            and node not in self.view.observers
+            and is_in_sync(progress, self._judged_s, self._times.replica_lag_max_s)
             and may_join(progress, self._log.high_watermark, self.epoch_start)
         )
-        lag_max_s = self._times.replica_lag_max_s
-        isr = wanted_isr(self.view, self._node_id, self._followers, joiners, now_s, lag_max_s)
-        if set(isr) == set(self.view.isr):
-            return []
+
+    def _propose(self, isr: tuple[str, ...], now_s: float) -> ProposeIsr:
         self._attempts += 1
-        self._pending_since_s = now_s
+        self._proposed_s, self._proposed_version = now_s, self.view.version
         self._pending = ProposeIsr(
             isr=isr,
             incarnations={node: self.view.incarnations[node] for node in isr if node in self.view.incarnations},
@@ -230,30 +301,31 @@ class Leader:
             version=self.view.version,
             attempt=self._attempts,
         )
-        return [self._pending]
+        return self._pending
 
     def _returned(self, now_s: float) -> list[Effect]:
         """Give the lead back to the preferred replica once it has been in sync for a while."""
-        preferred = self.view.replicas[0]
-        if preferred == self._node_id or preferred not in self.view.isr or not self.is_caught_up:
-            self._preferred_since_s = None
-            return []
-        if not is_in_sync(self._followers[preferred], now_s, self._times.leader_timeout_s):
+        preferred = next(node for node in self.view.replicas if node not in self.view.observers)
+        progress = self._followers.get(preferred)
+        may_lead = progress is not None and preferred in self.view.isr and self.is_caught_up
+        if progress is None or not may_lead or not is_in_sync(progress, now_s, self._times.leader_timeout_s):
             self._preferred_since_s = None
             return []
         if self._preferred_since_s is None:
             self._preferred_since_s = now_s
-        if now_s - self._preferred_since_s < self._times.preferred_return_s:
+        if now_s - self._preferred_since_s < self._preferred_after_s:
             return []
-        self._preferred_since_s = now_s  # where nothing comes of it, it is proposed again after the same time
+        self._preferred_since_s = now_s
+        # Where nothing comes of it (the node is drained), it is proposed ever more seldom.
+        self._preferred_after_s = min(2 * self._preferred_after_s, _RETURNS_MAX * self._times.preferred_return_s)
         return [
             ProposeLeader(leader=preferred, leader_epoch=self.view.leader_epoch, version=self.view.version),
         ]
 
-    def _accepting(self, now_s: float) -> list[Effect]:
+    def _accepting(self) -> list[Effect]:
         lag_max_s = self._times.replica_lag_max_s
         in_sync = 1 + sum(
-            node in self.view.isr and is_in_sync(progress, now_s, lag_max_s)
+            node in self.view.isr and is_in_sync(progress, self._judged_s, lag_max_s)
             for node, progress in self._followers.items()
         )
         is_accepting = in_sync >= self.view.min_isr

@@ -25,11 +25,13 @@ class FollowerProgress:
         incarnation: the one whose fetches count.
         durable_end: the offset after its last record on disk, as it said last; None before it said anything.
         caught_up_s: the latest moment of which it is known that it had caught up with the leader.
+        is_waiting: at the last tick a fetch of it waited here, by a session that was heard lately.
     """
 
     incarnation: int | None
     durable_end: int | None = None
     caught_up_s: float = float("-inf")
+    is_waiting: bool = False
 
 
 class EndSamples:
@@ -37,21 +39,28 @@ class EndSamples:
 
     Args:
         lag_max_s: the longest lag that matters.
+        end: where the log ends.
     """
 
-    def __init__(self, lag_max_s: float) -> None:
+    def __init__(self, lag_max_s: float, end: int) -> None:
         self._spacing_s = lag_max_s / _SAMPLES_MAX
         self._samples: deque[tuple[float, int]] = deque(maxlen=2 * _SAMPLES_MAX)
+        self._sampled_s = float("-inf")
+        self._end = end
 
     def add(self, now_s: float, end: int) -> None:
-        """The log ends at `end` now."""
-        if not self._samples or now_s - self._samples[-1][0] >= self._spacing_s:
-            self._samples.append((now_s, end))
+        """The log ends at `end` from now on. Until now it ended where it did at the last call, however long ago."""
+        if now_s - self._sampled_s >= self._spacing_s:
+            self._samples.append((now_s, self._end))
+            self._sampled_s = now_s
+        self._end = end
 
     def latest_within(self, durable_end: int) -> float:
         """The latest sampled moment at which the log ended at `durable_end` or before; -inf for none."""
         return next((moment for moment, end in reversed(self._samples) if end <= durable_end), float("-inf"))
 
-    def shift(self, by_s: float) -> None:
+    def shift(self, by_s: float, now_s: float) -> None:
         """The leader itself stood still for so long; that is nobody's lag."""
-        self._samples = deque(((moment + by_s, end) for moment, end in self._samples), maxlen=self._samples.maxlen)
+        shifted = ((min(now_s, moment + by_s), end) for moment, end in self._samples)
+        self._samples = deque(shifted, maxlen=self._samples.maxlen)
+        self._sampled_s = min(now_s, self._sampled_s + by_s)

@@ -1,12 +1,15 @@
 """One replica of a partition: takes the role that the metadata gives it, and keeps the marks of its log.
 
 A view counts only if it has this node in this incarnation: a process that was replaced by a later one of the same
-node, or that the metadata does not know yet, has no role.
+node, or that the metadata does not know yet, has no role. Nor has one whose log has failed.
+
+A quiet replica (`is_quiet`) needs no ticks. Its owner ticks it again after any other input, when the session with a
+peer has been silent for half of `leader_timeout_s`, and four times per `replica_lag_max_s` anyway.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from liftpy_server.replication.effects import AnswerEpochEnd, AnswerFetch, Append, Rebuild, ReportLog, Truncate
 from liftpy_server.replication.follower import Follower
@@ -15,6 +18,7 @@ from liftpy_server.replication.inputs import (
     AppendFailed,
     Durable,
     IsrRefused,
+    LogFailed,
     Rebuilt,
     StartAdvanced,
     Tick,
@@ -31,6 +35,8 @@ from liftpy_server.replication.messages import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from liftpy_server.replication.effects import Effect
     from liftpy_server.replication.inputs import Input
     from liftpy_server.replication.view import LogMarks, PartitionView, ReplicationTimes
@@ -59,13 +65,24 @@ class Replica:
         self._view: PartitionView | None = None
         self._waiting_view: PartitionView | None = None
         self._is_log_busy = False
-        self._stepped_s: float | None = None
+        self._is_quiet = False
+        self._is_failed = False
         self._reported_s = float("-inf")
 
     @property
     def leader(self) -> Leader | None:
         """The role, if this replica leads."""
         return self.role if isinstance(self.role, Leader) else None
+
+    @property
+    def view(self) -> PartitionView | None:
+        """By which this replica acts; a newer one may wait until its log is done."""
+        return self._view
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether ticks would say nothing new, as long as the peers' sessions are heard (see the module)."""
+        return self._is_quiet
 
     def step(self, given: Input, now_s: float) -> list[Effect]:
         """Take one input.
@@ -77,46 +94,35 @@ class Replica:
         Returns:
             What is to be done, in this order.
         """
-        self._forgive_pause(now_s)
-        effects = self._dispatch(given, now_s)
-        if any(isinstance(effect, (Append, Truncate, Rebuild)) for effect in effects):
-            self._is_log_busy = True
+        if self._is_quiet:
+            self._is_quiet = False
+            if self.role is not None:
+                self.role.woken(now_s)
+        effects = self._HANDLERS[type(given)](self, given, now_s)
+        for effect in effects:
+            if isinstance(effect, (Append, Truncate, Rebuild)):
+                self._is_log_busy = True
         return effects
 
-    def _forgive_pause(self, now_s: float) -> None:
-        """Ticks come several times per timeout; without any input for half of one, this process stood still."""
-        if self._stepped_s is not None and self.role is not None:
-            pause_s = now_s - self._stepped_s - self._times.leader_timeout_s / 2
-            if pause_s > 0:
-                self.role.forgive(pause_s)
-        self._stepped_s = now_s
+    def _fetched(self, request: FetchRequest, now_s: float) -> list[Effect]:
+        return self.role.fetched(request, now_s) if isinstance(self.role, Leader) else [_no_fetch(request)]
 
-    def _dispatch(self, given: Input, now_s: float) -> list[Effect]:
-        match given:
-            case ViewChanged():
-                return self._viewed(given.view, now_s)
-            case Tick():
-                return self._tick(now_s)
-            case StartAdvanced():
-                self.log.advance_start(given.start)
-                return []
-            case Durable():
-                return self._durable(given, now_s)
-            case Appended() | AppendFailed() | Truncated() | Rebuilt():
-                return self._log_changed(given, now_s)
-            case FetchAnswer() | EpochEndAnswer():
-                return self._answered(given, now_s)
-            case _:
-                return self._asked(given, now_s)
+    def _asked(self, question: EpochEndQuestion, _now_s: float) -> list[Effect]:
+        return self.role.asked(question) if isinstance(self.role, Leader) else [_no_epoch_end(question)]
 
-    def _asked(self, given: FetchRequest | EpochEndQuestion | IsrRefused, now_s: float) -> list[Effect]:
-        match given:
-            case FetchRequest():
-                return self.role.fetched(given, now_s) if isinstance(self.role, Leader) else [_no_fetch(given)]
-            case EpochEndQuestion():
-                return self.role.asked(given) if isinstance(self.role, Leader) else [_no_epoch_end(given)]
-            case _:
-                return self.role.isr_refused(given.version) if isinstance(self.role, Leader) else []
+    def _isr_refused(self, given: IsrRefused, _now_s: float) -> list[Effect]:
+        return self.role.isr_refused(given.version) if isinstance(self.role, Leader) else []
+
+    def _start_advanced(self, given: StartAdvanced, _now_s: float) -> list[Effect]:
+        self.log.advance_start(given.start)
+        return []
+
+    def _log_failed(self, _given: LogFailed, _now_s: float) -> list[Effect]:
+        self._is_failed = True
+        self._is_log_busy = False
+        effects = self.role.end() if isinstance(self.role, Leader) else []
+        self.role = None
+        return effects
 
     def _answered(self, answer: FetchAnswer | EpochEndAnswer, now_s: float) -> list[Effect]:
         if not isinstance(self.role, Follower):
@@ -134,6 +140,8 @@ class Replica:
 
     def _log_changed(self, given: Appended | AppendFailed | Truncated | Rebuilt, now_s: float) -> list[Effect]:
         """Marks first; then the role goes on; then what the metadata said meanwhile."""
+        if self._is_failed:  # what was under way comes too late
+            return []
         self._mark(given)
         self._is_log_busy = False
         effects: list[Effect] = []
@@ -143,7 +151,7 @@ class Replica:
             effects += self._followed(self.role, given, now_s)
         if self._waiting_view is not None:
             view, self._waiting_view = self._waiting_view, None
-            effects += self._viewed(view, now_s)
+            effects += self._take_view(view, now_s)
         return effects
 
     def _mark(self, given: Appended | AppendFailed | Truncated | Rebuilt) -> None:
@@ -166,7 +174,10 @@ class Replica:
             return []
         return follower.cut(now_s)
 
-    def _viewed(self, view: PartitionView, now_s: float) -> list[Effect]:
+    def _viewed(self, given: ViewChanged, now_s: float) -> list[Effect]:
+        return self._take_view(given.view, now_s)
+
+    def _take_view(self, view: PartitionView, now_s: float) -> list[Effect]:
         if view.uuid != self._uuid or (self._view is not None and view.revision <= self._view.revision):
             return []
         if self._is_log_busy:
@@ -182,7 +193,7 @@ class Replica:
         return [*effects, *self._new_role(view, now_s)]
 
     def _has_role(self, view: PartitionView) -> bool:
-        is_me = view.incarnations.get(self.node_id) == self.incarnation
+        is_me = not self._is_failed and view.incarnations.get(self.node_id) == self.incarnation
         return is_me and view.leader is not None and self.node_id in view.replicas
 
     def _same_role(self, view: PartitionView, now_s: float) -> list[Effect]:
@@ -201,21 +212,44 @@ class Replica:
             self.role = Follower(self.node_id, self.incarnation, view, self.log, self._times, now_s)
         return self.role.begin(now_s)
 
-    def _tick(self, now_s: float) -> list[Effect]:
-        if self.role is None:
-            return self._reported(now_s)
-        return self.role.tick(now_s)
+    def _tick(self, given: Tick, now_s: float) -> list[Effect]:
+        if self.role is not None:
+            effects = self.role.tick(given, now_s)
+            self._is_quiet = self.role.is_steady
+        else:
+            effects = self._reported(now_s)
+            self._is_quiet = not self._has_to_report()
+        return effects
 
     def _reported(self, now_s: float) -> list[Effect]:
         """Where no clean member of the ISR is left, say how far this log reaches."""
-        view = self._view
-        if view is None or view.isr or view.leader is not None or self.node_id not in view.unproven:
-            return []
-        is_me = view.incarnations.get(self.node_id) == self.incarnation
-        if not is_me or now_s - self._reported_s < self._times.retry_s:
+        if not self._has_to_report() or now_s - self._reported_s < self._times.retry_s:
             return []
         self._reported_s = now_s
         return [ReportLog(last_epoch=self.log.epochs.latest, log_end=self.log.end)]
+
+    def _has_to_report(self) -> bool:
+        view = self._view
+        if view is None or self._is_failed or view.isr or view.leader is not None or self.node_id not in view.unproven:
+            return False
+        return view.incarnations.get(self.node_id) == self.incarnation
+
+    _HANDLERS: ClassVar[dict[type, Callable[[Replica, Any, float], list[Effect]]]] = {
+        ViewChanged: _viewed,
+        Tick: _tick,
+        StartAdvanced: _start_advanced,
+        LogFailed: _log_failed,
+        IsrRefused: _isr_refused,
+        Durable: _durable,
+        Appended: _log_changed,
+        AppendFailed: _log_changed,
+        Truncated: _log_changed,
+        Rebuilt: _log_changed,
+        FetchRequest: _fetched,
+        EpochEndQuestion: _asked,
+        FetchAnswer: _answered,
+        EpochEndAnswer: _answered,
+    }
 
 
 def _same_term(before: PartitionView, after: PartitionView) -> bool:

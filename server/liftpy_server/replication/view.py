@@ -49,6 +49,7 @@ class PartitionView:
         min_isr: fewest in-sync replicas with which anything commits.
         unproven: members of the last ISR that could not prove their log.
         incarnations: of the replicas that ever registered.
+        observers: replicas that follow and nothing else: they are never in the ISR, suspect nobody and never lead.
     """
 
     revision: int
@@ -61,6 +62,7 @@ class PartitionView:
     min_isr: int
     unproven: tuple[str, ...]
     incarnations: Mapping[str, int]
+    observers: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, state: MetadataState, name: str, partition: int) -> PartitionView | None:
@@ -80,6 +82,7 @@ class PartitionView:
             min_isr=stream.config.min_isr_effective,
             unproven=info.unproven,
             incarnations={node: state.nodes[node].incarnation for node in info.replicas if node in state.nodes},
+            observers=info.observers,
         )
 
 

@@ -12,6 +12,7 @@ from liftpy_client.ack_inbox import AckInbox
 from liftpy_client.errors import DisconnectedError, NoStreamError, PublishTimeoutError, UsageError
 from liftpy_client.publisher import Publisher
 from liftpy_client.publisher_options import PublisherOptions
+from liftpy_client.resender import Resender
 from liftpy_envelope.ack import AckPolicy, PublishRefusedError
 from liftpy_envelope.envelope import decode_envelope
 from liftpy_envelope.errors import AckErrorCode, HeaderError
@@ -26,7 +27,8 @@ def wire():
 
 def publisher(wire, config=None, **options):
     session = fake_session(wire, **(config or {}))
-    made = Publisher(session, AckInbox(wire), PublisherOptions(**{"linger_s": 0.001} | options))
+    inbox = AckInbox(wire)
+    made = Publisher(session, inbox, Resender(session, inbox), PublisherOptions(**{"linger_s": 0.001} | options))
     made.cluster = session.cluster
     return made
 

@@ -44,6 +44,7 @@ FETCHES = st.builds(
     st.lists(KEYS, max_size=3).map(tuple),
     st.booleans(),
     INT64,
+    st.booleans(),
 )
 FETCH_RESULTS = st.builds(FetchResult, KEYS, ERRORS, MESSAGES, EPOCHS, OFFSETS, OFFSETS, OFFSETS)
 OFFSET_RESULTS = st.builds(OffsetResult, KEYS, ERRORS, MESSAGES, OFFSETS, EPOCHS)
@@ -58,17 +59,21 @@ def crossed(value):
 
 
 def test_numbers_of_the_apis_are_the_persisted_ones():
-    golden = {"HELLO": 0, "METADATA": 1, "FETCH": 2, "LIST_OFFSETS": 3, "EPOCH_END_OFFSET": 4}
+    golden = {"HELLO": 0, "METADATA": 1, "FETCH": 2, "LIST_OFFSETS": 3, "EPOCH_END_OFFSET": 4, "FOLLOW": 12}
     assert golden == {api.name: api.value for api in Api}
-    assert dict.fromkeys(golden.values(), 1) == API_VERSIONS
+    assert dict.fromkeys(golden.values(), 1) | {2: 2} == API_VERSIONS
     assert (EARLIEST, LATEST) == (-2, -1)
 
 
 def test_bodies_of_requests_are_stable():
     entry = FetchPartition(KEY, 42, 7, 41)
     fetch = FetchRequest(1_000, 500, (entry,), (PartitionKey(UUID, 4),), True, 9)
-    assert fetch.to_body() == [1_000, 500, [[UUID, 3, 42, 7, 41]], [[UUID, 4]], True, 9]
-    assert FetchRequest(1, 0).to_body() == [1, 0, [], [], False, -1]
+    version_1 = [1_000, 500, [[UUID, 3, 42, 7, 41]], [[UUID, 4]], True, 9]
+    assert fetch.to_body(1) == version_1
+    assert fetch.to_body() == [*version_1, False]
+    assert FetchRequest.from_body(version_1) == fetch
+    assert FetchRequest(1, 0, any_replica=True).to_body() == [1, 0, [], [], False, -1, True]
+    assert FetchRequest.from_body([1, 0, [], [], False, -1, True]).any_replica
     assert HelloRequest("client", "token") == HelloRequest.from_body(["client", "token"])
     assert [OffsetQuery(KEY, LATEST)] == OffsetQuery.from_body([[UUID, 3, -1]])
     assert [EpochEndQuery(KEY, 7)] == EpochEndQuery.from_body([[UUID, 3, 7]])

@@ -21,6 +21,7 @@ DEFAULTS = {
     "partition_prefix": "lift",
     "group": None,
     "replicas": 1,
+    "observers": 0,
     "min_isr": None,
     "acks": "reply",
     "ack_policy": "all",
@@ -39,6 +40,7 @@ DEFAULTS = {
 BOUNDS = {
     "partitions": (1, 1_024),
     "replicas": (1, 7),
+    "observers": (0, 16),
     "retention_age_s": (0, 1e10),
     "retention_bytes": (0, 2**63),
     "retention_messages": (0, 2**63),

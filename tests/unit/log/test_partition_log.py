@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from liftpy_log import segment as segment_module
+from liftpy_log.entries import Tail, Unsynced
 from liftpy_log.errors import LiftError, OffsetOutOfRangeError, PartitionOfflineError, StorageFullError
 from liftpy_log.files import FileCache
-from liftpy_log.partition_log import LogConfig, PartitionLog, Tail, Unsynced
+from liftpy_log.partition_log import LogConfig, PartitionLog
 from liftpy_log.retention import retention_offset
 from support.log_model import DIRECTORY, T0, OpenLog, check_read, numbered_body
 from support.log_settings import examples

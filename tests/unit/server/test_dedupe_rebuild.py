@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from liftpy_log.dedupe import DedupeWindow
-from liftpy_server.dedupe_rebuild import rebuild_dedupe
+from liftpy_server.dedupe_rebuild import note_batches, rebuild_dedupe
 from support.envelopes import idempotent
 from support.examples import examples
+from support.log_batches import headers_of
 from support.nats_frames import header_block, msg
 from support.server_kit import Kit
 
@@ -55,9 +56,26 @@ def test_window_is_the_one_that_was_there(passes, ids_max):
             kit.clock.advance(seconds)
         expected, actual = kit.partition.dedupe, rebuilt(kit, ids_max)
         for window in (expected, actual):
-            window.expire(kit.log.last_timestamp)
+            assert window.are_new([], kit.log.last_timestamp)  # somebody asks
         assert expected._ids.keys() == actual._ids.keys()
         assert {key: expected.find(key) for key in expected._ids} == {key: actual.find(key) for key in actual._ids}
+        kit.close()
+
+
+@given(st.lists(st.lists(frames, min_size=1, max_size=6), max_size=6), st.sampled_from(["none", "lz4"]))
+@examples(40)
+def test_a_follower_notes_what_its_leader_added(passes, codec):
+    with tempfile.TemporaryDirectory() as directory:
+        kit = Kit(Path(directory), dedupe_window_s=WINDOW_S, compression=codec)
+        for chunk in passes:
+            kit.receive(*chunk)
+            kit.clock.advance(1)
+        data = b"".join(segment.path.read_bytes() for segment in kit.log.segments)
+        window = DedupeWindow(WINDOW_S * 10**9, 100)
+        note_batches(window, headers_of(data), memoryview(data))
+        assert window._ids == {}  # nobody asked
+        assert window.are_new([], kit.log.last_timestamp)
+        assert window._ids == kit.partition.dedupe._ids
         kit.close()
 
 

@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from liftpy_server.admin.info import cluster_info, node_info, resident_bytes, stream_info
+from liftpy_server.admin.info import cluster_info, follower_lags, led_stream, node_info, resident_bytes
+from support.admin_cluster import AdminCluster, partition
 from support.fake_node import fake_node
 from support.metadata_commands import UUIDS, Author
 from support.nats_frames import msg
@@ -27,7 +28,8 @@ def test_cluster(author):
         [node["node_id"] for node in shown["nodes"]],
         [stream["config"]["name"] for stream in shown["streams"]],
     ) == (["n1"], ["orders", "flights"])
-    assert [{"partition": p, "leader": "n1", "leader_epoch": 1} for p in (0, 1)] == shown["streams"][0]["partitions"]
+    place = {"leader": "n1", "leader_epoch": 1, "replicas": ["n1"], "isr": ["n1"], "observers": []}
+    assert [{"partition": number} | place for number in (0, 1)] == shown["streams"][0]["partitions"]
     assert (shown["nodes"][0]["pull_token"], shown["revision"]) == ("secret", 3)
     json.dumps(shown)
 
@@ -50,25 +52,36 @@ def test_stream(make_kit, tmp_path):
     kit.sync()
     kit.receive(msg(b"orders.a", b"not durable yet"))
     kit.stream.open_gap(5, "lost")
-    shown = stream_info(node, kit.info)
-    (partition,) = shown["partitions"]
-    assert (shown["name"], shown["messages"], shown["gap_count"]) == ("orders", 3, 1)
-    assert tuple(partition[name] for name in ("log_start", "high_watermark", "log_end", "segments", "offline")) == (
+    shown = led_stream(node, kit.info)
+    (told,) = shown["partitions"]
+    assert shown["gap_count"] == 1
+    assert tuple(told[name] for name in ("log_start", "high_watermark", "log_end", "segments", "offline")) == (
         0,
         3,
         4,
         1,
         None,
     )
-    assert (kit.clock.ns, kit.clock.ns) == (partition["first_timestamp_ns"], partition["last_timestamp_ns"])
-    assert shown["gaps"] == [{"since_ns": 5, "until_ns": None, "cause": "lost", "messages": None}]
-    assert "gaps" not in stream_info(node, kit.info, brief=True)
+    assert (kit.clock.ns, kit.clock.ns) == (told["first_timestamp_ns"], told["last_timestamp_ns"])
+    assert shown["gaps"] == [{"since_ns": 5, "until_ns": None, "cause": "lost", "messages": None, "node": "n1"}]
+    assert "gaps" not in led_stream(node, kit.info, brief=True)
     json.dumps(shown)
 
 
 def test_stream_that_is_led_elsewhere(author, kit, tmp_path):
-    shown = stream_info(fake_node(kit, tmp_path), author.state.streams["flights"])
-    assert (shown["messages"], shown["partitions"]) == (0, [])
+    assert led_stream(fake_node(kit, tmp_path), author.state.streams["flights"]) == {"partitions": []}
+
+
+def test_lags_of_the_followers_of_what_a_node_leads(tmp_path):
+    cluster = AdminCluster(tmp_path)
+    cluster.create("a", ["n1", "n2", "n3"], ["n2", "n1", "n3"])
+    cluster.create("b", ["n1", "n2", "n3"])
+    cluster["n1"].lead("a", partition(0, 9, replicas=[("n2", 9, True), ("n3", 4, False)]), partition(1, 5))
+    cluster["n1"].lead("b", partition(0, 2, replicas=[("n2", 1, True), ("n3", 0, False)]))
+    assert follower_lags(cluster["n1"].node) == {
+        "n2": {"lag_messages": 1, "out_of_sync": 0},
+        "n3": {"lag_messages": 7, "out_of_sync": 2},
+    }
 
 
 def test_node(kit, tmp_path):

@@ -101,12 +101,6 @@ def test_refusal_is_remembered_too(author):
     assert (state, outcome) == apply_command(state, refused)
 
 
-def test_outcomes_are_forgotten_in_the_end():
-    state = MetadataState(outcomes={str(number): Outcome().to_plain() for number in range(10_000)})
-    state, _ = apply_command(state, Command(id="new", op="x", now_ns=1))
-    assert (len(state.outcomes), "0" in state.outcomes, "new" in state.outcomes) == (10_000, False, True)
-
-
 def test_unknown_command_is_refused():
     _, outcome = apply_command(MetadataState(), Command(id="c", op="explode", now_ns=1))
     assert (outcome.error, "explode" in outcome.message) == (ErrorCode.INVALID_REQUEST, True)

@@ -10,64 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from liftpy_envelope.errors import ErrorCode
-from liftpy_server.metadata.commands import Command, apply_command
 from liftpy_server.metadata.partition_commands import HOLD_OFF_FIRST_NS, SUSPICION_WINDOW_NS
 from liftpy_server.metadata.state import MetadataState, PartitionInfo
-from support.metadata_commands import NODE, UUIDS, config
+from support.metadata_commands import NODE, UUIDS, WHERE, Cluster
 
 S = 1_000_000_000
-WHERE = {"name": "orders", "uuid": UUIDS[0], "partition": 0}
-
-
-class Cluster:
-    """Applies commands at times of their own."""
-
-    def __init__(self, *nodes: str, min_isr: int | None = 2, streams: int = 1) -> None:
-        self.state = MetadataState()
-        self.now_ns = 1_000 * S
-        self._count = 0
-        for node in nodes:
-            self.register(node)
-        settings = {"replicas": len(nodes), "min_isr": min_isr}
-        for number in range(streams):
-            name = "orders" if number == 0 else f"orders{number}"
-            made = config(name, **settings)
-            self.do("create_stream", uuid=UUIDS[number], config=made, assignment=[list(nodes)])
-
-    def attempt(self, op: str, **args: Any) -> Any:
-        self._count += 1
-        command = Command(id=f"c{self._count}", op=op, now_ns=self.now_ns, args=args)
-        self.state, outcome = apply_command(self.state, command)
-        return outcome
-
-    def do(self, op: str, **args: Any) -> Any:
-        outcome = self.attempt(op, **args)
-        assert not outcome.error, outcome
-        return outcome.value
-
-    def register(self, node: str, **args: Any) -> Any:
-        return self.do("register_node", node=NODE | {"node_id": node}, **args)
-
-    @property
-    def partition(self) -> PartitionInfo:
-        return self.state.streams["orders"].partitions[0]
-
-    def incarnation(self, node: str) -> int:
-        return self.state.nodes[node].incarnation
-
-    def suspect(self, node: str, **args: Any) -> Any:
-        term = {"incarnation": self.incarnation(node), "leader_epoch": self.partition.leader_epoch}
-        return self.attempt("suspect_leader", **WHERE | {"node_id": node} | term | args)
-
-    def change_isr(self, *isr: str, **args: Any) -> Any:
-        info = self.partition
-        term = {"leader": info.leader, "leader_epoch": info.leader_epoch, "version": info.version}
-        known = {node: self.incarnation(node) for node in isr if node in self.state.nodes}
-        return self.attempt("change_isr", **WHERE | term | {"isr": list(isr), "incarnations": known} | args)
-
-    def report(self, node: str, epoch: int, end: int, **args: Any) -> Any:
-        log = {"incarnation": self.incarnation(node), "last_epoch": epoch, "log_end": end}
-        return self.attempt("report_log", **WHERE | {"node_id": node} | log | args)
 
 
 @pytest.fixture

@@ -32,7 +32,7 @@ class Bench:
             "version": 1,
             "min_isr": 2,
             "unproven": (),
-            "incarnations": {"a": 1, "b": 1, "c": 1},
+            "incarnations": {"a": 1, "b": 1, "c": 1, "d": 1},
         }
 
     def give(self, given: Any) -> list[Any]:
@@ -42,14 +42,22 @@ class Bench:
         self.plain = self.plain | {"revision": self.plain["revision"] + 1} | changes
         return self.give(inputs.ViewChanged(view=PartitionView(**self.plain)))
 
-    def tick(self, after_s: float = 0.0) -> list[Any]:
-        """Ticks every half second, as a shell gives them; the effects of all of them."""
+    def tick(self, after_s: float = 0.0, *, heard: str = "", paused_s: float = 0.0) -> list[Any]:
+        """Ticks every half second, as a shell gives them; the effects of all of them.
+
+        Args:
+            after_s: for how long; 0 for one tick now.
+            heard: those that are heard all the time, by sessions where a fetch of this partition waits.
+            paused_s: that the first of the ticks tells.
+        """
         effects = []
         until_s = self.now_s + after_s
-        while self.now_s < until_s:
+        while True:
             self.now_s = min(until_s, self.now_s + 0.5)
-            effects += self.give(inputs.Tick())
-        return effects if after_s else self.give(inputs.Tick())
+            effects += self.give(inputs.Tick(paused_s=paused_s, heard_s=dict.fromkeys(heard, self.now_s - 0.1)))
+            paused_s = 0.0
+            if self.now_s >= until_s:
+                return effects
 
     def append(self, count: int, epoch: int = 5) -> list[Any]:
         base = self.log.end

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from liftpy_server.replication import effects as fx
-from liftpy_server.replication.inputs import AppendFailed, Rebuilt, Truncated
+from liftpy_server.replication.inputs import AppendFailed, LogFailed, Rebuilt, Tick, Truncated
 from liftpy_server.replication.messages import Refusal
 
 
@@ -200,5 +200,56 @@ def test_who_is_not_in_sync_suspects_nobody(make):
 def test_its_own_pause_is_not_the_leaders_silence(make):
     bench, _ = following(make)
     bench.now_s += 100
-    assert suspicions(bench.tick()) == []
-    assert len(suspicions(bench.tick(2))) == 1
+    assert suspicions(bench.tick(paused_s=100)) == []
+    assert suspicions(bench.tick(1.5)) == []
+    assert len(suspicions(bench.tick(0.5))) == 1
+
+
+def test_an_observer_suspects_nobody(make):
+    bench = make("c")
+    bench.view(observers=("c",))
+    assert suspicions(bench.tick(10)) == []
+
+
+def test_a_leader_that_is_heard_while_a_fetch_waits_is_not_silent_and_not_asked_again(make):
+    bench, _ = following(make)
+    assert bench.tick(30, heard="a") == []
+    assert suspicions(bench.tick(1.5)) == []
+    assert len(suspicions(bench.tick(1))) == 1
+
+
+def test_a_leader_that_is_heard_while_no_fetch_waits_is_silent(make):
+    """Its node lives, but it does not lead this partition."""
+    bench, begun = following(make)
+    request = only(fx.Fetch, begun).request
+    found = []
+    for _ in range(5):
+        bench.answer(request, refusal=Refusal.NOT_LEADER, leader_epoch=-1)
+        found += suspicions(bench.give(Tick(heard_s={"a": bench.now_s})))
+        bench.now_s += 0.5
+    assert len(found) == 1
+
+
+def test_who_wants_to_join_says_again_what_it_has(make):
+    bench = make("b")
+    bench.view(isr=("a", "c"))
+    assert len(bench.tick(3, heard="a")) == 3
+    bench.view(observers=("b",), version=2)
+    assert bench.tick(3, heard="a") == []
+
+
+def test_a_follower_whose_log_failed_follows_nobody(make):
+    bench, begun = following(make)
+    bench.answer(only(fx.Fetch, begun).request, (5, 0, 4))
+    assert bench.view(isr=("a", "b"), version=2) == []  # waits for the append
+    assert bench.give(LogFailed()) == []
+    assert bench.append(4) == []
+    assert bench.replica.log.end == 0
+    assert bench.view(leader="b", leader_epoch=6, version=3) == []
+    assert bench.tick(20) == []
+
+
+def test_who_may_not_trust_its_log_any_more_reports_nothing(make):
+    bench = make("b", epochs=[(3, 0)], end=9)
+    bench.give(LogFailed())
+    assert bench.view(leader=None, isr=(), unproven=("a", "b")) == []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from liftpy_server.replication import effects as fx
-from liftpy_server.replication.inputs import IsrRefused
+from liftpy_server.replication.inputs import IsrRefused, LogFailed
 from liftpy_server.replication.isr import may_join
 from liftpy_server.replication.messages import Refusal
 from liftpy_server.replication.progress import FollowerProgress
@@ -273,5 +273,52 @@ def test_a_pause_of_the_leader_is_no_lag_of_its_followers(leader):
     for node in "bc":
         leader.fetch(node, 10)
     leader.now_s += 100
-    assert of(fx.ProposeIsr, leader.tick()) == []
-    assert of(fx.ProposeIsr, leader.tick(9)) != []
+    assert of(fx.ProposeIsr, leader.tick(paused_s=100)) == []
+    assert leader.tick(8) == []
+    assert of(fx.ProposeIsr, leader.tick(0.5)) != []
+
+
+def test_what_comes_after_a_pause_and_before_the_next_tick_shrinks_and_refuses_nothing(leader):
+    leader.view(replicas=("a", "b", "c", "d"), version=2)
+    for node in "bc":
+        leader.fetch(node, 10)
+    leader.now_s += 100
+    effects = leader.fetch("d", 10) + leader.view() + leader.append(1) + leader.tick(paused_s=100)
+    assert of(fx.AcceptingChanged, effects) == []
+    assert {proposal.isr for proposal in of(fx.ProposeIsr, effects)} == {("a", "b", "c", "d")}
+
+
+def test_a_pause_that_is_forgiven_twice_brings_nobody_into_the_future(leader):
+    leader.tick(5, paused_s=100)
+    assert of(fx.ProposeIsr, leader.tick(8.5)) != []
+
+
+def test_a_refused_proposal_is_not_repeated_at_once(leader):
+    leader.view(isr=("a", "b"), version=2)
+    leader.fetch("b", 10)
+    (proposal,) = of(fx.ProposeIsr, leader.fetch("c", 10))
+    leader.give(IsrRefused(version=2))
+    assert of(fx.ProposeIsr, leader.fetch("c", 10)) == []
+    (another,) = of(fx.ProposeIsr, leader.tick(0.5))
+    assert (another.isr, another.attempt) == (proposal.isr, proposal.attempt + 1)
+
+
+def test_a_preferred_replica_that_may_not_lead_is_proposed_ever_more_seldom(leader):
+    leader.view(replicas=("b", "a", "c"), leader_epoch=6, version=2)
+    leader.fetch("b", 10)
+    leader.fetch("c", 10)
+    proposed = [len(of(fx.ProposeLeader, leader.tick(20, heard="bc"))) for _ in range(8)]
+    assert proposed[0] == 2
+    assert sum(proposed) == 5
+
+
+def test_a_leader_whose_log_failed_gives_up_for_good(leader):
+    assert leader.give(LogFailed()) == [fx.LeadershipEnded(leader_epoch=5)]
+    assert leader.replica.leader is None
+    assert refusal(leader.fetch("b", 10)) is Refusal.NOT_LEADER
+    (answer,) = leader.ask("b", 3)
+    assert answer.answer.refusal is Refusal.NOT_LEADER
+    assert leader.view(leader_epoch=6, version=2) == []
+    assert leader.view(leader="b", leader_epoch=7, version=3) == []
+    assert leader.tick(20) == []
+    assert leader.replica.is_quiet

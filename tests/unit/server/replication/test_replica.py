@@ -154,11 +154,19 @@ def test_marks_hold_together():
 
 
 def test_samples_are_few_and_reach_back_far_enough():
-    samples = EndSamples(8.0)
+    samples = EndSamples(8.0, 0)
     for step in range(10_000):
         samples.add(step / 100, step)
     assert samples.latest_within(9_999) > 99
     assert 91 < samples.latest_within(9_200) <= 92
     assert samples.latest_within(10) == float("-inf")
-    samples.shift(5.0)
+    samples.shift(5.0, 100.0)
     assert 96 < samples.latest_within(9_200) <= 97
+    assert samples.latest_within(9_999) == 100
+
+
+def test_a_log_that_grows_after_a_long_rest_was_as_long_as_before_until_then():
+    samples = EndSamples(8.0, 5)
+    samples.add(0.0, 5)
+    samples.add(70.0, 6)
+    assert samples.latest_within(5) == 70

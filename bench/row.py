@@ -1,0 +1,60 @@
+"""A line of the report, and how much is measured."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass, field
+
+SIZES = {128: "128 B", 1_024: "1 KiB", 65_536: "64 KiB"}
+
+
+@dataclass
+class Row:
+    """One line of the report: the median of each contestant's runs."""
+
+    workload: str
+    durability: str
+    unit: str
+    runs: dict[str, list[float]] = field(default_factory=dict)
+    peer: str = "JetStream"
+    note: str = ""
+    smaller_is_better: bool = False
+    is_absolute: bool = False  # the goal is a figure, not a ratio
+
+    def add(self, contestant, value):
+        self.runs.setdefault(contestant, []).append(value)
+
+    def median(self, contestant):
+        values = self.runs.get(contestant)
+        return statistics.median(values) if values else None
+
+    @property
+    def ratio(self):
+        ours, theirs = self.median("liftpy"), self.median(self.peer)
+        return ours / theirs if ours and theirs else None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How much of everything."""
+
+    runs: int
+    plain: int
+    acked: dict[int, int]
+    single: int
+    streams: int
+    consume: int
+    followed: int
+    follower_runs: int
+    idle_s: float
+    idle_streams: tuple[int, ...] = (1_000,)
+
+    @classmethod
+    def full(cls):
+        acked = {128: 400_000, 1_024: 200_000, 65_536: 6_000}
+        return cls(5, 2_000_000, acked, 4_000, 1_000, 2_000_000, 3 << 20, 3, 20.0)
+
+    @classmethod
+    def quick(cls):
+        acked = {128: 150_000, 1_024: 60_000, 65_536: 2_000}
+        return cls(3, 1_000_000, acked, 2_000, 1_000, 1_000_000, 1 << 19, 1, 10.0)

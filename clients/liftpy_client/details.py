@@ -1,0 +1,304 @@
+"""What admin requests answer with: streams, partitions, nodes and the cluster."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from liftpy_envelope.stream_config import StreamConfig
+
+__all__ = [
+    "ClusterDetails",
+    "MoveDetails",
+    "NodeDetails",
+    "PartitionDetails",
+    "PartitionPlace",
+    "ReassignmentDetails",
+    "ReplicaDetails",
+    "StreamDetails",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaDetails:
+    """A follower of a partition, as its leader sees it.
+
+    Attributes:
+        node: where it is.
+        log_end: offset after its last durable record; None while the leader does not know.
+        lag_messages: how many records it lacks; None while the leader does not know.
+        in_sync: it is in the in-sync replica set.
+    """
+
+    node: str
+    log_end: int | None
+    lag_messages: int | None
+    in_sync: bool
+
+    @classmethod
+    def from_answer(cls, replica: dict[str, Any]) -> ReplicaDetails:
+        """Read what a node said; of a replica that its leader has not heard yet it says the node only."""
+        return cls(
+            node=replica["node"],
+            log_end=replica.get("log_end"),
+            lag_messages=replica.get("lag_messages"),
+            in_sync=bool(replica.get("in_sync")),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionDetails:
+    """One partition, as its leader tells.
+
+    Attributes:
+        replicas: nodes that keep a copy; the first is the preferred leader.
+        isr: those that are in sync.
+        observers: replicas that do not count.
+        target: replicas when the reassignment that goes on is over; None when there is none.
+        log_start: first offset there is. This and all other numbers are None when the leader does not answer.
+        high_watermark: offset after the last committed record.
+        log_end: offset after the last record.
+        offline: why the partition refuses to work; None while it is well.
+        replica_states: the followers.
+        unreachable: its leader did not answer, or there is none.
+    """
+
+    partition: int
+    leader: str | None
+    leader_epoch: int
+    replicas: tuple[str, ...]
+    isr: tuple[str, ...]
+    observers: tuple[str, ...] = ()
+    target: tuple[str, ...] | None = None
+    log_start: int | None
+    high_watermark: int | None
+    log_end: int | None
+    bytes: int | None
+    segments: int | None
+    offline: str | None
+    replica_states: tuple[ReplicaDetails, ...] = ()
+    unreachable: bool = False
+
+    @classmethod
+    def from_answer(cls, partition: dict[str, Any]) -> PartitionDetails:
+        """Read what a node said."""
+        known = {name: partition[name] for name in cls.__slots__ if name in partition}
+        target = partition.get("target")
+        return cls(
+            **known
+            | {name: tuple(partition.get(name, ())) for name in ("replicas", "isr", "observers")}
+            | {"target": None if target is None else tuple(target)}
+            | {"replica_states": tuple(map(ReplicaDetails.from_answer, partition.get("replica_states", ())))}
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamDetails:
+    """One stream.
+
+    Attributes:
+        messages: committed records that are there now, in the partitions whose leaders answered.
+        bytes: size on their disks.
+        unreachable_partitions: how many leaders' numbers are missing.
+        warnings: what its creator should know.
+        raw: everything that the node said.
+    """
+
+    name: str
+    uuid: str
+    config: StreamConfig
+    created: datetime
+    version: int
+    paused: bool
+    read_only: bool
+    messages: int
+    bytes: int
+    partitions: tuple[PartitionDetails, ...]
+    unreachable_partitions: int = 0
+    warnings: tuple[str, ...] = ()
+    raw: dict[str, Any] = field(repr=False, default_factory=dict)
+
+    @classmethod
+    def from_answer(cls, stream: dict[str, Any], warnings: list[str] | None = None) -> StreamDetails:
+        """Read what a node said."""
+        return cls(
+            name=stream["name"],
+            uuid=stream["uuid"],
+            config=StreamConfig.from_plain(stream["config"]),
+            created=datetime.fromtimestamp(stream["created_ns"] / 1e9, UTC),
+            version=stream["version"],
+            paused=stream["paused"],
+            read_only=stream["read_only"],
+            messages=stream["messages"],
+            bytes=stream["bytes"],
+            partitions=tuple(PartitionDetails.from_answer(partition) for partition in stream["partitions"]),
+            unreachable_partitions=stream.get("unreachable_partitions", 0),
+            warnings=tuple(warnings or ()),
+            raw=stream,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeDetails:
+    """One node of the cluster.
+
+    Attributes:
+        state: `up`, `draining` or `expired`: its session ended, and it leads nothing until it is back.
+        incarnation: counts its starts.
+        leaderships: how many partitions it leads.
+        replicas: how many it keeps a copy of.
+        out_of_sync: in how many of them it is not in sync.
+        lag_messages: how many records it lacks in all.
+        metadata_leader: it leads the cluster's metadata.
+        metadata_voter: it votes on the cluster's metadata.
+        unreachable: it did not answer.
+        raw: everything that was said of it.
+    """
+
+    node_id: str
+    state: str
+    incarnation: int
+    rack: str | None
+    leaderships: int
+    replicas: int
+    out_of_sync: int
+    lag_messages: int
+    metadata_leader: bool
+    metadata_voter: bool
+    unreachable: bool
+    raw: dict[str, Any] = field(repr=False, default_factory=dict)
+
+    @classmethod
+    def from_answer(cls, node: dict[str, Any]) -> NodeDetails:
+        """Read what a node said."""
+        return cls(**{name: node[name] for name in cls.__slots__ if name != "raw"}, raw=node)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionPlace:
+    """A partition that needs attention.
+
+    Attributes:
+        missing: replicas that count, and are not in sync.
+    """
+
+    stream: str
+    partition: int
+    leader: str | None
+    replicas: tuple[str, ...]
+    isr: tuple[str, ...]
+    missing: tuple[str, ...]
+
+    @classmethod
+    def from_answer(cls, place: dict[str, Any]) -> PartitionPlace:
+        """Read what a node said."""
+        sets = {name: tuple(place[name]) for name in ("replicas", "isr", "missing")}
+        return cls(stream=place["stream"], partition=place["partition"], leader=place["leader"], **sets)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReassignmentDetails:
+    """A partition whose replicas are moved, or would be.
+
+    Attributes:
+        target: its replicas afterwards.
+        target_observers: those of them that do not count.
+        adding: the new ones, and how far they are.
+        removing: nodes that give up their copy when the new ones are in sync.
+        progress: how much of the log the new ones have, from 0 to 1.
+    """
+
+    stream: str
+    partition: int
+    target: tuple[str, ...]
+    target_observers: tuple[str, ...]
+    adding: tuple[ReplicaDetails, ...]
+    removing: tuple[str, ...]
+    progress: float
+
+    @classmethod
+    def from_answer(cls, move: dict[str, Any]) -> ReassignmentDetails:
+        """Read what a node said."""
+        return cls(
+            stream=move["stream"],
+            partition=move["partition"],
+            target=tuple(move["target"]),
+            target_observers=tuple(move["target_observers"]),
+            adding=tuple(map(ReplicaDetails.from_answer, move["adding"])),
+            removing=tuple(move["removing"]),
+            progress=float(move["progress"]),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoveDetails:
+    """What begins to move, or would.
+
+    Attributes:
+        count: how many partitions.
+        moves: the first of them.
+        cancelled: how many reassignments were ended.
+        warnings: what could not be moved, and why.
+    """
+
+    count: int
+    moves: tuple[ReassignmentDetails, ...]
+    cancelled: int
+    warnings: tuple[str, ...]
+
+    @classmethod
+    def from_answer(cls, answer: dict[str, Any]) -> MoveDetails:
+        """Read what a node said."""
+        return cls(
+            count=answer["move_count"],
+            moves=tuple(map(ReassignmentDetails.from_answer, answer["moves"])),
+            cancelled=answer["cancelled"],
+            warnings=tuple(answer.get("warnings", ())),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterDetails:
+    """The cluster as a whole.
+
+    Attributes:
+        metadata_leader: the node that leads the metadata, as far as the node that answered knows.
+        voters: ids of the nodes that vote on the metadata.
+        under_replicated_count: partitions with fewer replicas in sync than they should have.
+        under_replicated: the first of them.
+        leaderless_count: partitions that take no messages, since none of their in-sync replicas is up.
+        leaderless: the first of them.
+        reassignment_count: partitions whose replicas are being moved.
+        reassignments: the first of them.
+        raw: everything that was said.
+    """
+
+    cluster_id: str
+    metadata_leader: str | None
+    voters: tuple[str, ...]
+    nodes: tuple[NodeDetails, ...]
+    streams: int
+    partitions: int
+    under_replicated_count: int
+    under_replicated: tuple[PartitionPlace, ...]
+    leaderless_count: int
+    leaderless: tuple[PartitionPlace, ...]
+    reassignment_count: int
+    reassignments: tuple[ReassignmentDetails, ...]
+    raw: dict[str, Any] = field(repr=False, default_factory=dict)
+
+    @classmethod
+    def from_answer(cls, cluster: dict[str, Any]) -> ClusterDetails:
+        """Read what a node said."""
+        plain = ("cluster_id", "metadata_leader", "streams", "partitions")
+        counts = ("under_replicated_count", "leaderless_count", "reassignment_count")
+        return cls(
+            **{name: cluster[name] for name in (*plain, *counts)},
+            voters=tuple(voter["node_id"] for voter in cluster["voters"]),
+            nodes=tuple(map(NodeDetails.from_answer, cluster["nodes"])),
+            under_replicated=tuple(map(PartitionPlace.from_answer, cluster["under_replicated"])),
+            leaderless=tuple(map(PartitionPlace.from_answer, cluster["leaderless"])),
+            reassignments=tuple(map(ReassignmentDetails.from_answer, cluster["reassignments"])),
+            raw=cluster,
+        )

@@ -1,0 +1,256 @@
+"""Bodies of the pull protocol's `follow`, by which replicas fetch from the leader of their partitions.
+
+A session over the connection, like `fetch`, with two differences: a follower says after every answer where it goes on,
+for what it has on disk is what the leader counts; and an answer takes the partition out of the line until the follower
+fetches it again. Rows are msgpack arrays in the order of the fields; a version adds fields at their end.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any, Final, NamedTuple
+
+from liftpy_envelope.errors import FrameError, NameInvalidError
+from liftpy_envelope.limits import FETCH_BYTES_MAX, FETCH_PARTITIONS_MAX, FETCH_WAIT_MS_MAX
+from liftpy_envelope.names import check_name
+from liftpy_envelope.pull import PartitionKey
+
+__all__ = [
+    "FollowEnd",
+    "FollowFetch",
+    "FollowQuestion",
+    "FollowRefusal",
+    "FollowRequest",
+    "FollowResponse",
+    "FollowResult",
+]
+
+_I64_END: Final = 2**63
+_PARTITIONS_END: Final = 2**31
+
+
+class FollowRefusal(IntEnum):
+    """Why a leader does not answer with what was asked for."""
+
+    NONE = 0
+    NOT_LEADER = 1
+    STALE_INCARNATION = 2
+    BELOW_START = 3
+    DIVERGED = 4
+
+    @classmethod
+    def of(cls, number: int) -> FollowRefusal:
+        """The refusal with this number; one that a newer peer invented is `NOT_LEADER`: ask again later."""
+        try:
+            return cls(number)
+        except ValueError:
+            return cls.NOT_LEADER
+
+
+def _check(condition: object, what: str) -> None:
+    if not condition:
+        raise FrameError(f"malformed {what}")
+
+
+def _rows(rows: Any, width: int, what: str) -> list[Any]:
+    """Rows that begin with a partition's key, followed by whole numbers from -1 on."""
+    _check(type(rows) is list and len(rows) <= FETCH_PARTITIONS_MAX, what)
+    for row in rows:
+        _check(type(row) is list and len(row) == width, what)
+        _check(type(row[0]) is bytes and len(row[0]) == 16, what)
+        for number in row[1:]:
+            _check(type(number) is int and -1 <= number < _I64_END, what)
+        _check(0 <= row[1] < _PARTITIONS_END, what)
+    return list(rows)
+
+
+class FollowFetch(NamedTuple):
+    """A follower fetches one partition from its log end.
+
+    Attributes:
+        incarnation: of the follower.
+        leader_epoch: in which it follows.
+        offset: its log end offset.
+        last_epoch: of its last record; -1 when it has none.
+        durable_end: the offset after its last record that is on disk.
+        high_watermark: that it knows of.
+        seen: correlation id of the newest response it had seen when it made up its mind; 0 for none. Records that
+            were sent after that are not sent again for the same offset.
+        verify: 1: it got a damaged batch here; check what is on disk before sending it. Else 0.
+    """
+
+    key: PartitionKey
+    incarnation: int
+    leader_epoch: int
+    offset: int
+    last_epoch: int
+    durable_end: int
+    high_watermark: int
+    seen: int = 0
+    verify: int = 0
+
+    @classmethod
+    def from_rows(cls, rows: Any) -> tuple[FollowFetch, ...]:
+        """Check and take apart rows of a request."""
+        fetches = []
+        for row in _rows(rows, 10, "follow: fetches"):
+            fetch = cls(PartitionKey(row[0], row[1]), *row[2:])
+            _check(fetch.incarnation >= 0 and fetch.leader_epoch >= 0, "follow: fetches")
+            _check(fetch.seen >= 0 and 0 <= fetch.verify <= 1, "follow: fetches")
+            _check(0 <= fetch.durable_end <= fetch.offset, "follow: fetches: durable end")
+            _check(0 <= fetch.high_watermark <= fetch.offset, "follow: fetches: high watermark")
+            fetches.append(fetch)
+        return tuple(fetches)
+
+
+class FollowQuestion(NamedTuple):
+    """Where does the largest epoch end that is not above `last_epoch`?
+
+    Attributes:
+        incarnation: of the follower.
+        leader_epoch: in which it follows.
+        question: a number that the answer repeats.
+        last_epoch: of the follower's last record.
+    """
+
+    key: PartitionKey
+    incarnation: int
+    leader_epoch: int
+    question: int
+    last_epoch: int
+
+    @classmethod
+    def from_rows(cls, rows: Any) -> tuple[FollowQuestion, ...]:
+        """Check and take apart rows of a request."""
+        questions = []
+        for row in _rows(rows, 6, "follow: questions"):
+            question = cls(PartitionKey(row[0], row[1]), *row[2:])
+            _check(min(question[1:4]) >= 0, "follow: questions")
+            questions.append(question)
+        return tuple(questions)
+
+
+class FollowRequest(NamedTuple):
+    """One round of a session.
+
+    Attributes:
+        node_id: the follower.
+        bytes_max: about how many bytes of record batches the response may hold; at least one batch always fits.
+        wait_ms_max: how long to wait for news.
+        fetches: partitions that enter the session, or go on in it.
+        questions: they are answered at once; a partition that is asked about is fetched no longer.
+        forget: partitions that leave the session; before others enter it.
+    """
+
+    node_id: str
+    bytes_max: int
+    wait_ms_max: int
+    fetches: tuple[FollowFetch, ...] = ()
+    questions: tuple[FollowQuestion, ...] = ()
+    forget: tuple[PartitionKey, ...] = ()
+
+    def to_body(self) -> list[Any]:
+        """The request's body as it crosses the wire."""
+        fetches = [[*fetch.key, *fetch[1:]] for fetch in self.fetches]
+        questions = [[*question.key, *question[1:]] for question in self.questions]
+        return [*self[:3], fetches, questions, [list(key) for key in self.forget]]
+
+    @classmethod
+    def from_body(cls, body: Any) -> FollowRequest:
+        """Check and take apart a request's body.
+
+        Raises:
+            FrameError: it is malformed.
+        """
+        _check(type(body) is list and len(body) == 6, "follow")
+        node_id, bytes_max, wait_ms_max, fetches, questions, forget = body
+        try:
+            check_name(node_id, "node")
+        except NameInvalidError as error:
+            raise FrameError(f"malformed follow: {error}") from error
+        _check(
+            type(bytes_max) is int and 0 < bytes_max <= FETCH_BYTES_MAX, f"follow: bytes_max is 1 to {FETCH_BYTES_MAX}"
+        )
+        _check(type(wait_ms_max) is int and 0 <= wait_ms_max <= FETCH_WAIT_MS_MAX, "follow: wait_ms_max")
+        return cls(
+            *(node_id, bytes_max, wait_ms_max),
+            FollowFetch.from_rows(fetches),
+            FollowQuestion.from_rows(questions),
+            tuple(PartitionKey(*row) for row in _rows(forget, 2, "follow: forget")),
+        )
+
+
+class FollowResult(NamedTuple):
+    """The answer to a `FollowFetch`.
+
+    Attributes:
+        refusal: why there are no records, if so.
+        incarnation: of the follower that asked.
+        leader_epoch: of the leader; -1 when it leads not.
+        offset: that was asked for.
+        high_watermark: offset after the last committed record.
+        log_start: first offset there is.
+        body_bytes: size of the partition's record batches in the response's body, in the order of the results. The
+            first batch holds `offset`.
+    """
+
+    key: PartitionKey
+    refusal: FollowRefusal
+    incarnation: int
+    leader_epoch: int
+    offset: int
+    high_watermark: int
+    log_start: int
+    body_bytes: int
+
+
+class FollowEnd(NamedTuple):
+    """The answer to a `FollowQuestion`.
+
+    Attributes:
+        refusal: why there is no answer, if so.
+        incarnation: of the follower that asked.
+        leader_epoch: of the leader; -1 when it leads not.
+        question: the number of the question.
+        epoch: the largest epoch of the leader's log that is not above the asked one; -1 when there is none.
+        end: the offset after its last record; for -1 the leader's first known offset.
+    """
+
+    key: PartitionKey
+    refusal: FollowRefusal
+    incarnation: int
+    leader_epoch: int
+    question: int
+    epoch: int
+    end: int
+
+
+class FollowResponse(NamedTuple):
+    """What a round brought; partitions without news are left out."""
+
+    results: tuple[FollowResult, ...] = ()
+    ends: tuple[FollowEnd, ...] = ()
+
+    def to_result(self) -> list[Any]:
+        """The response's result as it crosses the wire."""
+        results = [[*result.key, int(result.refusal), *result[2:]] for result in self.results]
+        return [results, [[*end.key, int(end.refusal), *end[2:]] for end in self.ends]]
+
+    @classmethod
+    def from_result(cls, result: Any) -> FollowResponse:
+        """Check and take apart a response's result.
+
+        Raises:
+            FrameError: it is malformed.
+        """
+        _check(type(result) is list and len(result) == 2, "follow result")
+        results, ends = [], []
+        for row in _rows(result[0], 9, "follow result"):
+            found = FollowResult(PartitionKey(row[0], row[1]), FollowRefusal.of(row[2]), *row[3:])
+            _check(found.incarnation >= 0 and min(found[4:]) >= 0, "follow result")
+            results.append(found)
+        for row in _rows(result[1], 8, "follow result: ends"):
+            end = FollowEnd(PartitionKey(row[0], row[1]), FollowRefusal.of(row[2]), *row[3:])
+            _check(min(end.incarnation, end.question, end.end) >= 0, "follow result: ends")
+            ends.append(end)
+        return cls(tuple(results), tuple(ends))

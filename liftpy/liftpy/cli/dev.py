@@ -1,0 +1,202 @@
+"""`liftpy dev`: a nats-server and one node or several on this machine, for trying things out."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from liftpy.cli.dev_layout import NODES_MAX, DevLayout
+from liftpy.cli.dev_nodes import DevNodes
+from liftpy.cli.nats_server import NatsServer, NatsServerError, PortTakenError, shipped_config
+from liftpy.cli.run import JsonFlag, fail, print_json, stderr, stdout
+from liftpy.cli.server import HttpPort, load_settings, log_to_stderr, run_loop, stop_event
+from liftpy.cli.status import show_live
+from liftpy_client.client import connect_as
+from liftpy_client.errors import UsageError
+from liftpy_client.nats_options import NatsOptions
+from liftpy_envelope.errors import LiftError
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Mapping
+
+    from liftpy_server.config import NodeConfig
+
+__all__ = ["dev"]
+
+_PULL_PORT = 4270
+
+
+def dev(
+    ctx: typer.Context,
+    data_dir: Annotated[str, typer.Option("--data-dir", help="Kept between runs.")] = "liftpy-data",
+    nodes: Annotated[int, typer.Option("--nodes", min=1, max=NODES_MAX, help="Number of nodes.")] = 1,
+    port: Annotated[int, typer.Option(help="Port of the nats-server; 0 takes a free one.")] = 4222,
+    pull_port: Annotated[
+        int | None,
+        typer.Option(
+            help="Port for consumers, of the first of several nodes; 0 takes free ones. By default 4270, and free ones "
+            "for several nodes.",
+            show_default=False,
+        ),
+    ] = None,
+    http_port: HttpPort = None,
+    nats_config: Annotated[Path | None, typer.Option(help="Another configuration for the nats-server.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No live view, log lines only.")] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Run a nats-server and a node on this machine, or a cluster of several, with a live view. Data survives a restart.
+
+    A single node keeps its data in DATA_DIR/node. Several are processes of their own, with their data in
+    DATA_DIR/node-1 and so on and their log in DATA_DIR/node-1.log; none of them is restarted when it ends.
+    """
+    root = ctx.find_root()
+    sources = [root.get_parameter_source(name) for name in root.params]
+    if any(source is not None and source.name == "COMMANDLINE" for source in sources):
+        fail(UsageError("dev runs a nats-server of its own; for another one there is liftpy server"), as_json=as_json)
+    home = Path(data_dir).expanduser()
+    live = not quiet and not as_json and stdout.is_terminal
+    nats = _start_nats(home, port, nats_config, as_json=as_json)
+    _tell_other_data(home, nodes)
+    try:
+        if nodes == 1:
+            flags: dict[str, Any] = {
+                "pull.port": _PULL_PORT if pull_port is None else pull_port,
+                "http.port": http_port,
+            }
+            flags |= {"data_dir": str(home / "node"), "nats.url": nats.url}
+            settings = load_settings(None, _environment(home), flags, as_json=as_json)
+            log_to_stderr("warning" if live else settings.log_level)
+            run_loop(_run_one(settings, nats, live=live, as_json=as_json))
+        else:
+            layout = DevLayout.open(home, nodes)
+            ports = [_port_flags(number, pull_port or 0, http_port) for number in range(nodes)]
+            command = [sys.executable, "-m", "liftpy", "-s", nats.url, "server", "--json"]
+            processes = DevNodes(layout, command, _environment(home, os.environ), ports)
+            run_loop(_run_several(processes, nats, live=live, as_json=as_json))
+    except (LiftError, OSError) as error:
+        fail(error, as_json=as_json)
+    finally:
+        nats.stop()
+
+
+def _start_nats(home: Path, port: int, config: Path | None, *, as_json: bool) -> NatsServer:
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        nats = NatsServer(port, config or shipped_config(), home / "nats-server.log")
+        nats.start()
+    except PortTakenError as error:
+        fail(LiftError(f"{error}; --port 0 takes a free one"), as_json=as_json)
+    except FileExistsError:
+        fail(UsageError(f"--data-dir: {home} is not a directory"), as_json=as_json)
+    except (NatsServerError, OSError) as error:
+        fail(error, as_json=as_json)
+    return nats
+
+
+def _tell_other_data(home: Path, nodes: int) -> None:
+    """A node and a cluster in one directory know nothing of each other; who wonders where the data is should."""
+    if nodes == 1 and (home / "cluster.json").exists():
+        stderr.print(f"[yellow]note:[/] {home} also holds a cluster; --nodes starts that")
+    elif nodes > 1 and (home / "node").exists():
+        stderr.print(f"[yellow]note:[/] {home}/node, the data of a single node, is no part of the cluster")
+
+
+def _environment(home: Path, rest: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The environment without what it says of NATS and of other nodes, which dev has of its own.
+
+    Args:
+        home: takes the place of the user's settings, where the nats CLI's chosen context stands.
+        rest: what else a process needs.
+    """
+    ours = ("LIFTPY_NATS_", "LIFTPY_CLUSTER_", "LIFTPY_NODE_ID", "LIFTPY_DATA_DIR")
+    kept = {name: text for name, text in (rest or {}).items() if not name.startswith(("NATS_", "LIFTPY_"))}
+    for name, text in os.environ.items():
+        is_time = name.startswith("LIFTPY_CLUSTER_") and name.endswith("_S")
+        if name.startswith("LIFTPY_") and (is_time or not name.startswith(ours)):
+            kept[name] = text
+    return kept | {"XDG_CONFIG_HOME": str(home)}
+
+
+def _port_flags(number: int, pull_port: int, http_port: int | None) -> list[str]:
+    flags = ["--pull-port", str(pull_port and pull_port + number)]
+    if http_port is not None:
+        flags += ["--http-port", str(http_port and http_port + number)]
+    return flags
+
+
+def _tell_up(nats: NatsServer) -> None:
+    stderr.print(f"[bold green]liftpy is up[/]: publish and consume at [bold]{nats.url}[/] (Ctrl-C ends it)")
+    stderr.print(f"  liftpy -s {nats.url} stream add orders --subject 'orders.>'")
+
+
+async def _run_one(settings: NodeConfig, nats: NatsServer, *, live: bool, as_json: bool) -> None:
+    from liftpy_server.node import Node
+
+    stop = stop_event()
+    node = Node(settings)
+    await node.start()
+    try:
+        if as_json:
+            ports: dict[str, Any] = {"pull_port": node.pull.port, "http_port": node.http.port}
+            shown = {"node_id": settings.node_id} | ports | {"cluster_port": None, "pid": os.getpid()}
+            print_json({"nats_url": nats.url} | ports | {"nodes": [shown]})
+        else:
+            _tell_up(nats)
+        if live:
+            async with connect_as(settings.nats, name="liftpy dev view") as lift:
+                await show_live(lift, stop)
+        await stop.wait()
+    finally:
+        await node.stop()
+
+
+async def _until(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
+    """Do some work; False when it was left because of `stop`."""
+    working = asyncio.ensure_future(work)
+    stopping = asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            return False
+        await working
+        return True
+    finally:
+        working.cancel()
+        stopping.cancel()
+        await asyncio.gather(working, stopping, return_exceptions=True)
+
+
+async def _run_several(nodes: DevNodes, nats: NatsServer, *, live: bool, as_json: bool) -> None:
+    stop = stop_event()
+    try:
+        if not await _until(stop, nodes.start()):
+            return
+        if as_json:
+            print_json({"nats_url": nats.url, "nodes": nodes.shown})
+        else:
+            _tell_up(nats)
+            for node in nodes.shown:
+                stderr.print(f"  {node['node_id']}: pid {node['pid']}, consumers at 127.0.0.1:{node['pull_port']}")
+        if live:
+            async with connect_as(NatsOptions(url=nats.url), name="liftpy dev view") as lift:
+                await show_live(lift, stop, notes=lambda: nodes.obituaries)
+        else:
+            await _until(stop, _tell_ends(nodes))
+    finally:
+        await nodes.stop()
+
+
+async def _tell_ends(nodes: DevNodes) -> None:
+    """Say which nodes end, until none is left.
+
+    Raises:
+        LiftError: none is left.
+    """
+    while (obituary := await nodes.next_end()) is not None:
+        stderr.print(obituary, style="red", markup=False)
+    raise LiftError("all nodes have ended")

@@ -1,0 +1,112 @@
+"""What the demonstration runs on: a nats-server and nodes, each in a process of its own, in a directory of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import sys
+import tempfile
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from liftpy.cli.dev_layout import DevLayout
+from liftpy.cli.nats_server import NatsServer, shipped_config
+from liftpy.cli.node_process import NodeProcess, wait_ready
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+__all__ = ["DemoCluster", "open_cluster"]
+
+# A leadership that goes home in the middle of the show would be a second change of leader beside the one that is shown.
+_PREFERRED_RETURN_S: Final = 3_600.0
+
+
+class DemoCluster:
+    """A running nats-server, and nodes that can be killed.
+
+    Attributes:
+        url: of the nats-server.
+        nodes: by their names.
+    """
+
+    def __init__(self, url: str, nodes: list[NodeProcess]) -> None:
+        self.url = url
+        self.nodes = {node.node_id: node for node in nodes}
+
+    async def start(self) -> None:
+        """Start all nodes; returns when they are up."""
+        for node in self.nodes.values():
+            await node.spawn()
+        await wait_ready(self.nodes.values())
+
+    async def start_again(self, node_id: str) -> None:
+        """Start a node that has ended; returns when it is up."""
+        await self.nodes[node_id].spawn()
+        await wait_ready([self.nodes[node_id]])
+
+    async def stop(self) -> None:
+        """Stop all nodes."""
+        await asyncio.gather(*(node.stop() for node in self.nodes.values()))
+
+
+@asynccontextmanager
+async def open_cluster(nodes: int, tell: Callable[[str], None]) -> AsyncIterator[DemoCluster]:
+    """A nats-server and nodes that are not started yet. All is gone afterwards, but for the logs when it went wrong.
+
+    Args:
+        nodes: how many; one alone is no cluster.
+        tell: is told where the logs are kept.
+
+    Raises:
+        LiftError: the nats-server can not be run.
+    """
+    home = Path(tempfile.mkdtemp(prefix="liftpy-demo-"))
+    keeps_logs = False
+    try:
+        server = NatsServer(0, shipped_config(), home / "nats-server.log")
+        server.start()
+        cluster = DemoCluster(server.url, _processes(server.url, home, nodes))
+        try:
+            yield cluster
+        finally:
+            await cluster.stop()
+            server.stop()
+    except Exception:
+        keeps_logs = True
+        tell(f"what the processes said is kept in {home}")
+        raise
+    finally:
+        _clean(home, keeps_logs=keeps_logs)
+
+
+def _processes(url: str, home: Path, count: int) -> list[NodeProcess]:
+    command = [sys.executable, "-m", "liftpy", "-s", url, "server", "--json", "--pull-port", "0"]
+    environment = _environment(home)
+    if count == 1:
+        flags = ["--node-id", "node-1", "--data-dir", str(home / "node-1")]
+        return [NodeProcess("node-1", [*command, *flags], environment, home / "node-1.log")]
+    layout = DevLayout.open(home, count)
+    return [
+        NodeProcess(place.node_id, [*command, *layout.flags(place, joins=False)], environment, layout.log_path(place))
+        for place in layout.nodes
+    ]
+
+
+def _environment(home: Path) -> dict[str, str]:
+    """Ours, without what it says of other nodes and NATS servers."""
+    kept = {name: text for name, text in os.environ.items() if not name.startswith(("NATS_", "LIFTPY_"))}
+    return kept | {"XDG_CONFIG_HOME": str(home), "LIFTPY_CLUSTER_PREFERRED_RETURN_S": str(_PREFERRED_RETURN_S)}
+
+
+def _clean(home: Path, *, keeps_logs: bool) -> None:
+    if not keeps_logs:
+        shutil.rmtree(home)
+        return
+    for path in home.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif path.suffix != ".log":
+            path.unlink()

@@ -1,0 +1,186 @@
+"""What each admin request about nodes and the cluster does; any node answers them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final
+
+from liftpy_envelope.errors import ErrorCode, LiftError
+from liftpy_envelope.settings import parse_settings
+from liftpy_server.admin.cluster_view import (
+    Quorum,
+    leaderless,
+    reassignments,
+    replicas_on,
+    show_nodes,
+    show_partitions,
+    under_replicated,
+    with_progress,
+)
+from liftpy_server.admin.errors import AdminError, NodeSilentError
+from liftpy_server.admin.gather import NUMBERS_TIMEOUT_S, Gatherer
+from liftpy_server.admin.node_requests import ClusterRequest, JoinRequest, NodeInfoRequest, NodeNameRequest
+from liftpy_server.admin.requests import NoRequest
+from liftpy_server.metadata.raft.settings import Voter
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
+
+    from liftpy_server.admin.asking import Body, NodeRequests
+    from liftpy_server.metadata.state import NodeInfo, PartitionInfo, StreamInfo
+    from liftpy_server.node import Node
+
+    _Found = tuple[StreamInfo, int, PartitionInfo]
+
+__all__ = ["NodeHandlers"]
+
+_REMOVE_TIMEOUT_S: Final = 15.0
+
+
+class NodeHandlers:
+    """The handlers of one node.
+
+    Args:
+        node: this node.
+        requests: asks other nodes.
+    """
+
+    def __init__(self, node: Node, requests: NodeRequests) -> None:
+        self._node = node
+        self._requests = requests
+        self._gather = Gatherer(node, requests)
+
+    def endpoints(self) -> dict[str, Callable[[Body], Awaitable[Body]]]:
+        """Handlers by the last part of their subject."""
+        return {
+            "CLUSTER.INFO": self.cluster,
+            "NODE.INFO": self.info,
+            "NODE.JOIN": self.join,
+            "NODE.LIST": self.list,
+            "NODE.REMOVE": self.remove,
+        }
+
+    def _quorum(self) -> Quorum:
+        return Quorum(self._node.metadata.leader_id, self._node.metadata.voters)
+
+    def _known(self, node_id: str) -> NodeInfo:
+        nodes = self._node.metadata.state.nodes
+        known = nodes.get(node_id)
+        if known is None:
+            text = f"there is no node {node_id!r}; there are {', '.join(sorted(nodes))}"
+            raise AdminError(ErrorCode.INVALID_REQUEST, text)
+        return known
+
+    async def info(self, body: Body) -> Body:
+        """How a node is, by default the one that answers. Of one that is silent only what the metadata knows."""
+        wanted = parse_settings(NodeInfoRequest, body).node_id or self._node.config.node_id
+        self._known(wanted)
+        shown = show_nodes(self._node.metadata.state, self._quorum())[wanted]
+        try:
+            told = await self._requests.ask(wanted, "NODE.INFO", {}, NUMBERS_TIMEOUT_S)
+        except NodeSilentError as error:
+            return {"node": shown | {"unreachable": True, "unreachable_reason": str(error)}}
+        return {"node": shown | told["node"] | {"unreachable": False}}
+
+    async def list(self, body: Body) -> Body:
+        """The nodes of the cluster, with what they lead and keep, and how far they are behind."""
+        parse_settings(NoRequest, body)
+        return {"nodes": await self._nodes()}
+
+    async def _nodes(self) -> Sequence[dict[str, Any]]:
+        shown = show_nodes(self._node.metadata.state, self._quorum())
+        answers = await self._requests.ask_all(shown, "NODE.LAGS", {}, NUMBERS_TIMEOUT_S)
+        told = {node_id: answer for node_id, answer in answers.items() if isinstance(answer, dict)}
+        lags = dict.fromkeys(shown, 0)
+        for answer in told.values():
+            for node_id, follower in answer["followers"].items():
+                lags[node_id] = lags.get(node_id, 0) + follower["lag_messages"]
+        return [
+            plain
+            | {"lag_messages": lags[node_id], "unreachable": node_id not in told}
+            | {"version": told[node_id]["version"] if node_id in told else None}
+            for node_id, plain in shown.items()
+        ]
+
+    async def cluster(self, body: Body) -> Body:
+        """The cluster as a whole: who keeps the metadata, the nodes, and the partitions that need attention."""
+        request = parse_settings(ClusterRequest, body)
+        state, quorum = self._node.metadata.state, self._quorum()
+        moving, few, none = reassignments(state), under_replicated(state), leaderless(state)
+        nodes, moves = await asyncio.gather(self._nodes(), self._progress(moving[: request.limit]))
+        return {
+            "cluster": {
+                "cluster_id": self._node.metadata.cluster_id,
+                "metadata_leader": quorum.leader_id,
+                "metadata_revision": state.revision,
+                "voters": _show_members(quorum.voters),
+                "learners": _show_members(self._node.metadata.learners),
+                "nodes": nodes,
+                "streams": len(state.streams),
+                "partitions": sum(len(stream.partitions) for stream in state.streams.values()),
+                "under_replicated_count": len(few),
+                "under_replicated": show_partitions(few, request.limit),
+                "leaderless_count": len(none),
+                "leaderless": show_partitions(none, request.limit),
+                "reassignment_count": len(moving),
+                "reassignments": moves,
+            }
+        }
+
+    async def _progress(self, moving: Sequence[_Found]) -> Sequence[dict[str, Any]]:
+        streams = {stream.name: stream for stream, _, _ in moving}
+        shown = {stream["name"]: stream for stream in await self._gather.show(list(streams.values()), brief=True)}
+        return [
+            with_progress(stream, number, partition, shown[stream.name]["partitions"][number])
+            for stream, number, partition in moving
+        ]
+
+    async def join(self, body: Body) -> Body:
+        """Take a new node in: it follows the metadata at once, and votes when it has them. Idempotent until it did."""
+        request = parse_settings(JoinRequest, body)
+        metadata = self._node.metadata
+        deaf = [voter.node_id for voter in metadata.voters if not voter.port]
+        if deaf:
+            text = (
+                f"node {', '.join(deaf)} does not listen for other nodes: set cluster.port, and a key_file or "
+                "certificates, there and start it again; then let the new node join"
+            )
+            raise AdminError(ErrorCode.CONFLICT, text)
+        await metadata.add_voter(Voter(request.node_id, request.host, request.port))
+        return {"cluster_id": metadata.cluster_id, "voters": [voter.to_plain() for voter in metadata.voters]}
+
+    async def remove(self, body: Body) -> Body:
+        """Take a node that has no replicas out of the cluster: its vote first, then the node."""
+        node_id = parse_settings(NodeNameRequest, body).node_id
+        metadata = self._node.metadata
+        await metadata.read()
+        self._known(node_id)
+        replicas = replicas_on(metadata.state, node_id)
+        if replicas:
+            text = f"node {node_id!r} has {replicas} replicas: drain it first, and remove it when it has none left"
+            raise AdminError(ErrorCode.CONFLICT, text)
+        if len(metadata.state.nodes) == 1:
+            raise AdminError(ErrorCode.CONFLICT, f"node {node_id!r} is the only one of the cluster")
+        if node_id == self._node.config.node_id:
+            return await self._removed_by_another(node_id)
+        if any(member.node_id == node_id for member in (*metadata.voters, *metadata.learners)):
+            await metadata.remove_voter(node_id)
+        await metadata.propose("remove_node", node_id=node_id)
+        return {"removed": node_id, "voters": _show_members(metadata.voters)}
+
+    async def _removed_by_another(self, node_id: str) -> Body:
+        """A node without a vote can propose nothing, so it can not do this to itself."""
+        nodes = self._node.metadata.state.nodes
+        reason: LiftError | None = None
+        for other in sorted(nodes, key=lambda name: (nodes[name].expired, name)):
+            if other == node_id:
+                continue
+            try:
+                return await self._requests.ask(other, "NODE.REMOVE", {"node_id": node_id}, _REMOVE_TIMEOUT_S)
+            except NodeSilentError as error:
+                reason = error
+        raise AdminError(ErrorCode.NOT_AVAILABLE, f"no other node can remove {node_id!r} now: {reason}")
+
+
+def _show_members(members: Iterable[Voter]) -> list[dict[str, Any]]:
+    return [{"node_id": member.node_id, "host": member.host, "port": member.port} for member in members]

@@ -1,0 +1,114 @@
+"""What a node is told of its cluster: the `[cluster]` table of its settings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from liftpy_envelope.errors import ConfigError
+from liftpy_envelope.settings import describe
+
+__all__ = ["ClusterConfig", "Peer"]
+
+_PEERS_MAX: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """A node that keeps the cluster's metadata.
+
+    Attributes:
+        node_id: its name.
+        host: where the others reach its metadata port.
+        port: as above.
+    """
+
+    node_id: str
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, text: str) -> Peer:
+        """`node-1@host:port`, with an IPv6 address in brackets.
+
+        Raises:
+            ConfigError: it is something else.
+        """
+        node_id, at, address = text.partition("@")
+        host, colon, port = address.rpartition(":")
+        if not (node_id and at and host and colon and port.isdecimal() and 0 < int(port) < 65_536):
+            raise ConfigError("cluster.peers", f"{describe(text)} is not of the form node-1@host:port")
+        return cls(node_id, host.removeprefix("[").removesuffix("]"), int(port))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterConfig:
+    """How the nodes of a cluster find, know and mistrust each other.
+
+    Attributes:
+        host: address on which this node listens for the metadata of the others.
+        port: as above; None for a node that stays alone and does not listen.
+        advertise_host: address that the others are told, where it differs from `host`.
+        peers: all nodes of a new cluster, this one among them, each `node-1@host:port`; nodes that have started once
+            go by what their data directory says.
+        join: this node is new, and the running cluster that it finds over NATS shall take it in.
+        key_file: file with the secret that the nodes of the cluster share; at least 32 bytes.
+        tls_cert: certificate for mutual TLS between the nodes; it carries the node's id as a DNS name.
+        tls_key: its key.
+        tls_ca: authority of the other nodes' certificates.
+        leader_timeout_s: a leader that is silent for so long is deposed, and a node loses its leaderships.
+        replica_lag_max_s: a follower that is further behind leaves the in-sync replica set.
+        preferred_return_s: the preferred replica leads again after it was in sync for so long.
+    """
+
+    host: str = "127.0.0.1"
+    port: int | None = None
+    advertise_host: str | None = None
+    peers: tuple[str, ...] = ()
+    join: bool = False
+    key_file: str | None = None
+    tls_cert: str | None = None
+    tls_key: str | None = None
+    tls_ca: str | None = None
+    leader_timeout_s: float = 1.0
+    replica_lag_max_s: float = 10.0
+    preferred_return_s: float = 10.0
+
+    def __post_init__(self) -> None:
+        if self.port is not None and not 0 <= self.port < 65_536:
+            raise ConfigError("cluster.port", f"must be a port between 0 and 65535, not {self.port}")
+        for name, low, high in (
+            ("leader_timeout_s", 0.2, 600),
+            ("replica_lag_max_s", 0.5, 3_600),
+            ("preferred_return_s", 0, 86_400),
+        ):
+            if not low <= getattr(self, name) <= high:
+                raise ConfigError(f"cluster.{name}", f"must be between {low} and {high}, not {getattr(self, name)}")
+        self._check_identity()
+
+    def _check_identity(self) -> None:
+        ids = [peer.node_id for peer in self.parsed_peers]
+        if len(set(ids)) != len(ids) or len(ids) > _PEERS_MAX:
+            raise ConfigError("cluster.peers", f"at most {_PEERS_MAX} nodes, each of them once")
+        if self.join and self.peers:
+            raise ConfigError(
+                "cluster.join", "a node that joins gets its peers from the cluster; leave cluster.peers out"
+            )
+        if len({self.tls_cert is None, self.tls_key is None, self.tls_ca is None}) > 1:
+            raise ConfigError("cluster.tls_cert", "tls_cert, tls_key and tls_ca belong together")
+        if (self.join or len(ids) > 1) and self.port is None:
+            raise ConfigError("cluster.port", "a node of a cluster of several needs a port for the others")
+        if self.port is not None and self.key_file is None and self.tls_cert is None:
+            raise ConfigError("cluster.key_file", "nodes that listen for others need a key_file or certificates")
+        if self.host in {"0.0.0.0", "::"} and self.advertise_host is None:  # noqa: S104 - refused, not bound
+            raise ConfigError("cluster.advertise_host", f"others can not connect to {self.host}: name an address")
+
+    @property
+    def parsed_peers(self) -> tuple[Peer, ...]:
+        """The peers, taken apart."""
+        return tuple(Peer.parse(text) for text in self.peers)
+
+    @property
+    def reachable_host(self) -> str:
+        """The address that the others are told."""
+        return self.advertise_host or self.host

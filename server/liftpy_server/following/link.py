@@ -1,0 +1,282 @@
+"""A link to one leader: all that this node follows there goes over one connection, in few requests.
+
+What replicas ask for is gathered and sent once per pass of the event loop. At least one request is always under way,
+so that the leader can answer when it has news, and the link hears of it several times per `leader_timeout_s`; a second
+one may be, which makes the leader answer the first at once. The connection is made again whenever it breaks, and told
+all that is not answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from liftpy_client.errors import PullError
+from liftpy_client.pull_connection import PullConnection
+from liftpy_envelope.errors import ErrorCode, FrameError, LiftError
+from liftpy_envelope.follow import FollowResponse
+from liftpy_envelope.limits import FETCH_WAIT_MS_MAX
+from liftpy_envelope.pull import Api, error_code
+from liftpy_server.following.link_answers import check_batches, epoch_end_answer, fetch_answer
+from liftpy_server.following.link_book import FollowBook
+from liftpy_server.limits import LOG_REPEAT_S
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import pyarrow as pa
+
+    from liftpy_envelope.follow import FollowEnd, FollowResult
+    from liftpy_envelope.frames import Response
+    from liftpy_envelope.pull import PartitionKey
+    from liftpy_server.metadata.state import NodeInfo
+    from liftpy_server.replication.messages import (
+        EpochEndAnswer,
+        EpochEndQuestion,
+        FetchAnswer,
+        FetchRequest,
+    )
+    from liftpy_server.replication.view import ReplicationTimes
+
+    OnAnswers = Callable[[list[tuple[PartitionKey, FetchAnswer | EpochEndAnswer]]], None]
+    Ready = list[tuple[FollowResult | FollowEnd, FetchAnswer | EpochEndAnswer]]
+
+__all__ = ["FollowLink", "LinkError"]
+
+logger = logging.getLogger(__name__)
+
+_RESPONSE_BYTES_MAX: Final = 8 * 1024 * 1024
+_HAND_ON_BYTES: Final = 1024 * 1024  # of batches that replicas append before the event loop gets its turn
+_IN_FLIGHT_MAX: Final = 2
+_CONNECT_TIMEOUT_S: Final = 1.0
+_BACKOFF_MIN_S: Final = 0.05
+_BACKOFF_MAX_S: Final = 0.5
+_STEADY_S: Final = 1.0  # a connection that lived for so long was a good one
+_WAITS_PER_TIMEOUT: Final = 4
+_SILENCE_TIMEOUTS: Final = 4  # a connection on which nothing came for so many leader time-outs is given up
+
+
+class LinkError(LiftError):
+    """The leader can not be followed now; the message says why."""
+
+    retriable = True
+
+
+class FollowLink:
+    """See the module. Everything happens on the event loop that calls `start`.
+
+    Args:
+        leader: the node to follow.
+        address: where it is now; None while nobody knows.
+        on_answers: takes answers; a long response is handed on in several calls.
+        node_id: this node.
+        incarnation: of this node as the link is made, which is for the leader's log; requests carry their own.
+        times: how patient this node is.
+        tls: verifies leaders whose pull server speaks TLS; by default as the system does.
+    """
+
+    def __init__(
+        self,
+        leader: str,
+        address: Callable[[], NodeInfo | None],
+        on_answers: OnAnswers,
+        node_id: str,
+        incarnation: int,
+        times: ReplicationTimes,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self._leader = leader
+        self._address = address
+        self._on_answers = on_answers
+        self._node_id = node_id
+        self._client = f"{node_id}/{incarnation}"
+        self._tls = tls
+        wait_ms_max = max(1, min(int(1_000 * times.leader_timeout_s / _WAITS_PER_TIMEOUT), FETCH_WAIT_MS_MAX))
+        self._silence_max_s = _SILENCE_TIMEOUTS * times.leader_timeout_s
+        self._book = FollowBook(node_id, _RESPONSE_BYTES_MAX, wait_ms_max)
+        self._loop = asyncio.get_running_loop()
+        self._heard_s = self._loop.time()
+        self._warned_s = -LOG_REPEAT_S
+        self._connection: PullConnection | None = None
+        self._in_flight: deque[asyncio.Future[Response]] = deque()
+        self._will_send = False
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def heard_s(self) -> float:
+        """When the leader was heard last, by the event loop's clock; at first when the link was made.
+
+        Every part of a response counts: a leader that sends a large one is alive.
+        """
+        return self._heard_s if self._connection is None else max(self._heard_s, self._connection.heard_s)
+
+    def fetch(self, key: PartitionKey, request: FetchRequest) -> None:
+        """Fetch; takes the place of everything asked about the partition before."""
+        self._book.put(key, request)
+        self._send_soon()
+
+    def ask(self, key: PartitionKey, question: EpochEndQuestion) -> None:
+        """Ask; takes the place of everything asked about the partition before."""
+        self._book.put(key, question)
+        self._send_soon()
+
+    def drop(self, key: PartitionKey) -> None:
+        """Ask nothing more about a partition, and hand on no answer."""
+        self._book.drop(key)
+        self._send_soon()
+
+    def is_parked(self, key: PartitionKey) -> bool:
+        """Whether the last fetch of a partition was sent on the connection that is open now, and not answered."""
+        return self._connection is not None and self._book.is_parked(key)
+
+    def start(self) -> None:
+        """Connect, and stay connected."""
+        assert self._task is None, "a link starts once"
+        self._task = asyncio.create_task(self._run(), name=f"follow {self._leader}")
+
+    async def close(self) -> None:
+        """Leave; no answer is handed on any more."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        backoff_s = _BACKOFF_MIN_S
+        while True:
+            began_s = self._loop.time()
+            try:
+                await self._follow()
+            except (LiftError, OSError) as error:
+                self._warn(error)
+            except Exception as error:  # noqa: BLE001 - a replica that fails must not end the link of all others
+                self._warn(error, is_ours=True)
+            if self._loop.time() - began_s >= _STEADY_S:
+                backoff_s = _BACKOFF_MIN_S
+            await asyncio.sleep(backoff_s)
+            backoff_s = min(2 * backoff_s, _BACKOFF_MAX_S)
+
+    def _warn(self, error: Exception, *, is_ours: bool = False) -> None:
+        if self._loop.time() - self._warned_s < LOG_REPEAT_S:
+            return
+        self._warned_s = self._loop.time()
+        what = str(error) or type(error).__name__
+        logger.warning(
+            "can not follow node %s: %s; trying again", self._leader, what, exc_info=error if is_ours else None
+        )
+
+    async def _follow(self) -> None:
+        """Serve one connection until it breaks."""
+        connection = await self._connect()
+        try:
+            if connection.node.node_id != self._leader:
+                raise LinkError(f"node {connection.node.node_id} answers at its address")
+            self._book.begin()
+            self._connection = connection
+            while True:
+                self._send()
+                await self._handle(await self._response(connection))
+        finally:
+            self._heard_s = self.heard_s
+            self._connection = None
+            connection.close()
+            while self._in_flight:
+                self._in_flight.popleft().exception()  # taken note of: the connection said why it broke
+
+    async def _connect(self) -> PullConnection:
+        node = self._address()
+        if node is None:
+            raise LinkError("the metadata does not know it")
+        if node.pull_tls and self._tls is None:
+            self._tls = ssl.create_default_context()
+        return await PullConnection.open(
+            node.pull_host,
+            node.pull_port,
+            client=self._client,
+            token=node.follow_token,
+            tls=self._tls if node.pull_tls else None,
+            timeout_s=_CONNECT_TIMEOUT_S,
+        )
+
+    def _send_soon(self) -> None:
+        if not self._will_send:
+            self._will_send = True
+            self._loop.call_soon(self._send)
+
+    def _send(self) -> None:
+        self._will_send = False
+        connection = self._connection
+        while connection is not None and (
+            not self._in_flight or (len(self._in_flight) < _IN_FLIGHT_MAX and self._book.has_unsent)
+        ):
+            try:
+                self._in_flight.append(connection.send(Api.FOLLOW, self._book.take().to_body()))
+            except LiftError:
+                return  # it broke a moment ago; who waits for its responses is told so, and connects again
+
+    async def _response(self, connection: PullConnection) -> Response:
+        """The next response, in the order of the requests."""
+        if not self._in_flight:
+            raise LinkError("the connection broke")
+        future = self._in_flight[0]
+        while not future.done():
+            left_s = connection.heard_s + self._silence_max_s - self._loop.time()
+            if left_s <= 0:
+                raise LinkError(f"nothing came from it for {self._silence_max_s:g} s")
+            await asyncio.wait((future,), timeout=left_s)
+        response = future.result()
+        self._in_flight.popleft()
+        if response.error != ErrorCode.NONE:
+            raise PullError(error_code(response.error), response.message)
+        return response
+
+    async def _handle(self, response: Response) -> None:
+        """Check a response, and hand it on."""
+        answers = FollowResponse.from_result(response.result)
+        body = response.body
+        if sum(result.body_bytes for result in answers.results) != body.size:
+            raise FrameError(f"a response with a body of {body.size} bytes says that it has another size")
+        ready: Ready = [(end, epoch_end_answer(self._node_id, end)) for end in answers.ends]
+        ready_bytes = position = 0
+        for result in answers.results:
+            data = body.slice(position, result.body_bytes)
+            position += result.body_bytes
+            answer = await self._checked(result, data)
+            if answer is not None:
+                ready.append((result, answer))
+                ready_bytes += result.body_bytes
+            if ready_bytes >= _HAND_ON_BYTES:
+                self._hand_on(ready)
+                ready, ready_bytes = [], 0
+                await asyncio.sleep(0)
+        self._hand_on(ready, response.correlation_id)
+
+    async def _checked(self, result: FollowResult, data: pa.Buffer) -> FetchAnswer | None:
+        """The answer with its batches; None when nobody wants it any more."""
+        request = self._book.fetched(result)
+        if request is None:
+            return None
+        last_epoch = request.last_epoch if request.offset == result.offset else -1
+        try:
+            batches = await check_batches(data, result.offset, last_epoch, result.leader_epoch)
+        except LiftError as error:
+            self._book.damaged(result.key)
+            raise LinkError(
+                f"it sent a damaged batch of {result.key.uuid.hex()}/{result.key.partition}: {error}"
+            ) from error
+        return fetch_answer(self._node_id, result, batches)
+
+    def _hand_on(self, ready: Ready, correlation_id: int | None = None) -> None:
+        """Give answers to those who still want them.
+
+        Args:
+            ready: what was answered, and what replicas are told of it.
+            correlation_id: of the response when this is the last of it.
+        """
+        wanted = [(answered.key, answer) for answered, answer in ready if self._book.answered(answered)]
+        if correlation_id is not None:
+            self._book.saw(correlation_id)  # what the replicas ask for now, they ask for knowing these answers
+        if wanted:
+            self._on_answers(wanted)

@@ -1,0 +1,111 @@
+"""Record batches and answers as a leader sent them, checked before anyone relies on them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from liftpy_envelope.batch import HEADER_SIZE, check_body, read_header
+from liftpy_envelope.errors import BatchCorruptError
+from liftpy_envelope.follow import FollowRefusal
+from liftpy_server.replication.messages import BatchRange, EpochEndAnswer, FetchAnswer, Refusal
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from liftpy_envelope.batch import BatchHeader
+    from liftpy_envelope.follow import FollowEnd, FollowResult
+
+__all__ = ["FollowedBatches", "check_batches", "epoch_end_answer", "fetch_answer", "ranges_of"]
+
+_BATCHES_PER_PASS: Final = 256  # checked before the event loop gets its turn: about a millisecond
+_REFUSALS: Final = {
+    FollowRefusal.NONE: None,
+    FollowRefusal.NOT_LEADER: Refusal.NOT_LEADER,
+    FollowRefusal.STALE_INCARNATION: Refusal.STALE_INCARNATION,
+    FollowRefusal.BELOW_START: Refusal.BELOW_START,
+    FollowRefusal.DIVERGED: Refusal.DIVERGED,
+}
+
+
+class FollowedBatches(NamedTuple):
+    """Whole batches of a leader, unchanged, and their headers: the `records` of a `FetchAnswer`."""
+
+    data: pa.Buffer
+    headers: list[BatchHeader]
+
+
+async def check_batches(data: pa.Buffer, offset: int, last_epoch: int, leader_epoch: int) -> FollowedBatches:
+    """Check that whole and well batches continue a log.
+
+    Args:
+        data: the batches.
+        offset: the log end offset; the first batch holds it.
+        last_epoch: of the log's last record; no batch may be of an earlier epoch.
+        leader_epoch: no batch may be of a later epoch.
+
+    Raises:
+        BatchCorruptError, BatchTruncatedError, BatchVersionError: they do not.
+    """
+    headers: list[BatchHeader] = []
+    view = memoryview(data)
+    position = 0
+    while position < len(view):
+        header = read_header(view, position)
+        end = position + header.length
+        body_at = position + HEADER_SIZE
+        check_body(header, data.slice(body_at, min(end, len(view)) - body_at))
+        is_next = header.base_offset == offset or (not headers and header.base_offset < offset < header.next_offset)
+        if not is_next:
+            raise BatchCorruptError(
+                f"a batch with the offsets {header.base_offset} to {header.next_offset - 1} does not follow on {offset}"
+            )
+        if not last_epoch <= header.leader_epoch <= leader_epoch:
+            raise BatchCorruptError(
+                f"the batch at offset {header.base_offset} is of epoch {header.leader_epoch}, which is not between the "
+                f"epoch {last_epoch} of the one before and the leader's {leader_epoch}"
+            )
+        headers.append(header)
+        offset, last_epoch, position = header.next_offset, header.leader_epoch, end
+        if len(headers) % _BATCHES_PER_PASS == 0:
+            await asyncio.sleep(0)
+    return FollowedBatches(data, headers)
+
+
+def ranges_of(headers: list[BatchHeader], offset: int) -> tuple[BatchRange, ...]:
+    """One range for every epoch; the first begins at `offset`, also where its batch begins before."""
+    ends: dict[int, int] = {}  # by epoch, which only ascend
+    for header in headers:
+        ends[header.leader_epoch] = header.next_offset
+    bases = (offset, *ends.values())
+    return tuple(
+        BatchRange(epoch=epoch, base=base, end=end) for (epoch, end), base in zip(ends.items(), bases, strict=False)
+    )
+
+
+def fetch_answer(node_id: str, result: FollowResult, batches: FollowedBatches) -> FetchAnswer:
+    """What the replica is told."""
+    return FetchAnswer(
+        node_id=node_id,
+        incarnation=result.incarnation,
+        leader_epoch=result.leader_epoch,
+        offset=result.offset,
+        high_watermark=result.high_watermark,
+        log_start=result.log_start,
+        refusal=_REFUSALS[result.refusal],
+        ranges=ranges_of(batches.headers, result.offset),
+        records=batches if batches.headers else None,
+    )
+
+
+def epoch_end_answer(node_id: str, end: FollowEnd) -> EpochEndAnswer:
+    """What the replica is told."""
+    return EpochEndAnswer(
+        node_id=node_id,
+        incarnation=end.incarnation,
+        leader_epoch=end.leader_epoch,
+        question=end.question,
+        epoch=end.epoch,
+        end=end.end,
+        refusal=_REFUSALS[end.refusal],
+    )

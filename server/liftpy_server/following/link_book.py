@@ -1,0 +1,149 @@
+"""What a link still has to ask of its leader, and what it asked. Pure: it sends nothing, and knows no time.
+
+Of every partition only the last request matters. It is kept until it is answered, so that another connection can be
+told all that the one before left open.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from liftpy_envelope.follow import FollowFetch, FollowQuestion, FollowRequest
+from liftpy_server.replication.messages import FetchRequest
+
+if TYPE_CHECKING:
+    from liftpy_envelope.follow import FollowEnd, FollowResult
+    from liftpy_envelope.pull import PartitionKey
+    from liftpy_server.replication.messages import EpochEndQuestion
+
+__all__ = ["FollowBook"]
+
+_ROWS_MAX: Final = 2_000  # of a request: far below what a frame holds, and some 10 ms of a leader's time
+
+
+class _Asked:
+    """The last request about a partition."""
+
+    __slots__ = ("is_answered", "is_sent", "request", "seen")
+
+    def __init__(self, request: FetchRequest | EpochEndQuestion, seen: int) -> None:
+        self.request = request
+        self.seen = seen
+        self.is_sent = False
+        self.is_answered = False
+
+
+class FollowBook:
+    """See the module.
+
+    Args:
+        node_id: the follower.
+        bytes_max: of record batches in one response.
+        wait_ms_max: for which the leader keeps a request waiting.
+    """
+
+    def __init__(self, node_id: str, bytes_max: int, wait_ms_max: int) -> None:
+        self._node_id = node_id
+        self._bytes_max = bytes_max
+        self._wait_ms_max = wait_ms_max
+        self._asked: dict[PartitionKey, _Asked] = {}
+        self._unsent: dict[PartitionKey, None] = {}
+        self._known: set[PartitionKey] = set()  # to the leader, on this connection
+        self._forget: dict[PartitionKey, None] = {}
+        self._damaged: set[PartitionKey] = set()
+        self._seen = 0
+
+    @property
+    def has_unsent(self) -> bool:
+        """Whether there is anything to ask that was not asked."""
+        return bool(self._unsent or self._forget)
+
+    def put(self, key: PartitionKey, request: FetchRequest | EpochEndQuestion) -> None:
+        """Ask this about a partition; it takes the place of what was asked before."""
+        assert request.node_id == self._node_id, f"a link of {self._node_id} does not ask for {request.node_id}"
+        self._asked[key] = _Asked(request, self._seen)
+        self._unsent[key] = None
+
+    def drop(self, key: PartitionKey) -> None:
+        """Ask nothing more about a partition."""
+        self._asked.pop(key, None)
+        self._unsent.pop(key, None)
+        self._damaged.discard(key)
+        if key in self._known:
+            self._known.discard(key)
+            self._forget[key] = None
+
+    def is_parked(self, key: PartitionKey) -> bool:
+        """Whether the last request is a fetch that was sent on this connection and not answered."""
+        asked = self._asked.get(key)
+        is_open = asked is not None and asked.is_sent and not asked.is_answered
+        return is_open and asked is not None and isinstance(asked.request, FetchRequest)
+
+    def begin(self) -> None:
+        """Another connection: all that is not answered is asked again."""
+        self._seen = 0
+        self._known.clear()
+        self._forget.clear()
+        self._unsent = {key: None for key, asked in self._asked.items() if not asked.is_answered}
+        for asked in self._asked.values():
+            asked.is_sent = False
+            asked.seen = 0
+
+    def take(self) -> FollowRequest:
+        """The next request; some of what is unsent when it is much, and an empty one when there is nothing."""
+        forget = tuple(self._forget)[:_ROWS_MAX]
+        keys = list(self._unsent)[: _ROWS_MAX - len(forget)]
+        fetches, questions = [], []
+        for key in keys:
+            del self._unsent[key]
+            self._known.add(key)
+            asked = self._asked[key]
+            asked.is_sent = True
+            if isinstance(asked.request, FetchRequest):
+                fetches.append(_fetch(key, asked.request, asked.seen, is_damaged=key in self._damaged))
+            else:
+                questions.append(_question(key, asked.request))
+        for key in forget:
+            del self._forget[key]
+        return FollowRequest(
+            self._node_id, self._bytes_max, self._wait_ms_max, tuple(fetches), tuple(questions), forget
+        )
+
+    def fetched(self, result: FollowResult) -> FetchRequest | None:
+        """The newest fetch of the partition that a result is about; None when nobody wants it any more."""
+        asked = self._asked.get(result.key)
+        return asked.request if asked is not None and isinstance(asked.request, FetchRequest) else None
+
+    def answered(self, answer: FollowResult | FollowEnd) -> bool:
+        """Take note that an answer is handed on. False when nobody wants it any more."""
+        asked = self._asked.get(answer.key)
+        if asked is None:
+            return False
+        request = asked.request
+        if isinstance(request, FetchRequest):
+            is_of_it = getattr(answer, "offset", None) == request.offset
+        else:
+            is_of_it = getattr(answer, "question", None) == request.question
+        if is_of_it:
+            asked.is_answered = True
+            self._damaged.discard(answer.key)
+        return True
+
+    def saw(self, correlation_id: int) -> None:
+        """All of a response was handed on: what is put from now on was made knowing it."""
+        self._seen = correlation_id
+
+    def damaged(self, key: PartitionKey) -> None:
+        """What came of this partition was damaged: the leader is to check what it sends next."""
+        self._damaged.add(key)
+
+
+def _fetch(key: PartitionKey, request: FetchRequest, seen: int, *, is_damaged: bool) -> FollowFetch:
+    return FollowFetch(
+        *(key, request.incarnation, request.leader_epoch, request.offset, request.last_epoch),
+        *(request.durable_end, request.high_watermark, seen, int(is_damaged)),
+    )
+
+
+def _question(key: PartitionKey, question: EpochEndQuestion) -> FollowQuestion:
+    return FollowQuestion(key, question.incarnation, question.leader_epoch, question.question, question.last_epoch)

@@ -1,0 +1,129 @@
+"""What the groups of one partition of their stream have committed: the newest value of every key.
+
+A coordinator fills it from the log when it becomes one, and keeps it from then on, ahead of the log by what is not
+committed there yet. Values stay as they are in the log and are decoded when somebody asks, so that a million of them
+is filled in within a second and costs little more memory than its bytes.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from liftpy_envelope.errors import BatchVersionError
+from liftpy_envelope.pull import PartitionKey
+from liftpy_server.groups.records import (
+    OFFSET_KEY_AT,
+    OFFSET_VERSION,
+    TOKEN_AT,
+    Record,
+    decode_offset,
+    offset_key,
+    offset_suffix,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from liftpy_server.groups.records import Committed
+
+__all__ = ["CommitToken", "OffsetTable"]
+
+_TOKEN: Final = struct.Struct("<qq")
+_TIME: Final = struct.Struct("<q")
+_TIME_AT: Final = 16
+
+
+class CommitToken(NamedTuple):
+    """Orders the commits of one partition: of two the greater one is the later one, whoever made it."""
+
+    generation: int
+    sequence: int
+
+
+class OffsetTable:
+    """See the module. Times are nanoseconds since the epoch."""
+
+    def __init__(self) -> None:
+        self._groups: dict[bytes, dict[bytes, bytes]] = {}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._groups.values()))
+
+    @property
+    def groups(self) -> list[str]:
+        """Names of the groups that have committed something."""
+        return [group.decode() for group in self._groups]
+
+    def apply(self, key: bytes, value: bytes | None) -> None:
+        """Take one record, in the order of the log.
+
+        Raises:
+            BatchVersionError: a newer liftpy wrote it.
+        """
+        self.apply_many(((key, value),))
+
+    def apply_many(self, records: Iterable[tuple[bytes, bytes | None]]) -> None:
+        """Take records with keys of offsets, in the order of the log.
+
+        Raises:
+            BatchVersionError: a newer liftpy wrote one of them.
+        """
+        groups = self._groups
+        last_name, last = None, None
+        for key, value in records:
+            name = key[OFFSET_KEY_AT:]
+            if name != last_name or last is None:
+                last_name, last = name, groups.setdefault(name, {})
+            if value is None:
+                last.pop(key[1:OFFSET_KEY_AT], None)
+                if not last:
+                    del groups[name]
+                    last = None
+            elif value[0] == OFFSET_VERSION:
+                last[key[1:OFFSET_KEY_AT]] = value
+            else:
+                raise BatchVersionError(
+                    f"a committed offset has version {value[0]}; this liftpy reads version {OFFSET_VERSION}: "
+                    "upgrade the node"
+                )
+
+    def find(self, group: bytes, key: PartitionKey) -> Committed | None:
+        """What a group has committed for a partition."""
+        offsets = self._groups.get(group)
+        value = None if offsets is None else offsets.get(offset_suffix(key))
+        return None if value is None else decode_offset(value)
+
+    def token(self, group: bytes, suffix: bytes) -> CommitToken | None:
+        """The token of what a group has committed for the partition with this key suffix."""
+        offsets = self._groups.get(group)
+        value = None if offsets is None else offsets.get(suffix)
+        return None if value is None else CommitToken(*_TOKEN.unpack_from(value, TOKEN_AT))
+
+    def of_group(self, group: str) -> Iterator[tuple[PartitionKey, Committed]]:
+        """Everything a group has committed."""
+        for suffix, value in self._groups.get(group.encode(), {}).items():
+            yield _partition(suffix), decode_offset(value)
+
+    def newest_ns(self, group: str) -> int | None:
+        """When a group last committed something; None when it never did."""
+        values = self._groups.get(group.encode())
+        return max(_TIME.unpack_from(value, _TIME_AT)[0] for value in values.values()) if values else None
+
+    def tombstones(self, group: str) -> list[Record]:
+        """Records that delete everything a group has committed."""
+        name = group.encode()
+        return [Record(offset_key(name, suffix), None) for suffix in self._groups.get(name, ())]
+
+    def tombstones_of_stream(self, uuid: bytes) -> list[Record]:
+        """Records that delete what was committed for a stream that is no more; in all groups."""
+        return [
+            Record(offset_key(name, suffix), None)
+            for name, offsets in self._groups.items()
+            for suffix in offsets
+            if suffix[:16] == uuid
+        ]
+
+
+def _partition(suffix: bytes) -> PartitionKey:
+    return PartitionKey(suffix[:16], int.from_bytes(suffix[16:], "big"))

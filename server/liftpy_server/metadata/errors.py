@@ -1,0 +1,43 @@
+"""What can go wrong with the metadata, as its users meet it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from liftpy_envelope.errors import LiftError
+
+if TYPE_CHECKING:
+    from liftpy_envelope.errors import ErrorCode
+
+__all__ = [
+    "JournalError",
+    "MetadataRefusedError",
+    "MetadataUnavailableError",
+    "MetadataUnknownError",
+]
+
+
+class JournalError(LiftError):
+    """The metadata journal can not be read or written."""
+
+
+class MetadataRefusedError(LiftError):
+    """A command was applied, and its outcome is a refusal.
+
+    Attributes:
+        code: why.
+    """
+
+    def __init__(self, code: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class MetadataUnavailableError(LiftError):
+    """The command was not made durable; nothing changed."""
+
+    retriable = True
+
+
+class MetadataUnknownError(LiftError):
+    """Whether the command was or will be applied is not known. Look before trying again."""

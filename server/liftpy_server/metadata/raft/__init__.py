@@ -1,0 +1,1 @@
+"""Metadata consensus of one to five voters: pysyncobj's core, hardened so that no acknowledged command is lost."""

@@ -1,0 +1,97 @@
+"""Elections: a node asks whether it could win before it stands, and each vote counts once.
+
+A node that was cut off or stopped for a while comes back with a deadline long past. Standing at once would raise the
+term and depose a healthy leader. So it first asks the others (`pre_vote`); they say yes only if its log is good enough
+and they have not heard from a leader for the shortest election timeout. Terms are not touched by asking.
+"""
+# ruff: noqa: N802 - the overridden names are pysyncobj's
+
+from __future__ import annotations
+
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from liftpy_server.metadata.raft.inner import CANDIDATE, LEADER
+from liftpy_server.metadata.raft.stewardship import Stewardship
+
+if TYPE_CHECKING:
+    from liftpy_server.metadata.raft.inner import Node
+    from liftpy_server.metadata.raft.messages import Message
+
+__all__ = ["Elections"]
+
+
+class Elections(Stewardship):
+    """See the module."""
+
+    _heard_leader_at: float = 0.0
+    _asked_at: float = 0.0
+    _asked_term: int = 0
+    _promises: frozenset[Node] = frozenset()
+    _votes: tuple[int, frozenset[Node]] = (0, frozenset())
+
+    def _SyncObj__connectedToAnyone(self) -> bool:
+        """The library asks this when the election deadline has passed; yes lets the node stand."""
+        if not self.is_voter:
+            return False
+        others = self._SyncObj__otherNodes
+        if not others or self._SyncObj__transferInProgress:
+            return True
+        term = self._SyncObj__raftCurrentTerm + 1
+        if self._asked_term == term and self._is_majority(self._promises):
+            self._asked_term = 0
+            return True
+        now = monotonic()
+        if self._asked_term != term or now >= self._asked_at + self._settings.election_timeout_min_s:
+            self._ask(term, now)
+        return False
+
+    def _is_majority(self, promises: frozenset[Node]) -> bool:
+        return 1 + len(promises & self._SyncObj__otherNodes) > (len(self._SyncObj__otherNodes) + 1) / 2
+
+    def _ask(self, term: int, now: float) -> None:
+        self._asked_term, self._asked_at, self._promises = term, now, frozenset()
+        question = {"last_log_index": self._journal.last, "last_log_term": self._journal[-1][2]}
+        for node in self._SyncObj__otherNodes:
+            self._transport.send(node, {"type": "pre_vote", "term": term} | question)
+
+    def _SyncObj__onMessageReceived(self, node: Node, message: Message) -> None:
+        """Every message of another node comes by here first.
+
+        One that is no member by this node's log is heard only as a leader: the entry that made it one may come from it.
+        A member that does not vote by this node's log may do so by its own, and asks for votes rightly.
+        """
+        if node not in self.followers and message["type"] != "append_entries":
+            return
+        match message["type"]:
+            case "pre_vote" | "request_vote" if not self.is_voter:
+                pass
+            case "pre_vote":
+                if self._would_vote(message):
+                    self._transport.send(node, {"type": "pre_vote_response", "term": message["term"]})
+            case "pre_vote_response":
+                if message["term"] == self._asked_term:
+                    self._promises |= {node}
+            case "response_vote" if not self._is_new_vote(node, message["term"]):
+                pass
+            case _:
+                if message["type"] == "append_entries" and message["term"] >= self._SyncObj__raftCurrentTerm:
+                    self._heard_leader_at = monotonic()
+                super()._SyncObj__onMessageReceived(node, message)
+
+    def _would_vote(self, message: Message) -> bool:
+        has_leader = self._SyncObj__raftState == LEADER or (
+            monotonic() < self._heard_leader_at + self._settings.election_timeout_min_s
+        )
+        theirs = (message["last_log_term"], message["last_log_index"])
+        is_good = theirs >= (self._journal[-1][2], self._journal.last)
+        return not has_leader and is_good and message["term"] > self._SyncObj__raftCurrentTerm
+
+    def _is_new_vote(self, node: Node, term: int) -> bool:
+        """The library counts answers, not voters."""
+        is_asked = self._SyncObj__raftState == CANDIDATE and node in self._SyncObj__otherNodes
+        if not is_asked or term != self._SyncObj__raftCurrentTerm:
+            return False
+        voted = self._votes[1] if self._votes[0] == term else frozenset()
+        self._votes = (term, voted | {node})
+        return node not in voted

@@ -1,0 +1,313 @@
+"""A follower's session: the partitions that one other node follows over one connection, and which of them have news.
+
+    READY    has been fetched, or called: it is looked at in the next round
+    WAITING  nothing new: costs nothing, and calls when there is something
+    LAZY     as WAITING, and its high watermark has moved: told with those of others, `FOLLOW_HW_DELAY_S` later
+    SENT     was answered: out of the line until the follower fetches it again
+
+A follower fetches again whenever it has more on disk, also while records for the same offset are under way to it.
+What it says counts at once, but those records are not sent twice: a fetch tells which response its maker had seen.
+"""
+
+from __future__ import annotations
+
+import errno
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+from liftpy_envelope.errors import ErrorCode
+from liftpy_envelope.follow import FollowEnd, FollowRefusal, FollowResult
+from liftpy_envelope.limits import FETCH_PARTITIONS_MAX
+from liftpy_log.errors import OffsetOutOfRangeError, PartitionOfflineError
+from liftpy_server.replication.messages import EpochEndQuestion, FetchRequest, Refusal
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
+
+    from liftpy_envelope.follow import FollowFetch, FollowQuestion, FollowRequest
+    from liftpy_envelope.pull import PartitionKey
+    from liftpy_log.partition_log import PartitionLog
+    from liftpy_log.reader import Slice
+    from liftpy_server.replication.messages import EpochEndAnswer, FetchAnswer
+
+__all__ = ["FOLLOW_HW_DELAY_S", "FollowFound", "FollowSession", "FollowedPartition"]
+
+FOLLOW_HW_DELAY_S: Final = 0.05
+_SHARE_BYTES_MIN: Final = 128 * 1024  # of a response, for each partition in line; smaller reads only cost
+_PASSING: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+_REFUSALS: Final = {
+    None: FollowRefusal.NONE,
+    Refusal.NOT_LEADER: FollowRefusal.NOT_LEADER,
+    Refusal.STALE_INCARNATION: FollowRefusal.STALE_INCARNATION,
+    Refusal.BELOW_START: FollowRefusal.BELOW_START,
+    Refusal.DIVERGED: FollowRefusal.DIVERGED,
+}
+
+
+class FollowedPartition(Protocol):
+    """What a session needs of a partition that this node has a replica of."""
+
+    @property
+    def log(self) -> PartitionLog:
+        """Its records."""
+        ...
+
+    def follower_fetched(self, request: FetchRequest) -> FetchAnswer:
+        """Let what the follower says of itself count. Without a refusal records are sent, or waited for."""
+        ...
+
+    def follower_asked(self, question: EpochEndQuestion) -> EpochEndAnswer:
+        """Where an epoch ends."""
+        ...
+
+    def follower_news(self, request: FetchRequest) -> FetchAnswer:
+        """How things are now for a fetch that was taken; a refusal when this replica leads in its epoch no longer."""
+        ...
+
+    def wait_follower(self, wake: Callable[[bool], None], node_id: str) -> None:
+        """Call `wake` once: with True at the next append or change of role, with False when the HW moves."""
+        ...
+
+    def stop_waiting_follower(self, wake: Callable[[bool], None]) -> None:
+        """Do not call `wake` any more."""
+        ...
+
+    def fail(self, reason: str) -> None:
+        """The log is damaged: give up for good, and say why."""
+        ...
+
+
+class FollowFound(NamedTuple):
+    """News of one partition: what to say of it, and the batches to send."""
+
+    result: FollowResult
+    partition: FollowedPartition | None
+    slices: list[Slice]
+    verify: bool = False
+
+    @property
+    def is_urgent(self) -> bool:
+        """Whether there is more to say than that the high watermark has moved."""
+        return bool(self.slices) or self.result.refusal is not FollowRefusal.NONE
+
+
+class _Entry:
+    """One partition in the session."""
+
+    __slots__ = ("fetch", "hint", "is_due", "is_waiting", "partition", "refused", "request", "sent_id", "wake")
+
+    def __init__(
+        self,
+        fetch: FollowFetch,
+        partition: FollowedPartition | None,
+        request: FetchRequest,
+        wake: Callable[[bool], None],
+    ) -> None:
+        self.fetch = fetch
+        self.partition = partition
+        self.request = request
+        self.wake = wake
+        self.refused: FollowResult | None = None
+        self.hint: Slice | None = None
+        self.sent_id = 0  # the response that has records for the offset of `fetch`
+        self.is_waiting = False
+        self.is_due = False
+
+
+class FollowSession:
+    """See the module.
+
+    Args:
+        replicas: the partition with a key, or why there is none here.
+        news: set when some partition may have any.
+    """
+
+    def __init__(self, replicas: Callable[[PartitionKey], FollowedPartition | ErrorCode], news: asyncio.Event) -> None:
+        self._replicas = replicas
+        self._news = news
+        self._entries: dict[PartitionKey, _Entry] = {}
+        self._ready: dict[PartitionKey, None] = {}
+        self._lazy: dict[PartitionKey, None] = {}
+        self._lazy_due_s = float("inf")
+
+    @property
+    def due_s(self) -> float:
+        """When high watermarks are to be told, by the clock of `collect`; infinity when none has moved."""
+        return self._lazy_due_s
+
+    def apply(self, request: FollowRequest) -> list[FollowEnd]:
+        """Let partitions enter, go on and leave, and answer the questions."""
+        for key in request.forget:
+            self._drop(key)
+        ends = [self._end(question, request) for question in request.questions]
+        for fetch in request.fetches:
+            self._enter(fetch, request)
+        return ends
+
+    def _end(self, question: FollowQuestion, request: FollowRequest) -> FollowEnd:
+        self._drop(question.key)
+        partition = self._replicas(question.key)
+        if isinstance(partition, ErrorCode):
+            return FollowEnd(
+                *(question.key, FollowRefusal.NOT_LEADER, question.incarnation),
+                *(-1, question.question, -1, 0),
+            )
+        answer = partition.follower_asked(
+            EpochEndQuestion(
+                node_id=request.node_id,
+                incarnation=question.incarnation,
+                leader_epoch=question.leader_epoch,
+                question=question.question,
+                last_epoch=question.last_epoch,
+            )
+        )
+        return FollowEnd(
+            *(question.key, _REFUSALS[answer.refusal], question.incarnation),
+            *(answer.leader_epoch, question.question, answer.epoch, answer.end),
+        )
+
+    def _enter(self, fetch: FollowFetch, follower: FollowRequest) -> None:
+        key = fetch.key
+        found = self._replicas(key)
+        partition = None if isinstance(found, ErrorCode) else found
+        request = FetchRequest(
+            node_id=follower.node_id,
+            incarnation=fetch.incarnation,
+            leader_epoch=fetch.leader_epoch,
+            offset=fetch.offset,
+            last_epoch=fetch.last_epoch,
+            durable_end=fetch.durable_end,
+            high_watermark=fetch.high_watermark,
+        )
+        entry = self._entries.get(key)
+        if entry is None or entry.partition is not partition:
+            self._drop(key)
+            entry = self._entries[key] = _Entry(fetch, partition, request, partial(self._woken, key))
+        else:
+            self._rest(entry)
+            if fetch[1:4] != entry.fetch[1:4] or entry.sent_id <= fetch.seen:
+                entry.sent_id = 0
+        entry.fetch, entry.request = fetch, request
+        if partition is None:
+            entry.refused = _refused(fetch, None)
+        else:
+            answer = partition.follower_fetched(request)
+            entry.refused = None if answer.refusal is None else _refused(fetch, answer)
+        if entry.refused is not None or not entry.sent_id:
+            self._ready[key] = None
+
+    def _woken(self, key: PartitionKey, is_urgent: bool) -> None:  # noqa: FBT001 - as the protocol has it
+        """Look at the partition soon, urgent or not: it calls no second time, and what comes next may be urgent."""
+        del is_urgent
+        self._entries[key].is_waiting = False
+        self._ready[key] = None
+        self._news.set()
+
+    def _rest(self, entry: _Entry) -> None:
+        """Out of the line."""
+        key = entry.fetch.key
+        self._ready.pop(key, None)
+        self._lazy.pop(key, None)
+        entry.is_due = False
+        if entry.is_waiting:
+            assert entry.partition is not None
+            entry.partition.stop_waiting_follower(entry.wake)
+            entry.is_waiting = False
+
+    def _drop(self, key: PartitionKey) -> None:
+        entry = self._entries.pop(key, None)
+        if entry is not None:
+            self._rest(entry)
+
+    def close(self) -> None:
+        """Leave every partition alone."""
+        for key in list(self._entries):
+            self._drop(key)
+
+    def collect(self, bytes_max: int, correlation_id: int, now_s: float) -> list[FollowFound]:
+        """News of the partitions that have any, up to about `bytes_max` of batches.
+
+        Where several are in line, none takes more than its share; those that do not fit stay at the head of the line.
+
+        Args:
+            bytes_max: one batch fits whatever its size.
+            correlation_id: of the response that the news go into.
+            now_s: the clock of `due_s`.
+        """
+        self._news.clear()
+        if now_s >= self._lazy_due_s:
+            self._lazy_due_s = float("inf")
+            for key in self._lazy:
+                self._entries[key].is_due = True
+                self._ready[key] = None
+        share = max(bytes_max // max(1, len(self._ready)), _SHARE_BYTES_MIN)
+        found: list[FollowFound] = []
+        for key in list(self._ready):
+            if bytes_max <= 0 or len(found) == FETCH_PARTITIONS_MAX:
+                break
+            entry = self._entries[key]
+            news = self._look(entry, min(share, bytes_max))
+            if news is None or not (news.is_urgent or entry.is_due):
+                self._wait(entry, is_lazy=news is not None, now_s=now_s)
+                continue
+            self._rest(entry)
+            found.append(news)
+            if news.slices:
+                entry.hint, entry.sent_id = news.slices[-1], correlation_id
+                bytes_max -= news.result.body_bytes
+        return found
+
+    def _wait(self, entry: _Entry, *, is_lazy: bool, now_s: float) -> None:
+        key = entry.fetch.key
+        del self._ready[key]
+        if is_lazy:
+            self._lazy[key] = None
+            self._lazy_due_s = min(self._lazy_due_s, now_s + FOLLOW_HW_DELAY_S)
+        if not entry.is_waiting:
+            assert entry.partition is not None, "who is not here has nothing to wait for"
+            entry.partition.wait_follower(entry.wake, entry.request.node_id)
+            entry.is_waiting = True
+
+    def unreadable(self, news: FollowFound, error: Exception) -> FollowFound:
+        """What to say instead of `news` whose batches can not be read.
+
+        A partition with damage is given up; one that only lacks a file descriptor is fetched again later.
+        """
+        assert news.partition is not None
+        if not (isinstance(error, OSError) and error.errno in _PASSING):
+            news.partition.fail(str(error))
+        self._drop(news.result.key)
+        return FollowFound(news.result._replace(refusal=FollowRefusal.NOT_LEADER, body_bytes=0), None, [])
+
+    def _look(self, entry: _Entry, bytes_max: int) -> FollowFound | None:
+        """News of one partition; None when there are none."""
+        partition, fetch = entry.partition, entry.fetch
+        if entry.refused is not None or partition is None:
+            return FollowFound(entry.refused or _refused(fetch, None), None, [])
+        answer = partition.follower_news(entry.request)
+        if answer.refusal is not None:
+            return FollowFound(_refused(fetch, answer), None, [])
+        result = FollowResult(
+            *(fetch.key, FollowRefusal.NONE, fetch.incarnation, answer.leader_epoch, fetch.offset),
+            *(answer.high_watermark, answer.log_start, 0),
+        )
+        log = partition.log
+        try:
+            slices = log.read(fetch.offset, log.log_end, bytes_max, entry.hint) if log.log_end > fetch.offset else []
+        except OffsetOutOfRangeError as error:  # retention went on while the follower's fetch was on its way
+            return FollowFound(result._replace(refusal=FollowRefusal.BELOW_START, log_start=error.log_start), None, [])
+        except (PartitionOfflineError, OSError) as error:
+            return self.unreadable(FollowFound(result, partition, []), error)
+        if not slices and answer.high_watermark <= fetch.high_watermark:
+            return None
+        size = sum(piece.length for piece in slices)
+        return FollowFound(result._replace(body_bytes=size), partition, slices, bool(fetch.verify))
+
+
+def _refused(fetch: FollowFetch, answer: FetchAnswer | None) -> FollowResult:
+    """A refusal: the one of `answer`, or that there is no such partition here."""
+    if answer is None:
+        return FollowResult(fetch.key, FollowRefusal.NOT_LEADER, fetch.incarnation, -1, fetch.offset, 0, 0, 0)
+    marks = (answer.leader_epoch, fetch.offset, answer.high_watermark, answer.log_start, 0)
+    return FollowResult(fetch.key, _REFUSALS[answer.refusal], fetch.incarnation, *marks)

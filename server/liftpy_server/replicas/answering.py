@@ -1,0 +1,113 @@
+"""A replica's side towards those who follow it: their fetches come in, and wait here until there is something new."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from liftpy_server.replication.messages import EpochEndAnswer, FetchAnswer, Refusal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from liftpy_log.partition_log import PartitionLog
+    from liftpy_server.replication.inputs import Input
+    from liftpy_server.replication.messages import EpochEndQuestion, FetchRequest
+    from liftpy_server.replication.replica import Replica
+
+__all__ = ["Answering"]
+
+
+class Answering:
+    """See the module.
+
+    Args:
+        log: the records that are sent.
+
+    Attributes:
+        answer: what the core answered last.
+    """
+
+    def __init__(self, log: PartitionLog) -> None:
+        self.log = log
+        self.answer: FetchAnswer | EpochEndAnswer | None = None
+        self._wakes: dict[Callable[[bool], None], str] = {}
+
+    @property
+    def core(self) -> Replica:
+        """The state machine."""
+        raise NotImplementedError
+
+    def step(self, given: Input) -> None:
+        """Give the core an input."""
+        raise NotImplementedError
+
+    @property
+    def parked_nodes(self) -> set[str]:
+        """Followers whose fetch waits here for news."""
+        return set(self._wakes.values())
+
+    def _answer(self, given: FetchRequest | EpochEndQuestion) -> FetchAnswer | EpochEndAnswer | None:
+        """What the core answers; None when the replica is closed."""
+        self.answer = None
+        self.step(given)
+        return self.answer
+
+    def follower_fetched(self, request: FetchRequest) -> FetchAnswer:
+        """A follower fetches. Without a refusal in the answer it may be sent records, or wait for some."""
+        answer = self._answer(request)
+        return answer if isinstance(answer, FetchAnswer) else _not_leading(request)
+
+    def follower_asked(self, question: EpochEndQuestion) -> EpochEndAnswer:
+        """A follower asks where an epoch ends."""
+        answer = self._answer(question)
+        if isinstance(answer, EpochEndAnswer):
+            return answer
+        return EpochEndAnswer(
+            node_id=question.node_id,
+            incarnation=question.incarnation,
+            leader_epoch=-1,
+            question=question.question,
+            refusal=Refusal.NOT_LEADER,
+        )
+
+    def follower_news(self, request: FetchRequest) -> FetchAnswer:
+        """The answer, without records, to a fetch that has waited."""
+        leader = self.core.leader
+        if leader is None or leader.view.leader_epoch != request.leader_epoch:
+            return _not_leading(request)
+        marks = self.core.log
+        return FetchAnswer(
+            node_id=request.node_id,
+            incarnation=request.incarnation,
+            leader_epoch=request.leader_epoch,
+            offset=request.offset,
+            high_watermark=marks.high_watermark,
+            log_start=marks.start,
+        )
+
+    def wait_follower(self, wake: Callable[[bool], None], node_id: str) -> None:
+        """Call `wake` once, at the next change; with False when only the high watermark moved."""
+        self._wakes[wake] = node_id
+
+    def stop_waiting_follower(self, wake: Callable[[bool], None]) -> None:
+        """Take back a `wait_follower`."""
+        self._wakes.pop(wake, None)
+
+    def wake_followers(self, *, is_urgent: bool) -> None:
+        """There is something new, or another role: fetches that wait are answered as things are now."""
+        if self._wakes:
+            wakes, self._wakes = self._wakes, {}
+            for wake in wakes:
+                wake(is_urgent)
+
+
+def _not_leading(request: FetchRequest) -> FetchAnswer:
+    return FetchAnswer(
+        node_id=request.node_id,
+        incarnation=request.incarnation,
+        leader_epoch=-1,
+        offset=request.offset,
+        high_watermark=0,
+        log_start=0,
+        refusal=Refusal.NOT_LEADER,
+    )

@@ -1,0 +1,118 @@
+"""A node's side of its cluster: it registers, drives its replicas, and looks after the other nodes."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final
+
+from liftpy_server.metadata.state import LEVEL
+from liftpy_server.replicas.host import ReplicaHost
+from liftpy_server.replicas.proposals import Proposals
+from liftpy_server.replicas.sessions import NodeSession
+from liftpy_server.replication.view import ReplicationTimes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from liftpy_log.clock import Clock
+    from liftpy_server.config import NodeConfig
+    from liftpy_server.metadata.raft.store import RaftMetadataStore
+    from liftpy_server.metadata.state import MetadataState
+    from liftpy_server.replicas.local import LocalReplica
+    from liftpy_server.replicas.standing import Standing
+
+__all__ = ["ClusterSide"]
+
+_HAND_OVER_S: Final = 1.0
+_LOOK_S: Final = 0.01
+_LOST_LOGS_MAX: Final = 1_000  # that one command tells of; who lost more says that it lost all
+
+
+class ClusterSide:
+    """See the module.
+
+    Args:
+        config: of the node.
+        metadata: of the cluster.
+        pull: what others need to know of the node's pull server.
+        clock: for what is monotonic.
+        on_leadership: called when a replica begins or ceases to lead.
+        on_commits: called once after a pass in which records were committed.
+        on_superseded: called when another process has registered as this node.
+
+    Attributes:
+        incarnation: as the metadata has it.
+    """
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        metadata: RaftMetadataStore,
+        pull: dict[str, Any],
+        clock: Clock,
+        on_leadership: Callable[[LocalReplica], None],
+        on_commits: Callable[[], None],
+        on_superseded: Callable[[str], None],
+    ) -> None:
+        cluster = config.cluster
+        timeout_s = cluster.leader_timeout_s
+        times = ReplicationTimes(
+            replica_lag_max_s=cluster.replica_lag_max_s,
+            leader_timeout_s=timeout_s,
+            request_timeout_s=0.75 * timeout_s,
+            retry_s=0.5 * timeout_s,
+            preferred_return_s=cluster.preferred_return_s,
+        )
+        self.port = metadata.port or None
+        self.incarnation = 0
+        self._node_id = config.node_id
+        self._proposals = Proposals(config.node_id, metadata.propose_many)
+        self.host = ReplicaHost(config.node_id, times, clock, self._proposals, on_leadership, on_commits)
+        node = pull | {
+            "node_id": config.node_id,
+            "rack": config.rack,
+            "metadata_host": None if self.port is None else cluster.reachable_host,
+            "metadata_port": self.port,
+            "level": LEVEL,
+        }
+        self.sessions = NodeSession(metadata, node, timeout_s, self._registered, on_superseded)
+
+    async def register(self, standing: Standing, *, was_clean: bool) -> None:
+        """Get an incarnation; from here on the metadata counts on this node.
+
+        Raises:
+            MetadataRefusedError: the cluster does not want it.
+        """
+        state = await self.sessions.reach()
+        is_log_proven = standing.is_proven(state, self._node_id, was_clean=was_clean)
+        lost_logs = standing.lost_logs(state, self._node_id)
+        if len(lost_logs) > _LOST_LOGS_MAX:
+            is_log_proven, lost_logs = False, []
+        await self.sessions.register(is_log_proven=is_log_proven, lost_logs=lost_logs)
+        standing.settled()
+
+    def _registered(self, incarnation: int) -> None:
+        self.incarnation = incarnation
+        self.host.register(incarnation)
+
+    def start(self) -> None:
+        """Begin to lead and to follow, as the metadata says."""
+        self.host.start()
+        self.sessions.start()
+
+    async def follow(self, state: MetadataState) -> None:
+        """The metadata changed."""
+        await self.sessions.follow(state)
+
+    async def leave(self) -> None:
+        """Let others lead before anything stops, so that nobody waits for a time-out."""
+        await self.sessions.leave()
+        await self.sessions.stop()
+        deadline_s = self.host.now_s() + _HAND_OVER_S
+        while self.host.is_leading and self.host.now_s() < deadline_s:  # noqa: ASYNC110 - roles change in plain calls
+            await asyncio.sleep(_LOOK_S)
+
+    async def stop(self) -> None:
+        """Follow nobody any more."""
+        await self._proposals.stop()
+        await self.host.stop()

@@ -1,0 +1,263 @@
+"""The replicas of a node: their clock, their links to leaders, and their voice in the metadata.
+
+Idle partitions cost nothing: a replica in a steady state is not ticked. What it would find out by itself, that its
+leader is silent or its follower lags, the host sees for all of them at once by looking at the links.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from liftpy_server.following.link import FollowLink
+from liftpy_server.limits import LOG_REPEAT_S
+from liftpy_server.replicas.proposals import FinishReassignment
+from liftpy_server.replication.view import PartitionView
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from liftpy_envelope.pull import PartitionKey
+    from liftpy_log.clock import Clock
+    from liftpy_server.metadata.state import MetadataState, PartitionInfo
+    from liftpy_server.replicas.local import LocalReplica
+    from liftpy_server.replicas.proposals import Proposals
+    from liftpy_server.replication.effects import Effect
+    from liftpy_server.replication.messages import EpochEndAnswer, EpochEndQuestion, FetchAnswer, FetchRequest
+    from liftpy_server.replication.view import ReplicationTimes
+
+__all__ = ["ReplicaHost"]
+
+logger = logging.getLogger(__name__)
+
+_TICKS_PER_TIMEOUT = 5
+
+
+class ReplicaHost:
+    """See the module.
+
+    Args:
+        node_id: this node.
+        times: how patient replicas are.
+        clock: for what is monotonic.
+        proposals: takes what replicas propose to the metadata.
+        on_leadership: called when a replica begins or ceases to lead.
+        on_commits: called once after a pass in which records were committed.
+
+    Attributes:
+        incarnation: that this node has registered.
+        replicas: by key.
+    """
+
+    def __init__(
+        self,
+        node_id: str,
+        times: ReplicationTimes,
+        clock: Clock,
+        proposals: Proposals,
+        on_leadership: Callable[[LocalReplica], None],
+        on_commits: Callable[[], None],
+    ) -> None:
+        self.node_id = node_id
+        self.times = times
+        self.incarnation = 0
+        self.replicas: dict[PartitionKey, LocalReplica] = {}
+        self.leadership_changed = on_leadership
+        self.now_s = clock.monotonic
+        self._clock = clock
+        self._on_commits = on_commits
+        self._will_tell_commits = False
+        self._proposals = proposals
+        self._state: MetadataState | None = None
+        self._links: dict[str, FollowLink] = {}
+        self._active: dict[LocalReplica, None] = {}
+        self._moving: dict[LocalReplica, None] = {}
+        self._led_by: dict[LocalReplica, str] = {}
+        self._heard: dict[str, float] = {}
+        self._warned: dict[tuple[PartitionKey, str], float] = {}
+        self._tick_s = times.leader_timeout_s / _TICKS_PER_TIMEOUT
+        self._sweep_at_s = 0.0
+        self._ticking: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to tick."""
+        self._ticking = asyncio.create_task(self._run(), name="replica ticks")
+
+    async def stop(self) -> None:
+        """Stop ticking, and leave all leaders."""
+        if self._ticking is not None:
+            self._ticking.cancel()
+            await asyncio.gather(self._ticking, return_exceptions=True)
+        links, self._links = list(self._links.values()), {}
+        await asyncio.gather(*(link.close() for link in links))
+
+    @property
+    def is_leading(self) -> bool:
+        """Whether this node leads a partition that has other replicas."""
+        return any(replica.partition.is_leading for replica in self.replicas.values())
+
+    def register(self, incarnation: int) -> None:
+        """The metadata gave this node an incarnation: every role of an earlier one is over."""
+        self.incarnation = incarnation
+        for replica in list(self.replicas.values()):
+            replica.begin_anew()
+
+    def enter(self, replica: LocalReplica) -> None:
+        """A replica is opened."""
+        self.replicas[replica.key] = replica
+
+    def leave(self, replica: LocalReplica) -> None:
+        """A replica is closed."""
+        self.drop(replica)
+        self.replicas.pop(replica.key, None)
+        self._active.pop(replica, None)
+        self._moving.pop(replica, None)
+
+    def follow_nodes(self, state: MetadataState) -> Iterable[LocalReplica]:
+        """Take note of nodes that came, went or started again. Returns the replicas that must hear of it."""
+        before, self._state = self._state, state
+        if before is not None and before.nodes == state.nodes:
+            return ()
+        for node_id in [node_id for node_id in self._links if node_id not in state.nodes]:
+            link = self._links.pop(node_id)
+            asyncio.ensure_future(link.close())  # noqa: RUF006 - closing is bounded, and nobody waits for it
+        return list(self.replicas.values())
+
+    def show(self, replica: LocalReplica, state: MetadataState) -> None:
+        """Tell a replica what the metadata says of its partition."""
+        stream = replica.partition.stream
+        view = PartitionView.of(state, stream.name, replica.partition.number)
+        if view is None or view.uuid != stream.uuid:
+            return
+        replica.viewed(view)
+        self._reassign(replica, state.streams[stream.name].partitions[replica.partition.number])
+
+    def _reassign(self, replica: LocalReplica, partition: PartitionInfo) -> None:
+        """Whoever leads a partition that is moved ends that when the others have all of it."""
+        if partition.target is None or partition.leader != self.node_id:
+            self._moving.pop(replica, None)
+            return
+        self._moving[replica] = None
+        if {*partition.target} - {*partition.target_observers} <= {*partition.isr}:
+            self._proposals.add(replica, FinishReassignment(partition.leader_epoch, partition.version))
+
+    # -- what replicas want
+
+    def stepped(self, replica: LocalReplica, *, is_quiet: bool) -> None:
+        """A replica took an input: it is ticked until it has nothing more to wait for."""
+        if is_quiet:
+            self._active.pop(replica, None)
+        else:
+            self._active[replica] = None
+
+    def committed(self) -> None:
+        """A replica committed records: what that makes due is done once for all of a pass."""
+        if not self._will_tell_commits:
+            self._will_tell_commits = True
+            asyncio.get_running_loop().call_soon(self._tell_commits)
+
+    def _tell_commits(self) -> None:
+        self._will_tell_commits = False
+        self._on_commits()
+
+    def fetch(self, replica: LocalReplica, leader: str, request: FetchRequest) -> None:
+        """Fetch from a leader."""
+        self._link(replica, leader).fetch(replica.key, request)
+
+    def ask(self, replica: LocalReplica, leader: str, question: EpochEndQuestion) -> None:
+        """Ask a leader."""
+        self._link(replica, leader).ask(replica.key, question)
+
+    def propose(self, replica: LocalReplica, effect: Effect) -> None:
+        """Propose a change to the metadata."""
+        self._proposals.add(replica, effect)
+
+    def drop(self, replica: LocalReplica) -> None:
+        """A replica follows nobody now."""
+        leader = self._led_by.pop(replica, None)
+        if leader is not None and leader in self._links:
+            self._links[leader].drop(replica.key)
+
+    def _link(self, replica: LocalReplica, leader: str) -> FollowLink:
+        if self._led_by.get(replica) != leader:
+            self.drop(replica)
+            self._led_by[replica] = leader
+        link = self._links.get(leader)
+        if link is None:
+            link = self._links[leader] = FollowLink(
+                leader,
+                lambda: None if self._state is None else self._state.nodes.get(leader),
+                self._answered,
+                node_id=self.node_id,
+                incarnation=self.incarnation,
+                times=self.times,
+            )
+            link.start()
+        return link
+
+    def _answered(self, answers: list[tuple[PartitionKey, FetchAnswer | EpochEndAnswer]]) -> None:
+        for key, answer in answers:
+            replica = self.replicas.get(key)
+            if replica is not None:
+                replica.step(answer)
+
+    def warn(self, replica: LocalReplica, text: str) -> None:
+        """Log something about a replica that may happen again and again."""
+        now_s = self.now_s()
+        if now_s - self._warned.get((replica.key, text), -LOG_REPEAT_S) >= LOG_REPEAT_S:
+            self._warned[replica.key, text] = now_s
+            logger.warning("stream %s partition %d: %s", replica.partition.stream.name, replica.partition.number, text)
+
+    # -- who was heard when
+
+    def heard(self, node_id: str, _heard_s: float) -> None:
+        """A follower's session sent a request."""
+        self._heard[node_id] = self.now_s()
+
+    def heard_of(self, nodes: Iterable[str]) -> dict[str, float]:
+        """When these followers were heard last."""
+        return {node: self._heard[node] for node in nodes if node in self._heard}
+
+    def heard_from_leader(self, replica: LocalReplica) -> dict[str, float]:
+        """When the leader was heard last, while it keeps the replica's fetch waiting."""
+        leader = self._led_by.get(replica)
+        link = self._links.get(leader) if leader is not None else None
+        return {leader: link.heard_s} if leader is not None and link is not None and link.is_parked(replica.key) else {}
+
+    def heard_wall_ns(self, replica: LocalReplica) -> int:
+        """When the replica's leader was heard last, by this node's wall clock; 0 when it has none."""
+        link = self._links.get(self._led_by.get(replica, ""))
+        return 0 if link is None else self._clock.now_ns() - int((self.now_s() - link.heard_s) * 1e9)
+
+    async def _run(self) -> None:
+        before_s = self.now_s()
+        while True:
+            await asyncio.sleep(self._tick_s)
+            now_s = self.now_s()
+            paused_s = now_s - before_s - self._tick_s
+            before_s = now_s
+            try:
+                self._tick(now_s, paused_s if paused_s > self.times.leader_timeout_s / 2 else 0.0)
+            except Exception:
+                logger.exception("a tick of the replicas failed; the next one tries again")
+
+    def _tick(self, now_s: float, paused_s: float) -> None:
+        is_sweep = self._is_sweep(now_s, paused_s)
+        due = dict.fromkeys(self.replicas.values()) if is_sweep else dict(self._active)
+        silent_after_s = self.times.leader_timeout_s / 2
+        silent = {node for node, link in self._links.items() if now_s - link.heard_s > silent_after_s}
+        if silent:
+            due |= {replica: None for replica, leader in self._led_by.items() if leader in silent}
+        for replica in due:
+            replica.tick(paused_s)
+        if self._state is not None:
+            for replica in list(self._moving) if is_sweep else ():
+                self.show(replica, self._state)
+
+    def _is_sweep(self, now_s: float, paused_s: float) -> bool:
+        """All are ticked now and then, for what takes long to find out; and after a pause, to be told of it."""
+        if now_s < self._sweep_at_s and not paused_s:
+            return False
+        self._sweep_at_s = now_s + self.times.replica_lag_max_s / 4
+        return True

@@ -1,0 +1,286 @@
+"""One replica on this node: carries out what the replication core wants, and reports what became of it.
+
+It stands between the core (`Replica`), the partition's log, the links to leaders, the followers that fetch from here,
+and the metadata. Nothing in it waits; all of it runs on the event loop.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from liftpy_log.errors import BatchesRefusedError, PartitionOfflineError, StorageFullError
+from liftpy_server.dedupe_rebuild import note_batches
+from liftpy_server.replicas.answering import Answering
+from liftpy_server.replication import effects as fx
+from liftpy_server.replication import inputs
+from liftpy_server.replication.messages import BatchRange
+from liftpy_server.replication.replica import Replica
+from liftpy_server.replication.view import LogMarks
+
+if TYPE_CHECKING:
+    from liftpy_envelope.pull import PartitionKey
+    from liftpy_log.entries import Appended
+    from liftpy_server.following.link_answers import FollowedBatches
+    from liftpy_server.partition import Partition
+    from liftpy_server.replicas.host import ReplicaHost
+    from liftpy_server.replication.effects import Effect
+    from liftpy_server.replication.inputs import Input
+    from liftpy_server.replication.messages import FetchAnswer
+    from liftpy_server.replication.view import PartitionView
+
+__all__ = ["LocalReplica"]
+
+logger = logging.getLogger(__name__)
+
+
+class LocalReplica(Answering):
+    """See the module; the part that answers followers is `Answering`.
+
+    Args:
+        partition: its log, and who waits for it.
+        host: the node's.
+
+    Attributes:
+        leaderless_since_ns: when the leader before was heard last, by the wall clock; 0 when there was none here.
+        goes_on_leading: it led alone until now.
+    """
+
+    def __init__(self, partition: Partition, host: ReplicaHost) -> None:
+        log = partition.log
+        super().__init__(log)
+        self.partition = partition
+        self._host = host
+        self._waiting: deque[Input] = deque()
+        self._is_stepping = False
+        self._is_closed = False
+        self.leaderless_since_ns = 0
+        self.goes_on_leading = partition.is_leading
+        self._core = self._make_core()
+        partition.attach(self)
+        if log.failure is not None:
+            self.log_failed()
+
+    def _make_core(self) -> Replica:
+        log, host = self.log, self._host
+        marks = LogMarks(
+            start=log.log_start,
+            end=log.log_end,
+            durable_end=min(max(self.partition.durable_end, log.log_start), log.log_end),
+            high_watermark=self.partition.high_watermark,
+            epochs=log.epochs.entries,
+        )
+        return Replica(host.node_id, host.incarnation, self.partition.stream.uuid, marks, host.times)
+
+    @property
+    def key(self) -> PartitionKey:
+        """Which partition."""
+        return self.partition.key
+
+    @property
+    def core(self) -> Replica:
+        """The state machine."""
+        return self._core
+
+    def begin_anew(self) -> None:
+        """The node has registered again: whatever role it had is over."""
+        if self.partition.is_leading:
+            self.partition.follow(self.partition.epoch)
+            self._host.leadership_changed(self)
+        self._host.drop(self)
+        self._core = self._make_core()
+        if self.log.failure is not None:
+            self.log_failed()
+        self.wake_followers(is_urgent=True)  # which are answered by the new core
+
+    # -- what happens
+
+    def viewed(self, view: PartitionView) -> None:
+        """The metadata says something about the partition."""
+        self.step(inputs.ViewChanged(view=view))
+
+    def tick(self, paused_s: float) -> None:
+        """Time has passed."""
+        self.step(inputs.Tick(paused_s=paused_s, heard_s=self._heard()))
+
+    def _heard(self) -> dict[str, float]:
+        leader = self._core.leader
+        if leader is not None:
+            return self._host.heard_of(self.parked_nodes)
+        return self._host.heard_from_leader(self)
+
+    def appended(self) -> None:
+        """See `Replication`."""
+        marks, end = self._core.log, self.log.log_end
+        if end > marks.end:
+            self.step(inputs.Appended(ranges=(BatchRange(epoch=self.partition.epoch, base=marks.end, end=end),)))
+            self.wake_followers(is_urgent=True)
+
+    def durable(self, end: int) -> None:
+        """See `Replication`."""
+        if end > self._core.log.durable_end:
+            self.step(inputs.Durable(end=end))
+
+    def start_advanced(self) -> None:
+        """See `Replication`."""
+        if self.log.log_start > self._core.log.start:
+            self.step(inputs.StartAdvanced(start=self.log.log_start))
+
+    def log_failed(self) -> None:
+        """See `Replication`."""
+        self.step(inputs.LogFailed())
+        self._host.drop(self)
+        self.wake_followers(is_urgent=True)
+
+    def is_settled(self) -> bool:
+        """See `Replication`."""
+        leader = self._core.leader
+        return leader is not None and leader.is_caught_up
+
+    def states(self) -> list[dict[str, Any]]:
+        """See `Replication`."""
+        leader, end = self._core.leader, self.log.log_end
+        if leader is None:
+            return []
+        return [
+            {
+                "node": node,
+                "log_end": log_end,
+                "lag_messages": None if log_end is None else max(0, end - log_end),
+                "in_sync": node in leader.view.isr and keeps_up,
+            }
+            for node, log_end, keeps_up in leader.states(self._host.now_s())
+        ]
+
+    def close(self) -> None:
+        """See `Replication`."""
+        self._is_closed = True
+        self._host.leave(self)
+        self.wake_followers(is_urgent=True)
+
+    def step(self, given: Input) -> None:
+        """Give the core an input, and do what it wants. One that comes while another is worked on waits its turn."""
+        self._waiting.append(given)
+        if self._is_stepping:
+            return
+        self._is_stepping = True
+        try:
+            while self._waiting and not self._is_closed:
+                for effect in self._core.step(self._waiting.popleft(), self._host.now_s()):
+                    self._carry_out(effect)
+        finally:
+            self._is_stepping = False
+            self._waiting.clear()
+        self._host.stepped(self, is_quiet=self._core.is_quiet)
+
+    def fail(self, reason: str) -> None:
+        """The log is damaged."""
+        self.partition.fail(reason)
+
+    # -- what is to be done
+
+    def _carry_out(self, effect: Effect) -> None:
+        match effect:
+            case fx.AdvanceHighWatermark():
+                self.partition.commit(effect.offset)
+                self._host.committed()
+                self.wake_followers(is_urgent=False)
+            case fx.AnswerFetch() | fx.AnswerEpochEnd():
+                self.answer = effect.answer
+            case fx.Fetch():
+                self._host.fetch(self, effect.leader, effect.request)
+            case fx.AskEpochEnd():
+                self._host.ask(self, effect.leader, effect.question)
+            case fx.Append():
+                self._append(effect.answer)
+            case fx.Truncate() | fx.Rebuild():
+                self._cut(effect)
+            case fx.LeadershipBegan() | fx.LeadershipEnded():
+                self._change_role(effect)
+            case fx.AcceptingChanged():
+                self._accept(effect)
+            case _:
+                self._host.propose(self, effect)
+
+    def _append(self, answer: FetchAnswer) -> None:
+        records: FollowedBatches = answer.records
+        try:
+            if self.partition.storage_full:
+                raise StorageFullError("the node's disk is full")
+            appended = self._append_batches(records)
+        except (StorageFullError, BatchesRefusedError) as error:
+            self._host.warn(self, f"can not follow: {error}")
+            self._waiting.append(inputs.AppendFailed())
+            return
+        except PartitionOfflineError as error:
+            self.partition.fail(str(error))
+            return
+        note_batches(self.partition.dedupe, records.headers, records.data)
+        self._waiting.append(inputs.Appended(ranges=_up_to(answer.ranges, appended.next_offset)))
+        self.partition.replicated()
+        end = self.partition.durable_end
+        if end >= appended.next_offset:
+            self._waiting.append(inputs.Durable(end=end))
+
+    def _append_batches(self, records: FollowedBatches) -> Appended:
+        log, start = self.log, self.log.log_end
+        if not records.headers or records.headers[0].base_offset >= start or log.log_start < start:
+            return log.append_batches(records.data, records.headers)
+        # The leader's log begins inside of this batch, by a purge; a batch is stored as a whole, or not at all.
+        log.rebuild(records.headers[0].base_offset)
+        appended = log.append_batches(records.data, records.headers)
+        log.purge(start)
+        return appended
+
+    def _cut(self, effect: fx.Truncate | fx.Rebuild) -> None:
+        """Drop records; it is durable when it returns."""
+        name, number = self.partition.stream.name, self.partition.number
+        to = effect.end if isinstance(effect, fx.Truncate) else effect.start
+        if effect.loses_committed:
+            self.partition.stream.counters.committed_lost += 1
+            logger.error(
+                "stream %s partition %d: records from %d on, once committed here, are gone after an unclean election",
+                name,
+                number,
+                to,
+            )
+        logger.info("stream %s partition %d: cut from %d to %d", name, number, self.log.log_end, to)
+        try:
+            if isinstance(effect, fx.Truncate):
+                self.log.truncate(to)
+                self._waiting.append(inputs.Truncated(end=to))
+                self.partition.dedupe.truncate(to)
+            else:
+                self.log.rebuild(to)
+                self.partition.dedupe.truncate(0)
+                self._waiting.append(inputs.Rebuilt(start=to))
+        except (StorageFullError, PartitionOfflineError, OSError) as error:
+            self.partition.fail(str(error))
+            return
+        self.partition.was_cut(to)
+
+    def _change_role(self, effect: fx.LeadershipBegan | fx.LeadershipEnded) -> None:
+        self.wake_followers(is_urgent=True)
+        if isinstance(effect, fx.LeadershipBegan):
+            self.leaderless_since_ns = self._host.heard_wall_ns(self)
+            self._host.drop(self)
+            self.partition.lead(effect.leader_epoch)
+        else:
+            self.partition.follow(effect.leader_epoch)
+        self._host.leadership_changed(self)
+        self.goes_on_leading = False
+
+    def _accept(self, effect: fx.AcceptingChanged) -> None:
+        if not effect.accepting:
+            self._host.warn(self, "fewer replicas than min_isr are in sync: messages that want to be safe are refused")
+        self.partition.accept(accepting=effect.accepting)
+
+
+def _up_to(ranges: tuple[BatchRange, ...], end: int) -> tuple[BatchRange, ...]:
+    """What of the ranges was appended; a disk that fills on the way takes the first of several segments only."""
+    return tuple(
+        part if part.end <= end else BatchRange(epoch=part.epoch, base=part.base, end=end)
+        for part in ranges
+        if part.base < end
+    )

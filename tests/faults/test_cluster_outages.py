@@ -1,0 +1,191 @@
+"""Nodes that are away, stand still, or hear only half of the others: what goes on, what is refused, what comes back."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import time
+
+import nats
+import pytest
+
+import liftpy
+from liftpy_envelope.errors import AckErrorCode, ErrorCode
+from support.bad_days import NODES, Published, ends, in_sync, make_stream, told, whole_again
+from support.cluster import eventually, quick_options
+from support.cluster_kit import leader_of, metadata_leader, partitions, running_cluster
+from support.reading import take, values
+
+ANSWERED_S = 10.0  # no publisher and no command waits longer for a word
+HOUR_S = 3600
+QUICK = {"replica_lag_max_s": 2.0}
+STILL_S = 3.0  # longer than that, and than all other time-outs
+
+
+@pytest.fixture
+async def kit(tmp_path):
+    async with running_cluster(tmp_path, cluster=QUICK) as kit:
+        yield kit
+
+
+@pytest.fixture
+async def lift(kit):
+    async with kit.connect() as lift:
+        yield lift
+
+
+async def refusal(client, subject, payload):
+    """The error of an ack; None when there is no answer."""
+    try:
+        answer = json.loads((await client.request(subject, payload, timeout=ANSWERED_S)).data)
+    except (nats.errors.NoRespondersError, TimeoutError):
+        return None
+    assert "error" in answer, f"a message was acknowledged that a minority has: {answer}"
+    return answer["error"]
+
+
+async def test_a_majority_is_gone(kit, lift):
+    """Readers are served, publishers and commands are told why nothing is taken, and all goes on afterwards."""
+    published = await make_stream(lift)
+    leader = await leader_of(lift, "s")
+    others = sorted(set(NODES) - {leader})
+    client = await nats.connect(kit.url)
+    try:
+        # Followers that stand still take nothing more, so what is published meanwhile waits for an ack.
+        for name in others:
+            kit.nodes[name].signal(signal.SIGSTOP)
+        waiting = asyncio.ensure_future(refusal(client, "s", b"waits"))
+        await asyncio.sleep(0.1)
+        await asyncio.to_thread(kit.kill, *others)
+        began_s = time.monotonic()
+        error = await waiting
+        assert error is not None
+        assert error["err_code"] == AckErrorCode.OUTCOME_UNKNOWN
+        error = await refusal(client, "s", b"new")
+        assert error["err_code"] == AckErrorCode.NOT_ENOUGH_REPLICAS
+        assert error["description"] == "fewer than 2 replicas of stream s are in sync"
+        assert await values(lift, "s") == list(published.acked.values())
+        with pytest.raises(liftpy.LiftError, match="majority") as raised:
+            await lift.create_stream("other", subject="other")
+        print(time.monotonic() - began_s, raised.value)
+    finally:
+        await client.close()
+    await asyncio.to_thread(kit.start_nodes, others[:1])
+    await eventually(lambda: _takes(lift), 20.0)
+    await lift.create_stream("other", subject="other", replicas=2)
+
+
+async def _takes(lift):
+    try:
+        await lift.publish("s", b"again")
+    except liftpy.LiftError:
+        return False
+    return True
+
+
+async def test_all_nodes_are_killed_at_once(kit, lift):
+    streams = [await make_stream(lift, name, 0) for name in ("a", "b", "c")]
+    tasks = [asyncio.ensure_future(each.more(150)) for each in streams]
+    await eventually(lambda: all(len(each.acked) > 30 for each in streams), 20.0)
+    await asyncio.to_thread(kit.kill, *NODES)
+    await asyncio.to_thread(kit.start_nodes)
+    await asyncio.gather(*tasks)
+    await whole_again(kit, lift, *streams)
+    for node in kit.nodes.values():
+        assert "unclean" not in node.log()
+
+
+async def test_a_leader_stands_still_for_longer_than_every_timeout(kit, lift):
+    """What it had not committed when it stood still does not count, and nobody reads it from it afterwards."""
+    published = await make_stream(lift)
+    old = await leader_of(lift, "s")
+    reading = asyncio.ensure_future(take(lift.consume("s", options=quick_options()), 60))
+    client = await nats.connect(kit.url)
+    inbox = client.new_inbox()
+    answers = []
+
+    async def answered(message):
+        answers.append(json.loads(message.data) if message.data else None)
+
+    await client.subscribe(inbox, cb=answered)
+    kit.nodes[old].signal(signal.SIGSTOP)
+    try:
+        for number in range(5):  # they wait in its socket, and it finds them when it goes on
+            await client.publish("s", b"late %d" % number, reply=inbox)
+        await client.flush()
+        await asyncio.sleep(STILL_S)
+        await published.more(20)
+        assert await leader_of(lift, "s") != old
+    finally:
+        kit.nodes[old].signal(signal.SIGCONT)
+    await published.more(20)
+    late = [answer for answer in answers if answer is not None and "error" not in answer]
+    print(answers)
+    assert late == []
+    assert [message.value for message in await reading] == list(published.acked.values())
+    await client.close()
+    await told(kit.nodes[old], "this node was silent for 1 s and was given up: it registers again")
+    await whole_again(kit, lift, published)
+
+
+SKEWED = """
+import sys
+from liftpy.cli.app import app
+from liftpy_log.clock import SystemClock
+import liftpy_server.node as node
+
+SKEW_NS = int(sys.argv.pop(1)) * 10**9
+
+class SkewedClock(SystemClock):
+    def now_ns(self):
+        return super().now_ns() + SKEW_NS
+
+node.SystemClock = SkewedClock
+app()
+"""
+
+
+async def test_clocks_an_hour_apart(tmp_path):
+    """Times of records go by their leader's clock and never step back; nothing else depends on clocks."""
+    async with running_cluster(tmp_path, cluster=QUICK) as kit, kit.connect() as lift:
+        runner = tmp_path / "skewed.py"
+        runner.write_text(SKEWED)
+        await asyncio.to_thread(kit.stop_nodes)
+        for name, skew_s in (("node-1", -HOUR_S), ("node-2", HOUR_S)):
+            command = kit.nodes[name].command
+            command[1:3] = [str(runner), str(skew_s)]
+        await asyncio.to_thread(kit.start_nodes)
+        published = await make_stream(lift, dedupe_window_s=60)
+        for _ in range(2):
+            await asyncio.to_thread(kit.kill, await leader_of(lift, "s"))
+            await published.more(10)
+            await asyncio.to_thread(kit.start_nodes)
+            await in_sync(lift, "s", NODES)
+        messages = await take(lift.consume("s", stop="latest"))
+        times = [message.timestamp for message in messages]
+        assert times == sorted(times)
+        await whole_again(kit, lift, published)
+
+
+async def test_two_nodes_hear_each_other_one_way_only(tmp_path):
+    """The third is heard by both: somebody leads, and does so without end."""
+    async with running_cluster(tmp_path, cluster=QUICK, is_proxied=True) as kit, kit.connect() as lift:
+        published = await make_stream(lift)
+        leader = await leader_of(lift, "s")
+        follower = next(name for name in NODES if name != leader)
+        kit.links.cut(leader, follower)
+        await published.more(20)
+        (before,) = await partitions(lift, "s")
+        began_s = time.monotonic()
+        while time.monotonic() - began_s < 8.0:
+            await published.more(1)
+            await asyncio.sleep(0.1)
+        (after,) = await partitions(lift, "s")
+        print(before.leader_epoch, after.leader_epoch, await metadata_leader(lift))
+        assert after.leader_epoch - before.leader_epoch <= 4
+        kit.links.mend()
+        await published.more(5)
+        await whole_again(kit, lift, published)

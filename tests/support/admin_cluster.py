@@ -1,0 +1,214 @@
+"""Several nodes' admin handlers over one metadata, without a network: numbers and refusals are set by the test."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from nats.errors import NoRespondersError
+from nats.errors import TimeoutError as NatsTimeoutError
+
+from liftpy_envelope.errors import ErrorCode, LiftError
+from liftpy_server.admin.asking import NODE_PREFIX, NodeRequests
+from liftpy_server.admin.errors import AdminError
+from liftpy_server.admin.handlers import Handlers
+from liftpy_server.admin.local import LocalHandlers
+from liftpy_server.admin.node_handlers import NodeHandlers
+from liftpy_server.admin.reassign_handlers import ReassignHandlers
+from liftpy_server.config import NodeConfig
+from liftpy_server.metadata.errors import MetadataRefusedError
+from liftpy_server.metadata.raft.settings import Voter
+from liftpy_server.stream_state import StreamState
+from support.metadata_commands import NODE, Author
+from support.server_kit import SetClock
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from liftpy_server.metadata.commands import Outcome
+
+
+class SharedMetadata:
+    """What a store is to admin handlers; all nodes of a test share one."""
+
+    def __init__(self, author: Author) -> None:
+        self.author = author
+        self.cluster_id = "c" * 32
+        self.leader_id: str | None = "n1"
+        self.voters: tuple[Voter, ...] = ()
+        self.learners: tuple[Voter, ...] = ()
+        self.proposed: list[str] = []
+        self.reads = 0
+        self.before_read = lambda: None
+
+    @property
+    def state(self):
+        return self.author.state
+
+    async def propose(self, op: str, /, *, command_id: str | None = None, **args: Any) -> Any:
+        self.proposed.append(op)
+        outcome = self.author.attempt(op, **args)
+        if outcome.error is not ErrorCode.NONE:
+            raise MetadataRefusedError(outcome.error, outcome.message)
+        return outcome.value
+
+    async def propose_many(self, commands: Any) -> list[Outcome]:
+        self.proposed += [op for op, _, _ in commands]
+        return [self.author.attempt(op, **args) for op, _, args in commands]
+
+    async def read(self) -> Any:
+        self.reads += 1
+        self.before_read()
+        return self.state
+
+    async def watch(self) -> AsyncIterator[Any]:
+        while True:
+            yield self.state
+            await asyncio.sleep(0)
+
+    async def add_voter(self, voter: Voter) -> None:
+        if voter.node_id in {other.node_id for other in (*self.voters, *self.learners)}:
+            raise MetadataRefusedError(ErrorCode.CONFLICT, f"{voter.node_id!r} is a member already")
+        self.learners += (voter,)
+
+    async def remove_voter(self, node_id: str) -> None:
+        self.voters = tuple(voter for voter in self.voters if voter.node_id != node_id)
+
+
+class FakeStreams:
+    """The streams of a node, with the partitions that the test gives it."""
+
+    def __init__(self) -> None:
+        self.by_uuid: dict[str, Any] = {}
+        self.by_key: dict[Any, Any] = {}
+        self.partitions: list[Any] = []
+        self.refusal: LiftError | None = None
+        self.is_listening = True
+
+    async def wait_ready(self, _uuid: str) -> None:
+        if not self.is_listening:
+            await asyncio.Event().wait()
+        if self.refusal is not None:
+            raise self.refusal
+
+
+class FakeDedupe:
+    """No ids."""
+
+    def __len__(self) -> int:
+        return 0
+
+    def is_shortened(self, _now_ns: int) -> bool:
+        return False
+
+
+def partition(number: int, end: int, *, start: int = 0, replicas: Any = ()) -> SimpleNamespace:
+    """A partition whose records up to `end` are committed, and its followers as (node, log_end, in_sync)."""
+    log = SimpleNamespace(
+        log_start=start, log_end=end, size_bytes=10 * end, segments=[], last_timestamp=0, failure=None
+    )
+    states = [
+        {"node": node, "log_end": have, "lag_messages": end - have, "in_sync": in_sync}
+        for node, have, in_sync in replicas
+    ]
+    return SimpleNamespace(
+        number=number, high_watermark=end, log=log, dedupe=FakeDedupe(), replica_states=lambda: states
+    )
+
+
+class AdminNode:
+    """One node of an `AdminCluster`.
+
+    Attributes:
+        silence: what asking it over NATS raises; None while it answers.
+        asked: endpoints it was asked over NATS.
+    """
+
+    def __init__(self, cluster: AdminCluster, node_id: str) -> None:
+        self.streams = FakeStreams()
+        self.silence: Exception | None = None
+        self.asked: list[str] = []
+        self.follows = True
+        self.node: Any = SimpleNamespace(
+            config=NodeConfig(node_id=node_id),
+            metadata=cluster.metadata,
+            streams=self.streams,
+            wait_followed=self._wait_followed,
+            clock=SetClock(),
+            incarnation=1,
+            started_ns=0,
+            ingest=SimpleNamespace(is_connected=True, reconnects=0, ingest=SimpleNamespace(unbound=0)),
+            pull=SimpleNamespace(port=4270, connection_count=0),
+            data_dir=SimpleNamespace(root=cluster.root),
+            maintenance=SimpleNamespace(storage_full=False),
+            files=[],
+            outbox=SimpleNamespace(lost_bytes=0),
+            group_commit_rounds=0,
+        )
+        self.local = LocalHandlers(self.node)
+        requests = NodeRequests(node_id, self.local.endpoints(), lambda: cluster)
+        nodes = NodeHandlers(self.node, requests)
+        self.between_nodes = self.local.endpoints() | {"NODE.REMOVE": nodes.remove}
+        handlers = (Handlers(self.node, requests), nodes, ReassignHandlers(self.node))
+        self.public = {name: handle for each in handlers for name, handle in each.endpoints().items()}
+
+    async def _wait_followed(self) -> None:
+        if not self.follows:
+            await asyncio.Event().wait()
+
+    def lead(self, name: str, *partitions: Any, refusal: LiftError | None = None) -> StreamState:
+        """Have the node hold partitions of a stream."""
+        info = self.node.metadata.state.streams[name]
+        state = StreamState(info, lambda _: None)
+        by_number = {each.number: each for each in partitions}
+        self.streams.by_uuid[info.uuid] = SimpleNamespace(info=info, state=state, partitions=by_number, refusal=refusal)
+        return state
+
+    async def ask(self, endpoint: str, **body: Any) -> Any:
+        """A public request that this node answers, by way of JSON."""
+        return json.loads(json.dumps(await self.public[endpoint](json.loads(json.dumps(body)))))
+
+
+class AdminCluster:
+    """Nodes n1, n2, ... which are also the NATS connection between them."""
+
+    def __init__(self, root: Any, count: int = 3, **nodes: Any) -> None:
+        self.root = root
+        self.author = Author()
+        self.metadata = SharedMetadata(self.author)
+        for number in range(1, count + 1):
+            self.author.do("register_node", node=NODE | {"node_id": f"n{number}"} | nodes)
+        names = [f"n{number}" for number in range(1, count + 1)]
+        self.metadata.voters = tuple(Voter(name, "127.0.0.1", 7000) for name in names)
+        self.nodes = {name: AdminNode(self, name) for name in names}
+
+    def __getitem__(self, node_id: str) -> AdminNode:
+        return self.nodes[node_id]
+
+    def create(self, name: str, *assignment: list[str], **settings: Any) -> str:
+        """A stream in the metadata; its uuid."""
+        config = {"name": name, "subject": f"{name}.>", "partitions": len(assignment)}
+        config |= {"replicas": len(assignment[0])} | settings
+        uuid = f"{len(self.author.state.streams) + 1:032x}"
+        self.author.do("create_stream", uuid=uuid, config=config, assignment=[list(each) for each in assignment])
+        return uuid
+
+    async def request(self, subject: str, payload: bytes, timeout: float) -> SimpleNamespace:
+        """As a NATS connection does it."""
+        node_id, _, endpoint = subject.removeprefix(f"{NODE_PREFIX}.").partition(".")
+        node = self.nodes.get(node_id)
+        if node is None:
+            raise NoRespondersError
+        if node.silence is not None:
+            raise node.silence
+        node.asked.append(endpoint)
+        try:
+            async with asyncio.timeout(timeout):
+                answer = await node.between_nodes[endpoint](json.loads(payload))
+        except TimeoutError:
+            raise NatsTimeoutError from None
+        except (AdminError, MetadataRefusedError) as error:
+            answer = {"error": {"code": 400, "err_code": int(error.code), "description": str(error)}}
+        return SimpleNamespace(data=json.dumps(answer).encode())

@@ -1,0 +1,245 @@
+"""Proves that a link brings a leader's records unchanged, its news at once, and costs little when there are none."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from liftpy_log.partition_log import LogConfig
+from liftpy_server.replication.messages import EpochEndQuestion, Refusal
+from support.follow_kit import EPOCH, Follower, Leader, Wire, key_of
+
+KEY = key_of()
+
+
+async def test_ten_thousand_batches_arrive_unchanged(tmp_path):
+    async with Leader(tmp_path, log=LogConfig(segment_bytes=1_000_000)) as leader:
+        replica = leader.add()
+        for number in range(5_000):
+            replica.append(b"%d" % number * (1 + number % 90))
+        async with Follower(leader.info) as follower:
+            follower.fetch()
+            for number in range(5_000, 10_000):
+                replica.append(b"%d" % number * (1 + number % 90))
+                if number % 100 == 0:
+                    await asyncio.sleep(0)
+            await follower.until(lambda: follower.requests[KEY].offset == 10_000)
+            assert follower.data[KEY] == leader.data()
+            assert replica.fetches[-1].last_epoch == EPOCH
+
+
+async def test_epochs_of_an_answer_are_its_ranges(tmp_path):
+    async with Leader(tmp_path) as leader:
+        replica = leader.add()
+        for epoch in (2, 2, 4, 7):
+            replica.append(b"x", epoch=epoch)
+        async with Follower(leader.info) as follower:
+            follower.goes_on = False
+            follower.fetch()
+            await follower.until(lambda: KEY in follower.answers)
+            ranges = [(found.epoch, found.base, found.end) for found in follower.answers[KEY].ranges]
+            assert ranges == [(2, 0, 2), (4, 2, 3), (7, 3, 4)]
+
+
+async def test_a_fetch_from_the_midst_of_a_batch_is_told_what_is_new_of_it(tmp_path):
+    async with Leader(tmp_path) as leader:
+        replica = leader.add()
+        for _ in range(3):
+            replica.append(b"x")
+        async with Follower(leader.info) as follower:
+            follower.goes_on = False
+            follower.fetch(offset=2, durable_end=2)
+            await follower.until(lambda: KEY in follower.answers)
+            (found,) = follower.answers[KEY].ranges
+            assert (found.base, found.end) == (2, 3)
+
+
+async def test_five_thousand_idle_partitions_enter_fast_and_then_cost_next_to_nothing(tmp_path):
+    count = 5_000
+    async with Leader(tmp_path, log=LogConfig()) as leader:
+        shared = leader.add(0)  # thousands of real logs would measure the disk; what the session holds is the same
+        for number in range(1, count):
+            leader.replicas[key_of(number)] = type(shared)(shared.log)
+        async with Wire(leader.server.port) as wire, Follower(lambda: leader.info(wire.port)) as follower:
+            began_s = time.perf_counter()
+            for number in range(count):
+                follower.fetch(number)
+            last = leader.replicas[key_of(count - 1)]
+            async with asyncio.timeout(10):
+                while not last.wakes:
+                    await asyncio.sleep(0.001)
+            entered_s = time.perf_counter() - began_s
+            assert all(replica.wakes for replica in leader.replicas.values())
+            await asyncio.sleep(0.3)  # the rounds that are under way end
+            requests, up, down = len(leader.heard), wire.up_bytes, wire.down_bytes
+            await asyncio.sleep(1.0)
+            rounds = len(leader.heard) - requests
+            assert 2 <= rounds <= 5, "one request per quarter of a second"
+            assert wire.up_bytes - up <= rounds * 40 + 40
+            assert wire.down_bytes - down <= rounds * 40 + 40
+            print(f"entered in {entered_s:.3f} s; idle {wire.up_bytes - up} up, {wire.down_bytes - down} down per s")
+            assert entered_s < 1.0
+            assert leader.heard[-1][0] == "follower"
+            assert time.monotonic() - follower.link.heard_s < 0.5
+
+
+async def test_news_wake_at_once(tmp_path):
+    async with Leader(tmp_path) as leader, Follower(leader.info) as follower:
+        replica = leader.add()
+        follower.fetch()
+        await follower.until_parked(0)
+        delays_s = []
+        for number in range(50):
+            while not replica.wakes:
+                await asyncio.sleep(0.001)
+            began_s = time.perf_counter()
+            replica.append(b"x")
+            await follower.until(lambda end=number + 1: follower.requests[KEY].offset == end)
+            delays_s.append(time.perf_counter() - began_s)
+        print(f"median {sorted(delays_s)[25] * 1_000:.2f} ms")
+        assert sorted(delays_s)[25] < 0.005
+
+
+async def test_a_high_watermark_is_told_with_those_of_others(tmp_path):
+    async with Leader(tmp_path) as leader, Follower(leader.info) as follower:
+        replicas = [leader.add(number) for number in range(20)]
+        for number, replica in enumerate(replicas):
+            replica.append(b"x")
+            follower.fetch(number)
+        await follower.until(lambda: all(follower.requests[key_of(number)].offset == 1 for number in range(20)))
+        await follower.until_parked(*range(20))
+        await asyncio.sleep(0.05)
+        rounds = len(leader.heard)
+        began_s = time.perf_counter()
+        for half in (replicas[:10], replicas[10:]):
+            for replica in half:
+                replica.commit(1)
+            await asyncio.sleep(0.01)
+        await follower.until(lambda: all(follower.requests[key_of(n)].high_watermark == 1 for n in range(20)))
+        assert time.perf_counter() - began_s >= 0.045
+        assert len(leader.heard) - rounds <= 3
+
+
+async def test_records_do_not_wait_for_a_high_watermark_to_be_told(tmp_path, monkeypatch):
+    monkeypatch.setattr("liftpy_server.pull.follow_session.FOLLOW_HW_DELAY_S", 60.0)
+    async with Leader(tmp_path) as leader, Follower(leader.info, leader_timeout_s=240.0) as follower:
+        replica = leader.add()
+        replica.append(b"x")
+        follower.fetch()
+        await follower.until(lambda: follower.requests[KEY].offset == 1)
+        await follower.until_parked(0)
+        while not replica.wakes:
+            await asyncio.sleep(0.001)
+        replica.commit(1)
+        await asyncio.sleep(0.05)
+        assert follower.requests[KEY].high_watermark == 0
+        replica.append(b"y")
+        await follower.until(lambda: follower.requests[KEY].offset == 2, timeout_s=5)
+        assert follower.requests[KEY].high_watermark == 1
+
+
+@pytest.mark.parametrize("epoch", [None, EPOCH + 1])
+async def test_a_role_that_ends_answers_a_fetch_that_waits(tmp_path, epoch):
+    async with Leader(tmp_path) as leader, Follower(leader.info) as follower:
+        replica = leader.add()
+        follower.fetch()
+        await follower.until_parked(0)
+        while not replica.wakes:
+            await asyncio.sleep(0.001)
+        replica.lead(epoch)
+        await follower.until(lambda: KEY in follower.answers, timeout_s=5)
+        assert follower.answers[KEY].refusal is Refusal.NOT_LEADER
+        assert not follower.link.is_parked(KEY)
+
+
+async def test_a_partition_that_is_not_here_is_not_led_here(tmp_path):
+    async with Leader(tmp_path) as leader, Follower(leader.info) as follower:
+        follower.fetch()
+        await follower.until(lambda: KEY in follower.answers)
+        assert follower.answers[KEY].refusal is Refusal.NOT_LEADER
+        assert follower.answers[KEY].leader_epoch == -1
+
+
+async def test_questions_are_answered_and_end_a_fetch(tmp_path):
+    async with Leader(tmp_path) as leader, Follower(leader.info) as follower:
+        replica = leader.add()
+        for epoch in (2, 2, 5):
+            replica.append(b"x", epoch=epoch)
+        follower.fetch(offset=3, durable_end=3)
+        await follower.until_parked(0)
+        question = EpochEndQuestion(node_id="follower", incarnation=3, leader_epoch=EPOCH, question=9, last_epoch=4)
+        follower.link.ask(KEY, question)
+        assert not follower.link.is_parked(KEY)
+        await follower.until(lambda: KEY in follower.answers)
+        answer = follower.answers[KEY]
+        assert (answer.question, answer.epoch, answer.end, answer.incarnation) == (9, 2, 2, 3)
+        assert not replica.wakes
+
+
+async def test_what_is_durable_counts_at_once_and_sends_no_records_twice(tmp_path):
+    async with Leader(tmp_path) as leader, Follower(leader.info) as follower:
+        replica = leader.add()
+        follower.goes_on = False
+        follower.fetch()
+        await follower.until_parked(0)
+        replica.append(b"x" * 100_000)
+        async with asyncio.timeout(5):
+            while KEY not in follower.answers:  # as one whose earlier records become durable while new ones come
+                follower.fetch()
+                await asyncio.sleep(0)
+        await asyncio.sleep(0.1)
+        assert len(follower.data[KEY]) == len(leader.data())
+        assert len(replica.fetches) > 1
+        before = len(replica.fetches)
+        follower.fetch(durable_end=0)  # it could not append them after all
+        follower.data.clear()
+        await follower.until(lambda: KEY in follower.data)
+        assert len(replica.fetches) == before + 1
+        assert follower.data[KEY] == leader.data()
+
+
+async def test_a_partition_that_is_dropped_is_silent_and_may_come_back(tmp_path):
+    async with Leader(tmp_path) as leader, Follower(leader.info) as follower:
+        replica = leader.add()
+        leader.add(1)
+        follower.fetch()
+        follower.fetch(1)
+        await follower.until_parked(0, 1)
+        follower.link.drop(KEY)
+        async with asyncio.timeout(1):
+            while replica.wakes:
+                await asyncio.sleep(0.001)
+        replica.append(b"x")
+        await asyncio.sleep(0.1)
+        assert KEY not in follower.answers
+        assert follower.link.is_parked(key_of(1))
+        follower.fetch()
+        await follower.until(lambda: follower.requests[KEY].offset == 1)
+        assert follower.data[KEY] == leader.data()
+
+
+async def test_a_busy_partition_does_not_starve_the_others(tmp_path):
+    async with Leader(tmp_path) as leader:
+        busy = leader.add()
+        for _ in range(400):
+            busy.append(b"x" * 100_000)
+        quiet = [leader.add(number) for number in range(1, 20)]
+        for replica in quiet:
+            replica.append(b"x")
+        async with Follower(leader.info) as follower:
+            for number in range(20):
+                follower.fetch(number)
+            await follower.until(lambda: all(key_of(number) in follower.data for number in range(1, 20)))
+            assert len(follower.data.get(KEY, b"")) < 9 * 2**20, "the others came with its first share"
+            await follower.until(lambda: follower.requests[KEY].offset == 400)
+            assert follower.data[KEY] == leader.data()
+
+
+async def test_a_batch_beyond_the_size_of_a_response_fits(tmp_path):
+    async with Leader(tmp_path) as leader, Follower(leader.info) as follower:
+        leader.add().append(b"x" * (9 * 2**20))
+        follower.fetch()
+        await follower.until(lambda: follower.requests[KEY].offset == 1)
+        assert follower.data[KEY] == leader.data()

@@ -1,0 +1,127 @@
+"""Proves that a link's book keeps of every partition what was asked last, until it is answered."""
+
+from __future__ import annotations
+
+import pytest
+
+from liftpy_envelope.follow import FollowEnd, FollowRefusal, FollowResult
+from liftpy_server.following.link_book import FollowBook
+from liftpy_server.replication.messages import EpochEndQuestion, FetchRequest
+from support.follow_kit import key_of
+
+KEY = key_of()
+
+
+def fetch(offset=0, **changed):
+    fields = {"node_id": "follower", "incarnation": 3, "leader_epoch": 7, "offset": offset, "last_epoch": -1}
+    return FetchRequest(**fields | {"durable_end": 0, "high_watermark": 0} | changed)
+
+
+def question(number=1):
+    return EpochEndQuestion(node_id="follower", incarnation=3, leader_epoch=7, question=number, last_epoch=6)
+
+
+def result(offset=0):
+    return FollowResult(KEY, FollowRefusal.NONE, 3, 7, offset, 0, 0, 0)
+
+
+@pytest.fixture
+def book():
+    return FollowBook("follower", 1_000, 250)
+
+
+def offsets(request):
+    return [row.offset for row in request.fetches]
+
+
+def test_a_later_request_takes_the_place_of_an_earlier_one(book):
+    book.put(KEY, fetch(1))
+    book.put(KEY, fetch(2))
+    assert offsets(book.take()) == [2]
+    book.put(KEY, fetch(3))
+    book.put(KEY, question())
+    request = book.take()
+    assert (request.fetches, len(request.questions)) == ((), 1)
+    assert not book.has_unsent
+
+
+def test_only_a_fetch_that_was_sent_and_not_answered_is_parked(book):
+    assert not book.is_parked(KEY)
+    book.put(KEY, fetch(1))
+    assert not book.is_parked(KEY)
+    book.take()
+    assert book.is_parked(KEY)
+    book.answered(result(0))
+    assert book.is_parked(KEY), "that was the answer to an earlier one"
+    book.answered(result(1))
+    assert not book.is_parked(KEY)
+    book.put(KEY, question())
+    book.take()
+    assert not book.is_parked(KEY)
+
+
+def test_another_connection_is_told_what_is_not_answered(book):
+    for number in range(3):
+        book.put(key_of(number), fetch(number))
+    book.take()
+    book.saw(9)
+    book.answered(result(0))
+    book.put(key_of(2), fetch(20))
+    book.begin()
+    assert not book.is_parked(key_of(1))
+    request = book.take()
+    assert sorted(offsets(request)) == [1, 20]
+    assert {row.seen for row in request.fetches} == {0}
+
+
+def test_a_fetch_tells_what_its_maker_had_seen(book):
+    book.put(KEY, fetch(0))
+    book.saw(5)
+    book.put(key_of(1), fetch(1))
+    assert [row.seen for row in book.take().fetches] == [0, 5]
+
+
+def test_who_is_dropped_is_forgotten_by_the_leader_before_it_comes_back(book):
+    book.put(key_of(9), fetch())
+    book.drop(key_of(9))
+    assert book.take().forget == (), "the leader never heard of it"
+    book.put(KEY, fetch())
+    book.take()
+    book.drop(KEY)
+    assert not book.answered(result())
+    book.put(KEY, fetch(4))
+    request = book.take()
+    assert (request.forget, offsets(request)) == ((KEY,), [4])
+
+
+def test_much_is_asked_in_several_requests_in_order(book):
+    for number in range(5_000):
+        book.put(key_of(number), fetch(number))
+    sent = []
+    while book.has_unsent:
+        request = book.take()
+        assert len(request.fetches) <= 2_000
+        sent += offsets(request)
+    assert sent == list(range(5_000))
+
+
+def test_damage_is_checked_for_until_a_good_answer_comes(book):
+    book.put(KEY, fetch())
+    book.damaged(KEY)
+    assert [row.verify for row in book.take().fetches] == [1]
+    book.begin()
+    assert [row.verify for row in book.take().fetches] == [1]
+    book.answered(result())
+    book.put(KEY, fetch())
+    assert [row.verify for row in book.take().fetches] == [0]
+
+
+def test_an_answer_to_another_question_is_no_answer(book):
+    book.put(KEY, question(2))
+    book.take()
+    book.answered(FollowEnd(KEY, FollowRefusal.NONE, 3, 7, 1, 6, 9))
+    book.begin()
+    assert len(book.take().questions) == 1
+    book.answered(FollowEnd(KEY, FollowRefusal.NONE, 3, 7, 2, 6, 9))
+    book.begin()
+    assert book.take().questions == ()

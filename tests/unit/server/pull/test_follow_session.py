@@ -1,0 +1,181 @@
+"""A follower's session tells what is new since a fetch, once, and gives up what can not be read."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from unittest.mock import patch
+
+import pytest
+
+from liftpy_envelope.errors import ErrorCode
+from liftpy_envelope.follow import FollowFetch, FollowRefusal, FollowRequest
+from liftpy_log.disk import OsDisk
+from liftpy_log.files import FileCache
+from liftpy_log.partition_log import LogConfig, PartitionLog
+from liftpy_server.pull.follow_session import FOLLOW_HW_DELAY_S, FollowSession
+from liftpy_server.replication.messages import FetchAnswer
+from support.follow_kit import EPOCH, Replica, key_of
+
+KEY = key_of()
+MUCH = 8_000_000
+
+
+class Bench:
+    """A session with replicas whose logs are real."""
+
+    def __init__(self, directory):
+        self.files = FileCache(OsDisk(), 16)
+        self.directory = directory
+        self.replicas = {}
+        self.news = asyncio.Event()
+        self.session = FollowSession(lambda key: self.replicas.get(key, ErrorCode.UNKNOWN_STREAM), self.news)
+        self.now_s = 100.0
+        self.rounds = 0
+
+    def add(self, number=0, records=0):
+        log = PartitionLog.open(OsDisk(), self.files, self.directory / str(number), LogConfig(segment_bytes=1_000))
+        replica = self.replicas[key_of(number)] = Replica(log)
+        for _ in range(records):
+            replica.append(b"x" * 300)
+        return replica
+
+    def fetch(self, number=0, offset=0, seen=0, high_watermark=0):
+        row = FollowFetch(key_of(number), 3, EPOCH, offset, -1, offset, high_watermark, seen)
+        assert self.session.apply(FollowRequest("follower", MUCH, 0, (row,))) == []
+
+    def collect(self, bytes_max=MUCH):
+        self.rounds += 1
+        return self.session.collect(bytes_max, self.rounds, self.now_s)
+
+    def told(self, bytes_max=MUCH):
+        """(partition, refusal, end of what was sent) of a round."""
+        return [
+            (found.result.key.partition, found.result.refusal, found.slices[-1].next_offset if found.slices else None)
+            for found in self.collect(bytes_max)
+        ]
+
+
+@pytest.fixture
+def bench(tmp_path):
+    bench = Bench(tmp_path)
+    yield bench
+    bench.files.close()
+
+
+async def test_an_answer_takes_a_partition_out_of_the_line(bench):
+    replica = bench.add(records=1)
+    bench.fetch()
+    assert bench.told() == [(0, FollowRefusal.NONE, 1)]
+    replica.append(b"y")
+    assert bench.told() == []
+    assert not bench.news.is_set()
+    bench.fetch(offset=1, seen=1)
+    assert bench.told() == [(0, FollowRefusal.NONE, 2)]
+
+
+async def test_records_under_way_are_sent_again_only_to_who_has_seen_them(bench):
+    replica = bench.add(records=1)
+    bench.fetch()
+    assert bench.told() == [(0, FollowRefusal.NONE, 1)]
+    bench.fetch(seen=0)
+    assert bench.told() == []
+    assert len(replica.fetches) == 2
+    bench.fetch(seen=1)
+    assert bench.told() == [(0, FollowRefusal.NONE, 1)]
+
+
+async def test_a_partition_that_does_not_fit_keeps_its_place(bench):
+    for number in range(3):
+        bench.add(number, records=1)
+        bench.fetch(number)
+    assert bench.told(1) == [(0, FollowRefusal.NONE, 1)]
+    bench.fetch(0, offset=1, seen=1)
+    bench.replicas[KEY].append(b"y")
+    assert bench.told(1) == [(1, FollowRefusal.NONE, 1)]
+    assert bench.told(1) == [(2, FollowRefusal.NONE, 1)]
+    assert bench.told(1) == [(0, FollowRefusal.NONE, 2)]
+
+
+async def test_high_watermarks_are_due_a_while_after_the_first_has_moved(bench):
+    replicas = [bench.add(number) for number in range(2)]
+    bench.fetch(0)
+    bench.fetch(1)
+    assert bench.told() == []
+    assert bench.session.due_s == float("inf")
+    replicas[0].commit(1)
+    assert bench.news.is_set()
+    assert bench.told() == []
+    due_s = bench.session.due_s
+    assert due_s == pytest.approx(bench.now_s + FOLLOW_HW_DELAY_S)
+    bench.now_s += FOLLOW_HW_DELAY_S / 2
+    replicas[1].commit(1)
+    assert bench.told() == []
+    assert bench.session.due_s == due_s
+    bench.now_s = due_s
+    assert [found.result.high_watermark for found in bench.collect()] == [1, 1]
+    assert bench.session.due_s == float("inf")
+    assert not any(replica.wakes for replica in replicas)
+
+
+async def test_a_partition_that_waits_for_its_high_watermark_to_be_told_still_calls(bench):
+    replica = bench.add()
+    bench.fetch()
+    bench.told()
+    for high_watermark in (1, 2):
+        replica.commit(high_watermark)
+        assert bench.told() == []
+    bench.news.clear()
+    replica.append(b"x")
+    assert bench.news.is_set()
+    assert bench.told() == [(0, FollowRefusal.NONE, 1)]
+    bench.now_s += 1
+    assert bench.told() == []
+
+
+async def test_a_partition_that_was_opened_anew_is_another(bench):
+    old = bench.add()
+    bench.fetch()
+    bench.told()
+    assert old.wakes
+    bench.add(1, records=1)
+    bench.replicas[KEY] = bench.replicas[key_of(1)]
+    bench.fetch()
+    assert not old.wakes
+    assert bench.told() == [(0, FollowRefusal.NONE, 1)]
+
+
+async def test_retention_may_be_faster_than_a_fetch(bench):
+    replica = bench.add(records=6)
+    bench.fetch()
+    replica.log.drop_before(3)
+    assert replica.log.log_start > 0
+    marks = {"leader_epoch": EPOCH, "offset": 0, "high_watermark": 0, "log_start": 0}  # it has not heard of it yet
+    answer = FetchAnswer(node_id="follower", incarnation=3, **marks)
+    with patch.object(replica, "follower_news", return_value=answer):
+        (found,) = bench.collect()
+    assert found.result.refusal is FollowRefusal.BELOW_START
+    assert found.result.log_start == replica.log.log_start
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.EIO])
+async def test_a_file_that_can_not_be_opened_is_damage_only_where_it_is(bench, number):
+    replica = bench.add(records=1)
+    bench.fetch()
+    with patch.object(replica.log, "read", side_effect=OSError(number, "told to fail")):
+        assert bench.told() == [(0, FollowRefusal.NOT_LEADER, None)]
+    assert (replica.stopped is not None) == (number == errno.EIO)
+    bench.fetch()
+    assert bench.told() == [
+        (0, FollowRefusal.NONE, 1) if number == errno.EMFILE else (0, FollowRefusal.NOT_LEADER, None)
+    ]
+
+
+async def test_a_session_that_ends_leaves_nobody_waiting(bench):
+    replicas = [bench.add(number) for number in range(3)]
+    for number in range(3):
+        bench.fetch(number)
+    bench.told()
+    assert all(replica.wakes for replica in replicas)
+    bench.session.close()
+    assert not any(replica.wakes for replica in replicas)

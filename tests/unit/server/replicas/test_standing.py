@@ -1,0 +1,50 @@
+"""Which logs are not there any more."""
+
+from __future__ import annotations
+
+import pytest
+
+from liftpy_log.disk import OsDisk
+from liftpy_server.replicas.standing import Standing
+from support.metadata_commands import UUIDS, Cluster
+
+
+@pytest.fixture
+def state():
+    return Cluster("a", "b", "c").state
+
+
+@pytest.fixture
+def directory(tmp_path):
+    path = tmp_path / "streams" / f"orders.{UUIDS[0]}" / "0"
+    path.mkdir(parents=True)
+    return path
+
+
+@pytest.fixture
+def standing(tmp_path):
+    return Standing(OsDisk(), tmp_path / "standing.json", "boot", is_new=False)
+
+
+def test_a_log_with_a_segment_is_there(standing, state, directory):
+    (directory / f"{0:020}.log").touch()
+    assert standing.lost_logs(state, "a") == []
+
+
+@pytest.mark.parametrize("left", [["00000000000000000000.index"], []])
+def test_a_directory_without_a_segment_is_no_log(standing, state, directory, left):
+    for name in left:
+        (directory / name).touch()
+    assert standing.lost_logs(state, "a") == [(UUIDS[0], 0)]
+
+
+def test_a_directory_that_was_moved_away_is_missed(standing, state, directory):
+    directory.rename(directory.parent / "aside")
+    assert standing.lost_logs(state, "a") == [(UUIDS[0], 0)]
+
+
+def test_who_does_not_count_misses_nothing(standing, tmp_path):
+    cluster = Cluster("a", "b", "c")
+    cluster.change_isr("a", "b")
+    assert standing.lost_logs(cluster.state, "c") == []
+    assert standing.lost_logs(Cluster("a", min_isr=1).state, "a") == []  # nobody else has it either
