@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 .PHONY: demo test check bench bench-quick chaos soak format clean help
 
 help:
-	@echo "make demo     store and replay 336,776 real messages, with the node killed half-way"
+	@echo "make demo     336,776 real messages through three nodes, the leader killed half-way, and every one checked"
 	@echo "make test     all tests but the slow ones"
 	@echo "make check    formatter, linter, types, import layers"
 	@echo "make bench    liftpy and JetStream side by side (make bench-quick for a short run)"

@@ -56,7 +56,7 @@ def main():
     arguments = parser.parse_args()
     plan = Plan.quick() if arguments.quick else Plan.full()
     if arguments.runs:
-        plan = replace(plan, runs=arguments.runs)
+        plan = replace(plan, runs=arguments.runs, follower_runs=arguments.runs)
     if arguments.streams:
         plan = replace(plan, idle_streams=tuple(arguments.streams))
     console = Console(stderr=True)

@@ -166,7 +166,7 @@ class JetStream:
 
         def found():
             try:
-                return "error" not in self._ask("INFO")
+                return "error" not in request(self._servers[0].port, "$JS.API.INFO", None, timeout_s=1.0)
             except (ConnectionError, TimeoutError):
                 return False
 

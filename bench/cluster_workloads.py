@@ -23,18 +23,28 @@ def cluster(home, plan):
         with ClusterRig(home / f"cluster-{sync}", sync_always=is_durable) as three:
             for size, is_beside in ((128, True), (1_024, True), (128, False)):
                 place = "" if is_beside else ", publisher at another server"
-                row = Row(f"cluster, 3 replicas, acked, window 1,000, {SIZES[size]}{place}", label, "acked/s")
-                ours = plan.acked[size]
-                counts = {"liftpy": ours, "JetStream": max(500, ours // 40) if is_durable else ours}
+                what = f"acked, window 1,000, {SIZES[size]}{place}"
+                row = Row(f"cluster, 3 replicas, {what}", label, "acked/s")
+                cost = Row(f"cluster, CPU of all servers, {what}", label, "us/message", smaller_is_better=True)
+                count = plan.acked[size]
                 settings = {"liftpy": {"sync": sync}, "JetStream": {}}
                 for run in range(plan.runs):
                     for contestant, server in (("liftpy", three.liftpy), ("JetStream", three.jetstream)):
-                        name = f"c{size}x{int(is_beside)}x{run}"
+                        name = f"{contestant}-{size}-{'beside' if is_beside else 'away'}-{run}"
                         server.create(name, name, **settings[contestant])
                         load = {"port": server.port(name, is_beside=is_beside), "subject": name}
-                        load |= {"size": size, "count": counts[contestant], "window": 1_000}
+                        load |= {"size": size, "count": count, "window": 1_000}
+                        before = _all_cpu_s(three)
                         _acked_run(row, contestant, server, name, load)
+                        cost.add(contestant, 1e6 * (_all_cpu_s(three) - before) / count)
+                        server.delete(name)
                 yield row
+                yield cost
+
+
+def _all_cpu_s(three):
+    """CPU seconds so far of the nats-servers and the nodes, which are all that works for either contestant."""
+    return sum(cpu_s(each.pid) for each in (*three.servers, *three.nodes))
 
 
 def _acked_run(row, contestant, server, name, load):
@@ -45,7 +55,6 @@ def _acked_run(row, contestant, server, name, load):
     stored = server.settled(name, acked)
     if figures["refused"] or stored != acked:
         row.note = f"{contestant} acknowledged {acked:,} of {load['count']:,} and stored {stored:,}"
-    server.delete(name)
 
 
 def followers(home, plan):
@@ -72,7 +81,7 @@ def followers(home, plan):
                     per_gib = (busy_s - idle[node][0] / idle[node][1] * took_s) / (count * size / 2**30)
                     row.add("its leader" if node == leader else "liftpy", per_gib)
                 three.liftpy.delete(name)
-            row.note = f"{count:,} messages, window {window:,}; less what the node needs when idle"
+            row.note = f"{plan.follower_runs} runs, window {window:,}; less what the node needs when idle"
             yield row
 
 

@@ -15,6 +15,7 @@ from matplotlib import pyplot as plt
 
 TARGETS = {  # the first that fits counts
     "cluster, 3 replicas": ("x", 1.5),
+    "cluster, CPU": None,
     "plain publish, 1 publisher, 128 B": ("of the null subscriber", 0.4),
     "acked, window 1,000, 128 B | interval / default": ("x", 1.1),
     "acked, window 1,000, 1 KiB | interval / default": ("x", 1.0),

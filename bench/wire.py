@@ -39,26 +39,37 @@ def ping(sock):
     return _until(sock, b"PONG\r\n")
 
 
-def request(port, subject, body):
-    """One request with a JSON body; its JSON reply."""
-    sock = connect(port)
+def request(port, subject, body, timeout_s=30.0):
+    """One request with a JSON body; its JSON reply.
+
+    Raises:
+        TimeoutError: nobody answered for so long.
+        ConnectionError: nobody takes such requests, or the server went away.
+    """
     payload = b"" if body is None else json.dumps(body).encode()
-    sock.sendall(b"SUB _INBOX.bench 1\r\nPUB %b _INBOX.bench %d\r\n%b\r\n" % (subject.encode(), len(payload), payload))
-    data = b""
-    while True:
-        data += sock.recv(1 << 20)
-        line_end = data.find(b"\r\n")
-        if line_end < 0:
-            continue
+    with connect(port, timeout_s) as sock:
+        sock.sendall(
+            b"SUB _INBOX.bench 1\r\nPUB %b _INBOX.bench %d\r\n%b\r\n" % (subject.encode(), len(payload), payload)
+        )
+        data = b""
+        while (answer := _answer(data)) is None:
+            chunk = sock.recv(1 << 20)
+            if not chunk:
+                raise ConnectionError("the server closed the connection")
+            data += chunk
+    if not answer:
+        raise ConnectionError(f"nobody answers {subject}")
+    return json.loads(answer)
+
+
+def _answer(data):
+    """The payload of the first message; None while it is not whole."""
+    while (line_end := data.find(b"\r\n")) >= 0:
         fields = data[:line_end].split(b" ")
-        if fields[0] not in {b"MSG", b"HMSG"}:
-            data = data[line_end + 2 :]
-            continue
-        size = int(fields[-1])
-        header = int(fields[-2]) if fields[0] == b"HMSG" else 0
-        if len(data) >= line_end + 4 + size:
-            sock.close()
-            body = data[line_end + 2 + header : line_end + 2 + size]
-            if not body:
-                raise ConnectionError(f"nobody answers {subject}")
-            return json.loads(body)
+        if fields[0] in {b"MSG", b"HMSG"}:
+            size = int(fields[-1])
+            header = int(fields[-2]) if fields[0] == b"HMSG" else 0
+            is_whole = len(data) >= line_end + 4 + size
+            return data[line_end + 2 + header : line_end + 2 + size] if is_whole else None
+        data = data[line_end + 2 :]
+    return None

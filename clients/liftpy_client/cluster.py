@@ -58,6 +58,10 @@ class StreamPlace:
         """The stream's name."""
         return self.config.name
 
+    def replicas_to_read(self, partition: int) -> tuple[str, ...]:
+        """The nodes whose replicas of a partition may be read; none when nobody said."""
+        return self.readable[partition] if partition < len(self.readable) else ()
+
     def key(self, partition: int) -> PartitionKey:
         """The key of one partition."""
         return PartitionKey(self.uuid, partition)
@@ -233,6 +237,9 @@ def _decode(data: bytes, subject: str) -> dict[str, Any]:
     return answer
 
 
-def is_stale(code: ErrorCode) -> bool:
-    """Whether an error means that the partition is elsewhere, or a moment away, and asking again helps."""
-    return code.retriable or code is ErrorCode.STALE_EPOCH
+def is_passing(code: ErrorCode) -> bool:
+    """Whether an error means that the partition is elsewhere, or a moment away, and asking again helps.
+
+    A restart changes a node's token, and whoever told of the old one may have been behind.
+    """
+    return code.retriable or code in {ErrorCode.STALE_EPOCH, ErrorCode.UNAUTHENTICATED}

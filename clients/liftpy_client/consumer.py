@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, Self
 
 import pyarrow as pa
 
+from liftpy_client.cluster import is_passing
 from liftpy_client.decode import iterate_messages, to_records
 from liftpy_client.errors import CorruptRecordsError, NodeUnavailableError, OffsetLostError, PullError, UsageError
 from liftpy_client.fetcher import Fetcher
@@ -31,7 +33,8 @@ if TYPE_CHECKING:
 __all__ = ["BatchConsumer", "ConsumeOptions", "Consumer"]
 
 _RECORDS_MIN: Final = 4_096
-_START_ATTEMPTS: Final = 5
+_START_S: Final = 10.0
+_START_PAUSE_S: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,16 +44,21 @@ class ConsumeOptions:
     Attributes:
         fetch_bytes: about how much a fetch asks for.
         prefetch_bytes: how much is fetched ahead of what is taken.
-        wait_ms: how long a fetch waits at the node for the first message.
+        wait_ms: how long a fetch waits at the node for the first message. A node that hangs is noticed after a little
+            more than that.
         response_timeout_s: how much longer than that until the connection counts as dead.
         on_lost: what to do when the next offset is no longer there.
+        read_from: `leader`, or `nearest`: any replica that is in sync, which may show messages a moment later.
+        rack: with `nearest`, only replicas in this rack are near; where there is none, the leader is read.
     """
 
     fetch_bytes: int = 4 * 1024 * 1024
     prefetch_bytes: int = 16 * 1024 * 1024
-    wait_ms: int = 5_000
+    wait_ms: int = 1_000
     response_timeout_s: float = 10.0
     on_lost: Literal["error", "earliest", "latest"] = "error"
+    read_from: Literal["leader", "nearest"] = "leader"
+    rack: str | None = None
 
     def __post_init__(self) -> None:
         if not 0 < self.fetch_bytes <= FETCH_BYTES_MAX:
@@ -63,6 +71,10 @@ class ConsumeOptions:
             raise UsageError(f"response_timeout_s must be above 0 and up to 3600, not {self.response_timeout_s}")
         if self.on_lost not in {"error", "earliest", "latest"}:
             raise UsageError(f"on_lost: {self.on_lost!r} is not one of error, earliest, latest")
+        if self.read_from not in {"leader", "nearest"}:
+            raise UsageError(f"read_from: {self.read_from!r} is not one of leader, nearest")
+        if self.rack is not None and self.read_from != "nearest":
+            raise UsageError("rack: it chooses among replicas, so it needs read_from='nearest'")
 
 
 class _Consuming:
@@ -125,21 +137,23 @@ class _Consuming:
 
     async def _find_start(self) -> tuple[StreamPlace, dict[int, Position]]:
         """Where the partitions are, and where to begin and end in each."""
-        for attempt in range(_START_ATTEMPTS):
-            place = await self._session.cluster.stream(self._stream, fresh=True)
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + _START_S
+        place = await self._session.cluster.stream(self._stream, fresh=True)
+        while True:
             try:
                 return place, await self._positions(place)
-            except (OSError, TimeoutError, PullError, OffsetLostError) as error:
-                # After a restart what is committed may show a moment later.
-                retriable = not isinstance(error, PullError) or error.code.retriable
-                if attempt == _START_ATTEMPTS - 1 or not retriable:
-                    if isinstance(error, (PullError, OffsetLostError)):
+            except (OSError, TimeoutError, PullError) as error:
+                # A new leader may have to be found, and to find out what is committed.
+                passing = not isinstance(error, PullError) or is_passing(error.code)
+                if loop.time() >= until_s or not passing:
+                    if isinstance(error, PullError):
                         raise
                     raise NodeUnavailableError(
                         f"the node that leads {self._stream} can not be reached: {str(error) or 'no answer'}"
                     ) from error
-            await asyncio.sleep(0.2 * (attempt + 1))
-        raise AssertionError("unreachable")
+            await asyncio.sleep(_START_PAUSE_S * random.uniform(0.5, 1.5))  # noqa: S311 - spreads retries
+            place = await self._session.cluster.latest(self._stream)
 
     def _numbers(self, place: StreamPlace) -> Sequence[int]:
         """The partitions to consume."""

@@ -28,6 +28,7 @@ _SILENCE_S_MAX: Final = 1.0
 _PROBE_S: Final = 0.15
 _HOLD_S: Final = 3.0  # longer than a failover: by then the oldest may be one that will never be answered
 _OVERTAKEN_MAX: Final = 2
+_COPIES_MAX: Final = 3
 
 
 class Outstanding:
@@ -40,13 +41,14 @@ class Outstanding:
         copies: how many were sent of which nobody knows that they are not stored.
     """
 
-    __slots__ = ("copies", "first_sent_s", "may_repeat", "overtaken", "patience_s", "sent_s")
+    __slots__ = ("copies", "first_sent_s", "may_repeat", "overtaken", "patience_s", "repeated_s", "sent_s")
 
     def __init__(self, patience_s: float, *, may_repeat: bool) -> None:
         self.patience_s = patience_s
         self.may_repeat = may_repeat
         self.sent_s: float | None = None
         self.first_sent_s = 0.0
+        self.repeated_s = float("inf")  # when it was sent for the second time
         self.copies = 0
         self.overtaken = 0
 
@@ -110,6 +112,8 @@ class Lane(Generic[Item]):
             self._unsent -= 1
         if not item.copies:
             item.first_sent_s = now_s
+        else:
+            item.repeated_s = min(item.repeated_s, now_s)
         item.copies += 1
         item.sent_s = now_s
         self._probed_s = now_s
@@ -184,9 +188,13 @@ class Lane(Generic[Item]):
 
     def _is_silent(self, now_s: float) -> bool:
         for item in self.items:
-            if item.sent_s is not None and item.may_repeat and item.overtaken < _OVERTAKEN_MAX:
+            if item.sent_s is not None and item.may_repeat and not self._is_straggler(item):
                 return now_s - max(item.sent_s, self._heard_s) >= self._silence_s
         return False
+
+    def _is_straggler(self, item: Item) -> bool:
+        """Whether others are answered and this one is not, however often it is sent."""
+        return item.overtaken >= _OVERTAKEN_MAX or (item.copies >= _COPIES_MAX and self._heard_s > item.repeated_s)
 
     def _probe(self, now_s: float) -> list[Item]:
         if now_s - self._probed_s < _PROBE_S:
@@ -194,7 +202,7 @@ class Lane(Generic[Item]):
         assert self._stalled_s is not None
         sendable = (item for item in self.items if item.is_sendable)
         if now_s - self._stalled_s < _HOLD_S:
-            probe = next(sendable, None)
+            probe = min(sendable, key=self._is_straggler, default=None)
         else:
             probe = min(sendable, key=lambda item: item.sent_s or float("-inf"), default=None)
         return [] if probe is None else [probe]

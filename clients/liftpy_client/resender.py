@@ -47,7 +47,11 @@ class Parcel(Protocol):
     """What is sent."""
 
     route: Route
-    partition: int | None
+
+    @property
+    def partition(self) -> int | None:
+        """The partition it belongs to, where the stream has several."""
+        ...
 
     def wrap(self, reply: str) -> tuple[str, bytes, dict[str, Any]]:
         """Subject, payload and options for nats-py; the ack is to come on `reply`."""
@@ -79,7 +83,7 @@ class _Sending(Outstanding):
         """Make what goes over the wire."""
         self.subject, self.payload, self.options = self.parcel.wrap(self.reply)
 
-    def fail(self, error: LiftError) -> None:
+    def fail(self, error: Exception) -> None:
         """Tell whoever waits."""
         if not self.acked.done():
             self.acked.set_exception(error)

@@ -199,12 +199,13 @@ class OffsetFetchRequest(NamedTuple):
         """
         what = "offset_fetch"
         require(type(body) is list and len(body) == 5, what)
-        check_group(body[0], what)
-        require_text(body[1], MEMBER_BYTES_MAX, f"{what}: member")
-        require_text(body[2], CLIENT_BYTES_MAX, f"{what}: instance")
-        require(is_number(body[3], I64_END, -1), what)
-        require(type(body[4]) is list and len(body[4]) <= OFFSETS_MAX, f"{what}: at most {OFFSETS_MAX} partitions")
-        return cls(*body[:4], tuple([_key(row, 2, what) for row in body[4]]))
+        group, member_id, instance_id, generation, rows = body
+        check_group(group, what)
+        require_text(member_id, MEMBER_BYTES_MAX, f"{what}: member")
+        require_text(instance_id, CLIENT_BYTES_MAX, f"{what}: instance")
+        require(is_number(generation, I64_END, -1), what)
+        require(type(rows) is list and len(rows) <= OFFSETS_MAX, f"{what}: at most {OFFSETS_MAX} partitions")
+        return cls(group, member_id, instance_id, generation, tuple([_key(row, 2, what) for row in rows]))
 
 
 class FetchedOffset(NamedTuple):

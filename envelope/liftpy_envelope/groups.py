@@ -157,7 +157,8 @@ class JoinRequest(NamedTuple):
     Attributes:
         group: its name.
         nonce: 16 random bytes that the process chose when it started; they make it one member, however often it asks.
-        revision: grows with every change of the subscriptions; a join with an older one changes nothing.
+        revision: grows with every change of the subscriptions, and whenever the process gave up what it had and joins
+            anew: commits it sent before do not count any more. A join with an older revision changes nothing.
         instance_id: of a static member, which takes the place of its predecessor of that name; "" for others.
         client_id: for people.
         rack: partitions with a replica there are preferred; "" for none.
@@ -200,7 +201,8 @@ class JoinRequest(NamedTuple):
         for name in subscriptions:
             check_stream(name, "join")
         require(len(set(subscriptions)) == len(subscriptions), "join: a stream is subscribed to twice")
-        return cls(*body[:8], tuple(subscriptions))
+        wishes = (revision, instance_id, client_id, rack, session_ms, rebalance_ms, tuple(subscriptions))
+        return cls(group, nonce, *wishes)
 
 
 class HeartbeatRequest(NamedTuple):

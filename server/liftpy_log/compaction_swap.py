@@ -1,0 +1,168 @@
+"""Compacted segments take the place of others.
+
+A run of neighbouring segments is written anew as one segment, beside them, and synced. Its file then gets the name
+
+    <base_offset:020d>.c<generation:08d>.log
+
+where the generation is one above the highest of those it replaces. That one rename, once it is durable, is the swap:
+whoever opens the log drops segments of lower generations that begin inside of the range that the file covers. The
+files of the others are removed after it, and that is durable too before anything else happens to names in the
+directory. No file ever gets a name that others knew: a reader with an old segment finds its bytes or no file at all,
+and the write-ahead log's entries for an old file do not hit a new one.
+
+The batches of a compacted segment follow on one another like all others: a batch covers the offsets that were dropped
+behind, or before, its records. A range of one leader epoch of which nothing is left is a batch without records. So
+offsets, epochs, cuts and appends work as on any segment.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from liftpy_log.compaction_state import SealedSegment, load_cleaned, save_cleaned
+from liftpy_log.disk import is_full
+from liftpy_log.errors import StorageFullError
+from liftpy_log.segment import Segment
+from liftpy_log.truncation import LogTruncation
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from liftpy_log.compaction_state import Cleaned, CleanedSegment
+    from liftpy_log.cut_mark import CutMark
+    from liftpy_log.disk import Disk
+    from liftpy_log.entries import LogConfig
+    from liftpy_log.files import FileCache
+
+__all__ = ["LogCompaction"]
+
+
+class LogCompaction(LogTruncation):
+    """The part of a log that lets compacted segments in."""
+
+    def __init__(self, disk: Disk, files: FileCache, directory: Path, config: LogConfig) -> None:
+        super().__init__(disk, files, directory, config)
+        self._cuts = 0
+
+    @property
+    def cuts(self) -> int:
+        """How often the log was cut back or begun anew since it was opened."""
+        return self._cuts
+
+    def sealed_segments(self) -> list[SealedSegment]:
+        """All segments but the newest, as they are now."""
+        return [_sealed(segment) for segment in self._segments[:-1]]
+
+    def load_cleaned(self) -> Cleaned:
+        """How far the log is clean, as its file says.
+
+        Raises:
+            OSError: it could not be read.
+        """
+        return load_cleaned(self._disk, self.directory, self.log_end)
+
+    def save_cleaned(self, cleaned: Cleaned, cuts: int) -> bool:
+        """Note how far the log is clean, durably; False, and nothing is noted, when it was cut meanwhile.
+
+        Args:
+            cleaned: what to note.
+            cuts: the log's `cuts` when the pass was planned.
+
+        Raises:
+            StorageFullError: there is no room for it; what was noted before stays.
+            PartitionOfflineError: an I/O error, now or earlier.
+        """
+        self.check_well()
+        if cuts != self._cuts:
+            return False
+        self._save(cleaned)
+        return True
+
+    def _save(self, cleaned: Cleaned) -> None:
+        try:
+            save_cleaned(self._disk, self.directory, cleaned)
+        except OSError as error:
+            if is_full(error):
+                raise StorageFullError(f"no room to note how far {self.directory} is clean") from error
+            raise self.fail(f"noting how far {self.directory} is clean failed: {error}") from error
+
+    def replace_segments(self, old: Sequence[SealedSegment], new: CleanedSegment, cuts: int) -> bool:
+        """Let a compacted segment take the place of a run of others.
+
+        Costs two syncs of the directory. Slices of the old segments stay readable for who has pinned their files.
+
+        Args:
+            old: the segments that it replaces, as they were when it was written.
+            new: the segment, which covers exactly their offsets.
+            cuts: the log's `cuts` at that time.
+
+        Returns:
+            Whether it did; it does not when the old segments are not there any more as they were.
+
+        Raises:
+            StorageFullError: there is no room for the name; nothing has changed.
+            PartitionOfflineError: an I/O error, now or earlier.
+        """
+        self.check_well()
+        assert (new.base_offset, new.next_offset) == (old[0].base_offset, old[-1].next_offset)
+        assert new.generation > max(segment.generation for segment in old)
+        present = self.sealed_segments()
+        start = present.index(old[0]) if old[0] in present else 0
+        if cuts != self._cuts or present[start : start + len(old)] != list(old):
+            return False
+        segment = _segment_of(self._disk, self.directory, new)
+        self._give_name(new.path, segment.path)
+        replaced = self._segments[start : start + len(old)]
+        self._segments[start : start + len(old)] = [segment]
+        try:
+            for each in replaced:
+                self._files.forget(each)
+                each.remove()
+            self._disk.sync_directory(self.directory)
+        except OSError as error:
+            raise self.fail(f"deleting compacted segments in {self.directory} failed: {error}") from error
+        return True
+
+    def _give_name(self, temporary: Path, path: Path) -> None:
+        try:
+            self._disk.rename(temporary, path)
+        except OSError as error:
+            if is_full(error):
+                raise StorageFullError(f"no room for a compacted segment in {self.directory}") from error
+            raise self.fail(f"renaming {temporary} failed: {error}") from error
+        try:
+            self._disk.sync_directory(self.directory)
+        except OSError as error:
+            raise self.fail(f"making the name of {path} durable failed: {error}") from error
+
+    def _announce(self, mark: CutMark) -> CutMark:
+        """Before a cut: what is appended behind it is not clean."""
+        self._cuts += 1
+        try:
+            cleaned = self.load_cleaned()
+        except OSError as error:
+            raise self.fail(f"reading how far {self.directory} is clean failed: {error}") from error
+        if cleaned.clean_end > mark.end:
+            self._save(cleaned.cut(mark.end))
+        return super()._announce(mark)
+
+
+def _sealed(segment: Segment) -> SealedSegment:
+    return SealedSegment(
+        segment.path,
+        segment.base_offset,
+        segment.next_offset,
+        segment.size,
+        segment.generation,
+        segment.max_timestamp,
+    )
+
+
+def _segment_of(disk: Disk, directory: Path, new: CleanedSegment) -> Segment:
+    segment = Segment(disk, directory, new.base_offset, new.generation)
+    segment.size = new.size
+    segment.next_offset = new.next_offset
+    segment.first_timestamp = new.first_timestamp
+    segment.max_timestamp = new.max_timestamp
+    return segment

@@ -7,7 +7,7 @@ import re
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
-from liftpy_log.compaction_swap import drop_replaced
+from liftpy_log.compaction_leftovers import drop_replaced
 from liftpy_log.cut_mark import CutState, load_cut_mark, remove_cut_mark, save_cut_mark
 from liftpy_log.epochs import EpochHistory
 from liftpy_log.errors import SegmentCorruptError

@@ -11,6 +11,7 @@ import logging
 from bisect import bisect_right
 from typing import TYPE_CHECKING
 
+from liftpy_log.compaction_swap import LogCompaction
 from liftpy_log.disk import is_full
 from liftpy_log.entries import LogConfig, Tail
 from liftpy_log.errors import OffsetOutOfRangeError, SegmentCorruptError
@@ -18,7 +19,6 @@ from liftpy_log.limits import VERIFY_ON_OPEN_BYTES_MAX
 from liftpy_log.opening import open_segments, rebuild_epochs
 from liftpy_log.reader import LogReader
 from liftpy_log.segment import Segment, remove_oldest
-from liftpy_log.truncation import LogTruncation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -34,7 +34,7 @@ __all__ = ["LogConfig", "PartitionLog"]
 logger = logging.getLogger(__name__)
 
 
-class PartitionLog(LogTruncation):
+class PartitionLog(LogCompaction):
     """See the module. `open` finds out what is there; everything else but a cut is fast."""
 
     def __init__(self, disk: Disk, files: FileCache, directory: Path, config: LogConfig) -> None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from liftpy_log.index import SegmentIndex
     from liftpy_log.segment import Segment
 
-__all__ = ["recover_active", "recover_sealed"]
+__all__ = ["find_end", "recover_active", "recover_sealed"]
 
 logger = logging.getLogger(__name__)
 
@@ -56,6 +56,21 @@ def recover_sealed(segment: Segment, file: File, next_base: int) -> None:
             f"it ends at offset {segment.next_offset}, the next segment begins at {next_base}",
         )
     segment.drop_index()
+
+
+def find_end(segment: Segment, file: File) -> int:
+    """Offset after the last batch of a segment that follows on the others and has a good header."""
+    end = file.size()
+    if not _resume(segment, file, segment.load_index(), end, end):
+        segment.start_over()
+    try:
+        for _, header in walk_headers(file, segment.size, end):
+            if header.base_offset != segment.next_offset:
+                break
+            segment.append(header)
+    except (*_BAD, BatchVersionError) as error:
+        logger.info("%s is read up to byte %d: %s", segment.path, segment.size, error)
+    return segment.next_offset
 
 
 def recover_active(segment: Segment, file: File, *, durable_end: int, verify_bytes: int) -> int:

@@ -260,14 +260,14 @@ class Segment:
         Raises:
             SegmentCorruptError: the segment is damaged on the way.
         """
-        wanted: Callable[[BatchHeader], bool] = lambda each: each.max_timestamp >= timestamp and each.record_count > 0  # noqa: E731
-        return self._find(file, lambda index: index.before_time(timestamp), wanted)
+
+        def is_wanted(header: BatchHeader) -> bool:
+            return header.max_timestamp >= timestamp and header.record_count > 0
+
+        return self._find(file, lambda index: index.before_time(timestamp), is_wanted)
 
     def _find(
-        self,
-        file: File,
-        start: Callable[[SegmentIndex], tuple[int, int]],
-        wanted: Callable[[BatchHeader], bool],
+        self, file: File, start: Callable[[SegmentIndex], tuple[int, int]], wanted: Callable[[BatchHeader], bool]
     ) -> tuple[int, BatchHeader] | None:
         for attempt in range(2):
             offset, position = start(self.index(file))

@@ -40,6 +40,7 @@ class GapFile:
         self._disk = disk
         self._path = path
         self._executor = executor
+        self._unwritten: bytes | None = None
 
     def load(self) -> list[Gap]:
         """The gaps of earlier runs; a file that can not be read is logged and left behind."""
@@ -52,11 +53,16 @@ class GapFile:
             return []
 
     def save(self, stream: StreamState) -> None:
-        """Write the gaps as they are now, soon."""
-        content = json.dumps([gap.to_plain() for gap in stream.gaps]).encode()
-        self._executor.submit(self._write, content)
+        """Write the gaps as they are now, soon; what has not been written yet is replaced."""
+        was_written = self._unwritten is None
+        self._unwritten = json.dumps([gap.to_plain() for gap in stream.gaps]).encode()
+        if was_written:
+            self._executor.submit(self._write)
 
-    def _write(self, content: bytes) -> None:
+    def _write(self) -> None:
+        """In the executor's thread."""
+        content, self._unwritten = self._unwritten, None
+        assert content is not None, "submitted once for each that is not written"
         try:
             write_atomically(self._disk, self._path, content)
         except OSError as error:

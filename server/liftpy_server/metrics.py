@@ -24,7 +24,11 @@ _NODE_GAUGES = (
     ("pull_connections", "consumers connected"),
     ("storage_full", "1 while messages are refused for want of disk space"),
     ("streams", "streams"),
-    ("partitions", "partitions led by this node"),
+    ("partitions", "partitions of which this node has a replica"),
+    ("partitions_led", "partitions led by this node"),
+    ("partitions_under_replicated", "partitions led by this node of which not all replicas are in sync"),
+    ("partitions_not_accepting", "partitions led by this node with fewer replicas in sync than min_isr"),
+    ("metadata_leader", "1 while this node leads the metadata"),
     ("partitions_offline", "partitions that refuse to work after an error"),
     ("resident_bytes", "memory in RAM"),
     ("open_files", "segment files held open"),
@@ -35,7 +39,16 @@ _NODE_COUNTERS = (
     ("lost_ack_bytes", "bytes of acks that could not be sent"),
     ("group_commit_rounds", "group commit rounds"),
 )
-_STREAM_COUNTERS = ("messages", "bytes", "batches", "duplicates", "lookalikes", "unsupported_stored", "gaps")
+_STREAM_COUNTERS = (
+    "messages",
+    "bytes",
+    "batches",
+    "duplicates",
+    "lookalikes",
+    "unsupported_stored",
+    "gaps",
+    "committed_lost",
+)
 _PARTITION_GAUGES = ("log_start", "high_watermark", "log_end")
 
 
@@ -82,6 +95,20 @@ class _NodeCollector(Collector):
         for partition in partitions:
             size.add_metric([partition.stream.name, str(partition.number)], float(partition.log.size_bytes))
         yield size
+        yield from self._followers()
+
+    def _followers(self) -> Iterator[Metric]:
+        labels = ["stream", "partition", "node"]
+        lag = GaugeMetricFamily("liftpy_replica_lag_messages", "messages not on a follower's disk", labels=labels)
+        in_sync = GaugeMetricFamily("liftpy_replica_in_sync", "1 while a follower counts", labels=labels)
+        for partition in self._node.streams.partitions:
+            for state in partition.replica_states():
+                values = [partition.stream.name, str(partition.number), state["node"]]
+                in_sync.add_metric(values, float(state["in_sync"]))
+                if state["lag_messages"] is not None:
+                    lag.add_metric(values, float(state["lag_messages"]))
+        yield lag
+        yield in_sync
 
 
 def render_metrics(node: Node) -> bytes:

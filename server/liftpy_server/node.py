@@ -232,6 +232,7 @@ class Node:
                 token=self.pull_token,
                 follow_token=self._follow_token,
                 lookup=self.streams.lookup,
+                readable=self.streams.lookup_readable,
                 replicas=self.streams.lookup_replica,
                 heard=self.cluster.host.heard,
                 metadata=self._cluster_info,

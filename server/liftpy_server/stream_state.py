@@ -16,10 +16,11 @@ if TYPE_CHECKING:
     from liftpy_envelope.stream_config import StreamConfig
     from liftpy_server.metadata.state import StreamInfo
 
-__all__ = ["Gap", "StreamCounters", "StreamState"]
+__all__ = ["LED_ELSEWHERE", "Gap", "StreamCounters", "StreamState"]
 
 logger = logging.getLogger(__name__)
 
+LED_ELSEWHERE: Final = "another node led the partition before"
 _LOG_REPEAT_NS: Final = int(LOG_REPEAT_S * 1e9)
 
 
@@ -99,7 +100,7 @@ class StreamState:
         if self.lapse is not None:
             return
         self.lapse = self._add(Gap(since_ns=since_ns, until_ns=None, cause=cause))
-        logger.warning("stream %s: messages may be missing from now on: %s", self.name, cause)
+        logger.log(_level_of(cause), "stream %s: messages may be missing from now on: %s", self.name, cause)
         self._on_gap(self)
 
     def close_gap(self, until_ns: int) -> None:
@@ -109,7 +110,7 @@ class StreamState:
             return
         gap.until_ns = max(until_ns, gap.since_ns)
         seconds = (gap.until_ns - gap.since_ns) / 1e9
-        logger.warning("stream %s: gap of %.3f s closed (%s)", self.name, seconds, gap.cause)
+        logger.log(_level_of(gap.cause), "stream %s: gap of %.3f s closed (%s)", self.name, seconds, gap.cause)
         self._on_gap(self)
 
     def lapse_ongoing(self) -> bool:
@@ -152,6 +153,11 @@ class StreamState:
             self._refusals = {name: known for name, known in self._refusals.items() if known.gap is not gone}
         self.gaps.append(gap)
         return gap
+
+
+def _level_of(cause: str) -> int:
+    """When a node dies thousands of streams get another leader; the log has one line for all of them."""
+    return logging.DEBUG if cause == LED_ELSEWHERE else logging.WARNING
 
 
 @dataclass(slots=True)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from liftpy_envelope.errors import ErrorCode, LiftError
 from liftpy_server.listening import Listening
 from liftpy_server.replication.follower import Follower, Phase
 from liftpy_server.stream_opening import log_config, remove_directory
+from liftpy_server.stream_state import LED_ELSEWHERE
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 __all__ = ["StreamNotOpenedError", "Streams"]
 
 logger = logging.getLogger(__name__)
+
+
+_SHOWN_PER_PASS: Final = 100
 
 
 class StreamNotOpenedError(LiftError):
@@ -53,6 +57,7 @@ class Streams:
         self.by_key: dict[PartitionKey, Partition] = {}
         self.by_log: dict[PartitionLog, Partition] = {}
         self._known: frozenset[bytes] = frozenset()
+        self._taken_over = 0
         self._followed_s: dict[PartitionKey, float] = {}
 
     @property
@@ -137,12 +142,14 @@ class Streams:
             return
         if partition.is_leading and partition.epoch > 1 and not replica.goes_on_leading:
             since_ns = replica.leaderless_since_ns or self._opening.listened_until_ns(stream)
-            stream.state.open_gap(since_ns, "another node led the partition before")
+            stream.state.open_gap(since_ns, LED_ELSEWHERE)
+            self._taken_over += 1
         self.listening.change(stream)
 
     async def follow(self, state: MetadataState) -> None:
         """Make the node's streams what the metadata says."""
         wanted = {info.uuid: info for info in state.streams.values()}
+        changes = 0
         for stream in [stream for uuid, stream in self.by_uuid.items() if uuid not in wanted]:
             await self._attempt(stream.info, self._delete(stream))
         for uuid, info in wanted.items():
@@ -151,9 +158,21 @@ class Streams:
                 await self._attempt(info, self._create(info, state))
             elif known.info is not info and known.info != info:
                 await self._attempt(info, self._change(known, info, state))
-        for replica in self._host.follow_nodes(state):
-            self._host.show(replica, state)
+                changes += 1
+                if changes % _SHOWN_PER_PASS == 0:
+                    await asyncio.sleep(0)  # acks, heartbeats and fetches come in between
+        await self._tell_nodes(state)
         self._remember(state)
+        if self._taken_over:
+            taken_over, self._taken_over = self._taken_over, 0
+            logger.info("took over the lead of %d partitions; streams tell of the gaps", taken_over)
+
+    async def _tell_nodes(self, state: MetadataState) -> None:
+        """Nodes came, went or started again, which every replica must know."""
+        for number, replica in enumerate(self._host.follow_nodes(state)):
+            self._host.show(replica, state)
+            if number % _SHOWN_PER_PASS == _SHOWN_PER_PASS - 1:
+                await asyncio.sleep(0)
 
     async def _attempt(self, info: StreamInfo, work: Awaitable[None]) -> None:
         """Do something to one stream; if that fails the others follow all the same."""
@@ -205,14 +224,21 @@ class Streams:
         for number in [number for number in stream.partitions if number not in kept]:
             await self._drop(stream, number)
         await self._open_missing(stream, state)
+        if old.config is not info.config:
+            self._reconfigure(stream)
         for number, partition in stream.partitions.items():
-            partition.log.config = log_config(stream.state)
-            partition.dedupe.resize(int(info.config.dedupe_window_s * 1e9), info.config.dedupe_ids_max)
             log_start = info.partitions[number].log_start
             if log_start > partition.log.log_start and partition.log.failure is None:
                 self._purge(partition, log_start)
         if (old.config.subject, old.config.group) != (info.config.subject, info.config.group):
             await self.listening.bind([stream])
+
+    @staticmethod
+    def _reconfigure(stream: LocalStream) -> None:
+        config = stream.state.config
+        for partition in stream.partitions.values():
+            partition.log.config = log_config(stream.state)
+            partition.dedupe.resize(int(config.dedupe_window_s * 1e9), config.dedupe_ids_max)
 
     def _purge(self, partition: Partition, log_start: int) -> None:
         try:

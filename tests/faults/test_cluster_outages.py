@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import signal
-import sys
 import time
 
 import nats
 import pytest
 
 import liftpy
-from liftpy_envelope.errors import AckErrorCode, ErrorCode
-from support.bad_days import NODES, Published, ends, in_sync, make_stream, told, whole_again
+from liftpy_envelope.errors import AckErrorCode
+from support.bad_days import NODES, in_sync, make_stream, told, whole_again
 from support.cluster import eventually, quick_options
-from support.cluster_kit import leader_of, metadata_leader, partitions, running_cluster
+from support.cluster_kit import ClusterKit, leader_of, partitions, running_cluster
 from support.reading import take, values
 
 ANSWERED_S = 10.0  # no publisher and no command waits longer for a word
@@ -60,7 +58,7 @@ async def test_a_majority_is_gone(kit, lift):
         waiting = asyncio.ensure_future(refusal(client, "s", b"waits"))
         await asyncio.sleep(0.1)
         await asyncio.to_thread(kit.kill, *others)
-        began_s = time.monotonic()
+        creating = asyncio.ensure_future(lift.create_stream("other", subject="other"))
         error = await waiting
         assert error is not None
         assert error["err_code"] == AckErrorCode.OUTCOME_UNKNOWN
@@ -68,14 +66,18 @@ async def test_a_majority_is_gone(kit, lift):
         assert error["err_code"] == AckErrorCode.NOT_ENOUGH_REPLICAS
         assert error["description"] == "fewer than 2 replicas of stream s are in sync"
         assert await values(lift, "s") == list(published.acked.values())
-        with pytest.raises(liftpy.LiftError, match="majority") as raised:
-            await lift.create_stream("other", subject="other")
-        print(time.monotonic() - began_s, raised.value)
+        with pytest.raises(liftpy.AdminError, match="no answer from a majority of the metadata nodes within 10 s"):
+            await creating
     finally:
         await client.close()
     await asyncio.to_thread(kit.start_nodes, others[:1])
     await eventually(lambda: _takes(lift), 20.0)
-    await lift.create_stream("other", subject="other", replicas=2)
+    await lift.create_stream("another", subject="another", replicas=2)
+    await asyncio.to_thread(kit.start_nodes)
+    await in_sync(lift, "s", NODES)
+    stored = [message.value for message in await take(lift.consume("s", stop="latest"))]
+    assert [value for value in stored if value in published.acked.values()] == list(published.acked.values())
+    assert b"new" not in stored  # it was refused
 
 
 async def _takes(lift):
@@ -123,7 +125,6 @@ async def test_a_leader_stands_still_for_longer_than_every_timeout(kit, lift):
         kit.nodes[old].signal(signal.SIGCONT)
     await published.more(20)
     late = [answer for answer in answers if answer is not None and "error" not in answer]
-    print(answers)
     assert late == []
     assert [message.value for message in await reading] == list(published.acked.values())
     await client.close()
@@ -150,26 +151,28 @@ app()
 
 async def test_clocks_an_hour_apart(tmp_path):
     """Times of records go by their leader's clock and never step back; nothing else depends on clocks."""
-    async with running_cluster(tmp_path, cluster=QUICK) as kit, kit.connect() as lift:
-        runner = tmp_path / "skewed.py"
-        runner.write_text(SKEWED)
-        await asyncio.to_thread(kit.stop_nodes)
-        for name, skew_s in (("node-1", -HOUR_S), ("node-2", HOUR_S)):
-            command = kit.nodes[name].command
-            command[1:3] = [str(runner), str(skew_s)]
-        await asyncio.to_thread(kit.start_nodes)
-        published = await make_stream(lift, dedupe_window_s=60)
-        for _ in range(2):
-            await asyncio.to_thread(kit.kill, await leader_of(lift, "s"))
-            await published.more(10)
-            await asyncio.to_thread(kit.start_nodes)
-            await in_sync(lift, "s", NODES)
-        messages = await take(lift.consume("s", stop="latest"))
-        times = [message.timestamp for message in messages]
-        assert times == sorted(times)
-        await whole_again(kit, lift, published)
+    runner = tmp_path / "skewed.py"
+    runner.write_text(SKEWED)
+    kit = ClusterKit(tmp_path, cluster=QUICK)
+    for name, skew_s in (("node-1", -HOUR_S), ("node-2", HOUR_S)):
+        kit.nodes[name].command[1:3] = [str(runner), str(skew_s)]
+    try:
+        await asyncio.to_thread(kit.start)
+        async with kit.connect() as lift:
+            published = await make_stream(lift, dedupe_window_s=60)
+            for _ in range(2):
+                await asyncio.to_thread(kit.kill, await leader_of(lift, "s"))
+                await published.more(10)
+                await asyncio.to_thread(kit.start_nodes)
+                await in_sync(lift, "s", NODES)
+            times = [message.timestamp for message in await take(lift.consume("s", stop="latest"))]
+            assert times == sorted(times)
+            await whole_again(kit, lift, published)
+    finally:
+        await asyncio.to_thread(kit.close)
 
 
+@pytest.mark.slow
 async def test_two_nodes_hear_each_other_one_way_only(tmp_path):
     """The third is heard by both: somebody leads, and does so without end."""
     async with running_cluster(tmp_path, cluster=QUICK, is_proxied=True) as kit, kit.connect() as lift:
@@ -180,11 +183,10 @@ async def test_two_nodes_hear_each_other_one_way_only(tmp_path):
         await published.more(20)
         (before,) = await partitions(lift, "s")
         began_s = time.monotonic()
-        while time.monotonic() - began_s < 8.0:
+        while time.monotonic() - began_s < 5.0:
             await published.more(1)
             await asyncio.sleep(0.1)
         (after,) = await partitions(lift, "s")
-        print(before.leader_epoch, after.leader_epoch, await metadata_leader(lift))
         assert after.leader_epoch - before.leader_epoch <= 4
         kit.links.mend()
         await published.more(5)

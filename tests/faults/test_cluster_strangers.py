@@ -9,7 +9,7 @@ import shutil
 import pytest
 
 import liftpy
-from support.bad_days import NODES, ends, in_sync, is_told, let_join, make_stream, reconfigure, told, whole_again
+from support.bad_days import NODES, ends, in_sync, let_join, make_stream, reconfigure, told, whole_again
 from support.cluster import NodeProcess
 from support.cluster_kit import running_cluster
 from support.segments import fingerprint
@@ -27,6 +27,7 @@ async def lift(kit):
         yield lift
 
 
+@pytest.mark.slow
 async def test_another_key(kit, lift, tmp_path):
     published = await make_stream(lift)
     odd = kit.nodes["node-3"]
@@ -47,6 +48,7 @@ async def test_another_key(kit, lift, tmp_path):
     await whole_again(kit, lift, published)
 
 
+@pytest.mark.slow
 async def test_the_data_of_another_cluster(kit, tmp_path):
     """Once a node takes part in one, it can not do so in another with the same data."""
     odd, stale = kit.nodes["node-3"], tmp_path / "stale"
@@ -142,6 +144,29 @@ async def test_an_emptied_data_directory(kit, lift):
     await lift.reassign_stream("s", replicas=3)
     await in_sync(lift, "s", NODES)
     await published.more(10)
+    await whole_again(kit, lift, published)
+
+
+@pytest.mark.slow
+async def test_a_disk_is_replaced_where_there_is_a_node_to_spare(kit, lift, tmp_path):
+    """A new node joins, the lost one is drained and removed; then it joins as a new one would."""
+    published = await make_stream(lift)
+    lost = kit.nodes["node-3"]
+    settings = (lost.home / "liftpy.toml").read_text()
+    await asyncio.to_thread(kit.kill, "node-3")
+    lost.data.rename(tmp_path / "old disk")
+    spare = kit.nodes["node-4"] = NodeProcess(kit.url, tmp_path / "node-4", "--node-id", "node-4", toml=settings)
+    reconfigure(spare, port="0")
+    await let_join(spare)
+    await published.more(10)
+    await lift.drain_node("node-3")
+    await in_sync(lift, "s", ("node-1", "node-2", "node-4"))
+    await lift.remove_node("node-3")
+    await published.more(10)
+    await let_join(lost)
+    assert {node.node_id for node in (await lift.cluster_info()).nodes} == set(kit.nodes)
+    await lift.reassign_stream("s", partitions={0: ["node-3", "node-1", "node-2"]})
+    await in_sync(lift, "s", NODES)
     await whole_again(kit, lift, published)
 
 

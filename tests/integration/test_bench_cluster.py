@@ -46,7 +46,7 @@ def test_every_workload_of_clusters_says_something(tmp_path):
     if shutil.which("ss") is not None:
         rows += idle(tmp_path, SMALL)
     compared = [row for row in rows if not row.is_absolute]
-    assert len(compared) == 6
+    assert len(compared) == 12
     for row in compared:
         assert row.ratio > 0
         assert row.note == ""

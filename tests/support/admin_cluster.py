@@ -114,7 +114,13 @@ def partition(number: int, end: int, *, start: int = 0, replicas: Any = ()) -> S
         for node, have, in_sync in replicas
     ]
     return SimpleNamespace(
-        number=number, high_watermark=end, log=log, dedupe=FakeDedupe(), replica_states=lambda: states
+        number=number,
+        high_watermark=end,
+        log=log,
+        dedupe=FakeDedupe(),
+        is_leading=True,
+        is_accepting=True,
+        replica_states=lambda: states,
     )
 
 

@@ -235,6 +235,19 @@ async def running_cluster(home: Path, nodes: int = 3, **options: Any) -> AsyncIt
         await asyncio.to_thread(kit.close)
 
 
+async def create(lift: liftpy.Lift, name: str, subject: str, **settings: Any) -> None:
+    """Create a stream; asked again while its leaders do not listen yet, as on a machine that is busy."""
+
+    async def ask() -> bool:
+        try:
+            await lift.create_stream(name, subject=subject, **({"replicas": 3, "min_isr": 2} | settings))
+        except LiftError:
+            return False
+        return True
+
+    await eventually(ask, 60.0, f"{name} can not be created")
+
+
 async def partitions(lift: liftpy.Lift, stream: str) -> tuple[PartitionDetails, ...]:
     """The partitions of a stream; asked again until somebody answers."""
 

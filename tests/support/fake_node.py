@@ -22,7 +22,9 @@ def fake_node(kit: Kit, directory: Path) -> SimpleNamespace:
         clock=kit.clock,
         incarnation=4,
         started_ns=kit.clock.ns,
-        metadata=SimpleNamespace(state=SimpleNamespace(streams={kit.stream.name: kit.info}, nodes={}, revision=9)),
+        metadata=SimpleNamespace(
+            state=SimpleNamespace(streams={kit.stream.name: kit.info}, nodes={}, revision=9), leader_id=None
+        ),
         ingest=SimpleNamespace(is_connected=True, reconnects=0, ingest=kit.ingest),
         pull=SimpleNamespace(port=4270, connection_count=2),
         data_dir=SimpleNamespace(root=directory),

@@ -72,11 +72,13 @@ class Violation(NamedTuple):
             consumer failed, replicas differ.
         text: what happened to what.
         times_s: when somebody noticed something of it.
+        content: of the message that it is about, where it is about one.
     """
 
     rule: str
     text: str
     times_s: tuple[float, ...]
+    content: bytes | None = None
 
 
 class History:
@@ -171,14 +173,16 @@ def _check_publication(publication: Publication, where: list[tuple[int, int]]) -
     times = (*publication.sent_s, *(at_s for at_s, _ in publication.acks))
     named = f"{publication.content!r:.80} of {publication.stream}"
     if acked and not where:
-        yield Violation("lost", f"{named} was acknowledged at {_places(acked)} and is nowhere", times)
+        yield Violation(
+            "lost", f"{named} was acknowledged at {_places(acked)} and is nowhere", times, publication.content
+        )
     elif missing := acked - set(where):
         text = f"{named} was acknowledged at {_places(missing)} and is at {_places(where)}"
-        yield Violation("misplaced", text, times)
+        yield Violation("misplaced", text, times, publication.content)
     may_double = not publication.has_id and publication.is_unknown
     if (len(where) > 1 or len(acked) > 1) and not may_double:
         text = f"{named} is at {_places(where)}, acknowledged at {_places(acked)}"
-        yield Violation("doubled", text, times)
+        yield Violation("doubled", text, times, publication.content)
 
 
 def _places(places: Iterable[tuple[int, int]]) -> str:
@@ -234,23 +238,35 @@ def report(history: History, violations: Iterable[Violation], logs: Mapping[str,
     counts = ", ".join(f"{count} {rule}" for rule, count in Counter(each.rule for each in found).items())
     lines = [f"{len(found)} violations ({counts}); the first: {first.rule}: {first.text}"]
     lines += [f"  more: {each.rule}: {each.text}" for each in found[1:6]]
-    return "\n".join([*lines, *timeline(history, first.times_s, logs)])
+    return "\n".join([*lines, *timeline(history, first.times_s, logs, first.content)])
 
 
-def timeline(history: History, times_s: Iterable[float], logs: Mapping[str, Path]) -> list[str]:
-    """What happened around these times, in order: faults, and what the nodes logged."""
+def timeline(
+    history: History, times_s: Iterable[float], logs: Mapping[str, Path], content: bytes | None = None
+) -> list[str]:
+    """What happened around these times, in order: to a message, to the cluster, and what the nodes logged."""
+    times_s = list(times_s)
     spans = [(at_s - AROUND_S, at_s + AROUND_S) for at_s in times_s]
 
     def is_near(at_s: float) -> bool:
         return any(begin_s <= at_s <= end_s for begin_s, end_s in spans)
 
     entries = [(at_s, f"== {what}") for at_s, what in history.events if is_near(at_s)]
-    entries += [(at_s, "-- somebody noticed") for at_s in times_s]
+    entries += (
+        _told_of(history, content) if content in history.publications else [(at_s, "-- seen") for at_s in times_s]
+    )
     for name, path in logs.items():
         entries += [(at_s, f"{name}: {line}") for at_s, line in _stamped(path) if is_near(at_s)]
     entries.sort(key=lambda entry: entry[0])
     shown = [f"{datetime.fromtimestamp(at_s).astimezone():%H:%M:%S.%f} {text}" for at_s, text in entries]
     return shown[:TIMELINE_LINES_MAX]
+
+
+def _told_of(history: History, content: bytes | None) -> Iterator[tuple[float, str]]:
+    publication = history.publications[content or b""]
+    yield from ((at_s, f"-- {content!r} is sent") for at_s in publication.sent_s)
+    yield from ((at_s, f"-- {content!r} is acknowledged at {place}") for at_s, place in publication.acks)
+    yield from ((at_s, f"-- {content!r} is refused with {code}") for at_s, code in publication.refusals)
 
 
 def _stamped(path: Path) -> Iterator[tuple[float, str]]:

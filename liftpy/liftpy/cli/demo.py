@@ -79,40 +79,34 @@ def _ways(report: DemoReport) -> Table:
 
 def _story(report: DemoReport) -> str:
     rate = show_count(report.flights / report.publish_s)
-    where = f"on the disks of a majority of {report.nodes} nodes" if report.nodes > 1 else "on disk"
-    lines = [
-        f"{show_count(report.flights)} flights published and acknowledged in {report.publish_s:.1f} s, {rate}/s with one "
-        f"nats-py client; an ack means fsynced, {where}."
-    ]
+    majority = report.nodes // 2 + 1
+    where = f" on every node in sync, at least {majority} of {report.nodes}" if report.nodes > 1 else ""
+    published = f"{show_count(report.flights)} flights published and acknowledged in {report.publish_s:.1f} s"
+    lines = [f"{published}, {rate}/s with one nats-py client; an ack means fsynced{where}."]
     if report.nodes > 1:
-        lines += [
-            f"{report.killed}, the leader, was killed after {show_count(report.killed_after)} of them. The next ack came "
-            f"[bold]{report.next_ack_s:.2f} s[/] later, from {report.leader_after}.",
-            f"Started again, {report.killed} was up after {report.restart_s:.1f} s, and had all it missed after "
-            f"{report.in_sync_s:.1f} s.",
-        ]
+        killed = f"{report.killed}, the leader, was killed after {show_count(report.killed_after)} of them"
+        next_ack = f"The next ack came [bold]{report.next_ack_s:.2f} s[/] later, from {report.leader_after}"
+        back = f"Started again, {report.killed} was up after {report.restart_s:.1f} s"
+        lines += [f"{killed}. {next_ack}.", f"{back}, and had all it missed after {report.in_sync_s:.1f} s."]
     else:
-        lines.append(
-            f"The node was killed half-way and answered again after {report.restart_s:.1f} s; the next ack came "
-            f"{report.next_ack_s:.2f} s after the kill."
-        )
-    lines.append("The gap is the time between two leaders, in which messages without an ack could have been missed.")
+        back = f"The node was killed half-way and answered again after {report.restart_s:.1f} s"
+        lines.append(f"{back}; the next ack came {report.next_ack_s:.2f} s after the kill.")
+    lines.append(
+        "The gap is the time from the kill on in which nobody listened: there, messages without an ack may be missing."
+    )
     return "\n".join(lines)
 
 
-def _what_next() -> Table:
+def _what_next() -> str:
     liftpy = _command()
-    table = Table(
-        title="Try next", title_justify="left", title_style="bold", box=None, show_header=False, pad_edge=False
-    )
-    table.add_row(
-        f"{liftpy} dev --nodes 3", "[dim]a cluster like this one, at nats://127.0.0.1:4222; Ctrl-C ends it[/]"
-    )
-    table.add_row(f"{liftpy} status --watch", "[dim]in a second terminal; kill one of the nodes and see[/]")
-    table.add_row(
-        f"{liftpy} stream add orders --subject 'orders.>' --replicas 3", "[dim]then publish with any NATS client[/]"
-    )
-    return table
+    commands = {
+        f"{liftpy} dev --nodes 3": "a cluster like this one, at nats://127.0.0.1:4222",
+        f"{liftpy} stream add orders --subject 'orders.>' --replicas 3": "in a second terminal",
+        f"{liftpy} status --watch": "then kill one of the nodes, and see",
+    }
+    width = max(map(len, commands))
+    lines = [f"  {command:<{width}}  [dim]# {what}[/]" for command, what in commands.items()]
+    return "\n".join(["[bold]Try next[/]", *lines])
 
 
 def _command() -> str:

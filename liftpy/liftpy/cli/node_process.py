@@ -101,9 +101,11 @@ class NodeProcess:
 
     async def kill(self) -> None:
         """End it with SIGKILL."""
+        if self._process is None:
+            return
         if not self.has_ended:
-            self._running.kill()
-        await self._running.wait()
+            self._process.kill()
+        await self._process.wait()
 
     async def stop(self) -> None:
         """End it with SIGTERM, and with SIGKILL when it does not listen."""

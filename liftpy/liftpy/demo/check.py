@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from liftpy_envelope.errors import LiftError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence, Set
+    from collections.abc import Mapping, Sequence
+    from collections.abc import Set as AbstractSet
 
     from liftpy.demo.flights import Flight
 
@@ -55,7 +56,7 @@ def check_records(
     stream: str,
     records: Sequence[Record],
     flights: Sequence[Flight],
-    expected: Set[int],
+    expected: AbstractSet[int],
     acked_at: Mapping[int, int],
 ) -> dict[str, int]:
     """Compare all records of a stream with what was published.

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from liftpy.demo.cluster import DemoCluster
     from liftpy.demo.flights import Flight
     from liftpy.demo.view import DemoView
+    from liftpy.demo.watch import Seen
     from liftpy_client.client import Lift
 
 __all__ = ["DemoReport", "run_demo"]
@@ -33,6 +34,8 @@ __all__ = ["DemoReport", "run_demo"]
 STREAMS: Final = {"flights": "flights.>", "united": "flights.UA.*.*"}
 _KILLED_STREAM: Final = "flights"
 _RESTART_AFTER_S: Final = 3.0
+_REPLAY_TIMEOUT_S: Final = 120.0
+_TOLD_EVERY: Final = 10_000
 
 
 @dataclass(slots=True)
@@ -117,11 +120,12 @@ class _Run:
             self._show_up(node_id)
         for name, subject in STREAMS.items():
             await self._lift.create_stream(name, subject=subject, replicas=self._report.nodes)
-        seen = await self._watch.look()
+        seen = await self._watch.until("all copies are in sync", _are_whole)
         leaders = ", ".join(f"[bold]{stream.leader}[/] leads {name}" for name, stream in seen.items())
         count = self._report.nodes
         self._view.event(f"{count} nodes, {count} copies of each stream: {leaders}" if count > 1 else "one node")
         publisher = await self._publish()
+        await self._watch.until("all copies are the same", _are_level)  # the last picture of them stays
         self._tell_acks(publisher)
         for name, subject in STREAMS.items():
             await self._replay(name, subject, publisher.offsets[name])
@@ -137,14 +141,16 @@ class _Run:
         started = time.monotonic()
         try:
             async with asyncio.TaskGroup() as group:
-                watching = group.create_task(self._watch.run())
+                group.create_task(self._watch.run())
                 failing_over = group.create_task(self._fail_over(publisher))
-                await publisher.run()
-                self._report.publish_s = time.monotonic() - started
-                self._view.done(total)
-                self._half_way.set()
-                await failing_over
-                watching.cancel()
+                try:
+                    await publisher.run()
+                    self._report.publish_s = time.monotonic() - started
+                    self._view.done(total)
+                    self._half_way.set()
+                    await failing_over
+                finally:
+                    self._watch.stop()
         except ExceptionGroup as errors:
             raise _first_of(errors) from None
         finally:
@@ -159,22 +165,21 @@ class _Run:
     async def _fail_over(self, publisher: AckedPublisher) -> None:
         """Half-way: kill the leader, see who takes over, start it again, and wait until it is in sync."""
         await self._half_way.wait()
-        seen = (await self._watch.look())[_KILLED_STREAM]
-        if seen.leader is None:
-            raise LiftError(f"nobody leads {_KILLED_STREAM}, so there is no leader to kill")
-        node = self._cluster.nodes[seen.leader]
-        report = self._report
-        report.killed, report.killed_after = seen.leader, publisher.acked
+        streams = await self._watch.until("the streams have leaders", _have_leaders)
+        leader, epoch = streams[_KILLED_STREAM].leader, streams[_KILLED_STREAM].epoch
+        assert leader is not None, "that was waited for"
         killed_at = time.monotonic()
-        await node.kill()
-        self._view.process(seen.leader, "[bold red]killed[/]")
+        await self._cluster.nodes[leader].kill()
+        report = self._report
+        report.killed, report.killed_after = leader, publisher.acked
+        self._view.process(leader, "[bold red]killed[/]")
         self._view.event(
-            f"[bold red]SIGKILL[/] to [bold]{seen.leader}[/], the leader of {_KILLED_STREAM}, "
+            f"[bold red]SIGKILL[/] to [bold]{leader}[/], the leader of {_KILLED_STREAM}, "
             f"after {publisher.acked:,} acknowledged flights"
         )
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._see_next_leader(publisher, seen.epoch, killed_at))
-            group.create_task(self._start_again(seen.leader))
+            group.create_task(self._see_next_leader(publisher, epoch, killed_at))
+            group.create_task(self._start_again(leader))
 
     async def _see_next_leader(self, publisher: AckedPublisher, epoch: int, killed_at: float) -> None:
         while (term := _first_term_after(publisher, epoch)) is None:
@@ -183,10 +188,8 @@ class _Run:
             await asyncio.sleep(0.01)  # the publisher gives up when no leader ever acknowledges anything
         report = self._report
         report.next_ack_s = publisher.first_ack_at[term] - killed_at
-        while (leader := self._watch.leaders.get(term)) is None:
-            await asyncio.sleep(0.05)
-            await self._watch.look()
-        report.leader_after = leader
+        await self._watch.until(f"someone leads {_KILLED_STREAM}", lambda _: term in self._watch.leaders)
+        leader = report.leader_after = self._watch.leaders[term]
         self._view.event(
             f"[bold]{leader}[/] leads {_KILLED_STREAM} now; its first ack came "
             f"[bold green]{report.next_ack_s:.2f} s[/] after the kill"
@@ -202,7 +205,7 @@ class _Run:
         report.restart_s = time.monotonic() - started
         self._show_up(node_id)
         self._view.event(f"[bold]{node_id}[/] was started again, and is up after {report.restart_s:.1f} s")
-        await self._watch.wait_whole()
+        await self._watch.until("all copies are in sync again", _are_whole)
         report.in_sync_s = time.monotonic() - started
         if report.nodes > 1:
             self._view.event(
@@ -225,12 +228,11 @@ class _Run:
         expected = {number for number, flight in enumerate(self._flights) if matches(subject, flight.subject)}
         self._view.work(f"replaying {name}", len(expected))
         started = time.monotonic()
-        records = []
-        async for message in self._lift.consume(name, start="earliest", stop="latest"):
-            number = message.headers.get("Nats-Msg-Id", "")
-            records.append(Record(message.offset, message.subject, number, message.value))
-            if not len(records) % 10_000:
-                self._view.done(len(records))
+        try:
+            async with asyncio.timeout(_REPLAY_TIMEOUT_S):
+                records = await self._read(name)
+        except TimeoutError:
+            raise LiftError(f"{name} could not be replayed within {_REPLAY_TIMEOUT_S:g} s") from None
         elapsed = time.monotonic() - started
         self._view.work(f"checking {name}")
         found = await asyncio.to_thread(check_records, name, records, self._flights, expected, acked_at)
@@ -249,10 +251,31 @@ class _Run:
         )
         self._view.event(f"{name}: {len(records):,} records replayed in {elapsed:.1f} s, and every one checked")
 
+    async def _read(self, name: str) -> list[Record]:
+        records: list[Record] = []
+        async for message in self._lift.consume(name, start="earliest", stop="latest"):
+            number = message.headers.get("Nats-Msg-Id", "")
+            records.append(Record(message.offset, message.subject, number, message.value))
+            if not len(records) % _TOLD_EVERY:
+                self._view.done(len(records))
+        return records
+
 
 @cache
 def _streams_of(subject: str) -> frozenset[str]:
     return frozenset(name for name, pattern in STREAMS.items() if matches(pattern, subject))
+
+
+def _are_whole(streams: dict[str, Seen]) -> bool:
+    return all(stream.is_whole for stream in streams.values())
+
+
+def _are_level(streams: dict[str, Seen]) -> bool:
+    return all(copy.lag == 0 for stream in streams.values() for copy in stream.copies.values())
+
+
+def _have_leaders(streams: dict[str, Seen]) -> bool:
+    return all(stream.leader is not None for stream in streams.values())
 
 
 def _first_term_after(publisher: AckedPublisher, epoch: int) -> Term | None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["Copy", "Seen", "Watch", "copies_of"]
 
 _EVERY_S: Final = 0.4
-_WHOLE_TIMEOUT_S: Final = 60.0
+_TIMEOUT_S: Final = 60.0
 
 
 class Copy(NamedTuple):
@@ -55,11 +55,13 @@ def copies_of(part: PartitionDetails) -> Seen:
     copies = {}
     for node in part.replicas:
         state = states.get(node)
+        role = "in sync" if node in part.isr else "behind"
         if node == part.leader:
             copies[node] = Copy("leader", part.log_end, 0)
+        elif state is None:
+            copies[node] = Copy(role, None, None)
         else:
-            role = "in sync" if node in part.isr else "behind"
-            copies[node] = Copy(role, state and state.log_end, state and state.lag_messages)
+            copies[node] = Copy(role, state.log_end, state.lag_messages)
     is_whole = part.leader is not None and set(part.isr) == set(part.replicas) and not part.unreachable
     return Seen(part.leader, part.leader_epoch, is_whole, copies)
 
@@ -69,45 +71,58 @@ class Watch:
 
     Args:
         lift: whom to ask.
-        on_seen: is called with all streams, by name.
+        on_seen: is called with all streams, by name; with none while no node answers.
+
+    Attributes:
+        leaders: who led a stream, by its name and the epoch.
     """
 
     def __init__(self, lift: Lift, on_seen: Callable[[dict[str, Seen]], None]) -> None:
         self._lift = lift
         self._on_seen = on_seen
+        self._is_over = False
         self.leaders: dict[tuple[str, int], str] = {}
 
-    async def look(self) -> dict[str, Seen]:
-        """Ask once.
+    async def run(self) -> None:
+        """Ask until `stop` is called."""
+        while not self._is_over:
+            await self._look()
+            await asyncio.sleep(_EVERY_S)
 
-        Raises:
-            LiftError: no node answers.
-        """
-        seen = {stream.name: copies_of(stream.partitions[0]) async for stream in self._lift.streams()}
+    def stop(self) -> None:
+        """Ask no more. A cancellation might be lost on the way: `asyncio.wait_for` of Python 3.11 swallows some."""
+        self._is_over = True
+
+    async def _look(self) -> dict[str, Seen]:
+        try:
+            seen = {stream.name: copies_of(stream.partitions[0]) async for stream in self._lift.streams()}
+        except LiftError:  # nodes come and go here: whoever waits for an answer says so when none comes
+            seen = {}
         for name, stream in seen.items():
             if stream.leader is not None:
                 self.leaders[name, stream.epoch] = stream.leader
         self._on_seen(seen)
         return seen
 
-    async def run(self) -> None:
-        """Go on until cancelled. While no node answers nothing new is shown."""
-        while True:
-            try:
-                await self.look()
-            except LiftError:
-                self._on_seen({})
-            await asyncio.sleep(_EVERY_S)
+    async def until(self, what: str, is_so: Callable[[dict[str, Seen]], bool]) -> dict[str, Seen]:
+        """Ask until the streams are as they should be.
 
-    async def wait_whole(self) -> None:
-        """Return when every replica of every stream is in sync.
+        Args:
+            what: for the message.
+            is_so: whether they are.
+
+        Returns:
+            The streams, by name.
 
         Raises:
             LiftError: that takes longer than a minute.
         """
         try:
-            async with asyncio.timeout(_WHOLE_TIMEOUT_S):
-                while not all(stream.is_whole for stream in (await self.look()).values()):
+            async with asyncio.timeout(_TIMEOUT_S):
+                while True:
+                    seen = await self._look()
+                    if seen and is_so(seen):
+                        return seen
                     await asyncio.sleep(_EVERY_S / 4)
         except TimeoutError:
-            raise LiftError(f"after {_WHOLE_TIMEOUT_S:g} s not all replicas are in sync again") from None
+            raise LiftError(f"{what}: not within {_TIMEOUT_S:g} s") from None

@@ -106,6 +106,8 @@ def follower_lags(node: Node) -> dict[str, dict[str, int]]:
 def node_info(node: Node) -> dict[str, Any]:
     """This node, as JSON."""
     state = node.metadata.state
+    partitions = node.streams.partitions
+    led = [partition for partition in partitions if partition.is_leading]
     return {
         "node_id": node.config.node_id,
         "version": version("liftpy"),
@@ -120,8 +122,12 @@ def node_info(node: Node) -> dict[str, Any]:
         "data_dir": str(node.data_dir.root.resolve()),
         "storage_full": node.maintenance.storage_full,
         "streams": len(state.streams),
-        "partitions": len(node.streams.by_key),
-        "partitions_offline": sum(partition.log.failure is not None for partition in node.streams.partitions),
+        "partitions": len(partitions),
+        "partitions_led": len(led),
+        "partitions_under_replicated": sum(not all(s["in_sync"] for s in each.replica_states()) for each in led),
+        "partitions_not_accepting": sum(not partition.is_accepting for partition in led),
+        "partitions_offline": sum(partition.log.failure is not None for partition in partitions),
+        "metadata_leader": node.metadata.leader_id == node.config.node_id,
         "open_files": len(node.files),
         "resident_bytes": resident_bytes(),
         "metadata_revision": state.revision,

@@ -74,10 +74,8 @@ def _register_node(
         )
     others = (other for other in draft.nodes.values() if other.node_id != info.node_id)
     draft.put_node(info, level=_level(draft, (info, *others)))
-    if lost:
-        _change_partitions(draft, info.node_id, _started_unproven, {(uuid, number) for uuid, number in lost})
     started = _started_proven if is_log_proven else _started_unproven
-    _change_partitions(draft, info.node_id, started)
+    _change_partitions(draft, info.node_id, started, {(uuid, number) for uuid, number in lost})
     return info.incarnation
 
 
@@ -90,15 +88,15 @@ def _change_partitions(
     draft: Draft,
     node_id: str,
     change: Callable[[Draft, PartitionInfo, int, str, Counter[str]], PartitionInfo],
-    only: Container[tuple[str, int]] | None = None,
+    lost: Container[tuple[str, int]] = (),
 ) -> None:
-    """Change the partitions of which a node keeps a copy, all or some."""
+    """Change the partitions of which a node keeps a copy; where its copy is lost, as one that can prove nothing."""
     loads = leaderships(draft.streams)
     for stream in draft.streams.values():
         min_isr = stream.config.min_isr_effective
         partitions = tuple(
-            change(draft, partition, min_isr, node_id, loads)
-            if node_id in partition.replicas and (only is None or (stream.uuid, number) in only)
+            (_started_unproven if (stream.uuid, number) in lost else change)(draft, partition, min_isr, node_id, loads)
+            if node_id in partition.replicas
             else partition
             for number, partition in enumerate(stream.partitions)
         )

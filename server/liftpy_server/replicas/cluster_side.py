@@ -90,6 +90,7 @@ class ClusterSide:
             is_log_proven, lost_logs = False, []
         await self.sessions.register(is_log_proven=is_log_proven, lost_logs=lost_logs)
         standing.settled()
+        self.host.standing = standing
 
     def _registered(self, incarnation: int) -> None:
         self.incarnation = incarnation

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from liftpy_server.metadata.state import MetadataState, PartitionInfo
     from liftpy_server.replicas.local import LocalReplica
     from liftpy_server.replicas.proposals import Proposals
+    from liftpy_server.replicas.standing import Standing
     from liftpy_server.replication.effects import Effect
     from liftpy_server.replication.messages import EpochEndAnswer, EpochEndQuestion, FetchAnswer, FetchRequest
     from liftpy_server.replication.view import ReplicationTimes
@@ -48,6 +49,7 @@ class ReplicaHost:
     Attributes:
         incarnation: that this node has registered.
         replicas: by key.
+        standing: keeps in mind which logs have failed; None before the node registers.
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class ReplicaHost:
         self.node_id = node_id
         self.times = times
         self.incarnation = 0
+        self.standing: Standing | None = None
         self.replicas: dict[PartitionKey, LocalReplica] = {}
         self.leadership_changed = on_leadership
         self.now_s = clock.monotonic
@@ -146,6 +149,8 @@ class ReplicaHost:
 
     def stepped(self, replica: LocalReplica, *, is_quiet: bool) -> None:
         """A replica took an input: it is ticked until it has nothing more to wait for."""
+        if replica.log.failure is not None and self.standing is not None:
+            self.standing.log_failed(replica.partition.stream.uuid, replica.partition.number)
         if is_quiet:
             self._active.pop(replica, None)
         else:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from liftpy_server.metadata.raft.store import RaftMetadataStore
-    from liftpy_server.metadata.state import MetadataState
+    from liftpy_server.metadata.state import MetadataState, NodeInfo
 
 __all__ = ["NodeSession"]
 
@@ -30,6 +30,7 @@ _RETRY_S: Final = 0.1
 _WARN_AFTER_S: Final = 3.0
 _LOOKS_PER_TIMEOUT: Final = 10
 _LEAVE_TIMEOUT_S: Final = 5.0
+_PROBE_TIMEOUT_S: Final = 0.1
 
 
 class NodeSession:
@@ -168,6 +169,22 @@ class NodeSession:
             if node.expired or node.node_id == self.node_id:
                 continue
             silent_s = self._metadata.silent_s(node.node_id)
-            if silent_s >= self._timeout_s:
+            if silent_s >= self._timeout_s or (silent_s >= self._timeout_s / 2 and await _is_gone(node)):
                 logger.warning("node %s has been silent for %.1f s: it is given up", node.node_id, silent_s)
                 await self._metadata.propose("expire_node", node_id=node.node_id, incarnation=node.incarnation)
+
+
+async def _is_gone(node: NodeInfo) -> bool:
+    """Whether nobody listens on the node's port any more: then its process has ended, and there is nothing to wait for.
+
+    A process that stands still, or a host that is cut off, does not refuse connections.
+    """
+    try:
+        async with asyncio.timeout(_PROBE_TIMEOUT_S):
+            _, writer = await asyncio.open_connection(node.pull_host, node.pull_port)
+    except ConnectionRefusedError:
+        return True
+    except (OSError, TimeoutError):
+        return False
+    writer.close()
+    return False

@@ -4,13 +4,14 @@ A data directory that is new can prove nothing: it may replace one that was wipe
 without a clean stop of the node, where streams count records as durable before they are on disk. The doubt stays on
 disk until the metadata has taken note of it; a second start before that would otherwise look clean.
 
-A single log that somebody took away, to have it copied anew, can prove nothing either; the directory stays away until
-the metadata has taken note of that.
+A single log can prove nothing either when somebody took it away, to have it copied anew, or when it had failed: who
+knows what was put in its place. The directory stays away, and the failure on disk, until the metadata has taken note.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -23,7 +24,9 @@ if TYPE_CHECKING:
     from liftpy_log.disk import Disk
     from liftpy_server.metadata.state import MetadataState, StreamInfo
 
-__all__ = ["Standing", "kernel_boot_id"]
+__all__ = ["Standing", "has_log", "kernel_boot_id"]
+
+logger = logging.getLogger(__name__)
 
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
@@ -34,6 +37,18 @@ def kernel_boot_id() -> str | None:
         return _BOOT_ID.read_text().strip()
     except OSError:
         return None
+
+
+def has_log(disk: Disk, directory: Path) -> bool:
+    """Whether a partition's directory is there, with at least one segment.
+
+    Raises:
+        OSError: it can not be read.
+    """
+    try:
+        return any(base_offset_of(name) is not None for name in disk.names(directory))
+    except FileNotFoundError:
+        return False
 
 
 class Standing:
@@ -54,6 +69,7 @@ class Standing:
         self._disk = disk
         self._path = path
         self._boot_id = boot_id
+        self._failed: set[tuple[str, int]] = set()
         self._known_boot_id, self._is_doubtful = self._load(is_new=is_new)
         if self._is_doubtful:
             self._save()
@@ -65,8 +81,9 @@ class Standing:
             return self._boot_id, is_new
         try:
             kept = json.loads(data)
+            self._failed = {(str(uuid), int(number)) for uuid, number in kept.get("failed", ())}
             return kept["boot_id"], bool(kept["doubtful"])
-        except (ValueError, LookupError, TypeError):
+        except (ValueError, LookupError, TypeError, AttributeError):
             raise DataDirError(
                 f"{self._path} is damaged; delete it if this data directory lost nothing, or the directory if it did"
             ) from None
@@ -86,7 +103,7 @@ class Standing:
         return not self._is_doubtful
 
     def lost_logs(self, state: MetadataState, node_id: str) -> list[tuple[str, int]]:
-        """Uuid and number of partitions that count on this node's copy, and there is none.
+        """Uuid and number of partitions that count on this node's copy, which has failed, or is not there.
 
         Of a stream that is new there may be none yet, on any node; then no node counts until all have said so.
 
@@ -98,23 +115,32 @@ class Standing:
             (stream.uuid, number)
             for stream in state.streams.values()
             for number, partition in enumerate(stream.partitions)
-            if node_id in partition.isr and len(partition.replicas) > 1 and not self._has_log(stream, number)
+            if node_id in partition.isr and len(partition.replicas) > 1
+            if (stream.uuid, number) in self._failed or not self._has_log(stream, number)
         ]
 
     def _has_log(self, stream: StreamInfo, number: int) -> bool:
-        directory = self._path.parent / "streams" / f"{stream.name}.{stream.uuid}" / str(number)
+        return has_log(self._disk, self._path.parent / "streams" / f"{stream.name}.{stream.uuid}" / str(number))
+
+    def log_failed(self, uuid: str, number: int) -> None:
+        """A replica's log has failed: what is found in its place after a restart proves nothing."""
+        if (uuid, number) in self._failed:
+            return
+        self._failed.add((uuid, number))
         try:
-            return any(base_offset_of(name) is not None for name in self._disk.names(directory))
-        except FileNotFoundError:
-            return False
+            self._save()
+        except OSError as error:
+            logger.error("%s could not be written: %s", self._path, error)  # noqa: TRY400 - the trace adds nothing
 
     def settled(self) -> None:
         """The metadata has taken note."""
         self._known_boot_id, self._is_doubtful = self._boot_id, False
+        self._failed.clear()
         self._save()
 
     def _save(self) -> None:
-        content = {"boot_id": self._known_boot_id, "doubtful": self._is_doubtful}
+        failed = sorted(self._failed)
+        content = {"boot_id": self._known_boot_id, "doubtful": self._is_doubtful, "failed": failed}
         write_atomically(self._disk, self._path, json.dumps(content).encode() + b"\n")
 
 

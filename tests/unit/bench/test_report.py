@@ -12,6 +12,7 @@ def test_the_goal_of_a_cluster_is_not_that_of_one_node():
         three = Row("cluster, 3 replicas, acked, window 1,000, 128 B", durability, "acked/s")
         assert target_of(one) in {("x", 1.1), ("x", 15.0)}
         assert target_of(three) == ("x", 1.5)
+        assert target_of(Row("cluster, CPU of all servers, acked, window 1,000, 128 B", durability, "us")) is None
 
 
 def test_a_ratio_is_that_of_medians():

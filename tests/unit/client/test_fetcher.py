@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from types import SimpleNamespace
 
 import pyarrow as pa
@@ -28,6 +29,7 @@ from liftpy_envelope.errors import ErrorCode
 from liftpy_envelope.pull import Api, FetchResult, PartitionKey
 from liftpy_envelope.stream_config import StreamConfig
 from support.batches import stamped
+from support.cluster import eventually
 
 UUID = bytes(range(16))
 
@@ -41,10 +43,10 @@ def batches(first, count):
     return b"".join(stamped(encode_single_body(b"s", b"%d" % number), number) for number in range(first, first + count))
 
 
-def response(*parts, error=ErrorCode.NONE, log_start=0):
+def response(*parts, error=ErrorCode.NONE, log_start=0, epoch=1):
     """An answer with record batches of partitions: (partition, bytes)."""
     rows = [
-        FetchResult(PartitionKey(UUID, partition), error, "because", 1, 100, log_start, len(data)).to_row()
+        FetchResult(PartitionKey(UUID, partition), error, "because", epoch, 100, log_start, len(data)).to_row()
         for partition, data in parts
     ]
     return SimpleNamespace(result=rows, body=pa.py_buffer(b"".join(data for _, data in parts)))
@@ -56,6 +58,9 @@ class Node:
     Attributes:
         fetches: the bodies of the fetches it got.
         opened: how often it was connected to.
+        leaders: of the partitions, when asked.
+        lineages: answers about the ends of epochs that come before the usual one.
+        silent: a node that does not accept connections.
     """
 
     def __init__(self, *script, lineage=(0, "", 1, 1000)):
@@ -63,17 +68,32 @@ class Node:
         self.lineage = lineage
         self.fetches = []
         self.opened = 0
+        self.names = []
+        self.leaders = None
+        self.lineages = []
+        self.silent = ""
+        self.on_open = lambda _: None
+        self.places_asked = 0
+        self.heard_s = 0.0
         self.place = place()
-        self.cluster = SimpleNamespace(stream=self.stream)
+        self.cluster = SimpleNamespace(latest=self.latest, node=lambda _: None)
 
-    async def stream(self, _name, *, fresh):
-        assert fresh
+    def version(self, _api):
+        return 2
+
+    async def latest(self, _name):
+        self.places_asked += 1
+        await asyncio.sleep(0.01)
         if isinstance(self.place, Exception):
             raise self.place
-        return self.place
+        return self.place if self.leaders is None else dataclasses.replace(self.place, leaders=self.leaders)
 
-    async def open_pull(self, _node):
+    async def open_pull(self, node):
+        if node == self.silent:
+            await asyncio.Event().wait()
         self.opened += 1
+        self.names.append(node)
+        self.on_open(node)
         return self
 
     def close(self):
@@ -81,7 +101,8 @@ class Node:
 
     async def request(self, api, body):
         if api is Api.EPOCH_END_OFFSET:
-            return SimpleNamespace(result=[[*row[:2], *self.lineage] for row in body])
+            lineage = self.lineages.pop(0) if self.lineages else self.lineage
+            return SimpleNamespace(result=[[*row[:2], *lineage] for row in body])
         self.fetches.append(body)
         if not self.script:
             await asyncio.Event().wait()
@@ -149,7 +170,7 @@ async def test_after_damage_the_node_is_asked_to_look_itself():
 )
 async def test_what_can_not_be_mended_is_told(code, kind):
     with pytest.raises(kind):
-        await consume(Node(response((0, b""), error=code)))
+        await consume(Node(*[response((0, b""), error=code)] * 100))
 
 
 async def test_refusals_for_good_are_told():
@@ -173,9 +194,69 @@ async def test_a_cluster_that_is_away_is_waited_for():
 
 @pytest.mark.parametrize("lineage", [(0, "", 0, 50), (0, "", 1, 1)])
 async def test_a_log_that_is_another_one_is_not_read_on(lineage):
-    node = Node(response((0, batches(0, 2))), DisconnectedError("gone"), lineage=lineage)
+    node = Node(response((0, batches(0, 2))), DisconnectedError("gone"), response((0, batches(2, 2))), lineage=lineage)
+    with pytest.raises(LogDivergedError) as raised:
+        await consume(node)
+    assert (raised.value.stream, raised.value.partition, raised.value.position) == ("s", 0, 2)
+    assert raised.value.offset == min(2, lineage[3])
+
+
+@pytest.mark.parametrize("lineage", [(0, "", 1, 2), (0, "", -1, 2), (0, "", -1, 7)])
+async def test_a_log_that_may_be_the_same_is_read_on(lineage):
+    node = Node(response((0, batches(0, 2))), DisconnectedError("gone"), response((0, batches(2, 2))), lineage=lineage)
+    assert await consume(node) == {0: [0, 1, 2, 3]}
+
+
+async def test_a_leader_that_changed_on_the_same_connection_is_asked_too():
+    node = Node(response((0, batches(0, 2))), response((0, batches(2, 1)), epoch=3), lineage=(0, "", 1, 1))
     with pytest.raises(LogDivergedError):
         await consume(node)
+
+
+async def test_a_position_beyond_the_log_is_another_log_and_not_a_lost_offset():
+    lost = response((0, b""), error=ErrorCode.OFFSET_OUT_OF_RANGE)
+    node = Node(response((0, batches(0, 2))), lost, lineage=(0, "", 1, 1))
+    with pytest.raises(LogDivergedError):
+        await consume(node, on_lost="earliest")
+
+
+async def test_a_leader_that_can_not_tell_is_asked_again():
+    node = Node(response((0, batches(0, 2))), DisconnectedError("gone"), *[response((0, batches(2, 2)))] * 3)
+    node.lineages = [(6, "no leader", -1, -1), (11, "not yet", -1, -1)]
+    assert await consume(node) == {0: [0, 1, 2, 3]}
+
+
+async def test_what_happens_to_one_partition_does_not_disturb_the_others():
+    moved = response((1, b""), error=ErrorCode.NOT_LEADER)
+    node = Node(response((0, batches(0, 1)), (1, batches(0, 1))), moved, response((0, batches(1, 3))))
+    node.place, node.leaders = place(2), ("n1", None)
+    buffer = PrefetchBuffer(1_000_000)
+    positions = {0: Position(0, 4), 1: Position(0, 4)}
+    task = asyncio.ensure_future(Fetcher(node, place(2), positions, buffer, ConsumeOptions()).run())
+    await eventually(lambda: positions[0].is_done)
+    assert node.opened == 1
+    node.leaders = None
+    node.script = [response((1, batches(1, 3)))]
+    await asyncio.wait_for(task, 20)
+    assert positions[1].is_done
+    assert node.opened == 2
+    assert node.places_asked < 100
+
+
+async def test_a_node_that_falls_silent_is_left_when_another_one_leads():
+    node = Node(response((0, batches(0, 2))))
+    node.leaders = ("n2",)
+    node.on_open = lambda name: name == "n2" and node.script.append(response((0, batches(2, 2))))
+    assert await consume(node, wait_ms=0) == {0: [0, 1, 2, 3]}
+    assert node.names == ["n1", "n2"]
+
+
+async def test_a_node_that_does_not_accept_is_left_when_another_one_leads():
+    node = Node()
+    node.leaders = ("n2",)
+    node.silent = "n1"
+    node.on_open = lambda _: node.script.append(response((0, batches(0, 4))))
+    assert await consume(node) == {0: [0, 1, 2, 3]}
 
 
 @pytest.mark.parametrize(("on_lost", "expected"), [("earliest", [90, 91]), ("latest", [])])

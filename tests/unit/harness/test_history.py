@@ -167,6 +167,8 @@ def test_the_report_shows_what_happened_around_the_first_violation(tmp_path):
     )
     text = report(history, check(history, final), {"node-2": log})
     assert "the first: lost: b'm2' of s was acknowledged at [0]@2 and is nowhere" in text
+    assert "b'm2' is sent" in text
+    assert "b'm2' is acknowledged at Place(partition=0, offset=2, epoch=1)" in text
     assert "== node-1 is killed" in text
     assert "node-2: INFO    elected" in text
     assert "a second line" in text

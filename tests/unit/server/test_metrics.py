@@ -42,12 +42,30 @@ def test_node(node):
         "liftpy_unbound_messages_total": 4,
         "liftpy_lost_ack_bytes_total": 5,
         "liftpy_partitions": 1,
+        "liftpy_partitions_led": 1,
+        "liftpy_partitions_under_replicated": 0,
+        "liftpy_partitions_not_accepting": 0,
+        "liftpy_metadata_leader": 0,
         "liftpy_partitions_offline": 0,
         "liftpy_streams": 1,
         "liftpy_storage_full": 0,
     }
     assert expected == {name: found[(name,)] for name in expected}
     assert found[("liftpy_resident_bytes",)] > 1_000_000
+
+
+def test_followers(node):
+    states = [
+        {"node": "b", "log_end": 2, "lag_messages": 1, "in_sync": True},
+        {"node": "c", "log_end": None, "lag_messages": None, "in_sync": False},
+    ]
+    node.streams.partitions[0].replica_states = lambda: states
+    found = samples(node)
+    where = ("partition", "0"), ("stream", "orders")
+    assert found["liftpy_partitions_under_replicated",] == 1
+    assert found["liftpy_replica_lag_messages", ("node", "b"), *where] == 1
+    assert ("liftpy_replica_lag_messages", ("node", "c"), *where) not in found
+    assert [found["liftpy_replica_in_sync", ("node", node), *where] for node in "bc"] == [1, 0]
 
 
 def test_streams(node):

@@ -7,6 +7,8 @@ import os
 import threading
 from typing import TYPE_CHECKING, Final
 
+from liftpy_envelope.errors import LiftError
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -22,7 +24,9 @@ EXIT_CODE: Final = 70
 def exit_process(error: BaseException) -> None:
     """End the process at once, without any clean-up that could write to a journal that may be broken."""
     try:
-        logger.critical("the metadata can not go on, and the node stops", exc_info=error)
+        where = None if isinstance(error, LiftError) else error  # the former say all there is to know
+        text = "the metadata can not go on, and the node stops; start it again when this is put right: %s"
+        logger.critical(text, error, exc_info=where)
     finally:
         os._exit(EXIT_CODE)  # also when logging fails, for instance because the disk is full
 

@@ -273,7 +273,8 @@ class RaftTransport(Transport):  # type: ignore[misc]  # pysyncobj is not typed
         self._drop(link, why)
 
     def _drop(self, link: Link, why: object) -> None:
-        logger.info("the connection with voter %.100r ends: %s", link.session.peer_id, why)
+        log = logger.info if link.is_ready else logger.debug  # every attempt at one that is down ends like this
+        log("the connection with voter %.100r ends: %s", link.session.peer_id, why)
         is_telling = isinstance(why, WrongKeyError | WrongNodeError | ssl.SSLError)
         if link.session.peer_id is not None and (is_telling or (link.is_ready and isinstance(why, FrameError))):
             text = f"no connection with {link.session.peer_id!r:.100}: {why}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from liftpy_log.disk import OsDisk
+from liftpy_log.errors import DataDirError
 from liftpy_server.replicas.standing import Standing
 from support.metadata_commands import UUIDS, Cluster
 
@@ -41,6 +42,24 @@ def test_a_directory_without_a_segment_is_no_log(standing, state, directory, lef
 def test_a_directory_that_was_moved_away_is_missed(standing, state, directory):
     directory.rename(directory.parent / "aside")
     assert standing.lost_logs(state, "a") == [(UUIDS[0], 0)]
+
+
+def test_a_log_that_had_failed_proves_nothing_until_the_metadata_knows(standing, state, directory, tmp_path):
+    (directory / f"{0:020}.log").touch()
+    standing.log_failed(UUIDS[0], 0)
+    again = Standing(OsDisk(), tmp_path / "standing.json", "boot", is_new=False)
+    assert again.lost_logs(state, "a") == [(UUIDS[0], 0)]
+    again.settled()
+    again = Standing(OsDisk(), tmp_path / "standing.json", "boot", is_new=False)
+    assert again.lost_logs(state, "a") == []
+
+
+@pytest.mark.parametrize("content", ["[]", '{"boot_id": 1, "doubtful": 0, "failed": [5]}', "{"])
+def test_a_damaged_file_is_refused(tmp_path, content):
+    path = tmp_path / "standing.json"
+    path.write_text(content)
+    with pytest.raises(DataDirError, match=r"standing\.json is damaged"):
+        Standing(OsDisk(), path, "boot", is_new=False)
 
 
 def test_who_does_not_count_misses_nothing(standing, tmp_path):

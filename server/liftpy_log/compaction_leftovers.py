@@ -1,0 +1,50 @@
+"""What a crash amid a swap of segments leaves, and how it is finished; see `compaction_swap`."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from liftpy_log.recovery import find_end
+
+if TYPE_CHECKING:
+    from liftpy_log.disk import Disk
+    from liftpy_log.files import FileCache
+    from liftpy_log.segment import Segment
+
+__all__ = ["drop_replaced"]
+
+logger = logging.getLogger(__name__)
+
+
+def drop_replaced(disk: Disk, files: FileCache, segments: list[Segment]) -> None:
+    """Delete the segments that a compacted one covers, durably.
+
+    Args:
+        disk: where.
+        files: the node's open files.
+        segments: that were found, in the order of their base offsets; what is deleted is taken from the list.
+
+    Raises:
+        OSError: some may be left, and are found again.
+    """
+    compacted = [segment for segment in segments if segment.generation]
+    for segment in sorted(compacted, key=lambda each: each.generation, reverse=True):
+        if segment not in segments:
+            continue
+        elders = [each for each in segments if _may_be_replaced(each, segment)]
+        if not elders:
+            continue
+        end = find_end(segment, files.get(segment))
+        replaced = [each for each in elders if each.base_offset < end]
+        for each in replaced:
+            logger.info("%s was replaced by %s before the crash, and is removed", each.path, segment.path)
+            files.forget(each)
+            each.remove()
+            segments.remove(each)
+        if replaced:
+            disk.sync_directory(segment.path.parent)
+
+
+def _may_be_replaced(segment: Segment, by: Segment) -> bool:
+    return segment.generation < by.generation and segment.base_offset >= by.base_offset

