@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from liftpy_log.compaction_map import KeyHasher, OffsetMap
 from liftpy_log.compaction_read import read_segment
-from liftpy_log.compaction_state import CleanedSegment, SealedSegment
+from liftpy_log.compaction_state import CleanedSegment, SealedSegment, gone_path
 from liftpy_log.compaction_survivors import Survivors, in_chunks
 from liftpy_log.compaction_write import SegmentWriter
 from liftpy_log.errors import SegmentCorruptError
@@ -172,7 +172,7 @@ def compact(
         config: as for the plan.
         owner: asked for the swaps.
         seed: secret random bytes, at least 16; others at every pass will do.
-        pause: called after every MiB or so that was read, with its bytes: the place to wait, so that the node goes on
+        pause: called after every half MiB or so that was read, with its bytes: the place to wait, so that the node goes on
             serving. What it raises ends the pass.
 
     Raises:
@@ -308,6 +308,8 @@ class _Pass:
             writer.discard()
             raise
         self._note_swap(group, cleaned)
+        for segment in group:
+            self._disk.remove(gone_path(segment.path))
 
     def _note_swap(self, group: Sequence[SealedSegment], cleaned: CleanedSegment) -> None:
         start = self._segments.index(group[0])

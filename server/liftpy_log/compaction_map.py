@@ -85,7 +85,7 @@ class KeyHasher:
         raw = b"" if content is None else bytes(memoryview(content)[low:high])
         starts, lengths = ends[:-1] - low, np.diff(ends)
         left = lengths.copy()
-        digests = []
+        digests: list[bytes] = []
         for row in np.flatnonzero(lengths > 4 * _WORDS_MAX).tolist():
             key = raw[starts[row] : starts[row] + lengths[row]]
             starts[row] = len(raw) + _DIGEST_BYTES * len(digests)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["StoredBatch", "read_segment"]
 
-_WINDOW_BYTES: Final = 1024 * 1024
+_WINDOW_BYTES: Final = 512 * 1024
 
 
 class StoredBatch(NamedTuple):
@@ -40,7 +40,8 @@ class StoredBatch(NamedTuple):
         """The offset of each of its records."""
         base = self.header.base_offset
         if self.header.columns & Column.OFFSET_DELTA:
-            return base + records.column("offset_delta").to_numpy().astype(np.int64)
+            deltas: npt.NDArray[np.int32] = records.column("offset_delta").to_numpy()
+            return deltas.astype(np.int64) + base
         return np.arange(base, base + records.num_rows)
 
     def times(self, records: pa.RecordBatch) -> npt.NDArray[np.int64]:

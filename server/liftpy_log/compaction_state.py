@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from liftpy_log.disk import Disk
 
-__all__ = ["Cleaned", "CleanedSegment", "SealedSegment", "load_cleaned", "save_cleaned"]
+__all__ = ["Cleaned", "CleanedSegment", "SealedSegment", "gone_path", "load_cleaned", "save_cleaned"]
 
 _NAME: Final = "cleaned"
 _MAGIC: Final = 0x4E4C434C
@@ -31,6 +31,11 @@ _HEAD: Final = struct.Struct("<III4x")
 _BODY: Final = struct.Struct("<qqq")
 _PASS: Final = struct.Struct("<qq")
 _PASSES_MAX: Final = 128
+
+
+def gone_path(path: Path) -> Path:
+    """What the file of a segment is called from when another one took its place until it is removed."""
+    return path.with_name(path.name + ".gone")
 
 
 class SealedSegment(NamedTuple):
@@ -117,7 +122,9 @@ class Cleaned:
             return None
         if len(body) < _BODY.size or (len(body) - _BODY.size) % _PASS.size:
             return None
-        return cls(*_BODY.unpack_from(body), tuple(_PASS.iter_unpack(body[_BODY.size :])))
+        clean_end, gone_below, tombstones = _BODY.unpack_from(body)
+        passes = tuple((end, time) for end, time in _PASS.iter_unpack(body[_BODY.size :]))
+        return cls(clean_end, gone_below, tombstones, passes)
 
 
 def load_cleaned(disk: Disk, directory: Path, log_end: int) -> Cleaned:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Survivors", "in_chunks"]
 
-_CHUNK_BYTES: Final = 1024 * 1024
+_CHUNK_BYTES: Final = 256 * 1024
 _BINARY: Final = pa.binary()
 
 

@@ -6,9 +6,10 @@ A run of neighbouring segments is written anew as one segment, beside them, and 
 
 where the generation is one above the highest of those it replaces. That one rename, once it is durable, is the swap:
 whoever opens the log drops segments of lower generations that begin inside of the range that the file covers. The
-files of the others are removed after it, and that is durable too before anything else happens to names in the
-directory. No file ever gets a name that others knew: a reader with an old segment finds its bytes or no file at all,
-and the write-ahead log's entries for an old file do not hit a new one.
+files of the others lose their names after it, and that is durable too before anything else happens to names in the
+directory: they are called `.log.gone` until whoever compacts removes them, which takes long for large files. No file
+ever gets a name that others knew: a reader with an old segment finds its bytes or no file at all, and the write-ahead
+log's entries for an old file do not hit a new one.
 
 The batches of a compacted segment follow on one another like all others: a batch covers the offsets that were dropped
 behind, or before, its records. A range of one leader epoch of which nothing is left is a batch without records. So
@@ -19,9 +20,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from liftpy_log.compaction_state import SealedSegment, load_cleaned, save_cleaned
+from liftpy_log.compaction_state import SealedSegment, gone_path, load_cleaned, save_cleaned
 from liftpy_log.disk import is_full
 from liftpy_log.errors import StorageFullError
+from liftpy_log.index import OFFSET_SUFFIX, TIME_SUFFIX
 from liftpy_log.segment import Segment
 from liftpy_log.truncation import LogTruncation
 
@@ -90,7 +92,8 @@ class LogCompaction(LogTruncation):
     def replace_segments(self, old: Sequence[SealedSegment], new: CleanedSegment, cuts: int) -> bool:
         """Let a compacted segment take the place of a run of others.
 
-        Costs two syncs of the directory. Slices of the old segments stay readable for who has pinned their files.
+        Costs two syncs of the directory. Slices of the old segments stay readable for who has pinned their files. The
+        caller removes those (see `gone_path`).
 
         Args:
             old: the segments that it replaces, as they were when it was written.
@@ -118,10 +121,12 @@ class LogCompaction(LogTruncation):
         try:
             for each in replaced:
                 self._files.forget(each)
-                each.remove()
+                for suffix in (OFFSET_SUFFIX, TIME_SUFFIX):
+                    self._disk.remove(each.path.with_suffix(suffix))
+                self._disk.rename(each.path, gone_path(each.path))
             self._disk.sync_directory(self.directory)
         except OSError as error:
-            raise self.fail(f"deleting compacted segments in {self.directory} failed: {error}") from error
+            raise self.fail(f"renaming compacted segments in {self.directory} failed: {error}") from error
         return True
 
     def _give_name(self, temporary: Path, path: Path) -> None:

@@ -27,7 +27,7 @@ __all__ = ["open_segments", "rebuild_epochs"]
 
 logger = logging.getLogger(__name__)
 
-_STRAY_NAME: Final = re.compile(r"([0-9]{20}(?:\.c[0-9]{8})?)\.(?:(?:index|timeindex)(\.tmp)?|log(\.tmp))")
+_STRAY_NAME: Final = re.compile(r"([0-9]{20}(?:\.c[0-9]{8})?)\.(?:(?:index|timeindex)(\.tmp)?|log(\.tmp|\.gone))")
 
 
 def open_segments(
@@ -136,7 +136,7 @@ def _recover_newest(
 
 
 def _remove_strays(disk: Disk, directory: Path, segments: Sequence[Segment]) -> None:
-    """Remove half-written files, and index files without a segment."""
+    """Remove half-written files, those of segments that were replaced, and index files without a segment."""
     known = {segment.path.stem for segment in segments}
     for name in disk.names(directory):
         found = _STRAY_NAME.fullmatch(name)

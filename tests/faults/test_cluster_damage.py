@@ -48,10 +48,10 @@ async def a_follower(lift):
     return next(name for name in NODES if name != leader)
 
 
-async def replaced(lift, name):
+async def replaced(kit, lift, name):
     """Have a replica copied anew: it is taken away, and given back."""
     await lift.reassign_stream("s", partitions={0: [each for each in NODES if each != name]})
-    await in_sync(lift, "s", set(NODES) - {name})
+    await told(kit.nodes[name], "stream s partition 0 is kept by other nodes now")
     await lift.reassign_stream("s", replicas=3)
     await in_sync(lift, "s", NODES)
 
@@ -88,7 +88,7 @@ async def test_a_bit_turns_on_a_follower(kit, lift):
     await published.more(10)
     await in_sync(lift, "s", set(NODES) - {victim})
     assert segment.exists()
-    await replaced(lift, victim)
+    await replaced(kit, lift, victim)
     await published.more(10)
     await whole_again(kit, lift, published)
 
@@ -110,7 +110,7 @@ async def test_a_bit_turns_on_the_leader(kit, lift):
     await published.more(10)
     await published.check()
     await in_sync(lift, "s", set(NODES) - {victim})
-    await replaced(lift, victim)
+    await replaced(kit, lift, victim)
     await whole_again(kit, lift, published)
 
 
@@ -134,7 +134,7 @@ async def test_a_bit_turns_in_what_a_follower_fetches(kit, lift):
     await eventually(lambda: _leads_not(lift, victim), 20.0)
     await published.more(10)
     await published.check()
-    await replaced(lift, victim)
+    await replaced(kit, lift, victim)
     await whole_again(kit, lift, published)
 
 
@@ -157,7 +157,7 @@ async def test_a_replica_is_taken_away_and_given_back(kit, lift):
     published = await make_stream(lift)
     await asyncio.to_thread(kit.stop_nodes)
     await asyncio.to_thread(kit.start_nodes)
-    await replaced(lift, "node-3")
+    await replaced(kit, lift, "node-3")
     await whole_again(kit, lift, published)
 
 

@@ -1,4 +1,4 @@
-"""Three replicas under faults, a thousand times: nothing acked is lost, nothing shown vanishes, and all comes to rest.
+"""Three replicas under faults, thousands of times: nothing acked is lost, nothing shown vanishes, and all comes to rest.
 
 A failure names its seed: `run(seed)` does exactly the same again.
 """
@@ -22,7 +22,7 @@ BUDGET_SEEDS = 1_000
 TESTS = Path(__file__).parents[1]
 
 
-@pytest.mark.parametrize("hundred", range(10))
+@pytest.mark.parametrize("hundred", range(20))
 def test_no_promise_is_broken(hundred):
     print(f"seeds {hundred * 100} to {hundred * 100 + 99}")
     results = [run(seed) for seed in range(hundred * 100, hundred * 100 + 100)]
@@ -31,7 +31,7 @@ def test_no_promise_is_broken(hundred):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("thousand", range(1, 31))
+@pytest.mark.parametrize("thousand", range(2, 32))
 def test_no_promise_is_broken_in_longer_runs(thousand):
     print(f"seeds {thousand * 1_000} to {thousand * 1_000 + 999}")
     for seed in range(thousand * 1_000, thousand * 1_000 + 1_000):

@@ -1,0 +1,234 @@
+"""Proves that the bodies for consumer groups keep their places on the wire, and are checked on arrival."""
+
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from liftpy_envelope import group_offsets, groups
+from liftpy_envelope.errors import ErrorCode, FrameError
+from liftpy_envelope.group_offsets import (
+    METADATA_BYTES_MAX,
+    OFFSETS_MAX,
+    CommitOffset,
+    CommitRefusal,
+    CommitRequest,
+    CommitResult,
+    CommitStream,
+    FetchedOffset,
+    OffsetFetchRequest,
+    OffsetFetchResult,
+)
+from liftpy_envelope.group_routing import (
+    FIND_GROUPS_MAX,
+    Coordinator,
+    FindCoordinatorRequest,
+    FindCoordinatorResult,
+    partition_of_group,
+)
+from liftpy_envelope.groups import (
+    ASSIGNED_PARTITIONS_MAX,
+    GROUP_BYTES_MAX,
+    SUBSCRIPTIONS_MAX,
+    AssignedStream,
+    GroupApi,
+    GroupError,
+    HeartbeatRequest,
+    JoinRequest,
+    LeaveRequest,
+    MembershipResult,
+)
+from liftpy_envelope.limits import RESPONSE_HEADER_BYTES_MAX
+from liftpy_envelope.pull import Api, PartitionKey
+from support.damage import attempt, damaged
+from support.examples import examples
+
+UUID = bytes(range(16))
+KEY = PartitionKey(UUID, 3)
+JOIN = JoinRequest("g", b"n" * 16, 2, "i", "client", "r1", 6_000, 9_000, ("a", "b"))
+HEARTBEAT = HeartbeatRequest("g", "7-aa", "i", 7, 100)
+COMMIT = CommitRequest("g", "7-aa", "i", 7, 5, (CommitStream(UUID, "a", (CommitOffset(3, 42, 1, b"m"),)),))
+FETCH = OffsetFetchRequest("g", "7-aa", "i", 7, (KEY,))
+MEMBERSHIP = MembershipResult(GroupError.NONE, "", "7-aa", 7, (AssignedStream(UUID, "a", (0, 3)),))
+FOUND = Coordinator("g", GroupError.NONE, "", 4, "node", "host", 4_000, True)
+
+
+def crossed(value):
+    """What arrives at the other side."""
+    return msgpack.unpackb(msgpack.packb(value))
+
+
+def test_numbers_are_the_persisted_ones():
+    golden = {"OFFSET_COMMIT": 5, "OFFSET_FETCH": 6, "GROUP_JOIN": 7, "GROUP_HEARTBEAT": 8, "GROUP_LEAVE": 9}
+    assert golden | {"FIND_COORDINATOR": 10} == {api.name: api.value for api in GroupApi}
+    assert all(api.name in GroupApi.__members__ for api in Api if api.value in set(GroupApi))
+    errors = {error.name: error.value for error in GroupError if error >= 20}
+    assert list(errors.values()) == [20, 21, 22, 23, 24, 25]
+    assert all(ErrorCode[error.name] == error for error in GroupError if error < 20)
+    assert GroupError.of(999) is GroupError.INTERNAL
+    assert GroupError.NOT_LEADER.retriable
+    assert not GroupError.FENCED_MEMBER.retriable
+    assert partition_of_group("orders", 50) == partition_of_group("orders", 50) < 50
+
+
+def test_requests_are_stable():
+    assert JOIN.to_body() == ["g", b"n" * 16, 2, "i", "client", "r1", 6_000, 9_000, ["a", "b"]]
+    assert HEARTBEAT.to_body() == ["g", "7-aa", "i", 7, 100]
+    assert LeaveRequest("g", "7-aa", "i").to_body() == ["g", "7-aa", "i"]
+    assert COMMIT.to_body() == ["g", "7-aa", "i", 7, 5, [[UUID, "a", [[3, 42, 1, b"m"]]]]]
+    assert FETCH.to_body() == ["g", "7-aa", "i", 7, [[UUID, 3]]]
+    assert FindCoordinatorRequest(("g", "h")).to_body() == [["g", "h"]]
+
+
+def test_results_are_stable():
+    assert MEMBERSHIP.to_result() == [0, "", "7-aa", 7, [[UUID, "a", [0, 3]]]]
+    assert MembershipResult(GroupError.UNKNOWN_MEMBER, "m").to_result() == [20, "m", "", 0, None]
+    refused = CommitResult(GroupError.NONE, "", (CommitRefusal(KEY, GroupError.NOT_ASSIGNED),))
+    assert refused.to_result() == [0, "", [[UUID, 3, 23]]]
+    fetched = OffsetFetchResult(GroupError.NONE, "", (FetchedOffset(KEY, 42, 1, b"m"),))
+    assert fetched.to_result() == [0, "", [[UUID, 3, 42, 1, b"m"]]]
+    assert FindCoordinatorResult((FOUND,)).to_result() == [["g", 0, "", 4, "node", "host", 4_000, True]]
+
+
+@pytest.mark.parametrize("request_", [JOIN, HEARTBEAT, LeaveRequest("g", "m", ""), COMMIT, FETCH])
+def test_requests_round_trip(request_):
+    assert type(request_).from_body(crossed(request_.to_body())) == request_
+
+
+def test_results_round_trip():
+    for result in (
+        MEMBERSHIP,
+        MembershipResult(GroupError.FENCED_MEMBER, "stop"),
+        CommitResult(GroupError.NONE, "", (CommitRefusal(KEY, GroupError.STALE_GENERATION),)),
+        OffsetFetchResult(GroupError.NONE, "", (FetchedOffset(KEY, 0, -1, b""),)),
+        FindCoordinatorResult((FOUND, Coordinator("h", GroupError.NOT_AVAILABLE, "wait", 1))),
+    ):
+        assert type(result).from_result(crossed(result.to_result())) == result
+    assert FindCoordinatorRequest.from_body(crossed([["g"]])) == FindCoordinatorRequest(("g",))
+
+
+@pytest.mark.parametrize("name", ["g", "Verkauf Süd", "a.b/c:d", "x" * GROUP_BYTES_MAX, "é" * 127])
+def test_names_of_groups(name):
+    assert LeaveRequest.from_body([name, "", ""]).group == name
+
+
+@pytest.mark.parametrize("name", ["", "a\nb", "\0", "a\x7f", "\u200b", "x" * 256, "é" * 128, b"g", None, 7, "\ud800"])
+def test_what_is_no_name_of_a_group(name):
+    with pytest.raises(FrameError, match="group"):
+        LeaveRequest.from_body([name, "", ""])
+
+
+def changed(row, place, value):
+    return [*row[:place], value, *row[place + 1 :]]
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (0, ""), (1, b"n" * 15), (1, "n" * 16), (2, -1), (2, True), (3, "i\n"), (3, "i" * 256), (4, None), (5, b""),
+        (6, 999), (6, 1_800_001), (6, True), (7, 0), (7, 2**40), (8, ["a b"]), (8, ["a", "a"]), (8, [1]), (8, "a"),
+        (8, [f"s{number}" for number in range(SUBSCRIPTIONS_MAX + 1)]),
+    ],
+)  # fmt: skip
+def test_malformed_joins(place, value):
+    with pytest.raises(FrameError, match="join"):
+        JoinRequest.from_body(changed(JOIN.to_body(), place, value))
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [(0, 1), (1, None), (1, "m" * 129), (2, 5), (3, -1), (3, 2**63), (3, True), (4, -1), (4, 60_001)],
+)
+def test_malformed_heartbeats(place, value):
+    with pytest.raises(FrameError, match="heartbeat"):
+        HeartbeatRequest.from_body(changed(HEARTBEAT.to_body(), place, value))
+
+
+WRONG_OFFSETS = [
+    [-1, 42, 1, b""], [2**31, 42, 1, b""], [3, -1, 1, b""], [3, 2**63, 1, b""], [3, 42, -2, b""], [3, 42, 2**31, b""],
+    [3, 42, 1, "m"], [3, 42, 1, bytes(METADATA_BYTES_MAX + 1)], [True, 42, 1, b""], [3, 4.2, 1, b""], [3, 42, 1], None,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("row", WRONG_OFFSETS)
+def test_malformed_offsets(row):
+    with pytest.raises(FrameError, match="offset_commit"):
+        CommitRequest.from_body(changed(COMMIT.to_body(), 5, [[UUID, "a", [row]]]))
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (0, None), (1, 7), (2, 7), (3, -2), (4, -1), (5, None), (5, [[UUID[:15], "a", []]]), (5, [[UUID, "a b", []]]),
+        (5, [[UUID, "a"]]), (5, [[UUID, "a", None]]), (5, [[UUID, "a", [[1, 2, 3, b""], [1, 9, 3, b""]]]]),
+        (5, [[UUID, "a", [[number, 1, 1, b""] for number in range(OFFSETS_MAX + 1)]]]),
+    ],
+)  # fmt: skip
+def test_malformed_commits(place, value):
+    with pytest.raises(FrameError, match="offset_commit"):
+        CommitRequest.from_body(changed(COMMIT.to_body(), place, value))
+
+
+@pytest.mark.parametrize(
+    ("place", "value"), [(0, ""), (1, None), (2, 1), (3, -2), (4, [[UUID, -1]]), (4, [[UUID, 1]] * (OFFSETS_MAX + 1))]
+)
+def test_malformed_fetches(place, value):
+    with pytest.raises(FrameError, match="offset_fetch"):
+        OffsetFetchRequest.from_body(changed(FETCH.to_body(), place, value))
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [(0, -1), (0, "0"), (1, None), (2, 7), (3, -1), (4, 7), (4, [[UUID, "a", [-1]]]), (4, [[UUID, "a", [True]]]),
+     (4, [[UUID, "a"]]), (4, [[b"", "a", []]]), (4, [[UUID, "a", [0] * (ASSIGNED_PARTITIONS_MAX + 1)]])],
+)  # fmt: skip
+def test_malformed_membership(place, value):
+    with pytest.raises(FrameError, match="membership"):
+        MembershipResult.from_result(changed(MEMBERSHIP.to_result(), place, value))
+
+
+def test_malformed_results():
+    for rows in ([[UUID, 3]], [[UUID, 3, -1]], [[UUID, 3, 23]] * (OFFSETS_MAX + 1), None):
+        with pytest.raises(FrameError, match="offset_commit result"):
+            CommitResult.from_result([0, "", rows])
+    for row in ([UUID, 3, -1, 1, b""], [UUID, 3, 1, -2, b""], [UUID, 3, 1, 1, None], [UUID, 3, 1, 1]):
+        with pytest.raises(FrameError, match="offset_fetch result"):
+            OffsetFetchResult.from_result([0, "", [row]])
+    good = FindCoordinatorResult((FOUND,)).to_result()[0]
+    for place, value in enumerate(["", -1, None, -1, "n\n", 7, 65_536, 1]):
+        with pytest.raises(FrameError, match="find_coordinator result"):
+            FindCoordinatorResult.from_result([changed(good, place, value)])
+    for body in ([], [None], [["g"] * (FIND_GROUPS_MAX + 1)], [[""]]):
+        with pytest.raises(FrameError, match="find_coordinator"):
+            FindCoordinatorRequest.from_body(body)
+
+
+def test_the_largest_answer_fits_into_a_response():
+    rows = tuple(
+        FetchedOffset(PartitionKey(UUID, number), 2**62, 2**30, bytes(METADATA_BYTES_MAX))
+        for number in range(OFFSETS_MAX)
+    )
+    assert len(msgpack.packb(OffsetFetchResult(GroupError.NONE, "", rows).to_result())) < RESPONSE_HEADER_BYTES_MAX
+
+
+KINDS = [
+    *(kind.from_body for kind in (JoinRequest, HeartbeatRequest, LeaveRequest, CommitRequest, OffsetFetchRequest)),
+    *(kind.from_result for kind in (MembershipResult, CommitResult, OffsetFetchResult, FindCoordinatorResult)),
+    FindCoordinatorRequest.from_body,
+]
+BODIES = [JOIN.to_body(), HEARTBEAT.to_body(), COMMIT.to_body(), FETCH.to_body(), MEMBERSHIP.to_result()]
+
+
+@examples(300)
+@given(st.sampled_from(KINDS), damaged(st.sampled_from([msgpack.packb(body) for body in BODIES])))
+def test_whatever_arrives_is_read_or_refused(read, data):
+    try:
+        body = msgpack.unpackb(data)
+    except Exception:
+        return
+    attempt(read, body, FrameError)
+
+
+def test_everything_public_is_listed():
+    for module in (groups, group_offsets):
+        assert all(hasattr(module, name) for name in module.__all__)
