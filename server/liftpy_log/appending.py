@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from liftpy_log.disk import Disk
     from liftpy_log.entries import LogConfig
     from liftpy_log.files import FileCache
+    from liftpy_log.recent import RecentTail
 
 __all__ = ["LogAppending"]
 
@@ -35,6 +36,7 @@ class LogAppending(LogHealth):
         directory: where the segments are.
         config: how the log is kept.
         epochs: which leader epoch began at which offset.
+        recent: keeps the newest batches in memory, while the log leads; see `recent`.
     """
 
     def __init__(self, disk: Disk, files: FileCache, directory: Path, config: LogConfig) -> None:
@@ -42,10 +44,12 @@ class LogAppending(LogHealth):
         self.directory = directory
         self.config = config
         self.epochs = EpochHistory()
+        self.recent: RecentTail | None = None
         self._disk = disk
         self._files = files
         self._segments: list[Segment] = []
         self._marks: deque[tuple[int, int]] = deque(maxlen=1_024)  # (next offset, position) of the newest batches
+        self._unsynced_names: tuple[Path, ...] = ()  # directories whose names lead to the log and may not be on disk
 
     @property
     def active(self) -> Segment:
@@ -61,6 +65,25 @@ class LogAppending(LogHealth):
     def last_timestamp(self) -> int:
         """Time of the last record; 0 when there never was one since the last purge."""
         return next((segment.max_timestamp for segment in reversed(self._segments) if segment.size), 0)
+
+    def sync_names(self, synced: set[Path]) -> None:
+        """Make the names durable that lead to the log, where they may not be. May be called from any thread.
+
+        Args:
+            synced: directories that were synced since those of this log were made; what is synced here is added.
+
+        Raises:
+            OSError: they may not be durable still.
+        """
+        for directory in self._unsynced_names:
+            if directory not in synced:
+                self._disk.sync_directory(directory)
+                synced.add(directory)
+        self._unsynced_names = ()
+
+    def _sync_active(self) -> None:
+        self.sync_names(set())
+        self._files.get(self.active).sync()
 
     def append(
         self,
@@ -102,7 +125,13 @@ class LogAppending(LogHealth):
             producer_id=producer_id,
             producer_sequence=producer_sequence,
         )
-        encoded = [header + parts[0]] if len(parts) == 1 and isinstance(parts[0], bytes) else [header, *parts]
+        recent, whole = self.recent, None
+        encoded: list[BufferLike] = [header, *parts]
+        if recent is not None and length <= recent.batch_bytes_max:
+            whole = b"".join(encoded)  # a copy: the parts may be of a buffer that holds much else
+            encoded = [whole]
+        elif len(parts) == 1 and isinstance(parts[0], bytes):
+            encoded = [header + parts[0]]
         self.epochs.begin(leader_epoch, base_offset)
         self._write(active, position, encoded)
         next_offset = base_offset + count
@@ -111,6 +140,8 @@ class LogAppending(LogHealth):
         position += length
         self._marks.append((next_offset, position))
         self._tail = Tail(active, position, next_offset)
+        if recent is not None and whole is not None:
+            recent.add(base_offset, next_offset, whole)
         return Appended(base_offset, next_offset, timestamp)
 
     def append_batches(self, data: BufferLike | memoryview, headers: Sequence[BatchHeader]) -> Appended:
@@ -232,7 +263,7 @@ class LogAppending(LogHealth):
         if not active.size:
             return
         try:
-            self._files.get(active).sync()
+            self._sync_active()
         except OSError as error:
             raise self.fail(f"fdatasync of {active.path} failed: {error}") from error
         self._note_synced(active.next_offset)

@@ -172,8 +172,8 @@ def compact(
         config: as for the plan.
         owner: asked for the swaps.
         seed: secret random bytes, at least 16; others at every pass will do.
-        pause: called after every half MiB or so that was read, with its bytes: the place to wait, so that the node goes on
-            serving. What it raises ends the pass.
+        pause: called after every half MiB or so that was read, with its bytes: the place to wait, so that the node
+            goes on serving. What it raises ends the pass.
 
     Raises:
         SegmentCorruptError: a segment is damaged; the owner should fail the log with it.

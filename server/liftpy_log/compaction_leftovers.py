@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+import re
+from typing import TYPE_CHECKING, Final
 
 from liftpy_log.recovery import find_end
 
@@ -12,9 +13,17 @@ if TYPE_CHECKING:
     from liftpy_log.files import FileCache
     from liftpy_log.segment import Segment
 
-__all__ = ["drop_replaced"]
+__all__ = ["drop_replaced", "generation_of"]
 
 logger = logging.getLogger(__name__)
+
+_COMPACTED: Final = re.compile(r"[0-9]{20}\.c([0-9]{8})\.log")
+
+
+def generation_of(name: str) -> int:
+    """How often the segment with this file name was compacted; 0 when it never was."""
+    found = _COMPACTED.fullmatch(name)
+    return int(found[1]) if found else 0
 
 
 def drop_replaced(disk: Disk, files: FileCache, segments: list[Segment]) -> None:

@@ -49,7 +49,7 @@ class LogCompaction(LogTruncation):
 
     @property
     def cuts(self) -> int:
-        """How often the log was cut back or begun anew since it was opened."""
+        """How often the log was cut back, begun anew or given back since it was opened."""
         return self._cuts
 
     def sealed_segments(self) -> list[SealedSegment]:

@@ -8,7 +8,7 @@ metadata.db.migrated              the metadata of a liftpy that knew single node
 standing.json                     whether the node can prove that its logs are whole
 wal/                              see `wal`
 streams/<name>.<uuid>/<partition>/
-quarantine/                       directories that no stream knows; never deleted by liftpy
+quarantine/                       directories that no stream knows, and damaged replicas; never deleted by liftpy
 """
 
 from __future__ import annotations

@@ -65,8 +65,11 @@ class Disk(Protocol):
         """Sorted names in a directory."""
         ...
 
-    def make_directory(self, directory: Path) -> None:
-        """Create a directory and its parents, durably; no error when it is there."""
+    def make_directory(self, directory: Path, *, durable: bool = True) -> None:
+        """Create a directory and its parents; no error when it is there.
+
+        Without `durable` it is for the caller to `sync_directory` its parents before anything in it counts.
+        """
         ...
 
     def remove(self, path: Path) -> None:
@@ -163,13 +166,14 @@ class OsDisk:
         """See `Disk.names`."""
         return sorted(entry.name for entry in directory.iterdir())
 
-    def make_directory(self, directory: Path) -> None:
+    def make_directory(self, directory: Path, *, durable: bool = True) -> None:
         """See `Disk.make_directory`."""
         if directory.is_dir():
             return
-        self.make_directory(directory.parent)
+        self.make_directory(directory.parent, durable=durable)
         directory.mkdir(mode=0o750, exist_ok=True)
-        self.sync_directory(directory.parent)
+        if durable:
+            self.sync_directory(directory.parent)
 
     def remove(self, path: Path) -> None:
         """See `Disk.remove`."""

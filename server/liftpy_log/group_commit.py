@@ -15,6 +15,7 @@ from liftpy_log.limits import DIRECT_SYNC_PARTITIONS_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
     from liftpy_log.entries import Tail, Unsynced
     from liftpy_log.files import FileCache
@@ -110,7 +111,7 @@ class GroupCommit:
             if not targets:
                 return
             self.rounds += 1
-            self._make_durable(targets, results)
+            self._make_durable(self._name(targets, results), results)
         finally:
             self._end(targets, results)
         self._on_round(results)
@@ -122,6 +123,21 @@ class GroupCommit:
         for log, _, _ in targets:
             error = errors.get(log)
             log.end_round(0 if error else durable_ends.get(log, 0), error)
+
+    @staticmethod
+    def _name(targets: Sequence[_Target], results: list[Synced]) -> list[_Target]:
+        """Make the names of new logs durable. Returns the targets whose names are; the others have failed."""
+        named: list[_Target] = []
+        synced: set[Path] = set()
+        for target in targets:
+            try:
+                target.log.sync_names(synced)
+            except OSError as error:
+                reason = f"syncing the directories above {target.log.directory} failed: {error}"
+                results.append(Synced(target.log, 0, reason))
+            else:
+                named.append(target)
+        return named
 
     def _make_durable(self, targets: Sequence[_Target], results: list[Synced]) -> None:
         if self._wal is not None and len(targets) > self._direct_max:

@@ -7,12 +7,12 @@ import re
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
-from liftpy_log.compaction_leftovers import drop_replaced
+from liftpy_log.compaction_leftovers import drop_replaced, generation_of
 from liftpy_log.cut_mark import CutState, load_cut_mark, remove_cut_mark, save_cut_mark
 from liftpy_log.epochs import EpochHistory
 from liftpy_log.errors import SegmentCorruptError
 from liftpy_log.recovery import recover_active, recover_sealed
-from liftpy_log.segment import Segment, base_offset_of, generation_of, remove_newest, remove_oldest, segment_path
+from liftpy_log.segment import Segment, base_offset_of, remove_newest, remove_oldest, segment_path
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,7 +31,14 @@ _STRAY_NAME: Final = re.compile(r"([0-9]{20}(?:\.c[0-9]{8})?)\.(?:(?:index|timei
 
 
 def open_segments(
-    disk: Disk, files: FileCache, directory: Path, *, durable_end: int, verify_bytes: int, first_offset: int
+    disk: Disk,
+    files: FileCache,
+    directory: Path,
+    *,
+    durable_end: int,
+    verify_bytes: int,
+    first_offset: int,
+    durable_names: bool = True,
 ) -> list[Segment]:
     """The segments of a partition, oldest first, recovered and durable; a new one where there is none.
 
@@ -42,11 +49,12 @@ def open_segments(
         durable_end: records below this offset are known to have been durable.
         verify_bytes: how much of the newest segment to check beyond what its index asks for.
         first_offset: records below this offset were purged; an empty log begins here.
+        durable_names: the names of an empty log are on disk when this returns.
 
     Raises:
         SegmentCorruptError: something other than a torn tail is wrong.
     """
-    disk.make_directory(directory)
+    disk.make_directory(directory, durable=durable_names)
     names = disk.names(directory)
     places = sorted((base, generation_of(name)) for name in names if (base := base_offset_of(name)) is not None)
     segments = [Segment(disk, directory, base, generation) for base, generation in places]
@@ -63,9 +71,12 @@ def open_segments(
                 0,
                 f"there is no segment, but records up to {durable_end} were durable",
             )
-        segments.append(_create(disk, files, directory, first_offset))
+        segments.append(_create(disk, files, directory, first_offset, durable=durable_names))
+        if not durable_names:
+            _remove_strays(disk, names, directory, segments)
+            return segments
     active = _recover_newest(disk, files, segments, durable_end, verify_bytes)
-    if not active.size:
+    if not active.size and durable_names:
         disk.sync_directory(directory)  # the process that created it may have been killed before it did this
     for segment, successor in pairwise(segments):
         recover_sealed(segment, files.get(segment), successor.base_offset)
@@ -75,12 +86,12 @@ def open_segments(
         active = _create(disk, files, directory, first_offset)
         segments.append(active)
     files.get(active).sync()  # what a killed process had written is in the kernel, and not necessarily on disk
-    _remove_strays(disk, directory, segments)
+    _remove_strays(disk, disk.names(directory), directory, segments)
     return segments
 
 
-def _create(disk: Disk, files: FileCache, directory: Path, base_offset: int) -> Segment:
-    segment, file = Segment.create(disk, directory, base_offset)
+def _create(disk: Disk, files: FileCache, directory: Path, base_offset: int, *, durable: bool = True) -> Segment:
+    segment, file = Segment.create(disk, directory, base_offset, durable=durable)
     files.add(segment, file)
     return segment
 
@@ -135,10 +146,10 @@ def _recover_newest(
     return elder
 
 
-def _remove_strays(disk: Disk, directory: Path, segments: Sequence[Segment]) -> None:
+def _remove_strays(disk: Disk, names: Sequence[str], directory: Path, segments: Sequence[Segment]) -> None:
     """Remove half-written files, those of segments that were replaced, and index files without a segment."""
     known = {segment.path.stem for segment in segments}
-    for name in disk.names(directory):
+    for name in names:
         found = _STRAY_NAME.fullmatch(name)
         if found is not None and (found[2] or found[3] or found[1] not in known):
             disk.remove(directory / name)

@@ -52,6 +52,7 @@ class PartitionLog(LogCompaction):
         log_start: int = 0,
         durable_end: int = 0,
         verify_bytes: int = VERIFY_ON_OPEN_BYTES_MAX,
+        unsynced_parents: tuple[Path, ...] = (),
     ) -> PartitionLog:
         """Open a log, or create an empty one.
 
@@ -63,15 +64,29 @@ class PartitionLog(LogCompaction):
             log_start: records below this offset were purged.
             durable_end: records below this offset are known to have been durable.
             verify_bytes: how much of the newest segment to check beyond what its index asks for.
+            unsynced_parents: directories above it whose names may not be on disk. Where they are given, the names of
+                an empty log are made durable together with its first record; the log loses nothing by that, and
+                thousands are created without a wait for the disk.
 
         Raises:
             SegmentCorruptError: something other than a torn tail is wrong.
+            OSError: the disk fails.
         """
         log = cls(disk, files, directory, config or LogConfig())
         log._segments += open_segments(
-            disk, files, directory, durable_end=durable_end, verify_bytes=verify_bytes, first_offset=log_start
+            disk,
+            files,
+            directory,
+            durable_end=durable_end,
+            verify_bytes=verify_bytes,
+            first_offset=log_start,
+            durable_names=not unsynced_parents,
         )
-        active = log.active
+        active, first = log.active, log._segments[0]
+        if unsynced_parents and durable_end <= first.base_offset:
+            log._unsynced_names = (directory, *unsynced_parents)
+            if active.next_offset > first.base_offset:  # written by a process that was killed before a round ended
+                log.sync_names(set())
         log.synced_end = active.next_offset
         log._log_start = max(log_start, log._segments[0].base_offset)
         log._tail = Tail(active, active.size, active.next_offset)
@@ -195,7 +210,7 @@ class PartitionLog(LogCompaction):
         """
         if self.failure is None:
             try:
-                self._files.get(self.active).sync()
+                self._sync_active()
             except OSError as error:
                 raise self.fail(f"closing {self.active.path} failed: {error}") from error
             self._note_synced(self.log_end)
@@ -203,6 +218,7 @@ class PartitionLog(LogCompaction):
         self.release()
 
     def release(self) -> None:
-        """Give the files back without a further look at them."""
+        """Give the files back without a further look at them. Plans for a compaction are void from now on."""
+        self._cuts += 1
         for segment in self._segments:
             self._files.forget(segment)

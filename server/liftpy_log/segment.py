@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from liftpy_log.disk import Disk, File
     from liftpy_log.files import FileCache
 
-__all__ = ["Segment", "base_offset_of", "generation_of", "remove_newest", "remove_oldest", "segment_path"]
+__all__ = ["Segment", "base_offset_of", "remove_newest", "remove_oldest", "segment_path"]
 
-_NAME: Final = re.compile(r"([0-9]{20})(?:\.c([0-9]{8}))?\.log")
+_NAME: Final = re.compile(r"[0-9]{20}(\.c[0-9]{8})?\.log")
 _BAD: Final = (BatchTruncatedError, BatchCorruptError, BatchVersionError)
 
 
@@ -41,11 +41,6 @@ def segment_path(directory: Path, base_offset: int, generation: int = 0) -> Path
 def base_offset_of(name: str) -> int | None:
     """The base offset in a segment file's name; None when it is not one."""
     return int(name[:20]) if _NAME.fullmatch(name) else None
-
-
-def generation_of(name: str) -> int:
-    """How often the segment with this file name was compacted; 0 when it never was."""
-    return int(found[2] or 0) if (found := _NAME.fullmatch(name)) else 0
 
 
 class Segment:
@@ -89,11 +84,13 @@ class Segment:
         self._unflushed = 0
 
     @classmethod
-    def create(cls, disk: Disk, directory: Path, base_offset: int) -> tuple[Segment, File]:
-        """A new and empty segment, whose name is on disk when this returns."""
+    def create(cls, disk: Disk, directory: Path, base_offset: int, *, durable: bool = True) -> tuple[Segment, File]:
+        """A new and empty segment, whose name is on disk when this returns, unless it need not be `durable` yet."""
         segment = cls(disk, directory, base_offset)
         segment.start_over()
         file = disk.open(segment.path, create=True)
+        if not durable:
+            return segment, file
         try:
             disk.sync_directory(directory)
         except OSError:

@@ -87,6 +87,16 @@ class LogTruncation(LogAppending):
         self.epochs = EpochHistory()
         self._log_start = start
 
+    def forget_ahead(self) -> None:
+        """Cancel, durably, what the write-ahead log holds of this log, whose files are about to go.
+
+        Raises:
+            OSError: it may or may not be cancelled.
+        """
+        if self.wal is not None:
+            self.wal.void(self.directory)
+            self.wal = None
+
     def _find_edge(self, segment: Segment, end: int) -> tuple[int, BatchHeader | None]:
         """Where in a segment `end` is, and the header of the batch before it."""
         if end == segment.base_offset:
@@ -104,7 +114,7 @@ class LogTruncation(LogAppending):
     def _cut(self, mark: CutMark, cut: Callable[[], Segment]) -> None:
         with self.between_rounds():
             try:
-                self._files.get(self.active).sync()
+                self._sync_active()
             except OSError as error:
                 raise self.fail(f"fdatasync of {self.active.path} failed: {error}") from error
             self._note_synced(self.log_end)

@@ -12,17 +12,21 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 import numpy as np
 
 from liftpy_envelope.ack import Ack, encode_ack, encode_error_ack
-from liftpy_server.ingest.runs import PackedColumn
+from liftpy_server.ingest.packed import PackedColumn, strided
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    import pyarrow as pa
 
     from liftpy_envelope.errors import AckErrorCode
 
 __all__ = ["AckItem", "AckTemplate", "ItemAcks", "PendingAcks", "RangeAcks", "publish_frame"]
 
-_VECTOR_ACKS_MIN: Final = 48
-_ZERO: Final = ord("0")
+_VECTOR_ACKS_MIN: Final = 16
+_BLOCK: Final = 10_000  # so many numbers in a row differ in their last four digits only
+_BLOCK_FIRST: Final = 1_000  # the first number that has four digits
+_LAST_DIGITS: Final = np.frombuffer(b"".join(b"%04d" % number for number in range(_BLOCK)), "<u4")
 
 
 class Owed(Protocol):
@@ -149,41 +153,43 @@ class AckTemplate:
         return b"PUB %b %d\r\n%b%b%b%b%b" % (reply, size, self._head, seq, self._middle, number, self._tail)
 
     def frames(self, replies: PackedColumn, base_offset: int) -> bytes | None:
-        """All frames of a range in which all have the same length; None when they do not, or are few."""
+        """All frames of a range whose replies have the same length; None when they do not, or when it is too short."""
         edges = replies.offsets
         count = len(edges) - 1
-        reply_size = int(edges[1]) - int(edges[0])
-        digits = len(str(base_offset))
-        if count < _VECTOR_ACKS_MIN or not reply_size or digits != len(str(base_offset + count)):
+        width = int(edges[1]) - int(edges[0])
+        if count < _VECTOR_ACKS_MIN or not width or base_offset < _BLOCK_FIRST:
             return None
-        if (np.diff(edges) != reply_size).any():
+        if replies.width is None and (np.diff(edges) != width).any():
             return None
-        size = b" %d\r\n" % (self._length + 2 * digits)
-        row = (
-            b"PUB " + bytes(reply_size) + size + self._head + bytes(digits) + self._middle + bytes(digits) + self._tail
-        )
-        reply_at = 4
-        seq_at = reply_at + reply_size + len(size) + len(self._head)
-        offset_at = seq_at + digits + len(self._middle)
-        frames = np.empty((count, len(row)), np.uint8)
-        frames[:] = np.frombuffer(row, np.uint8)
-        start = int(edges[0])
-        characters = np.frombuffer(replies.data, np.uint8)[start : start + count * reply_size]
-        frames[:, reply_at : reply_at + reply_size] = characters.reshape(count, reply_size)
-        numbers = _decimal(base_offset, count + 1, digits)
-        frames[:, offset_at : offset_at + digits] = numbers[:-1]
-        frames[:, seq_at : seq_at + digits] = numbers[1:]
-        return frames.tobytes()
+        reply_at = int(edges[0])
+        pieces: list[bytes] = []
+        offset, end = base_offset, base_offset + count
+        while offset < end:
+            same = min(_BLOCK - 1 - offset % _BLOCK, end - offset)
+            if same:
+                pieces.append(self._block_frames(replies.data, reply_at, width, offset, same))
+            else:  # its offset is the last of a block, and its `seq` the first of the next
+                same = 1
+                pieces.append(self.frame(replies.data.slice(reply_at, width).to_pybytes(), offset))
+            offset += same
+            reply_at += same * width
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
-
-def _decimal(first: int, count: int, digits: int) -> np.ndarray[tuple[int, int], np.dtype[np.uint8]]:
-    """`count` consecutive numbers of `digits` decimal digits, a row each."""
-    rest = np.arange(first, first + count)
-    rows = np.empty((count, digits), np.uint8)
-    for column in range(digits - 1, -1, -1):
-        rest, digit = np.divmod(rest, 10)
-        rows[:, column] = digit + _ZERO
-    return rows
+    def _block_frames(self, replies: pa.Buffer, reply_at: int, width: int, offset: int, count: int) -> bytes:
+        """Frames whose numbers differ in the last four digits only, and so are equal in size."""
+        block, first = divmod(offset, _BLOCK)
+        number = b"%d0000" % block if block else b"0000"
+        size = b" %d\r\n" % (self._length + 2 * len(number))
+        before_seq = b"PUB %b%b%b" % (bytes(width), size, self._head)
+        row = b"%b%b%b%b%b" % (before_seq, number, self._middle, number, self._tail)
+        seq_at = len(before_seq) + len(number) - 4
+        offset_at = seq_at + 4 + len(self._middle) + len(number) - 4
+        step = len(row)
+        frames = bytearray(row) * count
+        strided(frames, 4, step, count, width)[:] = strided(replies, reply_at, width, count, width)
+        np.ndarray((count,), "<u4", frames, seq_at, (step,))[:] = _LAST_DIGITS[first + 1 : first + 1 + count]
+        np.ndarray((count,), "<u4", frames, offset_at, (step,))[:] = _LAST_DIGITS[first : first + count]
+        return bytes(frames)
 
 
 class PendingAcks:

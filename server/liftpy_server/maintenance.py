@@ -116,6 +116,8 @@ class Maintenance:
                     self.retain(partition)
                 except (LiftError, OSError) as error:
                     logger.error("retention of stream %s: %s", partition.stream.name, error)  # noqa: TRY400
+            else:
+                self._streams.renew(partition)
             await asyncio.sleep(0)  # a node with thousands of partitions goes on serving meanwhile
 
     def retain(self, partition: Partition) -> None:

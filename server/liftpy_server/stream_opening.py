@@ -16,6 +16,7 @@ from liftpy_server.dedupe_rebuild import rebuild_dedupe
 from liftpy_server.gap_file import GapFile
 from liftpy_server.partition import Partition
 from liftpy_server.replicas.local import LocalReplica
+from liftpy_server.replicas.standing import has_log
 from liftpy_server.stream_state import StreamState
 
 if TYPE_CHECKING:
@@ -106,13 +107,17 @@ class StreamOpening:
             OSError: its directory can not be made.
         """
         directory = self.directory(info)
-        self._disk.make_directory(directory)
+        self._disk.make_directory(directory, durable=False)  # its name is made durable with the first record
         gap_file = GapFile(self._disk, directory / "gaps.json", self._io_executor)
         return LocalStream(info, StreamState(info, gap_file.save, gap_file.load()), {})
 
     def kept_here(self, info: StreamInfo) -> list[int]:
         """Numbers of the partitions of which this node has a replica."""
         return [number for number, partition in enumerate(info.partitions) if self._node_id in partition.replicas]
+
+    def leads(self, info: StreamInfo) -> bool:
+        """Whether this node is to lead any of a stream's partitions."""
+        return any(partition.leader == self._node_id for partition in info.partitions)
 
     def is_alone(self, partition: PartitionInfo) -> bool:
         """Whether this node has the only replica."""
@@ -144,6 +149,8 @@ class StreamOpening:
         uuid = bytes.fromhex(stream.uuid)
         is_durable = config.sync is SyncMode.ALWAYS
         kept_mark = self._checkpoint.high_watermarks.get((uuid, number), 0)
+        if not self.is_alone(info) and self._node_id not in info.isr and not has_log(self._disk, directory):
+            kept_mark = 0  # of a replica that was here before: this one begins anew, and counts once it has caught up
         dedupe = DedupeWindow(int(config.dedupe_window_s * 1e9), config.dedupe_ids_max)
         try:
             log = PartitionLog.open(
@@ -153,6 +160,7 @@ class StreamOpening:
                 log_config(stream),
                 log_start=info.log_start,
                 durable_end=kept_mark if is_durable else 0,
+                unsynced_parents=(directory.parent, self._data_dir.streams_directory),
             )
             rebuild_dedupe(dedupe, log, self._files)
         except (PartitionOfflineError, LiftError, OSError) as error:
@@ -165,6 +173,23 @@ class StreamOpening:
         if not self.is_alone(info):  # what lies above the mark may be another's by now, and the lead, too
             partition.high_watermark = max(log.log_start, min(kept_mark, log.log_end))
             partition.is_leading = False
+
+    def may_be_renewed(self, partition: PartitionInfo) -> bool:
+        """Whether nobody counts on this node's copy of a partition, and another node has it to copy from."""
+        is_led_elsewhere = partition.leader is not None and partition.leader != self._node_id
+        return is_led_elsewhere and bool(partition.isr) and self._node_id not in partition.isr
+
+    def set_aside(self, info: StreamInfo, number: int) -> Path:
+        """Move a partition's directory into quarantine. Returns where it is.
+
+        Raises:
+            OSError: it could not be moved.
+        """
+        aside = self._data_dir.quarantine_directory
+        self._disk.make_directory(aside)
+        place = aside / f"{info.name}.{info.uuid}.{number}.{self._clock.now_ns()}"
+        self._disk.rename(self.directory(info) / str(number), place)
+        return place
 
     def sort_out_directories(self, state: MetadataState) -> None:
         """Finish deletions, and put what no stream knows aside."""

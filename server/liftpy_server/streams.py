@@ -58,6 +58,8 @@ class Streams:
         self.by_log: dict[PartitionLog, Partition] = {}
         self._known: frozenset[bytes] = frozenset()
         self._taken_over = 0
+        self._renewed: set[PartitionKey] = set()
+        self._state: MetadataState | None = None
         self._followed_s: dict[PartitionKey, float] = {}
 
     @property
@@ -148,6 +150,7 @@ class Streams:
 
     async def follow(self, state: MetadataState) -> None:
         """Make the node's streams what the metadata says."""
+        self._state = state
         wanted = {info.uuid: info for info in state.streams.values()}
         changes = 0
         for stream in [stream for uuid, stream in self.by_uuid.items() if uuid not in wanted]:
@@ -246,10 +249,46 @@ class Streams:
         except LiftError as error:
             logger.error("purging stream %s failed: %s", partition.stream.name, error)  # noqa: TRY400
 
+    def renew(self, partition: Partition) -> None:
+        """Copy a replica anew whose log has failed, once nobody counts on it; what was there is kept aside.
+
+        Once per run of the node: a disk that goes on failing is not to be filled with copies.
+        """
+        stream = self.by_uuid.get(partition.stream.uuid)
+        number, log = partition.number, partition.log
+        if stream is None or self._state is None or partition.key in self._renewed:
+            return
+        if log.failure is None or not self._opening.may_be_renewed(stream.info.partitions[number]):
+            return
+        self._renewed.add(partition.key)
+        try:
+            log.forget_ahead()
+            place = self._opening.set_aside(stream.info, number)
+            self._host.renewed(self._host.replicas[partition.key])
+        except OSError as error:
+            logger.error("stream %s partition %d can not be copied anew: %s", stream.info.name, number, error)  # noqa: TRY400
+            return
+        del stream.partitions[number]
+        self._close_partition(partition, ErrorCode.NOT_LEADER)
+        logger.warning(
+            "stream %s partition %d is copied anew from node %s; its damaged files are in %s",
+            stream.info.name,
+            number,
+            stream.info.partitions[number].leader,
+            place,
+        )
+        self._opening.open_partition(stream, number)
+        self._add_partition(stream, stream.partitions[number])
+        self._host.show(self._host.replicas[partition.key], self._state)
+
     async def _drop(self, stream: LocalStream, number: int) -> None:
         """A partition is kept elsewhere now."""
         partition = stream.partitions.pop(number)
         self._close_partition(partition, ErrorCode.NOT_LEADER)
+        try:
+            partition.log.forget_ahead()  # it may come back, with other bytes in files of the same names
+        except OSError as error:
+            logger.warning("the write-ahead log still holds stream %s: %s", stream.info.name, error)
         self.listening.change(stream)
         directory = self._opening.directory(stream.info) / str(number)
         await asyncio.get_running_loop().run_in_executor(self._io_executor, remove_directory, directory)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from liftpy_envelope.group_offsets import CommitOffset, CommitRequest, CommitStream
 from liftpy_envelope.groups import HeartbeatRequest
 from liftpy_envelope.pull import PartitionKey
-from liftpy_server.groups import committing
+from liftpy_server.groups import coordinator as coordinating
 from liftpy_server.groups.assignment import StreamShape
 from liftpy_server.groups.inputs import Now, StreamsChanged, Tick
 from liftpy_server.groups.member import GroupImage
@@ -262,7 +262,7 @@ class GroupsWorld:
         for member_id, member in coordinator.members.items():
             for generation in {member.generation, member.generation - 1}:
                 request = CommitRequest("g", member_id, "", generation, 2**60, streams)
-                records, _ = committing.commit_as_member(member, request, coordinator._table, 1)
+                records, _ = coordinating.commit_as_member(member, request, coordinator._table, 1)
                 for record in records:
                     if owners.setdefault(record.key, member_id) != member_id:
                         raise ViolationError(f"{owners[record.key]} and {member_id} may both commit {record.key!r}")

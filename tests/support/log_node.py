@@ -83,14 +83,17 @@ class StorageNode:
         wal = WriteAheadLog(self.disk, WAL_DIRECTORY, ROOT, self._wal_bytes)
         self.wal = wal if self._with_wal else None
         self.commits = GroupCommit(self.files, self.wal, self.results.extend, self._direct_max)
+        self.disk.make_directory(ROOT / "streams")
         for number in self.partitions:
+            directory = partition_directory(number)
             log = PartitionLog.open(
                 self.disk,
                 self.files,
-                partition_directory(number),
+                directory,
                 self.config,
                 log_start=self.log_starts[number],
                 durable_end=(self.claims or self.reported)[number] if checkpoint else 0,
+                unsynced_parents=(directory.parent, directory.parent.parent),
             )
             self.logs.append(log)
         return self

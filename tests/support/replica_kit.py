@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from liftpy_envelope.batch import read_header
+from liftpy_log.recent import RecentBatches
 from liftpy_server.following.link_answers import FollowedBatches, ranges_of
 from liftpy_server.replicas.local import LocalReplica
 from liftpy_server.replication.messages import FetchRequest
@@ -30,6 +31,7 @@ class Side:
         self.node_id = node_id
         self.incarnation = 1
         self.times = TIMES
+        self.recent = RecentBatches()
         self.kit = Kit(directory, **settings)
         self.partition = self.kit.partition
         self.partition.is_leading = False

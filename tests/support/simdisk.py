@@ -278,6 +278,7 @@ class SimDisk:
         self._durable_names: dict[Path, _Inode] = {}
         self._changes: dict[Path, list[_NameChange]] = {}
         self._directories: set[Path] = {ROOT}
+        self._fleeting: set[Path] = set()  # directories whose names were not synced
         self._faults: list[Fault] = []
         self._opened = 0
         self._lock = RLock()
@@ -311,11 +312,14 @@ class SimDisk:
             children = {path for path in (*self._names, *self._directories) if path.parent == directory}
             return sorted(path.name for path in children if path != directory)
 
-    def make_directory(self, directory: Path) -> None:
+    def make_directory(self, directory: Path, *, durable: bool = True) -> None:
         with self._lock:
             if directory not in self._directories:
                 self._begin("make_directory", directory)
-                self._directories.update((directory, *directory.parents))
+                made = {directory, *directory.parents} - self._directories
+                self._directories |= made
+                if not durable:
+                    self._fleeting |= made
 
     def remove(self, path: Path) -> None:
         with self._lock:
@@ -334,6 +338,7 @@ class SimDisk:
     def sync_directory(self, directory: Path) -> None:
         with self._lock:
             self._begin("sync_directory", directory)
+            self._fleeting = {made for made in self._fleeting if made.parent != directory}
             for change in self._changes.pop(directory, []):
                 change.apply(self._durable_names)
 
@@ -374,6 +379,7 @@ class SimDisk:
 
             disk = SimDisk()
             disk._directories = set(self._directories)
+            disk._fleeting = set(self._fleeting)
             disk._names = {path: copy(inode) for path, inode in self._names.items()}
             disk._durable_names = {path: copy(inode) for path, inode in self._durable_names.items()}
             disk._changes = {
@@ -386,13 +392,15 @@ class SimDisk:
         """The disk as the next boot finds it after the power went."""
         with self._lock:
             disk = SimDisk()
-            disk._directories = set(self._directories)
+            gone = {made for made in sorted(self._fleeting) if rng.random() < 0.5}
+            disk._directories = {made for made in self._directories if gone.isdisjoint((made, *made.parents))}
             names = dict(self._durable_names)
             for directory in sorted(self._changes):
                 for change in _surviving(self._changes[directory], rng, order):
                     change.apply(names)
             for path in sorted(names):
-                disk.overwrite(path, names[path].after_power_loss(rng, order))
+                if path.parent in disk._directories:
+                    disk.overwrite(path, names[path].after_power_loss(rng, order))
             return disk
 
     def content(self, path: Path) -> bytes:

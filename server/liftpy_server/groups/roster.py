@@ -163,9 +163,10 @@ class Roster:
                 member.held[key] = self._reassigned(member)
                 self._holder[key] = member
             elif holder is member and key in member.revoking:
-                # It was to let go and may keep it after all; it may not even have noticed, so its commits stay good.
+                # It was to let go and may keep it after all. If it did let go already it fetches the offset anew, and
+                # no commit from before may change it after that.
                 del member.revoking[key]
-                self._reassigned(member)
+                member.held[key] = self._reassigned(member)
                 member.await_release(self._now_s)
 
     def _reassigned(self, member: Member) -> int:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from liftpy_server.ingest.runs import ListRun, Row, Run
+from liftpy_server.ingest.uniform import parse_uniform
 from liftpy_server.ingest.vector import VectorResult, parse_block
 
 __all__ = ["MessageParser", "Parsed"]
@@ -72,7 +73,7 @@ class MessageParser:
         position = 0
         header_bytes = 0
         rows_of: dict[bytes, list[Row]] = {}
-        try_vector = end >= _VECTOR_BYTES_MIN
+        try_blocks = end >= _VECTOR_BYTES_MIN
         while position < end:
             line_end = find(b"\r\n", position)
             if line_end < 0:
@@ -98,9 +99,9 @@ class MessageParser:
             if frame_end > end:
                 self._needed = frame_end - position
                 break
-            if try_vector and not has_headers:
-                result = _parse_block(data, position, frame_end)
-                try_vector = result is not None and result.frames >= _VECTOR_FRAMES_MIN
+            if try_blocks and not has_headers and _is_sid(fields[2]):
+                result = parse_uniform(data, position, fields, size) or _parse_block(data, position, frame_end)
+                try_blocks = result is not None and result.frames >= _VECTOR_FRAMES_MIN
                 if result is not None:
                     _close(rows_of, runs)
                     runs += result.runs

@@ -6,7 +6,6 @@ Two shapes with one face. A `ListRun` holds Python lists and is quick for a few 
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import numpy as np
@@ -15,17 +14,16 @@ import pyarrow as pa
 from liftpy_envelope.batch import encode_body, encode_single_body
 from liftpy_envelope.columns import Column
 from liftpy_envelope.envelope import COOKIE
-from liftpy_envelope.ipc import ColumnBuffers, values_column
+from liftpy_envelope.ipc import values_column
 from liftpy_envelope.limits import MESSAGE_ID_BYTES_MAX
+from liftpy_server.ingest.packed import PackedColumn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    import numpy.typing as npt
-
     from liftpy_envelope.batch import BatchBody
 
-__all__ = ["Block", "BlockRun", "ListRun", "Message", "PackedColumn", "Row", "Run"]
+__all__ = ["Block", "BlockRun", "ListRun", "Message", "Row", "Run"]
 
 
 class Message(NamedTuple):
@@ -163,35 +161,6 @@ class ListRun:
             parts[-1].append(row)
             size += len(row[3])
         return [ListRun(rows) for rows in parts]
-
-
-class PackedColumn(NamedTuple):
-    """Byte strings one after the other: `offsets` has one entry more than there are strings."""
-
-    offsets: npt.NDArray[np.int32]
-    data: pa.Buffer
-
-    def cut(self, first: int, last: int, skip: int = 0) -> ColumnBuffers:
-        """The buffers of a column with the strings from `first` up to `last`, each without its first `skip` bytes."""
-        start, end = int(self.offsets[first]), int(self.offsets[last])
-        if skip:
-            strings = self.strings(first, last)
-            return values_column([string[skip:] for string in strings])
-        offsets = self.offsets[first : last + 1]
-        if start:
-            offsets = offsets - np.int32(start)
-        return ColumnBuffers(0, (b"", offsets.tobytes(), self.data.slice(start, end - start)))
-
-    def slice(self, first: int, last: int) -> PackedColumn:
-        """The strings from `first` up to `last`; shares memory."""
-        return PackedColumn(self.offsets[first : last + 1], self.data)
-
-    def strings(self, first: int, last: int) -> list[bytes]:
-        """One object per string."""
-        edges = self.offsets[first : last + 1].tolist()
-        data = self.data.slice(edges[0], edges[-1] - edges[0]).to_pybytes()
-        origin = edges[0]
-        return [data[start - origin : end - origin] for start, end in pairwise(edges)]
 
 
 class Block(NamedTuple):

@@ -18,7 +18,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from liftpy_envelope.envelope import COOKIE
-from liftpy_server.ingest.runs import Block, BlockRun, PackedColumn
+from liftpy_server.ingest.packed import PackedColumn
+from liftpy_server.ingest.runs import Block, BlockRun
 
 __all__ = ["VectorResult", "parse_block"]
 
@@ -87,7 +88,7 @@ def _find_frames(octets: npt.NDArray[np.uint8], words: npt.NDArray[np.uint64], s
     starts = np.concatenate(([start], after[candidates]))
     line_ends = line_feeds[np.concatenate(([0], candidates + 1))]
     usable = line_ends - starts >= 9  # room for the 8 bytes before the carriage return
-    sizes, digits = _numbers(words, np.maximum(line_ends - 1, 8))
+    sizes, digits = _numbers(words, line_ends - 1)
     value_starts = line_ends + 1
     value_ends = value_starts + sizes
     usable &= (digits > 0) & (digits < 8)
@@ -102,7 +103,7 @@ def _find_frames(octets: npt.NDArray[np.uint8], words: npt.NDArray[np.uint64], s
         return None
     subject_ends = first_spaces[spaces]
     sid_ends = first_spaces[spaces + 1]
-    sids, sid_digits = _numbers(words, np.maximum(sid_ends, 8))
+    sids, sid_digits = _numbers(words, sid_ends)
     size_starts = line_ends[:count] - 1 - digits[:count]
     usable = (sid_digits == sid_ends - subject_ends - 1) & (sid_digits < 8) & (size_starts > sid_ends)
     if not usable.all():
@@ -125,7 +126,9 @@ def _numbers(
 
     Eight bytes at a time: the last byte without the bit that all digits have is the space in front of the number.
     """
-    tail = words[ends - 8]
+    tail = words[np.maximum(ends - 8, 0)]
+    if ends[0] < 8:  # only the first number of a chunk can be nearer to its beginning
+        tail[0] <<= _U64(8 * (8 - int(ends[0])))
     gaps = ~tail & _DIGIT_BIT
     space = (np.frexp(gaps.astype(np.float64))[1] + 3) // 8 - 1  # index of the last byte that is no digit; -1: none
     digits = (7 - space).astype(np.int64)

@@ -1,20 +1,26 @@
-"""One pull connection, on the node's side: requests in order, answers in the same order, everything bounded."""
+"""One pull connection, on the node's side: requests in order, answers in the same order, everything bounded.
+
+Clients are served by a coroutine. What another node of the cluster sends is taken in plain calls, because it follows
+with several requests per batch of messages; the coroutine does what of it has to be waited for.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import hmac
 import logging
+from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from liftpy_envelope.errors import ErrorCode, FrameError, FrameTooLargeError, LiftError
-from liftpy_envelope.frames import RequestReader, encode_response
+from liftpy_envelope.frames import Request, RequestReader, encode_response
 from liftpy_envelope.pull import API_VERSIONS, Api, FetchRequest, HelloRequest, HelloResult
 from liftpy_log.errors import SegmentCorruptError
 from liftpy_server.limits import PULL_HELLO_BYTES_MAX, PULL_REQUESTS_MAX
 from liftpy_server.pull.follow_answers import FollowAnswers
 from liftpy_server.pull.queries import epoch_ends, offsets
+from liftpy_server.pull.receiving import BytesTaker
 from liftpy_server.pull.sending import ResponseSender, check_slice, pin_all, unpin_all
 from liftpy_server.pull.session import FetchSession
 
@@ -22,7 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from concurrent.futures import Executor
 
-    from liftpy_envelope.frames import Request
     from liftpy_envelope.pull import PartitionKey
     from liftpy_log.disk import File
     from liftpy_log.files import FileCache
@@ -37,6 +42,7 @@ __all__ = ["PullBackend", "PullConnection"]
 logger = logging.getLogger(__name__)
 
 _READ_BYTES: Final = 64 * 1024
+_WAKE: Final = Request(0, 0, 0, None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,20 +94,26 @@ class PullConnection:
         self._config = backend.config
         self._session = FetchSession(backend.lookup, backend.readable)
         self._sender = ResponseSender(writer, backend.executor, backend.config.send_timeout_s)
+        self._frames = RequestReader()
         self._queue: asyncio.Queue[Request | None] = asyncio.Queue(PULL_REQUESTS_MAX)
+        self._held: deque[Request] = deque()  # of another node, that found no room in the queue
         self._follow_answers = FollowAnswers(
             replicas=backend.replicas,
             heard=backend.heard,
             files=backend.files,
             executor=backend.executor,
             sender=self._sender,
-            news=self._session.news,
-            has_request=lambda: not self._queue.empty(),
+            may_send=lambda: not self._is_serving,
+            on_unfinished=self._wake,
+            on_failure=writer.transport.abort,
         )
+        self._is_serving = False  # by the coroutine
         self._has_ended = False
         self._admitted = False
         self._is_node = False
-        self._admit_until = asyncio.get_running_loop().time() + self._config.hello_timeout_s
+        self._loop = asyncio.get_running_loop()
+        self._heard_s = self._loop.time()
+        self._admit_until_s = self._heard_s + self._config.hello_timeout_s
         self._frame_error: FrameError | None = None
         self._peer = str(writer.get_extra_info("peername"))
 
@@ -110,7 +122,7 @@ class PullConnection:
         reading = asyncio.create_task(self._read())
         try:
             while (request := await self._next()) is not None:
-                await self._answer(request)
+                await self._serve(request)
             if self._frame_error is not None:
                 await self._refuse(0, self._frame_error)
         except TimeoutError:
@@ -132,17 +144,42 @@ class PullConnection:
             self._writer.close()
 
     async def _next(self) -> Request | None:
-        if self._has_ended and self._queue.empty():
-            return None
-        until = self._admit_until
-        if self._admitted:
-            until = asyncio.get_running_loop().time() + self._config.idle_timeout_s
-        async with asyncio.timeout_at(until):
-            return await self._queue.get()
+        """The next request that the coroutine serves, or `_WAKE`; None at the end."""
+        while True:
+            if self._has_ended and self._queue.empty():
+                return None
+            until_s = self._patient_until_s()
+            try:
+                async with asyncio.timeout_at(until_s):
+                    request = await self._queue.get()
+            except TimeoutError:
+                if self._loop.time() >= self._patient_until_s():
+                    raise
+                continue  # what came meanwhile was not for the coroutine
+            self._heard_s = self._loop.time()
+            self._unhold()
+            return request
+
+    def _patient_until_s(self) -> float:
+        return self._heard_s + self._config.idle_timeout_s if self._admitted else self._admit_until_s
+
+    async def _serve(self, request: Request) -> None:
+        self._is_serving = True
+        if self._follow_answers.is_unfinished:
+            await self._follow_answers.finish()
+        if request is not _WAKE:
+            await self._answer(request)
+            self._heard_s = self._loop.time()
+        self._is_serving = False
+        self._follow_answers.look()
+
+    def _wake(self) -> None:
+        """Have the coroutine look for what is to be finished; where something is in its queue, it does anyway."""
+        if self._queue.empty():
+            self._queue.put_nowait(_WAKE)
 
     async def _read(self) -> None:
         """Put requests in the queue; None at the end, unless it is full and nobody waits at its other side."""
-        frames = RequestReader()
         stranger_bytes = 0
         try:
             while data := await self._reader.read(_READ_BYTES):
@@ -150,19 +187,76 @@ class PullConnection:
                     stranger_bytes += len(data)
                     if stranger_bytes > PULL_HELLO_BYTES_MAX:
                         raise FrameTooLargeError(f"say hello first; no more than {PULL_HELLO_BYTES_MAX} bytes before")
-                for request in frames.feed(data):
+                if self._is_node and len(data) < _READ_BYTES:  # then the reader has nothing more
+                    self._take_over()
+                    self._take(data)
+                    continue
+                for request in self._frames.feed(data):
                     await self._queue.put(request)
                     self._session.news.set()  # a fetch that waits makes room for it
         except FrameError as error:
-            self._frame_error = error
-            logger.info("pull connection of %s: %s", self._peer, error)
+            self._broken(error)
         except OSError:
             pass  # it went away, as peers do
         finally:
-            self._has_ended = True
-            self._session.news.set()
-            if not self._queue.full():
-                self._queue.put_nowait(None)
+            self._end()
+
+    def _broken(self, error: FrameError) -> None:
+        self._frame_error = error
+        logger.info("pull connection of %s: %s", self._peer, error)
+
+    def _end(self) -> None:
+        self._has_ended = True
+        self._session.news.set()
+        if not self._queue.full():
+            self._queue.put_nowait(None)
+
+    def _take_over(self) -> None:
+        """From now on no byte comes to the reader; it hears only of the end."""
+        transport = self._writer.transport
+        transport.set_protocol(BytesTaker(cast("asyncio.Protocol", transport.get_protocol()), self._take))
+
+    def _take(self, data: bytes) -> None:
+        """Bytes of another node came."""
+        if self._has_ended:
+            return
+        self._heard_s = self._loop.time()
+        try:
+            requests = self._frames.feed(data)
+        except FrameError as error:
+            self._broken(error)
+            self._end()
+            return
+        for request in requests:
+            if not self._take_follow(request):
+                self._hold(request)
+
+    def _take_follow(self, request: Request) -> bool:
+        """Serve a follower, if nothing has to be waited for before; a request that is not as it must be is left."""
+        is_free = self._queue.empty() and not self._is_serving and not self._follow_answers.is_unfinished
+        if not is_free or request.api != Api.FOLLOW or not 1 <= request.version <= API_VERSIONS[Api.FOLLOW]:
+            return False
+        try:
+            self._follow_answers.take(request)
+        except FrameError:
+            return False
+        return True
+
+    def _hold(self, request: Request) -> None:
+        """Leave a request to the coroutine; while there is no room for more, the socket is not read."""
+        self._held.append(request)
+        self._unhold()
+        if self._held:
+            self._writer.transport.pause_reading()  # type: ignore[attr-defined]
+        self._session.news.set()
+
+    def _unhold(self) -> None:
+        if not self._held:
+            return
+        while self._held and not self._queue.full():
+            self._queue.put_nowait(self._held.popleft())
+        if not self._held and not self._writer.transport.is_closing():
+            self._writer.transport.resume_reading()  # type: ignore[attr-defined]
 
     async def _answer(self, request: Request) -> None:
         try:
@@ -185,7 +279,7 @@ class PullConnection:
             Api.FETCH: self._fetch,
             Api.LIST_OFFSETS: self._list_offsets,
             Api.EPOCH_END_OFFSET: self._epoch_end_offset,
-            Api.FOLLOW: self._follow_answers.answer,
+            Api.FOLLOW: self._follow,
         }
         if request.api not in handlers:
             raise _RequestError(ErrorCode.INVALID_REQUEST, f"api {request.api} is not known here")
@@ -221,6 +315,11 @@ class PullConnection:
     async def _epoch_end_offset(self, request: Request) -> None:
         rows = epoch_ends(request.body, self._backend.lookup)
         await self._sender.send(encode_response(request.correlation_id, rows))
+
+    async def _follow(self, request: Request) -> None:
+        self._follow_answers.take(request)
+        if self._follow_answers.is_unfinished:
+            await self._follow_answers.finish()
 
     async def _fetch(self, request: Request) -> None:
         fetch = FetchRequest.from_body(request.body)

@@ -1,10 +1,18 @@
-"""Answers to `follow` on one pull connection: waits for news, and sends them with the files held open meanwhile."""
+"""Answers to `follow` on one pull connection, in plain calls wherever nothing has to be waited for.
+
+One request is parked until there is news, or its time is over, or another one takes its place. Requests with the
+correlation id 0 are reports: what they say counts, and the request that is parked stays so. Batches in memory go to
+the socket at once. Where a file is to be read, or the socket is full, the answer is left to `finish`, and nothing else
+is sent meanwhile.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+import logging
+from typing import TYPE_CHECKING, NamedTuple
 
+from liftpy_envelope.errors import FrameError
 from liftpy_envelope.follow import FollowRequest, FollowResponse
 from liftpy_envelope.frames import encode_response
 from liftpy_log.errors import SegmentCorruptError
@@ -12,19 +20,39 @@ from liftpy_server.pull.follow_session import FollowSession
 from liftpy_server.pull.sending import check_slice, pin_all, unpin_all
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from concurrent.futures import Executor
 
     from liftpy_envelope.errors import ErrorCode
+    from liftpy_envelope.follow import FollowEnd
     from liftpy_envelope.frames import Request
     from liftpy_envelope.pull import PartitionKey
     from liftpy_log.disk import File
     from liftpy_log.files import FileCache
     from liftpy_log.reader import Slice
     from liftpy_server.pull.follow_session import FollowedPartition, FollowFound
-    from liftpy_server.pull.sending import ResponseSender
+    from liftpy_server.pull.sending import Piece, ResponseSender
 
 __all__ = ["FollowAnswers"]
+
+logger = logging.getLogger(__name__)
+
+
+class _Parked(NamedTuple):
+    """A request that is not answered."""
+
+    correlation_id: int
+    bytes_max: int
+    until_s: float
+    ends: Sequence[FollowEnd]
+
+
+class _Unfinished(NamedTuple):
+    """What `finish` does: send news for a request, or, where there is none, only wait for the socket."""
+
+    size_bytes: int
+    request: _Parked | None = None
+    found: Sequence[FollowFound] = ()
 
 
 class FollowAnswers:
@@ -36,8 +64,9 @@ class FollowAnswers:
         files: the node's open files.
         executor: reads from the disk.
         sender: to the follower.
-        news: set when some partition may have news, and when the follower sends another request.
-        has_request: whether another request waits for its turn.
+        may_send: whether nobody else is sending on the connection.
+        on_unfinished: called when `finish` is to be called.
+        on_failure: called when an answer failed for a reason that is ours; the connection can not be used further.
     """
 
     def __init__(
@@ -48,58 +77,140 @@ class FollowAnswers:
         files: FileCache,
         executor: Executor,
         sender: ResponseSender,
-        news: asyncio.Event,
-        has_request: Callable[[], bool],
+        may_send: Callable[[], bool],
+        on_unfinished: Callable[[], None],
+        on_failure: Callable[[], None],
     ) -> None:
-        self._session = FollowSession(replicas, news)
+        self._session = FollowSession(replicas, self._has_news)
         self._heard = heard
         self._files = files
         self._executor = executor
         self._sender = sender
-        self._news = news
-        self._has_request = has_request
+        self._may_send = may_send
+        self._on_unfinished = on_unfinished
+        self._on_failure = on_failure
+        self._loop = asyncio.get_running_loop()
+        self._parked: _Parked | None = None
+        self._unfinished: _Unfinished | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._will_look = False
+        self._is_closed = False
 
     def close(self) -> None:
         """Leave every partition alone."""
+        self._is_closed = True
+        if self._timer is not None:
+            self._timer.cancel()
         self._session.close()
 
-    async def answer(self, request: Request) -> None:
-        """Answer one request.
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether `finish` is to be called, before any other request is taken."""
+        return self._unfinished is not None
+
+    def take(self, request: Request) -> None:
+        """Take a request; it is answered now or later. A follower has one that is not answered; a second one ends that.
 
         Raises:
-            FrameError: it is malformed.
+            FrameError: it is malformed; nothing has changed.
+        """
+        follow = FollowRequest.from_body(request.body)
+        is_report = request.correlation_id == 0
+        if is_report and follow.questions:
+            raise FrameError("a follow request without a correlation id is not answered, and must not ask anything")
+        now_s = self._loop.time()
+        self._heard(follow.node_id, now_s)
+        if self._parked is not None and not is_report:
+            parked, self._parked = self._parked, None
+            self._answer(parked, self._session.collect(parked.bytes_max, parked.correlation_id, now_s))
+        ends = self._session.apply(follow)
+        if not is_report:
+            until_s = now_s + (0 if ends else follow.wait_ms_max / 1000)
+            self._parked = _Parked(request.correlation_id, follow.bytes_max, until_s, ends)
+        self.look()
+
+    def look(self) -> None:
+        """Answer the request that is parked, if there is news for it, or its time is over."""
+        parked = self._parked
+        if parked is None or self._unfinished is not None or self._is_closed or not self._may_send():
+            return
+        now_s = self._loop.time()
+        found = self._session.collect(parked.bytes_max, parked.correlation_id, now_s)
+        if found or now_s >= parked.until_s:
+            self._parked = None
+            self._answer(parked, found)
+        else:
+            self._look_at(min(parked.until_s, self._session.due_s))
+
+    def _has_news(self) -> None:
+        if not self._will_look:  # once for all partitions of a pass
+            self._will_look = True
+            self._loop.call_soon(self._look_safely)
+
+    def _look_at(self, when_s: float) -> None:
+        """One timer: an earlier one looks in vain, and sets the next."""
+        if self._timer is None or self._timer.when() > when_s:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = self._loop.call_at(when_s, self._timed_out)
+
+    def _timed_out(self) -> None:
+        self._timer = None
+        self._look_safely()
+
+    def _look_safely(self) -> None:
+        self._will_look = False
+        try:
+            self.look()
+        except Exception:
+            logger.exception("answering a follower failed: it is to connect again")
+            self._on_failure()
+
+    def _answer(self, request: _Parked, found: Sequence[FollowFound]) -> None:
+        if self._unfinished is not None or not self._sender.is_clear or any(news.slices for news in found):
+            assert self._unfinished is None, "one answer at a time"
+            self._leave(_Unfinished(0, request, found))
+            return
+        parts = [b""]
+        for news in found:
+            parts += news.batches
+        size_bytes = sum(map(len, parts))
+        parts[0] = _head(request, found, size_bytes)
+        if not self._sender.send_now(parts, size_bytes + len(parts[0])):
+            self._leave(_Unfinished(size_bytes))
+
+    def _leave(self, rest: _Unfinished) -> None:
+        self._unfinished = rest
+        self._on_unfinished()
+
+    async def finish(self) -> None:
+        """Do what has to be waited for.
+
+        Raises:
             TimeoutError: the follower is too slow; the connection can not be used further.
             OSError: the connection or a file broke.
         """
-        follow = FollowRequest.from_body(request.body)
-        loop = asyncio.get_running_loop()
-        self._heard(follow.node_id, loop.time())
-        ends = self._session.apply(follow)
-        wait_until_s = loop.time() + (0 if ends else follow.wait_ms_max / 1000)
-        found = await self._wait_for_news(follow.bytes_max, request.correlation_id, wait_until_s)
+        rest = self._unfinished
+        assert rest is not None, "there is nothing to finish"
+        await self._sender.drain(rest.size_bytes)
+        if rest.request is not None:
+            await self._send(rest.request, rest.found)
+        self._unfinished = None
+
+    async def _send(self, request: _Parked, found: Sequence[FollowFound]) -> None:
         pinned: list[tuple[File, Slice]] = []
+        pieces: list[Piece] = []
+        told = []
         try:
-            told = [await self._prepared(news, pinned) for news in found]
-            response = FollowResponse(tuple(news.result for news in told), tuple(ends))
-            size = sum(piece.length for _, piece in pinned)
-            await self._sender.send(
-                encode_response(request.correlation_id, response.to_result(), body_length=size), pinned
-            )
+            for news in found:
+                before = len(pinned)
+                told.append(await self._prepared(news, pinned))
+                pieces += pinned[before:]
+                pieces += told[-1].batches
+            size_bytes = sum(news.result.body_bytes for news in told)
+            await self._sender.send(_head(request, told, size_bytes), pieces)
         finally:
             unpin_all(self._files, pinned)
-
-    async def _wait_for_news(self, bytes_max: int, correlation_id: int, wait_until_s: float) -> list[FollowFound]:
-        """News, waited for as long as the request says, or until the follower asks for something else."""
-        loop = asyncio.get_running_loop()
-        while not (found := self._session.collect(bytes_max, correlation_id, loop.time())):
-            if self._has_request() or loop.time() >= wait_until_s:
-                break
-            try:
-                async with asyncio.timeout_at(min(wait_until_s, self._session.due_s)):
-                    await self._news.wait()
-            except TimeoutError:
-                continue
-        return found
 
     async def _prepared(self, news: FollowFound, pinned: list[tuple[File, Slice]]) -> FollowFound:
         """Pin the files of its slices, check those that are to be; what can not be read says so instead."""
@@ -118,3 +229,8 @@ class FollowAnswers:
             raise
         pinned += ours
         return news
+
+
+def _head(request: _Parked, found: Sequence[FollowFound], size_bytes: int) -> bytes:
+    response = FollowResponse(tuple([news.result for news in found]), tuple(request.ends))
+    return encode_response(request.correlation_id, response.to_result(), body_length=size_bytes)

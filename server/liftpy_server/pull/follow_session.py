@@ -22,8 +22,7 @@ from liftpy_log.errors import OffsetOutOfRangeError, PartitionOfflineError
 from liftpy_server.replication.messages import EpochEndQuestion, FetchRequest, Refusal
 
 if TYPE_CHECKING:
-    import asyncio
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from liftpy_envelope.follow import FollowFetch, FollowQuestion, FollowRequest
     from liftpy_envelope.pull import PartitionKey
@@ -79,17 +78,18 @@ class FollowedPartition(Protocol):
 
 
 class FollowFound(NamedTuple):
-    """News of one partition: what to say of it, and the batches to send."""
+    """News of one partition: what to say of it, and the batches to send, from its files or from memory."""
 
     result: FollowResult
-    partition: FollowedPartition | None
-    slices: list[Slice]
+    partition: FollowedPartition | None = None
+    slices: Sequence[Slice] = ()
     verify: bool = False
+    batches: Sequence[bytes] = ()
 
     @property
     def is_urgent(self) -> bool:
         """Whether there is more to say than that the high watermark has moved."""
-        return bool(self.slices) or self.result.refusal is not FollowRefusal.NONE
+        return self.result.body_bytes > 0 or self.result.refusal is not FollowRefusal.NONE
 
 
 class _Entry:
@@ -120,12 +120,14 @@ class FollowSession:
 
     Args:
         replicas: the partition with a key, or why there is none here.
-        news: set when some partition may have any.
+        on_news: called when some partition may have any.
     """
 
-    def __init__(self, replicas: Callable[[PartitionKey], FollowedPartition | ErrorCode], news: asyncio.Event) -> None:
+    def __init__(
+        self, replicas: Callable[[PartitionKey], FollowedPartition | ErrorCode], on_news: Callable[[], None]
+    ) -> None:
         self._replicas = replicas
-        self._news = news
+        self._on_news = on_news
         self._entries: dict[PartitionKey, _Entry] = {}
         self._ready: dict[PartitionKey, None] = {}
         self._lazy: dict[PartitionKey, None] = {}
@@ -202,7 +204,7 @@ class FollowSession:
         del is_urgent
         self._entries[key].is_waiting = False
         self._ready[key] = None
-        self._news.set()
+        self._on_news()
 
     def _rest(self, entry: _Entry) -> None:
         """Out of the line."""
@@ -235,7 +237,6 @@ class FollowSession:
             correlation_id: of the response that the news go into.
             now_s: the clock of `due_s`.
         """
-        self._news.clear()
         if now_s >= self._lazy_due_s:
             self._lazy_due_s = float("inf")
             for key in self._lazy:
@@ -253,9 +254,11 @@ class FollowSession:
                 continue
             self._rest(entry)
             found.append(news)
-            if news.slices:
-                entry.hint, entry.sent_id = news.slices[-1], correlation_id
+            if news.result.body_bytes:
+                entry.sent_id = correlation_id
                 bytes_max -= news.result.body_bytes
+            if news.slices:
+                entry.hint = news.slices[-1]
         return found
 
     def _wait(self, entry: _Entry, *, is_lazy: bool, now_s: float) -> None:
@@ -278,28 +281,44 @@ class FollowSession:
         if not (isinstance(error, OSError) and error.errno in _PASSING):
             news.partition.fail(str(error))
         self._drop(news.result.key)
-        return FollowFound(news.result._replace(refusal=FollowRefusal.NOT_LEADER, body_bytes=0), None, [])
+        return FollowFound(news.result._replace(refusal=FollowRefusal.NOT_LEADER, body_bytes=0))
 
     def _look(self, entry: _Entry, bytes_max: int) -> FollowFound | None:
         """News of one partition; None when there are none."""
         partition, fetch = entry.partition, entry.fetch
         if entry.refused is not None or partition is None:
-            return FollowFound(entry.refused or _refused(fetch, None), None, [])
+            return FollowFound(entry.refused or _refused(fetch, None))
         answer = partition.follower_news(entry.request)
         if answer.refusal is not None:
-            return FollowFound(_refused(fetch, answer), None, [])
+            return FollowFound(_refused(fetch, answer))
+        log = partition.log
+        has_more = log.log_end > fetch.offset
+        if not has_more and answer.high_watermark <= fetch.high_watermark:
+            return None
         result = FollowResult(
             *(fetch.key, FollowRefusal.NONE, fetch.incarnation, answer.leader_epoch, fetch.offset),
             *(answer.high_watermark, answer.log_start, 0),
         )
-        log = partition.log
+        if not has_more:
+            return FollowFound(result)
+        if log.recent is not None and fetch.offset >= log.log_start and log.failure is None and not fetch.verify:
+            batches = log.recent.read(fetch.offset, bytes_max)
+            if batches:
+                return FollowFound(result._replace(body_bytes=sum(map(len, batches))), partition, batches=batches)
+        return self._read(entry, partition, result, bytes_max)
+
+    def _read(
+        self, entry: _Entry, partition: FollowedPartition, result: FollowResult, bytes_max: int
+    ) -> FollowFound | None:
+        """News whose batches are in files."""
+        log, fetch = partition.log, entry.fetch
         try:
-            slices = log.read(fetch.offset, log.log_end, bytes_max, entry.hint) if log.log_end > fetch.offset else []
+            slices = log.read(fetch.offset, log.log_end, bytes_max, entry.hint)
         except OffsetOutOfRangeError as error:  # retention went on while the follower's fetch was on its way
-            return FollowFound(result._replace(refusal=FollowRefusal.BELOW_START, log_start=error.log_start), None, [])
+            return FollowFound(result._replace(refusal=FollowRefusal.BELOW_START, log_start=error.log_start))
         except (PartitionOfflineError, OSError) as error:
-            return self.unreadable(FollowFound(result, partition, []), error)
-        if not slices and answer.high_watermark <= fetch.high_watermark:
+            return self.unreadable(FollowFound(result, partition), error)
+        if not slices and result.high_watermark <= fetch.high_watermark:
             return None
         size = sum(piece.length for piece in slices)
         return FollowFound(result._replace(body_bytes=size), partition, slices, bool(fetch.verify))

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from liftpy_log.files import FileCache
     from liftpy_log.reader import Slice
 
+    Piece = bytes | tuple[File, Slice]
+
 __all__ = ["ResponseSender", "check_slice", "pin_all", "unpin_all"]
 
 _SMALL_BYTES_MAX: Final = 64 * 1024  # below this one copy is cheaper than another system call
@@ -55,36 +57,72 @@ class ResponseSender:
             os.close(self._socket)
             self._socket = -1
 
-    async def send(self, head: bytes, pieces: Sequence[tuple[File, Slice]] = ()) -> None:
+    @property
+    def is_clear(self) -> bool:
+        """Whether everything that was sent is in the socket."""
+        return not self._writer.transport.get_write_buffer_size()
+
+    def send_now(self, parts: Sequence[bytes], size_bytes: int) -> bool:
+        """Send a response frame that is in memory, in a plain call; only while `is_clear`.
+
+        Args:
+            parts: all of it.
+            size_bytes: of them.
+
+        Returns:
+            False when the socket did not take everything: then `drain` before anything else is sent.
+        """
+        if size_bytes <= _SMALL_BYTES_MAX:
+            self._writer.write(b"".join(parts))
+        else:
+            self._writer.writelines(parts)
+        return self.is_clear
+
+    async def drain(self, size_bytes: int) -> None:
+        """Wait until everything is in the socket.
+
+        Args:
+            size_bytes: of what was sent.
+
+        Raises:
+            TimeoutError: the peer is too slow; the connection can not be used further.
+            OSError: the connection broke.
+        """
+        async with asyncio.timeout(self._timeout_s + size_bytes / PEER_BYTES_PER_S_MIN):
+            await self._drain()
+
+    async def send(self, head: bytes, pieces: Sequence[Piece] = ()) -> None:
         """Send a response frame: its head, and the batches that are its body.
 
         Args:
             head: everything before the body.
-            pieces: pinned files and what to send of them.
+            pieces: batches in memory, or pinned files and what to send of them.
 
         Raises:
             TimeoutError: the peer is too slow; the connection can not be used further.
             OSError: the connection or the file broke.
         """
         total = 0
-        for file, piece in pieces:
-            total += piece.length
-            await warm_up(file, piece, self._executor)
+        for piece in pieces:
+            total += _size_of(piece)
+            if not isinstance(piece, bytes):
+                await warm_up(*piece, self._executor)
         async with asyncio.timeout(self._timeout_s + total / PEER_BYTES_PER_S_MIN):
             joined, joined_bytes = [head], 0
-            for file, piece in pieces:
-                if piece.length <= _SMALL_BYTES_MAX:
-                    joined.append(file.read(piece.position, piece.length))
-                    joined_bytes += piece.length
-                if joined and (piece.length > _SMALL_BYTES_MAX or joined_bytes > _JOINED_BYTES_MAX):
+            for piece in pieces:
+                is_joined = isinstance(piece, bytes) or piece[1].length <= _SMALL_BYTES_MAX
+                if is_joined:
+                    joined.append(_bytes_of(piece))
+                    joined_bytes += len(joined[-1])
+                if joined and (not is_joined or joined_bytes > _JOINED_BYTES_MAX):
                     await self._write(joined)
                     joined, joined_bytes = [], 0
-                if piece.length > _SMALL_BYTES_MAX:
-                    await self._send_piece(file, piece)
+                if not isinstance(piece, bytes) and not is_joined:
+                    await self._send_piece(*piece)
             await self._write(joined)
 
     async def _write(self, parts: list[bytes]) -> None:
-        self._writer.write(b"".join(parts))
+        self._writer.writelines(parts)
         await self._drain()
 
     async def _send_piece(self, file: File, piece: Slice) -> None:
@@ -118,6 +156,8 @@ class ResponseSender:
             position += sent
 
     async def _drain(self) -> None:
+        if self.is_clear:
+            return
         async with asyncio.timeout(self._timeout_s):
             await self._writer.drain()
 
@@ -131,6 +171,17 @@ class ResponseSender:
                 await ready
         finally:
             loop.remove_writer(self._socket)
+
+
+def _size_of(piece: Piece) -> int:
+    return len(piece) if isinstance(piece, bytes) else piece[1].length
+
+
+def _bytes_of(piece: Piece) -> bytes:
+    if isinstance(piece, bytes):
+        return piece
+    file, part = piece
+    return file.read(part.position, part.length)
 
 
 def _resolve(ready: asyncio.Future[None]) -> None:

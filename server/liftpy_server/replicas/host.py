@@ -10,6 +10,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
+from liftpy_log.recent import RecentBatches
 from liftpy_server.following.link import FollowLink
 from liftpy_server.limits import LOG_REPEAT_S
 from liftpy_server.replicas.proposals import FinishReassignment
@@ -50,6 +51,7 @@ class ReplicaHost:
         incarnation: that this node has registered.
         replicas: by key.
         standing: keeps in mind which logs have failed; None before the node registers.
+        recent: the newest batches of the logs that lead.
     """
 
     def __init__(
@@ -66,6 +68,7 @@ class ReplicaHost:
         self.incarnation = 0
         self.standing: Standing | None = None
         self.replicas: dict[PartitionKey, LocalReplica] = {}
+        self.recent = RecentBatches()
         self.leadership_changed = on_leadership
         self.now_s = clock.monotonic
         self._clock = clock
@@ -109,6 +112,15 @@ class ReplicaHost:
     def enter(self, replica: LocalReplica) -> None:
         """A replica is opened."""
         self.replicas[replica.key] = replica
+
+    def renewed(self, replica: LocalReplica) -> None:
+        """The log of a closed replica is about to be begun anew.
+
+        Raises:
+            OSError: that can not be written down.
+        """
+        if self.standing is not None:
+            self.standing.log_renewed(replica.partition.stream.uuid, replica.partition.number)
 
     def leave(self, replica: LocalReplica) -> None:
         """A replica is closed."""

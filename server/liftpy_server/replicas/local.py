@@ -22,6 +22,7 @@ from liftpy_server.replication.view import LogMarks
 if TYPE_CHECKING:
     from liftpy_envelope.pull import PartitionKey
     from liftpy_log.entries import Appended
+    from liftpy_log.recent import RecentTail
     from liftpy_server.following.link_answers import FollowedBatches
     from liftpy_server.partition import Partition
     from liftpy_server.replicas.host import ReplicaHost
@@ -85,6 +86,7 @@ class LocalReplica(Answering):
 
     def begin_anew(self) -> None:
         """The node has registered again: whatever role it had is over."""
+        self._keep_recent(None)
         if self.partition.is_leading:
             self.partition.follow(self.partition.epoch)
             self._host.leadership_changed(self)
@@ -129,6 +131,7 @@ class LocalReplica(Answering):
 
     def log_failed(self) -> None:
         """See `Replication`."""
+        self._keep_recent(None)
         self.step(inputs.LogFailed())
         self._host.drop(self)
         self.wake_followers(is_urgent=True)
@@ -156,6 +159,7 @@ class LocalReplica(Answering):
     def close(self) -> None:
         """See `Replication`."""
         self._is_closed = True
+        self._keep_recent(None)
         self._host.leave(self)
         self.wake_followers(is_urgent=True)
 
@@ -185,6 +189,8 @@ class LocalReplica(Answering):
             case fx.AdvanceHighWatermark():
                 self.partition.commit(effect.offset)
                 self._host.committed()
+                if self.log.recent is not None:  # all that count have fetched these; others read them from the disk
+                    self.log.recent.drop_before(effect.offset)
                 self.wake_followers(is_urgent=False)
             case fx.AnswerFetch() | fx.AnswerEpochEnd():
                 self.answer = effect.answer
@@ -260,9 +266,17 @@ class LocalReplica(Answering):
             return
         self.partition.was_cut(to)
 
+    def _keep_recent(self, tail: RecentTail | None) -> None:
+        """While the log leads, its newest batches stay in memory for followers; only then it is never cut."""
+        before, self.log.recent = self.log.recent, tail
+        if before is not None:
+            before.clear()
+
     def _change_role(self, effect: fx.LeadershipBegan | fx.LeadershipEnded) -> None:
+        self._keep_recent(None)
         self.wake_followers(is_urgent=True)
         if isinstance(effect, fx.LeadershipBegan):
+            self._keep_recent(self._host.recent.tail())
             self.leaderless_since_ns = self._host.heard_wall_ns(self)
             self._host.drop(self)
             self.partition.lead(effect.leader_epoch)

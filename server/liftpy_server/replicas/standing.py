@@ -132,6 +132,15 @@ class Standing:
         except OSError as error:
             logger.error("%s could not be written: %s", self._path, error)  # noqa: TRY400 - the trace adds nothing
 
+    def log_renewed(self, uuid: str, number: int) -> None:
+        """A log that had failed was set aside, and another begun in its place.
+
+        Raises:
+            OSError: it can not be written down.
+        """
+        self._failed.discard((uuid, number))
+        self._save()
+
     def settled(self) -> None:
         """The metadata has taken note."""
         self._known_boot_id, self._is_doubtful = self._boot_id, False

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from liftpy_envelope.ack import Ack, PublishRefusedError, decode_ack, encode_ack, encode_error_ack
 from liftpy_envelope.errors import AckErrorCode
 from liftpy_server.acks import AckItem, AckTemplate, ItemAcks, PendingAcks, RangeAcks, publish_frame
-from liftpy_server.ingest.runs import PackedColumn
+from liftpy_server.ingest.packed import PackedColumn
 from support.examples import examples
 from support.nats_frames import tokens
 from support.published import Published, published
@@ -86,13 +86,22 @@ def test_nobody_in_the_range_wants_an_ack(make, count):
     assert published(RangeAcks(5, make([b""] * count)).encode(TEMPLATE)) == []
 
 
-@given(offsets, equal_replies, st.lists(tokens, max_size=3))
-@examples(150)
-def test_frames_at_once_are_the_frames_one_by_one(base_offset, strings, before):
-    frames = TEMPLATE.frames(packed(strings, before), base_offset)
-    one_length = len(str(base_offset)) == len(str(base_offset + len(strings)))
-    assert (frames is not None) == (len(strings) >= 48 and one_length)
-    assert frames in {None, b"".join(TEMPLATE.frame(s, base_offset + index) for index, s in enumerate(strings))}
+@given(offsets, equal_replies, st.lists(tokens, max_size=3), st.booleans())
+@examples(200)
+def test_frames_at_once_are_the_frames_one_by_one(base_offset, strings, before, knows_width):
+    column = packed(strings, before)
+    frames = TEMPLATE.frames(column._replace(width=len(strings[0])) if knows_width else column, base_offset)
+    assert (frames is not None) == (len(strings) >= 16 and base_offset >= 1_000)
+    one_by_one = b"".join(TEMPLATE.frame(reply, offset) for offset, reply in enumerate(strings, base_offset))
+    assert frames in {None, one_by_one}
+
+
+@pytest.mark.parametrize("base_offset", [1_000, 9_980, 9_998, 9_999, 10_000, 99_999, 123_459_990, 10**12 - 5])
+@pytest.mark.parametrize("count", [16, 20_030])
+def test_range_across_many_numbers_with_the_same_first_digits(base_offset, count):
+    strings = [b"r.%05d" % number for number in range(count)]
+    frames = TEMPLATE.frames(packed(strings), base_offset)
+    assert frames == b"".join(TEMPLATE.frame(reply, offset) for offset, reply in enumerate(strings, base_offset))
 
 
 @pytest.mark.parametrize("power", range(1, 18))

@@ -3,7 +3,6 @@
 import pytest
 
 from liftpy_envelope.groups import GroupError
-from liftpy_envelope.pull import PartitionKey
 from liftpy_server.groups import coordinator as coordinator_module
 from liftpy_server.groups.assignment import StreamShape
 from liftpy_server.groups.inputs import DeleteGroup, StreamsChanged, Tick
@@ -324,8 +323,10 @@ def test_a_group_takes_so_many_members(group, monkeypatch):
 
 def test_what_is_taken_and_given_back_may_be_kept(group):
     a, b = group.join("a"), group.join("b")
+    lost = max(key.partition for key in group.coordinator.members[a.member_id].revoking)
     group.leave(b.member_id)
-    lost = PartitionKey(UUID, 3)
-    assert lost in group.coordinator.members[a.member_id].held
-    assert group.commit(a.member_id, a.generation, 1, {3: 3}).refusals == ()
-    assert partitions(group.beat(a.member_id, a.generation)) == [0, 1, 2, 3]
+    assert group.coordinator.members[a.member_id].revoking == {}
+    assert errors(group.commit(a.member_id, a.generation, 1, {lost: 3})) == {lost: GroupError.STALE_GENERATION}
+    back = group.beat(a.member_id, a.generation)
+    assert partitions(back) == [0, 1, 2, 3]
+    assert group.commit(a.member_id, back.generation, 2, {lost: 3}).refusals == ()

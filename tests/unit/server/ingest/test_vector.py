@@ -99,6 +99,15 @@ def test_equal_frames(size, reply):
     assert check_prefix(items, encode_all(items)) == 100
 
 
+@pytest.mark.parametrize("before", [b"", b"x", b"PING\r\n"])
+@pytest.mark.parametrize(
+    ("subject", "sid", "reply"), [(b"s", 1, b""), (b"s", 1, b"r"), (b"s", 12, b""), (b"ab", 1, b"")]
+)
+def test_short_first_head(subject, sid, reply, before):
+    items = [msg(subject, b"value" * 4, sid, reply), msg(b"orders", b"v", 2, b"r"), msg(b"s", b"v", 3)]
+    assert check_prefix(items, before + encode_all(items), len(before)) == 3
+
+
 def test_replies_here_and_there():
     items = [msg(b"sub", b"v", 1, b"r%d" % number if number % 3 else b"") for number in range(50)]
     assert check_prefix(items, encode_all(items)) == 50

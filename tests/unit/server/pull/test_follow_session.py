@@ -29,7 +29,7 @@ class Bench:
         self.directory = directory
         self.replicas = {}
         self.news = asyncio.Event()
-        self.session = FollowSession(lambda key: self.replicas.get(key, ErrorCode.UNKNOWN_STREAM), self.news)
+        self.session = FollowSession(lambda key: self.replicas.get(key, ErrorCode.UNKNOWN_STREAM), self.news.set)
         self.now_s = 100.0
         self.rounds = 0
 
@@ -46,6 +46,7 @@ class Bench:
 
     def collect(self, bytes_max=MUCH):
         self.rounds += 1
+        self.news.clear()
         return self.session.collect(bytes_max, self.rounds, self.now_s)
 
     def told(self, bytes_max=MUCH):

@@ -1,0 +1,85 @@
+"""Byte strings one after the other in one buffer: what a column of a batch is, without an object per string."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from liftpy_envelope.ipc import ColumnBuffers, values_column
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from liftpy_envelope.ipc import BufferLike
+
+__all__ = ["PackedColumn", "strided"]
+
+
+def strided(data: BufferLike | bytearray, start: int, step_bytes: int, count: int, width: int) -> npt.NDArray[np.void]:
+    """Views of `width` bytes each, more than none, at `start` and every `step_bytes` further.
+
+    An element is a whole string, so that copying them is a `memcpy` per string and not a step per byte.
+    """
+    return np.ndarray((count,), _void(width), data, start, (step_bytes,))
+
+
+@lru_cache(maxsize=1_024)
+def _void(width: int) -> np.dtype[np.void]:
+    return np.dtype((np.void, width))
+
+
+class PackedColumn(NamedTuple):
+    """See the module.
+
+    Attributes:
+        offsets: where the strings begin in `data`; one entry more than there are strings.
+        data: the strings, and maybe others around them.
+        width: size of every string, when that is known to be the same for all.
+    """
+
+    offsets: npt.NDArray[np.int32]
+    data: pa.Buffer
+    width: int | None = None
+
+    @classmethod
+    def of_equal(cls, data: BufferLike, width: int, count: int) -> PackedColumn:
+        """The column of `count` strings of `width` bytes each, which are all of `data`."""
+        return cls(_edges(width, count), pa.py_buffer(data), width)
+
+    def cut(self, first: int, last: int, skip: int = 0) -> ColumnBuffers:
+        """The buffers of a column with the strings from `first` up to `last`, each without its first `skip` bytes."""
+        start, end = int(self.offsets[first]), int(self.offsets[last])
+        if skip:
+            return self._cut_without_heads(first, last, skip)
+        offsets = self.offsets[first : last + 1]
+        if start:
+            offsets = offsets - np.int32(start)
+        return ColumnBuffers(0, (b"", offsets.tobytes(), self.data.slice(start, end - start)))
+
+    def _cut_without_heads(self, first: int, last: int, skip: int) -> ColumnBuffers:
+        if self.width is None or self.width <= skip:
+            return values_column([string[skip:] for string in self.strings(first, last)])
+        count, width = last - first, self.width - skip
+        rests = strided(self.data, int(self.offsets[first]) + skip, self.width, count, width)
+        return ColumnBuffers(0, (b"", _edges(width, count).tobytes(), rests.tobytes()))
+
+    def slice(self, first: int, last: int) -> PackedColumn:
+        """The strings from `first` up to `last`; shares memory."""
+        return PackedColumn(self.offsets[first : last + 1], self.data, self.width)
+
+    def strings(self, first: int, last: int) -> list[bytes]:
+        """One object per string."""
+        edges = self.offsets[first : last + 1].tolist()
+        data = self.data.slice(edges[0], edges[-1] - edges[0]).to_pybytes()
+        origin = edges[0]
+        return [data[start - origin : end - origin] for start, end in pairwise(edges)]
+
+
+def _edges(width: int, count: int) -> npt.NDArray[np.int32]:
+    if not width:
+        return np.zeros(count + 1, np.int32)
+    return np.arange(0, width * count + 1, width, dtype=np.int32)

@@ -1,0 +1,79 @@
+"""What nobody expected to happen to a replica ends neither the node nor, for ever, the replica."""
+
+from __future__ import annotations
+
+import pytest
+
+from liftpy_envelope.batch import BatchCorruptError
+from liftpy_envelope.errors import AckErrorCode
+from liftpy_log.errors import PartitionOfflineError
+from liftpy_server.replicas import local
+from support.nats_frames import msg
+from support.replica_kit import ReplicaKit
+
+
+@pytest.fixture
+def three(tmp_path):
+    kit = ReplicaKit(tmp_path)
+    kit.lead("a", 1)
+    kit.run()
+    yield kit
+    kit.close()
+
+
+def publish(side, number):
+    side.kit.receive(msg(b"orders.x", b"v%d" % number, reply=b"r%d" % number))
+
+
+def breaks(*_args, **_options):
+    raise ZeroDivisionError("a bug")
+
+
+def test_a_follower_goes_on_after_an_error_that_nobody_expected(three, monkeypatch):
+    follower = three["b"]
+    with monkeypatch.context() as patch:
+        patch.setattr(follower.partition, "replicated", breaks)
+        publish(three["a"], 0)
+        three.run("ab")
+        assert follower.partition.log.log_end == 1, "the error came after the log had grown"
+    publish(three["a"], 1)
+    three.tick(5)
+    assert follower.bytes() == three["a"].bytes()
+    assert [offset for _, offset in three["a"].kit.offsets()] == [0, 1]
+
+
+def test_a_follower_that_fails_again_and_again_tries_again_at_ticks_only(three, monkeypatch):
+    monkeypatch.setattr(three["b"].partition, "replicated", breaks)
+    publish(three["a"], 0)
+    three.run("ab")
+    assert three["b"].asked is None
+
+
+def test_a_leader_gives_up_after_an_error_that_nobody_expected_and_may_lead_in_another_epoch(three, monkeypatch):
+    leader = three["a"]
+    with monkeypatch.context() as patch:
+        patch.setattr(leader.replica, "wake_followers", breaks)
+        publish(leader, 0)
+    assert not leader.partition.is_leading
+    assert leader.kit.errors() == [(b"r0", AckErrorCode.OUTCOME_UNKNOWN)]
+    three.tick(1)
+    assert not leader.partition.is_leading, "it may have proposed what the next one of this epoch would not know of"
+    three.lead("b", 2)
+    three.run()
+    three.lead("a", 3)
+    three.run()
+    publish(leader, 1)
+    three.run()
+    assert [key for key, _ in leader.kit.offsets()] == [b"r1"]
+    assert three["b"].bytes() == three["c"].bytes() == leader.bytes()
+
+
+def test_a_batch_whose_ids_can_not_be_read_takes_the_follower_offline(three, monkeypatch):
+    def is_corrupt(*_args):
+        raise BatchCorruptError("told to be")
+
+    monkeypatch.setattr(local, "note_batches", is_corrupt)
+    publish(three["a"], 0)
+    three.run("ab")
+    assert isinstance(three["b"].partition.log.failure, PartitionOfflineError)
+    assert three["c"].partition.log.failure is None
