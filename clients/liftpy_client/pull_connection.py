@@ -12,6 +12,7 @@ from liftpy_envelope.pull import API_VERSIONS, Api, HelloRequest, HelloResult, e
 
 if TYPE_CHECKING:
     import ssl
+    from collections.abc import Callable
 
 __all__ = ["PullConnection"]
 
@@ -24,6 +25,8 @@ class _Protocol(asyncio.BufferedProtocol):
         self._waiting: dict[int, asyncio.Future[Response]] = {}
         self._transport: asyncio.Transport | None = None
         self._failure: Exception | None = None
+        self._on_response: Callable[[Response], None] | None = None
+        self._on_lost: Callable[[Exception], None] | None = None
         self._now_s = asyncio.get_running_loop().time
         self.heard_s = self._now_s()
 
@@ -37,17 +40,22 @@ class _Protocol(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         self.heard_s = self._now_s()
         try:
-            response = self._reader.filled(nbytes)
+            responses = self._reader.filled(nbytes)
         except FrameError as error:
             self._fail(error)
             return
-        if response is None:
-            return
+        for response in responses:
+            self._responded(response)
+
+    def _responded(self, response: Response) -> None:
         future = self._waiting.pop(response.correlation_id, None)
-        if future is not None and not future.done():
-            future.set_result(response)
+        if future is not None:
+            if not future.done():
+                future.set_result(response)
         elif response.correlation_id == 0 and response.error:
             self._fail(PullError(error_code(response.error), response.message))
+        elif self._on_response is not None:
+            self._on_response(response)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._fail(DisconnectedError(f"the node closed the connection{f': {exc}' if exc else ''}"))
@@ -59,17 +67,32 @@ class _Protocol(asyncio.BufferedProtocol):
             if not future.done():
                 future.set_exception(self._failure)
         self._waiting.clear()
+        on_lost, self._on_response, self._on_lost = self._on_lost, None, None
+        if on_lost is not None:
+            on_lost(self._failure)
         if self._transport is not None:
             self._transport.abort()
 
+    def listen(self, on_response: Callable[[Response], None], on_lost: Callable[[Exception], None]) -> None:
+        if self._failure is not None:
+            raise self._failure
+        self._on_response, self._on_lost = on_response, on_lost
+
     def send(self, correlation_id: int, frame: bytes) -> asyncio.Future[Response]:
+        self.post(frame)
+        future: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
+        self._waiting[correlation_id] = future
+        return future
+
+    def post(self, frame: bytes) -> None:
         if self._failure is not None:
             raise self._failure
         assert self._transport is not None
-        future: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
-        self._waiting[correlation_id] = future
         self._transport.write(frame)
-        return future
+
+    @property
+    def unsent_bytes(self) -> int:
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
     def close(self) -> None:
         self._fail(DisconnectedError("the connection was closed"))
@@ -132,6 +155,39 @@ class PullConnection:
         self._last_id += 1
         frame = encode_request(self._last_id, int(api), self.version(api), body)
         return self._protocol.send(self._last_id, frame)
+
+    def listen(self, on_response: Callable[[Response], None], on_lost: Callable[[Exception], None]) -> None:
+        """Have plain calls made for what was asked for with `post`.
+
+        Args:
+            on_response: called with every response, which may be a refusal.
+            on_lost: called once, when the connection breaks or is closed.
+
+        Raises:
+            DisconnectedError, FrameError: the connection broke earlier.
+        """
+        self._protocol.listen(on_response, on_lost)
+
+    def post(self, api: Api, body: Any, *, is_answered: bool = True) -> int:
+        """Send a request whose response goes to who listens. Returns its correlation id.
+
+        Args:
+            api: which.
+            body: of the version that both speak.
+            is_answered: False for what the node takes note of without a response; its correlation id is 0.
+
+        Raises:
+            DisconnectedError, FrameError: the connection broke earlier.
+        """
+        self._last_id += is_answered
+        correlation_id = self._last_id if is_answered else 0
+        self._protocol.post(encode_request(correlation_id, int(api), self.version(api), body))
+        return correlation_id
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes of requests that the socket has not taken."""
+        return self._protocol.unsent_bytes
 
     def version(self, api: Api) -> int:
         """The version of an API that both sides speak; bodies must be of it."""

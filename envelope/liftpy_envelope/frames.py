@@ -23,6 +23,8 @@ __all__ = ["Request", "RequestReader", "Response", "ResponseReader", "encode_req
 
 _LENGTH: Final = struct.Struct("<I")
 _LENGTHS: Final = struct.Struct("<IQ")
+_SCRATCH_BYTES: Final = 16 * 1024  # a copy of so much is cheaper than another system call
+_NO_BODY: Final = pa.py_buffer(b"")
 
 
 class Request(NamedTuple):
@@ -96,6 +98,8 @@ class RequestReader:
         Raises:
             FrameError: the bytes are not the pull protocol; the connection can not be used further.
         """
+        if not self._pending and len(data) >= _LENGTH.size and len(data) == _LENGTH.size + _LENGTH.unpack_from(data)[0]:
+            return [_request(data[_LENGTH.size :])]  # one whole request, as they mostly come
         self._pending += data
         requests = []
         position = 0
@@ -120,68 +124,88 @@ def _request(packed: bytes) -> Request:
 
 
 class ResponseReader:
-    """Cuts a stream of bytes into responses without copying their bodies.
+    """Cuts a stream of bytes into responses.
 
-    The caller receives into `buffer()` and reports how much came with `filled()`. A body is received straight into
-    the memory that the response hands on.
+    The caller receives into `buffer()` and reports how much came with `filled()`. Small responses come whole, with one
+    call; most of a large body is received straight into the memory that its response hands on.
     """
 
     def __init__(self) -> None:
-        self._start()
-
-    def _start(self) -> None:
-        self._state = "lengths"
-        self._header: list[Any] = []
-        self._body_length = 0
-        self._expect(bytearray(_LENGTHS.size))
-
-    def _expect(self, target: bytearray | pa.Buffer) -> None:
-        self._target = target
-        self._view = memoryview(target)
+        self._scratch = memoryview(bytearray(_SCRATCH_BYTES))
+        self._view = self._scratch  # of which `_position` bytes are filled; larger where a header is
         self._position = 0
+        self._header: list[Any] = []
+        self._body: pa.Buffer | None = None  # is filled after what came of it with its header
+        self._body_view = memoryview(b"")
 
     def buffer(self) -> memoryview:
         """Where the next bytes from the peer belong; never empty."""
-        return self._view[self._position :]
+        return (self._view if self._body is None else self._body_view)[self._position :]
 
-    def filled(self, size: int) -> Response | None:
+    def filled(self, size: int) -> list[Response]:
         """Report that `size` bytes were received into `buffer()`.
 
         Returns:
-            The response that this completed, if it did.
+            The responses that this completed.
 
         Raises:
             FrameError: the bytes are not the pull protocol; the connection can not be used further.
         """
         self._position += size
-        if self._position < len(self._view):
-            return None
-        if self._state == "lengths":
-            self._begin_header()
-            return None
-        if self._state == "header":
-            self._header = _unpack(bytes(self._view), 4, "response")
-            if self._body_length:
-                self._state = "body"
-                self._expect(pa.allocate_buffer(self._body_length))
-                return None
-            body = pa.py_buffer(b"")
-        else:
-            assert isinstance(self._target, pa.Buffer)
-            body = self._target
-        correlation_id, error, message, result = self._header
-        if type(correlation_id) is not int or type(error) is not int or not isinstance(message, str):
-            raise FrameError("a response begins with its correlation id, error and message")
-        self._start()
-        return Response(correlation_id, error, message, result, body)
+        if self._body is None:
+            return self._cut()
+        if self._position < len(self._body_view):
+            return []
+        response = _response(self._header, self._body)
+        self._body, self._body_view, self._position = None, memoryview(b""), 0
+        return [response]
 
-    def _begin_header(self) -> None:
-        header_length, self._body_length = _LENGTHS.unpack(self._view)
-        if not 0 < header_length <= RESPONSE_HEADER_BYTES_MAX:
-            raise FrameTooLargeError(
-                f"a response header of {header_length} bytes is not 1 to {RESPONSE_HEADER_BYTES_MAX}"
-            )
-        if self._body_length > RESPONSE_BODY_BYTES_MAX:
-            raise FrameTooLargeError(f"a response body of {self._body_length} bytes is over {RESPONSE_BODY_BYTES_MAX}")
-        self._state = "header"
-        self._expect(bytearray(header_length))
+    def _cut(self) -> list[Response]:
+        """Take all whole responses, and begin to fill the body of one that is not."""
+        responses = []
+        view, start, end = self._view, 0, self._position
+        while end - start >= _LENGTHS.size:
+            header_length, body_length = _lengths(view, start)
+            body_at = start + _LENGTHS.size + header_length
+            if body_at > end:
+                self._make_room(body_at - start)
+                break
+            header = _unpack(bytes(view[start + _LENGTHS.size : body_at]), 4, "response")
+            body = pa.allocate_buffer(body_length) if body_length else _NO_BODY
+            start = min(end, body_at + body_length)
+            if body_length:
+                target = memoryview(body)
+                target[: start - body_at] = view[body_at:start]
+                if start - body_at < body_length:
+                    self._header, self._body, self._body_view = header, body, target
+                    self._view, self._position = self._scratch, start - body_at
+                    return responses
+            responses.append(_response(header, body))
+        self._keep(view[start:end])
+        return responses
+
+    def _make_room(self, size: int) -> None:
+        self._view = self._scratch if size <= _SCRATCH_BYTES else memoryview(bytearray(size))
+
+    def _keep(self, rest: memoryview) -> None:
+        """Move the beginning of the next response to the front."""
+        if len(rest) < _LENGTHS.size:
+            self._view = self._scratch
+        self._view[: len(rest)] = rest
+        self._position = len(rest)
+
+
+def _lengths(view: memoryview, position: int) -> tuple[int, int]:
+    header_length, body_length = _LENGTHS.unpack_from(view, position)
+    if not 0 < header_length <= RESPONSE_HEADER_BYTES_MAX:
+        raise FrameTooLargeError(f"a response header of {header_length} bytes is not 1 to {RESPONSE_HEADER_BYTES_MAX}")
+    if body_length > RESPONSE_BODY_BYTES_MAX:
+        raise FrameTooLargeError(f"a response body of {body_length} bytes is over {RESPONSE_BODY_BYTES_MAX}")
+    return header_length, body_length
+
+
+def _response(header: list[Any], body: pa.Buffer) -> Response:
+    correlation_id, error, message, result = header
+    if type(correlation_id) is not int or type(error) is not int or not isinstance(message, str):
+        raise FrameError("a response begins with its correlation id, error and message")
+    return Response(correlation_id, error, message, result, body)

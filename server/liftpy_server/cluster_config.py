@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ssl
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from liftpy_envelope.errors import ConfigError
@@ -11,6 +13,7 @@ from liftpy_envelope.settings import describe
 __all__ = ["ClusterConfig", "Peer"]
 
 _PEERS_MAX: Final = 5
+_KEY_BYTES_MIN: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +91,11 @@ class ClusterConfig:
 
     def _check_identity(self) -> None:
         ids = [peer.node_id for peer in self.parsed_peers]
-        if len(set(ids)) != len(ids) or len(ids) > _PEERS_MAX:
-            raise ConfigError("cluster.peers", f"at most {_PEERS_MAX} nodes, each of them once")
+        if len(ids) > _PEERS_MAX:
+            raise ConfigError("cluster.peers", f"at most {_PEERS_MAX} nodes, not {len(ids)}; further ones join")
+        for node_id in ids:
+            if ids.count(node_id) > 1:
+                raise ConfigError("cluster.peers", f"{node_id!r} stands there more than once")
         if self.join and self.peers:
             raise ConfigError(
                 "cluster.join", "a node that joins gets its peers from the cluster; leave cluster.peers out"
@@ -112,3 +118,50 @@ class ClusterConfig:
     def reachable_host(self) -> str:
         """The address that the others are told."""
         return self.advertise_host or self.host
+
+    def read_key(self) -> bytes | None:
+        """The secret of the cluster; None without a key file.
+
+        Raises:
+            ConfigError: the file can not be read, or holds too little.
+        """
+        if self.key_file is None:
+            return None
+        path = Path(self.key_file).expanduser()
+        try:
+            key = path.read_bytes().strip()
+        except OSError as error:
+            raise ConfigError("cluster.key_file", f"{path} can not be read: {error.strerror}") from error
+        if len(key) < _KEY_BYTES_MIN:
+            raise ConfigError(
+                "cluster.key_file",
+                f"{path} holds {len(key)} bytes, and at least {_KEY_BYTES_MIN} are needed: openssl rand -hex 32 makes one",
+            )
+        return key
+
+    @property
+    def tls_paths(self) -> tuple[Path, Path, Path] | None:
+        """Certificate, key and authority; None without them."""
+        if self.tls_cert is None or self.tls_key is None or self.tls_ca is None:
+            return None
+        certificate, key, authority = (Path(name).expanduser() for name in (self.tls_cert, self.tls_key, self.tls_ca))
+        return certificate, key, authority
+
+    def check_certificates(self) -> None:
+        """Look whether the certificates can be used.
+
+        Raises:
+            ConfigError: they can not, and which.
+        """
+        if self.tls_paths is None:
+            return
+        certificate, key, authority = self.tls_paths
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        try:
+            context.load_cert_chain(certificate, key)
+        except OSError as error:
+            raise ConfigError("cluster.tls_cert", f"{certificate} with {key} can not be used: {error}") from error
+        try:
+            context.load_verify_locations(authority)
+        except OSError as error:
+            raise ConfigError("cluster.tls_ca", f"{authority} can not be used: {error}") from error

@@ -199,7 +199,7 @@ class CommittingLog:
 
     def was_cut(self, end: int) -> None:
         """Records from `end` on are gone, to be replaced by the leader's."""
-        self.high_watermark = min(self.high_watermark, end)
+        self.high_watermark = min(max(self.high_watermark, self.log.log_start), end)
         self.count_unsynced()
         self._wake()
 

@@ -82,13 +82,19 @@ class PullConfig:
         """
         if self.tls_cert is None:
             return None
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         try:
-            context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=self.tls_client_ca)
             context.load_cert_chain(self.tls_cert, self.tls_key)
-        except (OSError, ssl.SSLError) as error:
-            raise ConfigError("pull.tls_cert", f"the certificate can not be used: {error}") from error
+        except OSError as error:
+            raise ConfigError(
+                "pull.tls_cert", f"{self.tls_cert} with {self.tls_key} can not be used: {error}"
+            ) from error
         if self.tls_client_ca is not None:
             context.verify_mode = ssl.CERT_REQUIRED
+            try:
+                context.load_verify_locations(self.tls_client_ca)
+            except OSError as error:
+                raise ConfigError("pull.tls_client_ca", f"{self.tls_client_ca} can not be used: {error}") from error
         return context
 
 
@@ -169,11 +175,26 @@ class NodeConfig:
             raise ConfigError("node_id", str(error)) from None
         if self.log_level not in _LOG_LEVELS:
             raise ConfigError("log_level", f"{self.log_level!r} is not one of {', '.join(_LOG_LEVELS)}")
+        peers = [peer.node_id for peer in self.cluster.parsed_peers]
+        if peers and self.node_id not in peers:
+            raise ConfigError(
+                "cluster.peers", f"this node, {self.node_id!r}, is not among them: they name {', '.join(peers)}"
+            )
 
     @property
     def data_path(self) -> Path:
         """The data directory."""
         return Path(self.data_dir).expanduser()
+
+    def check_files(self) -> None:
+        """Look whether the keys and certificates can be used, before the data directory gets this node's name.
+
+        Raises:
+            ConfigError: one of them can not.
+        """
+        self.cluster.read_key()
+        self.cluster.check_certificates()
+        self.pull.tls_context()
 
 
 def _check_port(name: str, port: int) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from liftpy_envelope.errors import LiftError
 from liftpy_envelope.stream_config import Spread
 from liftpy_server.ingest.binding import Binding
+from liftpy_server.stream_opening import StreamNotOpenedError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -85,8 +86,10 @@ class Listening:
             streams, self._changed = list(self._changed), {}
             try:
                 await self.bind(streams)
-            except Exception:
+            except Exception as error:
                 logger.exception("%d streams are not listened to as they should be", len(streams))
+                for stream in streams:
+                    self.set_ready(stream.info.uuid, StreamNotOpenedError(f"stream {stream.state.name!r}: {error!r}"))
 
     async def bind(self, streams: Collection[LocalStream]) -> None:
         """Subscribe what streams want now before leaving what they wanted: better a message twice than not at all."""
@@ -112,7 +115,8 @@ class Listening:
             if dropped:
                 await self._ingest.unbind(dropped)
             for stream in streams:
-                await self._reviewed(stream, self._ingest)
+                if stale[stream] or not new[stream]:  # what was added has been confirmed, or will be
+                    await self._reviewed(stream, self._ingest)
 
     async def _reviewed(self, stream: LocalStream, ingest: IngestConnection) -> None:
         if stream.refusal is not None:

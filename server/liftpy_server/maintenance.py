@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from liftpy_envelope.errors import LiftError
 from liftpy_envelope.stream_config import SyncMode
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 __all__ = ["Maintenance", "make_checkpoint"]
 
 logger = logging.getLogger(__name__)
+
+_RETAINED_PER_PASS: Final = 50
 
 
 def make_checkpoint(streams: Streams, clock: Clock, *, clean: bool) -> Checkpoint:
@@ -110,7 +112,7 @@ class Maintenance:
                 logger.exception("maintenance failed, and is tried again in %g s", interval_s)
 
     async def _retain(self) -> None:
-        for partition in self._streams.partitions:
+        for number, partition in enumerate(self._streams.partitions, 1):
             if partition.log.failure is None:
                 try:
                     self.retain(partition)
@@ -118,7 +120,8 @@ class Maintenance:
                     logger.error("retention of stream %s: %s", partition.stream.name, error)  # noqa: TRY400
             else:
                 self._streams.renew(partition)
-            await asyncio.sleep(0)  # a node with thousands of partitions goes on serving meanwhile
+            if number % _RETAINED_PER_PASS == 0:
+                await asyncio.sleep(0)  # a node with thousands of partitions goes on serving meanwhile
 
     def retain(self, partition: Partition) -> None:
         """Drop what one partition need not keep, and close a segment that grew old.
@@ -127,6 +130,8 @@ class Maintenance:
             StorageFullError, PartitionOfflineError, OSError: from the log.
         """
         config, log = partition.stream.config, partition.log
+        if log.log_start == log.log_end and not log.active.size:
+            return
         now_ns = self._clock.now_ns()
         age_ns = int(config.retention_age_s * 1e9)
         if is_active_expired(log.active, now_ns, age_ns=age_ns, segment_age_ns=int(config.segment_age_s * 1e9)):
@@ -166,6 +171,8 @@ class Maintenance:
         free, total = _space(self._data_dir.root)
         reserve = min(self._config.disk_reserve_bytes, total // 10)
         full = free < reserve if not self.storage_full else free < reserve + reserve // 10
+        if not full and not self.storage_full:
+            return
         if full != self.storage_full:
             self.storage_full = full
             if full:

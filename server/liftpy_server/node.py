@@ -20,6 +20,7 @@ from liftpy_log.group_commit import GroupCommit
 from liftpy_log.wal import WriteAheadLog, replay_wal
 from liftpy_server.ack_connection import AckConnection
 from liftpy_server.admin.info import cluster_info
+from liftpy_server.admin.neighbours import check_alone
 from liftpy_server.admin.service import AdminService
 from liftpy_server.committing import Load
 from liftpy_server.damage import damage_of
@@ -241,6 +242,8 @@ class Node:
                 config=self.config.pull,
             )
         )
+        if self.incarnation == 1 and not self.metadata.state.streams:
+            await check_alone(self.config.nats, self.config.node_id, self.metadata.cluster_id)
         self.admin = AdminService(self)
         await self.admin.start()
         self._undo.append(self.admin.stop)
@@ -300,9 +303,12 @@ class Node:
 
     async def _follow(self) -> None:
         async for state in self.metadata.watch():
-            await self.cluster.follow(state)
-            await self.streams.follow(state)
-            self.maintenance.check_disk()
+            try:
+                await self.cluster.follow(state)
+                await self.streams.follow(state)
+                self.maintenance.check_disk()
+            except Exception:
+                logger.exception("this node does not do all that the metadata says; it goes on with the next change")
             async with self._followed:
                 self._followed_revision = state.revision
                 self._followed.notify_all()

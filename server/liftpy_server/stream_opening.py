@@ -35,9 +35,13 @@ if TYPE_CHECKING:
     from liftpy_server.partition import Load
     from liftpy_server.replicas.host import ReplicaHost
 
-__all__ = ["LocalStream", "StreamOpening", "log_config", "remove_directory"]
+__all__ = ["LocalStream", "StreamNotOpenedError", "StreamOpening", "log_config", "remove_directory"]
 
 logger = logging.getLogger(__name__)
+
+
+class StreamNotOpenedError(LiftError):
+    """A stream could not be opened on this node."""
 
 
 class LocalStream:
@@ -120,8 +124,8 @@ class StreamOpening:
         return any(partition.leader == self._node_id for partition in info.partitions)
 
     def is_alone(self, partition: PartitionInfo) -> bool:
-        """Whether this node has the only replica."""
-        return partition.replicas == (self._node_id,)
+        """Whether this node has the only replica, and nothing is to be said of it before it leads."""
+        return partition.replicas == (self._node_id,) and not partition.unproven
 
     def note_absence(self, stream: LocalStream) -> None:
         """The time since the node ran last is a gap of a stream that was there then; it lasts until it listens.

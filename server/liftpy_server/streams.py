@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Final
 from liftpy_envelope.errors import ErrorCode, LiftError
 from liftpy_server.listening import Listening
 from liftpy_server.replication.follower import Follower, Phase
-from liftpy_server.stream_opening import log_config, remove_directory
+from liftpy_server.stream_changes import StreamChanges
+from liftpy_server.stream_opening import StreamNotOpenedError, log_config, remove_directory
 from liftpy_server.stream_state import LED_ELSEWHERE
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
+    from collections.abc import Awaitable, Iterable
     from concurrent.futures import Executor
 
     from liftpy_envelope.pull import PartitionKey
@@ -35,10 +36,6 @@ logger = logging.getLogger(__name__)
 _SHOWN_PER_PASS: Final = 100
 
 
-class StreamNotOpenedError(LiftError):
-    """A stream could not be opened on this node."""
-
-
 class Streams:
     """See the module.
 
@@ -56,7 +53,7 @@ class Streams:
         self.by_uuid: dict[str, LocalStream] = {}
         self.by_key: dict[PartitionKey, Partition] = {}
         self.by_log: dict[PartitionLog, Partition] = {}
-        self._known: frozenset[bytes] = frozenset()
+        self._changes = StreamChanges()
         self._taken_over = 0
         self._renewed: set[PartitionKey] = set()
         self._state: MetadataState | None = None
@@ -71,7 +68,7 @@ class Streams:
         """The partition with this key where this node leads it, or why it is not here."""
         partition = self.by_key.get(key)
         if partition is None:
-            return ErrorCode.NOT_LEADER if key.uuid in self._known else ErrorCode.UNKNOWN_STREAM
+            return ErrorCode.NOT_LEADER if key.uuid in self._changes.known else ErrorCode.UNKNOWN_STREAM
         return partition if partition.gone is None else partition.gone
 
     def lookup_replica(self, key: PartitionKey) -> LocalReplica | ErrorCode:
@@ -79,7 +76,7 @@ class Streams:
         replica = self._host.replicas.get(key)
         if replica is not None:
             return replica
-        return ErrorCode.NOT_LEADER if key.uuid in self._known else ErrorCode.UNKNOWN_STREAM
+        return ErrorCode.NOT_LEADER if key.uuid in self._changes.known else ErrorCode.UNKNOWN_STREAM
 
     def lookup_readable(self, key: PartitionKey) -> Partition | ErrorCode:
         """The partition with this key where this node leads it, or follows and is in sync as far as it knows."""
@@ -102,7 +99,7 @@ class Streams:
             self._add(stream)
             if any(self._opening.is_alone(info.partitions[number]) for number in stream.partitions):
                 self._opening.note_absence(stream)
-        self._remember(state)
+        self._changes.take(state.streams)
 
     def _add(self, stream: LocalStream) -> LocalStream:
         self.by_uuid[stream.info.uuid] = stream
@@ -149,23 +146,21 @@ class Streams:
         self.listening.change(stream)
 
     async def follow(self, state: MetadataState) -> None:
-        """Make the node's streams what the metadata says."""
+        """Make the node's streams what the metadata says. What it is to lead comes first: publishers wait for that."""
         self._state = state
-        wanted = {info.uuid: info for info in state.streams.values()}
-        changes = 0
-        for stream in [stream for uuid, stream in self.by_uuid.items() if uuid not in wanted]:
+        gone, changed = self._changes.take(state.streams)
+        for stream in [self.by_uuid[uuid] for uuid in gone if uuid in self.by_uuid]:
             await self._attempt(stream.info, self._delete(stream))
-        for uuid, info in wanted.items():
-            known = self.by_uuid.get(uuid)
+        changed.sort(key=self._opening.leads, reverse=True)
+        for number, info in enumerate(changed, 1):
+            known = self.by_uuid.get(info.uuid)
             if known is None:
                 await self._attempt(info, self._create(info, state))
-            elif known.info is not info and known.info != info:
+            elif known.info is not info:
                 await self._attempt(info, self._change(known, info, state))
-                changes += 1
-                if changes % _SHOWN_PER_PASS == 0:
-                    await asyncio.sleep(0)  # acks, heartbeats and fetches come in between
+            if number % _SHOWN_PER_PASS == 0:
+                await asyncio.sleep(0)  # acks, heartbeats and fetches come in between
         await self._tell_nodes(state)
-        self._remember(state)
         if self._taken_over:
             taken_over, self._taken_over = self._taken_over, 0
             logger.info("took over the lead of %d partitions; streams tell of the gaps", taken_over)
@@ -183,13 +178,8 @@ class Streams:
             await work
         except Exception as error:
             logger.exception("stream %s does not do what the metadata says", info.name)
+            self._changes.failed(info.uuid)
             self.listening.set_ready(info.uuid, StreamNotOpenedError(f"stream {info.name!r}: {error!r}"))
-
-    def _remember(self, state: MetadataState) -> None:
-        if len(self._known) != len(state.streams) or any(
-            bytes.fromhex(info.uuid) not in self._known for info in state.streams.values()
-        ):
-            self._known = frozenset(bytes.fromhex(info.uuid) for info in state.streams.values())
 
     async def _create(self, info: StreamInfo, state: MetadataState) -> None:
         try:
@@ -197,12 +187,13 @@ class Streams:
         except OSError as error:
             logger.error("stream %s can not be opened: %s", info.name, error)  # noqa: TRY400 - the trace adds nothing
             failure = StreamNotOpenedError(f"stream {info.name!r} can not be opened: {error}")
+            self._changes.failed(info.uuid)
             self.listening.set_ready(info.uuid, failure)
             return
         self._add(stream)
         await self._open_missing(stream, state)
         logger.info("stream %s stores %s", info.name, info.config.subject)
-        await self.listening.bind([stream])
+        self.listening.change(stream)
 
     async def _open_missing(self, stream: LocalStream, state: MetadataState) -> None:
         """Open the partitions that are to be here and are not, and tell the others what the metadata says."""
@@ -210,8 +201,11 @@ class Streams:
             if number not in stream.partitions:
                 self._opening.open_partition(stream, number)
                 self._add_partition(stream, stream.partitions[number])
-                await asyncio.sleep(0)  # files are made and synced: other streams' messages come in between
-        for partition in stream.partitions.values():
+                await asyncio.sleep(0)  # files are made: other streams' messages come in between
+        self._show(stream, stream.partitions.values(), state)
+
+    def _show(self, stream: LocalStream, partitions: Iterable[Partition], state: MetadataState) -> None:
+        for partition in partitions:
             self._replicate(stream, partition)
             replica = self._host.replicas.get(partition.key)
             if replica is not None:
@@ -223,12 +217,15 @@ class Streams:
         old = stream.info
         stream.info = info
         stream.state.update(info)
-        kept = set(self._opening.kept_here(info))
+        kept = self._opening.kept_here(info)
         for number in [number for number in stream.partitions if number not in kept]:
             await self._drop(stream, number)
-        await self._open_missing(stream, state)
-        if old.config is not info.config:
+        if old.config is not info.config or len(kept) != len(stream.partitions):
+            await self._open_missing(stream, state)
             self._reconfigure(stream)
+        else:  # as a rule another node leads some of them
+            moved = [each for each in kept if info.partitions[each] is not old.partitions[each]]
+            self._show(stream, [stream.partitions[number] for number in moved], state)
         for number, partition in stream.partitions.items():
             log_start = info.partitions[number].log_start
             if log_start > partition.log.log_start and partition.log.failure is None:

@@ -174,3 +174,12 @@ def moved_peers(settings, name):
     """The line of peers, with one node at another address of this machine."""
     (line,) = [line for line in settings.splitlines() if line.startswith("peers = ")]
     return line.removeprefix("peers = ").replace(f"{name}@127.0.0.1", f"{name}@127.0.0.9")
+
+
+async def test_a_new_node_is_started_alone_beside_a_cluster(kit, tmp_path):
+    """It would answer admin requests that are meant for the cluster."""
+    lone = NodeProcess(kit.url, tmp_path / "lone", "--node-id", "lone")
+    lone.spawn()
+    last = await ends(lone)
+    assert "another liftpy cluster" in last
+    assert "start the node with --join" in last

@@ -37,6 +37,7 @@ class SharedMetadata:
         self.author = author
         self.cluster_id = "c" * 32
         self.leader_id: str | None = "n1"
+        self.silence_s: dict[str, float] = {}
         self.voters: tuple[Voter, ...] = ()
         self.learners: tuple[Voter, ...] = ()
         self.proposed: list[str] = []
@@ -46,6 +47,9 @@ class SharedMetadata:
     @property
     def state(self):
         return self.author.state
+
+    def silent_s(self, node_id: str) -> float:
+        return self.silence_s.get(node_id, 0.0)
 
     async def propose(self, op: str, /, *, command_id: str | None = None, **args: Any) -> Any:
         self.proposed.append(op)

@@ -91,9 +91,16 @@ class NodeProcess:
         if code < 0:
             how = f"was ended by signal {-code}"
         else:
-            last = "".join(self.log.read_text(errors="replace").strip().splitlines()[-1:])
-            how = f"ended with code {code}" + (f": {last}" if code else "")
+            how = f"ended with code {code}" + (f": {self._last_words()}" if code else "")
         return f"{self.node_id} (pid {self.pid}) {how} (see {self.log})"
+
+    def _last_words(self) -> str:
+        """The last line of the log; of an error in JSON the message."""
+        last = "".join(self.log.read_text(errors="replace").strip().splitlines()[-1:])
+        try:
+            return str(json.loads(last)["error"]["message"])
+        except (ValueError, LookupError, TypeError):
+            return last
 
     async def wait_ended(self) -> None:
         """Wait for its end, whatever brings it."""

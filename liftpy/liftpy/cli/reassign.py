@@ -108,5 +108,7 @@ async def _cancel(ctx: typer.Context, name: str, *, as_json: bool) -> None:
         cancelled = await lift.cancel_reassignment(name)
     if as_json:
         print_json({"stream": name, "cancelled": cancelled})
-    else:
+    elif cancelled:
         stdout.print(f"{cancelled} partitions of {escape(name)} stay where they were")
+    else:
+        stdout.print(f"nothing to cancel: no partition of {escape(name)} is being moved")

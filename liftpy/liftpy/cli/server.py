@@ -64,7 +64,7 @@ def load_settings(
     context: str | None = None,
     as_json: bool,
 ) -> NodeConfig:
-    """A node's settings; ends the command where they are wrong, or where packages are missing."""
+    """A node's settings; ends the command where they or their files are wrong, or where packages are missing."""
     try:
         import liftpy_server.node  # noqa: F401 - here, where it can be said what is missing
         from liftpy_server.config import load_config
@@ -76,9 +76,11 @@ def load_settings(
             as_json=as_json,
         )
     try:
-        return load_config(config, environment, flags, context=context)
+        settings = load_config(config, environment, flags, context=context)
+        settings.check_files()
     except LiftError as error:
         fail(error, as_json=as_json)
+    return settings
 
 
 def log_to_stderr(level: str) -> None:

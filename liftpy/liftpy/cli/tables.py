@@ -95,6 +95,11 @@ def _state(stream: StreamDetails) -> str:
     return "[cyan]moving[/]" if any(part.target is not None for part in parts) else "[green]ok[/]"
 
 
+def _is_told(stream: StreamDetails) -> bool:
+    """Whether any leader told what is stored; where none did, zero would look like loss."""
+    return not stream.partitions or any(not part.unreachable for part in stream.partitions)
+
+
 def _in_sync(stream: StreamDetails, part: PartitionDetails) -> str:
     shown = f"{len(part.isr)}/{in_sync_wanted(stream, part)}"
     if len(part.isr) < stream.config.min_isr_effective:
@@ -144,12 +149,13 @@ def streams_table(streams: Sequence[StreamDetails], rates: dict[str, float] | No
 
 def _stream_row(stream: StreamDetails, rates: dict[str, float]) -> dict[str, str]:
     last = max((part.get("last_timestamp_ns") or 0 for part in stream.raw["partitions"]), default=0)
+    known = _is_told(stream)
     return {
         "Name": stream.name,
         "Subject": escape(stream.config.subject),
-        "Messages": show_count(stream.messages),
+        "Messages": show_count(stream.messages) if known else "-",
         "Msgs/s": show_count(rates.get(stream.name, 0.0)),
-        "Size": show_bytes(stream.bytes),
+        "Size": show_bytes(stream.bytes) if known else "-",
         "Gaps": str(stream.raw.get("gap_count", 0)),
         "Last message": show_time(last),
         "State": _state(stream),
@@ -177,8 +183,9 @@ def settings_table(stream: StreamDetails) -> Table:
     table.add_row("created", stream.created.isoformat(timespec="seconds"))
     table.add_row("version", str(stream.version))
     table.add_row("state", _state(stream))
-    table.add_row("messages", show_count(stream.messages))
-    table.add_row("size", show_bytes(stream.bytes))
+    known = _is_told(stream)
+    table.add_row("messages", show_count(stream.messages) if known else "-")
+    table.add_row("size", show_bytes(stream.bytes) if known else "-")
     counters = stream.raw.get("counters", {})
     for name, value in counters.items():
         if name == "refused":

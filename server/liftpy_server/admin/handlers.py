@@ -27,7 +27,7 @@ from liftpy_server.admin.requests import (
 )
 from liftpy_server.admin.stream_view import leaders_of
 from liftpy_server.metadata.errors import MetadataRefusedError
-from liftpy_server.metadata.placement import place
+from liftpy_server.metadata.placement import Placement
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -41,6 +41,7 @@ __all__ = ["Handlers"]
 logger = logging.getLogger(__name__)
 
 _NEWEST_TIMEOUT_S = 2.0
+_NODES_TIMEOUT_S = 3.0  # for nodes that are starting to register
 _UNUSABLE = frozenset({ErrorCode.SUBSCRIPTION_REFUSED, ErrorCode.INTERNAL})
 """A stream that was just created is deleted again when one of its leaders can not listen, or can not store it."""
 
@@ -59,6 +60,7 @@ class Handlers:
     def __init__(self, node: Node, requests: NodeRequests) -> None:
         self._node = node
         self._gather = Gatherer(node, requests)
+        self._placement = Placement()
         self.answer_bytes_max = ANSWER_BYTES_MAX
 
     def endpoints(self) -> dict[str, Callable[[Body], Awaitable[Body]]]:
@@ -109,8 +111,10 @@ class Handlers:
         """Create a stream; answers when all of its leaders have confirmed their subscriptions. Idempotent."""
         config = StreamConfig.from_plain(body)
         metadata = self._node.metadata
+        await self._wait_for_nodes(config)
+        assignment = self._placement.place(metadata.state, config)
         outcome = await metadata.propose(
-            "create_stream", uuid=uuid4().hex, config=config.to_plain(), assignment=place(metadata.state, config)
+            "create_stream", uuid=uuid4().hex, config=config.to_plain(), assignment=assignment
         )
         uuid = outcome["uuid"]
         try:
@@ -124,6 +128,24 @@ class Handlers:
             "created": outcome["created"],
             "warnings": _warnings(config),
         }
+
+    async def _wait_for_nodes(self, config: StreamConfig) -> None:
+        """Wait until there are enough nodes for a stream, if more belong to the cluster: they may be starting."""
+        metadata, copies = self._node.metadata, config.replicas + config.observers
+        if config.name in metadata.state.streams:
+            return
+        try:
+            async with asyncio.timeout(_NODES_TIMEOUT_S):
+                async for state in metadata.watch():
+                    if len(state.nodes) >= copies or len(metadata.voters) + len(metadata.learners) < copies:
+                        break
+        except TimeoutError:
+            logger.info("stream %s: some nodes of the cluster have not registered yet", config.name)
+        known = len(metadata.state.nodes)
+        if known < copies and config.name not in metadata.state.streams:
+            field = "replicas" if config.replicas > known else "observers"
+            text = f"{field}: {copies} copies need as many nodes; there are {known}"
+            raise AdminError(ErrorCode.INVALID_CONFIG, text)
 
     async def delete(self, body: Body) -> Body:
         """Delete a stream and all of its records."""

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["NodeHandlers"]
 
 _REMOVE_TIMEOUT_S: Final = 15.0
+_LEADER_SILENT_S: Final = 2.0  # a leader speaks ten times a second
 
 
 class NodeHandlers:
@@ -61,7 +62,11 @@ class NodeHandlers:
         }
 
     def _quorum(self) -> Quorum:
-        return Quorum(self._node.metadata.leader_id, self._node.metadata.voters)
+        metadata = self._node.metadata
+        leader = metadata.leader_id
+        # A node that stands for election in vain remembers the leader that it lost.
+        is_heard = leader is not None and metadata.silent_s(leader) < _LEADER_SILENT_S
+        return Quorum(leader if is_heard else None, metadata.voters)
 
     def _known(self, node_id: str) -> NodeInfo:
         nodes = self._node.metadata.state.nodes

@@ -25,6 +25,7 @@ __all__ = [
 ]
 
 _REPLICAS_MAX: Final = 7
+_OBSERVERS_MAX: Final = 16
 _PARTITIONS_MAX: Final = 1_024
 
 
@@ -142,8 +143,8 @@ class _ReassignHead:
     def __post_init__(self) -> None:
         if self.replicas is not None and not 1 <= self.replicas <= _REPLICAS_MAX:
             raise ConfigError("replicas", f"must be between 1 and {_REPLICAS_MAX}, not {self.replicas}")
-        if self.observers is not None and not 0 <= self.observers <= _REPLICAS_MAX:
-            raise ConfigError("observers", f"must be between 0 and {_REPLICAS_MAX}, not {self.observers}")
+        if self.observers is not None and not 0 <= self.observers <= _OBSERVERS_MAX:
+            raise ConfigError("observers", f"must be between 0 and {_OBSERVERS_MAX}, not {self.observers}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,6 +210,9 @@ def _read_number(number: str) -> int:
 def _read_nodes(number: str, nodes: object) -> tuple[str, ...]:
     if not isinstance(nodes, list) or not nodes or not all(isinstance(node, str) and node for node in nodes):
         raise ConfigError(f"partitions.{number}", "must be a list of nodes, the preferred leader first")
-    if len(set(nodes)) != len(nodes) or len(nodes) > 2 * _REPLICAS_MAX:
-        raise ConfigError(f"partitions.{number}", "must name each node once, and not more than there can be replicas")
+    if len(nodes) > _REPLICAS_MAX + _OBSERVERS_MAX:
+        text = f"at most {_REPLICAS_MAX} replicas and {_OBSERVERS_MAX} observers, not {len(nodes)} nodes"
+        raise ConfigError(f"partitions.{number}", text)
+    if len(set(nodes)) != len(nodes):
+        raise ConfigError(f"partitions.{number}", "must name each node once")
     return tuple(nodes)

@@ -59,7 +59,8 @@ def _named(stream: StreamInfo, wanted: dict[int, tuple[str, ...]], observers: in
     moves: list[Move] = []
     for number, nodes in sorted(wanted.items()):
         if number >= len(stream.partitions):
-            raise AdminError(ErrorCode.INVALID_REQUEST, f"stream {stream.name!r} has no partition {number}")
+            text = f"stream {stream.name!r} has no partition {number}; its last one is {len(stream.partitions) - 1}"
+            raise AdminError(ErrorCode.INVALID_REQUEST, text)
         if observers is not None and observers >= len(nodes):
             text = (
                 f"partition {number}: of {len(nodes)} nodes, {observers} can not be observers; one at least must lead"

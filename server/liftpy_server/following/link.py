@@ -1,9 +1,11 @@
 """A link to one leader: all that this node follows there goes over one connection, in few requests.
 
-What replicas ask for is gathered and sent once per pass of the event loop. At least one request is always under way,
-so that the leader can answer when it has news, and the link hears of it several times per `leader_timeout_s`; a second
-one may be, which makes the leader answer the first at once. The connection is made again whenever it breaks, and told
-all that is not answered.
+What replicas ask for is gathered and sent once per pass of the event loop. One request is always under way, so that the
+leader can answer when it has news, and the link hears of it several times per `leader_timeout_s`. Fetches meanwhile go
+as reports, which have no answer of their own; a question goes as a second request, which makes the leader answer the
+first at once. The connection is made again whenever it breaks, and told all that is not answered.
+
+Responses are handled in plain calls, except for large ones, between whose parts the event loop gets its turn.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from liftpy_server.following.link_book import FollowBook
 from liftpy_server.limits import LOG_REPEAT_S
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator
 
     import pyarrow as pa
 
@@ -50,6 +52,8 @@ logger = logging.getLogger(__name__)
 
 _RESPONSE_BYTES_MAX: Final = 8 * 1024 * 1024
 _HAND_ON_BYTES: Final = 1024 * 1024  # of batches that replicas append before the event loop gets its turn
+_PLAIN_BYTES_MAX: Final = 256 * 1024  # of a response that is handled in one go: some milliseconds at most
+_UNSENT_BYTES_MAX: Final = 256 * 1024  # of requests that the leader does not take: then reports wait for a response
 _IN_FLIGHT_MAX: Final = 2
 _CONNECT_TIMEOUT_S: Final = 1.0
 _BACKOFF_MIN_S: Final = 0.05
@@ -101,7 +105,10 @@ class FollowLink:
         self._heard_s = self._loop.time()
         self._warned_s = -LOG_REPEAT_S
         self._connection: PullConnection | None = None
-        self._in_flight: deque[asyncio.Future[Response]] = deque()
+        self._in_flight: deque[int] = deque()  # correlation ids, in the order of the responses
+        self._large: deque[Response] = deque()  # of which only as many can be as are in flight
+        self._failure: Exception | None = None  # of the connection, or of what came over it
+        self._woken = asyncio.Event()  # for what is large, or failed
         self._will_send = False
         self._task: asyncio.Task[None] | None = None
 
@@ -173,17 +180,23 @@ class FollowLink:
         try:
             if connection.node.node_id != self._leader:
                 raise LinkError(f"node {connection.node.node_id} answers at its address")
+            self._failure = None
+            connection.listen(self._responded, self._lost)
             self._book.begin()
             self._connection = connection
+            self._send()
             while True:
+                await self._next_large(connection)
+                for _ in self._handling(self._large[0]):
+                    await asyncio.sleep(0)
+                self._large.popleft()
                 self._send()
-                await self._handle(await self._response(connection))
         finally:
             self._heard_s = self.heard_s
             self._connection = None
             connection.close()
-            while self._in_flight:
-                self._in_flight.popleft().exception()  # taken note of: the connection said why it broke
+            self._in_flight.clear()
+            self._large.clear()
 
     async def _connect(self) -> PullConnection:
         node = self._address()
@@ -207,60 +220,88 @@ class FollowLink:
 
     def _send(self) -> None:
         self._will_send = False
-        connection = self._connection
-        while connection is not None and (
-            not self._in_flight or (len(self._in_flight) < _IN_FLIGHT_MAX and self._book.has_unsent)
-        ):
-            try:
-                self._in_flight.append(connection.send(Api.FOLLOW, self._book.take().to_body()))
-            except LiftError:
-                return  # it broke a moment ago; who waits for its responses is told so, and connects again
+        connection, book = self._connection, self._book
+        if connection is None:
+            return
+        try:
+            while not self._in_flight or (book.has_questions and len(self._in_flight) < _IN_FLIGHT_MAX):
+                self._in_flight.append(connection.post(Api.FOLLOW, book.take().to_body()))
+            while book.has_reports and connection.unsent_bytes <= _UNSENT_BYTES_MAX:
+                connection.post(Api.FOLLOW, book.take_report().to_body(), is_answered=False)
+        except LiftError:
+            return  # it broke a moment ago; who serves it is told so, and connects again
 
-    async def _response(self, connection: PullConnection) -> Response:
-        """The next response, in the order of the requests."""
-        if not self._in_flight:
-            raise LinkError("the connection broke")
-        future = self._in_flight[0]
-        while not future.done():
+    def _lost(self, error: Exception) -> None:
+        if self._failure is None:
+            self._failure = error
+        self._woken.set()
+
+    async def _next_large(self, connection: PullConnection) -> None:
+        """Wait for a response that is too large for a plain call, or for the end."""
+        while True:
+            self._woken.clear()
+            if self._failure is not None:
+                raise self._failure
+            if self._large:
+                return
             left_s = connection.heard_s + self._silence_max_s - self._loop.time()
             if left_s <= 0:
                 raise LinkError(f"nothing came from it for {self._silence_max_s:g} s")
-            await asyncio.wait((future,), timeout=left_s)
-        response = future.result()
+            try:
+                async with asyncio.timeout(left_s):
+                    await self._woken.wait()
+            except TimeoutError:
+                continue
+
+    def _responded(self, response: Response) -> None:
+        """A response came, to the request that was sent longest ago."""
+        if not self._in_flight or self._in_flight[0] != response.correlation_id:
+            return
         self._in_flight.popleft()
+        if self._large or response.body.size > _PLAIN_BYTES_MAX:
+            self._large.append(response)
+            self._woken.set()
+            self._send_soon()
+            return
+        self._will_send = True  # below, with all that the replicas ask for
+        try:
+            for _ in self._handling(response):
+                pass
+        except Exception as error:  # noqa: BLE001 - it is raised where the connection is served
+            self._lost(error)
+        self._send()
+
+    def _handling(self, response: Response) -> Generator[None, None, None]:
+        """Check a response, and hand it on. Yields where the event loop may have its turn."""
         if response.error != ErrorCode.NONE:
             raise PullError(error_code(response.error), response.message)
-        return response
-
-    async def _handle(self, response: Response) -> None:
-        """Check a response, and hand it on."""
         answers = FollowResponse.from_result(response.result)
         body = response.body
-        if sum(result.body_bytes for result in answers.results) != body.size:
+        if sum([result.body_bytes for result in answers.results]) != body.size:
             raise FrameError(f"a response with a body of {body.size} bytes says that it has another size")
         ready: Ready = [(end, epoch_end_answer(self._node_id, end)) for end in answers.ends]
         ready_bytes = position = 0
         for result in answers.results:
-            data = body.slice(position, result.body_bytes)
-            position += result.body_bytes
-            answer = await self._checked(result, data)
+            size = result.body_bytes
+            answer = yield from self._checked(result, body if size == body.size else body.slice(position, size))
+            position += size
             if answer is not None:
                 ready.append((result, answer))
-                ready_bytes += result.body_bytes
+                ready_bytes += size
             if ready_bytes >= _HAND_ON_BYTES:
                 self._hand_on(ready)
                 ready, ready_bytes = [], 0
-                await asyncio.sleep(0)
+                yield
         self._hand_on(ready, response.correlation_id)
 
-    async def _checked(self, result: FollowResult, data: pa.Buffer) -> FetchAnswer | None:
+    def _checked(self, result: FollowResult, data: pa.Buffer) -> Generator[None, None, FetchAnswer | None]:
         """The answer with its batches; None when nobody wants it any more."""
         request = self._book.fetched(result)
         if request is None:
             return None
         last_epoch = request.last_epoch if request.offset == result.offset else -1
         try:
-            batches = await check_batches(data, result.offset, last_epoch, result.leader_epoch)
+            batches = yield from check_batches(data, result.offset, last_epoch, result.leader_epoch)
         except LiftError as error:
             self._book.damaged(result.key)
             raise LinkError(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from liftpy_envelope.batch import HEADER_SIZE, check_body, read_header
@@ -11,6 +10,8 @@ from liftpy_envelope.follow import FollowRefusal
 from liftpy_server.replication.messages import BatchRange, EpochEndAnswer, FetchAnswer, Refusal
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
+
     import pyarrow as pa
 
     from liftpy_envelope.batch import BatchHeader
@@ -35,8 +36,10 @@ class FollowedBatches(NamedTuple):
     headers: list[BatchHeader]
 
 
-async def check_batches(data: pa.Buffer, offset: int, last_epoch: int, leader_epoch: int) -> FollowedBatches:
-    """Check that whole and well batches continue a log.
+def check_batches(
+    data: pa.Buffer, offset: int, last_epoch: int, leader_epoch: int
+) -> Generator[None, None, FollowedBatches]:
+    """Check that whole and well batches continue a log. Yields where the event loop may have its turn.
 
     Args:
         data: the batches.
@@ -49,16 +52,15 @@ async def check_batches(data: pa.Buffer, offset: int, last_epoch: int, leader_ep
     """
     headers: list[BatchHeader] = []
     view = memoryview(data)
-    position = 0
-    while position < len(view):
+    position, size = 0, len(view)
+    while position < size:
         header = read_header(view, position)
         end = position + header.length
-        body_at = position + HEADER_SIZE
-        check_body(header, data.slice(body_at, min(end, len(view)) - body_at))
-        is_next = header.base_offset == offset or (not headers and header.base_offset < offset < header.next_offset)
-        if not is_next:
+        check_body(header, view[position + HEADER_SIZE : end])
+        next_offset = header.next_offset
+        if header.base_offset != offset and (headers or not header.base_offset < offset < next_offset):
             raise BatchCorruptError(
-                f"a batch with the offsets {header.base_offset} to {header.next_offset - 1} does not follow on {offset}"
+                f"a batch with the offsets {header.base_offset} to {next_offset - 1} does not follow on {offset}"
             )
         if not last_epoch <= header.leader_epoch <= leader_epoch:
             raise BatchCorruptError(
@@ -66,14 +68,16 @@ async def check_batches(data: pa.Buffer, offset: int, last_epoch: int, leader_ep
                 f"epoch {last_epoch} of the one before and the leader's {leader_epoch}"
             )
         headers.append(header)
-        offset, last_epoch, position = header.next_offset, header.leader_epoch, end
+        offset, last_epoch, position = next_offset, header.leader_epoch, end
         if len(headers) % _BATCHES_PER_PASS == 0:
-            await asyncio.sleep(0)
+            yield
     return FollowedBatches(data, headers)
 
 
 def ranges_of(headers: list[BatchHeader], offset: int) -> tuple[BatchRange, ...]:
     """One range for every epoch; the first begins at `offset`, also where its batch begins before."""
+    if len(headers) == 1:
+        return (BatchRange(epoch=headers[0].leader_epoch, base=offset, end=headers[0].next_offset),)
     ends: dict[int, int] = {}  # by epoch, which only ascend
     for header in headers:
         ends[header.leader_epoch] = header.next_offset

@@ -6,6 +6,7 @@ told all that the one before left open.
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from liftpy_envelope.follow import FollowFetch, FollowQuestion, FollowRequest
@@ -47,7 +48,8 @@ class FollowBook:
         self._bytes_max = bytes_max
         self._wait_ms_max = wait_ms_max
         self._asked: dict[PartitionKey, _Asked] = {}
-        self._unsent: dict[PartitionKey, None] = {}
+        self._unsent: dict[PartitionKey, None] = {}  # fetches
+        self._unasked: dict[PartitionKey, None] = {}  # questions
         self._known: set[PartitionKey] = set()  # to the leader, on this connection
         self._forget: dict[PartitionKey, None] = {}
         self._damaged: set[PartitionKey] = set()
@@ -56,18 +58,37 @@ class FollowBook:
     @property
     def has_unsent(self) -> bool:
         """Whether there is anything to ask that was not asked."""
+        return bool(self._unsent or self._unasked or self._forget)
+
+    @property
+    def has_reports(self) -> bool:
+        """Whether `take_report` has anything to say."""
         return bool(self._unsent or self._forget)
+
+    @property
+    def has_questions(self) -> bool:
+        """Whether anything of that wants an answer of its own."""
+        return bool(self._unasked)
 
     def put(self, key: PartitionKey, request: FetchRequest | EpochEndQuestion) -> None:
         """Ask this about a partition; it takes the place of what was asked before."""
         assert request.node_id == self._node_id, f"a link of {self._node_id} does not ask for {request.node_id}"
         self._asked[key] = _Asked(request, self._seen)
-        self._unsent[key] = None
+        self._queue(key, request)
+
+    def _queue(self, key: PartitionKey, request: FetchRequest | EpochEndQuestion) -> None:
+        if isinstance(request, FetchRequest):
+            self._unasked.pop(key, None)
+            self._unsent[key] = None
+        else:
+            self._unsent.pop(key, None)
+            self._unasked[key] = None
 
     def drop(self, key: PartitionKey) -> None:
         """Ask nothing more about a partition."""
         self._asked.pop(key, None)
         self._unsent.pop(key, None)
+        self._unasked.pop(key, None)
         self._damaged.discard(key)
         if key in self._known:
             self._known.discard(key)
@@ -84,30 +105,72 @@ class FollowBook:
         self._seen = 0
         self._known.clear()
         self._forget.clear()
-        self._unsent = {key: None for key, asked in self._asked.items() if not asked.is_answered}
-        for asked in self._asked.values():
+        self._unsent.clear()
+        self._unasked.clear()
+        for key, asked in self._asked.items():
             asked.is_sent = False
             asked.seen = 0
+            if not asked.is_answered:
+                self._queue(key, asked.request)
 
     def take(self) -> FollowRequest:
         """The next request; some of what is unsent when it is much, and an empty one when there is nothing."""
-        forget = tuple(self._forget)[:_ROWS_MAX]
-        keys = list(self._unsent)[: _ROWS_MAX - len(forget)]
-        fetches, questions = [], []
-        for key in keys:
-            del self._unsent[key]
-            self._known.add(key)
-            asked = self._asked[key]
-            asked.is_sent = True
-            if isinstance(asked.request, FetchRequest):
-                fetches.append(_fetch(key, asked.request, asked.seen, is_damaged=key in self._damaged))
-            else:
-                questions.append(_question(key, asked.request))
-        for key in forget:
-            del self._forget[key]
+        forget = self._forgotten()
+        questions = self._first(self._unasked, _ROWS_MAX - len(forget))
+        fetches = self._first(self._unsent, _ROWS_MAX - len(forget) - len(questions))
+        return self._request(fetches, questions, forget)
+
+    def take_report(self) -> FollowRequest:
+        """As `take`, without questions: the request that waits at the leader is the one that is answered."""
+        forget = self._forgotten()
+        return self._request(self._first(self._unsent, _ROWS_MAX - len(forget)), [], forget)
+
+    def _forgotten(self) -> tuple[PartitionKey, ...]:
+        if not self._forget:
+            return ()
+        return tuple(self._first(self._forget, _ROWS_MAX))
+
+    @staticmethod
+    def _first(keys: dict[PartitionKey, None], count: int) -> list[PartitionKey]:
+        """Take the first keys away."""
+        if len(keys) <= count:
+            taken = list(keys)
+            keys.clear()
+            return taken
+        taken = list(islice(keys, count))
+        for key in taken:
+            del keys[key]
+        return taken
+
+    def _request(
+        self, fetches: list[PartitionKey], questions: list[PartitionKey], forget: tuple[PartitionKey, ...]
+    ) -> FollowRequest:
         return FollowRequest(
-            self._node_id, self._bytes_max, self._wait_ms_max, tuple(fetches), tuple(questions), forget
+            *(self._node_id, self._bytes_max, self._wait_ms_max),
+            tuple([self._fetch_of(key) for key in fetches]),
+            tuple([self._question_of(key) for key in questions]),
+            forget,
         )
+
+    def _sent(self, key: PartitionKey) -> _Asked:
+        self._known.add(key)
+        asked = self._asked[key]
+        asked.is_sent = True
+        return asked
+
+    def _fetch_of(self, key: PartitionKey) -> FollowFetch:
+        asked = self._sent(key)
+        request = asked.request
+        assert isinstance(request, FetchRequest)
+        return FollowFetch(
+            *(key, request.incarnation, request.leader_epoch, request.offset, request.last_epoch),
+            *(request.durable_end, request.high_watermark, asked.seen, int(key in self._damaged)),
+        )
+
+    def _question_of(self, key: PartitionKey) -> FollowQuestion:
+        request = self._sent(key).request
+        assert not isinstance(request, FetchRequest)
+        return FollowQuestion(key, request.incarnation, request.leader_epoch, request.question, request.last_epoch)
 
     def fetched(self, result: FollowResult) -> FetchRequest | None:
         """The newest fetch of the partition that a result is about; None when nobody wants it any more."""
@@ -136,14 +199,3 @@ class FollowBook:
     def damaged(self, key: PartitionKey) -> None:
         """What came of this partition was damaged: the leader is to check what it sends next."""
         self._damaged.add(key)
-
-
-def _fetch(key: PartitionKey, request: FetchRequest, seen: int, *, is_damaged: bool) -> FollowFetch:
-    return FollowFetch(
-        *(key, request.incarnation, request.leader_epoch, request.offset, request.last_epoch),
-        *(request.durable_end, request.high_watermark, seen, int(is_damaged)),
-    )
-
-
-def _question(key: PartitionKey, question: EpochEndQuestion) -> FollowQuestion:
-    return FollowQuestion(key, question.incarnation, question.leader_epoch, question.question, question.last_epoch)

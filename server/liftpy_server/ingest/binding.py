@@ -38,7 +38,6 @@ class Binding:
         self.skip = len(subject) - len(stream.config.subject)
         config = stream.config
         self._shares = config.partitions if config.spread is Spread.HASH and config.partitions > 1 else 0
-        self._only = None if self._shares else next(iter(partitions.values()))
 
     @property
     def address(self) -> tuple[str, str | None]:
@@ -47,8 +46,8 @@ class Binding:
 
     def deliver(self, run: Run, now_ns: int, touched: dict[Partition, None]) -> None:
         """Append messages to the partitions they belong to, which are added to `touched`."""
-        only = self._only
-        if only is not None:
+        if not self._shares:
+            only = next(iter(self.partitions.values()))
             only.append(run, self.skip, now_ns)
             touched[only] = None
         elif run.is_plain:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from liftpy_envelope.ipc import ColumnBuffers, values_column
+from liftpy_envelope.ipc import ColumnBuffers
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -50,22 +50,55 @@ class PackedColumn(NamedTuple):
         """The column of `count` strings of `width` bytes each, which are all of `data`."""
         return cls(_edges(width, count), pa.py_buffer(data), width)
 
+    @classmethod
+    def of_array(cls, array: pa.BinaryArray) -> PackedColumn:
+        """The values of an array that begins where its buffers do, and has no nulls."""
+        _, offsets, data = array.buffers()
+        return cls(np.frombuffer(offsets, np.int32)[: len(array) + 1], pa.py_buffer(b"" if data is None else data))
+
     def cut(self, first: int, last: int, skip: int = 0) -> ColumnBuffers:
         """The buffers of a column with the strings from `first` up to `last`, each without its first `skip` bytes."""
-        start, end = int(self.offsets[first]), int(self.offsets[last])
         if skip:
             return self._cut_without_heads(first, last, skip)
+        start, end = int(self.offsets[first]), int(self.offsets[last])
         offsets = self.offsets[first : last + 1]
         if start:
             offsets = offsets - np.int32(start)
         return ColumnBuffers(0, (b"", offsets.tobytes(), self.data.slice(start, end - start)))
 
     def _cut_without_heads(self, first: int, last: int, skip: int) -> ColumnBuffers:
-        if self.width is None or self.width <= skip:
-            return values_column([string[skip:] for string in self.strings(first, last)])
-        count, width = last - first, self.width - skip
-        rests = strided(self.data, int(self.offsets[first]) + skip, self.width, count, width)
-        return ColumnBuffers(0, (b"", _edges(width, count).tobytes(), rests.tobytes()))
+        count = last - first
+        if self.width is not None and self.width > skip:
+            width = self.width - skip
+            rests = strided(self.data, int(self.offsets[first]) + skip, self.width, count, width)
+            return ColumnBuffers(0, (b"", _edges(width, count).tobytes(), rests.tobytes()))
+        # Heads and rests alternate, and every other one is wanted.
+        edges = np.empty(2 * count + 1, np.int32)
+        edges[::2] = self.offsets[first : last + 1]
+        np.minimum(edges[:-1:2] + np.int32(skip), edges[2::2], out=edges[1::2])
+        both = pa.BinaryArray.from_buffers(pa.binary(), 2 * count, [None, pa.py_buffer(edges), self.data])
+        rests = both.take(pa.array(np.arange(1, 2 * count, 2, dtype=np.int32)))
+        return PackedColumn.of_array(rests).cut(0, count)
+
+    def repeated(self, first: int, last: int) -> bytes | None:
+        """The string that all from `first` up to `last` are; None when they differ or may differ in size."""
+        if self.width is None:
+            return None
+        start, count = int(self.offsets[first]), last - first
+        string: bytes = self.data.slice(start, self.width).to_pybytes()
+        return string if self.data.slice(start, self.width * count).equals(pa.py_buffer(string * count)) else None
+
+    def take(self, first: int, last: int, order: npt.NDArray[np.int32]) -> PackedColumn:
+        """The strings from `first` up to `last` in another order, given by their numbers counted from `first`."""
+        if self.width:
+            strings = strided(self.data, int(self.offsets[first]), self.width, last - first, self.width)
+            return PackedColumn.of_equal(strings[order].tobytes(), self.width, len(order))
+        return PackedColumn.of_array(self.array(first, last).take(pa.array(order)))
+
+    def array(self, first: int, last: int) -> pa.BinaryArray:
+        """The strings from `first` up to `last` as an Arrow array; shares memory."""
+        offsets = self.offsets[first : last + 1]
+        return pa.BinaryArray.from_buffers(pa.binary(), last - first, [None, pa.py_buffer(offsets), self.data])
 
     def slice(self, first: int, last: int) -> PackedColumn:
         """The strings from `first` up to `last`; shares memory."""

@@ -6,10 +6,10 @@ Two shapes with one face. A `ListRun` holds Python lists and is quick for a few 
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import numpy as np
-import pyarrow as pa
 
 from liftpy_envelope.batch import encode_body, encode_single_body
 from liftpy_envelope.columns import Column
@@ -215,23 +215,23 @@ class BlockRun:
 
     def split(self, partition_of: Callable[[bytes], int]) -> list[tuple[int, Run]]:
         """See `Run`."""
-        subjects = self._array(self._block.subjects).dictionary_encode()
-        of_subject = np.array([partition_of(subject) for subject in subjects.dictionary.to_pylist()], np.int32)
-        partitions = of_subject[subjects.indices.to_numpy()]
+        only = self._block.subjects.repeated(self._first, self._last)
+        if only is not None:
+            return [(partition_of(only), self)]
+        subjects = self._block.subjects.array(self._first, self._last).dictionary_encode()
+        numbers = [partition_of(subject) for subject in subjects.dictionary.to_pylist()]
+        if numbers.count(numbers[0]) == len(numbers):
+            return [(numbers[0], self)]
+        partitions = np.array(numbers, np.int16)[subjects.indices.to_numpy()]  # numpy sorts 16 bits without comparing
         order = np.argsort(partitions, kind="stable").astype(np.int32)
-        columns = (_packed(self._array(column).take(pa.array(order))) for column in self._block[:3])
-        subject_column, reply_column, value_column = columns
-        block = Block(subject_column, reply_column, value_column, self.value_bytes_max)
-        numbers, firsts = np.unique(partitions[order], return_index=True)
-        edges = [*firsts.tolist(), self.count]
+        ordered = partitions[order]
+        firsts = [0, *(np.flatnonzero(ordered[1:] != ordered[:-1]) + 1).tolist()]
+        columns = [column.take(self._first, self._last, order) for column in self._block[:3]]
+        block = Block(*columns, self.value_bytes_max)
         return [
-            (int(number), BlockRun(block, first, last, is_plain=self.is_plain))
-            for number, first, last in zip(numbers, edges, edges[1:], strict=False)
+            (int(ordered[first]), BlockRun(block, first, last, is_plain=self.is_plain))
+            for first, last in pairwise([*firsts, self.count])
         ]
-
-    def _array(self, column: PackedColumn) -> pa.BinaryArray:
-        _, (_, offsets, data) = column.cut(self._first, self._last)
-        return pa.BinaryArray.from_buffers(pa.binary(), self.count, [None, pa.py_buffer(offsets), data])
 
     def parts(self, value_bytes_max: int) -> list[Run]:
         """See `Run`."""
@@ -247,8 +247,3 @@ class BlockRun:
             parts.append(BlockRun(self._block, first, last, is_plain=self.is_plain))
             first = last
         return parts
-
-
-def _packed(array: pa.BinaryArray) -> PackedColumn:
-    _, offsets, data = array.buffers()
-    return PackedColumn(np.frombuffer(offsets, np.int32)[: len(array) + 1], pa.py_buffer(b"") if data is None else data)

@@ -78,6 +78,8 @@ def parse_uniform(data: bytes, start: int, fields: Sequence[bytes], value_bytes:
     is_one_subject = heads == layout.head * count
     if not is_one_subject:
         count = _count_heads(heads, layout)
+        if count < UNIFORM_FRAMES_MIN:
+            return None
     count = _count_tails(strided(data, start + layout.tail_at, step, count, len(layout.tail)).tobytes(), layout.tail)
     replies = b""
     if layout.reply_bytes:

@@ -173,16 +173,10 @@ def _gather(data: bytes, frames: _Frames, order: npt.NDArray[np.int64] | None, v
         wanted = np.arange(0, count * _FIELDS, _FIELDS, dtype=np.int32)
     else:
         wanted = order.astype(np.int32) * np.int32(_FIELDS)
-    subjects, replies, values = (_take(everything, wanted + np.int32(field)) for field in (0, 2, 4))
-    return Block(subjects, replies, values, value_bytes_max)
-
-
-def _take(array: pa.BinaryArray, indices: npt.NDArray[np.int32]) -> PackedColumn:
-    taken = array.take(pa.array(indices))
-    _, offsets, data = taken.buffers()
-    return PackedColumn(
-        np.frombuffer(offsets, np.int32)[: len(indices) + 1], pa.py_buffer(b"") if data is None else data
+    subjects, replies, values = (
+        PackedColumn.of_array(everything.take(pa.array(wanted + np.int32(field)))) for field in (0, 2, 4)
     )
+    return Block(subjects, replies, values, value_bytes_max)
 
 
 def _has_cookie(data: bytes, frames: _Frames, sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_] | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from liftpy_envelope.errors import ConfigError
@@ -20,6 +19,8 @@ from liftpy_server.metadata.raft.snapshot import SnapshotError
 from liftpy_server.metadata.raft.store import RaftMetadataStore
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from liftpy_log.clock import Clock
     from liftpy_log.data_dir import DataDir
     from liftpy_server.cluster_config import ClusterConfig
@@ -80,8 +81,6 @@ def _own_address(config: NodeConfig) -> Voter:
     for peer in cluster.parsed_peers:
         if peer.node_id == config.node_id:
             return Voter(peer.node_id, peer.host, peer.port)
-    if cluster.peers:
-        raise ConfigError("cluster.peers", f"this node, {config.node_id!r}, is not among them")
     return Voter(config.node_id, cluster.reachable_host, cluster.port or 0)
 
 
@@ -114,27 +113,16 @@ async def _settings(config: NodeConfig, folder: Path, own: Voter) -> RaftSetting
         cluster_id=cluster_id,
         bind_host=cluster.host,
         bind_port=None if cluster.port is None else (cluster.port or own.port),
-        cluster_key=_read_key(cluster.key_file),
-        tls=_tls_files(config),
+        cluster_key=cluster.read_key(),
+        tls=_tls_files(cluster),
     )
 
 
-def _read_key(name: str | None) -> bytes | None:
-    if name is None:
+def _tls_files(cluster: ClusterConfig) -> TlsFiles | None:
+    cluster.check_certificates()
+    if cluster.tls_paths is None:
         return None
-    path = Path(name).expanduser()
-    try:
-        return path.read_bytes().strip()
-    except OSError as error:
-        raise ConfigError("cluster.key_file", f"{path} can not be read: {error.strerror}") from error
-
-
-def _tls_files(config: NodeConfig) -> TlsFiles | None:
-    cluster = config.cluster
-    if cluster.tls_cert is None or cluster.tls_key is None or cluster.tls_ca is None:
-        return None
-    paths = (Path(name).expanduser() for name in (cluster.tls_cert, cluster.tls_key, cluster.tls_ca))
-    certificate, key, authority = paths
+    certificate, key, authority = cluster.tls_paths
     return TlsFiles(certificate=certificate, key=key, authority=authority)
 
 

@@ -12,32 +12,62 @@ from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from liftpy_envelope.stream_config import StreamConfig
-    from liftpy_server.metadata.state import MetadataState, NodeInfo, PartitionInfo
+    from liftpy_server.metadata.state import MetadataState, NodeInfo, PartitionInfo, StreamInfo
 
-__all__ = ["drain_moves", "leader_moves", "place"]
+__all__ = ["Placement", "drain_moves", "leader_moves", "place"]
 
 
 class _Loads:
     """How much every node has: kept up to date while a plan is made."""
 
-    def __init__(self, state: MetadataState) -> None:
+    def __init__(self, streams: Iterable[StreamInfo]) -> None:
         self.replicas: Counter[str] = Counter()
         self.preferred: Counter[str] = Counter()
         self.led: Counter[str] = Counter()
-        for stream in state.streams.values():
-            for partition in stream.partitions:
-                replicas = _replicas_afterwards(partition)
-                self.replicas.update(replicas)
-                self.preferred[replicas[0]] += 1
-                if partition.leader is not None:
-                    self.led[partition.leader] += 1
+        for stream in streams:
+            self.count(stream, 1)
+
+    def count(self, stream: StreamInfo, times: int) -> None:
+        """Count a stream; -1 times is to count it no longer."""
+        for partition in stream.partitions:
+            replicas = _replicas_afterwards(partition)
+            for node_id in replicas:
+                self.replicas[node_id] += times
+            self.preferred[replicas[0]] += times
+            if partition.leader is not None:
+                self.led[partition.leader] += times
+
+    def copy(self) -> _Loads:
+        """The same counts, to make a plan with."""
+        other = _Loads(())
+        other.replicas, other.preferred, other.led = self.replicas.copy(), self.preferred.copy(), self.led.copy()
+        return other
 
 
 def _replicas_afterwards(partition: PartitionInfo) -> tuple[str, ...]:
     return partition.replicas if partition.target is None else partition.target
+
+
+class Placement:
+    """Places one new stream after another, and counts only what changed in between."""
+
+    def __init__(self) -> None:
+        self._loads = _Loads(())
+        self._counted: Mapping[str, StreamInfo] = {}
+
+    def place(self, state: MetadataState, config: StreamConfig) -> list[list[str]]:
+        """See the function `place`."""
+        before, self._counted = self._counted, state.streams
+        for name, stream in before.items():
+            if state.streams.get(name) is not stream:
+                self._loads.count(stream, -1)
+        for name, stream in state.streams.items():
+            if before.get(name) is not stream:
+                self._loads.count(stream, 1)
+        return _place(state, config, self._loads.copy())
 
 
 def place(state: MetadataState, config: StreamConfig) -> list[list[str]]:
@@ -45,7 +75,10 @@ def place(state: MetadataState, config: StreamConfig) -> list[list[str]]:
 
     With fewer nodes than copies, every partition gets all nodes; to create the stream is then refused.
     """
-    loads = _Loads(state)
+    return Placement().place(state, config)
+
+
+def _place(state: MetadataState, config: StreamConfig, loads: _Loads) -> list[list[str]]:
     assignment = []
     for number in range(config.partitions):
         chosen: list[NodeInfo] = []
@@ -84,7 +117,7 @@ def drain_moves(state: MetadataState, node_id: str) -> list[dict[str, Any]]:
 
     Partitions that are being moved already, and those for which no other node is left, are not in the plan.
     """
-    loads = _Loads(state)
+    loads = _Loads(state.streams.values())
     plan: list[dict[str, Any]] = []
     for stream in state.streams.values():
         moves = []
@@ -119,7 +152,7 @@ def _successor(state: MetadataState, partition: PartitionInfo, node_id: str, loa
 
 def leader_moves(state: MetadataState, node_id: str) -> list[dict[str, Any]]:
     """What makes a node lead nothing that another can lead: the arguments of a `move_leader` for each partition."""
-    loads = _Loads(state)
+    loads = _Loads(state.streams.values())
     plan: list[dict[str, Any]] = []
     for stream in state.streams.values():
         for number, partition in enumerate(stream.partitions):

@@ -81,9 +81,13 @@ class ReplicaHost:
         self._moving: dict[LocalReplica, None] = {}
         self._led_by: dict[LocalReplica, str] = {}
         self._heard: dict[str, float] = {}
-        self._warned: dict[tuple[PartitionKey, str], float] = {}
+        self._warned: dict[LocalReplica, dict[str, float]] = {}
+        self._leaving: set[asyncio.Task[None]] = set()
+        self._is_stopped = False
         self._tick_s = times.leader_timeout_s / _TICKS_PER_TIMEOUT
-        self._sweep_at_s = 0.0
+        self._sweep_s = times.replica_lag_max_s / 4
+        self._sweep_began_s = float("-inf")
+        self._sweeping: list[LocalReplica] = []
         self._ticking: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -91,12 +95,13 @@ class ReplicaHost:
         self._ticking = asyncio.create_task(self._run(), name="replica ticks")
 
     async def stop(self) -> None:
-        """Stop ticking, and leave all leaders."""
+        """Stop ticking, and leave all leaders, for good."""
+        self._is_stopped = True
         if self._ticking is not None:
             self._ticking.cancel()
             await asyncio.gather(self._ticking, return_exceptions=True)
         links, self._links = list(self._links.values()), {}
-        await asyncio.gather(*(link.close() for link in links))
+        await asyncio.gather(*(link.close() for link in links), *self._leaving)
 
     @property
     def is_leading(self) -> bool:
@@ -128,16 +133,19 @@ class ReplicaHost:
         self.replicas.pop(replica.key, None)
         self._active.pop(replica, None)
         self._moving.pop(replica, None)
+        self._warned.pop(replica, None)
 
     def follow_nodes(self, state: MetadataState) -> Iterable[LocalReplica]:
         """Take note of nodes that came, went or started again. Returns the replicas that must hear of it."""
         before, self._state = self._state, state
         if before is not None and before.nodes == state.nodes:
             return ()
+        is_same = before is not None and _incarnations(before) == _incarnations(state)
         for node_id in [node_id for node_id in self._links if node_id not in state.nodes]:
-            link = self._links.pop(node_id)
-            asyncio.ensure_future(link.close())  # noqa: RUF006 - closing is bounded, and nobody waits for it
-        return list(self.replicas.values())
+            leaving = asyncio.create_task(self._links.pop(node_id).close(), name=f"leave {node_id}")
+            self._leaving.add(leaving)
+            leaving.add_done_callback(self._leaving.discard)
+        return () if is_same else list(self.replicas.values())  # of nodes, that is all they look at
 
     def show(self, replica: LocalReplica, state: MetadataState) -> None:
         """Tell a replica what the metadata says of its partition."""
@@ -180,11 +188,13 @@ class ReplicaHost:
 
     def fetch(self, replica: LocalReplica, leader: str, request: FetchRequest) -> None:
         """Fetch from a leader."""
-        self._link(replica, leader).fetch(replica.key, request)
+        if not self._is_stopped:
+            self._link(replica, leader).fetch(replica.key, request)
 
     def ask(self, replica: LocalReplica, leader: str, question: EpochEndQuestion) -> None:
         """Ask a leader."""
-        self._link(replica, leader).ask(replica.key, question)
+        if not self._is_stopped:
+            self._link(replica, leader).ask(replica.key, question)
 
     def propose(self, replica: LocalReplica, effect: Effect) -> None:
         """Propose a change to the metadata."""
@@ -220,10 +230,11 @@ class ReplicaHost:
                 replica.step(answer)
 
     def warn(self, replica: LocalReplica, text: str) -> None:
-        """Log something about a replica that may happen again and again."""
-        now_s = self.now_s()
-        if now_s - self._warned.get((replica.key, text), -LOG_REPEAT_S) >= LOG_REPEAT_S:
-            self._warned[replica.key, text] = now_s
+        """Log something about a replica that may happen again and again; what stands before a colon tells it apart."""
+        now_s, what = self.now_s(), text.partition(":")[0]
+        warned = self._warned.setdefault(replica, {})
+        if now_s - warned.get(what, -LOG_REPEAT_S) >= LOG_REPEAT_S:
+            warned[what] = now_s
             logger.warning("stream %s partition %d: %s", replica.partition.stream.name, replica.partition.number, text)
 
     # -- who was heard when
@@ -260,21 +271,38 @@ class ReplicaHost:
                 logger.exception("a tick of the replicas failed; the next one tries again")
 
     def _tick(self, now_s: float, paused_s: float) -> None:
-        is_sweep = self._is_sweep(now_s, paused_s)
-        due = dict.fromkeys(self.replicas.values()) if is_sweep else dict(self._active)
+        is_new_sweep = now_s - self._sweep_began_s >= self._sweep_s
+        due = dict(self._active) | dict.fromkeys(self._swept(now_s, is_whole=paused_s > 0))
         silent_after_s = self.times.leader_timeout_s / 2
         silent = {node for node, link in self._links.items() if now_s - link.heard_s > silent_after_s}
         if silent:
             due |= {replica: None for replica, leader in self._led_by.items() if leader in silent}
         for replica in due:
-            replica.tick(paused_s)
+            try:
+                replica.tick(paused_s)
+            except Exception:  # must not cost the others their tick
+                logger.exception("a tick of replica %s failed", replica.key)
         if self._state is not None:
-            for replica in list(self._moving) if is_sweep else ():
+            for replica in list(self._moving) if is_new_sweep else ():
                 self.show(replica, self._state)
 
-    def _is_sweep(self, now_s: float, paused_s: float) -> bool:
-        """All are ticked now and then, for what takes long to find out; and after a pause, to be told of it."""
-        if now_s < self._sweep_at_s and not paused_s:
-            return False
-        self._sweep_at_s = now_s + self.times.replica_lag_max_s / 4
-        return True
+    def _swept(self, now_s: float, *, is_whole: bool) -> list[LocalReplica]:
+        """All are ticked now and then, for what takes long to find out, a few of them each time.
+
+        After a pause all are at once, to be told of it: `is_whole`.
+        """
+        passed = (now_s - self._sweep_began_s) / self._sweep_s
+        if is_whole or passed >= 1:
+            due, self._sweeping, self._sweep_began_s = self._sweeping, list(self.replicas.values()), now_s
+            return list(self.replicas.values()) if is_whole else self._still_here(due)
+        left = round(len(self.replicas) * (1 - passed))
+        due = self._sweeping[left:]
+        del self._sweeping[left:]
+        return self._still_here(due)
+
+    def _still_here(self, replicas: Iterable[LocalReplica]) -> list[LocalReplica]:
+        return [replica for replica in replicas if self.replicas.get(replica.key) is replica]
+
+
+def _incarnations(state: MetadataState) -> dict[str, int]:
+    return {node_id: node.incarnation for node_id, node in state.nodes.items()}

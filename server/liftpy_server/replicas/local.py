@@ -10,6 +10,7 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from liftpy_envelope.errors import BatchCorruptError
 from liftpy_log.errors import BatchesRefusedError, PartitionOfflineError, StorageFullError
 from liftpy_server.dedupe_rebuild import note_batches
 from liftpy_server.replicas.answering import Answering
@@ -56,6 +57,8 @@ class LocalReplica(Answering):
         self._waiting: deque[Input] = deque()
         self._is_stepping = False
         self._is_closed = False
+        self._view: PartitionView | None = None
+        self._resumes_in: int | None = None  # the first leader epoch in which it takes a role again; after giving up
         self.leaderless_since_ns = 0
         self.goes_on_leading = partition.is_leading
         self._core = self._make_core()
@@ -85,12 +88,14 @@ class LocalReplica(Answering):
         return self._core
 
     def begin_anew(self) -> None:
-        """The node has registered again: whatever role it had is over."""
+        """Whatever role it had is over: the node has registered again, or this replica had given up."""
+        self._resumes_in = None
         self._keep_recent(None)
         if self.partition.is_leading:
             self.partition.follow(self.partition.epoch)
             self._host.leadership_changed(self)
         self._host.drop(self)
+        self.partition.was_cut(self.log.log_end)  # which nobody said if an error came in between
         self._core = self._make_core()
         if self.log.failure is not None:
             self.log_failed()
@@ -100,10 +105,17 @@ class LocalReplica(Answering):
 
     def viewed(self, view: PartitionView) -> None:
         """The metadata says something about the partition."""
+        self._view = view
+        if self._resumes_in is not None:
+            if view.leader_epoch < self._resumes_in:
+                return
+            self.begin_anew()
         self.step(inputs.ViewChanged(view=view))
 
     def tick(self, paused_s: float) -> None:
         """Time has passed."""
+        if self._resumes_in is not None and self._view is not None:
+            self.viewed(self._view)
         self.step(inputs.Tick(paused_s=paused_s, heard_s=self._heard()))
 
     def _heard(self) -> dict[str, float]:
@@ -165,6 +177,8 @@ class LocalReplica(Answering):
 
     def step(self, given: Input) -> None:
         """Give the core an input, and do what it wants. One that comes while another is worked on waits its turn."""
+        if self._is_closed:
+            return
         self._waiting.append(given)
         if self._is_stepping:
             return
@@ -173,10 +187,32 @@ class LocalReplica(Answering):
             while self._waiting and not self._is_closed:
                 for effect in self._core.step(self._waiting.popleft(), self._host.now_s()):
                     self._carry_out(effect)
+        except Exception:
+            logger.exception(
+                "stream %s partition %d: the replica gives up", self.partition.stream.name, self.key.partition
+            )
+            self._give_up()
         finally:
             self._is_stepping = False
             self._waiting.clear()
-        self._host.stepped(self, is_quiet=self._core.is_quiet)
+        if not self._is_closed:
+            self._host.stepped(self, is_quiet=self._core.is_quiet or self._resumes_in is not None)
+
+    def _give_up(self) -> None:
+        """An error that nobody expected: nobody knows what was carried out, so this replica leads and follows no more.
+
+        A follower begins anew when it is ticked. A leader may have proposed members for the ISR whom another leader of
+        the same epoch would not count, so it waits for the next epoch.
+        """
+        view = self._view
+        self._resumes_in = view.leader_epoch + 1 if view is not None and view.leader == self._host.node_id else 0
+        self._core.step(inputs.LogFailed(), self._host.now_s())
+        self._host.drop(self)
+        self._keep_recent(None)
+        if self.partition.is_leading:
+            self.partition.follow(self.partition.epoch)
+            self._host.leadership_changed(self)
+        self.wake_followers(is_urgent=True)
 
     def fail(self, reason: str) -> None:
         """The log is damaged."""
@@ -222,7 +258,11 @@ class LocalReplica(Answering):
         except PartitionOfflineError as error:
             self.partition.fail(str(error))
             return
-        note_batches(self.partition.dedupe, records.headers, records.data)
+        try:
+            note_batches(self.partition.dedupe, records.headers, records.data)
+        except BatchCorruptError as error:  # a restart would find it in the log, and say the same
+            self.partition.fail(str(error))
+            return
         self._waiting.append(inputs.Appended(ranges=_up_to(answer.ranges, appended.next_offset)))
         self.partition.replicated()
         end = self.partition.durable_end
@@ -280,6 +320,7 @@ class LocalReplica(Answering):
             self.leaderless_since_ns = self._host.heard_wall_ns(self)
             self._host.drop(self)
             self.partition.lead(effect.leader_epoch)
+            self.partition.is_accepting = False  # until the core says otherwise; it does so next if enough are in sync
         else:
             self.partition.follow(effect.leader_epoch)
         self._host.leadership_changed(self)

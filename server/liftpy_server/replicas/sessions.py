@@ -41,7 +41,7 @@ class NodeSession:
         node: what others need to know of this node.
         timeout_s: a node that is silent for so long is given up.
         on_registered: called with every incarnation.
-        on_superseded: called when another process has registered as this node.
+        on_superseded: called when another process has registered as this node, or the cluster does not take it back.
     """
 
     def __init__(
@@ -137,7 +137,10 @@ class NodeSession:
             self._on_superseded(f"another process has registered as node {self.node_id}")
         elif known.expired:
             logger.warning("this node was silent for %g s and was given up: it registers again", self._timeout_s)
-            await self.register(is_log_proven=True)
+            try:
+                await self.register(is_log_proven=True)
+            except MetadataRefusedError as error:
+                self._on_superseded(f"the cluster does not take node {self.node_id} back: {error}")
 
     async def leave(self) -> None:
         """Give up all leaderships before a stop, so that nobody has to wait for a time-out. Bounded in time."""

@@ -156,7 +156,8 @@ class Standing:
 def _counts_early(state: MetadataState, node_id: str) -> bool:
     """Whether a replicated stream here counts records as durable that the kernel alone has."""
     return any(
-        stream.config.sync is not SyncMode.ALWAYS and any(node_id in each.replicas for each in stream.partitions)
+        len(each.replicas) > 1 and node_id in each.replicas
         for stream in state.streams.values()
-        if stream.config.replicas > 1
+        if stream.config.sync is not SyncMode.ALWAYS
+        for each in stream.partitions
     )

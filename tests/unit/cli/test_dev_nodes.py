@@ -14,6 +14,7 @@ import pytest
 
 from liftpy.cli.dev_layout import DevLayout
 from liftpy.cli.dev_nodes import DevNodes
+from liftpy.cli.node_process import NodeProcess
 from liftpy_client.errors import UsageError
 from liftpy_envelope.errors import LiftError
 
@@ -32,6 +33,24 @@ time.sleep(60)
 def nodes_of(layout, fail=""):
     flags = [["--fail", fail]] * len(layout.nodes)
     return DevNodes(layout, [sys.executable, "-c", NODE], os.environ, flags)
+
+
+@pytest.mark.parametrize(
+    ("last", "told"),
+    [
+        ('{"error": {"kind": "DataDirError", "message": "in use"}}', ": in use (see "),
+        ('{"error": "odd"}', ': {"error": "odd"} (see '),
+        ("Killed", ": Killed (see "),
+        ("", ":  (see "),
+    ],
+)
+async def test_what_a_node_said_last(tmp_path, last, told):
+    log = tmp_path / "log"
+    log.write_text(f"before\n{last}\n" if last else "")
+    process = NodeProcess("node-1", [sys.executable, "-c", "raise SystemExit(3)"], os.environ, log)
+    await process.spawn()
+    await process.wait_ended()
+    assert told in process.obituary()
 
 
 def test_nodes_are_where_they_were(tmp_path):

@@ -69,8 +69,7 @@ def read_responses(pieces):
             size = min(len(target), len(rest))
             target[:size] = rest[:size]
             rest = rest[size:]
-            response = reader.filled(size)
-            if response is not None:
+            for response in reader.filled(size):
                 correlation_id, error, message, result, body = response
                 found.append((correlation_id, result, error, message, body.to_pybytes()))
     return found
@@ -127,18 +126,36 @@ def test_a_request_comes_out_with_its_last_byte_and_not_before():
     assert reader.feed(b"") == []
 
 
-def test_a_body_is_handed_on_without_a_copy():
+def test_a_large_body_is_handed_on_without_a_copy():
     reader = ResponseReader()
-    frame = encode_response(1, body_length=100)
-    reader.buffer()[:] = frame[:12]
-    reader.filled(12)
-    reader.buffer()[:] = frame[12:]
-    reader.filled(len(frame) - 12)
+    frame = encode_response(1, body_length=100_000) + b"some"
+    reader.buffer()[: len(frame)] = frame
+    assert reader.filled(len(frame)) == []
     target = reader.buffer().cast("B")
-    target[:] = b"x" * 100
-    body = reader.filled(100).body
-    target[:] = b"y" * 100
-    assert body.to_pybytes() == b"y" * 100
+    assert len(target) == 100_000 - 4
+    target[:] = b"x" * len(target)
+    (response,) = reader.filled(len(target))
+    target[:] = b"y" * len(target)
+    assert response.body.to_pybytes() == b"some" + b"y" * len(target)
+
+
+def test_a_body_does_not_change_when_more_comes():
+    reader = ResponseReader()
+    for body in (b"x" * 100, b"y" * 100):
+        frame = encode_response(1, body_length=100) + body
+        reader.buffer()[: len(frame)] = frame
+        (response,) = reader.filled(len(frame))
+        if body[:1] == b"x":
+            first = response.body
+    assert first.to_pybytes() == b"x" * 100
+
+
+def test_a_header_may_be_larger_than_what_is_received_at_once():
+    result = [b"x" * 9_000, b"y" * 90_000]
+    data = encode_response(7, result, body_length=50_000) + b"b" * 50_000
+    for size in (100, 20_000, len(data)):
+        found = read_responses([data[at : at + size] for at in range(0, len(data), size)] * 2)
+        assert found == [(7, result, 0, "", b"b" * 50_000)] * 2
 
 
 def test_requests_have_a_limit():

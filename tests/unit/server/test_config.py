@@ -277,3 +277,47 @@ def test_secret_in_a_bad_address_does_not_show(write):
 def test_home_directory_in_data_dir(monkeypatch):
     monkeypatch.setenv("HOME", "/home/someone")
     assert str(NodeConfig(data_dir="~/data").data_path) == "/home/someone/data"
+
+
+PEERS = ["n1@10.0.0.1:4280", "n2@10.0.0.2:4280"]
+
+
+def test_a_node_is_one_of_its_peers(write):
+    """Before its data directory gets a name that is wrong."""
+    path = write(f'node_id = "n3"\n[cluster]\nport = 4280\nkey_file = "key"\npeers = {PEERS}\n')
+    assert str(refusal(path)) == f"{path}: cluster.peers: this node, 'n3', is not among them: they name n1, n2"
+    assert load(path, flags={"node_id": "n2"}).cluster.peers == tuple(PEERS)
+
+
+def test_peers_that_stand_there_twice():
+    flags = {"node_id": "n1", "cluster.port": 1, "cluster.key_file": "key"}
+    assert "'n1' stands there more than once" in str(refusal(flags=flags | {"cluster.peers": ["n1@a:1", "n1@b:2"]}))
+    many = [f"n{number}@a:1" for number in range(6)]
+    assert "at most 5 nodes, not 6" in str(refusal(flags=flags | {"cluster.peers": many}))
+
+
+@pytest.mark.parametrize(
+    ("flags", "field"),
+    [
+        ({"cluster.key_file": "none"}, "cluster.key_file"),
+        ({"cluster.key_file": "short"}, "cluster.key_file"),
+        ({"cluster.tls_cert": "none", "cluster.tls_key": "short", "cluster.tls_ca": "short"}, "cluster.tls_cert"),
+        ({"pull.tls_cert": "short", "pull.tls_key": "none"}, "pull.tls_cert"),
+    ],
+)
+def test_files_that_can_not_be_used(tmp_path, flags, field):
+    (tmp_path / "short").write_text("hush\n")
+    named = {name: str(tmp_path / file) for name, file in flags.items()}
+    with pytest.raises(ConfigError) as refused:
+        load(flags=named | {"cluster.port": 1}).check_files()
+    assert refused.value.field == field
+    assert named[field] in str(refused.value)
+    assert "hush" not in str(refused.value)
+
+
+def test_a_key_without_the_end_of_its_line(tmp_path):
+    path = tmp_path / "key"
+    path.write_text("k" * 32 + "\n")
+    config = load(flags={"cluster.port": 1, "cluster.key_file": str(path)})
+    config.check_files()
+    assert config.cluster.read_key() == b"k" * 32

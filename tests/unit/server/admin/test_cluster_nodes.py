@@ -44,6 +44,15 @@ async def test_list(cluster):
     assert "pull_token" not in first
 
 
+async def test_a_leader_of_the_metadata_that_fell_silent_is_none(cluster):
+    """A follower remembers it while it stands for election in vain."""
+    assert (await cluster["n2"].ask("CLUSTER.INFO"))["cluster"]["metadata_leader"] == "n1"
+    cluster.metadata.silence_s["n1"] = 30.0
+    shown = (await cluster["n2"].ask("CLUSTER.INFO"))["cluster"]
+    assert shown["metadata_leader"] is None
+    assert not any(node["metadata_leader"] for node in shown["nodes"])
+
+
 async def test_info_of_any_node(cluster):
     assert (await cluster["n2"].ask("NODE.INFO"))["node"]["node_id"] == "n2"
     shown = (await cluster["n2"].ask("NODE.INFO", node_id="n3"))["node"]

@@ -7,7 +7,7 @@ import pytest
 from liftpy_log.disk import OsDisk
 from liftpy_log.errors import DataDirError
 from liftpy_server.replicas.standing import Standing
-from support.metadata_commands import UUIDS, Cluster
+from support.metadata_commands import UUIDS, Cluster, config
 
 
 @pytest.fixture
@@ -67,3 +67,14 @@ def test_who_does_not_count_misses_nothing(standing, tmp_path):
     cluster.change_isr("a", "b")
     assert standing.lost_logs(cluster.state, "c") == []
     assert standing.lost_logs(Cluster("a", min_isr=1).state, "a") == []  # nobody else has it either
+
+
+def test_a_stream_of_one_replica_that_is_being_moved_counts_as_one_of_several(standing, tmp_path):
+    cluster = Cluster("a", "b", streams=0, min_isr=1)
+    made = config("orders", replicas=1, sync="interval")
+    cluster.do("create_stream", uuid=UUIDS[0], config=made, assignment=[["a"]])
+    standing.settled()
+    restarted = Standing(OsDisk(), tmp_path / "standing.json", "another boot", is_new=False)
+    assert restarted.is_proven(cluster.state, "a", was_clean=False), "nobody has more than it has"
+    cluster.reassign("b")
+    assert not restarted.is_proven(cluster.state, "a", was_clean=False)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from liftpy_envelope.batch import BatchCorruptError
-from liftpy_envelope.errors import AckErrorCode
+from liftpy_envelope.errors import BatchCorruptError
 from liftpy_log.errors import PartitionOfflineError
 from liftpy_server.replicas import local
 from support.nats_frames import msg
@@ -52,10 +51,11 @@ def test_a_follower_that_fails_again_and_again_tries_again_at_ticks_only(three, 
 def test_a_leader_gives_up_after_an_error_that_nobody_expected_and_may_lead_in_another_epoch(three, monkeypatch):
     leader = three["a"]
     with monkeypatch.context() as patch:
-        patch.setattr(leader.replica, "wake_followers", breaks)
+        patch.setattr(leader, "committed", breaks)
         publish(leader, 0)
+        three.run()
     assert not leader.partition.is_leading
-    assert leader.kit.errors() == [(b"r0", AckErrorCode.OUTCOME_UNKNOWN)]
+    leader.kit.sent()
     three.tick(1)
     assert not leader.partition.is_leading, "it may have proposed what the next one of this epoch would not know of"
     three.lead("b", 2)

@@ -1,0 +1,80 @@
+"""A node's host of replicas: one replica's trouble is not the others', and nothing it keeps grows without bound."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from types import SimpleNamespace
+
+import pytest
+
+from liftpy_server.replicas.host import ReplicaHost
+from liftpy_server.replicas.local import LocalReplica
+from liftpy_server.replication.messages import FetchRequest
+from liftpy_server.replication.view import ReplicationTimes
+from support.server_kit import Kit, SetClock
+
+KEYS = ["first", "second"]
+REQUEST = FetchRequest(
+    node_id="a", incarnation=1, leader_epoch=1, offset=0, last_epoch=-1, durable_end=0, high_watermark=0
+)
+
+
+class Ticked:
+    """A replica that counts its ticks, and may fail at them."""
+
+    def __init__(self, key: str, *, fails: bool = False) -> None:
+        self.key = key
+        self.ticks = 0
+        self.fails = fails
+        self.partition = SimpleNamespace(stream=SimpleNamespace(name="orders"), number=0)
+
+    def tick(self, _paused_s: float) -> None:
+        self.ticks += 1
+        if self.fails:
+            raise ZeroDivisionError("a bug")
+
+
+@pytest.fixture
+def host():
+    return ReplicaHost("a", ReplicationTimes(), SetClock(), None, lambda _: None, lambda: None)
+
+
+async def test_a_replica_that_fails_does_not_cost_the_others_their_ticks(host, caplog):
+    replicas = [Ticked("first", fails=True), Ticked("second")]
+    for replica in replicas:
+        host.enter(replica)
+    host.start()
+    async with asyncio.timeout(5):
+        while not replicas[1].ticks:
+            await asyncio.sleep(0.01)
+    await host.stop()
+    assert "replica first" in caplog.text
+
+
+def test_warnings_that_differ_in_details_only_are_one(host, caplog):
+    replica = Ticked("first")
+    host.enter(replica)
+    with caplog.at_level(logging.WARNING):
+        for number in range(100):
+            host.warn(replica, f"can not follow: batch {number} does not fit")
+        host.warn(replica, "too few")
+    assert [record.message.rpartition(" ")[2] for record in caplog.records] == ["fit", "few"]
+
+
+async def test_who_has_stopped_follows_nobody_any_more(host):
+    await host.stop()
+    before = asyncio.all_tasks()
+    host.fetch(Ticked("first"), "b", REQUEST)
+    assert asyncio.all_tasks() == before
+
+
+def test_a_closed_replica_is_not_kept_by_an_answer_that_comes_late(host, tmp_path):
+    kit = Kit(tmp_path, replicas=3)
+    replica = LocalReplica(kit.partition, host)
+    host.enter(replica)
+    kit.close()
+    replica.close()
+    replica.durable(1)
+    replica.tick(0.0)
+    assert replica not in host._active
