@@ -41,10 +41,10 @@ class FollowRefusal(IntEnum):
     @classmethod
     def of(cls, number: int) -> FollowRefusal:
         """The refusal with this number; one that a newer peer invented is `NOT_LEADER`: ask again later."""
-        try:
-            return cls(number)
-        except ValueError:
-            return cls.NOT_LEADER
+        return _REFUSALS.get(number, cls.NOT_LEADER)
+
+
+_REFUSALS: Final = {int(refusal): refusal for refusal in FollowRefusal}
 
 
 def _check(condition: object, what: str) -> None:
@@ -55,12 +55,14 @@ def _check(condition: object, what: str) -> None:
 def _rows(rows: Any, width: int, what: str) -> list[Any]:
     """Rows that begin with a partition's key, followed by whole numbers from -1 on."""
     _check(type(rows) is list and len(rows) <= FETCH_PARTITIONS_MAX, what)
-    for row in rows:
-        _check(type(row) is list and len(row) == width, what)
-        _check(type(row[0]) is bytes and len(row[0]) == 16, what)
+    for row in rows:  # thousands of them, many times a second: no calls
+        if type(row) is not list or len(row) != width or type(row[0]) is not bytes or len(row[0]) != 16:
+            raise FrameError(f"malformed {what}")
         for number in row[1:]:
-            _check(type(number) is int and -1 <= number < _I64_END, what)
-        _check(0 <= row[1] < _PARTITIONS_END, what)
+            if type(number) is not int or not -1 <= number < _I64_END:
+                raise FrameError(f"malformed {what}")
+        if not 0 <= row[1] < _PARTITIONS_END:
+            raise FrameError(f"malformed {what}")
     return list(rows)
 
 
@@ -94,12 +96,12 @@ class FollowFetch(NamedTuple):
         """Check and take apart rows of a request."""
         fetches = []
         for row in _rows(rows, 10, "follow: fetches"):
-            fetch = cls(PartitionKey(row[0], row[1]), *row[2:])
-            _check(fetch.incarnation >= 0 and fetch.leader_epoch >= 0, "follow: fetches")
-            _check(fetch.seen >= 0 and 0 <= fetch.verify <= 1, "follow: fetches")
-            _check(0 <= fetch.durable_end <= fetch.offset, "follow: fetches: durable end")
-            _check(0 <= fetch.high_watermark <= fetch.offset, "follow: fetches: high watermark")
-            fetches.append(fetch)
+            uuid, partition, incarnation, leader_epoch, offset, _, durable_end, high_watermark, seen, verify = row
+            if incarnation < 0 or leader_epoch < 0 or seen < 0 or not 0 <= verify <= 1:
+                raise FrameError("malformed follow: fetches")
+            if not (0 <= durable_end <= offset and 0 <= high_watermark <= offset):
+                raise FrameError("malformed follow: fetches: durable end, high watermark")
+            fetches.append(cls(PartitionKey(uuid, partition), *row[2:]))
         return tuple(fetches)
 
 
@@ -246,9 +248,10 @@ class FollowResponse(NamedTuple):
         _check(type(result) is list and len(result) == 2, "follow result")
         results, ends = [], []
         for row in _rows(result[0], 9, "follow result"):
-            found = FollowResult(PartitionKey(row[0], row[1]), FollowRefusal.of(row[2]), *row[3:])
-            _check(found.incarnation >= 0 and min(found[4:]) >= 0, "follow result")
-            results.append(found)
+            uuid, partition, refusal, incarnation, _, *marks = row
+            if incarnation < 0 or min(marks) < 0:
+                raise FrameError("malformed follow result")
+            results.append(FollowResult(PartitionKey(uuid, partition), FollowRefusal.of(refusal), *row[3:]))
         for row in _rows(result[1], 8, "follow result: ends"):
             end = FollowEnd(PartitionKey(row[0], row[1]), FollowRefusal.of(row[2]), *row[3:])
             _check(min(end.incarnation, end.question, end.end) >= 0, "follow result: ends")

@@ -162,7 +162,7 @@ class ResponseReader:
 
     def _cut(self) -> list[Response]:
         """Take all whole responses, and begin to fill the body of one that is not."""
-        responses = []
+        responses: list[Response] = []
         view, start, end = self._view, 0, self._position
         while end - start >= _LENGTHS.size:
             header_length, body_length = _lengths(view, start)
@@ -174,7 +174,7 @@ class ResponseReader:
             body = pa.allocate_buffer(body_length) if body_length else _NO_BODY
             start = min(end, body_at + body_length)
             if body_length:
-                target = memoryview(body)
+                target = memoryview(body).cast("B")
                 target[: start - body_at] = view[body_at:start]
                 if start - body_at < body_length:
                     self._header, self._body, self._body_view = header, body, target
@@ -185,7 +185,8 @@ class ResponseReader:
         return responses
 
     def _make_room(self, size: int) -> None:
-        self._view = self._scratch if size <= _SCRATCH_BYTES else memoryview(bytearray(size))
+        if size > len(self._view):
+            self._view = memoryview(bytearray(size))
 
     def _keep(self, rest: memoryview) -> None:
         """Move the beginning of the next response to the front."""

@@ -210,7 +210,7 @@ def read_whole(disk: Disk, path: Path) -> bytes:
         file.close()
 
 
-def write_atomically(disk: Disk, path: Path, data: bytes, *, durable: bool = True) -> None:
+def write_atomically(disk: Disk, path: Path, data: bytes, *, durable: bool = True, at_once: bool = True) -> None:
     """Replace a file as a whole: after a crash either the old content is there or the new one.
 
     Args:
@@ -218,6 +218,7 @@ def write_atomically(disk: Disk, path: Path, data: bytes, *, durable: bool = Tru
         path: the file.
         data: its new content.
         durable: return only when the new content is on disk; a cache that is checked when it is read needs less.
+        at_once: return only when a crash does not bring the old content back; thousands of files may wait for that.
     """
     temporary = path.with_name(path.name + ".tmp")
     disk.remove(temporary)
@@ -229,5 +230,5 @@ def write_atomically(disk: Disk, path: Path, data: bytes, *, durable: bool = Tru
     finally:
         file.close()
     disk.rename(temporary, path)
-    if durable:
+    if durable and at_once:
         disk.sync_directory(path.parent)

@@ -72,11 +72,11 @@ def open_segments(
                 f"there is no segment, but records up to {durable_end} were durable",
             )
         segments.append(_create(disk, files, directory, first_offset, durable=durable_names))
-        if not durable_names:
-            _remove_strays(disk, names, directory, segments)
-            return segments
+    if not durable_names and len(names) <= 1 and _is_bare(files, segments, max(first_offset, durable_end)):
+        segments[0].start_over()
+        return segments
     active = _recover_newest(disk, files, segments, durable_end, verify_bytes)
-    if not active.size and durable_names:
+    if not active.size and (durable_names or len(segments) > 1):
         disk.sync_directory(directory)  # the process that created it may have been killed before it did this
     for segment, successor in pairwise(segments):
         recover_sealed(segment, files.get(segment), successor.base_offset)
@@ -86,8 +86,13 @@ def open_segments(
         active = _create(disk, files, directory, first_offset)
         segments.append(active)
     files.get(active).sync()  # what a killed process had written is in the kernel, and not necessarily on disk
-    _remove_strays(disk, disk.names(directory), directory, segments)
+    _remove_strays(disk, directory, segments)
     return segments
+
+
+def _is_bare(files: FileCache, segments: Sequence[Segment], offset: int) -> bool:
+    """Whether there is nothing but the empty file of a log that begins at `offset` or behind it: nothing to sync."""
+    return len(segments) == 1 and segments[0].base_offset >= offset and not files.get(segments[0]).size()
 
 
 def _create(disk: Disk, files: FileCache, directory: Path, base_offset: int, *, durable: bool = True) -> Segment:
@@ -146,10 +151,10 @@ def _recover_newest(
     return elder
 
 
-def _remove_strays(disk: Disk, names: Sequence[str], directory: Path, segments: Sequence[Segment]) -> None:
+def _remove_strays(disk: Disk, directory: Path, segments: Sequence[Segment]) -> None:
     """Remove half-written files, those of segments that were replaced, and index files without a segment."""
     known = {segment.path.stem for segment in segments}
-    for name in names:
+    for name in disk.names(directory):
         found = _STRAY_NAME.fullmatch(name)
         if found is not None and (found[2] or found[3] or found[1] not in known):
             disk.remove(directory / name)

@@ -135,7 +135,7 @@ class ClusterConfig:
         if len(key) < _KEY_BYTES_MIN:
             raise ConfigError(
                 "cluster.key_file",
-                f"{path} holds {len(key)} bytes, and at least {_KEY_BYTES_MIN} are needed: openssl rand -hex 32 makes one",
+                f"{path} holds {len(key)} bytes, and fewer than {_KEY_BYTES_MIN}: openssl rand -hex 32 makes a secret",
             )
         return key
 

@@ -64,6 +64,6 @@ class GapFile:
         content, self._unwritten = self._unwritten, None
         assert content is not None, "submitted once for each that is not written"
         try:
-            write_atomically(self._disk, self._path, content)
+            write_atomically(self._disk, self._path, content, at_once=False)
         except OSError as error:
             logger.warning("%s can not be written: %s", self._path, error)

@@ -23,6 +23,7 @@ __all__ = [
     "PEER_BYTES_PER_S_MIN",
     "PULL_HELLO_BYTES_MAX",
     "PULL_REQUESTS_MAX",
+    "RELIEF_INTERVAL_S",
     "RUN_MESSAGES_PER_PARTITION_MIN",
     "SUBSCRIBE_RETRY_S",
     "SWITCH_INTERVAL_S",
@@ -46,6 +47,7 @@ OPEN_FILES_SPARE: Final = 128  # descriptors left for everything that is neither
 PEER_BYTES_PER_S_MIN: Final = 256 * 1024  # a consumer slower than this is taken to be stuck
 
 UNSUBSCRIBE_TIMEOUT_S: Final = 10.0  # a node that stops waits this long for what is on its way
+RELIEF_INTERVAL_S: Final = 0.1  # while the NATS socket is not read, whether it can be is looked at this often
 SUBSCRIBE_RETRY_S: Final = 10.0  # a subscription that the NATS server refuses is tried again this often
 CONFIRM_INTERVAL_S: Final = 1.0  # a gap begins at most about this much before the first message that is missing
 CONFIRM_TIMEOUT_S: Final = 120  # longer than nats-py keeps a connection on which no PONG comes

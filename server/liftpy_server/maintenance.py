@@ -158,9 +158,9 @@ class Maintenance:
             logger.warning("the checkpoint could not be written: %s", error)
 
     def _sync(self) -> None:
-        for partition in self._streams.partitions:
+        for partition in self._streams.by_interval.values():
             log = partition.log
-            if partition.stream.config.sync is SyncMode.INTERVAL and log.synced_end < log.log_end:
+            if log.synced_end < log.log_end:
                 self._request_interval_sync(log)
 
     def _look_at_disk(self) -> None:

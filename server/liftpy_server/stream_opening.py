@@ -12,6 +12,7 @@ from liftpy_envelope.stream_config import SyncMode
 from liftpy_log.dedupe import DedupeWindow
 from liftpy_log.errors import PartitionOfflineError
 from liftpy_log.partition_log import LogConfig, PartitionLog
+from liftpy_log.segment import segment_path
 from liftpy_server.dedupe_rebuild import rebuild_dedupe
 from liftpy_server.gap_file import GapFile
 from liftpy_server.partition import Partition
@@ -20,7 +21,7 @@ from liftpy_server.replicas.standing import has_log
 from liftpy_server.stream_state import StreamState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from concurrent.futures import Executor
     from pathlib import Path
 
@@ -119,6 +120,22 @@ class StreamOpening:
         """Numbers of the partitions of which this node has a replica."""
         return [number for number, partition in enumerate(info.partitions) if self._node_id in partition.replicas]
 
+    def make_names(self, infos: Iterable[StreamInfo]) -> None:
+        """Make the directories and files of new streams, in any thread: the disk may take seconds when it is busy.
+
+        What can not be made is tried again, and its error reported, when the stream is opened.
+        """
+        for info in infos:
+            try:
+                for number in self.kept_here(info):
+                    directory = self.directory(info) / str(number)
+                    self._disk.make_directory(directory, durable=False)
+                    if not has_log(self._disk, directory):
+                        path = segment_path(directory, info.partitions[number].log_start)
+                        self._disk.open(path, create=True).close()
+            except OSError as error:
+                logger.info("the files of stream %s can not be made ahead: %s", info.name, error)
+
     def leads(self, info: StreamInfo) -> bool:
         """Whether this node is to lead any of a stream's partitions."""
         return any(partition.leader == self._node_id for partition in info.partitions)
@@ -177,11 +194,6 @@ class StreamOpening:
         if not self.is_alone(info):  # what lies above the mark may be another's by now, and the lead, too
             partition.high_watermark = max(log.log_start, min(kept_mark, log.log_end))
             partition.is_leading = False
-
-    def may_be_renewed(self, partition: PartitionInfo) -> bool:
-        """Whether nobody counts on this node's copy of a partition, and another node has it to copy from."""
-        is_led_elsewhere = partition.leader is not None and partition.leader != self._node_id
-        return is_led_elsewhere and bool(partition.isr) and self._node_id not in partition.isr
 
     def set_aside(self, info: StreamInfo, number: int) -> Path:
         """Move a partition's directory into quarantine. Returns where it is.

@@ -7,6 +7,7 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from liftpy_envelope.errors import ErrorCode, LiftError
+from liftpy_envelope.stream_config import SyncMode
 from liftpy_server.listening import Listening
 from liftpy_server.replication.follower import Follower, Phase
 from liftpy_server.stream_changes import StreamChanges
@@ -34,6 +35,7 @@ logger = logging.getLogger(__name__)
 
 
 _SHOWN_PER_PASS: Final = 100
+_MADE_AT_ONCE: Final = 50
 
 
 class Streams:
@@ -53,6 +55,7 @@ class Streams:
         self.by_uuid: dict[str, LocalStream] = {}
         self.by_key: dict[PartitionKey, Partition] = {}
         self.by_log: dict[PartitionLog, Partition] = {}
+        self.by_interval: dict[PartitionKey, Partition] = {}
         self._changes = StreamChanges()
         self._taken_over = 0
         self._renewed: set[PartitionKey] = set()
@@ -110,6 +113,7 @@ class Streams:
     def _add_partition(self, stream: LocalStream, partition: Partition) -> None:
         self.by_key[partition.key] = partition
         self.by_log[partition.log] = partition
+        self._note_interval(partition)
         self._replicate(stream, partition)
 
     def _replicate(self, stream: LocalStream, partition: Partition) -> None:
@@ -152,15 +156,18 @@ class Streams:
         for stream in [self.by_uuid[uuid] for uuid in gone if uuid in self.by_uuid]:
             await self._attempt(stream.info, self._delete(stream))
         changed.sort(key=self._opening.leads, reverse=True)
+        new = [info for info in changed if info.uuid not in self.by_uuid]
         for number, info in enumerate(changed, 1):
             known = self.by_uuid.get(info.uuid)
-            if known is None:
-                await self._attempt(info, self._create(info, state))
-            elif known.info is not info:
+            if known is not None and known.info is not info:
                 await self._attempt(info, self._change(known, info, state))
             if number % _SHOWN_PER_PASS == 0:
                 await asyncio.sleep(0)  # acks, heartbeats and fetches come in between
         await self._tell_nodes(state)
+        for some in (new[start : start + _MADE_AT_ONCE] for start in range(0, len(new), _MADE_AT_ONCE)):
+            await asyncio.get_running_loop().run_in_executor(None, self._opening.make_names, some)
+            for info in some:
+                await self._attempt(info, self._create(info, state))
         if self._taken_over:
             taken_over, self._taken_over = self._taken_over, 0
             logger.info("took over the lead of %d partitions; streams tell of the gaps", taken_over)
@@ -233,12 +240,20 @@ class Streams:
         if (old.config.subject, old.config.group) != (info.config.subject, info.config.group):
             await self.listening.bind([stream])
 
-    @staticmethod
-    def _reconfigure(stream: LocalStream) -> None:
+    def _note_interval(self, partition: Partition) -> None:
+        """Streams that are synced at intervals are few among many."""
+        if partition.stream.config.sync is SyncMode.INTERVAL:
+            self.by_interval[partition.key] = partition
+        else:
+            self.by_interval.pop(partition.key, None)
+
+    def _reconfigure(self, stream: LocalStream) -> None:
         config = stream.state.config
         for partition in stream.partitions.values():
+            self._note_interval(partition)
             partition.log.config = log_config(stream.state)
             partition.dedupe.resize(int(config.dedupe_window_s * 1e9), config.dedupe_ids_max)
+            partition.replicated()  # what waited for the next interval waits for none any more
 
     def _purge(self, partition: Partition, log_start: int) -> None:
         try:
@@ -255,7 +270,7 @@ class Streams:
         number, log = partition.number, partition.log
         if stream is None or self._state is None or partition.key in self._renewed:
             return
-        if log.failure is None or not self._opening.may_be_renewed(stream.info.partitions[number]):
+        if log.failure is None or not self._host.may_renew(partition, stream.info.partitions[number]):
             return
         self._renewed.add(partition.key)
         try:
@@ -306,6 +321,7 @@ class Streams:
         except LiftError as error:
             logger.error("closing stream %s: %s", partition.stream.name, error)  # noqa: TRY400
         self.by_key.pop(partition.key, None)
+        self.by_interval.pop(partition.key, None)
         self.by_log.pop(partition.log, None)
         self._followed_s.pop(partition.key, None)
 

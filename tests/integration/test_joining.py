@@ -115,11 +115,13 @@ async def test_a_cluster_that_is_just_starting_is_asked_again(tmp_path, nats_ser
     assert answers == []
 
 
-async def test_nobody_is_there(tmp_path, nats_server, key_file, monkeypatch):
+async def test_nobody_is_there(tmp_path, nats_server, key_file, monkeypatch, caplog):
+    caplog.set_level("INFO")
     monkeypatch.setattr(opening, "_JOIN_TIMEOUT_S", 1.2)
     with pytest.raises(JoinError, match=r"within 1\.2 s: no node answers"):
         async with opened(tmp_path, "n2", nats_server.url, key_file, join=True):
             pass
+    assert sum("waiting for the cluster" in message for message in caplog.messages) == 1  # not at every attempt
 
 
 @pytest.mark.parametrize("answer", [[], {"voters": 5}, {"cluster_id": "c", "voters": []}, {"error": "no"}])

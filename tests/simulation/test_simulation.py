@@ -1,4 +1,4 @@
-"""Three replicas under faults, thousands of times: nothing acked is lost, nothing shown vanishes, and all comes to rest.
+"""Three replicas under faults, thousands of times: nothing acked is lost, nothing shown vanishes, all comes to rest.
 
 A failure names its seed: `run(seed)` does exactly the same again.
 """

@@ -79,6 +79,7 @@ class SharedMetadata:
 
     async def remove_voter(self, node_id: str) -> None:
         self.voters = tuple(voter for voter in self.voters if voter.node_id != node_id)
+        self.learners = tuple(voter for voter in self.learners if voter.node_id != node_id)
 
 
 class FakeStreams:

@@ -44,6 +44,10 @@ def nodes_table(cluster: ClusterDetails, width: int = 1_000) -> Table:
     )
     table = make_table(f"Cluster {cluster.cluster_id[:8]}", columns, map(_node_row, cluster.nodes), width)
     notes = [f"streams: {show_count(cluster.streams)}, partitions: {show_count(cluster.partitions)}"]
+    known = {node.node_id for node in cluster.nodes}
+    joining = [learner["node_id"] for learner in cluster.raw.get("learners", ()) if learner["node_id"] not in known]
+    if joining:
+        notes.append(f"[yellow]to join, and not there yet: {escape(', '.join(joining))}[/]")
     if cluster.metadata_leader is None:
         notes.append("[red]no node leads the metadata: a majority of those that vote on it is away[/]")
     if cluster.leaderless_count:

@@ -26,6 +26,7 @@ Name = Annotated[str, typer.Argument(metavar="NODE", help="Name of the node.", s
 
 _LISTED_MAX: Final = 256
 _STILL_MAX: Final = 6
+_STREAMS_SHOWN: Final = 5
 
 
 @app.command("list")
@@ -140,9 +141,15 @@ class _Draining:
         # Between the end of one move and the next look nothing may be on its way, so it is looked at a few times.
         self._still = self._still + 1 if node.replicas and not moving and is_listed else 0
         if self._still >= _STILL_MAX:
+            kept = sorted({move.stream for move in cluster.reassignments if name in move.target})
+            if kept:
+                raise LiftError(
+                    f"{name} keeps replicas of streams that are being reassigned: {', '.join(kept[:_STREAMS_SHOWN])}; "
+                    "drain again when that is over, or cancel it with liftpy stream reassign NAME --cancel"
+                )
             raise LiftError(
                 f"{node.replicas} replicas stay on {name}: there are not enough other nodes that are up for them; "
-                "let another node join, and drain again"
+                "let another node join, and drain again, or end the drain with --cancel: until then it gets no replicas"
             )
         self._total = max(self._total, node.replicas)
         done = self._total - node.replicas + sum(move.progress for move in moving)

@@ -91,9 +91,10 @@ class Gatherer:
                     if silent is not None:  # another may lead by then
                         await asyncio.sleep(_READY_AGAIN_S)
         except TimeoutError:
-            why = "" if silent is None else f": {silent}"
+            why = "" if silent is None else f" (asked again and again, the last time: {silent})"
             text = (
-                f"stream {name!r} is created, but is not listening everywhere yet{why}; `stream info` tells how it is"
+                f"stream {name!r} is created, but is not listening everywhere after {READY_TIMEOUT_S:g} s{why}; "
+                "`stream info` tells how it is"
             )
             raise AdminError(ErrorCode.OUTCOME_UNKNOWN, text) from None
 

@@ -159,6 +159,10 @@ class NodeHandlers:
         node_id = parse_settings(NodeNameRequest, body).node_id
         metadata = self._node.metadata
         await metadata.read()
+        is_member = any(member.node_id == node_id for member in (*metadata.voters, *metadata.learners))
+        if is_member and node_id not in metadata.state.nodes:
+            await metadata.remove_voter(node_id)  # it was to join, and never came up
+            return {"removed": node_id, "voters": _show_members(metadata.voters)}
         self._known(node_id)
         replicas = replicas_on(metadata.state, node_id)
         if replicas:
@@ -168,7 +172,7 @@ class NodeHandlers:
             raise AdminError(ErrorCode.CONFLICT, f"node {node_id!r} is the only one of the cluster")
         if node_id == self._node.config.node_id:
             return await self._removed_by_another(node_id)
-        if any(member.node_id == node_id for member in (*metadata.voters, *metadata.learners)):
+        if is_member:
             await metadata.remove_voter(node_id)
         await metadata.propose("remove_node", node_id=node_id)
         return {"removed": node_id, "voters": _show_members(metadata.voters)}

@@ -58,7 +58,8 @@ class ReassignHandlers:
         if moves and not request.dry_run:
             plain = [list(move) for move in moves]
             await metadata.propose("reassign_partitions", name=stream.name, uuid=stream.uuid, moves=plain)
-        return {"moves": shown[:_SHOWN_MAX], "move_count": len(moves), "cancelled": 0}
+        warnings = _what_waits(state, moves)
+        return {"moves": shown[:_SHOWN_MAX], "move_count": len(moves), "cancelled": 0, "warnings": warnings}
 
     async def _cancel(self, stream: StreamInfo) -> Body:
         moving = [number for number, partition in enumerate(stream.partitions) if partition.target is not None]
@@ -124,6 +125,16 @@ def _cancel_of(stream: StreamInfo, number: int) -> Proposal:
 
 def _show(stream: StreamInfo, moves: Iterable[Move]) -> list[dict[str, Any]]:
     return [with_progress(stream, move[0], targeted(stream.partitions[move[0]], move), {}) for move in moves]
+
+
+def _what_waits(state: MetadataState, moves: Iterable[Move]) -> list[str]:
+    """Warnings of nodes that are to get replicas, and are away."""
+    wanted = sorted({node_id for _, nodes, _ in moves for node_id in nodes})
+    return [
+        f"node {node_id!r} is away: what moves to it is over when it is back and has copied, or when it is cancelled"
+        for node_id in wanted
+        if node_id in state.nodes and state.nodes[node_id].expired
+    ]
 
 
 def _what_stays(state: MetadataState, node_id: str) -> list[str]:

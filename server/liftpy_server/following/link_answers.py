@@ -56,7 +56,8 @@ def check_batches(
     while position < size:
         header = read_header(view, position)
         end = position + header.length
-        check_body(header, view[position + HEADER_SIZE : end])
+        body_at = position + HEADER_SIZE
+        check_body(header, data.slice(body_at, min(end, size) - body_at))
         next_offset = header.next_offset
         if header.base_offset != offset and (headers or not header.base_offset < offset < next_offset):
             raise BatchCorruptError(

@@ -22,7 +22,7 @@ from liftpy_envelope.errors import LiftError
 from liftpy_server.ingest.ingest import Ingest
 from liftpy_server.ingest.server_errors import refused_bindings, split_errors
 from liftpy_server.ingest.transport import FilteringTransport
-from liftpy_server.limits import CONFIRM_INTERVAL_S, CONFIRM_TIMEOUT_S, SUBSCRIBE_RETRY_S
+from liftpy_server.limits import CONFIRM_INTERVAL_S, CONFIRM_TIMEOUT_S, RELIEF_INTERVAL_S, SUBSCRIBE_RETRY_S
 from liftpy_server.nats_link import NatsLink
 
 if TYPE_CHECKING:
@@ -71,8 +71,9 @@ class IngestConnection:
         self._clock = clock
         self._is_overloaded = is_overloaded
         self._on_listening = on_listening
-        loop = asyncio.get_running_loop()
-        self.ingest = Ingest(clock, outbox, self._hand_back, loop.call_later)
+        self._loop = asyncio.get_running_loop()
+        self._looking: asyncio.TimerHandle | None = None
+        self.ingest = Ingest(clock, outbox, self._hand_back, self._loop.call_later)
         self._link = NatsLink(
             options,
             name,
@@ -113,6 +114,8 @@ class IngestConnection:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._link.stop()
+        if self._looking is not None:
+            self._looking.cancel()
         self.ingest.reset()
 
     async def bind(self, bindings: Sequence[Binding]) -> None:
@@ -259,8 +262,22 @@ class IngestConnection:
     def receive(self, data: bytes) -> None:
         """See `ByteSink`."""
         self.ingest.receive(data)
-        if self._protocol is not None and self._is_overloaded():
-            self._protocol.pause()
+        self._pause_or_go_on()
+
+    def _pause_or_go_on(self) -> None:
+        """Pause, and look again soon: acks that the server takes, or that nobody owes any more, tell nobody of it."""
+        if self._protocol is None:
+            return
+        if not self._is_overloaded():
+            self._protocol.resume()
+            return
+        self._protocol.pause()
+        if self._looking is None:
+            self._looking = self._loop.call_later(RELIEF_INTERVAL_S, self._look_again)
+
+    def _look_again(self) -> None:
+        self._looking = None
+        self._pause_or_go_on()
 
     def relieved(self) -> None:
         """Go on reading, when the reason to pause is gone."""

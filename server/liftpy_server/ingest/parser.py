@@ -87,8 +87,9 @@ class MessageParser:
             has_headers = verb == b"HMSG"
             reply_at = len(fields) - (5 if has_headers else 4)
             try:
-                size = int(fields[-1]) if 0 <= reply_at <= 1 and (has_headers or verb == b"MSG") else -1
-                header_bytes = int(fields[-2]) if has_headers else 0
+                is_message = 0 <= reply_at <= 1 and (has_headers or verb == b"MSG")
+                size = int(fields[-1]) if is_message else -1
+                header_bytes = int(fields[-2]) if is_message and has_headers else 0
             except ValueError:
                 size = -1
             if not 0 <= header_bytes <= size <= _MESSAGE_BYTES_MAX:

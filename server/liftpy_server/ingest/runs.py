@@ -16,12 +16,12 @@ from liftpy_envelope.columns import Column
 from liftpy_envelope.envelope import COOKIE
 from liftpy_envelope.ipc import values_column
 from liftpy_envelope.limits import MESSAGE_ID_BYTES_MAX
-from liftpy_server.ingest.packed import PackedColumn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from liftpy_envelope.batch import BatchBody
+    from liftpy_server.ingest.packed import PackedColumn
 
 __all__ = ["Block", "BlockRun", "ListRun", "Message", "Row", "Run"]
 
@@ -226,8 +226,10 @@ class BlockRun:
         order = np.argsort(partitions, kind="stable").astype(np.int32)
         ordered = partitions[order]
         firsts = [0, *(np.flatnonzero(ordered[1:] != ordered[:-1]) + 1).tolist()]
-        columns = [column.take(self._first, self._last, order) for column in self._block[:3]]
-        block = Block(*columns, self.value_bytes_max)
+        subject_column, reply_column, value_column = (
+            column.take(self._first, self._last, order) for column in self._block[:3]
+        )
+        block = Block(subject_column, reply_column, value_column, self.value_bytes_max)
         return [
             (int(ordered[first]), BlockRun(block, first, last, is_plain=self.is_plain))
             for first, last in pairwise([*firsts, self.count])

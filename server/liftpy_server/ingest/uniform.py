@@ -74,20 +74,17 @@ def parse_uniform(data: bytes, start: int, fields: Sequence[bytes], value_bytes:
     count = left // step
     if count < UNIFORM_FRAMES_MIN or not _is_likely(data, start, layout):
         return None
-    heads = strided(data, start, step, count, len(layout.head)).tobytes()
-    is_one_subject = heads == layout.head * count
-    if not is_one_subject:
-        count = _count_heads(heads, layout)
-        if count < UNIFORM_FRAMES_MIN:
-            return None
-    count = _count_tails(strided(data, start + layout.tail_at, step, count, len(layout.tail)).tobytes(), layout.tail)
+    subjects, count = _subjects(strided(data, start, step, count, len(layout.head)).tobytes(), layout)
+    if count < UNIFORM_FRAMES_MIN:
+        return None
+    tails = strided(data, start + layout.tail_at, step, count, len(layout.tail)).tobytes()
+    count = _count_equal(tails, layout.tail)
     replies = b""
     if layout.reply_bytes:
         replies = strided(data, start + len(layout.head), step, count, layout.reply_bytes).tobytes()
         count = _count_tokens(replies, layout.reply_bytes)
     if count < UNIFORM_FRAMES_MIN or _SHARE_MIN * count * step < left:
         return None
-    subjects = fields[1] * count if is_one_subject else _subjects(heads, layout, count)
     run = _run(data, start, layout, count, subjects, replies)
     return VectorResult([(int(fields[2]), run)], count, start + count * step)
 
@@ -117,21 +114,28 @@ def _is_likely(data: bytes, start: int, layout: _Layout) -> bool:
     return True
 
 
-def _count_heads(heads: bytes, layout: _Layout) -> int:
-    """How many heads are those of the layout, but for the subject, until one is not."""
-    found = _table(heads, len(layout.head))
-    wanted = np.frombuffer(layout.head, np.uint8)
-    fits = found == wanted
-    between = slice(_VERB_END, layout.subject_end)
-    fits[:, between] = found[:, between] >= _TOKEN_MIN
-    return _leading(fits)
+def _subjects(heads: bytes, layout: _Layout) -> tuple[bytes, int]:
+    """The subjects, as far as they are ones, and how many heads are those of the layout but for them."""
+    head, subject_end = layout.head, layout.subject_end
+    width = subject_end - _VERB_END
+    count = len(heads) // len(head)
+    if heads == head * count:
+        return head[_VERB_END:subject_end] * count, count
+    count = _count_equal(strided(heads, 0, len(head), count, _VERB_END).tobytes(), head[:_VERB_END])
+    sid = head[subject_end:]
+    count = _count_equal(strided(heads, subject_end, len(head), count, len(sid)).tobytes(), sid)
+    if not width:
+        return b"", count
+    subjects = strided(heads, _VERB_END, len(head), count, width).tobytes()
+    return subjects, _count_tokens(subjects, width)
 
 
-def _count_tails(tails: bytes, wanted: bytes) -> int:
-    count = len(tails) // len(wanted)
-    if tails == wanted * count:
+def _count_equal(strings: bytes, wanted: bytes) -> int:
+    """How many are the wanted one, until one is not."""
+    count = len(strings) // len(wanted)
+    if strings == wanted * count:
         return count
-    return _leading(_table(tails, len(wanted)) == np.frombuffer(wanted, np.uint8))
+    return _leading(_table(strings, len(wanted)) == np.frombuffer(wanted, np.uint8))
 
 
 def _count_tokens(tokens: bytes, width: int) -> int:
@@ -150,11 +154,6 @@ def _table(strings: bytes, width: int) -> npt.NDArray[np.uint8]:
     return np.frombuffer(strings, np.uint8).reshape(-1, width)
 
 
-def _subjects(heads: bytes, layout: _Layout, count: int) -> bytes:
-    width = layout.subject_end - _VERB_END
-    return strided(heads, _VERB_END, len(layout.head), count, width).tobytes() if width else b""
-
-
 def _run(data: bytes, start: int, layout: _Layout, count: int, subjects: bytes, replies: bytes) -> BlockRun:
     value_at, value_bytes, step = start + layout.value_at, layout.value_bytes, layout.frame_bytes
     values = strided(data, value_at, step, count, value_bytes).tobytes() if value_bytes else b""
@@ -163,7 +162,7 @@ def _run(data: bytes, start: int, layout: _Layout, count: int, subjects: bytes, 
         is_plain = not np.count_nonzero(np.ndarray((count,), "<u4", values, 0, (value_bytes,)) == _COOKIE)
     subject_bytes = layout.subject_end - _VERB_END
     block = Block(
-        PackedColumn.of_equal(subjects, subject_bytes, count),
+        PackedColumn.of_equal(subjects[: count * subject_bytes], subject_bytes, count),
         PackedColumn.of_equal(replies[: count * layout.reply_bytes], layout.reply_bytes, count),
         PackedColumn.of_equal(values, value_bytes, count),
         value_bytes,

@@ -29,6 +29,7 @@ _COOKIE: Final = np.uint32(int.from_bytes(COOKIE, "little"))
 _LOW_32: Final = _U64(0xFFFFFFFF)
 _DIGIT_BIT: Final = _U64(0x1010101010101010)  # set in the ASCII digits, clear in a space
 _NIBBLES: Final = _U64(0x0F0F0F0F0F0F0F0F)
+_U64_BYTES: Final = 8
 _LINE_FEED: Final = 10
 _SPACE: Final = 32
 _FIELDS: Final = 6  # edges of subject, reply and value of one frame
@@ -43,11 +44,11 @@ class VectorResult(NamedTuple):
 
 
 class _Frames(NamedTuple):
-    """Where the parts of every frame are."""
+    """Where the parts of every frame are; `sid` is one number where all have the same."""
 
     subject_start: npt.NDArray[np.int64]
     subject_end: npt.NDArray[np.int64]
-    sid: npt.NDArray[np.int64]
+    sid: npt.NDArray[np.int64] | int
     reply_start: npt.NDArray[np.int64]
     reply_end: npt.NDArray[np.int64]
     value_start: npt.NDArray[np.int64]
@@ -67,7 +68,8 @@ def parse_block(data: bytes, start: int) -> VectorResult | None:
     if frames is None:
         return None
     sizes = frames.value_end - frames.value_start
-    order, groups = _group(frames.sid)
+    count = len(sizes)
+    order, groups = (None, [(frames.sid, 0, count)]) if isinstance(frames.sid, int) else _group(frames.sid)
     block = _gather(data, frames, order, int(sizes.max()))
     special = _has_cookie(data, frames, sizes)
     if special is not None and order is not None:
@@ -76,7 +78,7 @@ def parse_block(data: bytes, start: int) -> VectorResult | None:
         (sid, BlockRun(block, first, last, is_plain=special is None or not special[first:last].any()))
         for sid, first, last in groups
     ]
-    return VectorResult(runs, len(sizes), int(frames.value_end[-1]) + 2)
+    return VectorResult(runs, count, int(frames.value_end[-1]) + 2)
 
 
 def _find_frames(octets: npt.NDArray[np.uint8], words: npt.NDArray[np.uint64], start: int) -> _Frames | None:
@@ -102,10 +104,16 @@ def _find_frames(octets: npt.NDArray[np.uint8], words: npt.NDArray[np.uint64], s
     if spaces[-1] + 1 >= len(first_spaces):
         return None
     subject_ends = first_spaces[spaces]
-    sid_ends = first_spaces[spaces + 1]
-    sids, sid_digits = _numbers(words, sid_ends)
     size_starts = line_ends[:count] - 1 - digits[:count]
-    usable = (sid_digits == sid_ends - subject_ends - 1) & (sid_digits < 8) & (size_starts > sid_ends)
+    one = _one_sid(octets, words, subject_ends, int(first_spaces[spaces[0] + 1]))
+    if one is not None:
+        sids: npt.NDArray[np.int64] | int = one
+        sid_ends = subject_ends + (first_spaces[spaces[0] + 1] - subject_ends[0])
+        usable = size_starts > sid_ends
+    else:
+        sid_ends = first_spaces[spaces + 1]
+        sids, sid_digits = _numbers(words, sid_ends)
+        usable = (sid_digits == sid_ends - subject_ends - 1) & (sid_digits < 8) & (size_starts > sid_ends)
     if not usable.all():
         return None
     return _Frames(
@@ -117,6 +125,19 @@ def _find_frames(octets: npt.NDArray[np.uint8], words: npt.NDArray[np.uint64], s
         value_starts[:count],
         value_ends[:count],
     )
+
+
+def _one_sid(
+    octets: npt.NDArray[np.uint8], words: npt.NDArray[np.uint64], subject_ends: npt.NDArray[np.int64], sid_end: int
+) -> int | None:
+    """The subscription id of the first frame, which ends at `sid_end`, where all have the same; most chunks are so."""
+    first = int(subject_ends[0])
+    field = octets[first + 1 : sid_end].tobytes()
+    if not field.isdigit() or len(field) > _U64_BYTES - 2:
+        return None
+    mask = _U64((1 << 8 * (len(field) + 2)) - 1)  # the number with the spaces around it
+    found = words[np.minimum(subject_ends, len(words) - 1)] & mask
+    return int(field) if np.count_nonzero(found == found[0]) == len(found) else None
 
 
 def _numbers(
@@ -141,11 +162,8 @@ def _numbers(
     return (value & _LOW_32).astype(np.int64), digits
 
 
-def _group(sids: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64] | None, list[tuple[int, int, int]]]:
-    """The order that brings subscriptions together, and (sid, first, last) of each; no order when there is only one."""
-    first = int(sids[0])
-    if (sids == first).all():
-        return None, [(first, 0, len(sids))]
+def _group(sids: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], list[tuple[int, int, int]]]:
+    """The order that brings subscriptions together, and (sid, first, last) of each."""
     order = np.argsort(sids, kind="stable")
     ordered = sids[order]
     firsts = np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1])))
@@ -156,7 +174,7 @@ def _group(sids: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64] | None, l
 
 def _gather(data: bytes, frames: _Frames, order: npt.NDArray[np.int64] | None, value_bytes_max: int) -> Block:
     """Copy subjects, replies and values together, each into one contiguous column."""
-    count = len(frames.sid)
+    count = len(frames.subject_end)
     edges = np.empty((count, _FIELDS), np.int32)
     edges[:, 0] = frames.subject_start
     edges[:, 1] = frames.subject_end

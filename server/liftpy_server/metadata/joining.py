@@ -16,6 +16,7 @@ from nats.errors import Error as NatsError
 from nats.errors import NoRespondersError
 
 from liftpy_envelope.errors import LiftError
+from liftpy_server.limits import LOG_REPEAT_S
 from liftpy_server.metadata.raft.settings import Voter
 from liftpy_server.nats_link import NatsLink
 
@@ -73,6 +74,7 @@ async def ask_to_join(options: NatsOptions, node: Voter, timeout_s: float) -> In
 async def _ask(client: Client, where: str, node: Voter, timeout_s: float) -> Invitation:
     body = json.dumps({"node_id": node.node_id, "host": node.host, "port": node.port}).encode()
     why = "no node answers: is the cluster running, and does it use this NATS?"
+    told, tell_at_s = "", 0.0
     with suppress(TimeoutError):
         async with asyncio.timeout(timeout_s):
             while True:
@@ -90,7 +92,10 @@ async def _ask(client: Client, where: str, node: Voter, timeout_s: float) -> Inv
                     pass
                 except NatsError as error:
                     why = f"NATS: {error}"
-                logger.info("waiting for the cluster at %s to take this node in: %s", where, why)
+                now_s = asyncio.get_running_loop().time()
+                if why != told or now_s >= tell_at_s:
+                    told, tell_at_s = why, now_s + LOG_REPEAT_S
+                    logger.info("waiting for the cluster at %s to take this node in: %s", where, why)
                 await asyncio.sleep(_AGAIN_S)
     raise JoinError(f"{node.node_id!r} could not join a cluster over NATS at {where} within {timeout_s:g} s: {why}")
 

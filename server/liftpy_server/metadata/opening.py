@@ -152,5 +152,7 @@ async def _wait_for_cluster(store: RaftMetadataStore, settings: RaftSettings, ow
     except MetadataUnavailableError as error:
         raise JoinError(
             f"the cluster took {own.node_id!r} in, and does not reach it at {own.host}:{own.port} within "
-            f"{settings.propose_timeout_s:g} s: check cluster.advertise_host, firewalls and the key; then start again"
+            f"{settings.propose_timeout_s:g} s: check cluster.advertise_host, firewalls, the key and "
+            "certificates, and start it again; or take it out with: liftpy node remove "
+            f"{own.node_id}"
         ) from error

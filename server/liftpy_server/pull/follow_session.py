@@ -295,17 +295,12 @@ class FollowSession:
         has_more = log.log_end > fetch.offset
         if not has_more and answer.high_watermark <= fetch.high_watermark:
             return None
-        result = FollowResult(
-            *(fetch.key, FollowRefusal.NONE, fetch.incarnation, answer.leader_epoch, fetch.offset),
-            *(answer.high_watermark, answer.log_start, 0),
-        )
-        if not has_more:
-            return FollowFound(result)
-        if log.recent is not None and fetch.offset >= log.log_start and log.failure is None and not fetch.verify:
-            batches = log.recent.read(fetch.offset, bytes_max)
+        if has_more and log.recent is not None and fetch.offset >= log.log_start and log.failure is None:
+            batches = () if fetch.verify else log.recent.read(fetch.offset, bytes_max)
             if batches:
-                return FollowFound(result._replace(body_bytes=sum(map(len, batches))), partition, batches=batches)
-        return self._read(entry, partition, result, bytes_max)
+                return FollowFound(_accepted(fetch, answer, sum(map(len, batches))), partition, batches=batches)
+        result = _accepted(fetch, answer, 0)
+        return self._read(entry, partition, result, bytes_max) if has_more else FollowFound(result)
 
     def _read(
         self, entry: _Entry, partition: FollowedPartition, result: FollowResult, bytes_max: int
@@ -322,6 +317,14 @@ class FollowSession:
             return None
         size = sum(piece.length for piece in slices)
         return FollowFound(result._replace(body_bytes=size), partition, slices, bool(fetch.verify))
+
+
+def _accepted(fetch: FollowFetch, answer: FetchAnswer, body_bytes: int) -> FollowResult:
+    """How things are now, with so many bytes of batches."""
+    return FollowResult(
+        *(fetch.key, FollowRefusal.NONE, fetch.incarnation, answer.leader_epoch, fetch.offset),
+        *(answer.high_watermark, answer.log_start, body_bytes),
+    )
 
 
 def _refused(fetch: FollowFetch, answer: FetchAnswer | None) -> FollowResult:

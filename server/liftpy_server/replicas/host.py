@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from liftpy_envelope.pull import PartitionKey
     from liftpy_log.clock import Clock
     from liftpy_server.metadata.state import MetadataState, PartitionInfo
+    from liftpy_server.partition import Partition
     from liftpy_server.replicas.local import LocalReplica
     from liftpy_server.replicas.proposals import Proposals
     from liftpy_server.replicas.standing import Standing
@@ -117,6 +118,17 @@ class ReplicaHost:
     def enter(self, replica: LocalReplica) -> None:
         """A replica is opened."""
         self.replicas[replica.key] = replica
+
+    def may_renew(self, partition: Partition, info: PartitionInfo) -> bool:
+        """Whether a log that failed may be begun anew: nobody counts on it, and another node has it to copy from.
+
+        Nor may its leader go on believing what it was told of the log: it could let it into the ISR by that. In an
+        epoch, or incarnation, in which the log never took part nobody was told anything.
+        """
+        replica = self.replicas.get(partition.key)
+        is_led_elsewhere = info.leader not in {None, self.node_id} and bool(info.isr) and self.node_id not in info.isr
+        was_told = replica is None or replica.failed_epoch is None or info.leader_epoch <= replica.failed_epoch
+        return is_led_elsewhere and not was_told
 
     def renewed(self, replica: LocalReplica) -> None:
         """The log of a closed replica is about to be begun anew.
@@ -272,9 +284,10 @@ class ReplicaHost:
 
     def _tick(self, now_s: float, paused_s: float) -> None:
         is_new_sweep = now_s - self._sweep_began_s >= self._sweep_s
-        due = dict(self._active) | dict.fromkeys(self._swept(now_s, is_whole=paused_s > 0))
         silent_after_s = self.times.leader_timeout_s / 2
         silent = {node for node, link in self._links.items() if now_s - link.heard_s > silent_after_s}
+        swept = self._swept(now_s, is_whole=paused_s > 0)
+        due = dict(self._active) | {each: None for each in swept if paused_s > 0 or not self._is_cared_for(each)}
         if silent:
             due |= {replica: None for replica, leader in self._led_by.items() if leader in silent}
         for replica in due:
@@ -292,6 +305,7 @@ class ReplicaHost:
         After a pause all are at once, to be told of it: `is_whole`.
         """
         passed = (now_s - self._sweep_began_s) / self._sweep_s
+        is_whole = is_whole or passed == float("inf")  # the first time
         if is_whole or passed >= 1:
             due, self._sweeping, self._sweep_began_s = self._sweeping, list(self.replicas.values()), now_s
             return list(self.replicas.values()) if is_whole else self._still_here(due)
@@ -299,6 +313,11 @@ class ReplicaHost:
         due = self._sweeping[left:]
         del self._sweeping[left:]
         return self._still_here(due)
+
+    def _is_cared_for(self, replica: LocalReplica) -> bool:
+        """Whether a replica waits at a leader: it is ticked when that falls silent, and costs nothing until then."""
+        link = self._links.get(self._led_by.get(replica, ""))
+        return link is not None and replica.core.is_quiet and link.is_parked(replica.key)
 
     def _still_here(self, replicas: Iterable[LocalReplica]) -> list[LocalReplica]:
         return [replica for replica in replicas if self.replicas.get(replica.key) is replica]

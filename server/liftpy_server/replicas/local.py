@@ -47,6 +47,7 @@ class LocalReplica(Answering):
     Attributes:
         leaderless_since_ns: when the leader before was heard last, by the wall clock; 0 when there was none here.
         goes_on_leading: it led alone until now.
+        failed_epoch: leader epoch in which the log failed; -1 before this incarnation had any, None while it is well.
     """
 
     def __init__(self, partition: Partition, host: ReplicaHost) -> None:
@@ -59,6 +60,7 @@ class LocalReplica(Answering):
         self._is_closed = False
         self._view: PartitionView | None = None
         self._resumes_in: int | None = None  # the first leader epoch in which it takes a role again; after giving up
+        self.failed_epoch: int | None = None
         self.leaderless_since_ns = 0
         self.goes_on_leading = partition.is_leading
         self._core = self._make_core()
@@ -89,7 +91,7 @@ class LocalReplica(Answering):
 
     def begin_anew(self) -> None:
         """Whatever role it had is over: the node has registered again, or this replica had given up."""
-        self._resumes_in = None
+        self._resumes_in = self.failed_epoch = None
         self._keep_recent(None)
         if self.partition.is_leading:
             self.partition.follow(self.partition.epoch)
@@ -143,6 +145,9 @@ class LocalReplica(Answering):
 
     def log_failed(self) -> None:
         """See `Replication`."""
+        if self.failed_epoch is None:
+            self.failed_epoch = -1 if self._core.view is None else self._core.view.leader_epoch
+        self._resumes_in = None
         self._keep_recent(None)
         self.step(inputs.LogFailed())
         self._host.drop(self)
@@ -263,11 +268,9 @@ class LocalReplica(Answering):
         except BatchCorruptError as error:  # a restart would find it in the log, and say the same
             self.partition.fail(str(error))
             return
-        self._waiting.append(inputs.Appended(ranges=_up_to(answer.ranges, appended.next_offset)))
         self.partition.replicated()
-        end = self.partition.durable_end
-        if end >= appended.next_offset:
-            self._waiting.append(inputs.Durable(end=end))
+        ranges = _up_to(answer.ranges, appended.next_offset)
+        self._waiting.append(inputs.Appended(ranges=ranges, durable_end=self.partition.durable_end))
 
     def _append_batches(self, records: FollowedBatches) -> Appended:
         log, start = self.log, self.log.log_end
@@ -334,6 +337,8 @@ class LocalReplica(Answering):
 
 def _up_to(ranges: tuple[BatchRange, ...], end: int) -> tuple[BatchRange, ...]:
     """What of the ranges was appended; a disk that fills on the way takes the first of several segments only."""
+    if ranges[-1].end <= end:
+        return ranges
     return tuple(
         part if part.end <= end else BatchRange(epoch=part.epoch, base=part.base, end=end)
         for part in ranges

@@ -55,9 +55,15 @@ class Tick:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Appended:
-    """Records are in the log: what an `Append` asked for, or what the leader's own ingest wrote."""
+    """Records are in the log: what an `Append` asked for, or what the leader's own ingest wrote.
+
+    Attributes:
+        ranges: of the records.
+        durable_end: records below it are on disk already, as a `Durable` right after it would say.
+    """
 
     ranges: tuple[BatchRange, ...]
+    durable_end: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -158,6 +158,7 @@ class Replica:
         if isinstance(given, Appended):
             for part in given.ranges:
                 self.log.append(part.epoch, part.base, part.end)
+            self.log.sync(given.durable_end)
         elif isinstance(given, Truncated):
             self.log.truncate(given.end)
         elif isinstance(given, Rebuilt):

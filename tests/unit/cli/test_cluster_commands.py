@@ -231,6 +231,34 @@ def test_waiting_ends_when_nothing_moves(cli, fake):
     assert cli.json("node", "drain", "node-2", "--wait")["empty"] is True
 
 
+def test_waiting_ends_when_a_reassignment_keeps_the_node(cli, fake):
+    fake.answers["NODE.DRAIN"] = moves()
+    fake.answers["CLUSTER.INFO"] = draining(1, 0, move_answer("orders", 1, adding=["node-2"], removing=["node-1"]))
+    said = cli.error("node", "drain", "node-2", "--wait", "--json")
+    assert "keeps replicas of streams that are being reassigned: orders" in said
+
+
+def test_nodes_that_are_to_join(cli, fake):
+    assert "to join" not in cli.out("node", "list")
+    fake.answers["CLUSTER.INFO"]["cluster"]["learners"] = [{"node_id": "node-1"}, {"node_id": "node-9"}]
+    assert "to join, and not there yet: node-9" in cli.out("node", "list")
+
+
+def test_a_stream_of_which_nobody_tells(cli, fake):
+    """Zero messages would look like loss."""
+    silent = {"unreachable": True, "replica_states": [], "log_start": None, "log_end": None, "high_watermark": None}
+    stream = stream_answer("orders", partition_answer(0, NODES, **silent), replicas=3) | {"messages": 0, "bytes": 0}
+    fake.answers["STREAM.LIST"] = listing(stream)
+    line = next(line for line in cli.out("stream", "ls").splitlines() if "orders" in line)
+    assert "0 B" not in line
+    assert "leader silent" in line
+
+
+def test_nothing_is_moved_that_could_be_cancelled(cli, fake):
+    fake.answers["STREAM.REASSIGN"] = moves(cancelled=0)
+    assert "nothing to cancel" in cli.out("stream", "reassign", "orders", "--cancel")
+
+
 def test_not_draining_any_more(cli, fake):
     fake.answers["NODE.DRAIN"] = moves(cancelled=3)
     assert "3 partitions stay where they were" in cli.out("node", "drain", "node-3", "--cancel")

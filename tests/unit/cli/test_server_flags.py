@@ -8,7 +8,13 @@ from liftpy.cli.dev import _environment, _port_flags
 from support.cli import Cli
 
 PEERS = ("node-1@10.0.0.1:4280", "node-2@10.0.0.2:4280", "node-3@10.0.0.3:4280")
-KEY = ("--cluster-key-file", "/etc/liftpy/cluster.key")
+KEY = ("--cluster-key-file", "cluster.key")
+
+
+@pytest.fixture(autouse=True)
+def key_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "cluster.key").write_text("k" * 32)
 
 
 @pytest.fixture
@@ -24,7 +30,7 @@ def test_a_new_cluster(cli):
     )  # fmt: skip
     assert settings["rack"] == "a"
     cluster = settings["cluster"]
-    assert (cluster["host"], cluster["port"], cluster["key_file"]) == ("10.0.0.1", 4280, "/etc/liftpy/cluster.key")
+    assert (cluster["host"], cluster["port"], cluster["key_file"]) == ("10.0.0.1", 4280, "cluster.key")
     assert tuple(cluster["peers"]) == PEERS
     assert cluster["join"] is False
 
@@ -35,12 +41,14 @@ def test_one_more_node(cli):
 
 def test_flags_win(tmp_path):
     path = tmp_path / "liftpy.toml"
-    path.write_text('rack = "a"\n[cluster]\nport = 1\nkey_file = "k"\nhost = "127.0.0.2"\npeers = ["x@h:1"]\n')
+    path.write_text(
+        'rack = "a"\n[cluster]\nport = 1\nkey_file = "cluster.key"\nhost = "127.0.0.2"\npeers = ["x@h:1"]\n'
+    )
     cli = Cli(None, tmp_path, LIFTPY_CLUSTER_PORT="2", LIFTPY_CLUSTER_HOST="127.0.0.3")
-    settings = cli.json("server", "-c", str(path), "--check", "--cluster-port", "3", "--peer", "y@h:2")
+    settings = cli.json("server", "-c", str(path), "--check", "--cluster-port", "3", "--peer", "liftpy-1@h:2")
     assert (settings["cluster"]["port"], settings["cluster"]["host"]) == (3, "127.0.0.3")
-    assert settings["cluster"]["peers"] == ["y@h:2"]
-    assert (settings["cluster"]["key_file"], settings["rack"]) == ("k", "a")
+    assert settings["cluster"]["peers"] == ["liftpy-1@h:2"]
+    assert (settings["cluster"]["key_file"], settings["rack"]) == ("cluster.key", "a")
 
 
 @pytest.mark.parametrize(
@@ -49,6 +57,8 @@ def test_flags_win(tmp_path):
         (("--peer", "node-1"), "is not of the form node-1@host:port"),
         (("--join",), "needs a port for the others"),
         (("--cluster-port", "4280"), "need a key_file or certificates"),
+        (("--cluster-port", "4280", "--peer", PEERS[0], *KEY), "this node, 'liftpy-1', is not among them"),
+        (("--cluster-port", "4280", "--cluster-key-file", "none"), "none can not be read"),
         (("--cluster-port", "70000", *KEY), "must be a port between"),
         (("--join", "--peer", PEERS[0], "--cluster-port", "1", *KEY), "leave cluster.peers out"),
         (("--cluster-port", "1", "--cluster-host", "0.0.0.0", *KEY), "name an address"),

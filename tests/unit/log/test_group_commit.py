@@ -153,6 +153,8 @@ def test_the_number_of_syncs_does_not_grow_with_the_number_of_dirty_logs():
     costs = {}
     for partitions in (10, 500):
         node = node_of(partitions, direct_max=3)
+        for log in node.logs:
+            log.sync_names(set())
         for _ in range(3):
             for number in node.partitions:
                 node.append(number)

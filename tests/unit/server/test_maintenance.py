@@ -11,6 +11,7 @@ from unittest.mock import patch
 import pytest
 
 from liftpy_envelope.errors import AckErrorCode
+from liftpy_envelope.stream_config import SyncMode
 from liftpy_log.checkpoint import load_checkpoint
 from liftpy_log.errors import PartitionOfflineError
 from liftpy_log.group_commit import GroupCommit
@@ -30,7 +31,9 @@ class Bench:
 
     def __init__(self, make_kit, tmp_path, **settings):
         self.kit = make_kit(log=LogConfig(segment_bytes=3_000), **settings)
-        self.streams = SimpleNamespace(partitions=list(self.kit.partitions.values()))
+        partitions = list(self.kit.partitions.values())
+        at_intervals = {each.key: each for each in partitions if each.stream.config.sync is SyncMode.INTERVAL}
+        self.streams = SimpleNamespace(partitions=partitions, by_interval=at_intervals)
         self.data_dir = SimpleNamespace(root=tmp_path, checkpoint_path=tmp_path / "checkpoint")
         self.interval_syncs = []
         self.executor = ThreadPoolExecutor(max_workers=1)

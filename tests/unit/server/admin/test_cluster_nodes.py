@@ -131,6 +131,15 @@ async def test_remove(cluster, asked, leader):
     await refused(ErrorCode.INVALID_REQUEST, cluster["n1"].ask("NODE.REMOVE", node_id="n3"))
 
 
+async def test_a_node_that_was_to_join_and_never_came_is_removed(cluster):
+    await cluster["n1"].ask("NODE.JOIN", node_id="n4", host="10.0.0.4", port=7000)
+    assert (await cluster["n2"].ask("NODE.REMOVE", node_id="n4"))["removed"] == "n4"
+    assert cluster.metadata.learners == ()
+    assert sorted(cluster.author.state.nodes) == ["n1", "n2", "n3"]
+    text = await refused(ErrorCode.INVALID_REQUEST, cluster["n2"].ask("NODE.REMOVE", node_id="n4"))
+    assert "there is no node 'n4'" in text
+
+
 async def test_a_node_without_a_vote_is_removed(cluster):
     cluster.metadata.voters = cluster.metadata.voters[:2]
     await cluster["n1"].ask("NODE.REMOVE", node_id="n3")

@@ -46,6 +46,22 @@ async def test_fewer_replicas_keep_those_that_are_well(cluster):
     assert targets(cluster, "a") == [("n1", "n3")]
 
 
+async def test_a_node_that_is_away_is_told(cluster):
+    cluster.create("a", ["n1", "n2", "n3"])
+    cluster.author.do("expire_node", node_id="n4", incarnation=1)
+    answer = await cluster["n1"].ask("STREAM.REASSIGN", name="a", partitions={"0": ["n1", "n2", "n4"]}, dry_run=True)
+    assert "node 'n4' is away" in answer["warnings"][0]
+    answer = await cluster["n1"].ask("STREAM.REASSIGN", name="a", partitions={"0": ["n2", "n1", "n3"]})
+    assert answer["warnings"] == []
+
+
+async def test_nodes_wanted_twice_or_too_many():
+    for nodes, said in ((["n1", "n1"], "each node once"), ([f"n{n}" for n in range(24)], "at most 7 replicas and 16")):
+        with pytest.raises(ConfigError, match=said):
+            read_reassign({"name": "a", "partitions": {"0": nodes}})
+    assert read_reassign({"name": "a", "observers": 16}).observers == 16
+
+
 async def test_a_drained_node_is_left_first(cluster):
     cluster.create("a", ["n1", "n2"], min_isr=1)
     cluster.author.do("drain_node", node_id="n1", draining=True)

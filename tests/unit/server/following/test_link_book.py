@@ -125,3 +125,28 @@ def test_an_answer_to_another_question_is_no_answer(book):
     book.answered(FollowEnd(KEY, FollowRefusal.NONE, 3, 7, 2, 6, 9))
     book.begin()
     assert book.take().questions == ()
+
+
+def test_a_report_tells_all_but_questions(book):
+    book.put(key_of(9), fetch())
+    book.take()
+    book.drop(key_of(9))
+    book.put(KEY, fetch(1))
+    book.put(key_of(1), question())
+    assert book.has_reports
+    assert book.has_questions
+    report = book.take_report()
+    assert (offsets(report), report.questions, report.forget) == ([1], (), (key_of(9),))
+    assert book.is_parked(KEY)
+    assert not book.has_reports
+    assert [row.question for row in book.take().questions] == [1]
+    assert not book.has_unsent
+
+
+def test_much_is_reported_in_several_requests(book):
+    for number in range(5_000):
+        book.put(key_of(number), fetch(number))
+    sent = []
+    while book.has_reports:
+        sent.append(len(book.take_report().fetches))
+    assert sent == [2_000, 2_000, 1_000]

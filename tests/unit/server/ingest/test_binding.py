@@ -7,6 +7,7 @@ import pytest
 from liftpy_envelope.partitioner import partition_of
 from support.envelopes import batch, envelope
 from support.nats_frames import header_block, msg
+from support.server_kit import Kit
 
 
 def many(count, value=b"%d", **options):
@@ -38,6 +39,18 @@ def test_hash_spread_by_subject(make_kit, count):
     frames = many(count)
     kit.receive(*frames)
     assert expected_by_subject(frames, 4) == stored_pairs(kit)
+
+
+@pytest.mark.parametrize("subjects", [1, 2, 17, 500])
+def test_hash_spread_of_messages_that_are_alike(make_kit, subjects):
+    kit = make_kit(partitions=4)
+    frames = [msg(b"orders.s%03d" % (n % subjects), b"%04d" % n, reply=b"reply.%03d" % n) for n in range(500)]
+    kit.receive(*frames)
+    kit.sync()
+    assert expected_by_subject(frames, 4) == stored_pairs(kit)
+    values = {number: kit.stored(number) for number in range(4)}
+    answered = {values[ack["partition"]][ack["offset"]]: reply for reply, ack in kit.acks()}
+    assert {frame.value: frame.reply for frame in frames} == answered
 
 
 def test_hash_spread_by_key(make_kit):
@@ -127,3 +140,13 @@ def test_acks_name_the_partition(make_kit):
     for partition in range(4):
         mine = [ack["offset"] for ack in acks if ack["partition"] == partition]
         assert list(range(len(kit.records(partition)))) == mine
+
+
+def test_messages_go_to_the_partition_that_is_open_now(tmp_path):
+    first, second = Kit(tmp_path / "first"), Kit(tmp_path / "second")
+    binding = first.ingest.bindings[1]
+    binding.partitions = {0: second.partition}
+    first.receive(msg(b"orders.x", b"v"))
+    assert (first.partition.log.log_end, second.partition.log.log_end) == (0, 1)
+    first.close()
+    second.close()

@@ -48,6 +48,31 @@ def test_strings_and_slices(strings, some, other, skip):
         assert first == last or bytes_of(column.cut(first, last, skip)) == bytes_of(part.cut(0, last - first, skip))
 
 
+@given(equal_strings, st.integers(0, 12), st.lists(st.integers(0, 11), max_size=20))
+@examples(200)
+def test_take(strings, first, numbers):
+    first %= len(strings)
+    order = np.array([number % (len(strings) - first) for number in numbers], np.int32)
+    for column in columns(strings):
+        taken = column.take(first, len(strings), order)
+        assert [strings[first + number] for number in order] == taken.strings(0, len(order))
+
+
+@given(equal_strings, st.integers(0, 12), st.integers(0, 12))
+@examples(200)
+def test_repeated(strings, some, other):
+    first, last = sorted((some % len(strings), other % len(strings)))
+    part = strings[first : last + 1]
+    with_width, without = columns(strings)
+    assert with_width.repeated(first, last + 1) == (part[0] if part.count(part[0]) == len(part) else None)
+    assert without.repeated(first, last + 1) is None
+
+
+def test_repeated_among_others():
+    with_width, _ = columns([b"ab", b"cd", b"cd", b"cd", b"ce"])
+    assert [with_width.repeated(first, first + 3) for first in range(3)] == [None, b"cd", None]
+
+
 def test_strided_views_write_through():
     data = bytearray(b"a12b34c56")
     assert strided(data, 1, 3, 3, 2).tobytes() == b"123456"

@@ -182,6 +182,8 @@ MALFORMED = [
     b"MSG a 1 -1\r\n",
     b"MSG a 1 -2\r\n",
     b"MSG a 1 r s 3\r\n",
+    b"HMSG\r\n",
+    b"HMSG 1\r\n",
     b"HMSG a 1 5\r\n",
     b"HMSG a 1 x 5\r\n",
     b"HMSG a 1 r s 2 5\r\n",

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from liftpy_envelope.errors import ErrorCode
 from liftpy_envelope.stream_config import StreamConfig
-from liftpy_server.metadata.placement import drain_moves, leader_moves, place
+from liftpy_server.metadata.placement import Placement, drain_moves, leader_moves, place
 from support.examples import examples
 from support.metadata_commands import UUIDS, Cluster, config
 
@@ -210,6 +210,18 @@ def test_a_node_registers_with_values_of_the_right_kind(wrong):
     node = {"node_id": "b", "pull_host": "h", "pull_port": 1} | wrong
     outcome = cluster.attempt("register_node", node=node)
     assert (outcome.error, list(cluster.state.nodes)) == (ErrorCode.INVALID_REQUEST, ["a"])
+
+
+def test_who_places_stream_after_stream_comes_to_the_same_as_who_counts_anew():
+    cluster, placement = cluster_of(dict.fromkeys("abcde")), Placement()
+    for number in range(12):
+        wanted = stream(partitions=2, name=f"s{number}")
+        assert placement.place(cluster.state, wanted) == place(cluster.state, wanted)
+        assert not create(cluster, wanted, f"{number:032x}").error
+        if number % 3 == 2:
+            cluster.do("delete_stream", name=f"s{number - 1}")
+            cluster.do("drain_node", node_id="abcde"[number % 5], draining=number % 2 == 0)
+    assert placement.place(cluster.state, stream(name="last")) == place(cluster.state, stream(name="last"))
 
 
 _racks = st.dictionaries(st.sampled_from("abcdefg"), st.sampled_from([None, "r1", "r2", "r3"]), min_size=3)

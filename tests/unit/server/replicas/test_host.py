@@ -78,3 +78,40 @@ def test_a_closed_replica_is_not_kept_by_an_answer_that_comes_late(host, tmp_pat
     replica.durable(1)
     replica.tick(0.0)
     assert replica not in host._active
+
+
+async def test_all_are_ticked_now_and_then_a_few_at_a_time(host):
+    replicas = [Ticked(f"replica {number}") for number in range(100)]
+    for replica in replicas:
+        host.enter(replica)
+    host._tick(0.0, 0.0)
+    assert {replica.ticks for replica in replicas} == {1}
+    most, before, now_s = 0, 100, 0.0
+    for _ in range(13):  # of 0.2 s: a bit more than a quarter of the longest lag
+        now_s += 0.2
+        host._tick(now_s, 0.0)
+        after = sum(replica.ticks for replica in replicas)
+        most, before = max(most, after - before), after
+    assert {replica.ticks for replica in replicas} == {2}
+    assert most <= 10
+
+
+async def test_after_a_pause_all_are_told_of_it_at_once(host):
+    replicas = [Ticked(f"replica {number}") for number in range(100)]
+    for replica in replicas:
+        host.enter(replica)
+    host._tick(0.0, 0.0)
+    host._tick(1.0, 0.8)
+    assert {replica.ticks for replica in replicas} == {2}
+
+
+async def test_a_replica_that_was_closed_is_not_ticked(host):
+    replicas = [Ticked(f"replica {number}") for number in range(10)]
+    for replica in replicas:
+        host.enter(replica)
+    host._tick(0.0, 0.0)
+    host.leave(replicas[0])
+    for number in range(1, 15):
+        host._tick(number * 0.2, 0.0)
+    assert replicas[0].ticks == 1
+    assert all(replica.ticks >= 2 for replica in replicas[1:])

@@ -1,0 +1,66 @@
+"""When a log that has failed may be begun anew: not while its leader believes what it was told of it.
+
+A leader that was told of three records on a follower's disk may let it into the in-sync replica set by that; with an
+empty log in their place it could be elected.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from liftpy_server.metadata.state import PartitionInfo
+from liftpy_server.replicas.host import ReplicaHost
+from liftpy_server.replication import effects as fx
+from support.nats_frames import msg
+from support.replica_kit import TIMES, ReplicaKit
+from support.server_kit import SetClock
+
+
+@pytest.fixture
+def three(tmp_path):
+    kit = ReplicaKit(tmp_path)
+    kit.lead("a", 1, isr="ab")
+    kit["a"].kit.receive(msg(b"orders.x", b"v"))
+    kit.run()
+    yield kit
+    kit.close()
+
+
+def may_renew(kit, node, info):
+    host = ReplicaHost(node, TIMES, SetClock(), None, lambda _: None, lambda: None)
+    host.enter(kit[node].replica)
+    return host.may_renew(kit[node].partition, info)
+
+
+INFO = PartitionInfo(replicas=("a", "b", "c"), isr=("a", "b"), leader="a", leader_epoch=1, version=1)
+
+
+def test_not_in_the_epoch_in_which_its_leader_was_told_of_it(three):
+    three["a"].replica.tick(0.0)
+    proposed = [effect for effect in three["a"].proposals if isinstance(effect, fx.ProposeIsr)]
+    assert set(proposed[-1].isr) == {"a", "b", "c"}, "this may be decided at any moment"
+    three["c"].partition.fail("told to")
+    three["c"].partition.fail("told to again")
+    assert not may_renew(three, "c", INFO)
+    three.lead("b", 2, isr="ab")
+    three["c"].partition.fail("told to again")
+    assert may_renew(three, "c", replace(INFO, leader="b", leader_epoch=2))
+
+
+def test_in_an_incarnation_of_which_nobody_was_told_anything(three):
+    three["c"].partition.fail("told to")
+    three["c"].replica.begin_anew()
+    assert may_renew(three, "c", INFO)
+
+
+@pytest.mark.parametrize("more", [{"isr": ("a", "c")}, {"leader": None}, {"isr": ()}, {"leader": "c"}])
+def test_not_while_somebody_counts_on_it_or_nobody_has_a_copy(three, more):
+    three["c"].partition.fail("told to")
+    three["c"].replica.begin_anew()
+    assert not may_renew(three, "c", replace(INFO, **more))
+
+
+def test_not_while_it_is_well(three):
+    assert not may_renew(three, "c", replace(INFO, leader_epoch=9))
