@@ -78,7 +78,9 @@ class DataDir:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(lock)
-            raise DataDirError(f"data directory {root} is in use by a running node") from None
+            raise DataDirError(
+                f"data directory {root} is in use by a running node: stop that one, or choose another data directory"
+            ) from None
         try:
             _check_identity(root, node_id)
         except OSError as error:

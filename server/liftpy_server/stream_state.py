@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from liftpy_server.limits import GAPS_KEPT_MAX, LOG_REPEAT_S
@@ -42,7 +42,7 @@ class Gap:
 
     def to_plain(self) -> dict[str, Any]:
         """For JSON."""
-        return asdict(self)
+        return {name: getattr(self, name) for name in self.__slots__}
 
 
 @dataclass(slots=True)

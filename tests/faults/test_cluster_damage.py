@@ -33,12 +33,17 @@ async def renew(kit, lift, name):
     """Take a node whose data directory can not be used out of the cluster, and let it join with an empty one."""
     others = [each for each in NODES if each != name]
     await lift.reassign_stream("s", partitions={0: others})
-    await in_sync(lift, "s", others)
+    await eventually(lambda: _is_kept_by(lift, others), 20.0)
     await lift.remove_node(name)
     shutil.rmtree(kit.nodes[name].data)
     await let_join(kit.nodes[name])
     await lift.reassign_stream("s", replicas=3)
     await in_sync(lift, "s", NODES)
+
+
+async def _is_kept_by(lift, nodes):
+    (partition,) = await partitions(lift, "s")
+    return set(partition.replicas) == set(partition.isr) == set(nodes)
 
 
 async def a_follower(lift):

@@ -32,7 +32,8 @@ def _create_stream(
         if differences:
             raise RefusedError(
                 ErrorCode.STREAM_EXISTS,
-                f"stream {wanted.name!r} exists with another {', '.join(differences)}",
+                f"stream {wanted.name!r} exists with another {', '.join(differences)}; change it with "
+                "`liftpy stream edit` or `liftpy stream reassign`",
             )
         return {"uuid": known.uuid, "created": False}
     _check_assignment(draft, wanted, assignment)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from typing import TYPE_CHECKING, Any, Final
 
 from liftpy_server.metadata.state import LEVEL
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from liftpy_log.clock import Clock
+    from liftpy_server.cluster_config import ClusterConfig
     from liftpy_server.config import NodeConfig
     from liftpy_server.metadata.raft.store import RaftMetadataStore
     from liftpy_server.metadata.state import MetadataState
@@ -67,7 +69,9 @@ class ClusterSide:
         self.incarnation = 0
         self._node_id = config.node_id
         self._proposals = Proposals(config.node_id, metadata.propose_many)
-        self.host = ReplicaHost(config.node_id, times, clock, self._proposals, on_leadership, on_commits)
+        self.host = ReplicaHost(
+            config.node_id, times, clock, self._proposals, on_leadership, on_commits, _follow_tls(cluster)
+        )
         node = pull | {
             "node_id": config.node_id,
             "rack": config.rack,
@@ -117,3 +121,15 @@ class ClusterSide:
         """Follow nobody any more."""
         await self._proposals.stop()
         await self.host.stop()
+
+
+def _follow_tls(cluster: ClusterConfig) -> ssl.SSLContext | None:
+    """How the pull servers of other nodes are verified: as the system does, and by the authority of the cluster."""
+    paths = cluster.tls_paths
+    if paths is None:
+        return None
+    certificate, key, authority = paths
+    context = ssl.create_default_context()
+    context.load_verify_locations(authority)
+    context.load_cert_chain(certificate, key)
+    return context

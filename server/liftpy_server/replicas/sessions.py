@@ -153,7 +153,8 @@ class NodeSession:
                 if self._metadata.is_leader:
                     await self._metadata.transfer_leadership()
         except (LiftError, TimeoutError) as error:
-            logger.warning("the others could not be told that this node stops, and will find out: %s", error)
+            why = str(error) or f"no answer within {_LEAVE_TIMEOUT_S:g} s"
+            logger.warning("the others could not be told that this node stops, and will find out: %s", why)
 
     async def _watch(self) -> None:
         while True:

@@ -270,10 +270,11 @@ class RaftTransport(Transport):  # type: ignore[misc]  # pysyncobj is not typed
         self._dials[peer_id] = (monotonic() + _REFUSED_RETRY_S, None)
         with suppress(OSError):  # it is gone already
             link.send(encode_message({"type": "refused", "why": why[:_WHY_CHARACTERS_MAX]}), monotonic())
-        self._drop(link, why)
+        self._drop(link, why, is_told=True)
 
-    def _drop(self, link: Link, why: object) -> None:
-        log = logger.info if link.is_ready else logger.debug  # every attempt at one that is down ends like this
+    def _drop(self, link: Link, why: object, *, is_told: bool = False) -> None:
+        # Every attempt at one that is down ends like this.
+        log = logger.info if link.is_ready and not is_told else logger.debug
         log("the connection with voter %.100r ends: %s", link.session.peer_id, why)
         is_telling = isinstance(why, WrongKeyError | WrongNodeError | ssl.SSLError)
         if link.session.peer_id is not None and (is_telling or (link.is_ready and isinstance(why, FrameError))):

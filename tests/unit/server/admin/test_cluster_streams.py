@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from nats.errors import TimeoutError as NatsTimeoutError
 
@@ -9,6 +11,7 @@ from liftpy_envelope.errors import ErrorCode
 from liftpy_server.admin import gather
 from liftpy_server.admin.errors import AdminError
 from liftpy_server.ingest.connection import SubscriptionRefusedError
+from liftpy_server.metadata.raft.settings import Voter
 from support.admin_cluster import AdminCluster, partition
 
 
@@ -159,6 +162,18 @@ async def test_create_goes_on_with_a_new_leader(cluster, monkeypatch):
 async def test_more_replicas_than_nodes(cluster):
     with pytest.raises(Exception, match="replicas: 4 copies need as many nodes; there are 3"):
         await cluster["n1"].ask("STREAM.CREATE", name="orders", subject="orders.>", replicas=4)
+
+
+async def test_nodes_that_are_starting_are_waited_for(cluster):
+    metadata = cluster["n1"].node.metadata
+    metadata.voters = tuple(Voter(node_id, "h", 1) for node_id in ("n1", "n2", "n3", "n4"))
+    asking = asyncio.ensure_future(
+        cluster["n1"].ask("STREAM.CREATE", name="orders", subject="orders.>", observers=1, replicas=3)
+    )
+    await asyncio.sleep(0.05)
+    assert not asking.done()
+    assert metadata.proposed == []
+    asking.cancel()
 
 
 @pytest.mark.parametrize("node", ["n1", "n2", "n3"])

@@ -84,12 +84,12 @@ async def test_all_are_ticked_now_and_then_a_few_at_a_time(host):
     replicas = [Ticked(f"replica {number}") for number in range(100)]
     for replica in replicas:
         host.enter(replica)
-    host._tick(0.0, 0.0)
+    await host._tick(0.0, 0.0)
     assert {replica.ticks for replica in replicas} == {1}
     most, before, now_s = 0, 100, 0.0
     for _ in range(13):  # of 0.2 s: a bit more than a quarter of the longest lag
         now_s += 0.2
-        host._tick(now_s, 0.0)
+        await host._tick(now_s, 0.0)
         after = sum(replica.ticks for replica in replicas)
         most, before = max(most, after - before), after
     assert {replica.ticks for replica in replicas} == {2}
@@ -100,8 +100,8 @@ async def test_after_a_pause_all_are_told_of_it_at_once(host):
     replicas = [Ticked(f"replica {number}") for number in range(100)]
     for replica in replicas:
         host.enter(replica)
-    host._tick(0.0, 0.0)
-    host._tick(1.0, 0.8)
+    await host._tick(0.0, 0.0)
+    await host._tick(1.0, 0.8)
     assert {replica.ticks for replica in replicas} == {2}
 
 
@@ -109,9 +109,38 @@ async def test_a_replica_that_was_closed_is_not_ticked(host):
     replicas = [Ticked(f"replica {number}") for number in range(10)]
     for replica in replicas:
         host.enter(replica)
-    host._tick(0.0, 0.0)
+    await host._tick(0.0, 0.0)
     host.leave(replicas[0])
     for number in range(1, 15):
-        host._tick(number * 0.2, 0.0)
+        await host._tick(number * 0.2, 0.0)
     assert replicas[0].ticks == 1
     assert all(replica.ticks >= 2 for replica in replicas[1:])
+
+
+class Slow(Ticked):
+    """A replica whose ticks take long, by the host's clock."""
+
+    def __init__(self, key, clock, tick_s):
+        super().__init__(key)
+        self.clock, self.tick_s = clock, tick_s
+        self.log = SimpleNamespace(failure=None)
+        self.pauses: list[float] = []
+
+    def tick(self, paused_s):
+        super().tick(paused_s)
+        self.pauses.append(paused_s)
+        self.clock.advance(self.tick_s)
+
+
+async def test_the_time_that_ticks_take_is_no_pause():
+    clock = SetClock()
+    host = ReplicaHost("a", ReplicationTimes(leader_timeout_s=0.05), clock, None, lambda _: None, lambda: None)
+    replica = Slow("first", clock, tick_s=1.0)
+    host.enter(replica)
+    host.start()
+    async with asyncio.timeout(5):
+        while replica.ticks < 3:
+            host.stepped(replica, is_quiet=False)
+            await asyncio.sleep(0.001)
+    await host.stop()
+    assert set(replica.pauses) == {0.0}
