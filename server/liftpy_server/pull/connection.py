@@ -16,22 +16,20 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from liftpy_envelope.errors import ErrorCode, FrameError, FrameTooLargeError, LiftError
 from liftpy_envelope.frames import Request, RequestReader, encode_response
 from liftpy_envelope.pull import API_VERSIONS, Api, FetchRequest, HelloRequest, HelloResult
-from liftpy_log.errors import SegmentCorruptError
 from liftpy_server.limits import PULL_HELLO_BYTES_MAX, PULL_REQUESTS_MAX
+from liftpy_server.pull.checking import pin_news, verified
 from liftpy_server.pull.follow_answers import FollowAnswers
 from liftpy_server.pull.queries import epoch_ends, offsets
 from liftpy_server.pull.receiving import BytesTaker
-from liftpy_server.pull.sending import ResponseSender, check_slice, pin_all, unpin_all
+from liftpy_server.pull.sending import ResponseSender, unpin_all
 from liftpy_server.pull.session import FetchSession
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
     from concurrent.futures import Executor
 
     from liftpy_envelope.pull import PartitionKey
-    from liftpy_log.disk import File
     from liftpy_log.files import FileCache
-    from liftpy_log.reader import Slice
     from liftpy_server.config import PullConfig
     from liftpy_server.partition import Partition
     from liftpy_server.pull.follow_session import FollowedPartition
@@ -195,17 +193,16 @@ class PullConnection:
                     await self._queue.put(request)
                     self._session.news.set()  # a fetch that waits makes room for it
         except FrameError as error:
-            self._broken(error)
+            self._end(error)
         except OSError:
             pass  # it went away, as peers do
         finally:
             self._end()
 
-    def _broken(self, error: FrameError) -> None:
-        self._frame_error = error
-        logger.info("pull connection of %s: %s", self._peer, error)
-
-    def _end(self) -> None:
+    def _end(self, error: FrameError | None = None) -> None:
+        if error is not None:
+            self._frame_error = error
+            logger.info("pull connection of %s: %s", self._peer, error)
         self._has_ended = True
         self._session.news.set()
         if not self._queue.full():
@@ -224,8 +221,7 @@ class PullConnection:
         try:
             requests = self._frames.feed(data)
         except FrameError as error:
-            self._broken(error)
-            self._end()
+            self._end(error)
             return
         for request in requests:
             if not self._take_follow(request):
@@ -325,10 +321,10 @@ class PullConnection:
         fetch = FetchRequest.from_body(request.body)
         self._session.look_at_followers(asyncio.get_running_loop().time())
         self._session.apply(fetch)
-        found, pinned = self._pin(await self._wait_for_news(fetch))
+        found, pinned = pin_news(await self._wait_for_news(fetch), self._backend.files, self._session)
         try:
             if fetch.verify:
-                found = await self._verified(found, pinned)
+                found = await verified(found, pinned, self._backend.executor)
                 kept = {id(piece) for news in found for piece in news.slices}
                 pieces = [(file, piece) for file, piece in pinned if id(piece) in kept]
             else:
@@ -338,18 +334,6 @@ class PullConnection:
             await self._sender.send(encode_response(request.correlation_id, rows, body_length=total), pieces)
         finally:
             unpin_all(self._backend.files, pinned)
-
-    def _pin(self, found: list[Found]) -> tuple[list[Found], list[tuple[File, Slice]]]:
-        """Pin the files of all slices; a partition whose file can not be opened says so instead."""
-        pinned: list[tuple[File, Slice]] = []
-        kept = []
-        for news in found:
-            try:
-                pinned += pin_all(self._backend.files, news.slices)
-                kept.append(news)
-            except OSError as error:
-                kept.append(self._session.unreadable(news, error))
-        return kept, pinned
 
     async def _wait_for_news(self, fetch: FetchRequest) -> list[Found]:
         """News, waited for as long as the request says, or until the peer asks for something else."""
@@ -364,20 +348,3 @@ class PullConnection:
                 break
             found = self._session.collect(fetch.bytes_max)
         return found
-
-    async def _verified(self, found: list[Found], pinned: Sequence[tuple[File, Slice]]) -> list[Found]:
-        """Check every batch on disk; a partition with a damaged one goes offline and says so."""
-        files = {id(piece): file for file, piece in pinned}
-        loop = asyncio.get_running_loop()
-        checked = []
-        for news in found:
-            try:
-                for piece in news.slices:
-                    await loop.run_in_executor(self._backend.executor, check_slice, files[id(piece)], piece)
-                checked.append(news)
-            except SegmentCorruptError as error:
-                assert news.partition is not None
-                news.partition.fail(str(error))
-                result = news.result._replace(error=ErrorCode.PARTITION_OFFLINE, message=str(error), body_bytes=0)
-                checked.append(news._replace(result=result, slices=[]))
-        return checked

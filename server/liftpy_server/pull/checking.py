@@ -1,0 +1,60 @@
+"""What a fetch is to be sent is pinned, and checked where it is on disk if the reader found it damaged before."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from liftpy_envelope.errors import ErrorCode
+from liftpy_log.errors import SegmentCorruptError
+from liftpy_server.pull.sending import check_slice, pin_all
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from concurrent.futures import Executor
+
+    from liftpy_log.disk import File
+    from liftpy_log.files import FileCache
+    from liftpy_log.reader import Slice
+    from liftpy_server.pull.session import FetchSession, Found
+
+__all__ = ["pin_news", "verified"]
+
+
+def pin_news(
+    found: list[Found], files: FileCache, session: FetchSession
+) -> tuple[list[Found], list[tuple[File, Slice]]]:
+    """Pin the files of all slices; a partition whose file can not be opened says so instead."""
+    pinned: list[tuple[File, Slice]] = []
+    kept = []
+    for news in found:
+        try:
+            pinned += pin_all(files, news.slices)
+            kept.append(news)
+        except OSError as error:
+            kept.append(session.unreadable(news, error))
+    return kept, pinned
+
+
+async def verified(found: list[Found], pinned: Sequence[tuple[File, Slice]], executor: Executor) -> list[Found]:
+    """Check every batch on disk; a partition with a damaged one goes offline and says so.
+
+    Args:
+        found: news of partitions.
+        pinned: the files of all their slices.
+        executor: reads from the disk.
+    """
+    files = {id(piece): file for file, piece in pinned}
+    loop = asyncio.get_running_loop()
+    checked = []
+    for news in found:
+        try:
+            for piece in news.slices:
+                await loop.run_in_executor(executor, check_slice, files[id(piece)], piece)
+            checked.append(news)
+        except SegmentCorruptError as error:
+            assert news.partition is not None
+            news.partition.fail(str(error))
+            result = news.result._replace(error=ErrorCode.PARTITION_OFFLINE, message=str(error), body_bytes=0)
+            checked.append(news._replace(result=result, slices=[]))
+    return checked
