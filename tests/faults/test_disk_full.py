@@ -162,9 +162,8 @@ async def test_a_node_that_is_killed_on_a_full_disk(nats_server, small_disk):
             node.spawn()
             code = await asyncio.to_thread(_ends_or_is_ready, node)
             if code is not None:  # there was no room for what a start has to write
-                last = node.log().strip().splitlines()[-1]
-                assert code == 1
-                assert "full" in last
+                assert code in {1, 70}  # 70 when it is the metadata that could not be written
+                assert "full" in node.log()
                 filler.free()
                 await asyncio.to_thread(node.start)
             else:

@@ -14,11 +14,16 @@ __all__ = [
     "MetadataRefusedError",
     "MetadataUnavailableError",
     "MetadataUnknownError",
+    "NewerJournalError",
 ]
 
 
 class JournalError(LiftError):
     """The metadata journal can not be read or written."""
+
+
+class NewerJournalError(JournalError):
+    """The metadata journal is of a newer liftpy: nothing is wrong with it."""
 
 
 class MetadataRefusedError(LiftError):

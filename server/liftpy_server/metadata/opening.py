@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from liftpy_envelope.errors import ConfigError
 from liftpy_log.disk import OsDisk
 from liftpy_log.errors import DataDirError
-from liftpy_server.metadata.errors import JournalError, MetadataUnavailableError
+from liftpy_server.metadata.errors import JournalError, MetadataUnavailableError, NewerJournalError
 from liftpy_server.metadata.joining import JoinError, ask_to_join
 from liftpy_server.metadata.migration import has_old_metadata, migrate
 from liftpy_server.metadata.raft.core import JOURNAL_NAME
@@ -63,6 +63,8 @@ async def open_metadata(config: NodeConfig, data_dir: DataDir, clock: Clock) -> 
         await store.start()
     except OSError as error:
         raise DataDirError(f"data directory {data_dir.root} can not be used: {error}") from error
+    except NewerJournalError:
+        raise
     except (JournalError, SnapshotError) as error:
         raise JournalError(f"{error}. {_ADVICE}") from error
     try:

@@ -22,7 +22,7 @@ import google_crc32c
 import msgpack
 
 from liftpy_log.disk import OsDisk
-from liftpy_server.metadata.errors import JournalError
+from liftpy_server.metadata.errors import JournalError, NewerJournalError
 from liftpy_server.metadata.raft.settings import Voter
 
 if TYPE_CHECKING:
@@ -128,6 +128,10 @@ class RaftJournal:
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("PRAGMA synchronous = FULL")
         (version,) = db.execute("PRAGMA user_version").fetchone()
+        if version > _FORMAT:
+            raise NewerJournalError(
+                f"{self._path} was written by a newer liftpy (format {version}); this one reads format {_FORMAT}"
+            )
         if version != _FORMAT:
             raise JournalError(f"{self._path} is in format {version}; this liftpy reads format {_FORMAT}")
         (found,) = db.execute("PRAGMA quick_check(1)").fetchone()

@@ -26,6 +26,7 @@ from liftpy_server.metadata.raft.leader import NO_OP, REGULAR
 from liftpy_server.metadata.raft.machine import MetadataMachine, encode_entry
 from liftpy_server.metadata.raft.membership import encode_change
 from liftpy_server.metadata.raft.proposing import Proposer
+from liftpy_server.metadata.raft.room import check_room
 from liftpy_server.metadata.raft.settings import COMMAND_BYTES_MAX
 from liftpy_server.metadata.raft.ticker import Ticker, exit_process
 from liftpy_server.metadata.raft.transport import RaftTransport
@@ -193,6 +194,8 @@ class RaftMetadataStore:
         if len(encoded) > COMMAND_BYTES_MAX:
             text = f"{op}: {len(encoded)} bytes; a command has no more than {COMMAND_BYTES_MAX}"
             raise MetadataRefusedError(ErrorCode.INVALID_REQUEST, text)
+        if len(self.voters) == 1:
+            check_room(self._settings.folder, op)
         entry = bytes((REGULAR,)) + encode_entry(encoded, self.state.revision)
         outcome: Outcome = await self._proposer.commit(entry, op)
         if outcome.error is not ErrorCode.NONE:
