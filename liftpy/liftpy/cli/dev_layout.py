@@ -10,6 +10,7 @@ import json
 import os
 import secrets
 import socket
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,6 +24,7 @@ __all__ = ["NODES_MAX", "DevLayout", "NodePlace"]
 
 NODES_MAX: Final = 5
 _KEY_BYTES: Final = 32
+_PORTS: Final = range(12_000, 32_000)  # below those that outgoing connections get
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,12 +142,13 @@ def _read(path: Path) -> list[NodePlace]:
 
 
 def _free_ports(count: int) -> list[int]:
-    """Ports that are free now, all of them different since they are held at the same time."""
-    probes = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [int(probe.getsockname()[1]) for probe in probes]
-    for probe in probes:
-        probe.close()
-    return ports
+    """Different ports that are free now, and that no outgoing connection takes while a node is down."""
+    ports: set[int] = set()
+    while len(ports) < count:
+        port = _PORTS.start + secrets.randbelow(len(_PORTS))
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            ports.add(port)
+    return sorted(ports)
 
 
 def _make_key(path: Path) -> None:
