@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import shutil
+import socket
+import subprocess
+import sys
 from unittest.mock import patch
 
 import pytest
@@ -10,6 +13,7 @@ from pysyncobj import FAIL_REASON
 from pysyncobj import journal as stock_journal
 
 from liftpy_envelope.errors import FrameError
+from liftpy_server.metadata import raft
 from liftpy_server.metadata.errors import JournalError
 from liftpy_server.metadata.raft.core import JOURNAL_NAME, SNAPSHOT_NAME
 from liftpy_server.metadata.raft.membership import encode_change
@@ -386,3 +390,12 @@ def test_h11_a_leader_refuses_a_poisoned_command(tmp_path):
     for _ in range(3):
         voter.step()
     assert (voter.applied, answers) == ([b"x"], [FAIL_REASON.REQUEST_DENIED])
+
+
+def test_the_library_leaves_the_socket_module_as_it_was():
+    """It replaces `socket.inet_ntop` when it is imported, by a function that fails on all systems but Windows."""
+    assert socket.inet_ntop(socket.AF_INET, b"\x7f\x00\x00\x01") == "127.0.0.1"
+    source = f"import socket, {raft.__name__}; assert socket.inet_ntop(socket.AF_INET, bytes(4)) == '0.0.0.0'"
+    subprocess.run([sys.executable, "-c", source], check=True, timeout=60)
+    stock = "import socket, pysyncobj; socket.inet_ntop(socket.AF_INET, bytes(4))"
+    assert subprocess.run([sys.executable, "-c", stock], check=False, capture_output=True, timeout=60).returncode == 1
