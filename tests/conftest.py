@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import signal
 import time
+from pathlib import Path
 
 import psutil
 import pytest
+import uvloop
 
 import liftpy
 from support.cluster import NodeProcess, make_nats
 
+TESTS = Path(__file__).parent
 TEST_S_MAX = 120
 SLOW_TEST_S_MAX = 600
 GONE_WITHIN_S = 10
@@ -32,6 +36,13 @@ def pytest_runtest_call(item):
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, before)
+
+
+def pytest_asyncio_loop_factories(item):
+    """What is of a node runs on the loop that nodes run on; all else on Python's own."""
+    if "server" in item.path.relative_to(TESTS).parts:
+        return {"uvloop": uvloop.new_event_loop}
+    return {"asyncio": asyncio.new_event_loop}
 
 
 def _children():

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final
 from liftpy_envelope.errors import ErrorCode, LiftError
 from liftpy_envelope.stream_config import SyncMode
 from liftpy_server.listening import Listening
-from liftpy_server.replication.follower import Follower, Phase
 from liftpy_server.stream_changes import StreamChanges
 from liftpy_server.stream_opening import StreamNotOpenedError, log_config, remove_directory
 from liftpy_server.stream_state import LED_ELSEWHERE
@@ -90,7 +89,7 @@ class Streams:
         for heard_s in self._host.heard_from_leader(replica).values():
             self._followed_s[key] = heard_s
         is_heard = now_s - self._followed_s.get(key, float("-inf")) < self._host.times.leader_timeout_s
-        return partition if is_heard and _is_in_sync(replica) else ErrorCode.NOT_LEADER
+        return partition if is_heard and replica.is_in_sync else ErrorCode.NOT_LEADER
 
     def open_all(self, state: MetadataState) -> None:
         """Open what the metadata says is here, before the node is connected to anything."""
@@ -160,7 +159,9 @@ class Streams:
         for number, info in enumerate(changed, 1):
             known = self.by_uuid.get(info.uuid)
             if known is not None and known.info is not info:
-                await self._attempt(info, self._change(known, info, state))
+                before = known.info
+                if not await self._attempt(info, self._change(known, info, state)):
+                    known.info = before  # what was not done is done when it is tried again
             if number % _SHOWN_PER_PASS == 0:
                 await asyncio.sleep(0)  # acks, heartbeats and fetches come in between
         await self._tell_nodes(state)
@@ -179,14 +180,16 @@ class Streams:
             if number % _SHOWN_PER_PASS == _SHOWN_PER_PASS - 1:
                 await asyncio.sleep(0)
 
-    async def _attempt(self, info: StreamInfo, work: Awaitable[None]) -> None:
-        """Do something to one stream; if that fails the others follow all the same."""
+    async def _attempt(self, info: StreamInfo, work: Awaitable[None]) -> bool:
+        """Do something to one stream; if that fails the others follow all the same. Returns whether it is done."""
         try:
             await work
         except Exception as error:
             logger.exception("stream %s does not do what the metadata says", info.name)
             self._changes.failed(info.uuid)
             self.listening.set_ready(info.uuid, StreamNotOpenedError(f"stream {info.name!r}: {error!r}"))
+            return False
+        return True
 
     async def _create(self, info: StreamInfo, state: MetadataState) -> None:
         try:
@@ -340,11 +343,3 @@ class Streams:
             for stream in self.by_uuid.values()
             for partition in stream.partitions.values()
         )
-
-
-def _is_in_sync(replica: LocalReplica) -> bool:
-    """Whether a replica follows, agrees with its leader on what is before, and is one that consumers may read."""
-    role = replica.core.role
-    if not isinstance(role, Follower) or role.phase not in {Phase.FETCHING, Phase.APPENDING}:
-        return False
-    return replica.core.node_id in {*role.view.isr, *role.view.observers}

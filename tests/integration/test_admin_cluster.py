@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-import socket
 import sys
 from contextlib import asynccontextmanager
 
@@ -19,16 +18,9 @@ from liftpy_server.cluster_config import ClusterConfig
 from liftpy_server.config import HttpConfig, NodeConfig, PullConfig
 from liftpy_server.node import Node
 from support.cluster import NodeProcess, eventually
+from support.ports import free_ports
 
 NAMES = ("n1", "n2", "n3")
-
-
-def free_ports(count):
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
 
 
 def make_node(url, home, name, **cluster):

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import pytest
 
 import liftpy
+from liftpy_server.stream_state import LED_ELSEWHERE
 from support.cluster import eventually
 from support.cluster_kit import leader_of, metadata_leader, partitions, running_cluster, settled
-from support.reading import read_all, take, values
+from support.reading import gaps, read_all, take, values
 from support.replica_files import check_replicas
 
 NODES = {"node-1", "node-2", "node-3"}
@@ -47,12 +49,15 @@ async def test_a_leader_dies_and_nothing_is_lost(kit, lift):
     before = await published(lift, "s", 50)
     leader = await leader_of(lift, "s")
     await asyncio.to_thread(kit.kill, leader)
+    killed_ns = time.time_ns()
     after = await published(lift, "s", 50, start=50)
     assert [ack.offset for ack in (*before, *after)] == list(range(100))
     assert after[0].epoch > before[0].epoch
     assert await values(lift, "s") == [b"%d" % number for number in range(100)]
     (partition,) = await partitions(lift, "s")
     assert partition.leader != leader
+    gap = next(gap for gap in await gaps(lift, "s") if gap["cause"] == LED_ELSEWHERE)  # nobody listened meanwhile
+    assert killed_ns - 10**9 < gap["since_ns"] < killed_ns + 10**9 < gap["until_ns"] + 2 * 10**9
     again = await lift.publish("s", b"0", message_id="s-0")  # the new leader knows what the old one stored
     assert (again.offset, again.duplicate) == (0, True)
 
@@ -91,25 +96,28 @@ async def test_a_node_that_comes_back_catches_up(kit, lift):
     assert list(check_replicas({name: node.data for name, node in kit.nodes.items()}, "s", 3)) == []
 
 
-async def test_without_a_majority_in_sync_messages_are_refused(kit, lift):
-    await lift.create_stream("s", subject="s", replicas=3, min_isr=2)
-    await published(lift, "s", 1)
-    leader = await leader_of(lift, "s")
-    others = sorted(NODES - {leader})
-    await asyncio.to_thread(kit.kill, *others)
+async def test_without_a_majority_in_sync_messages_are_refused(tmp_path):
+    # A leader counts on the others for that long after it heard them last.
+    quick = {"replica_lag_max_s": 2.0}
+    async with running_cluster(tmp_path, cluster=quick) as kit, kit.connect(timeout_s=1.0) as lift:
+        await lift.create_stream("s", subject="s", replicas=3, min_isr=2)
+        await published(lift, "s", 1)
+        leader = await leader_of(lift, "s")
+        others = sorted(NODES - {leader})
+        await asyncio.to_thread(kit.kill, *others)
 
-    async def is_refused():
-        try:
-            await lift.publish("s", b"refused or unknown")
-        except liftpy.PublishRefusedError as error:
-            return not error.may_be_stored
-        except (liftpy.PublishTimeoutError, liftpy.NodeUnavailableError):
-            return False
-        raise AssertionError("a message was acknowledged that one node has")
+        async def is_refused():
+            try:
+                await lift.publish("s", b"refused or unknown")
+            except liftpy.PublishRefusedError as error:
+                return not error.may_be_stored
+            except (liftpy.PublishTimeoutError, liftpy.NodeUnavailableError):
+                return False
+            raise AssertionError("a message was acknowledged that one node has")
 
-    await eventually(is_refused, 20.0, "messages are neither acknowledged nor refused")
-    await asyncio.to_thread(kit.start_nodes, others[:1])
-    await published(lift, "s", 1, start=1)
+        await eventually(is_refused, 20.0, "messages are neither acknowledged nor refused")
+        await asyncio.to_thread(kit.start_nodes, others[:1])
+        await published(lift, "s", 1, start=1)
 
 
 async def test_any_node_answers(kit, lift):

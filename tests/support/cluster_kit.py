@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import random
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -22,6 +20,7 @@ from liftpy.cli.nats_server import shipped_config
 from liftpy_client.errors import LiftError
 from support.cluster import NatsServer, NodeProcess, eventually
 from support.link_proxy import LinkProxy
+from support.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
@@ -31,22 +30,9 @@ if TYPE_CHECKING:
 
 NODE_HOST = "127.0.1.{}"  # where nodes listen that are reached through the proxy; Linux only
 PROXY_HOST = "127.0.2.{}"  # where they are said to be
-PORTS = range(12_000, 32_000)  # below those that outgoing connections take: a restart finds its ports free
 SETTLED_TIMEOUT_S = 60.0
 CLIENT = "client"
 FILL_BYTES = 1 << 20
-
-
-def free_port(host: str = "127.0.0.1") -> int:
-    """A port that nobody listens on, and that no outgoing connection gets."""
-    while True:
-        port = random.choice(PORTS)
-        with socket.socket() as probe:
-            try:
-                probe.bind((host, port))
-            except OSError:
-                continue
-            return port
 
 
 class ClusterKit:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -16,6 +15,7 @@ from liftpy_server.metadata.raft.core import RaftCore
 from liftpy_server.metadata.raft.settings import RaftSettings, TlsFiles, Voter
 from liftpy_server.metadata.raft.store import RaftMetadataStore
 from liftpy_server.metadata.raft.transport import RaftTransport
+from support.ports import free_port
 
 KEY = b"k" * 32
 VOTERS = tuple(Voter(name, "127.0.0.1", 1000 + number, f"disk of {name}") for number, name in enumerate("abc"))
@@ -183,12 +183,6 @@ def append(term, previous, entries=(), commit=1):
 
 def entries(first, last, term, text=b"\0x"):
     return [(text + str(index).encode(), index, term) for index in range(first, last + 1)]
-
-
-def free_port():
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
 
 
 def tls_files(folder, authority, identity, name=None):

@@ -48,7 +48,8 @@ class Run(Protocol):
 
     Attributes:
         count: how many there are.
-        is_plain: none has headers or begins like an envelope.
+        is_plain: none has headers or begins like an envelope; a share or part of a run that is not plain may say the
+            same of itself, and is then only treated with more care than it needs.
         value_bytes_max: size of the largest value, or more.
         value_bytes: size of all values.
     """

@@ -92,7 +92,8 @@ class FollowAnswers:
         self._loop = asyncio.get_running_loop()
         self._parked: _Parked | None = None
         self._unfinished: _Unfinished | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
+        self._timer_s = 0.0
         self._will_look = False
         self._is_closed = False
 
@@ -149,9 +150,10 @@ class FollowAnswers:
 
     def _look_at(self, when_s: float) -> None:
         """One timer: an earlier one looks in vain, and sets the next."""
-        if self._timer is None or self._timer.when() > when_s:
+        if self._timer is None or self._timer_s > when_s:
             if self._timer is not None:
                 self._timer.cancel()
+            self._timer_s = when_s  # uvloop's handle for what is due within the millisecond does not know it
             self._timer = self._loop.call_at(when_s, self._timed_out)
 
     def _timed_out(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 from liftpy_server.replication.messages import EpochEndAnswer, FetchAnswer, Refusal
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["Answering"]
 
 
-class Answering:
+class Answering(ABC):
     """See the module.
 
     Args:
@@ -33,13 +34,13 @@ class Answering:
         self._wakes: dict[Callable[[bool], None], str] = {}
 
     @property
+    @abstractmethod
     def core(self) -> Replica:
         """The state machine."""
-        raise NotImplementedError
 
+    @abstractmethod
     def step(self, given: Input) -> None:
         """Give the core an input."""
-        raise NotImplementedError
 
     @property
     def parked_nodes(self) -> set[str]:

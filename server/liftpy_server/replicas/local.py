@@ -16,7 +16,8 @@ from liftpy_server.dedupe_rebuild import note_batches
 from liftpy_server.replicas.answering import Answering
 from liftpy_server.replication import effects as fx
 from liftpy_server.replication import inputs
-from liftpy_server.replication.messages import BatchRange
+from liftpy_server.replication.follower import Follower, Phase
+from liftpy_server.replication.messages import BatchRange, ranges_up_to
 from liftpy_server.replication.replica import Replica
 from liftpy_server.replication.view import LogMarks
 
@@ -88,6 +89,14 @@ class LocalReplica(Answering):
     def core(self) -> Replica:
         """The state machine."""
         return self._core
+
+    @property
+    def is_in_sync(self) -> bool:
+        """Whether it follows, agrees with its leader on what is before, and is one that consumers may read."""
+        role = self._core.role
+        if not isinstance(role, Follower) or role.phase not in {Phase.FETCHING, Phase.APPENDING}:
+            return False
+        return self._core.node_id in {*role.view.isr, *role.view.observers}
 
     def begin_anew(self) -> None:
         """Whatever role it had is over: the node has registered again, or this replica had given up."""
@@ -269,7 +278,7 @@ class LocalReplica(Answering):
             self.partition.fail(str(error))
             return
         self.partition.replicated()
-        ranges = _up_to(answer.ranges, appended.next_offset)
+        ranges = ranges_up_to(answer.ranges, appended.next_offset)
         self._waiting.append(inputs.Appended(ranges=ranges, durable_end=self.partition.durable_end))
 
     def _append_batches(self, records: FollowedBatches) -> Appended:
@@ -333,14 +342,3 @@ class LocalReplica(Answering):
         if not effect.accepting:
             self._host.warn(self, "fewer replicas than min_isr are in sync: messages that want to be safe are refused")
         self.partition.accept(accepting=effect.accepting)
-
-
-def _up_to(ranges: tuple[BatchRange, ...], end: int) -> tuple[BatchRange, ...]:
-    """What of the ranges was appended; a disk that fills on the way takes the first of several segments only."""
-    if ranges[-1].end <= end:
-        return ranges
-    return tuple(
-        part if part.end <= end else BatchRange(epoch=part.epoch, base=part.base, end=end)
-        for part in ranges
-        if part.base < end
-    )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-__all__ = ["BatchRange", "EpochEndAnswer", "EpochEndQuestion", "FetchAnswer", "FetchRequest", "Refusal"]
+__all__ = ["BatchRange", "EpochEndAnswer", "EpochEndQuestion", "FetchAnswer", "FetchRequest", "Refusal", "ranges_up_to"]
 
 
 class Refusal(StrEnum):
@@ -25,6 +25,17 @@ class BatchRange:
     epoch: int
     base: int
     end: int
+
+
+def ranges_up_to(ranges: tuple[BatchRange, ...], end: int) -> tuple[BatchRange, ...]:
+    """What of the ranges was appended; a disk that fills on the way takes the first of several segments only."""
+    if ranges[-1].end <= end:
+        return ranges
+    return tuple(
+        part if part.end <= end else BatchRange(epoch=part.epoch, base=part.base, end=end)
+        for part in ranges
+        if part.base < end
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

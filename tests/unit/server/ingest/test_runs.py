@@ -95,10 +95,18 @@ def test_split_by_subject(shape, messages, partitions):
         check_share(share, expected[number])
 
 
+def test_the_plain_share_of_a_run_that_is_not_plain():
+    messages = [Message(b"lift.3.a", b"", None, b"x"), Message(b"lift.3.b", b"", None, COOKIE)]
+    shares = dict(run_of("block", messages).split(lambda subject: subject[-1] - ord("a")))
+    assert not shares[1].is_plain
+    for number, share in shares.items():
+        check_share(share, [messages[number]])
+
+
 def check_share(share, messages):
     """A part of a run is a run like any other."""
     assert (len(messages), sum(len(m.value) for m in messages)) == (share.count, share.value_bytes)
-    assert share.is_plain == all(not m.value.startswith(COOKIE) for m in messages)
+    assert not share.is_plain or all(not m.value.startswith(COOKIE) for m in messages)
     assert [(m.subject, m.value) for m in messages] == pairs(share.plain_body(0))
     replies_found = share.replies()
     if replies_found is None:

@@ -129,6 +129,19 @@ async def test_a_report_must_not_ask(leader, peer):
     assert replica.fetches == []
 
 
+async def test_what_is_due_at_once_is_looked_for_again(leader, peer):
+    """On the loop that nodes run on, the handle of a timer that is due within the millisecond is of another kind."""
+    replica = remember(leader.add())
+    waiting = peer.send(FOLLOW, body(fetch_row()))
+    await until(lambda: replica.fetches)
+    with patch("liftpy_server.pull.follow_session.FOLLOW_HW_DELAY_S", 0.0001):
+        replica.commit(1)
+        peer.write(report(fetch_row()) * 20)
+        answer = await peer.receive()
+    assert answer.correlation_id == waiting
+    assert answer.result[0][0][6] == 1
+
+
 async def test_a_second_request_ends_the_wait_of_the_first(leader, peer):
     replica = remember(leader.add())
     first = peer.send(FOLLOW, body(fetch_row()))

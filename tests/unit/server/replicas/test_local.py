@@ -264,3 +264,16 @@ def test_the_next_leader_is_settled_when_it_has_committed_what_it_found(three):
     three.run()
     assert three["b"].partition.is_settled
     assert three["b"].partition.high_watermark == 2
+
+
+def test_what_waits_for_other_nodes_is_counted_for_as_long_as_it_does(three):
+    load = three["a"].kit.load
+    publish(three["a"], *frames(3))
+    three["a"].kit.sync()
+    assert load.owed_records == 3
+    three.run()
+    assert load.owed_records == 0
+    publish(three["a"], *frames(2, 3))
+    assert load.owed_records == 2
+    three.lead("b", 2)
+    assert load.owed_records == 0, "they were told that nobody knows"

@@ -1,6 +1,9 @@
-"""A node that was given up, and is not taken back."""
+"""A node that is given up, and when; and one that is not taken back."""
 
 from __future__ import annotations
+
+import asyncio
+import socket
 
 import pytest
 
@@ -29,3 +32,42 @@ async def test_a_node_that_the_cluster_does_not_take_back_stops_rather_than_to_g
     await session.follow(cluster.state)
     (why,) = ended
     assert "upgrade it" in why
+
+
+class Hearing:
+    """The metadata store of the leader, who has heard nothing of `b` for a while."""
+
+    is_leader = True
+
+    def __init__(self, cluster: Cluster, silent_s: float) -> None:
+        self.cluster = cluster
+        self._silent_s = silent_s
+
+    @property
+    def state(self):
+        return self.cluster.state
+
+    def silent_s(self, node_id: str) -> float:
+        return self._silent_s if node_id == "b" else 0.0
+
+    async def propose(self, op: str, **args):
+        return self.cluster.do(op, **args).value
+
+
+@pytest.mark.parametrize(
+    ("silent_s", "listens", "is_given_up"),
+    [(0.4, False, False), (0.6, True, False), (0.6, False, True), (1.1, True, True)],
+)
+async def test_a_silent_node_is_given_up_sooner_when_nobody_listens_on_its_port(silent_s, listens, is_given_up):
+    """A process that stands still accepts connections all the same; it has its whole time-out."""
+    cluster = Cluster("a", "b", "c")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        cluster.register("b", pull_host="127.0.0.1", pull_port=server.getsockname()[1])
+        if not listens:
+            server.close()
+        session = NodeSession(Hearing(cluster, silent_s), NODE | {"node_id": "a"}, 1.0, pytest.fail, pytest.fail)
+        session.start()
+        await asyncio.sleep(0.3)  # it looks ten times in each time-out
+        await session.stop()
+    assert cluster.state.nodes["b"].expired is is_given_up
+    assert not cluster.state.nodes["c"].expired

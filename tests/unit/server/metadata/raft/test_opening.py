@@ -26,7 +26,8 @@ from liftpy_server.metadata.raft.settings import Voter
 from liftpy_server.metadata.raft.snapshot import load_snapshot
 from liftpy_server.metadata.state import MetadataState
 from support.metadata_commands import NODE
-from support.raft_kit import KEY, free_port
+from support.ports import free_port
+from support.raft_kit import KEY
 from support.server_kit import SetClock
 
 OLD_SCHEMA = """
