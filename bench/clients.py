@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import nats
+import numpy as np
 import pyarrow as pa
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 
@@ -48,6 +49,20 @@ async def publish_arrow(url, subject, size, count, rows):
         say(rate=count / (time.perf_counter() - started))
 
 
+async def publish_keys(url, subject, size, count, keys, rows):
+    """liftpy's batching publisher, fed with Arrow: every record has a key that was drawn by chance."""
+    values = pa.array([os.urandom(size)] * rows, pa.binary())
+    rng = np.random.default_rng(1)
+    names = pa.array([b"user-%08d" % number for number in range(keys)], pa.binary())
+    async with liftpy.connect(url) as lift:
+        started = time.perf_counter()
+        async with lift.publisher() as publisher:
+            for _ in range(count // rows):
+                drawn = names.take(pa.array(rng.integers(0, keys, rows)))
+                await publisher.publish_batch(subject, {"key": drawn, "value": values})
+        say(rate=count / (time.perf_counter() - started))
+
+
 async def create_streams(url, count, outstanding):
     """Replicated streams through the admin API, several requests at once; all of them must be taken."""
     numbers = iter(range(count))
@@ -74,6 +89,25 @@ async def consume_messages(url, stream, count):
         say(rate=taken / (time.perf_counter() - started), taken=taken, bytes=size, peak_bytes=peak_bytes())
 
 
+async def consume_group(url, stream, count, group):
+    """liftpy's consumer as the only member of a group, with automatic checkpoints; from the first message on."""
+    options = liftpy.GroupOptions(commit_interval_s=1.0)
+    async with liftpy.connect(url) as lift:
+        started, taken, size = 0.0, 0, 0
+        async with lift.consume(stream, group=group, group_options=options) as consumer:
+            async for message in consumer:
+                if not taken:
+                    started = time.perf_counter()
+                taken += 1
+                size += len(message.value)
+                if taken == count:
+                    break
+            elapsed = time.perf_counter() - started
+            await consumer.commit({(stream, 0): count})
+        committed = sum(row.offset for row in (await lift.committed(group, stream)).values())
+        say(rate=taken / elapsed, taken=taken, bytes=size, committed=committed)
+
+
 async def consume_batches(url, stream, count):
     """liftpy's consumer in Arrow record batches."""
     async with liftpy.connect(url) as lift:
@@ -94,6 +128,21 @@ async def consume_jetstream(url, stream, count):
             taken += 1
             size += len(message.data)
     say(rate=taken / (time.perf_counter() - started), taken=taken, bytes=size, peak_bytes=peak_bytes())
+    await client.close()
+
+
+async def consume_acked(url, stream, count):
+    """nats-py's pull consumer, 1,000 at a time, with an ack per message."""
+    client = await nats.connect(url)
+    config = ConsumerConfig(ack_policy=AckPolicy.EXPLICIT, deliver_policy=DeliverPolicy.ALL, max_ack_pending=-1)
+    subscription = await client.jetstream().pull_subscribe("", stream=stream, config=config)
+    started, taken = time.perf_counter(), 0
+    while taken < count:
+        for message in await subscription.fetch(1_000, timeout=10):
+            taken += 1
+            await message.ack()
+    await client.flush()
+    say(rate=taken / (time.perf_counter() - started), taken=taken)
     await client.close()
 
 

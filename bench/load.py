@@ -36,8 +36,8 @@ def plain(port, subjects, size, count):
     say(started=started, ended=time.time(), sent=count)
 
 
-def acked(port, subject, size, count, window, *, ids=False):
-    """Publish with a reply subject, keeping `window` messages unacknowledged."""
+def acked(port, subject, size, count, window, *, ids=False, keep=False):
+    """Publish with a reply subject, keeping `window` messages unacknowledged; `keep`: every latency is told."""
     sock = connect(port)
     sock.sendall(b"SUB _INBOX.load.* 1\r\n")
     ping(sock)
@@ -90,6 +90,8 @@ def acked(port, subject, size, count, window, *, ids=False):
     if latencies:
         figures["p50_us"] = latencies[len(latencies) // 2] * 1e6
         figures["p99_us"] = latencies[len(latencies) * 99 // 100] * 1e6
+    if keep:
+        figures["latencies_us"] = [round(latency * 1e6) for latency in latencies]
     say(**figures)
 
 

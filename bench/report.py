@@ -27,8 +27,12 @@ TARGETS = {  # the first that fits counts
     "consume per message": ("x", 40.0),
     "consume in Arrow batches": ("x", 100.0),
     "durable against our own relaxed, window 1,000, 128 B": ("of relaxed", 0.6),
+    "p99 ack latency while a pass runs": ("x at most", 1.5),
     "peak memory of a consumer": ("MiB at most", 200.0),
     "peak memory of the server": ("MiB at most", 300.0),
+    "offsets committed": ("offsets/s", 50_000.0),
+    "size of the log of the groups": ("of allowed at most", 1.0),
+    "committed offsets starts": ("s at most", 5.0),
 }
 
 

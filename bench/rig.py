@@ -94,9 +94,13 @@ class Liftpy:
         home.mkdir()
         self.server = NatsServer(0, shipped_config(), home / "nats.log")
         self.server.start()
+        self._home = home
+        self.start_node()
+
+    def start_node(self):
         command = [sys.executable, "-m", "liftpy", "-s", self.server.url, "server"]
-        command += ["--data-dir", str(home / "data"), "--pull-port", "0", "--json"]
-        with (home / "node.log").open("wb") as log:
+        command += ["--data-dir", str(self._home / "data"), "--pull-port", "0", "--json"]
+        with (self._home / "node.log").open("ab") as log:
             self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
         json.loads(self.process.stdout.readline())
 
@@ -125,9 +129,12 @@ class Liftpy:
     def delete(self, name):
         request(self.port, "LIFT.API.STREAM.DELETE", {"name": name})
 
-    def stop(self):
+    def stop_node(self):
         self.process.send_signal(signal.SIGTERM)
         self.process.wait(30)
+
+    def stop(self):
+        self.stop_node()
         self.server.stop()
 
 

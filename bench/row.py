@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 SIZES = {128: "128 B", 1_024: "1 KiB", 65_536: "64 KiB"}
 
@@ -48,6 +48,11 @@ class Plan:
     follower_runs: int
     idle_s: float
     idle_streams: tuple[int, ...] = (1_000,)
+    compacted: int = 10_000_000
+    compacted_keys: int = 1_000_000
+    offsets_s: float = 12.0
+    places: int = 24_000
+    replayed: int = 1_000_000
 
     @classmethod
     def full(cls):
@@ -57,4 +62,7 @@ class Plan:
     @classmethod
     def quick(cls):
         acked = {128: 150_000, 1_024: 60_000, 65_536: 2_000}
-        return cls(3, 1_000_000, acked, 2_000, 1_000, 1_000_000, 1 << 19, 1, 10.0)
+        quick = cls(3, 1_000_000, acked, 2_000, 1_000, 1_000_000, 1 << 19, 1, 10.0)
+        return replace(
+            quick, compacted=1_000_000, compacted_keys=100_000, offsets_s=10.0, places=8_000, replayed=200_000
+        )

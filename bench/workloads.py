@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bench.compaction_workload import compaction
+from bench.group_workloads import GROUP_WORKLOADS
 from bench.rig import finish, resident, run_client, run_load, spawn, start_load, wait_for_count
 from bench.row import SIZES, Row
 from bench.wire import request
@@ -251,4 +253,6 @@ WORKLOADS = {
     "consume": consume,
     "memory": consumer_memory,
     "server-memory": server_memory,
+    "compaction": compaction,
+    **GROUP_WORKLOADS,
 }

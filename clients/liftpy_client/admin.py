@@ -4,36 +4,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from liftpy_client.admin_groups import GroupAdmin
 from liftpy_client.details import ClusterDetails, MoveDetails, NodeDetails, PartitionDetails, StreamDetails
-from liftpy_client.errors import NodeUnavailableError
 from liftpy_envelope.stream_config import StreamConfig
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
 
-    from liftpy_client.cluster import Cluster
-
 __all__ = ["Admin", "ClusterDetails", "MoveDetails", "NodeDetails", "PartitionDetails", "StreamDetails"]
 
 _LIST_PAGE: Final = 256
-_FIRST_TIMEOUT_S: Final = 2.5  # a node waits 2 s for others before it answers without them
 _CREATE_TIMEOUT_S: Final = 20.0  # the leaders get 10 s to listen, and then tell how they are
 _CHANGE_TIMEOUT_S: Final = 15.0  # the leaders get 5 s to follow
 _MEMBERS_TIMEOUT_S: Final = 30.0
 
 
-class Admin:
+class Admin(GroupAdmin):
     """Requests to any node. All of them raise `AdminError` when refused, `NodeUnavailableError` when nobody answers."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
-
-    async def _read(self, endpoint: str, body: dict[str, Any]) -> dict[str, Any]:
-        """A request that changes nothing: NATS may hand it to a node that hangs, so it is asked a second time."""
-        try:
-            return await self._cluster.request(endpoint, body, _FIRST_TIMEOUT_S)
-        except NodeUnavailableError:
-            return await self._cluster.request(endpoint, body)
 
     async def create_stream(self, name: str, *, subject: str, **settings: Any) -> StreamDetails:
         """Create a stream; returns when its subscription is confirmed. Idempotent.
@@ -75,11 +62,12 @@ class Admin:
         answer = await self._read("STREAM.INFO", {"name": name})
         return StreamDetails.from_answer(answer["stream"])
 
-    async def streams(self) -> AsyncIterator[StreamDetails]:
-        """All streams, in the order of their names."""
+    async def streams(self, *, internal: bool = False) -> AsyncIterator[StreamDetails]:
+        """All streams, in the order of their names; with `internal`, also those of liftpy itself."""
         offset, total = 0, 1
         while offset < total:
-            answer = await self._read("STREAM.LIST", {"offset": offset, "limit": _LIST_PAGE})
+            page = {"offset": offset, "limit": _LIST_PAGE, "internal": internal}
+            answer = await self._read("STREAM.LIST", page)
             total = answer["total"]
             for stream in answer["streams"]:
                 yield StreamDetails.from_answer(stream)

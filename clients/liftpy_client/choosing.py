@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from liftpy_client.cluster import Cluster, StreamPlace
-    from liftpy_client.consumer import ConsumeOptions
+    from liftpy_client.consume_options import ConsumeOptions
 
 __all__ = ["ReplicaChoice"]
 

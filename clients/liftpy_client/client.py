@@ -10,7 +10,7 @@ from nats.aio.client import Client
 
 from liftpy_client.ack_inbox import AckInbox
 from liftpy_client.admin import Admin
-from liftpy_client.consumer import BatchConsumer, ConsumeOptions, Consumer
+from liftpy_client.consuming import Consumes
 from liftpy_client.delivery import MessageDelivery, OutgoingMessage
 from liftpy_client.errors import UnreachableError, UsageError
 from liftpy_client.nats_options import NatsOptions
@@ -20,10 +20,9 @@ from liftpy_client.resender import Resender
 from liftpy_client.session import Session
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping, Sequence
+    from collections.abc import Generator, Mapping
     from types import TracebackType
 
-    from liftpy_client.positions import Start, Stop
     from liftpy_envelope.ack import Ack, AckPolicy
 
 __all__ = ["Lift", "connect", "connect_as"]
@@ -31,12 +30,12 @@ __all__ = ["Lift", "connect", "connect_as"]
 logger = logging.getLogger(__name__)
 
 
-class Lift(Admin):
+class Lift(Admin, Consumes):
     """A connection to liftpy: publish, consume, administer. Made by `connect`."""
 
     def __init__(self, session: Session) -> None:
-        super().__init__(session.cluster)
-        self._session = session
+        Admin.__init__(self, session.cluster)
+        Consumes.__init__(self, session)
         self._inbox = AckInbox(session.nats)
         self._resender = Resender(session, self._inbox)
         self._delivery = MessageDelivery(session, self._inbox, self._resender)
@@ -126,39 +125,6 @@ class Lift(Admin):
             ack_policy=check_ack_policy(ack_policy),
         )
         return Publisher(self._session, self._inbox, self._resender, options, stream)
-
-    def consume(
-        self,
-        stream: str,
-        *,
-        start: Start | Mapping[int, int] = "earliest",
-        stop: Stop | None = None,
-        partitions: Sequence[int] | None = None,
-        options: ConsumeOptions | None = None,
-    ) -> Consumer:
-        """Consume a stream message by message, with `async for`.
-
-        Args:
-            stream: its name.
-            start: `earliest`, `latest` (the last committed message), `new` (only what comes after now), an offset, a
-                time with a time zone, or an offset per partition.
-            stop: `latest` (what is committed now), an offset or a time to stop before; None goes on for ever.
-            partitions: which; by default all.
-            options: how to fetch.
-        """
-        return Consumer(self._session, stream, start, stop, partitions, options or ConsumeOptions())
-
-    def consume_batches(
-        self,
-        stream: str,
-        *,
-        start: Start | Mapping[int, int] = "earliest",
-        stop: Stop | None = None,
-        partitions: Sequence[int] | None = None,
-        options: ConsumeOptions | None = None,
-    ) -> BatchConsumer:
-        """Consume a stream in Arrow record batches; arguments as for `consume`."""
-        return BatchConsumer(self._session, stream, start, stop, partitions, options or ConsumeOptions())
 
 
 class _Connecting:

@@ -1,89 +1,50 @@
-"""Consuming a stream: from any offset or time, message by message or in Arrow record batches."""
+"""Consuming streams: from any offset or time, message by message or in Arrow record batches."""
 
 from __future__ import annotations
 
 import asyncio
-import random
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal, Self
+from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
 import pyarrow as pa
 
-from liftpy_client.cluster import is_passing
-from liftpy_client.decode import iterate_messages, to_records
-from liftpy_client.errors import CorruptRecordsError, NodeUnavailableError, OffsetLostError, PullError, UsageError
-from liftpy_client.fetcher import Fetcher
-from liftpy_client.positions import check_partitions, check_start, check_stop, position, queries
-from liftpy_client.prefetch import PrefetchBuffer
-from liftpy_envelope.errors import ErrorCode
-from liftpy_envelope.limits import FETCH_BYTES_MAX, FETCH_WAIT_MS_MAX
-from liftpy_envelope.pull import Api, OffsetResult
+from liftpy_client.consume_options import ConsumeOptions
+from liftpy_client.errors import UsageError
+from liftpy_client.feed import Feed
+from liftpy_client.handout import Mark
+from liftpy_client.message import Message
+from liftpy_client.positions import check_offset, check_partitions, check_start, check_stop
+from liftpy_client.starting import StartFinder
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Sequence
+    from datetime import datetime
     from types import TracebackType
 
     from liftpy_client.cluster import StreamPlace
-    from liftpy_client.message import Message
-    from liftpy_client.positions import Position, Start, Stop
+    from liftpy_client.handout import Cursor
+    from liftpy_client.positions import Start, Stop
     from liftpy_client.prefetch import Fetched
     from liftpy_client.session import Session
+    from liftpy_envelope.pull import PartitionKey
 
-__all__ = ["BatchConsumer", "ConsumeOptions", "Consumer"]
+__all__ = ["BatchConsumer", "ConsumeOptions", "Consumer", "Consuming"]
 
-_RECORDS_MIN: Final = 4_096
-_START_S: Final = 10.0
-_START_PAUSE_S: Final = 0.1
+_Item = TypeVar("_Item")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumeOptions:
-    """How a consumer fetches.
+class Consuming(ABC, Generic[_Item]):
+    """What both kinds of consumer share.
 
-    Attributes:
-        fetch_bytes: about how much a fetch asks for.
-        prefetch_bytes: how much is fetched ahead of what is taken.
-        wait_ms: how long a fetch waits at the node for the first message. A node that hangs is noticed after a little
-            more than that.
-        response_timeout_s: how much longer than that until the connection counts as dead.
-        on_lost: what to do when the next offset is no longer there.
-        read_from: `leader`, or `nearest`: any replica that is in sync, which may show messages a moment later.
-        rack: with `nearest`, only replicas in this rack are near; where there is none, the leader is read.
+    It begins when it is entered with `async with`, or else when it is iterated. Entered, it goes on where it was when
+    it is iterated again; otherwise it ends with the iteration. What is said to it before it begins is done then.
     """
-
-    fetch_bytes: int = 4 * 1024 * 1024
-    prefetch_bytes: int = 16 * 1024 * 1024
-    wait_ms: int = 1_000
-    response_timeout_s: float = 10.0
-    on_lost: Literal["error", "earliest", "latest"] = "error"
-    read_from: Literal["leader", "nearest"] = "leader"
-    rack: str | None = None
-
-    def __post_init__(self) -> None:
-        if not 0 < self.fetch_bytes <= FETCH_BYTES_MAX:
-            raise UsageError(f"fetch_bytes must be between 1 and {FETCH_BYTES_MAX}, not {self.fetch_bytes}")
-        if self.prefetch_bytes < 1:
-            raise UsageError(f"prefetch_bytes must be 1 or more, not {self.prefetch_bytes}")
-        if not 0 <= self.wait_ms <= FETCH_WAIT_MS_MAX:
-            raise UsageError(f"wait_ms must be between 0 and {FETCH_WAIT_MS_MAX}, not {self.wait_ms}")
-        if not 0 < self.response_timeout_s <= 3_600:
-            raise UsageError(f"response_timeout_s must be above 0 and up to 3600, not {self.response_timeout_s}")
-        if self.on_lost not in {"error", "earliest", "latest"}:
-            raise UsageError(f"on_lost: {self.on_lost!r} is not one of error, earliest, latest")
-        if self.read_from not in {"leader", "nearest"}:
-            raise UsageError(f"read_from: {self.read_from!r} is not one of leader, nearest")
-        if self.rack is not None and self.read_from != "nearest":
-            raise UsageError("rack: it chooses among replicas, so it needs read_from='nearest'")
-
-
-class _Consuming:
-    """What both kinds of consumer share: where they start and stop, and what fetches for them."""
 
     def __init__(
         self,
         session: Session,
-        stream: str,
+        streams: Sequence[str],
         start: Start | Mapping[int, int],
         stop: Stop | None,
         partitions: Sequence[int] | None,
@@ -92,172 +53,251 @@ class _Consuming:
         check_start(start)
         check_stop(stop)
         check_partitions(partitions)
+        if not streams or len(set(streams)) < len(streams):
+            raise UsageError("stream: name one, or several different ones")
+        if len(streams) > 1 and isinstance(start, Mapping):
+            raise UsageError("start: offsets per partition say nothing of several streams; use seek(..., stream=...)")
         self._session = session
-        self._stream = stream
+        self._streams = tuple(streams)
         self._start = start
         self._stop = stop
         self._partitions = partitions
         self._options = options
-        self._buffer: PrefetchBuffer | None = None
-        self._fetching: asyncio.Task[None] | None = None
+        self._feed: Feed | None = None
+        self._iterated: Feed | None = None
+        self._places: dict[str, StreamPlace] = {}
+        self._opening = asyncio.Lock()
+        self._steps: list[Callable[[Feed], None]] = []
+        self._is_entered = False
 
-    async def _fetched(self) -> AsyncGenerator[Fetched, None]:
-        """What arrives, in order within each partition."""
-        if self._buffer is not None:
-            raise UsageError("this consumer is being iterated already; make another one")
-        buffer = self._buffer = PrefetchBuffer(self._options.prefetch_bytes)
+    # -- iterating
+
+    def __aiter__(self) -> AsyncIterator[_Item]:
+        return self._iterate()
+
+    @abstractmethod
+    def _take_apart(self, feed: Feed) -> Callable[[Fetched, Cursor], Iterator[Iterable[_Item]]]: ...
+
+    async def _iterate(self) -> AsyncGenerator[_Item, None]:
+        fetched = self.parts()
         try:
-            place, positions = await self._find_start()
-            fetcher = Fetcher(self._session, place, positions, buffer, self._options)
-            if self._buffer is buffer:  # not closed meanwhile
-                self._fetching = asyncio.create_task(fetcher.run(), name=f"fetch {self._stream}")
-            while (item := await buffer.take()) is not None:
-                yield item
+            async for parts in fetched:
+                for part in parts:
+                    for item in part:
+                        yield item
         finally:
-            if self._buffer is buffer:
-                await self.close()
+            await fetched.aclose()
+
+    async def parts(self) -> AsyncGenerator[Iterator[Iterable[_Item]], None]:
+        """What iterating gives, but in parts as they arrive; each is to be gone through before the next is asked for.
+
+        Raises:
+            LiftError: fetching came to an end.
+            UsageError: it is being iterated already.
+        """
+        feed = await self._open()
+        if feed is self._iterated and not self._is_entered:
+            raise UsageError("this consumer is being iterated already; make another one")
+        self._iterated = feed
+        iteration, take_apart = feed.begin(), self._take_apart(feed)
+        try:
+            while (taken := await feed.take(iteration)) is not None:
+                yield take_apart(*taken)
+        finally:
+            if not self._is_entered:
+                await feed.close()
+
+    async def _open(self) -> Feed:
+        """Begin, unless that was done before."""
+        async with self._opening:
+            if self._feed is not None and not self._feed.is_closed:
+                return self._feed
+            feed = self._feed = Feed(self._session, self._options)
+            self._places = {}
+            try:
+                await self._begin(feed)
+            except BaseException:
+                await feed.close()
+                raise
+            return feed
+
+    async def _begin(self, feed: Feed) -> None:
+        finder = StartFinder(self._session, self._start, self._stop, self._partitions, self._options)
+        found = [await finder.find(stream) for stream in self._streams]
+        if feed.is_closed:
+            return
+        for place, positions in found:
+            feed.assign(place, positions)
+        self._places = {place.name: place for place, _ in found}
+        steps, self._steps = self._steps, []
+        for step in steps:
+            step(feed)
 
     async def close(self) -> None:
         """Stop fetching; whoever iterates comes to an end."""
-        buffer, self._buffer = self._buffer, None
-        fetching, self._fetching = self._fetching, None
-        if buffer is not None:
-            buffer.close()
-        if fetching is not None:
-            fetching.cancel()
-            await asyncio.gather(fetching, return_exceptions=True)
+        if self._feed is not None:
+            await self._feed.close()
 
     async def __aenter__(self) -> Self:
+        self._is_entered = True
+        await self._open()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._is_entered = False
         await self.close()
 
-    async def _find_start(self) -> tuple[StreamPlace, dict[int, Position]]:
-        """Where the partitions are, and where to begin and end in each."""
-        loop = asyncio.get_running_loop()
-        until_s = loop.time() + _START_S
-        place = await self._session.cluster.stream(self._stream, fresh=True)
-        while True:
-            try:
-                return place, await self._positions(place)
-            except (OSError, TimeoutError, PullError) as error:
-                # A new leader may have to be found, and to find out what is committed.
-                passing = not isinstance(error, PullError) or is_passing(error.code)
-                if loop.time() >= until_s or not passing:
-                    if isinstance(error, PullError):
-                        raise
-                    raise NodeUnavailableError(
-                        f"the node that leads {self._stream} can not be reached: {str(error) or 'no answer'}"
-                    ) from error
-            await asyncio.sleep(_START_PAUSE_S * random.uniform(0.5, 1.5))  # noqa: S311 - spreads retries
-            place = await self._session.cluster.latest(self._stream)
+    # -- steering
 
-    def _numbers(self, place: StreamPlace) -> Sequence[int]:
-        """The partitions to consume."""
-        count = place.config.partitions
-        numbers = range(count) if self._partitions is None else self._partitions
-        for number in (*numbers, *(self._start if isinstance(self._start, Mapping) else ())):
-            if number >= count:
-                raise UsageError(f"stream {self._stream} has partitions 0 to {count - 1}, not {number}")
-        return numbers
+    def seek(self, offset: int | Mapping[int, int], *, stream: str | None = None) -> None:
+        """Go on at an offset, back or forth. Nothing that was fetched ahead is handed out after that.
 
-    async def _positions(self, place: StreamPlace) -> dict[int, Position]:
-        by_leader: dict[str, list[int]] = {}
-        for number in self._numbers(place):
-            leader = place.leaders[number]
-            if leader is None:
-                raise PullError(ErrorCode.NOT_AVAILABLE, f"partition {number} has no leader at the moment")
-            by_leader.setdefault(leader, []).append(number)
-        positions = {}
-        for leader, numbers in by_leader.items():
-            for number, answers in (await self._ask(place, leader, numbers)).items():
-                positions[number] = self._position(number, answers)
-        return positions
+        Args:
+            offset: the next one wanted, of every partition that is consumed, or by partition.
+            stream: which; needed only when several are consumed.
 
-    def _position(self, number: int, answers: list[int]) -> Position:
-        found, reachable = position(self._start, self._stop, number, answers)
-        log_start, end = answers[:2]
-        if not reachable:
-            if self._options.on_lost == "error":
-                raise OffsetLostError(self._stream, number, found.offset, log_start, end)
-            found.offset = log_start if self._options.on_lost == "earliest" else end
-        return found
+        Raises:
+            UsageError: there is no such offset, stream or partition. An offset that is not there any more, or not
+                yet, is noticed by the node: then `on_lost` of the options says what happens to the iteration.
+        """
+        if not isinstance(offset, Mapping):
+            check_offset(offset, "seek")
+        else:
+            check_start(offset)
+        self._stream(stream)
 
-    async def _ask(self, place: StreamPlace, leader: str, numbers: list[int]) -> dict[int, list[int]]:
-        """The answers of a leader to the questions about its partitions."""
-        asked = queries(self._start, self._stop)
-        body = [[*place.key(number), query] for number in numbers for query in asked]
-        connection = await self._session.open_pull(leader)
-        try:
-            async with asyncio.timeout(self._session.options.timeout_s):
-                response = await connection.request(Api.LIST_OFFSETS, body)
-        finally:
-            connection.close()
-        answers: dict[int, list[int]] = {}
-        for result in OffsetResult.from_rows(response.result):
-            number = result.key.partition
-            if result.error is ErrorCode.PARTITION_OFFLINE:
-                raise CorruptRecordsError(
-                    f"stream {self._stream} partition {number} is offline on its node: {result.message}"
-                )
-            if result.error is not ErrorCode.NONE:
-                raise PullError(result.error, result.message)
-            answers.setdefault(number, []).append(result.offset)
-        return answers
+        def step(feed: Feed) -> None:
+            for key in self._keys(stream, list(offset) if isinstance(offset, Mapping) else None):
+                feed.seek(key, Mark(offset[key.partition] if isinstance(offset, Mapping) else offset, -1))
+
+        self._steer(step)
+
+    async def seek_to_time(
+        self, when: datetime, *, partitions: Sequence[int] | None = None, stream: str | None = None
+    ) -> None:
+        """Go on at the first message that is not older than a time, which has a time zone.
+
+        Args:
+            when: the time; after that of the last message, the end.
+            partitions: which; by default all that are consumed.
+            stream: which; needed only when several are consumed.
+
+        Raises:
+            UsageError: the time has no time zone, or there is no such stream or partition.
+            LiftError: nobody can tell.
+        """
+        check_start(when)
+        await self._open()
+        numbers = [key.partition for key in self._keys(stream, partitions)]
+        finder = StartFinder(self._session, when, None, numbers, self._options)
+        _, found = await finder.find(self._stream(stream))
+        self.seek({number: position.offset for number, position in found.items()}, stream=stream)
+
+    def pause(self, partitions: Sequence[int] | None = None, *, stream: str | None = None) -> None:
+        """Hand out nothing of some partitions, by default all, until they are resumed; the others go on.
+
+        Raises:
+            UsageError: there is no such stream or partition.
+        """
+        self._for_each(Feed.pause, partitions, stream)
+
+    def resume(self, partitions: Sequence[int] | None = None, *, stream: str | None = None) -> None:
+        """Go on with partitions that were paused, where they were.
+
+        Raises:
+            UsageError: there is no such stream or partition.
+        """
+        self._for_each(Feed.resume, partitions, stream)
+
+    def _for_each(
+        self, act: Callable[[Feed, PartitionKey], None], partitions: Sequence[int] | None, stream: str | None
+    ) -> None:
+        check_partitions(partitions)
+        if stream is not None:
+            self._stream(stream)
+
+        def step(feed: Feed) -> None:
+            for name in self._streams if stream is None and partitions is None else (stream,):
+                for key in self._keys(name, partitions):
+                    act(feed, key)
+
+        self._steer(step)
+
+    def _steer(self, step: Callable[[Feed], None]) -> None:
+        if self._feed is None or self._feed.is_closed or not self._places:
+            self._steps.append(step)
+        else:
+            step(self._feed)
+
+    # -- where it is
+
+    def position(self, partition: int = 0, *, stream: str | None = None) -> int:
+        """The offset after the last message that was handed out.
+
+        Raises:
+            UsageError: it has not begun, or there is no such stream or partition.
+        """
+        return self._begun().handed(self._key(partition, stream)).offset
+
+    def lag(self, *, stream: str | None = None) -> dict[int, int]:
+        """By partition, how many offsets are committed beyond what was handed out, as nodes said last.
+
+        Nodes say so whenever they are asked for more, which is not while as much is fetched ahead as may be. Offsets
+        are counted: of a compacted or filtered stream there may be fewer messages.
+
+        Raises:
+            UsageError: it has not begun, or there is no such stream.
+        """
+        feed = self._begun()
+        lags = {key.partition: feed.lag(key) for key in self._keys(stream, None)}
+        return {partition: lag for partition, lag in lags.items() if lag is not None}
+
+    def gone_below(self, partition: int = 0, *, stream: str | None = None) -> int:
+        """Below this offset tombstones may be gone, as the node said with what was handed out last; 0 when none are.
+
+        Raises:
+            UsageError: it has not begun, or there is no such stream or partition.
+        """
+        return self._begun().cursor(self._key(partition, stream)).gone_below
+
+    def _begun(self) -> Feed:
+        if self._feed is None or not self._places:
+            raise UsageError("this consumer has not begun: enter it with `async with`, or iterate it first")
+        return self._feed
+
+    def _stream(self, stream: str | None) -> str:
+        if stream is None and len(self._streams) == 1:
+            return self._streams[0]
+        if stream not in self._streams:
+            raise UsageError(f"stream: {stream!r} is not one of those that are consumed: {', '.join(self._streams)}")
+        return stream
+
+    def _key(self, partition: int, stream: str | None) -> PartitionKey:
+        (key,) = self._keys(stream, [partition])
+        return key
+
+    def _keys(self, stream: str | None, partitions: Sequence[int] | None) -> list[PartitionKey]:
+        place = self._places[self._stream(stream)]
+        consumed = [cursor.key for cursor in self._begun().cursors() if cursor.key.uuid == place.uuid]
+        if partitions is None:
+            return consumed
+        missing = [number for number in partitions if place.key(number) not in consumed]
+        if missing:
+            raise UsageError(f"partition {missing[0]} of stream {place.name} is not consumed here")
+        return [place.key(number) for number in partitions]
 
 
-class Consumer(_Consuming):
+class Consumer(Consuming[Message]):
     """An asynchronous iterator over messages. In order within a partition; between partitions as they arrive."""
 
-    def __aiter__(self) -> AsyncIterator[Message]:
-        return self._messages()
-
-    async def _messages(self) -> AsyncGenerator[Message, None]:
-        stream = self._stream
-        fetched = self._fetched()
-        try:
-            async for partition, batches, _ in fetched:
-                for batch in batches:
-                    for message in iterate_messages(stream, partition, batch):
-                        yield message
-        finally:
-            await fetched.aclose()
+    def _take_apart(self, feed: Feed) -> Callable[[Fetched, Cursor], Iterator[Iterable[Message]]]:
+        return feed.handout.messages
 
 
-class BatchConsumer(_Consuming):
+class BatchConsumer(Consuming[pa.RecordBatch]):
     """An asynchronous iterator over Arrow record batches of `RECORDS_SCHEMA`, each of one partition."""
 
-    def __aiter__(self) -> AsyncIterator[pa.RecordBatch]:
-        return self._records()
-
-    async def _records(self) -> AsyncGenerator[pa.RecordBatch, None]:
-        fetched = self._fetched()
-        try:
-            async for item in fetched:
-                for records in _coalesce(item):
-                    yield records
-        finally:
-            await fetched.aclose()
-
-
-def _coalesce(item: Fetched) -> Iterator[pa.RecordBatch]:
-    """The batches of a fetch; runs of small ones are put together, since a batch per message helps nobody."""
-    small: list[pa.RecordBatch] = []
-    rows = 0
-    for batch in item.batches:
-        records = to_records(item.partition, batch)
-        if records.num_rows < _RECORDS_MIN:
-            small.append(records)
-            rows += records.num_rows
-            if rows < _RECORDS_MIN:
-                continue
-        if small:
-            yield pa.concat_batches(small) if len(small) > 1 else small[0]
-            small, rows = [], 0
-        if records.num_rows >= _RECORDS_MIN:
-            yield records
-    if small:
-        yield pa.concat_batches(small) if len(small) > 1 else small[0]
+    def _take_apart(self, feed: Feed) -> Callable[[Fetched, Cursor], Iterator[Iterable[pa.RecordBatch]]]:
+        return feed.handout.records

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from collections import deque
 from itertools import repeat
+from operator import length_hint
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from liftpy_client.message import Message
 from liftpy_envelope.batch import HEADER_SIZE, check_body, decode_records, read_header
 from liftpy_envelope.columns import Column
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
+    from liftpy_client.filtering import SubjectFilter
     from liftpy_envelope.batch import BatchHeader
 
-__all__ = ["RECORDS_SCHEMA", "WireBatch", "iterate_messages", "split_body", "to_records"]
+__all__ = ["RECORDS_SCHEMA", "MessageRun", "WireBatch", "iterate_messages", "split_body", "to_records"]
 
 RECORDS_SCHEMA: Final = pa.schema(
     [
@@ -63,9 +67,9 @@ def trim(header: BatchHeader, body: pa.Buffer, offset: int, stop: int | None) ->
     Key compaction leaves holes; then records are counted, not offsets.
     """
     if header.columns & Column.OFFSET_DELTA:
-        deltas = decode_records(header, body).column("offset_delta").to_pylist()
-        first = sum(header.base_offset + delta < offset for delta in deltas)
-        last = len(deltas) if stop is None else sum(header.base_offset + delta < stop for delta in deltas)
+        deltas = decode_records(header, body).column("offset_delta").cast(pa.int64())
+        first = pc.less(deltas, offset - header.base_offset).true_count
+        last = len(deltas) if stop is None else pc.less(deltas, stop - header.base_offset).true_count
     else:
         first = max(0, offset - header.base_offset)
         last = header.record_count if stop is None else min(header.record_count, stop - header.base_offset)
@@ -78,11 +82,24 @@ def _times(batch: WireBatch, records: pa.RecordBatch) -> Any:
     return repeat(batch.header.base_timestamp)
 
 
-def _offsets(batch: WireBatch, records: pa.RecordBatch) -> Any:
+def _offsets(batch: WireBatch, records: pa.RecordBatch) -> pa.Array:
     base = batch.header.base_offset
     if batch.header.columns & Column.OFFSET_DELTA:
-        return [base + delta for delta in records.column("offset_delta").to_pylist()]
-    return range(base + batch.first, base + batch.last)
+        return pc.add(records.column("offset_delta").cast(pa.int64()), base)
+    return pa.arange(base + batch.first, base + batch.last)
+
+
+def _decode(batch: WireBatch, subjects: SubjectFilter | None) -> tuple[pa.RecordBatch, pa.Array | None]:
+    """The wanted records of a batch, and their offsets unless those follow one another from its first one on."""
+    records = decode_records(batch.header, batch.body).slice(batch.first, batch.last - batch.first)
+    has_holes = batch.header.columns & Column.OFFSET_DELTA
+    if subjects is None:
+        return records, _offsets(batch, records) if has_holes else None
+    offsets = _offsets(batch, records)
+    mask = subjects.mask(records.column("subject"))
+    if mask.true_count == records.num_rows:
+        return records, offsets
+    return records.filter(mask), offsets.filter(mask)
 
 
 def _subjects(records: pa.RecordBatch) -> Any:
@@ -93,32 +110,64 @@ def _subjects(records: pa.RecordBatch) -> Any:
     return map(names.__getitem__, encoded.indices.to_pylist())
 
 
-def iterate_messages(stream: str, partition: int, batch: WireBatch) -> Iterator[Message]:
-    """The wanted messages of a batch; made one by one, as they are taken."""
-    records = decode_records(batch.header, batch.body).slice(batch.first, batch.last - batch.first)
+class MessageRun(NamedTuple):
+    """The wanted messages of a batch, and how far they have been taken.
+
+    Nothing is noted per message, since that would cost as much as making one: where somebody is follows from what is
+    left in `rest`, and whoever empties it lets no further message be made.
+
+    Attributes:
+        messages: made one by one, as they are taken.
+        offsets: of all of them.
+        rest: an iterator over the offsets of those that have not been taken.
+    """
+
+    messages: Iterator[Message]
+    offsets: Sequence[int]
+    rest: Iterator[int]
+
+    @property
+    def taken(self) -> int:
+        """How many messages have been taken."""
+        return len(self.offsets) - length_hint(self.rest)
+
+    def stop(self) -> None:
+        """Let no further message be made."""
+        deque(self.rest, maxlen=0)
+
+
+def iterate_messages(
+    stream: str, partition: int, batch: WireBatch, subjects: SubjectFilter | None = None
+) -> MessageRun:
+    """The wanted messages of a batch."""
+    records, picked = _decode(batch, subjects)
+    if not records.num_rows:
+        return MessageRun(iter(()), (), iter(()))
     columns = batch.header.columns
-    return map(
+    base = batch.header.base_offset
+    offsets: Sequence[int] = range(base + batch.first, base + batch.last) if picked is None else picked.to_pylist()
+    rest = iter(offsets)
+    messages = map(
         Message,
         repeat(stream),
         repeat(partition),
-        _offsets(batch, records),
+        rest,
         _times(batch, records),
         _subjects(records),
         records.column("key").to_pylist() if columns & Column.KEY else repeat(None),
         records.column("headers").to_pylist() if columns & Column.HEADERS else repeat(None),
         records.column("value").to_pylist() if columns & Column.VALUE else repeat(None),
     )
+    return MessageRun(messages, offsets, rest)
 
 
-def to_records(partition: int, batch: WireBatch) -> pa.RecordBatch:
+def to_records(partition: int, batch: WireBatch, subjects: SubjectFilter | None = None) -> pa.RecordBatch:
     """The wanted records of a batch, with the columns of `RECORDS_SCHEMA`."""
     header = batch.header
-    records = decode_records(header, batch.body).slice(batch.first, batch.last - batch.first)
+    records, offsets = _decode(batch, subjects)
     count = records.num_rows
-    if header.columns & Column.OFFSET_DELTA:
-        offsets = pa.array(_offsets(batch, records), pa.int64())
-    else:
-        offsets = pa.arange(header.base_offset + batch.first, header.base_offset + batch.last)
+    if offsets is None:
+        offsets = _offsets(batch, records)
     if header.columns & Column.TIMESTAMP:
         times = records.column("timestamp")
     else:

@@ -3,6 +3,9 @@
 One reader for each node. A connection that breaks, a node that falls silent, a leader that moves, a batch that arrives
 damaged: the partitions concerned are looked up and read from where they are now, and the others do not notice. The
 positions only ever move past what is in the buffer, so nothing is handed out twice and nothing is left out.
+
+Partitions come and go while it runs: `assign` and `revoke` take effect before they return, in that nothing enters the
+buffer any more for a position that was revoked.
 """
 
 from __future__ import annotations
@@ -24,12 +27,13 @@ from liftpy_client.errors import (
     PullError,
     StreamGoneError,
 )
+from liftpy_client.prefetch import Fetched
 from liftpy_client.reading import AgainError, NodeReader
 from liftpy_envelope.errors import ErrorCode, FrameError
 
 if TYPE_CHECKING:
     from liftpy_client.cluster import StreamPlace
-    from liftpy_client.consumer import ConsumeOptions
+    from liftpy_client.consume_options import ConsumeOptions
     from liftpy_client.positions import Position
     from liftpy_client.prefetch import PrefetchBuffer
     from liftpy_client.session import Session
@@ -57,6 +61,7 @@ class Fetcher:
         positions: by partition; moved by the fetcher.
         buffer: takes what is fetched.
         options: of the consumer.
+        gone_grace_s: how long a stream that is gone may keep its partitions here before that is an error.
     """
 
     def __init__(
@@ -66,6 +71,7 @@ class Fetcher:
         positions: dict[int, Position],
         buffer: PrefetchBuffer,
         options: ConsumeOptions,
+        gone_grace_s: float = 0.0,
     ) -> None:
         self.session = session
         self.place = place
@@ -75,26 +81,69 @@ class Fetcher:
         self.verify = False
         self._choice = ReplicaChoice(session.cluster, options)
         self._readers: dict[str, tuple[NodeReader, asyncio.Task[None]]] = {}
-        self._homeless = {number: "" for number, position in positions.items() if not position.is_done}
+        self._gone_grace_s = gone_grace_s
+        self._entering = {number for number, position in positions.items() if not position.is_done}
+        self._homeless: dict[int, str] = {}  # why
         self._troubled_s: dict[int, float] = {}  # since when
         self._changed = asyncio.Event()
         self._reported_s = 0.0
 
+    def assign(self, number: int, position: Position) -> None:
+        """Fetch a partition from here on, whatever was fetched of it before."""
+        self.revoke(number)
+        self.positions[number] = position
+        if not position.is_done:
+            self._entering.add(number)
+            self._changed.set()
+
+    def revoke(self, number: int) -> None:
+        """Fetch a partition no more."""
+        self.positions.pop(number, None)
+        self._entering.discard(number)
+        self._homeless.pop(number, None)
+        self._troubled_s.pop(number, None)
+        for reader, task in self._readers.values():
+            if number in reader.left:
+                reader.drop(number)
+                if not reader.left:
+                    task.cancel()
+        self._changed.set()
+
     async def run(self) -> None:
         """Fetch until every partition has reached its stop, or something can not be mended."""
         try:
-            await self._run()
+            while self._is_wanted():
+                await self._run()
+        except StreamGoneError as error:
+            if await self._keeps_partitions():
+                self.buffer.finish(error)
+            else:
+                self.buffer.finish()
         except Exception as error:  # noqa: BLE001 - it is raised again where the consumer waits
             self.buffer.finish(error)
         else:
             self.buffer.finish()
+
+    def _is_wanted(self) -> bool:
+        return not all(position.is_done for position in self.positions.values())
+
+    async def _keeps_partitions(self) -> bool:
+        """Whether nobody takes the partitions of a stream that is gone from here for as long as that may take."""
+        try:
+            async with asyncio.timeout(self._gone_grace_s):
+                while self.positions:
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            return True
+        return False
 
     async def _run(self) -> None:
         self._reported_s = asyncio.get_running_loop().time()
         try:
             while True:
                 await self._assign()
-                if all(position.is_done for position in self.positions.values()):
+                if not self._is_wanted():
                     return
                 await self._wait()
                 self._reap()
@@ -106,8 +155,8 @@ class Fetcher:
                 await self._end(node_id)
 
     async def _wait(self) -> None:
-        """Wait until a partition is lost, or a reader has ended, or it is time to look for better places."""
-        if self._homeless:
+        """Wait until a partition comes or is lost, or a reader has ended, or it is time to look for better places."""
+        if self._homeless or self._entering:
             return
         try:
             async with asyncio.timeout(None if self.options.read_from == "leader" else _REVIEW_S):
@@ -118,24 +167,33 @@ class Fetcher:
 
     async def _assign(self) -> None:
         """Have every partition read that has none to read it."""
+        while True:
+            wanted = self._wanted()
+            busy = wanted.keys() & self._readers.keys()
+            if not busy:
+                break
+            for node_id in busy:
+                await self._end(node_id)
+        for node_id, numbers in wanted.items():
+            self._entering -= numbers
+            for number in numbers:
+                self._homeless.pop(number, None)
+            self._begin(node_id, numbers)
+
+    def _wanted(self) -> dict[str, set[int]]:
+        """Which nodes should read which of the partitions that nobody reads."""
         wanted: dict[str, set[int]] = {}
-        for number in list(self._homeless):
+        for number in sorted(self._entering | self._homeless.keys()):
             node_id = self._choice.node(self.place, number)
             if node_id is not None:
                 wanted.setdefault(node_id, set()).add(number)
             else:
+                self._entering.discard(number)
                 self._homeless[number] = f"partition {number} has no leader at the moment"
                 self._note_trouble(number)
-        for node_id, numbers in wanted.items():
-            known = self._readers.get(node_id)
-            if known is not None:
-                await self._end(node_id)
-            for number in numbers:
-                self._homeless.pop(number, None)
-            together = numbers | (set() if known is None else known[0].left)
-            self._begin(node_id, [number for number in together if not self.positions[number].is_done])
+        return wanted
 
-    def _begin(self, node_id: str, numbers: list[int]) -> None:
+    def _begin(self, node_id: str, numbers: set[int]) -> None:
         reader = NodeReader(self, node_id, numbers)
         task = asyncio.create_task(reader.run(), name=f"read {self.place.name} from {node_id}")
         task.add_done_callback(lambda _: self._changed.set())
@@ -143,8 +201,10 @@ class Fetcher:
 
     async def _end(self, node_id: str) -> None:
         """End a reader; what it read is in the buffer, and the positions say how far that is."""
-        _, task = self._readers.pop(node_id)
+        reader, task = self._readers.pop(node_id)
         task.cancel()
+        left, reader.left = reader.left, set()
+        self._entering |= {number for number in left if not self.positions[number].is_done}
         (result,) = await asyncio.gather(task, return_exceptions=True)
         if isinstance(result, Exception) and not _is_passing(result):
             raise result
@@ -212,7 +272,6 @@ class Fetcher:
             misplaced = [number for number in reader.left if self._choice.node(self.place, number) != node_id]
             if misplaced:
                 await self._end(node_id)
-                self._homeless |= dict.fromkeys(reader.left, "")
 
     def _note_trouble(self, number: int) -> None:
         self._troubled_s.setdefault(number, asyncio.get_running_loop().time())
@@ -268,6 +327,8 @@ class Fetcher:
             target,
         )
         position.offset, position.epoch = target, -1
+        # Whoever reads is there then, also when nothing comes for long: a group commits that it goes on there.
+        self.buffer.put(Fetched(result.key, position, [], position.limit(target), -1, result.gone_below, 0))
         return "the offset was lost"
 
 

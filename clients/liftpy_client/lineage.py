@@ -40,8 +40,8 @@ async def check_lineage(
         if code:
             raise PullError(error_code(code), message)
         read = positions[number]
-        if end < read.offset or 0 <= epoch < read.epoch:
-            raise LogDivergedError(place.name, number, min(end, read.offset), read.offset, read.epoch)
+        if end < read.read_end or 0 <= epoch < read.epoch:
+            raise LogDivergedError(place.name, number, min(end, read.read_end), read.offset, read.epoch)
 
 
 async def leader_epochs(connection: PullConnection, place: StreamPlace, numbers: Sequence[int]) -> dict[int, int]:

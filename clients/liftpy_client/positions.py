@@ -9,7 +9,17 @@ from typing import Literal
 from liftpy_client.errors import UsageError
 from liftpy_envelope.pull import EARLIEST, LATEST
 
-__all__ = ["Position", "Start", "Stop", "check_partitions", "check_start", "check_stop", "position", "queries"]
+__all__ = [
+    "Position",
+    "Start",
+    "Stop",
+    "check_offset",
+    "check_partitions",
+    "check_start",
+    "check_stop",
+    "position",
+    "queries",
+]
 
 Start = Literal["earliest", "latest", "new"] | int | datetime
 """Where to start: at the first message there is, at the last committed one, after it, at an offset, or at a time."""
@@ -26,17 +36,31 @@ class Position:
         offset: the next offset to hand out.
         stop: the offset to stop before; None for never.
         epoch: leader epoch of the last record that was read; -1 when there was none.
+        read_end: the offset after that record; what comes up to `offset` was skipped by the node unread.
         is_exact: whether someone counts on this very offset: it was given, or records before it were read. An offset
             that was found by asking where a stream begins may be gone a moment later, and nothing is lost by that.
+        high_watermark: the offset after the last committed record, as the node said last; -1 before it did.
     """
 
-    __slots__ = ("epoch", "is_exact", "offset", "stop")
+    __slots__ = ("epoch", "high_watermark", "is_exact", "offset", "read_end", "stop")
 
-    def __init__(self, offset: int, stop: int | None, *, is_exact: bool = True) -> None:
+    def __init__(self, offset: int, stop: int | None, *, is_exact: bool = True, epoch: int = -1) -> None:
         self.offset = offset
         self.stop = stop
-        self.epoch = -1
+        self.epoch = epoch
+        self.read_end = offset
         self.is_exact = is_exact
+        self.high_watermark = -1
+
+    def elsewhere(self, offset: int, epoch: int = -1) -> Position:
+        """Another position in the same partition, with the same stop."""
+        other = Position(offset, self.stop, epoch=epoch)
+        other.high_watermark = self.high_watermark
+        return other
+
+    def limit(self, offset: int) -> int:
+        """An offset, or the stop when that comes before it."""
+        return offset if self.stop is None else min(offset, self.stop)
 
     @property
     def is_done(self) -> bool:
@@ -57,7 +81,12 @@ def time_query(when: datetime) -> int:
     return max(0, nanoseconds)
 
 
-def _check_offset(offset: object, what: str) -> None:
+def check_offset(offset: object, what: str) -> None:
+    """Check an offset.
+
+    Raises:
+        UsageError: it is none; `what` says of what it is told.
+    """
     if isinstance(offset, bool) or not isinstance(offset, int) or not 0 <= offset < 2**63:
         raise UsageError(f"{what}: {offset!r} is not an offset (a whole number from 0 on)")
 
@@ -94,9 +123,9 @@ def check_start(start: object) -> None:
     elif isinstance(start, Mapping):
         for partition, offset in start.items():
             _check_partition(partition, "start")
-            _check_offset(offset, "start")
+            check_offset(offset, "start")
     else:
-        _check_offset(start, "start")
+        check_offset(start, "start")
 
 
 def check_stop(stop: object) -> None:
@@ -111,7 +140,7 @@ def check_stop(stop: object) -> None:
     elif isinstance(stop, datetime):
         time_query(stop)
     elif stop is not None:
-        _check_offset(stop, "stop")
+        check_offset(stop, "stop")
 
 
 def queries(start: Start | Mapping[int, int], stop: Stop | None) -> list[int]:
@@ -148,4 +177,6 @@ def position(
     else:
         until = end if stop == "latest" else stop
     reachable = not (is_exact and offset > end and not (stop is None or isinstance(stop, int)))
-    return Position(offset, until, is_exact=is_exact), reachable
+    found = Position(offset, until, is_exact=is_exact)
+    found.high_watermark = end
+    return found, reachable

@@ -12,17 +12,18 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from liftpy_client.cluster import is_passing
 from liftpy_client.decode import split_body, trim
-from liftpy_client.errors import PullError
+from liftpy_client.errors import LogDivergedError, PullError
 from liftpy_client.lineage import check_lineage, leader_epochs
 from liftpy_client.prefetch import Fetched
 from liftpy_envelope.errors import BatchCorruptError, BatchTruncatedError, ErrorCode, LiftError
 from liftpy_envelope.pull import Api, FetchPartition, FetchRequest, FetchResult
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Collection, Iterable
+    from collections.abc import Awaitable, Iterable
 
     from liftpy_client.cluster import StreamPlace
-    from liftpy_client.consumer import ConsumeOptions
+    from liftpy_client.consume_options import ConsumeOptions
+    from liftpy_client.decode import WireBatch
     from liftpy_client.positions import Position
     from liftpy_client.prefetch import PrefetchBuffer
     from liftpy_client.pull_connection import PullConnection
@@ -92,7 +93,14 @@ class NodeReader:
         self.left = set(numbers)
         self._host = host
         self._node_id = node_id
+        self._positions = {number: host.positions[number] for number in self.left}
         self._epochs: dict[int, int] = {}
+        self._forget: set[int] = set()
+
+    def drop(self, number: int) -> None:
+        """Read a partition no more: what comes of it from now on is ignored."""
+        self.left.discard(number)
+        self._forget.add(number)
 
     async def run(self) -> None:
         """Read until nothing is left to read from this node.
@@ -108,31 +116,31 @@ class NodeReader:
             opening.add_done_callback(_close)  # it may have succeeded in the same moment
             opening.cancel()
             raise
+        self._host.buffer.readers += 1
         try:
             await self._read(connection)
         finally:
+            self._host.buffer.readers -= 1
             connection.close()
 
     async def _read(self, connection: PullConnection) -> None:
         host = self._host
         verify, host.verify = host.verify, False
         fetching = asyncio.ensure_future(self._fetch(connection, tuple(sorted(self.left)), verify=verify))
-        forget: set[int] = set()
         try:
             while self.left:
                 response = await self._watched(fetching, connection, host.options.wait_ms / 1000)
                 results = FetchResult.from_rows(response.result)
-                forget |= await self._check(connection, results)
+                self._forget |= await self._check(connection, results)
                 # The next fetch is under way while this one is taken apart, unless the buffer is full.
                 ahead = host.buffer.has_room and bool(self.left)
                 if ahead:
-                    fetching = asyncio.ensure_future(self._fetch(connection, forget=forget))
-                    forget = set()
-                forget |= self._take(response, results)
+                    fetching = asyncio.ensure_future(self._fetch(connection))
+                self._take(response, results)
+                del response
                 if not ahead and self.left:
                     await host.buffer.wait_for_room()
-                    fetching = asyncio.ensure_future(self._fetch(connection, forget=forget))
-                    forget = set()
+                    fetching = asyncio.ensure_future(self._fetch(connection))
         finally:
             fetching.cancel()
             await asyncio.gather(fetching, return_exceptions=True)
@@ -166,25 +174,23 @@ class NodeReader:
                     raise AgainError(f"node {self._node_id} is silent, and partitions of it are elsewhere")
 
     async def _fetch(
-        self,
-        connection: PullConnection,
-        numbers: tuple[int, ...] = (),
-        *,
-        forget: Collection[int] = (),
-        verify: bool = False,
+        self, connection: PullConnection, numbers: tuple[int, ...] = (), *, verify: bool = False
     ) -> Response:
         host = self._host
         wanted = tuple(
-            FetchPartition(host.place.key(number), host.positions[number].offset, host.positions[number].epoch)
+            FetchPartition(host.place.key(number), self._positions[number].offset, self._positions[number].epoch)
             for number in numbers
+            if number in self.left
         )
+        forget, self._forget = self._forget, set()
         request = FetchRequest(
-            host.options.fetch_bytes,
+            host.buffer.fetch_bytes(host.options.fetch_bytes),
             host.options.wait_ms,
             wanted,
             tuple(host.place.key(number) for number in forget),
             verify=verify,
             any_replica=host.options.read_from == "nearest",
+            subjects=host.options.subjects,
         )
         return await connection.request(Api.FETCH, request.to_body(connection.version(Api.FETCH)))
 
@@ -203,12 +209,14 @@ class NodeReader:
         for leader, numbers in of_leader.items():
             try:
                 if leader == self._node_id:
-                    await self._bounded(check_lineage(connection, self._host.place, self._host.positions, numbers))
+                    await self._bounded(check_lineage(connection, self._host.place, self._positions, numbers))
                 else:
                     await self._bounded(self._check_with(leader, {number: new[number] for number in numbers}))
-            except (PullError, AgainError, OSError, TimeoutError) as error:
+            except (PullError, AgainError, LogDivergedError, OSError, TimeoutError) as error:
                 if isinstance(error, PullError) and not is_passing(error.code):
                     raise
+                if isinstance(error, LogDivergedError) and error.partition in self.left:
+                    raise  # what was dropped meanwhile concerns nobody
                 failed |= {number for number in numbers if number in self.left}
                 self._lose(numbers, f"its leader can not be asked: {str(error) or type(error).__name__}")
         self._epochs |= {number: epoch for number, epoch in new.items() if number not in failed}
@@ -216,7 +224,7 @@ class NodeReader:
 
     def _is_unchecked(self, result: FetchResult) -> bool:
         number = result.key.partition
-        if number not in self.left or self._host.positions[number].epoch < 0:
+        if number not in self.left or self._positions[number].epoch < 0:
             return False
         if result.error is ErrorCode.OFFSET_OUT_OF_RANGE:
             return True
@@ -227,7 +235,7 @@ class NodeReader:
         host = self._host
         connection = await host.session.open_pull(leader)
         try:
-            await check_lineage(connection, host.place, host.positions, list(epochs))
+            await check_lineage(connection, host.place, self._positions, list(epochs))
             led = await leader_epochs(connection, host.place, list(epochs))
             if any(led[number] < epoch for number, epoch in epochs.items()):
                 raise AgainError("another node leads by now")
@@ -244,15 +252,14 @@ class NodeReader:
                 self.left.discard(number)
                 self._host.lost(number, reason)
 
-    def _take(self, response: Response, results: list[FetchResult]) -> set[int]:
-        """Put what a response brought into the buffer; returns the partitions that are done."""
+    def _take(self, response: Response, results: list[FetchResult]) -> None:
+        """Put what a response brought into the buffer; partitions that are done are to be forgotten."""
         host = self._host
-        done = set()
         at = 0
         for result in results:
             number = result.key.partition
-            position = host.positions[number]
-            if number in self.left and not position.is_done:
+            if number in self.left:
+                position = self._positions[number]
                 if result.error is ErrorCode.NONE:
                     self._take_records(response, at, result, position)
                     host.arrived(number)
@@ -260,11 +267,9 @@ class NodeReader:
                     self._epochs[number] = result.epoch
                 else:
                     self._lose([number], host.act_on(result, self._node_id))
+                if position.is_done and number in self.left:
+                    self.drop(number)
             at += result.body_bytes
-            if position.is_done and number in self.left:
-                self.left.discard(number)
-                done.add(number)
-        return done
 
     def _take_records(self, response: Response, at: int, result: FetchResult, position: Position) -> None:
         """Put a partition's batches into the buffer.
@@ -272,7 +277,8 @@ class NodeReader:
         Raises:
             AgainError: one of them is damaged; those before it are in the buffer.
         """
-        batches = []
+        batches: list[WireBatch] = []
+        began = position.offset
         failure: LiftError | None = None
         try:
             for header, body in split_body(response.body, at, result.body_bytes):
@@ -282,13 +288,19 @@ class NodeReader:
                     batch = trim(header, body, position.offset, position.stop)
                     if batch.last > batch.first:
                         batches.append(batch)
-                    stop = position.stop
-                    position.offset = header.next_offset if stop is None else min(header.next_offset, stop)
+                    position.offset = position.read_end = position.limit(header.next_offset)
                     position.epoch = header.leader_epoch
         except (BatchCorruptError, BatchTruncatedError) as error:
             failure = error
-        if batches:
-            self._host.buffer.put(Fetched(result.key.partition, batches, result.body_bytes))
+        else:
+            position.offset = max(position.offset, position.limit(result.next_offset))
+        position.high_watermark = result.high_watermark
+        if position.offset > began:
+            # An epoch vouches for records that were read, and not for what a node skipped.
+            epoch = position.epoch if position.read_end == position.offset else -1
+            self._host.buffer.put(
+                Fetched(result.key, position, batches, position.offset, epoch, result.gone_below, result.body_bytes)
+            )
         if failure is not None:
             # Damaged on the way or on the disk: the node finds out when it is asked to check.
             self._host.verify = True

@@ -179,6 +179,10 @@ class Resender:
             UsageError: NATS does not take such a message.
         """
         nats, loop = self._session.nats, asyncio.get_running_loop()
+        size = len(sending.payload) + _headers_size(sending.options.get("headers"))
+        if size > nats.max_payload > 0:  # nats-py does not count headers, and the server would close the connection
+            text = f"a message of {size} bytes, key and headers included, is over what the NATS server takes"
+            raise UsageError(f"{text} ({nats.max_payload})")
         lane.sent(sending, loop.time())
         try:
             if nats.is_connected or nats.is_closed:
@@ -275,3 +279,10 @@ def _too_late(sending: _Sending, timeout_s: float) -> LiftError:
     return PublishTimeoutError(
         f"{sending.parcel} was not acknowledged within {timeout_s:g} s{sending.trouble}; {known}"
     )
+
+
+def _headers_size(headers: dict[str, str] | None) -> int:
+    """Bytes of headers as NATS has them: a line that says the version, one for each, and an empty one."""
+    if not headers:
+        return 0
+    return 14 + sum(len(name) + len(value.encode()) + 4 for name, value in headers.items())

@@ -37,7 +37,10 @@ class LiftError(Exception):
 
 
 class ErrorCode(IntEnum):
-    """Why a pull or admin request failed. `retriable` is part of the meaning of a code."""
+    """Why a pull or admin request failed. `retriable` is part of the meaning of a code.
+
+    20 to 25 are those of `GroupError`, which stand in the results of group requests.
+    """
 
     NONE = 0
     INVALID_REQUEST = 1
@@ -59,6 +62,7 @@ class ErrorCode(IntEnum):
     SUBSCRIPTION_REFUSED = 17
     OUTCOME_UNKNOWN = 18
     CONFLICT = 19
+    UNKNOWN_GROUP = 26
 
     @property
     def retriable(self) -> bool:

@@ -52,11 +52,17 @@ def _check(condition: object, what: str) -> None:
         raise FrameError(f"malformed {what}")
 
 
-def _rows(rows: Any, width: int, what: str) -> list[Any]:
+def _rows(rows: Any, width: int, what: str, width_max: int = 0) -> list[Any]:
     """Rows that begin with a partition's key, followed by whole numbers from -1 on."""
     _check(type(rows) is list and len(rows) <= FETCH_PARTITIONS_MAX, what)
+    width_max = width_max or width
     for row in rows:  # thousands of them, many times a second: no calls
-        if type(row) is not list or len(row) != width or type(row[0]) is not bytes or len(row[0]) != 16:
+        if (
+            type(row) is not list
+            or not width <= len(row) <= width_max
+            or type(row[0]) is not bytes
+            or len(row[0]) != 16
+        ):
             raise FrameError(f"malformed {what}")
         for number in row[1:]:
             if type(number) is not int or not -1 <= number < _I64_END:
@@ -194,6 +200,8 @@ class FollowResult(NamedTuple):
         log_start: first offset there is.
         body_bytes: size of the partition's record batches in the response's body, in the order of the results. The
             first batch holds `offset`.
+        gone_below: tombstones below this offset may be missing in the leader's log. It is on the wire only where it
+            is not 0, and so only for streams that nodes which do not know of it do not know either.
     """
 
     key: PartitionKey
@@ -204,6 +212,7 @@ class FollowResult(NamedTuple):
     high_watermark: int
     log_start: int
     body_bytes: int
+    gone_below: int = 0
 
 
 class FollowEnd(NamedTuple):
@@ -235,7 +244,10 @@ class FollowResponse(NamedTuple):
 
     def to_result(self) -> list[Any]:
         """The response's result as it crosses the wire."""
-        results = [[*result.key, int(result.refusal), *result[2:]] for result in self.results]
+        results = [
+            [*result.key, int(result.refusal), *(result[2:] if result.gone_below else result[2:-1])]
+            for result in self.results
+        ]
         return [results, [[*end.key, int(end.refusal), *end[2:]] for end in self.ends]]
 
     @classmethod
@@ -247,7 +259,7 @@ class FollowResponse(NamedTuple):
         """
         _check(type(result) is list and len(result) == 2, "follow result")
         results, ends = [], []
-        for row in _rows(result[0], 9, "follow result"):
+        for row in _rows(result[0], 9, "follow result", 10):
             uuid, partition, refusal, incarnation, _, *marks = row
             if incarnation < 0 or min(marks) < 0:
                 raise FrameError("malformed follow result")

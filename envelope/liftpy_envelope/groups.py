@@ -32,7 +32,6 @@ __all__ = [
     "SESSION_TIMEOUTS_MS",
     "SUBSCRIPTIONS_MAX",
     "AssignedStream",
-    "GroupApi",
     "GroupError",
     "HeartbeatRequest",
     "JoinRequest",
@@ -58,19 +57,11 @@ PARTITIONS_END: Final = 2**31
 MESSAGE_LENGTH_MAX: Final = 4_096
 
 
-class GroupApi(IntEnum):
-    """Numbers of the APIs for groups, among those of `liftpy_envelope.pull.Api`."""
-
-    OFFSET_COMMIT = 5
-    OFFSET_FETCH = 6
-    GROUP_JOIN = 7
-    GROUP_HEARTBEAT = 8
-    GROUP_LEAVE = 9
-    FIND_COORDINATOR = 10
-
-
 class GroupError(IntEnum):
     """Why a request of a group was refused. Numbers below 20 are those of `ErrorCode`, and mean the same.
+
+    They stand in results, so that one request may be refused in part; the error of the response itself is an
+    `ErrorCode`, and says that the request could not be read.
 
     `UNKNOWN_MEMBER`: the member's session ended; drop all partitions and join again. `FENCED_MEMBER`: another process
     joined with the same instance id; stop for good. `STALE_GENERATION`: commit again after the next heartbeat.

@@ -58,6 +58,7 @@ class PublishOptions:
         expected_stream: the stream the publisher believes to be writing to.
         ack_inbox: where the ack goes instead of the reply subject.
         unsupported: name of a header that asks for what liftpy does not do.
+        tombstone: the message deletes its key: the record's value is null.
     """
 
     key: bytes | None = None
@@ -68,6 +69,7 @@ class PublishOptions:
     expected_stream: bytes | None = None
     ack_inbox: bytes | None = None
     unsupported: str | None = None
+    tombstone: bool | None = None
 
 
 def read_publish_options(block: bytes) -> PublishOptions:
@@ -88,6 +90,12 @@ def read_publish_options(block: bytes) -> PublishOptions:
 
 def _read_key(options: PublishOptions, value: bytes) -> None:
     options.key = value
+
+
+def _read_tombstone(options: PublishOptions, value: bytes) -> None:
+    if value != b"true":
+        raise HeaderError(f"Lift-Tombstone: {value!r:.40} is not true; leave the header away to store the payload")
+    options.tombstone = True
 
 
 def _read_message_id(options: PublishOptions, value: bytes) -> None:
@@ -130,6 +138,7 @@ def _offset(name: bytes, value: bytes) -> int:
 
 _READERS: Final[Mapping[bytes, Callable[[PublishOptions, bytes], None]]] = {
     b"Lift-Key": _read_key,
+    b"Lift-Tombstone": _read_tombstone,
     b"Lift-Ack": _read_ack_policy,
     b"Lift-Correlation-Id": _read_correlation_id,
     b"Lift-Expected-Offset": _read_expected_offset,

@@ -12,6 +12,7 @@ __all__ = [
     "FETCH_BYTES_MAX",
     "FETCH_PARTITIONS_MAX",
     "FETCH_WAIT_MS_MAX",
+    "KEY_BYTES_MAX",
     "MESSAGE_ID_BYTES_MAX",
     "NAME_LENGTH_MAX",
     "REQUEST_FRAME_BYTES_MAX",
@@ -22,6 +23,7 @@ __all__ = [
 
 NAME_LENGTH_MAX: Final = 128
 SUBJECT_BYTES_MAX: Final = 4_096  # nats-server's default `max_control_line`
+KEY_BYTES_MAX: Final = 1024 * 1024
 MESSAGE_ID_BYTES_MAX: Final = 1_024
 CORRELATION_ID_BYTES_MAX: Final = 1_024
 ACK_INBOX_BYTES_MAX: Final = 1_024

@@ -9,8 +9,9 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
-from liftpy_envelope.errors import ErrorCode, FrameError
+from liftpy_envelope.errors import ErrorCode, FrameError, SubjectInvalidError
 from liftpy_envelope.limits import FETCH_BYTES_MAX, FETCH_PARTITIONS_MAX, FETCH_WAIT_MS_MAX
+from liftpy_envelope.subject_filter import check_patterns
 
 __all__ = [
     "API_VERSIONS",
@@ -35,17 +36,26 @@ _I64: Final = range(-(2**63), 2**63)
 
 
 class Api(IntEnum):
-    """What a request asks for. 5 to 11 are kept for offsets and groups; bodies of 12 stand in `follow`."""
+    """What a request asks for.
+
+    Bodies of 5 and 6 stand in `group_offsets`, of 7 to 9 in `groups`, of 10 in `group_routing`, of 12 in `follow`.
+    """
 
     HELLO = 0
     METADATA = 1
     FETCH = 2
     LIST_OFFSETS = 3
     EPOCH_END_OFFSET = 4
+    OFFSET_COMMIT = 5
+    OFFSET_FETCH = 6
+    GROUP_JOIN = 7
+    GROUP_HEARTBEAT = 8
+    GROUP_LEAVE = 9
+    FIND_COORDINATOR = 10
     FOLLOW = 12
 
 
-API_VERSIONS: Final = dict.fromkeys(Api, 1) | {Api.FETCH: 2}
+API_VERSIONS: Final = dict.fromkeys(Api, 1) | {Api.FETCH: 3}
 
 
 class PartitionKey(NamedTuple):
@@ -137,6 +147,8 @@ class FetchRequest(NamedTuple):
         verify: check every batch on disk before sending it, because the reader got a damaged one.
         incarnation: of the following node; -1 for consumers.
         any_replica: the partitions that enter may be read from a replica that follows and is in sync (version 2).
+        subjects: of the partitions that enter, only records are wanted whose subject one of these NATS patterns
+            matches; () for all (version 3). The node leaves out what it can cheaply: who reads filters as well.
     """
 
     bytes_max: int
@@ -146,8 +158,9 @@ class FetchRequest(NamedTuple):
     verify: bool = False
     incarnation: int = -1
     any_replica: bool = False
+    subjects: tuple[str, ...] = ()
 
-    def to_body(self, version: int = 2) -> list[Any]:
+    def to_body(self, version: int = 3) -> list[Any]:
         """The request's body as it crosses the wire to a peer that speaks this version."""
         body = [
             self.bytes_max,
@@ -157,14 +170,16 @@ class FetchRequest(NamedTuple):
             self.verify,
             self.incarnation,
         ]
-        return [*body, self.any_replica] if version >= 2 else body
+        newer = [self.any_replica, list(self.subjects)]
+        return [*body, *newer[: version - 1]]
 
     @classmethod
     def from_body(cls, body: Any) -> FetchRequest:
-        """Check and take apart a request's body."""
-        _check(isinstance(body, list) and len(body) in {6, 7}, "fetch")
+        """Check and take apart a request's body, of any version."""
+        _check(isinstance(body, list) and len(body) in {6, 7, 8}, "fetch")
         bytes_max, wait_ms_max, partitions, forget, verify, incarnation, *more = body
         any_replica = more[0] if more else False
+        subjects = more[1] if len(more) > 1 else []
         _check(
             _is(bytes_max, int) and 0 < bytes_max <= FETCH_BYTES_MAX,
             f"fetch: bytes_max is 1 to {FETCH_BYTES_MAX}",
@@ -177,7 +192,16 @@ class FetchRequest(NamedTuple):
             _check(all(_is(number, int) for number in row[2:]) and row[2] >= 0, "fetch: partitions")
             entries.append(FetchPartition(key, *row[2:]))
         forgotten = tuple(_key(row, "fetch: forget") for row in _rows(forget, (2,), "fetch: forget"))
-        return cls(bytes_max, wait_ms_max, tuple(entries), forgotten, verify, incarnation, any_replica)
+        patterns = _patterns(subjects)
+        return cls(bytes_max, wait_ms_max, tuple(entries), forgotten, verify, incarnation, any_replica, patterns)
+
+
+def _patterns(subjects: Any) -> tuple[str, ...]:
+    _check(isinstance(subjects, list), "fetch: subjects")
+    try:
+        return check_patterns(subjects)
+    except SubjectInvalidError as error:
+        raise FrameError(f"malformed fetch: subjects: {error}") from error
 
 
 class FetchResult(NamedTuple):
@@ -188,6 +212,10 @@ class FetchResult(NamedTuple):
         high_watermark: offset after the last committed record.
         log_start: first offset there is.
         body_bytes: size of the partition's record batches in the response's body, in the order of the results.
+        next_offset: where to go on, when that is beyond what the batches say, because what follows them did not match
+            the subjects that are wanted; its records are of no later leader epoch than `epoch`. -1 when nothing was
+            skipped there (version 3).
+        gone_below: tombstones below this offset may be gone: who missed them reads anew. 0 when none are (version 3).
     """
 
     key: PartitionKey
@@ -197,19 +225,22 @@ class FetchResult(NamedTuple):
     high_watermark: int
     log_start: int
     body_bytes: int
+    next_offset: int = -1
+    gone_below: int = 0
 
-    def to_row(self) -> list[Any]:
-        """The result as it crosses the wire."""
-        return [*self.key, int(self.error), *self[2:]]
+    def to_row(self, version: int = 2) -> list[Any]:
+        """The result as it crosses the wire to a peer that speaks this version."""
+        return [*self.key, int(self.error), *(self[2:] if version >= 3 else self[2:7])]
 
     @classmethod
     def from_rows(cls, rows: Any) -> list[FetchResult]:
-        """Check and take apart a response's result."""
+        """Check and take apart a response's result, of any version."""
         results = []
-        for row in _rows(rows, (8,), "fetch result"):
+        for row in _rows(rows, (8, 10), "fetch result"):
             numbers = (row[2], *row[4:])
             _check(_is(row[3], str) and all(_is(number, int) for number in numbers), "fetch result")
             _check(row[7] >= 0, "fetch result: body_bytes")
+            _check(len(row) == 8 or (row[8] >= -1 and row[9] >= 0), "fetch result: next_offset or gone_below")
             results.append(cls(_key(row, "fetch result"), error_code(row[2]), row[3], *row[4:]))
         return results
 

@@ -13,7 +13,10 @@ from liftpy_envelope.names import check_name
 from liftpy_envelope.settings import describe, parse_settings, to_plain
 from liftpy_envelope.subject import check_literal, check_pattern, reserved_overlap
 
-__all__ = ["AckMode", "Compression", "Spread", "StreamConfig", "SyncMode"]
+__all__ = ["INTERNAL_PREFIX", "AckMode", "Compression", "Spread", "StreamConfig", "SyncMode"]
+
+INTERNAL_PREFIX: Final = "__"
+"""Names of the system's own streams begin with it."""
 
 _PARTITIONS_MAX: Final = 1_024
 _SEGMENT_BYTES_MIN: Final = 64 * 1024
@@ -57,7 +60,8 @@ class StreamConfig:
 
     Attributes:
         name: name of the stream.
-        subject: NATS subject it stores, wildcards included.
+        subject: NATS subject it stores, wildcards included; "" for the system's own streams, whose names begin with
+            `__`: nothing is published to those.
         partitions: number of partitions; fixed for the stream's life.
         spread: how messages reach several partitions; fixed for the stream's life.
         partition_prefix: first token of the subjects of a stream with `spread = mapping`.
@@ -78,6 +82,11 @@ class StreamConfig:
         message_bytes_max: larger messages are refused.
         compression: of record batches.
         keep_replies: store the reply subject of every message.
+        compact: of every key keep the last record only; records without a key stay.
+        min_compaction_lag_s: records younger than this are not compacted.
+        delete_retention_s: how long a tombstone stays after it was found to be the last record of its key.
+        min_dirty_ratio: share of a partition's log that must have come in since it was compacted last before it is
+            compacted again.
     """
 
     name: str
@@ -102,6 +111,10 @@ class StreamConfig:
     message_bytes_max: int = 64 * 1024 * 1024
     compression: Compression = Compression.NONE
     keep_replies: bool = False
+    compact: bool = False
+    min_compaction_lag_s: float = 0.0
+    delete_retention_s: float = 86_400.0
+    min_dirty_ratio: float = 0.5
 
     def __post_init__(self) -> None:
         self._check_names()
@@ -120,7 +133,7 @@ class StreamConfig:
         except NameInvalidError as error:
             raise ConfigError("name", str(error)) from None
         try:
-            check_pattern(self.subject)
+            self._check_subject()
         except SubjectInvalidError as error:
             raise ConfigError("subject", str(error)) from None
         try:
@@ -138,6 +151,14 @@ class StreamConfig:
                 "partition_prefix", f"{self.partition_prefix!r} is reserved: subjects of {reserved} are not for streams"
             )
 
+    def _check_subject(self) -> None:
+        if not self.is_internal:
+            check_pattern(self.subject)
+        elif self.subject:
+            raise ConfigError(
+                "subject", f"stream {self.name} is the system's own, as all whose names begin with '__', and has none"
+            )
+
     def _check_numbers(self) -> None:
         for name, low, high in _RANGES:
             value = getattr(self, name)
@@ -147,6 +168,11 @@ class StreamConfig:
             raise ConfigError(
                 "min_isr", f"must be between 1 and replicas ({self.replicas}), not {describe(self.min_isr)}"
             )
+
+    @property
+    def is_internal(self) -> bool:
+        """Whether the stream is the system's own: it has no subject, and no node subscribes for it."""
+        return self.name.startswith(INTERNAL_PREFIX)
 
     @property
     def min_isr_effective(self) -> int:
@@ -205,4 +231,7 @@ _RANGES: Final[tuple[tuple[str, float, float], ...]] = (
     ("dedupe_window_s", 0, 86_400),
     ("dedupe_ids_max", 0, 10_000_000),
     ("message_bytes_max", 1, BATCH_BYTES_MAX // 2),
+    ("min_compaction_lag_s", 0, 1e10),
+    ("delete_retention_s", 0, 1e10),
+    ("min_dirty_ratio", 0, 1),
 )

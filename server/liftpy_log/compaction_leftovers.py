@@ -9,14 +9,17 @@ from typing import TYPE_CHECKING, Final
 from liftpy_log.recovery import find_end
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from liftpy_log.disk import Disk
     from liftpy_log.files import FileCache
     from liftpy_log.segment import Segment
 
-__all__ = ["drop_replaced", "generation_of"]
+__all__ = ["drop_leftovers", "drop_replaced", "generation_of"]
 
 logger = logging.getLogger(__name__)
 
+_LEFT: Final = re.compile(r"[0-9]{20}(?:\.c[0-9]{8})?\.log\.(?:tmp|gone)")
 _COMPACTED: Final = re.compile(r"[0-9]{20}\.c([0-9]{8})\.log")
 
 
@@ -24,6 +27,17 @@ def generation_of(name: str) -> int:
     """How often the segment with this file name was compacted; 0 when it never was."""
     found = _COMPACTED.fullmatch(name)
     return int(found[1]) if found else 0
+
+
+def drop_leftovers(disk: Disk, directory: Path) -> None:
+    """Remove the files that a pass left which did not come to its end; no pass may be at work.
+
+    Raises:
+        OSError: some may be left; they take room, and nothing else.
+    """
+    for name in disk.names(directory):
+        if _LEFT.fullmatch(name):
+            disk.remove(directory / name)
 
 
 def drop_replaced(disk: Disk, files: FileCache, segments: list[Segment]) -> None:

@@ -46,11 +46,17 @@ class LogCompaction(LogTruncation):
     def __init__(self, disk: Disk, files: FileCache, directory: Path, config: LogConfig) -> None:
         super().__init__(disk, files, directory, config)
         self._cuts = 0
+        self._gone_below = 0
 
     @property
     def cuts(self) -> int:
         """How often the log was cut back, begun anew or given back since it was opened."""
         return self._cuts
+
+    @property
+    def gone_below(self) -> int:
+        """Tombstones below this offset may be gone; 0 where the log was never compacted. See `Cleaned.gone_below`."""
+        return self._gone_below
 
     def sealed_segments(self) -> list[SealedSegment]:
         """All segments but the newest, as they are now."""
@@ -78,8 +84,23 @@ class LogCompaction(LogTruncation):
         self.check_well()
         if cuts != self._cuts:
             return False
-        self._save(cleaned)
+        self._save(cleaned.with_gone_below(self._gone_below))  # which a leader may have raised meanwhile
         return True
+
+    def raise_gone_below(self, offset: int) -> None:
+        """Note, durably, that tombstones below `offset` may be missing here: they may in the log this one is copied of.
+
+        Raises:
+            StorageFullError: there is no room for it; what was noted before stays.
+            PartitionOfflineError: an I/O error, now or earlier.
+        """
+        if offset > self._gone_below:
+            self.check_well()
+            try:
+                cleaned = self.load_cleaned()
+            except OSError as error:
+                raise self.fail(f"reading how far {self.directory} is clean failed: {error}") from error
+            self._save(cleaned.with_gone_below(offset))
 
     def _save(self, cleaned: Cleaned) -> None:
         try:
@@ -88,6 +109,7 @@ class LogCompaction(LogTruncation):
             if is_full(error):
                 raise StorageFullError(f"no room to note how far {self.directory} is clean") from error
             raise self.fail(f"noting how far {self.directory} is clean failed: {error}") from error
+        self._gone_below = cleaned.gone_below
 
     def replace_segments(self, old: Sequence[SealedSegment], new: CleanedSegment, cuts: int) -> bool:
         """Let a compacted segment take the place of a run of others.

@@ -92,6 +92,7 @@ class PartitionLog(LogCompaction):
         log._tail = Tail(active, active.size, active.next_offset)
         log.epochs = rebuild_epochs(log._segments, files)
         log._advance(log._log_start)
+        log._gone_below = log.load_cleaned().gone_below
         log._marks.append((active.next_offset, active.size))
         return log
 

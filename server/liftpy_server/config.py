@@ -13,6 +13,7 @@ from liftpy_envelope.errors import ConfigError, NameInvalidError
 from liftpy_envelope.names import check_name
 from liftpy_envelope.settings import from_text, parse_settings
 from liftpy_server.cluster_config import ClusterConfig
+from liftpy_server.group_hosting.settings import GroupsConfig
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -155,6 +156,7 @@ class NodeConfig:
         pull: where consumers reach the node.
         http: health and metrics.
         storage: how the node treats its disk.
+        groups: consumer groups.
         cluster: the other nodes.
     """
 
@@ -166,6 +168,7 @@ class NodeConfig:
     pull: PullConfig = field(default_factory=PullConfig)
     http: HttpConfig = field(default_factory=HttpConfig)
     storage: StorageConfig = field(default_factory=StorageConfig)
+    groups: GroupsConfig = field(default_factory=GroupsConfig)
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
 
     def __post_init__(self) -> None:

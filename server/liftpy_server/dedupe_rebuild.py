@@ -41,13 +41,14 @@ class _ProducerId:
 class _MessageIds:
     """The column of message ids of a batch, copied, so that the batch itself can go."""
 
-    __slots__ = ("_buffers", "_length", "base_offset", "count")
+    __slots__ = ("_buffers", "_deltas", "_length", "base_offset", "count")
 
     _TYPE: Final = pa.binary()
 
-    def __init__(self, base_offset: int, column: pa.Array) -> None:
+    def __init__(self, base_offset: int, column: pa.Array, deltas: pa.Array | None) -> None:
         assert column.offset == 0, "the buffers of a decoded column begin with it"
         self.base_offset = base_offset
+        self._deltas = None if deltas is None else deltas.to_numpy().tobytes()  # of a batch that covers dropped records
         self.count = len(column) - column.null_count
         self._length = len(column)
         self._buffers = [buffer and buffer.to_pybytes() for buffer in column.buffers()]
@@ -55,7 +56,8 @@ class _MessageIds:
     def stored(self) -> Sequence[tuple[DedupeId, int | Stored]]:
         buffers = [None if buffer is None else pa.py_buffer(buffer) for buffer in self._buffers]
         ids = pa.Array.from_buffers(self._TYPE, self._length, buffers).to_pylist()
-        return [(key, offset) for offset, key in enumerate(ids, self.base_offset) if key is not None]
+        deltas = range(self._length) if self._deltas is None else memoryview(self._deltas).cast("i")
+        return [(key, self.base_offset + delta) for delta, key in zip(deltas, ids, strict=True) if key is not None]
 
 
 def rebuild_dedupe(window: DedupeWindow, log: PartitionLog, files: FileCache) -> None:
@@ -108,6 +110,8 @@ def _note(window: DedupeWindow, header: BatchHeader, body: BufferLike) -> None:
     if header.producer_id != NO_PRODUCER:
         ids = _ProducerId(header)
     else:
-        ids = _MessageIds(header.base_offset, decode_records(header, body).column("message_id"))
+        records = decode_records(header, body)
+        deltas = records.column("offset_delta") if header.columns & Column.OFFSET_DELTA else None
+        ids = _MessageIds(header.base_offset, records.column("message_id"), deltas)
     if ids.count:
         window.note(header.max_timestamp, ids)

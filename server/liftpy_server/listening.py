@@ -145,6 +145,8 @@ class Listening:
 
 def _wanted(stream: LocalStream) -> list[Binding]:
     config = stream.state.config
+    if config.is_internal:  # records come to its leaders in other ways
+        return []
     led: dict[int, Partition] = {number: each for number, each in stream.partitions.items() if each.is_leading}
     if not led:
         return []

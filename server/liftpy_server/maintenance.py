@@ -1,4 +1,4 @@
-"""What a node does from time to time: retention, checkpoints, interval syncs, and a look at the disk's free space."""
+"""What a node does from time to time: retention, key compaction, checkpoints, interval syncs, a look at free space."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from liftpy_envelope.errors import LiftError
 from liftpy_envelope.stream_config import SyncMode
 from liftpy_log.checkpoint import Checkpoint, save_checkpoint
 from liftpy_log.retention import is_active_expired, retention_offset
+from liftpy_server.compacting.compactor import Compactor
+from liftpy_server.compacting.process import WorkerProcess
 from liftpy_server.limits import CHECKPOINT_INTERVAL_S, DISK_CHECK_INTERVAL_S
 
 if TYPE_CHECKING:
@@ -80,6 +82,7 @@ class Maintenance:
         self._clock = clock
         self._request_interval_sync = request_interval_sync
         self._executor = executor
+        self._compactor = Compactor(lambda: streams.by_key, clock, WorkerProcess)
         self._tasks: list[asyncio.Task[None]] = []
         self.storage_full = False
 
@@ -88,6 +91,7 @@ class Maintenance:
         self.check_disk()
         for action, interval_s in (
             (self._retain, self._config.retention_interval_s),
+            (self._compactor.look, self._config.retention_interval_s),
             (self._checkpoint, CHECKPOINT_INTERVAL_S),
             (self._sync, self._config.sync_interval_s),
             (self._look_at_disk, DISK_CHECK_INTERVAL_S),

@@ -24,11 +24,13 @@ from liftpy_server.admin.neighbours import check_alone
 from liftpy_server.admin.service import AdminService
 from liftpy_server.committing import Load
 from liftpy_server.damage import damage_of
+from liftpy_server.group_hosting.host import GroupHost
 from liftpy_server.http import HttpServer
 from liftpy_server.ingest.connection import IngestConnection
 from liftpy_server.limits import OWED_RECORDS_MAX, SWITCH_INTERVAL_S, UNSUBSCRIBE_TIMEOUT_S, UNSYNCED_BYTES_MAX
 from liftpy_server.maintenance import Maintenance, make_checkpoint
 from liftpy_server.metadata.opening import open_metadata
+from liftpy_server.metadata_follower import MetadataFollower
 from liftpy_server.nats_link import check_nats_version
 from liftpy_server.open_files import connections_allowed, raise_open_files_limit, segments_allowed
 from liftpy_server.outbox import Outbox
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
     from liftpy_log.disk import Disk
     from liftpy_log.group_commit import Synced
     from liftpy_server.config import NodeConfig
+    from liftpy_server.metadata.state import MetadataState
     from liftpy_server.replicas.local import LocalReplica
 
 __all__ = ["Node"]
@@ -73,10 +76,8 @@ class Node:
         self._reads = ThreadPoolExecutor(max_workers=4, thread_name_prefix="liftpy-read")
         self._load = Load()
         self.ended: asyncio.Future[str]
-        self._followed = asyncio.Condition()
-        self._followed_revision = 0
         self._listened_ns = 0
-        self._follower: asyncio.Task[None] | None = None
+        self._follower: MetadataFollower | None = None
         self._undo: list[Any] = []
         self._loop: asyncio.AbstractEventLoop
 
@@ -125,8 +126,11 @@ class Node:
         self.maintenance.start()
         self._undo.append(self.maintenance.stop)
         await self._open_doors()
+        self.groups.start()
+        self._undo.append(self.groups.stop)
         self.cluster.start()
-        self._follower = asyncio.create_task(self._follow(), name="follow metadata")
+        self._follower = MetadataFollower(self.metadata, self._follow)
+        self._follower.start()
         self._undo.append(self.pull.stop)
         self._undo.append(self.cluster.leave)
         logger.info("node %s is up, incarnation %d", config.node_id, self.incarnation)
@@ -173,6 +177,7 @@ class Node:
 
     def _leadership_changed(self, replica: LocalReplica) -> None:
         self.streams.leadership_changed(replica)
+        self.groups.leadership_changed(replica)
 
     def _open_storage(self, data_dir: DataDir, checkpoint: Checkpoint) -> None:
         storage = self.config.storage
@@ -197,6 +202,9 @@ class Node:
         )
         self.streams = Streams(opening, self.cluster.host, self._io)
         self.streams.open_all(self.metadata.state)
+        self.groups = GroupHost(
+            self.config.node_id, self.config.groups, self.streams, self.metadata, self.files, self.clock, self._reads
+        )
         self.maintenance = Maintenance(
             self.streams, self._disk, data_dir, storage, self.clock, self._interval_commits.request, self._io
         )
@@ -236,10 +244,11 @@ class Node:
                 readable=self.streams.lookup_readable,
                 replicas=self.streams.lookup_replica,
                 heard=self.cluster.host.heard,
-                metadata=self._cluster_info,
+                metadata=lambda: cluster_info(self.metadata.state, None),
                 files=self.files,
                 executor=self._reads,
                 config=self.config.pull,
+                groups=self.groups,
             )
         )
         if self.incarnation == 1 and not self.metadata.state.streams:
@@ -250,9 +259,6 @@ class Node:
         self.http = HttpServer(self)
         await self.http.start()
         self._undo.append(self.http.stop)
-
-    def _cluster_info(self) -> dict[str, Any]:
-        return cluster_info(self.metadata.state, None)
 
     async def stop(self) -> None:
         """Stop cleanly: everything that was read is durable and acknowledged when this returns."""
@@ -272,8 +278,7 @@ class Node:
 
     async def _stop_ingest(self) -> None:
         if self._follower is not None:
-            self._follower.cancel()
-            await asyncio.gather(self._follower, return_exceptions=True)
+            await self._follower.stop()
         await self.cluster.stop()
         await self._stop_listening()
         await self.ingest.stop()
@@ -301,17 +306,11 @@ class Node:
         self._wal.close(remove=checkpoint.clean)
         self._save_checkpoint(checkpoint)
 
-    async def _follow(self) -> None:
-        async for state in self.metadata.watch():
-            try:
-                await self.cluster.follow(state)
-                await self.streams.follow(state)
-                self.maintenance.check_disk()
-            except Exception:
-                logger.exception("this node does not do all that the metadata says; it goes on with the next change")
-            async with self._followed:
-                self._followed_revision = state.revision
-                self._followed.notify_all()
+    async def _follow(self, state: MetadataState) -> None:
+        await self.cluster.follow(state)
+        await self.streams.follow(state)
+        self.groups.follow(state)
+        self.maintenance.check_disk()
 
     def _after_round(self, results: Sequence[Synced]) -> None:
         """In the thread of group commit."""
@@ -344,6 +343,5 @@ class Node:
 
     async def wait_followed(self) -> None:
         """Wait until this node does what the metadata says now."""
-        revision = self.metadata.state.revision
-        async with self._followed:
-            await self._followed.wait_for(lambda: self._followed_revision >= revision)
+        assert self._follower is not None, "not started yet"
+        await self._follower.wait()

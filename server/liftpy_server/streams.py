@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from liftpy_envelope.errors import ErrorCode, LiftError
 from liftpy_envelope.stream_config import SyncMode
 from liftpy_server.listening import Listening
+from liftpy_server.replicas.views import by_urgency
 from liftpy_server.stream_changes import StreamChanges
 from liftpy_server.stream_opening import StreamNotOpenedError, log_config, remove_directory
 from liftpy_server.stream_state import LED_ELSEWHERE
@@ -99,7 +100,8 @@ class Streams:
             for number in self._opening.kept_here(info):
                 self._opening.open_partition(stream, number)
             self._add(stream)
-            if any(self._opening.is_alone(info.partitions[number]) for number in stream.partitions):
+            is_alone = any(self._opening.is_alone(info.partitions[number]) for number in stream.partitions)
+            if is_alone and not info.config.is_internal:  # nobody publishes to what is internal
                 self._opening.note_absence(stream)
         self._changes.take(state.streams)
 
@@ -142,19 +144,20 @@ class Streams:
         stream = self.by_uuid.get(partition.stream.uuid)
         if stream is None:
             return
-        if partition.is_leading and partition.epoch > 1 and not replica.goes_on_leading:
+        has_taken_over = partition.is_leading and partition.epoch > 1 and not replica.goes_on_leading
+        if has_taken_over and not stream.info.config.is_internal:
             since_ns = replica.leaderless_since_ns or self._opening.listened_until_ns(stream)
             stream.state.open_gap(since_ns, LED_ELSEWHERE)
             self._taken_over += 1
         self.listening.change(stream)
 
     async def follow(self, state: MetadataState) -> None:
-        """Make the node's streams what the metadata says. What it is to lead comes first: publishers wait for that."""
+        """Make the node's streams what the metadata says. What another node led comes first: publishers wait for it."""
         self._state = state
         gone, changed = self._changes.take(state.streams)
         for stream in [self.by_uuid[uuid] for uuid in gone if uuid in self.by_uuid]:
             await self._attempt(stream.info, self._delete(stream))
-        changed.sort(key=self._opening.leads, reverse=True)
+        changed.sort(key=by_urgency(self._opening.leads, self.by_uuid))
         new = [info for info in changed if info.uuid not in self.by_uuid]
         for number, info in enumerate(changed, 1):
             known = self.by_uuid.get(info.uuid)
@@ -202,7 +205,7 @@ class Streams:
             return
         self._add(stream)
         await self._open_missing(stream, state)
-        logger.info("stream %s stores %s", info.name, info.config.subject)
+        logger.info("stream %s stores %s", info.name, info.config.subject or "what the nodes write")
         self.listening.change(stream)
 
     async def _open_missing(self, stream: LocalStream, state: MetadataState) -> None:

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 import liftpy
+from liftpy_client.starting import StartFinder
 from liftpy_envelope.envelope import encode_message_envelope
 from support.cluster import eventually, make_nats, quick_options
 from support.reading import read_all, take
@@ -222,7 +223,7 @@ async def test_closing_a_consumer_ends_its_iteration(lift, name):
     await lift.create_stream(name, subject=name)
     consumer = lift.consume(name)
     waiting = asyncio.ensure_future(take(consumer))
-    await eventually(lambda: consumer._fetching is not None)
+    await eventually(lambda: consumer._places)
     await consumer.close()
     assert await asyncio.wait_for(waiting, 10) == []
     await consumer.close()
@@ -239,18 +240,18 @@ async def test_a_consumer_is_iterated_once_at_a_time(lift, name):
     await consumer.close()
 
 
-async def test_earliest_means_whatever_is_earliest_when_it_is_read(lift, name):
+async def test_earliest_means_whatever_is_earliest_when_it_is_read(lift, name, monkeypatch):
     """Records may go between the question where a stream begins and the first fetch: nobody asked for those."""
     await fill(lift, name, 50)
     consumer = lift.consume(name, stop=50)
-    found = consumer._find_start
+    found = StartFinder.find
 
-    async def find_and_purge():
-        place, positions = await found()
+    async def find_and_purge(finder, stream):
+        place, positions = await found(finder, stream)
         await lift.purge_stream(name, offset=20)
         return place, positions
 
-    consumer._find_start = find_and_purge
+    monkeypatch.setattr(StartFinder, "find", find_and_purge)
     assert [message.offset for message in await take(consumer)] == list(range(20, 50))
 
 

@@ -330,11 +330,11 @@ async def test_malformed_questions(port):
 async def test_version_that_is_not_spoken(port, api, version):
     async with await port.peer() as raw:
         answer = await raw.request(api, None, version)
-        assert (answer.error, f"1 to {1 + (api == 2)}" in answer.message) == (ErrorCode.UNSUPPORTED_VERSION, True)
+        assert (answer.error, f"1 to {1 + 2 * (api == 2)}" in answer.message) == (ErrorCode.UNSUPPORTED_VERSION, True)
         await port.assert_serves(raw)
 
 
-@pytest.mark.parametrize("api", [5, 11, 77, 2**62])
+@pytest.mark.parametrize("api", [11, 13, 77, 2**62])
 async def test_api_that_is_not_known(port, api):
     async with await port.peer() as raw:
         answer = await raw.request(api, None)

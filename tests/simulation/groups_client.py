@@ -1,17 +1,21 @@
 """A member of a simulated group: joins, heartbeats, reads, commits, lets go; and freezes, dies and starts again.
 
-It does what a client has to do, and nothing to protect the group from itself: when it wakes it commits at once.
+The library's own `GroupMember` says what to ask and what the answers mean. Nothing protects the group from it: when it
+wakes it commits at once, before anybody looks at the time.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from liftpy_envelope.group_offsets import CommitOffset, CommitRequest, CommitStream, OffsetFetchRequest
-from liftpy_envelope.groups import GroupError, HeartbeatRequest, JoinRequest, LeaveRequest
-from liftpy_envelope.pull import PartitionKey
+from liftpy_client.group_errors import GroupFencedError
+from liftpy_client.group_member import GroupMember, Wishes
+from liftpy_envelope.group_offsets import CommitOffset, OffsetFetchRequest
+from liftpy_envelope.groups import GroupError, HeartbeatRequest
 
 if TYPE_CHECKING:
+    from liftpy_client.group_member import Assignment, Lost
+    from liftpy_envelope.pull import PartitionKey
     from simulation.groups_world import GroupsWorld
 
 SESSION_S = 3.0
@@ -28,23 +32,39 @@ class Client:
         self.world = world
         self.name = name
         self.instance_id = instance_id
-        self.subscriptions = subscriptions
         self.nonce = world.rng.randbytes(16)
-        self.revision = 0
-        self.joined_revision = -1  # the newest that the coordinator is known to have
-        self.member_id = ""
-        self.generation = 0  # adopted
-        self.heard_s = 0.0  # when a coordinator last took it for a member
-        self.told = 0  # newest generation heard of
-        self.owned: dict[PartitionKey, int | None] = {}  # next record to read; None until it was fetched
-        self.names: dict[bytes, str] = {}
-        self.sequence = 0
-        self.gains: dict[PartitionKey, int] = {}
+        times_ms = int(SESSION_S * 1000), int(REBALANCE_S * 1000)
+        wishes = Wishes("g", instance_id, name, "", *times_ms, subscriptions)
+        self.member = GroupMember(wishes, self.nonce, world.now_s)
+        self.positions: dict[PartitionKey, int] = {}  # next record to read, once it was fetched
         self.is_alive = True
         self.is_fenced = False
         self.wakes_s = 0.0
         self._asked_s = -9.0
+        self._adopting: Assignment | None = None
         world.after(0.0, self.tick)
+
+    @property
+    def subscriptions(self) -> tuple[str, ...]:
+        return self.member.wishes.subscriptions
+
+    @subscriptions.setter
+    def subscriptions(self, subscriptions: tuple[str, ...]) -> None:
+        self.member.wishes = self.member.wishes._replace(subscriptions=subscriptions)
+
+    @property
+    def owned(self) -> dict[PartitionKey, int | None]:
+        if not self.is_alive:
+            return {}
+        return {key: None if key in self.member.unfetched else self.positions[key] for key in self.member.owned}
+
+    @property
+    def member_id(self) -> str:
+        return self.member.member_id
+
+    @property
+    def generation(self) -> int:
+        return self.member.generation
 
     @property
     def is_frozen(self) -> bool:
@@ -60,14 +80,14 @@ class Client:
 
     def subscribe(self, subscriptions: tuple[str, ...]) -> None:
         self.subscriptions = subscriptions
-        self.revision += 1
-        self._join()
+        self.member.revision += 1
+        self._ask()
 
     def leave(self) -> None:
         self.is_alive = False
-        self.owned.clear()
-        if self.member_id:
-            self._send(LeaveRequest("g", self.member_id, self.instance_id), lambda _answer: None)
+        request = self.member.leave()
+        if request is not None:
+            self._send(request, lambda _answer: None)
 
     def tick(self) -> None:
         if not self.is_alive:
@@ -75,14 +95,9 @@ class Client:
         self.world.after(self.world.rng.uniform(0.15, 0.35), self.tick)
         if self.is_frozen:
             return
-        if self.member_id and self.world.now_s - self.heard_s > 2 * SESSION_S:
-            self._start_anew()
-        is_joined = self.member_id and self.joined_revision == self.revision
-        if self.world.now_s - self._asked_s > (HEARTBEAT_S if is_joined else RETRY_S):
-            if is_joined:
-                self._heartbeat()
-            else:
-                self._join()
+        self._note(self.member.beat(self.world.now_s))
+        if self.world.now_s - self._asked_s > (HEARTBEAT_S if self.member.is_joined else RETRY_S):
+            self._ask()
         self._read_and_commit(0.4)
 
     def _send(self, request, on_answer) -> None:
@@ -91,126 +106,88 @@ class Client:
                 return
             if self.is_frozen:
                 self.world.after(self.wakes_s - self.world.now_s, lambda: arrived(answer))
-            elif answer.error is not GroupError.NOT_LEADER:
+                return
+            try:
                 on_answer(answer)
+            except GroupFencedError:
+                self._fenced()
 
         # One that would have to write could answer nobody from then on: who only asks is the more dangerous.
         previous, is_asking = self.world.previous, isinstance(request, (HeartbeatRequest, OffsetFetchRequest))
         is_misled = previous is not None and previous.is_alive and is_asking and self.world.rng.random() < 0.5
         self.world.send(previous if is_misled else self.world.leader, request, arrived)
 
-    def _join(self) -> None:
-        self._asked_s = self.world.now_s
-        request = JoinRequest(
-            *("g", self.nonce, self.revision, self.instance_id, self.name, ""),
-            *(int(SESSION_S * 1000), int(REBALANCE_S * 1000), self.subscriptions),
-        )
-        had, revision = self.member_id, self.revision
-        self._send(request, lambda answer: self._joined(answer, had, revision))
+    def _ask(self) -> None:
+        self._asked_s = sent_s = self.world.now_s
+        request = self.member.request(400)
 
-    def _joined(self, answer, had: str, revision: int) -> None:
-        if answer.error is GroupError.FENCED_MEMBER:
-            self._fenced()
-        elif answer.error is GroupError.NONE and self.member_id == had:
-            self.joined_revision = max(revision, self.joined_revision)
-            if not had:
-                self.member_id, self.generation, self.told = answer.member_id, 0, 0
-            self._membership(answer)
+        def answered(answer) -> None:
+            self._note(self.member.answered(request, answer, sent_s))
+            self._follow()
 
-    def _heartbeat(self) -> None:
-        self._asked_s = self.world.now_s
-        member_id = self.member_id
-        request = HeartbeatRequest("g", member_id, self.instance_id, self.generation, 400)
-        self._send(request, lambda answer: member_id == self.member_id and self._membership(answer))
+        self._send(request, answered)
 
-    def _membership(self, answer) -> None:
-        if self._is_out(answer) or answer.error is not GroupError.NONE or answer.member_id != self.member_id:
+    def _note(self, lost: Lost | None) -> None:
+        if lost is not None:
+            self.world.seen["lost"] += 1
+            self._ask()
+
+    def _follow(self) -> None:
+        pending = self.member.pending
+        if pending is None or pending == self._adopting:
             return
-        self.heard_s = self.world.now_s
-        if answer.assignment is None or answer.generation <= self.told:
-            return
-        self.told = generation = answer.generation
-        self.names.update({stream.uuid: stream.name for stream in answer.assignment})
-        target = {PartitionKey(stream.uuid, number) for stream in answer.assignment for number in stream.partitions}
-        member_id = self.member_id
+        self._adopting = pending
 
         def adopt() -> None:
             if self.is_frozen:
                 self.world.after(self.wakes_s - self.world.now_s, adopt)
-            elif self.is_alive and self.told == generation and self.member_id == member_id:
-                self._adopt(generation, target)
+            elif self.is_alive and self._adopting == pending:
+                self._commit(self.owned.keys() - pending.keys)
+                if self.member.adopt(pending):
+                    self.world.check_client(self)
+                    self._ask()
 
-        self.world.after(self.world.rng.uniform(0, RELEASE_S) if self.owned.keys() - target else 0.0, adopt)
-
-    def _adopt(self, generation: int, target: set[PartitionKey]) -> None:
-        lost = self.owned.keys() - target
-        self._commit(lost)
-        for key in lost:
-            del self.owned[key]
-        self.generation = generation
-        for key in target - self.owned.keys():
-            self.owned[key] = None
-            self.gains[key] = self.gains.get(key, 0) + 1
-        self.world.check_client(self)
-        self._heartbeat()
-
-    def _is_out(self, answer) -> bool:
-        if answer.error is GroupError.UNKNOWN_MEMBER:
-            self._start_anew()
-            self._join()
-        elif answer.error is GroupError.FENCED_MEMBER:
-            self._fenced()
-        return answer.error in {GroupError.UNKNOWN_MEMBER, GroupError.FENCED_MEMBER}
-
-    def _start_anew(self) -> None:
-        self.member_id = ""
-        self.revision += 1
-        self.owned.clear()
+        lost = self.member.owned.keys() - pending.keys
+        self.world.after(self.world.rng.uniform(0, RELEASE_S) if lost else 0.0, adopt)
 
     def _fenced(self) -> None:
         self.is_alive = False
         self.is_fenced = True
-        self.owned.clear()
         self.world.check_fenced(self)
 
     def _read_and_commit(self, commits: float) -> None:
-        missing = [key for key, position in self.owned.items() if position is None]
-        if missing:
-            self._fetch(missing)
+        self._fetch()
         for key, position in self.owned.items():
             if position is not None:
-                self.owned[key] = position + self.world.rng.randrange(4)
+                self.positions[key] = position + self.world.rng.randrange(4)
         if self.world.rng.random() < commits:
             self._commit(self.owned)
 
-    def _fetch(self, keys: list[PartitionKey]) -> None:
-        member_id = self.member_id
-        gains = {key: self.gains[key] for key in keys}
+    def _fetch(self) -> None:
+        request = self.member.fetch()
+        if request is None:
+            return
 
         def fetched(answer) -> None:
-            if member_id != self.member_id or self._is_out(answer) or answer.error is not GroupError.NONE:
-                return
-            offsets = {row.key: row.offset for row in answer.offsets}
-            for key in keys:
-                if key in self.owned and self.owned[key] is None and self.gains[key] == gains[key]:
-                    self.owned[key] = offsets.get(key, 0)
+            found, lost = self.member.fetched(request, answer)
+            self._note(lost)
+            for key, row in found.items():
+                self.positions[key] = 0 if row is None else row.offset
+                self.member.begin(key)
 
-        self._send(OffsetFetchRequest("g", member_id, self.instance_id, self.generation, tuple(keys)), fetched)
+        self._send(request, fetched)
 
     def _commit(self, keys) -> None:
         positions = {key: self.owned[key] for key in sorted(keys) if self.owned[key] is not None}
-        if not positions:
+        offsets = {key: CommitOffset(key.partition, at, 0, self.name.encode()) for key, at in positions.items()}
+        request = self.member.commit(offsets)
+        if request is None:
             return
-        self.sequence += 1
-        streams: dict[bytes, list[CommitOffset]] = {}
-        for key, position in positions.items():
-            streams.setdefault(key.uuid, []).append(CommitOffset(key.partition, position, 0, self.name.encode()))
-        rows = tuple(CommitStream(uuid, self.names[uuid], tuple(offsets)) for uuid, offsets in streams.items())
-        member_id = self.member_id
-        request = CommitRequest("g", member_id, self.instance_id, self.generation, self.sequence, rows)
 
         def committed(answer) -> None:
-            if member_id == self.member_id and not self._is_out(answer) and answer.error is GroupError.NONE:
+            is_current = self.member.is_current(request)
+            self._note(self.member.committed(request, answer))
+            if is_current and answer.error is GroupError.NONE:
                 refused = {row.key for row in answer.refusals}
                 self.world.acknowledged(self, {key: at for key, at in positions.items() if key not in refused})
 

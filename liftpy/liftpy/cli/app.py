@@ -7,14 +7,16 @@ from typing import Annotated
 
 import typer
 
-from liftpy.cli import node, stream
+from liftpy.cli import group, node, stream
+from liftpy.cli.consume import CONSUME_EXAMPLES, consume
 from liftpy.cli.demo import demo
 from liftpy.cli.dev import dev
-from liftpy.cli.messages import consume, publish
+from liftpy.cli.publish import publish
 from liftpy.cli.reassign import reassign
 from liftpy.cli.run import Connection, fail, stdout
 from liftpy.cli.server import server
 from liftpy.cli.status import status
+from liftpy.cli.table import table
 from liftpy.cli.units import parse_duration
 from liftpy_client.errors import UsageError
 
@@ -29,9 +31,11 @@ app = typer.Typer(
 )
 stream.app.command("reassign")(reassign)
 app.add_typer(stream.app, name="stream")
+app.add_typer(group.app, name="group")
 app.add_typer(node.app, name="node")
 app.command("publish")(publish)
-app.command("consume")(consume)
+app.command("consume", epilog=CONSUME_EXAMPLES)(consume)
+app.command("table", epilog="Example: liftpy table prices --key EURUSD")(table)
 app.command("status")(status)
 app.command("server")(server)
 app.command("dev")(dev)

@@ -15,26 +15,41 @@ from rich.markup import escape
 
 from liftpy_client.client import connect
 from liftpy_client.errors import AdminError, PullError, UsageError
+from liftpy_client.group_errors import GroupRefusedError
 from liftpy_envelope.ack import PublishRefusedError
-from liftpy_envelope.errors import ConfigError, LiftError
+from liftpy_envelope.errors import ConfigError, LiftError, NameInvalidError, SubjectInvalidError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine, Iterable
 
     from liftpy_client.client import Lift
 
-__all__ = ["Connection", "JsonFlag", "fail", "open_lift", "print_json", "run", "stderr", "stdout", "tell_warnings"]
+__all__ = [
+    "Connection",
+    "Force",
+    "JsonFlag",
+    "confirm",
+    "fail",
+    "open_lift",
+    "print_json",
+    "run",
+    "stderr",
+    "stdout",
+    "tell_warnings",
+]
 
 T = TypeVar("T")
 
 stdout = Console(highlight=False, emoji=False, soft_wrap=True)
 stderr = Console(stderr=True, highlight=False, emoji=False, soft_wrap=True)
 
+Force = Annotated[bool, typer.Option("--yes", "-y", "--force", "-f", help="Do not ask.", show_default=False)]
 JsonFlag = Annotated[bool, typer.Option("--json", "-j", help="Print JSON, for scripts.", show_default=False)]
 
 _USAGE_EXIT = 2
 _FAILURE_EXIT = 1
 _INTERRUPT_EXIT = 130
+_TERMINATED_EXIT = 143
 
 
 class Connection:
@@ -49,12 +64,12 @@ class Connection:
 
 
 @asynccontextmanager
-async def open_lift(ctx: typer.Context) -> AsyncIterator[Lift]:
-    """Connect as the command line says."""
+async def open_lift(ctx: typer.Context, name: str = "liftpy cli") -> AsyncIterator[Lift]:
+    """Connect as the command line says; others see the name."""
     connection: Connection = ctx.find_root().obj
     options = dict(connection.options)
     url = options.pop("url", None)
-    async with connect(url, name="liftpy cli", context=connection.context, **options) as lift:
+    async with connect(url, name=name, context=connection.context, **options) as lift:
         yield lift
 
 
@@ -64,6 +79,8 @@ def run(work: Coroutine[Any, Any, T], *, as_json: bool) -> T:
         return asyncio.run(work)
     except KeyboardInterrupt:
         raise typer.Exit(_INTERRUPT_EXIT) from None
+    except asyncio.CancelledError:  # SIGTERM, where a command has something to finish first
+        raise typer.Exit(_TERMINATED_EXIT) from None
     except BrokenPipeError:
         sys.stderr.close()  # the reader of a pipe has seen enough
         raise typer.Exit(0) from None
@@ -73,18 +90,28 @@ def run(work: Coroutine[Any, Any, T], *, as_json: bool) -> T:
 
 def fail(error: Exception, *, as_json: bool) -> NoReturn:
     """Say what went wrong, and end with 2 for a wrong argument and 1 for everything else."""
-    code = _USAGE_EXIT if isinstance(error, (ConfigError, UsageError)) else _FAILURE_EXIT
-    text = str(error) or type(error).__name__
+    code = (
+        _USAGE_EXIT
+        if isinstance(error, (ConfigError, NameInvalidError, SubjectInvalidError, UsageError))
+        else _FAILURE_EXIT
+    )
+    text = "; ".join([str(error) or type(error).__name__, *getattr(error, "__notes__", ())])
     if isinstance(error, OSError) and error.strerror and error.filename:
         text = f"{error.filename}: {error.strerror}"
     if as_json:
         body: dict[str, Any] = {"kind": type(error).__name__, "message": text}
-        if isinstance(error, (AdminError, PullError, PublishRefusedError)):
+        if isinstance(error, (AdminError, GroupRefusedError, PullError, PublishRefusedError)):
             body["code"] = int(error.code)
         sys.stderr.write(json.dumps({"error": body}) + "\n")
     else:
         stderr.print(f"[bold red]error:[/] {escape(text)}")
     raise typer.Exit(code) from None
+
+
+def confirm(question: str, *, force: bool) -> None:
+    """Ask before something is done that can not be undone; whoever does not say yes ends the command with 1."""
+    if not force and not typer.confirm(question, default=False, err=True):
+        raise typer.Exit(1)
 
 
 def tell_warnings(warnings: Iterable[str]) -> None:

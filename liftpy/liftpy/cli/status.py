@@ -3,29 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import typer
-from rich.console import Group
-from rich.live import Live
 from rich.text import Text
 
 from liftpy.cli.cluster_tables import attention_tables, nodes_table
+from liftpy.cli.group_looking import GroupsLook
+from liftpy.cli.group_tables import status_table
+from liftpy.cli.live import watch_tables
 from liftpy.cli.run import JsonFlag, open_lift, print_json, run, stdout
 from liftpy.cli.tables import node_table, streams_table
-from liftpy_envelope.errors import LiftError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from rich.console import RenderableType
 
+    from liftpy.cli.group_looking import GroupsSeen
     from liftpy_client.admin import Admin
     from liftpy_client.details import ClusterDetails, StreamDetails
 
 __all__ = ["show_live", "status"]
+
+_GROUPS_WAIT_S: Final = 5.0
+_GROUPS_WAIT_LIVE_S: Final = 0.5
 
 
 class _Rates:
@@ -48,17 +51,21 @@ class _Rates:
 
 
 class _Seen(NamedTuple):
-    """What there is to show: the cluster, the node that answered, and the streams."""
+    """What there is to show: the cluster, the node that answered, the streams and the consumer groups."""
 
     cluster: ClusterDetails
     node: dict[str, Any]
     streams: list[StreamDetails]
+    groups: GroupsSeen
 
     def tables(self, rates: dict[str, float] | None = None) -> list[RenderableType]:
         """For people; a node that is alone is told of at length."""
         width = stdout.width
         nodes = node_table(self.node) if len(self.cluster.nodes) <= 1 else nodes_table(self.cluster, width)
-        return [nodes, streams_table(self.streams, rates, width), *attention_tables(self.cluster, width)]
+        groups: list[RenderableType] = [status_table(self.groups.groups, width)] if self.groups.groups else []
+        if self.groups.error is not None:
+            groups.append(Text(self.groups.error, "red"))
+        return [nodes, streams_table(self.streams, rates, width), *groups, *attention_tables(self.cluster, width)]
 
     def to_plain(self) -> dict[str, Any]:
         """For scripts."""
@@ -66,12 +73,15 @@ class _Seen(NamedTuple):
             "cluster": self.cluster.raw,
             "node": self.node,
             "streams": [stream.raw for stream in self.streams],
+            "groups": [group.to_plain() for group in self.groups.groups],
+            "groups_error": self.groups.error,
         }
 
 
-async def _look(lift: Admin) -> _Seen:
+async def _look(lift: Admin, groups: GroupsLook, wait_s: float = _GROUPS_WAIT_S) -> _Seen:
     cluster, node = await asyncio.gather(lift.cluster_info(), lift.node_info())
-    return _Seen(cluster, node, [stream async for stream in lift.streams()])
+    streams = [stream async for stream in lift.streams()]
+    return _Seen(cluster, node, streams, await groups.look(streams, wait_s))
 
 
 async def show_live(lift: Admin, stop: asyncio.Event, notes: Callable[[], list[str]] = list) -> None:
@@ -86,22 +96,13 @@ async def show_live(lift: Admin, stop: asyncio.Event, notes: Callable[[], list[s
         LiftError: no node answers the first time.
     """
     rates = _Rates()
-    seen = await _look(lift)
-    tables = seen.tables(rates.update(seen.streams))
-    with Live(Group(*tables), console=stdout, auto_refresh=False) as live:
-        while not stop.is_set():
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(1):
-                    await stop.wait()
-            try:
-                seen = await _look(lift)
-            except LiftError as error:
-                said = [str(error)]
-            else:
-                said = []
-                tables = seen.tables(rates.update(seen.streams))
-            lines = [Text(line, "red") for line in said + notes()]
-            live.update(Group(*tables, *lines), refresh=True)
+    async with GroupsLook(lift) as groups:
+
+        async def look() -> list[RenderableType]:
+            seen = await _look(lift, groups, _GROUPS_WAIT_LIVE_S)
+            return seen.tables(rates.update(seen.streams))
+
+        await watch_tables(look, stop, notes)
 
 
 def status(
@@ -109,21 +110,22 @@ def status(
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Go on, once a second.")] = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Show the nodes and the streams, what is wrong with them, and what is being moved."""
+    """Show the nodes, the streams, how far consumer groups lag, what is wrong with them, and what is being moved."""
 
     async def work() -> None:
         async with open_lift(ctx) as lift:
             if watch and not as_json:
                 await show_live(lift, asyncio.Event())  # until interrupted
                 return
-            while True:
-                seen = await _look(lift)
-                if as_json:
-                    print_json(seen.to_plain())
-                else:
-                    stdout.print(*seen.tables(), sep="\n")
-                if not watch:
-                    return
-                await asyncio.sleep(1)
+            async with GroupsLook(lift) as groups:
+                while True:
+                    seen = await _look(lift, groups)
+                    if as_json:
+                        print_json(seen.to_plain())
+                    else:
+                        stdout.print(*seen.tables(), sep="\n")
+                    if not watch:
+                        return
+                    await asyncio.sleep(1)
 
     run(work(), as_json=as_json)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from liftpy.cli.run import JsonFlag, open_lift, print_json, run, stdout, tell_warnings
+from liftpy.cli.run import Force, JsonFlag, confirm, open_lift, print_json, run, stdout, tell_warnings
 from liftpy.cli.tables import gaps_table, partitions_table, replicas_table, settings_table, streams_table
 from liftpy.cli.units import parse_bytes, parse_duration
 from liftpy_client.errors import UsageError
@@ -19,7 +19,6 @@ __all__ = ["app"]
 app = typer.Typer(no_args_is_help=True, help="Add, look at, change and remove streams.")
 
 Name = Annotated[str, typer.Argument(help="Name of the stream.", show_default=False)]
-Force = Annotated[bool, typer.Option("--force", "-f", help="Do not ask.")]
 
 _NO_STREAMS = "No streams yet: liftpy stream add NAME --subject SUBJECT"
 _SIZE = {"metavar": "SIZE", "show_default": False}
@@ -39,6 +38,19 @@ MaxMessageSize = Annotated[str | None, typer.Option("--max-msg-size", help="Refu
 DedupeWindow = Annotated[str | None, typer.Option("--dupe-window", help="How long message ids are known.", **_SPAN)]
 DedupeIds = Annotated[int | None, typer.Option("--dupe-ids", help="How many message ids are known per partition.")]
 SegmentBytes = Annotated[str | None, typer.Option("--segment-bytes", help="Size of a segment file.", **_SIZE)]
+Compact = Annotated[
+    bool | None, typer.Option("--compact/--no-compact", help="Keep the last record of every key.", show_default=False)
+]
+CompactionLag = Annotated[
+    str | None, typer.Option("--min-compaction-lag", help="Compact no records younger than this.", **_SPAN)
+]
+DeleteRetention = Annotated[
+    str | None, typer.Option("--delete-retention", help="How long a deleted key's tombstone stays.", **_SPAN)
+]
+DirtyRatio = Annotated[
+    float | None,
+    typer.Option("--min-dirty-ratio", help="Compact when so much of the log is new, 0 to 1.", show_default=False),
+]
 SegmentAge = Annotated[str | None, typer.Option("--segment-age", help="Age at which a segment is closed.", **_SPAN)]
 CompressionOption = Annotated[str | None, typer.Option("--compression", help="none, lz4 or zstd.")]
 KeepReplies = Annotated[bool | None, typer.Option("--keep-replies/--drop-replies", help="Store reply subjects.")]
@@ -52,7 +64,8 @@ MinIsr = Annotated[
 
 def _given(
     *, max_age: str | None, max_bytes: str | None, max_message_size: str | None, dedupe_window: str | None,
-    segment_bytes: str | None, segment_age: str | None, **plain: Any,
+    segment_bytes: str | None, segment_age: str | None, compaction_lag: str | None, delete_retention: str | None,
+    **plain: Any,
 ) -> dict[str, Any]:  # fmt: skip
     """The settings that were given on the command line, in the stream configuration's own names and units."""
     settings = dict(plain)
@@ -63,6 +76,8 @@ def _given(
         ("dedupe_window_s", dedupe_window, parse_duration),
         ("segment_bytes", segment_bytes, parse_bytes),
         ("segment_age_s", segment_age, parse_duration),
+        ("min_compaction_lag_s", compaction_lag, parse_duration),
+        ("delete_retention_s", delete_retention, parse_duration),
     ):
         settings[name] = None if text is None else parse(text)
     return {name: value for name, value in settings.items() if value is not None}
@@ -107,6 +122,10 @@ def add(
     segment_age: SegmentAge = None,
     compression: CompressionOption = None,
     keep_replies: KeepReplies = None,
+    compact: Compact = None,
+    min_compaction_lag: CompactionLag = None,
+    delete_retention: DeleteRetention = None,
+    min_dirty_ratio: DirtyRatio = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Create a stream; no error when it is there with the same settings."""
@@ -117,7 +136,8 @@ def add(
             segment_bytes=segment_bytes, segment_age=segment_age, partitions=partitions, spread=spread,
             partition_prefix=partition_prefix, replicas=replicas, observers=observers, group=group, min_isr=min_isr,
             acks=acks, ack_policy=ack_policy, sync=sync, retention_messages=max_msgs, dedupe_ids_max=dupe_ids,
-            compression=compression, keep_replies=keep_replies,
+            compression=compression, keep_replies=keep_replies, compact=compact, compaction_lag=min_compaction_lag,
+            delete_retention=delete_retention, min_dirty_ratio=min_dirty_ratio,
         )  # fmt: skip
         async with open_lift(ctx) as lift:
             _show(await lift.create_stream(name, subject=subject, **settings), as_json=as_json)
@@ -145,6 +165,10 @@ def edit(
     segment_age: SegmentAge = None,
     compression: CompressionOption = None,
     keep_replies: KeepReplies = None,
+    compact: Compact = None,
+    min_compaction_lag: CompactionLag = None,
+    delete_retention: DeleteRetention = None,
+    min_dirty_ratio: DirtyRatio = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Change settings of a stream."""
@@ -154,7 +178,8 @@ def edit(
             max_age=max_age, max_bytes=max_bytes, max_message_size=max_msg_size, dedupe_window=dupe_window,
             segment_bytes=segment_bytes, segment_age=segment_age, subject=subject, group=group, min_isr=min_isr,
             acks=acks, ack_policy=ack_policy, sync=sync, retention_messages=max_msgs, dedupe_ids_max=dupe_ids,
-            compression=compression, keep_replies=keep_replies,
+            compression=compression, keep_replies=keep_replies, compact=compact, compaction_lag=min_compaction_lag,
+            delete_retention=delete_retention, min_dirty_ratio=min_dirty_ratio,
         )  # fmt: skip
         if group == "":
             changes["group"] = None
@@ -170,13 +195,14 @@ def edit(
 def ls(
     ctx: typer.Context,
     names: Annotated[bool, typer.Option("--names", "-n", help="Print names only.")] = False,
+    internal: Annotated[bool, typer.Option("--internal", help="Also those of liftpy itself.")] = False,
     as_json: JsonFlag = False,
 ) -> None:
     """List the streams."""
 
     async def work() -> None:
         async with open_lift(ctx) as lift:
-            streams = [stream async for stream in lift.streams()]
+            streams = [stream async for stream in lift.streams(internal=internal)]
         if as_json:
             print_json([stream.name if names else stream.raw for stream in streams])
         elif names:
@@ -245,7 +271,7 @@ def find(
 @app.command("rm")
 def rm(ctx: typer.Context, name: Name, force: Force = False, as_json: JsonFlag = False) -> None:
     """Delete a stream with all of its records."""
-    _confirm(f"Delete stream {name} and everything in it?", force=force)
+    confirm(f"Delete stream {name} and everything in it?", force=force)
 
     async def work() -> None:
         async with open_lift(ctx) as lift:
@@ -268,7 +294,7 @@ def purge(
     as_json: JsonFlag = False,
 ) -> None:
     """Delete records of a stream."""
-    _confirm(f"Delete records of stream {name}?", force=force)
+    confirm(f"Delete records of stream {name}?", force=force)
 
     async def work() -> None:
         async with open_lift(ctx) as lift:
@@ -313,8 +339,3 @@ def readonly(
             _show(await lift.set_read_only(name, read_only=not off), as_json=as_json)
 
     run(work(), as_json=as_json)
-
-
-def _confirm(question: str, *, force: bool) -> None:
-    if not force and not typer.confirm(question, default=False, err=True):
-        raise typer.Exit(1)

@@ -167,17 +167,10 @@ def settings_table(stream: StreamDetails) -> Table:
     table = make_table(f"Stream {stream.name}", (Column("Setting"), Column("Value")), ())
     settings = stream.config.to_plain()
     for name, value in settings.items():
-        if name.endswith("_bytes") or name == "message_bytes_max":
-            shown = show_bytes(value) if value else "unlimited"
-        elif name.endswith("_s"):
-            shown = show_duration(value) if value else "unlimited"
-        elif name == "retention_messages":
-            shown = show_count(value) if value else "unlimited"
-        elif name == "min_isr" and value is None:
-            shown = f"{stream.config.min_isr_effective} (a majority)"
+        if name == "min_isr" and value is None:
+            table.add_row(name, f"{stream.config.min_isr_effective} (a majority)")
         else:
-            shown = "-" if value is None else escape(str(value))
-        table.add_row(name, shown)
+            table.add_row(name, _show_setting(name, value))
     table.add_section()
     table.add_row("uuid", stream.uuid)
     table.add_row("created", stream.created.isoformat(timespec="seconds"))
@@ -194,6 +187,17 @@ def settings_table(stream: StreamDetails) -> Table:
         elif value and name not in {"messages", "bytes"}:
             table.add_row(f"{name} since start", show_count(value))
     return table
+
+
+def _show_setting(name: str, value: Any) -> str:
+    zero = "none" if name in {"min_compaction_lag_s", "delete_retention_s"} else "unlimited"
+    if name.endswith("_bytes") or name == "message_bytes_max":
+        return show_bytes(value) if value else zero
+    if name.endswith("_s"):
+        return show_duration(value) if value else zero
+    if name == "retention_messages":
+        return show_count(value) if value else zero
+    return "-" if value is None else escape(str(value))
 
 
 def partitions_table(stream: StreamDetails, width: int = 1_000) -> Table:

@@ -15,6 +15,7 @@ from liftpy_envelope.subject import check_literal, is_literal, matches
 from liftpy_server.admin.errors import AdminError
 from liftpy_server.admin.gather import Gatherer
 from liftpy_server.admin.info import cluster_info
+from liftpy_server.admin.internal import check_changed, check_created, check_owned
 from liftpy_server.admin.local import ANSWER_BYTES_MAX
 from liftpy_server.admin.requests import (
     FindRequest,
@@ -109,6 +110,7 @@ class Handlers:
 
     async def create(self, body: Body) -> Body:
         """Create a stream; answers when all of its leaders have confirmed their subscriptions. Idempotent."""
+        check_created(body)
         config = StreamConfig.from_plain(body)
         metadata = self._node.metadata
         await self._wait_for_nodes(config)
@@ -149,7 +151,7 @@ class Handlers:
 
     async def delete(self, body: Body) -> Body:
         """Delete a stream and all of its records."""
-        name = parse_settings(NameRequest, body).name
+        name = check_owned(parse_settings(NameRequest, body).name, "be deleted")
         nodes = {node for partition in (await self._stream(name)).partitions for node in partition.replicas}
         outcome: Body = await self._node.metadata.propose("delete_stream", name=name)
         _, warnings = await self._gather.wait_followed(outcome["uuid"], sorted(nodes))
@@ -158,6 +160,7 @@ class Handlers:
     async def update(self, body: Body) -> Body:
         """Change settings of a stream. A subject that NATS does not let its leaders have is taken back."""
         request = read_update(body)
+        check_changed(request)
         before = (await self._stream(request.name)).config
         asked = before.updated(request.changes)
         await self._node.metadata.propose(
@@ -195,7 +198,8 @@ class Handlers:
         """
         request = parse_settings(ListRequest, body)
         streams = self._node.metadata.state.streams
-        names = sorted(streams)[request.offset : request.offset + request.limit]
+        listed = sorted(name for name, info in streams.items() if request.internal or not info.config.is_internal)
+        names = listed[request.offset : request.offset + request.limit]
         page: list[Body] = []
         size = 0
         for shown in await self._gather.show([streams[name] for name in names], brief=True):
@@ -203,7 +207,7 @@ class Handlers:
             if page and size > self.answer_bytes_max // 2:
                 break
             page.append(shown)
-        return {"streams": page, "total": len(streams)}
+        return {"streams": page, "total": len(listed)}
 
     async def info(self, body: Body) -> Body:
         """One stream, with partitions, counts and gaps."""
@@ -223,6 +227,7 @@ class Handlers:
         return await self._set_state(request.name, read_only=request.read_only)
 
     async def _set_state(self, name: str, *, paused: bool | None = None, read_only: bool | None = None) -> Body:
+        check_owned(name, "be paused or made read-only")
         await self._node.metadata.propose("set_stream_state", name=name, paused=paused, read_only=read_only)
         info = await self._stream(name)
         _, warnings = await self._gather.wait_followed(info.uuid, leaders_of(info))
@@ -231,6 +236,7 @@ class Handlers:
     async def purge(self, body: Body) -> Body:
         """Delete records below an offset, or all that are committed."""
         request = parse_settings(PurgeRequest, body)
+        check_owned(request.name, "be purged")
         stream = await self._stream(request.name)
         count = len(stream.partitions)
         if request.offset is not None and request.partition is None and count > 1:
@@ -252,7 +258,8 @@ class Handlers:
 
 
 def _storing(state: MetadataState, subject: str) -> list[StreamInfo]:
-    return [stream for stream in state.streams.values() if matches(stream.config.subject, subject)]
+    streams = [stream for stream in state.streams.values() if not stream.config.is_internal]
+    return [stream for stream in streams if matches(stream.config.subject, subject)]
 
 
 def _warnings(config: StreamConfig) -> list[str]:

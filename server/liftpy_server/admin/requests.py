@@ -37,10 +37,11 @@ class MetadataRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListRequest:
-    """A page of the list of streams, in the order of their names."""
+    """A page of the list of streams, in the order of their names; with `internal`, also the system's own."""
 
     offset: int = 0
     limit: int = 256
+    internal: bool = False
 
     def __post_init__(self) -> None:
         if not self.offset >= 0 or not 0 < self.limit <= LIST_LIMIT_MAX:

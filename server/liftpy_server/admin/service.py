@@ -18,6 +18,7 @@ from nats.micro.service import ServiceConfig
 from liftpy_envelope.errors import ConfigError, ErrorCode, LiftError
 from liftpy_server.admin.asking import NODE_PREFIX, NodeRequests
 from liftpy_server.admin.errors import AdminError, NodeSilentError
+from liftpy_server.admin.group_handlers import GroupHandlers, LocalGroupHandlers
 from liftpy_server.admin.handlers import Handlers
 from liftpy_server.admin.local import LocalHandlers
 from liftpy_server.admin.node_handlers import NodeHandlers
@@ -48,6 +49,7 @@ _REQUESTS_MAX: Final = 256
 _DESCRIPTION_CHARACTERS_MAX: Final = 1_000
 _HTTP: Final = {
     ErrorCode.UNKNOWN_STREAM: 404,
+    ErrorCode.UNKNOWN_GROUP: 404,
     ErrorCode.STREAM_EXISTS: 409,
     ErrorCode.CONFLICT: 409,
     ErrorCode.INTERNAL: 500,
@@ -69,12 +71,16 @@ class AdminService:
         self._node = node
         self._link = NatsLink(node.config.nats, f"liftpy {node.config.node_id} admin", on_client=self._serve)
         self._local = LocalHandlers(node)
-        requests = NodeRequests(node.config.node_id, self._local.endpoints(), lambda: self._link.client)
+        local = self._local.endpoints() | LocalGroupHandlers(node).endpoints()
+        requests = NodeRequests(node.config.node_id, local, lambda: self._link.client)
         self._streams = Handlers(node, requests)
         nodes = NodeHandlers(node, requests)
-        self._public_endpoints = self._streams.endpoints() | nodes.endpoints() | ReassignHandlers(node).endpoints()
+        groups = GroupHandlers(node, requests)
+        self._public_endpoints = (
+            self._streams.endpoints() | nodes.endpoints() | ReassignHandlers(node).endpoints() | groups.endpoints()
+        )
         # A node can not take its own vote: it asks another to do so.
-        self._own_endpoints = self._local.endpoints() | {"NODE.REMOVE": nodes.remove}
+        self._own_endpoints = local | {"NODE.REMOVE": nodes.remove}
         self._public = _Doors(self._answer)
         self._between_nodes = _Doors(self._answer)
 

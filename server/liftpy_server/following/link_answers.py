@@ -100,6 +100,7 @@ def fetch_answer(node_id: str, result: FollowResult, batches: FollowedBatches) -
         refusal=_REFUSALS[result.refusal],
         ranges=ranges_of(batches.headers, result.offset),
         records=batches if batches.headers else None,
+        gone_below=result.gone_below,
     )
 
 

@@ -141,8 +141,9 @@ class _Assignment:
         """Move partitions to the members with the fewest; whether any moved."""
         is_moved = False
         by_load = sorted(self._loads, key=lambda member_id: (self._loads[member_id], member_id))
+        heaviest = max(self._loads.values(), default=0)  # of those that give; within a pass it only falls
         for receiver in by_load:
-            while (giver := self._giver_for(receiver)) is not None:
+            while self._loads[receiver] + 2 <= heaviest and (giver := self._giver_for(receiver)) is not None:
                 name, number = self._choose(giver, receiver)
                 self._has[giver][name].remove(number)
                 self._loads[giver] -= 1

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from liftpy_server.groups.inputs import Answer, Input, Now
     from liftpy_server.groups.offset_table import OffsetTable
 
-__all__ = ["MEMBERS_MAX", "GroupCoordinator"]
+__all__ = ["MEMBERS_MAX", "GroupCoordinator", "refused"]
 
 MEMBERS_MAX: Final = 1_000
 
@@ -96,7 +96,7 @@ class GroupCoordinator:
         self._roster.begin(now.s)
         handle = self._HANDLERS[type(given)]
         if self._streams is None and not isinstance(given, (StreamsChanged, Tick)):
-            return Effects(answer=_refused(given, GroupError.NOT_AVAILABLE, "the coordinator starts; ask again"))
+            return Effects(answer=refused(given, GroupError.NOT_AVAILABLE, "the coordinator starts; ask again"))
         records: list[Record] = []
         answer = handle(self, given, now, records)
         written, told = self._roster.written()
@@ -107,10 +107,10 @@ class GroupCoordinator:
         if member is None:
             predecessor = self._roster.by_instance(request.instance_id)
             if predecessor is not None and request.nonce in predecessor.fenced:
-                return _refused(request, GroupError.FENCED_MEMBER, self._fenced_message(request.instance_id))
+                return refused(request, GroupError.FENCED_MEMBER, self._fenced_message(request.instance_id))
             if predecessor is None and len(self.members) >= MEMBERS_MAX:
                 message = f"group {self.group!r} has {MEMBERS_MAX} members and takes no more"
-                return _refused(request, GroupError.GROUP_FULL, message)
+                return refused(request, GroupError.GROUP_FULL, message)
             member = Member.joining(self._roster.new_generation(), request)
             if predecessor is None:
                 self._roster.add(member)
@@ -127,7 +127,7 @@ class GroupCoordinator:
     def _heartbeat(self, request: HeartbeatRequest, now: Now, _records: list[Record]) -> Answer:
         member = self._member(request)
         if not isinstance(member, Member):
-            return _refused(request, *member)
+            return refused(request, *member)
         member.heard(now.s)
         self._roster.release(member, request.generation)
         return self._membership(member, request.generation)
@@ -143,12 +143,12 @@ class GroupCoordinator:
         if request.member_id == NO_MEMBER:
             if self.members:
                 message = f"group {self.group!r} has members: only they commit"
-                return _refused(request, GroupError.GROUP_NOT_EMPTY, message)
+                return refused(request, GroupError.GROUP_NOT_EMPTY, message)
             made, refusals = commit_without_member(request, self._streams or {}, self.generation, now.ns)
         else:
             member = self._member(request)
             if not isinstance(member, Member):
-                return _refused(request, *member)
+                return refused(request, *member)
             made, refusals = commit_as_member(member, request, self._table, now.ns)
         self._table.apply_many(made)
         records += made
@@ -158,7 +158,7 @@ class GroupCoordinator:
         if request.member_id != NO_MEMBER:
             member = self._member(request)
             if not isinstance(member, Member):
-                return _refused(request, *member)
+                return refused(request, *member)
         found = []
         for key in request.keys:
             committed = self._table.find(self._name, key)
@@ -256,7 +256,8 @@ class GroupCoordinator:
     }
 
 
-def _refused(given: object, error: GroupError, message: str) -> Answer:
+def refused(given: object, error: GroupError, message: str) -> Answer:
+    """The answer to an input that refuses it as a whole."""
     if isinstance(given, CommitRequest):
         return CommitResult(error, message)
     if isinstance(given, OffsetFetchRequest):

@@ -24,6 +24,7 @@ from liftpy_server.groups.records import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from collections.abc import Set as AbstractSet
 
     from liftpy_server.groups.records import Committed
 
@@ -94,11 +95,14 @@ class OffsetTable:
         value = None if offsets is None else offsets.get(offset_suffix(key))
         return None if value is None else decode_offset(value)
 
-    def token(self, group: bytes, suffix: bytes) -> CommitToken | None:
-        """The token of what a group has committed for the partition with this key suffix."""
+    def token(self, group: bytes, suffix: bytes) -> tuple[int, int] | None:
+        """The token of what a group has committed for the partition with this key suffix, as a plain pair."""
         offsets = self._groups.get(group)
         value = None if offsets is None else offsets.get(suffix)
-        return None if value is None else CommitToken(*_TOKEN.unpack_from(value, TOKEN_AT))
+        if value is None:
+            return None
+        generation, sequence = _TOKEN.unpack_from(value, TOKEN_AT)
+        return generation, sequence
 
     def of_group(self, group: str) -> Iterator[tuple[PartitionKey, Committed]]:
         """Everything a group has committed."""
@@ -115,14 +119,22 @@ class OffsetTable:
         name = group.encode()
         return [Record(offset_key(name, suffix), None) for suffix in self._groups.get(name, ())]
 
-    def tombstones_of_stream(self, uuid: bytes) -> list[Record]:
-        """Records that delete what was committed for a stream that is no more; in all groups."""
-        return [
-            Record(offset_key(name, suffix), None)
-            for name, offsets in self._groups.items()
-            for suffix in offsets
-            if suffix[:16] == uuid
-        ]
+    def tombstones_of_streams(self, group: str, uuids: AbstractSet[bytes]) -> list[Record]:
+        """Records that delete what a group has committed for streams that are no more."""
+        name = group.encode()
+        return [Record(offset_key(name, suffix), None) for suffix in self._groups.get(name, ()) if suffix[:16] in uuids]
+
+    def streams_of(self, group: str) -> set[bytes]:
+        """Uuids of the streams that a group has committed something for."""
+        return {suffix[:16] for suffix in self._groups.get(group.encode(), ())}
+
+    def has(self, group: str) -> bool:
+        """Whether a group has committed something."""
+        return group.encode() in self._groups
+
+    def count(self, group: str) -> int:
+        """For how many partitions a group has committed something."""
+        return len(self._groups.get(group.encode(), ()))
 
 
 def _partition(suffix: bytes) -> PartitionKey:

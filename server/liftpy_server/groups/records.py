@@ -32,7 +32,9 @@ if TYPE_CHECKING:
     from liftpy_envelope.pull import PartitionKey
 
 __all__ = [
+    "OFFSET_HEAD",
     "OFFSET_KEY_AT",
+    "OFFSET_SUFFIX",
     "OFFSET_VERSION",
     "TOKEN_AT",
     "Committed",
@@ -51,8 +53,8 @@ __all__ = [
 OFFSET_VERSION: Final = 1
 OFFSET_KEY_AT: Final = 21  # where the group begins in the key of an offset
 TOKEN_AT: Final = 24  # where generation and sequence stand in the value of an offset
-_OFFSET: Final = struct.Struct("<BBHiqqqq")
-_SUFFIX: Final = struct.Struct(">16sI")
+OFFSET_HEAD: Final = struct.Struct("<BBHiqqqq")  # of the value of an offset
+OFFSET_SUFFIX: Final = struct.Struct(">16sI")  # uuid and partition in its key
 _SUBJECT: Final = GROUPS_STREAM.encode()
 
 
@@ -95,7 +97,7 @@ class Committed(NamedTuple):
 
 def offset_suffix(key: PartitionKey) -> bytes:
     """The part of an offset's key that tells the partitions of a group apart; 20 bytes."""
-    return _SUFFIX.pack(*key)
+    return OFFSET_SUFFIX.pack(*key)
 
 
 def offset_key(group: bytes, suffix: bytes) -> bytes:
@@ -124,7 +126,7 @@ def encode_offset(committed: Committed) -> bytes:
     """The value of an offset."""
     offset, epoch, time_ns, generation, sequence, stream, metadata = committed
     name = stream.encode()
-    head = _OFFSET.pack(OFFSET_VERSION, len(name), 0, epoch, offset, time_ns, generation, sequence)
+    head = OFFSET_HEAD.pack(OFFSET_VERSION, len(name), 0, epoch, offset, time_ns, generation, sequence)
     return head + name + metadata
 
 
@@ -134,13 +136,13 @@ def decode_offset(value: bytes) -> Committed:
     Raises:
         BatchVersionError: a newer liftpy wrote it.
     """
-    version, name_length, _reserved, epoch, offset, time_ns, generation, sequence = _OFFSET.unpack_from(value)
+    version, name_length, _reserved, epoch, offset, time_ns, generation, sequence = OFFSET_HEAD.unpack_from(value)
     if version != OFFSET_VERSION:
         raise BatchVersionError(
             f"a committed offset has version {version}; this liftpy reads version {OFFSET_VERSION}: upgrade the node"
         )
-    at = _OFFSET.size + name_length
-    name = value[_OFFSET.size : at].decode()
+    at = OFFSET_HEAD.size + name_length
+    name = value[OFFSET_HEAD.size : at].decode()
     return Committed(offset, epoch, time_ns, generation, sequence, name, value[at:])
 
 

@@ -35,6 +35,20 @@ class GroupsReplay:
         """Names of all groups that have members, or have committed something, or once did."""
         return sorted(self._images.keys() | set(self.table.groups))
 
+    @property
+    def groups_with_members(self) -> list[str]:
+        """Those of them whose members somebody has to look after, as far as no coordinator was made yet."""
+        return sorted(self._members)
+
+    def knows(self, group: str) -> bool:
+        """Whether there is such a group, apart from those of which a coordinator was made."""
+        return group in self._images or group in self._members or self.table.has(group)
+
+    def generation(self, group: str) -> int:
+        """Of the newest assignment of a group of which no coordinator was made yet; 0 when it never had any."""
+        image = self._images.get(group)
+        return 0 if image is None else image.generation
+
     def apply_batch(self, records: pa.RecordBatch) -> None:
         """Take the records of one batch.
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+import pyarrow.compute as pc
+
 from liftpy_envelope.ack import AckPolicy
+from liftpy_envelope.columns import Column
 from liftpy_envelope.envelope import COOKIE, BatchEnvelope, decode_envelope
 from liftpy_envelope.errors import AckErrorCode, EnvelopeError, HeaderError
 from liftpy_envelope.headers import PublishOptions, read_publish_options, unsupported_error
+from liftpy_envelope.limits import KEY_BYTES_MAX
 from liftpy_envelope.partitioner import partition_of
 from liftpy_envelope.stream_config import AckMode
 from liftpy_log.errors import StorageFullError
@@ -67,7 +71,7 @@ def read_message(message: Message, config: StreamConfig, skip: int) -> Incoming:
     """
     subject = message.subject[skip:]
     try:
-        incoming = _read(message, subject)
+        incoming = _with_tombstone(_read(message, subject))
     except (HeaderError, EnvelopeError) as error:
         code = error.code if isinstance(error, HeaderError) else AckErrorCode.MALFORMED
         destination = message.reply if config.acks is AckMode.REPLY else b""
@@ -99,6 +103,17 @@ def _read(message: Message, subject: bytes) -> Incoming:
     return Incoming(subject, headers, envelope.value, message.reply, b"", options)
 
 
+def _with_tombstone(incoming: Incoming) -> Incoming:
+    """A message that deletes its key has no value; an empty payload alone is a value."""
+    if not incoming.options.tombstone:
+        return incoming
+    if incoming.batch is not None or incoming.value:
+        raise HeaderError("Lift-Tombstone: a message that deletes its key has an empty payload")
+    if incoming.options.key is None:
+        raise HeaderError("Lift-Tombstone: there is no key to delete; name it with Lift-Key")
+    return incoming._replace(value=None)
+
+
 def _merge(outer: PublishOptions, inner: PublishOptions) -> PublishOptions:
     """What the envelope says, and what it leaves open from the NATS headers."""
     merged = PublishOptions()
@@ -125,12 +140,28 @@ def _refusal(incoming: Incoming, destination: bytes, config: StreamConfig) -> Re
             AckErrorCode.TOO_LARGE,
             f"message of {size} bytes is over the stream's limit of {config.message_bytes_max}",
         )
+    key_size = _key_size(incoming)
+    if key_size > KEY_BYTES_MAX:
+        return Refusal(AckErrorCode.TOO_LARGE, f"key of {key_size} bytes is over the limit of {KEY_BYTES_MAX}")
     if options.expected_stream is not None and options.expected_stream != config.name.encode():
         return Refusal(AckErrorCode.WRONG_STREAM, f"expected stream does not match: this is {config.name}")
     # Whoever can not be told that a wish is not granted asked for no answer, and keeps the message.
     if options.unsupported is not None and (destination or incoming.reply):
         return Refusal(AckErrorCode.UNSUPPORTED, str(unsupported_error(options.unsupported)))
     return None
+
+
+def _key_size(incoming: Incoming) -> int:
+    """Bytes of its key, or of the longest one of a batch."""
+    batch = incoming.batch
+    if batch is None:
+        return len(incoming.options.key or b"")
+    if not batch.columns & Column.KEY:
+        return 0
+    keys = batch.arrays[0]  # they come in the order of their bits, and no other is before that of the keys
+    if keys.nbytes <= KEY_BYTES_MAX:
+        return 0
+    return pc.max(pc.binary_length(keys)).as_py() or 0
 
 
 def refusal_of(error: StorageFullError | PartitionOfflineError) -> Refusal:

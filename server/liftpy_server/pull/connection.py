@@ -10,30 +10,21 @@ import asyncio
 import hmac
 import logging
 from collections import deque
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from liftpy_envelope.errors import ErrorCode, FrameError, FrameTooLargeError, LiftError
+from liftpy_envelope.errors import ErrorCode, FrameError, FrameTooLargeError
 from liftpy_envelope.frames import Request, RequestReader, encode_response
-from liftpy_envelope.pull import API_VERSIONS, Api, FetchRequest, HelloRequest, HelloResult
+from liftpy_envelope.pull import API_VERSIONS, Api, HelloRequest, HelloResult
 from liftpy_server.limits import PULL_HELLO_BYTES_MAX, PULL_REQUESTS_MAX
-from liftpy_server.pull.checking import pin_news, verified
 from liftpy_server.pull.follow_answers import FollowAnswers
-from liftpy_server.pull.queries import epoch_ends, offsets
 from liftpy_server.pull.receiving import BytesTaker
-from liftpy_server.pull.sending import ResponseSender, unpin_all
+from liftpy_server.pull.requests import ClientRequests, PullBackend, RequestError
+from liftpy_server.pull.sending import ResponseSender
 from liftpy_server.pull.session import FetchSession
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from concurrent.futures import Executor
 
-    from liftpy_envelope.pull import PartitionKey
-    from liftpy_log.files import FileCache
-    from liftpy_server.config import PullConfig
-    from liftpy_server.partition import Partition
-    from liftpy_server.pull.follow_session import FollowedPartition
-    from liftpy_server.pull.session import Found
 
 __all__ = ["PullBackend", "PullConnection"]
 
@@ -41,45 +32,6 @@ logger = logging.getLogger(__name__)
 
 _READ_BYTES: Final = 64 * 1024
 _WAKE: Final = Request(0, 0, 0, None)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PullBackend:
-    """What a connection needs of its node.
-
-    Attributes:
-        node_id: the node.
-        incarnation: of the node.
-        token: what admits a peer.
-        follow_token: what admits another node of the cluster; its word counts for what is on its disk.
-        lookup: the partition with a key, or why there is none here.
-        metadata: the answer to a metadata request.
-        files: the node's open files.
-        executor: for reading from the disk.
-        config: how patient the node is.
-        readable: as `lookup`, also for a partition of which the replica here follows and is in sync.
-        replicas: what followers follow; nothing on a node that has none.
-        heard: told which node follows here, and when by the loop's clock it was heard, at every `follow`.
-    """
-
-    node_id: str
-    incarnation: int
-    token: str
-    follow_token: str
-    lookup: Callable[[PartitionKey], Partition | ErrorCode]
-    metadata: Callable[[], Any]
-    files: FileCache
-    executor: Executor
-    config: PullConfig
-    readable: Callable[[PartitionKey], Partition | ErrorCode] | None = None
-    replicas: Callable[[PartitionKey], FollowedPartition | ErrorCode] = lambda _: ErrorCode.NOT_LEADER
-    heard: Callable[[str, float], None] = lambda _node, _heard_s: None
-
-
-class _RequestError(LiftError):
-    def __init__(self, code: ErrorCode, message: str) -> None:
-        super().__init__(message)
-        self.code = code
 
 
 class PullConnection:
@@ -105,6 +57,8 @@ class PullConnection:
             on_unfinished=self._wake,
             on_failure=writer.transport.abort,
         )
+        self._requests = ClientRequests(backend, self._session, self._sender, self._queue.empty)
+        self._handlers = {Api.HELLO: self._hello, Api.FOLLOW: self._follow, **self._requests.handlers()}
         self._is_serving = False  # by the coroutine
         self._has_ended = False
         self._admitted = False
@@ -191,7 +145,7 @@ class PullConnection:
                     continue
                 for request in self._frames.feed(data):
                     await self._queue.put(request)
-                    self._session.news.set()  # a fetch that waits makes room for it
+                    self._requests.hurry()  # what waits makes room for it
         except FrameError as error:
             self._end(error)
         except OSError:
@@ -204,7 +158,7 @@ class PullConnection:
             self._frame_error = error
             logger.info("pull connection of %s: %s", self._peer, error)
         self._has_ended = True
-        self._session.news.set()
+        self._requests.hurry()
         if not self._queue.full():
             self._queue.put_nowait(None)
 
@@ -244,7 +198,7 @@ class PullConnection:
         self._unhold()
         if self._held:
             self._writer.transport.pause_reading()  # type: ignore[attr-defined]
-        self._session.news.set()
+        self._requests.hurry()
 
     def _unhold(self) -> None:
         if not self._held:
@@ -258,7 +212,7 @@ class PullConnection:
         try:
             handler = self._handler(request)
             await handler(request)
-        except _RequestError as error:
+        except RequestError as error:
             await self._sender.send(encode_response(request.correlation_id, error=error.code, message=str(error)))
         except FrameError as error:
             await self._refuse(request.correlation_id, error)
@@ -269,25 +223,17 @@ class PullConnection:
         await self._sender.send(encode_response(correlation_id, error=code, message=str(error)))
 
     def _handler(self, request: Request) -> Callable[[Request], Any]:
-        handlers = {
-            Api.HELLO: self._hello,
-            Api.METADATA: self._metadata,
-            Api.FETCH: self._fetch,
-            Api.LIST_OFFSETS: self._list_offsets,
-            Api.EPOCH_END_OFFSET: self._epoch_end_offset,
-            Api.FOLLOW: self._follow,
-        }
-        if request.api not in handlers:
-            raise _RequestError(ErrorCode.INVALID_REQUEST, f"api {request.api} is not known here")
+        if request.api not in self._handlers:
+            raise RequestError(ErrorCode.INVALID_REQUEST, f"api {request.api} is not known here")
         api = Api(request.api)
         if not 1 <= request.version <= API_VERSIONS[api]:
             text = f"{api.name.lower()} version {request.version}: this node speaks 1 to {API_VERSIONS[api]}"
-            raise _RequestError(ErrorCode.UNSUPPORTED_VERSION, text)
+            raise RequestError(ErrorCode.UNSUPPORTED_VERSION, text)
         if not self._admitted and api is not Api.HELLO:
-            raise _RequestError(ErrorCode.UNAUTHENTICATED, "say hello first")
+            raise RequestError(ErrorCode.UNAUTHENTICATED, "say hello first")
         if api is Api.FOLLOW and not self._is_node:
-            raise _RequestError(ErrorCode.UNAUTHENTICATED, "only nodes of the cluster follow; clients fetch")
-        return handlers[api]
+            raise RequestError(ErrorCode.UNAUTHENTICATED, "only nodes of the cluster follow; clients fetch")
+        return self._handlers[api]
 
     async def _hello(self, request: Request) -> None:
         hello = HelloRequest.from_body(request.body)
@@ -296,55 +242,12 @@ class PullConnection:
         self._is_node = hmac.compare_digest(token, backend.follow_token.encode())
         if not self._is_node and not hmac.compare_digest(token, backend.token.encode()):
             text = "the token is not this node's; clients get it over NATS from LIFT.API.METADATA"
-            raise _RequestError(ErrorCode.UNAUTHENTICATED, text)
+            raise RequestError(ErrorCode.UNAUTHENTICATED, text)
         self._admitted = True
         result = HelloResult(backend.node_id, backend.incarnation, {int(api): top for api, top in API_VERSIONS.items()})
         await self._sender.send(encode_response(request.correlation_id, result.to_result()))
-
-    async def _metadata(self, request: Request) -> None:
-        await self._sender.send(encode_response(request.correlation_id, self._backend.metadata()))
-
-    async def _list_offsets(self, request: Request) -> None:
-        rows = offsets(request.body, self._backend.lookup)
-        await self._sender.send(encode_response(request.correlation_id, rows))
-
-    async def _epoch_end_offset(self, request: Request) -> None:
-        rows = epoch_ends(request.body, self._backend.lookup)
-        await self._sender.send(encode_response(request.correlation_id, rows))
 
     async def _follow(self, request: Request) -> None:
         self._follow_answers.take(request)
         if self._follow_answers.is_unfinished:
             await self._follow_answers.finish()
-
-    async def _fetch(self, request: Request) -> None:
-        fetch = FetchRequest.from_body(request.body)
-        self._session.look_at_followers(asyncio.get_running_loop().time())
-        self._session.apply(fetch)
-        found, pinned = pin_news(await self._wait_for_news(fetch), self._backend.files, self._session)
-        try:
-            if fetch.verify:
-                found = await verified(found, pinned, self._backend.executor)
-                kept = {id(piece) for news in found for piece in news.slices}
-                pieces = [(file, piece) for file, piece in pinned if id(piece) in kept]
-            else:
-                pieces = pinned
-            rows = [news.result.to_row() for news in found]
-            total = sum(news.result.body_bytes for news in found)
-            await self._sender.send(encode_response(request.correlation_id, rows, body_length=total), pieces)
-        finally:
-            unpin_all(self._backend.files, pinned)
-
-    async def _wait_for_news(self, fetch: FetchRequest) -> list[Found]:
-        """News, waited for as long as the request says, or until the peer asks for something else."""
-        found = self._session.collect(fetch.bytes_max)
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + fetch.wait_ms_max / 1000
-        while not found and self._queue.empty():
-            try:
-                async with asyncio.timeout_at(deadline):
-                    await self._session.news.wait()
-            except TimeoutError:
-                break
-            found = self._session.collect(fetch.bytes_max)
-        return found

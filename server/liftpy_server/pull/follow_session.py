@@ -275,10 +275,11 @@ class FollowSession:
     def unreadable(self, news: FollowFound, error: Exception) -> FollowFound:
         """What to say instead of `news` whose batches can not be read.
 
-        A partition with damage is given up; one that only lacks a file descriptor is fetched again later.
+        A partition with damage is given up; one that only lacks a file descriptor, or whose segments were replaced or
+        dropped since they were looked up, is fetched again later.
         """
         assert news.partition is not None
-        if not (isinstance(error, OSError) and error.errno in _PASSING):
+        if not (isinstance(error, OSError) and error.errno in _PASSING) and not _is_overtaken(news, error):
             news.partition.fail(str(error))
         self._drop(news.result.key)
         return FollowFound(news.result._replace(refusal=FollowRefusal.NOT_LEADER, body_bytes=0))
@@ -319,11 +320,17 @@ class FollowSession:
         return FollowFound(result._replace(body_bytes=size), partition, slices, bool(fetch.verify))
 
 
+def _is_overtaken(news: FollowFound, error: Exception) -> bool:
+    assert news.partition is not None
+    segments = news.partition.log.segments
+    return isinstance(error, FileNotFoundError) and any(piece.segment not in segments for piece in news.slices)
+
+
 def _accepted(fetch: FollowFetch, answer: FetchAnswer, body_bytes: int) -> FollowResult:
     """How things are now, with so many bytes of batches."""
     return FollowResult(
         *(fetch.key, FollowRefusal.NONE, fetch.incarnation, answer.leader_epoch, fetch.offset),
-        *(answer.high_watermark, answer.log_start, body_bytes),
+        *(answer.high_watermark, answer.log_start, body_bytes, answer.gone_below),
     )
 
 

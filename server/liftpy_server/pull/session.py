@@ -14,11 +14,14 @@ from liftpy_envelope.errors import ErrorCode
 from liftpy_envelope.limits import FETCH_PARTITIONS_MAX
 from liftpy_envelope.pull import FetchResult
 from liftpy_log.errors import OffsetOutOfRangeError, PartitionOfflineError
+from liftpy_server.pull.filtering import SCAN_COST_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from liftpy_envelope.errors import LiftError
     from liftpy_envelope.pull import FetchPartition, FetchRequest, PartitionKey
+    from liftpy_envelope.subject_filter import SubjectMatcher
     from liftpy_log.reader import Slice
     from liftpy_server.partition import Partition
 
@@ -31,26 +34,45 @@ _PASSING: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 
 class Found(NamedTuple):
-    """News of one partition: what to say of it, and the batches to send."""
+    """News of one partition: what to say of it, and the batches to send.
+
+    Attributes:
+        matcher: when there is one, only those of the batches are to be sent that hold records it takes. How many
+            bytes that are is not known yet, and `FetchSession.advance` is to be told how far it was looked.
+    """
 
     result: FetchResult
     partition: Partition | None
     slices: list[Slice]
+    matcher: SubjectMatcher | None = None
 
 
 class _Entry:
-    """One partition in the session."""
+    """One partition in the session; with a matcher, only what it takes is wanted of it."""
 
-    __slots__ = ("hint", "is_new", "key", "lookup", "offset", "partition", "wake")
+    __slots__ = ("hint", "is_behind", "is_new", "key", "lookup", "matcher", "offset", "partition", "wake")
 
-    def __init__(self, key: PartitionKey, offset: int, lookup: Lookup, wake: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        key: PartitionKey,
+        offset: int,
+        lookup: Lookup,
+        wake: Callable[[], None],
+        matcher: SubjectMatcher | None,
+    ) -> None:
         self.key = key
         self.offset = offset
         self.lookup = lookup
         self.partition = lookup(key)
         self.hint: Slice | None = None
         self.is_new = True
+        self.is_behind = True  # of one with a matcher: it was not looked through to its end yet
         self.wake = wake
+        self.matcher = matcher
+
+    def move_behind(self, last: Slice) -> None:
+        self.hint = last
+        self.offset = max(self.offset, last.next_offset)
 
 
 class FetchSession:
@@ -69,12 +91,22 @@ class FetchSession:
         self._ready: dict[PartitionKey, None] = {}
         self.news = asyncio.Event()
 
-    def apply(self, request: FetchRequest) -> None:
-        """Let partitions enter, move and leave."""
+    @property
+    def has_ready(self) -> bool:
+        """Whether a partition may have news that was not looked at yet."""
+        return bool(self._ready)
+
+    def apply(self, request: FetchRequest, matcher: SubjectMatcher | None = None) -> None:
+        """Let partitions enter, move and leave.
+
+        Args:
+            request: which.
+            matcher: finds what is wanted of those that enter; None when that is everything.
+        """
         for key in request.forget:
             self._drop(key)
         for wanted in request.partitions:
-            self._enter(wanted, self._readable if request.any_replica else self._lookup)
+            self._enter(wanted, self._readable if request.any_replica else self._lookup, matcher)
 
     def look_at_followers(self, now_s: float) -> None:
         """Have those that may be read from a replica that follows looked at again, about once a second."""
@@ -85,7 +117,7 @@ class FetchSession:
             if entry.lookup != self._lookup:
                 self._ready[key] = None
 
-    def _enter(self, wanted: FetchPartition, lookup: Lookup) -> None:
+    def _enter(self, wanted: FetchPartition, lookup: Lookup, matcher: SubjectMatcher | None) -> None:
         key = wanted.key
         self._drop(key)
 
@@ -93,7 +125,7 @@ class FetchSession:
             self._ready[key] = None
             self.news.set()
 
-        self._entries[key] = _Entry(key, wanted.offset, lookup, wake)
+        self._entries[key] = _Entry(key, wanted.offset, lookup, wake, matcher)
         self._ready[key] = None
 
     def _drop(self, key: PartitionKey) -> None:
@@ -107,10 +139,14 @@ class FetchSession:
         for key in list(self._entries):
             self._drop(key)
 
-    def collect(self, bytes_max: int) -> list[Found]:
-        """News of the partitions that have any, up to about `bytes_max` of batches.
+    def collect(self, bytes_max: int, scan_bytes_max: int = SCAN_COST_MAX) -> list[Found]:
+        """News of the partitions that have any.
 
         Partitions that sent something go to the end of the line, so that a busy one does not starve the others.
+
+        Args:
+            bytes_max: about how many bytes of batches to send.
+            scan_bytes_max: about how many bytes of batches to look through for subjects.
         """
         self.news.clear()
         found: list[Found] = []
@@ -118,12 +154,17 @@ class FetchSession:
             if bytes_max <= 0 or len(found) == FETCH_PARTITIONS_MAX:
                 break
             entry = self._entries[key]
-            news = self._look(entry, bytes_max)
+            limit = bytes_max if entry.matcher is None else scan_bytes_max
+            if limit <= 0:
+                continue
+            news = self._look(entry, limit)
             if news is None:
                 del self._ready[key]
                 continue
             found.append(news)
             bytes_max -= news.result.body_bytes
+            if news.matcher is not None:
+                scan_bytes_max -= sum(piece.length for piece in news.slices)
             del self._ready[key]
             if news.result.error is not ErrorCode.NONE:
                 self._drop(key)
@@ -131,7 +172,18 @@ class FetchSession:
                 self._ready[key] = None
         return found
 
-    def unreadable(self, news: Found, error: OSError) -> Found:
+    def advance(self, news: Found, last: Slice) -> bool:
+        """Go on behind `last`, the last of the batches of `news` that were looked through.
+
+        Returns:
+            Whether the reader has caught up with that, which it is to hear even if nothing is sent.
+        """
+        entry = self._entries[news.result.key]
+        was_behind, entry.is_behind = entry.is_behind, last.next_offset < news.result.high_watermark
+        entry.move_behind(last)
+        return was_behind and not entry.is_behind
+
+    def unreadable(self, news: Found, error: LiftError | OSError) -> Found:
         """What to say instead of `news` whose batches can not be read; the partition leaves the session."""
         assert news.partition is not None
         self._drop(news.result.key)
@@ -164,15 +216,17 @@ class FetchSession:
             partition.wait(entry.wake)
             return None
         entry.is_new = False
+        entry.is_behind &= bool(slices)
+        epoch, gone_below = partition.epoch, log.gone_below
+        result = FetchResult(entry.key, ErrorCode.NONE, "", epoch, end, log.log_start, 0, gone_below=gone_below)
+        if slices and entry.matcher is not None:
+            return Found(result, partition, slices, entry.matcher)
         if slices:
-            entry.hint = slices[-1]
-            entry.offset = max(entry.offset, slices[-1].next_offset)
-        size = sum(piece.length for piece in slices)
-        result = FetchResult(entry.key, ErrorCode.NONE, "", partition.epoch, end, log.log_start, size)
-        return Found(result, partition, slices)
+            entry.move_behind(slices[-1])
+        return Found(result._replace(body_bytes=sum(piece.length for piece in slices)), partition, slices)
 
 
-def _broken(key: PartitionKey, partition: Partition, error: PartitionOfflineError | OSError) -> Found:
+def _broken(key: PartitionKey, partition: Partition, error: LiftError | OSError) -> Found:
     """A partition with damage goes offline; one that only lacks a file descriptor is asked again later."""
     if isinstance(error, OSError) and error.errno in _PASSING:
         return Found(_failed(key, ErrorCode.NOT_AVAILABLE, str(error), partition), None, [])

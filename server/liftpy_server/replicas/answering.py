@@ -84,6 +84,7 @@ class Answering(ABC):
             offset=request.offset,
             high_watermark=marks.high_watermark,
             log_start=marks.start,
+            gone_below=self.log.gone_below,
         )
 
     def wait_follower(self, wake: Callable[[bool], None], node_id: str) -> None:

@@ -15,7 +15,7 @@ from liftpy_log.recent import RecentBatches
 from liftpy_server.following.link import FollowLink
 from liftpy_server.limits import LOG_REPEAT_S
 from liftpy_server.replicas.proposals import FinishReassignment
-from liftpy_server.replication.view import PartitionView
+from liftpy_server.replicas.views import incarnations, partition_view
 
 if TYPE_CHECKING:
     import ssl
@@ -37,7 +37,7 @@ __all__ = ["ReplicaHost"]
 logger = logging.getLogger(__name__)
 
 _TICKS_PER_TIMEOUT = 5
-_TICKED_PER_PASS = 200
+_TICKED_PER_PASS = 50  # ticks can wait: between two passes of theirs 100 streams get other leaders
 
 
 class ReplicaHost:
@@ -158,7 +158,7 @@ class ReplicaHost:
         before, self._state = self._state, state
         if before is not None and before.nodes == state.nodes:
             return ()
-        is_same = before is not None and _incarnations(before) == _incarnations(state)
+        is_same = before is not None and incarnations(before) == incarnations(state)
         for node_id in [node_id for node_id in self._links if node_id not in state.nodes]:
             leaving = asyncio.create_task(self._links.pop(node_id).close(), name=f"leave {node_id}")
             self._leaving.add(leaving)
@@ -168,7 +168,7 @@ class ReplicaHost:
     def show(self, replica: LocalReplica, state: MetadataState) -> None:
         """Tell a replica what the metadata says of its partition."""
         stream = replica.partition.stream
-        view = PartitionView.of(state, stream.name, replica.partition.number)
+        view = partition_view(state, stream.name, replica.partition.number)
         if view is None or view.uuid != stream.uuid:
             return
         replica.viewed(view)
@@ -335,7 +335,3 @@ class ReplicaHost:
 
     def _still_here(self, replicas: Iterable[LocalReplica]) -> list[LocalReplica]:
         return [replica for replica in replicas if self.replicas.get(replica.key) is replica]
-
-
-def _incarnations(state: MetadataState) -> dict[str, int]:
-    return {node_id: node.incarnation for node_id, node in state.nodes.items()}

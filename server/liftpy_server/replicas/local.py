@@ -14,6 +14,7 @@ from liftpy_envelope.errors import BatchCorruptError
 from liftpy_log.errors import BatchesRefusedError, PartitionOfflineError, StorageFullError
 from liftpy_server.dedupe_rebuild import note_batches
 from liftpy_server.replicas.answering import Answering
+from liftpy_server.replicas.log_changes import append_followed, cut_back
 from liftpy_server.replication import effects as fx
 from liftpy_server.replication import inputs
 from liftpy_server.replication.follower import Follower, Phase
@@ -22,8 +23,6 @@ from liftpy_server.replication.replica import Replica
 from liftpy_server.replication.view import LogMarks
 
 if TYPE_CHECKING:
-    from liftpy_envelope.pull import PartitionKey
-    from liftpy_log.entries import Appended
     from liftpy_log.recent import RecentTail
     from liftpy_server.following.link_answers import FollowedBatches
     from liftpy_server.partition import Partition
@@ -46,6 +45,7 @@ class LocalReplica(Answering):
         host: the node's.
 
     Attributes:
+        key: which partition.
         leaderless_since_ns: when the leader before was heard last, by the wall clock; 0 when there was none here.
         goes_on_leading: it led alone until now.
         failed_epoch: leader epoch in which the log failed; -1 before this incarnation had any, None while it is well.
@@ -55,6 +55,7 @@ class LocalReplica(Answering):
         log = partition.log
         super().__init__(log)
         self.partition = partition
+        self.key = partition.key
         self._host = host
         self._waiting: deque[Input] = deque()
         self._is_stepping = False
@@ -77,13 +78,9 @@ class LocalReplica(Answering):
             durable_end=min(max(self.partition.durable_end, log.log_start), log.log_end),
             high_watermark=self.partition.high_watermark,
             epochs=log.epochs.entries,
+            gone_below=log.gone_below,
         )
         return Replica(host.node_id, host.incarnation, self.partition.stream.uuid, marks, host.times)
-
-    @property
-    def key(self) -> PartitionKey:
-        """Which partition."""
-        return self.partition.key
 
     @property
     def core(self) -> Replica:
@@ -264,12 +261,12 @@ class LocalReplica(Answering):
         try:
             if self.partition.storage_full:
                 raise StorageFullError("the node's disk is full")
-            appended = self._append_batches(records)
+            appended, records = append_followed(self.log, records, answer.high_watermark, answer.gone_below)
         except (StorageFullError, BatchesRefusedError) as error:
             self._host.warn(self, f"can not follow: {error}")
             self._waiting.append(inputs.AppendFailed())
             return
-        except PartitionOfflineError as error:
+        except (PartitionOfflineError, BatchCorruptError) as error:
             self.partition.fail(str(error))
             return
         try:
@@ -280,16 +277,6 @@ class LocalReplica(Answering):
         self.partition.replicated()
         ranges = ranges_up_to(answer.ranges, appended.next_offset)
         self._waiting.append(inputs.Appended(ranges=ranges, durable_end=self.partition.durable_end))
-
-    def _append_batches(self, records: FollowedBatches) -> Appended:
-        log, start = self.log, self.log.log_end
-        if not records.headers or records.headers[0].base_offset >= start or log.log_start < start:
-            return log.append_batches(records.data, records.headers)
-        # The leader's log begins inside of this batch, by a purge; a batch is stored as a whole, or not at all.
-        log.rebuild(records.headers[0].base_offset)
-        appended = log.append_batches(records.data, records.headers)
-        log.purge(start)
-        return appended
 
     def _cut(self, effect: fx.Truncate | fx.Rebuild) -> None:
         """Drop records; it is durable when it returns."""
@@ -306,7 +293,7 @@ class LocalReplica(Answering):
         logger.info("stream %s partition %d: cut from %d to %d", name, number, self.log.log_end, to)
         try:
             if isinstance(effect, fx.Truncate):
-                self.log.truncate(to)
+                to = cut_back(self.log, to)
                 self._waiting.append(inputs.Truncated(end=to))
                 self.partition.dedupe.truncate(to)
             else:

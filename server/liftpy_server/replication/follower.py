@@ -82,6 +82,7 @@ class Follower:
         self._questions = 0
         self._is_agreed = False
         self._leader_high_watermark = 0
+        self._copies_since_s = float("-inf")  # when it began to copy this leader's log into an empty one
 
     def begin(self, now_s: float) -> list[Effect]:
         """Follow."""
@@ -181,10 +182,26 @@ class Follower:
             return self._diverged(answer, now_s)
         self._heard_s = now_s
         self._leader_high_watermark = max(self._leader_high_watermark, answer.high_watermark)
+        if self._lacks_tombstones(answer, now_s):
+            return self._rebuild(answer.log_start, is_planned=True)
         if answer.ranges:
+            self._log.gone_below = max(self._log.gone_below, answer.gone_below)
             self.phase = Phase.APPENDING
             return [Append(answer=answer)]
         return [*self._advanced(), *self._fetch(now_s)]
+
+    def _lacks_tombstones(self, answer: FetchAnswer, now_s: float) -> bool:
+        """Whether keys may live on here that were deleted, for their tombstones have left the leader's log.
+
+        A tombstone leaves `delete_retention_s` after all that it deleted has left. So of a log that is being copied
+        for less than that it can have deleted nothing which came here.
+        """
+        log = self._log
+        if log.start == log.end:
+            self._copies_since_s = now_s
+        if answer.gone_below <= max(log.gone_below, log.end) or log.start == log.end:
+            return False
+        return now_s - self._copies_since_s >= self.view.delete_retention_s
 
     def appended(self, now_s: float) -> list[Effect]:
         """What came is in the log."""
@@ -251,7 +268,7 @@ class Follower:
         self._is_agreed = False
         return self._ask(now_s)
 
-    def _rebuild(self, start: int) -> list[Effect]:
+    def _rebuild(self, start: int, *, is_planned: bool = False) -> list[Effect]:
         self._is_agreed = True
         self.phase = Phase.CUTTING
-        return [Rebuild(start=start, loses_committed=start < self._log.high_watermark)]
+        return [Rebuild(start=start, loses_committed=not is_planned and start < self._log.high_watermark)]

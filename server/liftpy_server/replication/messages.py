@@ -75,6 +75,7 @@ class FetchAnswer:
         refusal: None, or why there are no records.
         ranges: of the records, in order, the first from `offset` on; empty when there is nothing new.
         records: the records themselves, as the shell knows them.
+        gone_below: tombstones below this offset may be missing in the leader's log, with all that they deleted.
     """
 
     node_id: str
@@ -86,6 +87,7 @@ class FetchAnswer:
     refusal: Refusal | None = None
     ranges: tuple[BatchRange, ...] = ()
     records: Any = None
+    gone_below: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -50,6 +50,7 @@ class PartitionView:
         unproven: members of the last ISR that could not prove their log.
         incarnations: of the replicas that ever registered.
         observers: replicas that follow and nothing else: they are never in the ISR, suspect nobody and never lead.
+        delete_retention_s: how long a leader's log keeps a tombstone after all that it deleted has gone.
     """
 
     revision: int
@@ -63,6 +64,7 @@ class PartitionView:
     unproven: tuple[str, ...]
     incarnations: Mapping[str, int]
     observers: tuple[str, ...] = ()
+    delete_retention_s: float = 0.0
 
     @classmethod
     def of(cls, state: MetadataState, name: str, partition: int) -> PartitionView | None:
@@ -83,6 +85,7 @@ class PartitionView:
             unproven=info.unproven,
             incarnations={node: state.nodes[node].incarnation for node in info.replicas if node in state.nodes},
             observers=info.observers,
+            delete_retention_s=stream.config.delete_retention_s,
         )
 
 
@@ -95,6 +98,7 @@ class LogMarks:
         durable_end: the offset after the last record that is on disk.
         high_watermark: as it was checkpointed; it may be too low, and is cut to what is there.
         epochs: (leader epoch, its first offset), oldest first.
+        gone_below: tombstones below this offset may be missing, but only with all that they deleted.
     """
 
     def __init__(
@@ -105,6 +109,7 @@ class LogMarks:
         durable_end: int = 0,
         high_watermark: int = 0,
         epochs: Iterable[tuple[int, int]] = (),
+        gone_below: int = 0,
     ) -> None:
         assert start <= durable_end <= end, f"a log from {start} to {end} is not durable up to {durable_end}"
         self.start = start
@@ -112,6 +117,7 @@ class LogMarks:
         self.durable_end = durable_end
         self.high_watermark = max(start, min(high_watermark, end))
         self.epochs = EpochHistory(epochs)
+        self.gone_below = gone_below
 
     def append(self, epoch: int, base: int, end: int) -> None:
         """Records of one epoch were appended."""

@@ -48,6 +48,7 @@ def fake(monkeypatch):
             "NODE.INFO": {"node": told},
             "STREAM.LIST": listing(stream),
             "STREAM.INFO": {"stream": stream},
+            "GROUP.LIST": {"groups": [], "more": False, "unreachable": []},
         }
     )
     monkeypatch.setattr("liftpy.cli.run.connect", fake.connect)

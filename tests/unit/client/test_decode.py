@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from liftpy_client.decode import RECORDS_SCHEMA, iterate_messages, split_body, to_records, trim
-from liftpy_envelope.batch import encode_body
+from liftpy_client.filtering import SubjectFilter
+from liftpy_envelope.batch import encode_body, encode_header
 from liftpy_envelope.columns import Column
 from liftpy_envelope.errors import BatchCorruptError, BatchTruncatedError
-from liftpy_envelope.ipc import column_buffers
+from liftpy_envelope.ipc import column_buffers, fixed_column
 from support.batches import stamped
 
 BITMAP = Column.SUBJECT | Column.KEY | Column.VALUE
@@ -47,7 +50,7 @@ def test_messages_and_records_agree_and_are_trimmed(counts, offset, stop):
         base += count
     wanted = [place for place in range(3, base) if place >= offset and (stop is None or place < stop)]
     batches = [batch for batch in taken(data, offset, stop) if batch.last > batch.first]
-    messages = [message for batch in batches for message in iterate_messages("s", 2, batch)]
+    messages = [message for batch in batches for message in iterate_messages("s", 2, batch).messages]
     assert [message.offset for message in messages] == wanted
     records = pa.Table.from_batches([to_records(2, batch) for batch in batches], RECORDS_SCHEMA)
     assert records.column("offset").to_pylist() == wanted
@@ -58,8 +61,42 @@ def test_messages_and_records_agree_and_are_trimmed(counts, offset, stop):
 
 def test_a_subject_that_is_no_utf8_is_shown_and_not_fatal():
     (batch,) = taken(wire(2, subject=b"s.\xff"))
-    assert [message.subject for message in iterate_messages("s", 0, batch)] == ["s.\ufffd"] * 2
+    assert [message.subject for message in iterate_messages("s", 0, batch).messages] == ["s.\ufffd"] * 2
     assert to_records(0, batch).column("subject").to_pylist() == ["s.\ufffd"] * 2
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.sets(st.integers(0, 20), min_size=1),
+    st.integers(0, 40),
+    st.one_of(st.none(), st.integers(0, 40)),
+    st.sampled_from([None, ("s.0",), ("s.*",), ("s.1", "t.>")]),
+)
+def test_batches_with_holes_filtered_or_not(kept, offset, stop, patterns):
+    """After key compaction records are counted, not offsets."""
+    deltas = sorted(kept)
+    subjects = [b"s.%d" % (delta % 3) for delta in deltas]
+    arrays = [pa.array(subjects, pa.binary())] * 2
+    bitmap = Column.OFFSET_DELTA | Column.SUBJECT | Column.VALUE
+    body = encode_body(len(deltas), bitmap, [fixed_column(deltas, "i"), *map(column_buffers, arrays)])
+    header = encode_header(
+        body, base_offset=10, leader_epoch=1, base_timestamp=5, max_timestamp=5, last_offset_delta=25
+    )
+    wanted = SubjectFilter(patterns) if patterns else None
+    expected = [
+        10 + delta
+        for delta, subject in zip(deltas, subjects, strict=True)
+        if 10 + delta >= offset and (stop is None or 10 + delta < stop) and (wanted is None or wanted.matches(subject))
+    ]
+    (batch,) = taken(header + b"".join(map(bytes, body.parts)), offset, stop)
+    run = iterate_messages("s", 0, batch, wanted)
+    assert [message.offset for message in run.messages] == list(run.offsets) == expected
+    assert run.taken == len(expected)
+    assert to_records(0, batch, wanted).column("offset").to_pylist() == expected
+    run = iterate_messages("s", 0, batch, wanted)
+    assert [message.offset for message in islice(run.messages, 2)] == expected[:2]
+    run.stop()
+    assert next(run.messages, None) is None
 
 
 @pytest.mark.parametrize("place", [0, 4, 20, 90, -1])

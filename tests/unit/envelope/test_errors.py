@@ -28,6 +28,7 @@ CODES = {
     "SUBSCRIPTION_REFUSED": 17,
     "OUTCOME_UNKNOWN": 18,
     "CONFLICT": 19,
+    "UNKNOWN_GROUP": 26,  # those between stand in results of groups, as `GroupError`
 }
 # number, status, retriable
 ACK_CODES = {

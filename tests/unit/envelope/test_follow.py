@@ -51,7 +51,7 @@ REQUESTS = st.builds(
     st.lists(KEYS, max_size=3).map(tuple),
 )
 REFUSALS = st.sampled_from(FollowRefusal)
-RESULTS = st.builds(FollowResult, KEYS, REFUSALS, NUMBERS, EPOCHS, NUMBERS, NUMBERS, NUMBERS, NUMBERS)
+RESULTS = st.builds(FollowResult, KEYS, REFUSALS, NUMBERS, EPOCHS, NUMBERS, NUMBERS, NUMBERS, NUMBERS, NUMBERS)
 ENDS = st.builds(FollowEnd, KEYS, REFUSALS, NUMBERS, EPOCHS, NUMBERS, EPOCHS, NUMBERS)
 RESPONSES = st.builds(FollowResponse, st.lists(RESULTS, max_size=3).map(tuple), st.lists(ENDS, max_size=3).map(tuple))
 SAMPLE = FollowRequest(
@@ -66,6 +66,15 @@ SAMPLE_RESPONSE = FollowResponse(
 def crossed(value):
     """What arrives at the other side."""
     return msgpack.unpackb(msgpack.packb(value))
+
+
+def test_where_no_tombstone_is_gone_nothing_is_said_of_it():
+    (row,), _ = SAMPLE_RESPONSE.to_result()
+    assert len(row) == 9
+    result = SAMPLE_RESPONSE.results[0]._replace(gone_below=11)
+    told = FollowResponse((result,), ()).to_result()
+    assert told[0][0] == [*row, 11]
+    assert FollowResponse.from_result(crossed(told)).results == (result,)
 
 
 def test_the_api_has_its_number():

@@ -31,7 +31,6 @@ from liftpy_envelope.groups import (
     GROUP_BYTES_MAX,
     SUBSCRIPTIONS_MAX,
     AssignedStream,
-    GroupApi,
     GroupError,
     HeartbeatRequest,
     JoinRequest,
@@ -60,8 +59,7 @@ def crossed(value):
 
 def test_numbers_are_the_persisted_ones():
     golden = {"OFFSET_COMMIT": 5, "OFFSET_FETCH": 6, "GROUP_JOIN": 7, "GROUP_HEARTBEAT": 8, "GROUP_LEAVE": 9}
-    assert golden | {"FIND_COORDINATOR": 10} == {api.name: api.value for api in GroupApi}
-    assert all(api.name in GroupApi.__members__ for api in Api if api.value in set(GroupApi))
+    assert golden | {"FIND_COORDINATOR": 10} == {api.name: api.value for api in Api if api.value in range(5, 11)}
     errors = {error.name: error.value for error in GroupError if error >= 20}
     assert list(errors.values()) == [20, 21, 22, 23, 24, 25]
     assert all(ErrorCode[error.name] == error for error in GroupError if error < 20)

@@ -45,8 +45,11 @@ FETCHES = st.builds(
     st.booleans(),
     INT64,
     st.booleans(),
+    st.lists(st.sampled_from(("a", "a.*", "b.>", "ä.*.x", ">")), max_size=3).map(tuple),
 )
-FETCH_RESULTS = st.builds(FetchResult, KEYS, ERRORS, MESSAGES, EPOCHS, OFFSETS, OFFSETS, OFFSETS)
+FETCH_RESULTS = st.builds(
+    FetchResult, KEYS, ERRORS, MESSAGES, EPOCHS, OFFSETS, OFFSETS, OFFSETS, st.integers(-1, 2**63 - 1), OFFSETS
+)
 OFFSET_RESULTS = st.builds(OffsetResult, KEYS, ERRORS, MESSAGES, OFFSETS, EPOCHS)
 HELLOS = st.builds(HelloRequest, MESSAGES, MESSAGES)
 VERSIONS = st.dictionaries(st.integers(0, 100), st.integers(0, 100), max_size=5)
@@ -59,9 +62,11 @@ def crossed(value):
 
 
 def test_numbers_of_the_apis_are_the_persisted_ones():
-    golden = {"HELLO": 0, "METADATA": 1, "FETCH": 2, "LIST_OFFSETS": 3, "EPOCH_END_OFFSET": 4, "FOLLOW": 12}
+    golden = {"HELLO": 0, "METADATA": 1, "FETCH": 2, "LIST_OFFSETS": 3, "EPOCH_END_OFFSET": 4}
+    golden |= {"OFFSET_COMMIT": 5, "OFFSET_FETCH": 6, "GROUP_JOIN": 7, "GROUP_HEARTBEAT": 8, "GROUP_LEAVE": 9}
+    golden |= {"FIND_COORDINATOR": 10, "FOLLOW": 12}
     assert golden == {api.name: api.value for api in Api}
-    assert dict.fromkeys(golden.values(), 1) | {2: 2} == API_VERSIONS
+    assert dict.fromkeys(golden.values(), 1) | {2: 3} == API_VERSIONS
     assert (EARLIEST, LATEST) == (-2, -1)
 
 
@@ -70,9 +75,13 @@ def test_bodies_of_requests_are_stable():
     fetch = FetchRequest(1_000, 500, (entry,), (PartitionKey(UUID, 4),), True, 9)
     version_1 = [1_000, 500, [[UUID, 3, 42, 7, 41]], [[UUID, 4]], True, 9]
     assert fetch.to_body(1) == version_1
-    assert fetch.to_body() == [*version_1, False]
+    assert fetch.to_body(2) == [*version_1, False]
+    assert fetch.to_body() == fetch.to_body(3) == [*version_1, False, []]
     assert FetchRequest.from_body(version_1) == fetch
-    assert FetchRequest(1, 0, any_replica=True).to_body() == [1, 0, [], [], False, -1, True]
+    assert FetchRequest(1, 0, any_replica=True, subjects=("a.*",)).to_body(2) == [1, 0, [], [], False, -1, True]
+    assert FetchRequest(1, 0, subjects=("a.*", "b.>")).to_body() == [1, 0, [], [], False, -1, False, ["a.*", "b.>"]]
+    assert FetchRequest.from_body([1, 0, [], [], False, -1, True, ["a"]]).subjects == ("a",)
+    assert FetchRequest.from_body([1, 0, [], [], False, -1, True]).subjects == ()
     assert FetchRequest.from_body([1, 0, [], [], False, -1, True]).any_replica
     assert HelloRequest("client", "token") == HelloRequest.from_body(["client", "token"])
     assert [OffsetQuery(KEY, LATEST)] == OffsetQuery.from_body([[UUID, 3, -1]])
@@ -80,7 +89,11 @@ def test_bodies_of_requests_are_stable():
 
 
 def test_rows_of_results_are_stable():
-    assert FetchResult(KEY, ErrorCode.NOT_LEADER, "m", 7, 43, 1, 99).to_row() == [UUID, 3, 6, "m", 7, 43, 1, 99]
+    old, new = [UUID, 3, 6, "m", 7, 43, 1, 99], [UUID, 3, 6, "m", 7, 43, 1, 99, 44, 2]
+    fetched = FetchResult(KEY, ErrorCode.NOT_LEADER, "m", 7, 43, 1, 99, 44, 2)
+    assert [fetched.to_row(version) for version in (1, 2, 3)] == [old, old, new]
+    assert [fetched] == FetchResult.from_rows([new])
+    assert [fetched._replace(next_offset=-1, gone_below=0)] == FetchResult.from_rows([old])
     assert OffsetResult(KEY, ErrorCode.NONE, "", 42, 7).to_row() == [UUID, 3, 0, "", 42, 7]
     assert EpochEndResult(KEY, ErrorCode.NONE, "", 7, 42).to_row() == [UUID, 3, 0, "", 7, 42]
     assert HelloResult("node", 5, {Api.HELLO: 1, Api.FETCH: 1}).to_result() == ["node", 5, [[0, 1], [2, 1]]]
@@ -90,12 +103,17 @@ def test_rows_of_results_are_stable():
 @given(FETCHES)
 def test_fetch_round_trip(fetch):
     assert fetch == FetchRequest.from_body(crossed(fetch.to_body()))
+    second = fetch._replace(subjects=())
+    assert second == FetchRequest.from_body(crossed(fetch.to_body(2)))
+    assert second._replace(any_replica=False) == FetchRequest.from_body(crossed(fetch.to_body(1)))
 
 
 @examples(100)
 @given(st.lists(FETCH_RESULTS, max_size=4))
 def test_fetch_result_round_trip(results):
-    assert results == FetchResult.from_rows(crossed([result.to_row() for result in results]))
+    assert results == FetchResult.from_rows(crossed([result.to_row(3) for result in results]))
+    older = [result._replace(next_offset=-1, gone_below=0) for result in results]
+    assert older == FetchResult.from_rows(crossed([result.to_row(2) for result in results]))
 
 
 @examples(100)
@@ -175,6 +193,16 @@ def test_a_fetch_with_a_wrong_field_is_refused(place, value):
         FetchRequest.from_body(changed(FETCH, place, value))
 
 
+WRONG_SUBJECTS = [None, {}, "a", 7, [7], [b"a"], [None], [""], ["a..b"], [">.a"], ["a b"], ["a" * 4_097], ["a"] * 65]
+
+
+@pytest.mark.parametrize("subjects", WRONG_SUBJECTS, ids=lambda part: repr(part)[:40])
+def test_a_fetch_of_wrong_subjects_is_refused(subjects):
+    with pytest.raises(FrameError, match="subjects"):
+        FetchRequest.from_body([*FETCH, False, subjects])
+    assert FetchRequest.from_body([*FETCH, False, ["a"] * 64]).subjects == ("a",) * 64
+
+
 def test_a_fetch_of_as_many_partitions_as_the_limit_is_accepted():
     body = changed(FETCH, 2, FETCH[2] * FETCH_PARTITIONS_MAX)
     assert len(FetchRequest.from_body(body).partitions) == FETCH_PARTITIONS_MAX
@@ -184,11 +212,12 @@ def test_a_fetch_of_as_many_partitions_as_the_limit_is_accepted():
     ("read", "row", "numbers"),
     [
         (FetchResult.from_rows, FETCH_ROW, (2, 4, 5, 6, 7)),
+        (FetchResult.from_rows, [*FETCH_ROW, -1, 0], (2, 4, 5, 6, 7, 8, 9)),
         (OffsetResult.from_rows, OFFSET_ROW, (2, 4, 5)),
         (OffsetQuery.from_body, [UUID, 3, -1], (2,)),
         (EpochEndQuery.from_body, [UUID, 3, 7], (2,)),
     ],
-    ids=["fetch result", "offset result", "offset query", "epoch end query"],
+    ids=["fetch result", "fetch result 3", "offset result", "offset query", "epoch end query"],
 )
 def test_rows_with_wrong_fields_are_refused(read, row, numbers):
     assert len(read([row])) == 1
@@ -206,6 +235,9 @@ def test_rows_with_wrong_fields_are_refused(read, row, numbers):
 def test_a_fetch_result_with_a_negative_size_is_refused(size):
     with pytest.raises(FrameError):
         FetchResult.from_rows([changed(FETCH_ROW, 7, size)])
+    for place in (8, 9):
+        with pytest.raises(FrameError):
+            FetchResult.from_rows([changed([*FETCH_ROW, 44, 2], place, size - 1)])
 
 
 @pytest.mark.parametrize("timestamp", [EARLIEST - 1, -(2**63)])

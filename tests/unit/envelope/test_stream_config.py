@@ -36,6 +36,10 @@ DEFAULTS = {
     "message_bytes_max": 67_108_864,
     "compression": "none",
     "keep_replies": False,
+    "compact": False,
+    "min_compaction_lag_s": 0.0,
+    "delete_retention_s": 86_400.0,
+    "min_dirty_ratio": 0.5,
 }
 BOUNDS = {
     "partitions": (1, 1_024),
@@ -49,9 +53,19 @@ BOUNDS = {
     "dedupe_window_s": (0, 86_400),
     "dedupe_ids_max": (0, 10_000_000),
     "message_bytes_max": (1, 67_108_864),
+    "min_compaction_lag_s": (0, 1e10),
+    "delete_retention_s": (0, 1e10),
+    "min_dirty_ratio": (0, 1),
 }
-FLOATS = ("retention_age_s", "segment_age_s", "dedupe_window_s")
-NAMES = st.text("abcXYZ019_-", min_size=1, max_size=20)
+FLOATS = (
+    "retention_age_s",
+    "segment_age_s",
+    "dedupe_window_s",
+    "min_compaction_lag_s",
+    "delete_retention_s",
+    "min_dirty_ratio",
+)
+NAMES = st.text("abcXYZ019_-", min_size=1, max_size=20).filter(lambda name: not name.startswith("__"))
 SUBJECTS = st.lists(st.text("abcxyz*", min_size=1, max_size=5), min_size=1, max_size=4).map(
     lambda tokens: ".".join(["a", *tokens])
 )
@@ -74,6 +88,7 @@ def configs(draw):
         sync=draw(st.sampled_from(SyncMode)),
         compression=draw(st.sampled_from(Compression)),
         keep_replies=draw(st.booleans()),
+        compact=draw(st.booleans()),
         **numbers,
     )
 
@@ -158,6 +173,7 @@ def test_whole_numbers_are_not_guessed(name, value):
         *[("sync", value) for value in ("often", True, None)],
         *[("compression", value) for value in ("gzip", None, 0)],
         *[("keep_replies", value) for value in ("yes", 0, 1, None)],
+        *[("compact", value) for value in ("yes", 0, 1, None)],
         *[("min_isr", value) for value in (0, -1, 2, 1.0, True, "1")],
         ("unknown", 1),
     ],
@@ -271,6 +287,17 @@ def test_an_update_may_not_leave_fewer_replicas_than_must_be_in_sync():
     with pytest.raises(ConfigError) as caught:
         config(replicas=3, min_isr=3).updated({"replicas": 2})
     assert caught.value.field == "min_isr"
+
+
+def test_the_systems_own_streams_have_no_subject_and_all_others_have_one():
+    stream = config(name="__offsets", subject="", partitions=3)
+    assert (stream.is_internal, stream.subject) == (True, "")
+    assert stream == StreamConfig.from_plain(stream.to_plain())
+    assert not config(name="_offsets").is_internal
+    assert refused_field(name="__offsets", subject="orders.>") == "subject"
+    assert refused_field(name="_offsets", subject="") == "subject"
+    with pytest.raises(ConfigError, match="the system's own"):
+        stream.updated({"subject": "orders.>"})
 
 
 def test_subjects_of_partitions():

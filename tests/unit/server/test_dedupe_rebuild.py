@@ -5,11 +5,15 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from liftpy_log.compaction_read import StoredBatch
 from liftpy_log.dedupe import DedupeWindow
+from liftpy_log.partial_batch import PartialBatch
 from liftpy_server.dedupe_rebuild import note_batches, rebuild_dedupe
 from support.envelopes import idempotent
 from support.examples import examples
@@ -77,6 +81,22 @@ def test_a_follower_notes_what_its_leader_added(passes, codec):
         assert window.are_new([], kit.log.last_timestamp)
         assert window._ids == kit.partition.dedupe._ids
         kit.close()
+
+
+def test_ids_in_a_batch_that_covers_dropped_records_keep_their_offsets(make_kit):
+    kit = make_kit()
+    kit.receive(*(with_id(f"m{number}") for number in range(20)))
+    data = pa.py_buffer(kit.log.segments[0].path.read_bytes())
+    (header,) = headers_of(data.to_pybytes())
+    batch = StoredBatch(header, data)
+    part = PartialBatch(header)
+    part.take(batch, np.arange(20) % 3 == 1)
+    smaller = b"".join(part.encode("zstd").parts)
+    window = DedupeWindow(WINDOW_S * 10**9, 100)
+    note_batches(window, headers_of(smaller), smaller)
+    for number in range(20):
+        found = window.find(b"m%d" % number)
+        assert (found and found.offset) == (number if number % 3 == 1 else None)
 
 
 @pytest.mark.parametrize("codec", ["none", "lz4", "zstd"])

@@ -264,7 +264,7 @@ async def test_tasks_end(bench):
     await asyncio.sleep(0)
     tasks = list(here.maintenance._tasks)
     await here.maintenance.stop()
-    assert [task.done() for task in tasks] == [True] * 4
+    assert [task.done() for task in tasks] == [True] * 5
 
 
 async def test_task_that_fails_is_tried_again(bench, caplog):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from types import SimpleNamespace
 
-from liftpy_server.node import Node
+from liftpy_server.metadata_follower import MetadataFollower
 
 
 async def test_an_error_at_one_change_does_not_end_it():
@@ -20,16 +20,8 @@ async def test_an_error_at_one_change_does_not_end_it():
             raise OSError("told to fail")
         followed.append(state.revision)
 
-    async def nothing(_state):
-        return None
-
-    node = SimpleNamespace(
-        metadata=SimpleNamespace(watch=watch),
-        cluster=SimpleNamespace(follow=nothing),
-        streams=SimpleNamespace(follow=follow),
-        maintenance=SimpleNamespace(check_disk=lambda: None),
-        _followed=asyncio.Condition(),
-        _followed_revision=0,
-    )
-    await Node._follow(node)
+    metadata = SimpleNamespace(watch=watch, state=SimpleNamespace(revision=2))
+    follower = MetadataFollower(metadata, follow)
+    await follower.run()
     assert followed == [2]
+    await asyncio.wait_for(follower.wait(), 5)

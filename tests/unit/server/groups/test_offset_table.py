@@ -128,7 +128,9 @@ def test_offsets_of_a_deleted_stream_go():
     table = OffsetTable()
     other = PartitionKey(b"u" * 16, 0)
     table.apply_many([offset_record(group, key, COMMITTED) for group in "gh" for key in (KEY, other)])
-    table.apply_many(table.tombstones_of_stream(UUID))
+    assert table.streams_of("g") == {UUID, other.uuid}
+    for group in "gh":
+        table.apply_many(table.tombstones_of_streams(group, {UUID}))
     assert [list(table.of_group(group)) for group in "gh"] == [[(other, COMMITTED)]] * 2
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from liftpy_envelope.ack import AckPolicy
+from liftpy_envelope.envelope import encode_batch
 from liftpy_envelope.errors import AckErrorCode
+from liftpy_envelope.limits import KEY_BYTES_MAX
 from liftpy_envelope.partitioner import partition_of
 from liftpy_envelope.stream_config import StreamConfig
 from liftpy_log.errors import PartitionOfflineError, StorageFullError
@@ -55,6 +58,48 @@ def test_headers_that_are_understood():
     options = read(headers=block).options
     assert (options.key, options.message_id, options.ack_policy) == (b"k", b"m", AckPolicy.LEADER)
     assert (options.correlation_id, options.expected_offset) == ("c", 42)
+
+
+def test_a_plain_message_deletes_its_key_by_a_header():
+    block = header_block(Lift_Key="k", Lift_Tombstone="true")
+    incoming = read(b"", block)
+    assert (incoming.options.key, incoming.value, incoming.headers, incoming.refusal) == (b"k", None, block, None)
+    assert read(b"", header_block(Lift_Key="k")).value == b"", "an empty payload is a value"
+
+
+def test_an_envelope_deletes_its_key_by_a_value_of_nil():
+    incoming = read(envelope(None, key=b"k"))
+    assert (incoming.options.key, incoming.value, incoming.refusal) == (b"k", None, None)
+
+
+@pytest.mark.parametrize(
+    ("value", "headers", "told"),
+    [
+        (b"v", {"Lift_Key": "k", "Lift_Tombstone": "true"}, "empty payload"),
+        (b"", {"Lift_Tombstone": "true"}, "no key"),
+        (b"", {"Lift_Key": "k", "Lift_Tombstone": "1"}, "not true"),
+        (b"", {"Lift_Key": "k", "Lift_Tombstone": "false"}, "not true"),
+        (batch([b"1"]), {"Lift_Key": "k", "Lift_Tombstone": "true"}, "empty payload"),
+    ],
+)
+def test_what_can_be_no_tombstone_is_refused(value, headers, told):
+    incoming = read(value, header_block(**headers))
+    assert code_of(incoming) is AckErrorCode.MALFORMED
+    assert told in incoming.refusal.description
+
+
+def test_keys_may_be_a_mebibyte_long_and_no_longer():
+    stream = config(message_bytes_max=64 * 1024 * 1024)
+    longest, longer = b"k" * KEY_BYTES_MAX, b"k" * (KEY_BYTES_MAX + 1)
+    assert read(envelope(b"v", key=longest), stream=stream).refusal is None
+    keyed = pa.array([b"a", longest, None], pa.binary())
+    values_of_it = pa.array([b"1", b"2", b"3"], pa.binary())
+    assert read(encode_batch({"key": keyed, "value": values_of_it}), stream=stream).refusal is None
+    keyed = pa.array([b"a", longer, None], pa.binary())
+    for message in (envelope(b"v", key=longer), encode_batch({"key": keyed, "value": values_of_it})):
+        incoming = read(message, stream=stream)
+        assert code_of(incoming) is AckErrorCode.TOO_LARGE
+        assert f"key of {KEY_BYTES_MAX + 1} bytes" in incoming.refusal.description
 
 
 def test_expected_last_sequence_is_the_next_offset():

@@ -180,3 +180,18 @@ async def test_a_session_that_ends_leaves_nobody_waiting(bench):
     assert all(replica.wakes for replica in replicas)
     bench.session.close()
     assert not any(replica.wakes for replica in replicas)
+
+
+def test_segments_that_went_while_an_answer_waited_are_no_damage(bench):
+    replica = bench.add(records=20)
+    bench.fetch()
+    (found,) = bench.collect()
+    replica.log.drop_before(10)
+    assert found.slices[0].segment not in replica.log.segments
+    told = bench.session.unreadable(found, FileNotFoundError(errno.ENOENT, "gone"))
+    assert (told.result.refusal, told.result.body_bytes) == (FollowRefusal.NOT_LEADER, 0)
+    assert replica.stopped is None
+    bench.fetch(offset=10)
+    (found,) = bench.collect()
+    bench.session.unreadable(found, FileNotFoundError(errno.ENOENT, "gone"))
+    assert replica.stopped is not None, "that file should be there"

@@ -90,7 +90,7 @@ def store(kit, count=1, number=0, size=10, *, sync=True):
 def test_first_round_tells_where_an_empty_partition_is(reader):
     reader.want(0)
     (found,) = reader.collect()
-    assert (key(), ErrorCode.NONE, "", 7, 0, 0, 0) == found.result
+    assert (key(), ErrorCode.NONE, "", 7, 0, 0, 0, -1, 0) == found.result
     assert (found.slices, reader.collect()) == ([], [])
 
 

@@ -56,7 +56,7 @@ class Hearing:
 
 @pytest.mark.parametrize(
     ("silent_s", "listens", "is_given_up"),
-    [(0.4, False, False), (0.6, True, False), (0.6, False, True), (1.1, True, True)],
+    [(0.2, False, False), (0.6, True, False), (0.3, False, True), (1.1, True, True)],
 )
 async def test_a_silent_node_is_given_up_sooner_when_nobody_listens_on_its_port(silent_s, listens, is_given_up):
     """A process that stands still accepts connections all the same; it has its whole time-out."""

@@ -1,31 +1,25 @@
-"""`liftpy publish` and `liftpy consume`."""
+"""`liftpy publish`: messages from the command line or the standard input."""
 
 from __future__ import annotations
 
-import base64
-import sys
-from itertools import islice, repeat
+from itertools import repeat
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from liftpy.cli.run import JsonFlag, open_lift, print_json, run, stderr, stdout
 from liftpy.cli.stdin import stdin_lines
-from liftpy.cli.units import parse_offset_or_time
 from liftpy_client.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
 
     from liftpy_client.client import Lift
-    from liftpy_client.message import Message
 
-__all__ = ["consume", "publish"]
+__all__ = ["publish"]
 
 _PROGRESS_FROM = 1_000
-_SHOWN_MAX = 200
 
 
 def _progress() -> Progress:
@@ -131,79 +125,3 @@ async def _publish_many(
         return {"published": 0}
     ack = await last
     return {"published": published, "stream": ack.stream, "partition": ack.partition, "last_offset": ack.offset}
-
-
-def consume(
-    ctx: typer.Context,
-    stream: Annotated[str, typer.Argument(help="Name of the stream.", show_default=False)],
-    start: Annotated[
-        str, typer.Option(help="earliest, latest, new, an offset, an ISO time, or a span back from now such as 1h.")
-    ] = "earliest",
-    stop: Annotated[
-        str | None, typer.Option(help="latest (what is there now), or an offset or time to stop before.")
-    ] = None,
-    count: Annotated[int | None, typer.Option(min=1, help="Stop after so many messages.")] = None,
-    partition: Annotated[list[int] | None, typer.Option(help="Only this partition. Repeatable.")] = None,
-    raw: Annotated[bool, typer.Option("--raw", help="Print values only, a line each.")] = False,
-    as_json: JsonFlag = False,
-) -> None:
-    """Print the messages of a stream; goes on until interrupted unless told where to stop."""
-
-    async def work() -> None:
-        first = parse_offset_or_time(start, ("earliest", "latest", "new"), "--start")
-        last = None if stop is None else parse_offset_or_time(stop, ("latest",), "--stop")
-        left = count
-        async with open_lift(ctx) as lift:
-            consumer = lift.consume(stream, start=first, stop=last, partitions=partition)  # type: ignore[arg-type]
-            async with consumer:
-                async for message in consumer:
-                    _show(message, raw=raw, as_json=as_json)
-                    if left is not None:
-                        left -= 1
-                        if not left:
-                            break
-
-    run(work(), as_json=as_json)
-
-
-def _text(data: bytes | None) -> tuple[str, str | None]:
-    """("value", text) where it is UTF-8, ("value_base64", text) where it is not."""
-    if data is None:
-        return "", None
-    try:
-        return "", data.decode()
-    except UnicodeDecodeError:
-        return "_base64", base64.b64encode(data).decode()
-
-
-def _show(message: Message, *, raw: bool, as_json: bool) -> None:
-    if as_json:
-        shown: dict[str, Any] = {
-            "stream": message.stream,
-            "partition": message.partition,
-            "offset": message.offset,
-            "timestamp": message.timestamp.isoformat(),
-            "timestamp_ns": message.timestamp_ns,
-            "subject": message.subject,
-            "headers": message.headers,
-        }
-        for name, data in (("key", message.key), ("value", message.value)):
-            suffix, text = _text(data)
-            shown[name + suffix] = text
-        print_json(shown)
-    elif raw:
-        sys.stdout.buffer.write((message.value or b"") + b"\n")
-        sys.stdout.buffer.flush()
-    else:
-        place = f"{message.offset}" if message.partition == 0 else f"{message.partition}:{message.offset}"
-        key = "" if message.key is None else f" [cyan]{_one_line(message.key)}[/]"
-        value = "[dim](tombstone)[/]" if message.value is None else _one_line(message.value)
-        when = message.timestamp.strftime("%H:%M:%S.%f")
-        stdout.print(f"[dim]{place} {when}[/] [green]{_one_line(message.subject.encode())}[/]{key} {value}")
-
-
-def _one_line(data: bytes) -> str:
-    """Bytes of a stranger for a terminal: shortened, and with nothing in them that it would act on."""
-    text = _text(data)[1] or ""
-    letters = (letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
-    return escape("".join(islice(letters, _SHOWN_MAX))) + ("…" if len(text) > _SHOWN_MAX else "")

@@ -1,0 +1,174 @@
+"""An event loop in a thread of its own, for those who have none, or have one that they can not wait in.
+
+Whoever calls waits for what runs there; a notebook whose own loop runs can do that as well as a script. Ctrl-C
+interrupts the waiting, and cancels what was waited for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, ParamSpec, TypeVar
+
+from liftpy_client.errors import DisconnectedError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Coroutine
+
+__all__ = ["BackgroundLoop", "Facade", "blocking", "collected", "on_loop", "synchronous"]
+
+_CANCEL_S: Final = 2.0
+_CLOSE_S: Final = 10.0
+_T_co = TypeVar("_T_co", covariant=True)
+_R = TypeVar("_R")
+_P = ParamSpec("_P")
+
+
+class BackgroundLoop:
+    """See the module. Several threads may call.
+
+    Args:
+        name: of the thread.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
+        self._thread.start()
+
+    def run(self, coroutine: Coroutine[Any, Any, _R]) -> _R:
+        """Run a coroutine in the loop and wait for it.
+
+        Raises:
+            DisconnectedError: the loop is closed.
+            UsageError: it is the loop's own thread that calls: it would wait for itself.
+            BaseException: what the coroutine raises. When the waiting is interrupted, the coroutine is cancelled.
+        """
+        if threading.current_thread() is self._thread:
+            coroutine.close()
+            raise UsageError(
+                "a synchronous method was called in the event loop that it needs; use the asynchronous one"
+            )
+        ended = threading.Event()
+        coroutine_to_watch = _watch(coroutine, ended)
+        try:
+            future = asyncio.run_coroutine_threadsafe(coroutine_to_watch, self._loop)
+        except RuntimeError:
+            coroutine_to_watch.close()
+            coroutine.close()
+            raise DisconnectedError("the connection is closed") from None
+        try:
+            return future.result()
+        except BaseException:
+            if not future.done():
+                future.cancel()
+                ended.wait(_CANCEL_S)
+            raise
+
+    def call(self, function: Callable[[], _R]) -> _R:
+        """Call a plain function in the loop's thread and wait for it; raises as `run` does."""
+
+        async def call() -> _R:
+            return function()
+
+        return self.run(call())
+
+    def end(self, tidy_up: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run what tidies up, from wherever that is noticed; once the loop is closed there is no need."""
+        if self._loop.is_closed():
+            return
+        if threading.current_thread() is self._thread:  # the garbage collector runs in any thread
+            self._tidying = self._loop.create_task(tidy_up())
+        else:
+            self.run(tidy_up())
+
+    def close(self) -> None:
+        """Cancel whatever still runs there, and end the thread; idempotent."""
+        if self._loop.is_closed():
+            return
+        asyncio.run_coroutine_threadsafe(self._finish(), self._loop).result(_CLOSE_S)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(_CLOSE_S)
+        self._loop.close()
+
+    async def _finish(self) -> None:
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._loop.shutdown_asyncgens()
+        await self._loop.shutdown_default_executor()
+
+
+async def _watch(coroutine: Coroutine[Any, Any, _R], ended: threading.Event) -> _R:
+    try:
+        return await coroutine
+    finally:
+        ended.set()
+
+
+class Facade(Generic[_T_co]):
+    """Something asynchronous, and the loop in which it lives.
+
+    Args:
+        loop: where.
+        inner: what.
+    """
+
+    def __init__(self, loop: BackgroundLoop, inner: _T_co) -> None:
+        self._loop = loop
+        self._inner = inner
+
+
+def blocking(
+    method: Callable[Concatenate[_T_co, _P], Coroutine[Any, Any, _R]],
+) -> Callable[Concatenate[Facade[_T_co], _P], _R]:
+    """A coroutine method as one that waits."""
+
+    @wraps(method)
+    def call(self: Facade[_T_co], /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
+        return self._loop.run(method(self._inner, *args, **kwargs))
+
+    return synchronous(call)
+
+
+def on_loop(method: Callable[Concatenate[_T_co, _P], _R]) -> Callable[Concatenate[Facade[_T_co], _P], _R]:
+    """A plain method as one that is called in the loop's thread."""
+
+    @wraps(method)
+    def call(self: Facade[_T_co], /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
+        return self._loop.call(lambda: method(self._inner, *args, **kwargs))
+
+    return synchronous(call)
+
+
+def collected(
+    method: Callable[Concatenate[_T_co, _P], AsyncIterator[_R]],
+) -> Callable[Concatenate[Facade[_T_co], _P], list[_R]]:
+    """A method that returns an asynchronous iterator as one that returns a list."""
+
+    @wraps(method)
+    def call(self: Facade[_T_co], /, *args: _P.args, **kwargs: _P.kwargs) -> list[_R]:
+        async def collect() -> list[_R]:
+            return [item async for item in method(self._inner, *args, **kwargs)]
+
+        return self._loop.run(collect())
+
+    return synchronous(call, returns="list")
+
+
+def synchronous(function: Callable[_P, _R], returns: str | None = None) -> Callable[_P, _R]:
+    """Have a function that stands for an asynchronous one tell of itself as it is.
+
+    Args:
+        function: made with `functools.wraps`, so that it tells of the asynchronous one.
+        returns: what it returns, when that is something else.
+    """
+    text = function.__doc__ or ""
+    function.__doc__ = text.replace("`async for`", "`for`").replace("`async with`", "`with`")
+    if returns is not None:
+        signature = inspect.signature(function).replace(return_annotation=returns)
+        function.__signature__ = signature  # type: ignore[attr-defined]  # what `inspect` and `help` look at
+    return function

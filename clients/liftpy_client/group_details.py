@@ -1,0 +1,127 @@
+"""What admin requests about consumer groups answer with."""
+
+from __future__ import annotations
+
+from base64 import b64decode
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["GroupDetails", "GroupMember", "GroupOffset", "GroupSummary"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupSummary:
+    """A line of the list of groups.
+
+    Attributes:
+        state: `active` while it has members, else `empty`.
+        members: how many.
+        partitions: how many the members have, or something is committed for.
+        coordinator: the node that coordinates it.
+        generation: of the newest assignment.
+    """
+
+    group: str
+    state: str
+    members: int
+    partitions: int
+    coordinator: str
+    generation: int
+
+    @classmethod
+    def from_answer(cls, group: dict[str, Any]) -> GroupSummary:
+        """Read what a node said."""
+        return cls(**{name: group[name] for name in cls.__slots__})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupMember:
+    """A member of a group.
+
+    Attributes:
+        member_id: given by the coordinator.
+        instance_id: of a static member; "" for others.
+        client: as it calls itself.
+        rack: "" for none.
+        subscriptions: names of streams.
+        assigned: numbers of partitions by stream.
+        session_timeout_ms: without a heartbeat for so long it is out.
+    """
+
+    member_id: str
+    instance_id: str
+    client: str
+    rack: str
+    subscriptions: tuple[str, ...]
+    assigned: dict[str, tuple[int, ...]]
+    session_timeout_ms: int
+
+    @classmethod
+    def from_answer(cls, member: dict[str, Any]) -> GroupMember:
+        """Read what a node said."""
+        return cls(
+            member_id=member["member_id"],
+            instance_id=member["instance_id"],
+            client=member["client"],
+            rack=member.get("rack", ""),
+            subscriptions=tuple(member.get("subscriptions", ())),
+            assigned={row["stream"]: tuple(row["partitions"]) for row in member["assigned"]},
+            session_timeout_ms=member["session_timeout_ms"],
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupOffset:
+    """What a group has committed for a partition.
+
+    Attributes:
+        stream: the stream's name when it was committed.
+        uuid: of the stream, 32 hex digits; one that was created again has another.
+        offset: the next record to read.
+        committed_ns: when, since the epoch.
+        metadata: the client's own.
+    """
+
+    stream: str
+    uuid: str
+    partition: int
+    offset: int
+    committed_ns: int
+    metadata: bytes = b""
+
+    @classmethod
+    def from_answer(cls, offset: dict[str, Any]) -> GroupOffset:
+        """Read what a node said."""
+        known = {name: offset[name] for name in cls.__slots__}
+        return cls(**known | {"metadata": b64decode(offset["metadata"])})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupDetails:
+    """One group.
+
+    Attributes:
+        state: `active` while it has members, else `empty`.
+        coordinator: the node that coordinates it.
+        generation: of the newest assignment.
+        members: in no order.
+        offsets: what it has committed, by stream and partition.
+    """
+
+    group: str
+    state: str
+    coordinator: str
+    generation: int
+    members: tuple[GroupMember, ...]
+    offsets: tuple[GroupOffset, ...]
+
+    @classmethod
+    def from_answer(cls, group: dict[str, Any]) -> GroupDetails:
+        """Read what a node said."""
+        known = {name: group[name] for name in ("group", "state", "coordinator", "generation")}
+        offsets = sorted(map(GroupOffset.from_answer, group["offsets"]), key=lambda row: (row.stream, row.partition))
+        return cls(
+            **known,
+            members=tuple(map(GroupMember.from_answer, group["members"])),
+            offsets=tuple(offsets),
+        )

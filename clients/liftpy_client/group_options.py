@@ -1,0 +1,137 @@
+"""How a consumer is a member of a group."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from liftpy_client.errors import UsageError
+from liftpy_envelope.errors import FrameError
+from liftpy_envelope.groups import (
+    CLIENT_BYTES_MAX,
+    GROUP_BYTES_MAX,
+    REBALANCE_TIMEOUTS_MS,
+    SESSION_TIMEOUTS_MS,
+    SUBSCRIPTIONS_MAX,
+    require_text,
+)
+from liftpy_envelope.names import check_name
+from liftpy_envelope.stream_config import INTERNAL_PREFIX
+
+__all__ = ["GroupOptions", "PartitionsCallback", "check_group_name", "check_streams"]
+
+PartitionsCallback = Callable[[list[tuple[str, int]]], Awaitable[Any] | Any]
+"""Told of partitions, as pairs of stream and number. A plain function, or one that is awaited."""
+
+_SHOWN_LENGTH: Final = 60
+_STARTS: Final = ("earliest", "latest", "new")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupOptions:
+    """See the module.
+
+    A callback that raises ends the consumer: whoever iterates gets the exception. It must not close the consumer.
+
+    Attributes:
+        instance_id: makes a static member: the process may be restarted within the session timeout, and nothing moves.
+            Unique in the group; of two processes with the same one the older is fenced.
+        session_timeout_s: a member that was not heard for so long is out, and others get its partitions.
+        rebalance_timeout_s: so long it may take to let go of partitions that others are to get. A coordinator that can
+            not be reached for so long, and for two sessions, counts as lost, with all that this member has.
+        commit_interval_s: how often what was finished is committed, which also happens on closing and before partitions
+            go to others; None to commit by `commit()` alone.
+        start: where to begin in partitions for which the group has committed nothing: at the `earliest` message, at
+            the `latest` there is, or at what is `new` from then on.
+        on_assigned: told of partitions that this consumer gets, before their first message.
+        on_revoked: told of partitions that go to others, after their last message and before what was finished of them
+            is committed; also on closing.
+        on_lost_partitions: told of partitions that others may have by now: this member was away for too long. Nothing
+            of them can be committed any more.
+    """
+
+    instance_id: str | None = None
+    session_timeout_s: float = 10.0
+    rebalance_timeout_s: float = 60.0
+    commit_interval_s: float | None = 5.0
+    start: Literal["earliest", "latest", "new"] = "earliest"
+    on_assigned: PartitionsCallback | None = None
+    on_revoked: PartitionsCallback | None = None
+    on_lost_partitions: PartitionsCallback | None = None
+
+    def __post_init__(self) -> None:
+        if self.instance_id is not None:
+            _check_text(self.instance_id, CLIENT_BYTES_MAX, "instance_id")
+        _check_time(self.session_timeout_s, SESSION_TIMEOUTS_MS, "session_timeout_s")
+        _check_time(self.rebalance_timeout_s, REBALANCE_TIMEOUTS_MS, "rebalance_timeout_s")
+        interval_s = self.commit_interval_s
+        is_time = isinstance(interval_s, (int, float)) and 0.01 <= interval_s <= 86_400
+        if interval_s is not None and not is_time:
+            shown = f"{interval_s!r:.{_SHOWN_LENGTH}}"
+            raise UsageError(f"commit_interval_s must be between 0.01 and 86400, or None, not {shown}")
+        for name in ("on_assigned", "on_revoked", "on_lost_partitions"):
+            callback = getattr(self, name)
+            if callback is not None and not callable(callback):
+                raise UsageError(f"{name}: {callback!r:.{_SHOWN_LENGTH}} can not be called")
+        if self.start not in _STARTS:
+            raise UsageError(
+                f"start: {self.start!r} is not one of {', '.join(_STARTS)}: a group goes on from what it "
+                "has committed; to move it elsewhere, reset it"
+            )
+
+
+def check_group_name(name: object) -> str:
+    """`name`, when it is one of a group.
+
+    Raises:
+        UsageError: it is not 1 to 255 bytes of printable text.
+    """
+    return _check_text(name, GROUP_BYTES_MAX, "group")
+
+
+def check_streams(names: object) -> tuple[str, ...]:
+    """The streams that a group consumes.
+
+    Raises:
+        UsageError: there are none, too many, or one twice, or one is liftpy's own.
+        NameInvalidError: one is no name of a stream.
+    """
+    if not isinstance(names, (list, tuple)) or not names:
+        raise UsageError(f"streams: {names!r:.80} is not a list of at least one stream")
+    if len(names) > SUBSCRIPTIONS_MAX:
+        raise UsageError(f"streams: {len(names)} are too many, a group consumes up to {SUBSCRIPTIONS_MAX}")
+    checked = tuple(check_name(name) for name in names)
+    twice = sorted(name for name, count in Counter(checked).items() if count > 1)
+    if twice:
+        raise UsageError(f"streams: {twice[0]!r} is there twice")
+    internal = [name for name in checked if name.startswith(INTERNAL_PREFIX)]
+    if internal:
+        raise UsageError(f"streams: {internal[0]!r} is liftpy's own, and can be read only without a group")
+    return checked
+
+
+def _check_text(value: object, bytes_max: int, what: str) -> str:
+    try:
+        require_text(value, bytes_max, what)
+    except (FrameError, UnicodeEncodeError):
+        value_is_text = isinstance(value, str)
+    else:
+        if value:
+            return str(value)
+        value_is_text = True
+    shown = f"{value!r:.{_SHOWN_LENGTH}}" + ("..." if len(repr(value)) > _SHOWN_LENGTH else "")
+    size = f" ({len(str(value))} characters)" if value_is_text else ""
+    raise UsageError(
+        f"{what}: {shown}{size} is not allowed: use 1 to {bytes_max} bytes of text without control characters"
+    )
+
+
+def _check_time(value_s: float, allowed_ms: range, what: str) -> None:
+    is_number = isinstance(value_s, (int, float))
+    if not is_number or not allowed_ms.start / 1000 <= value_s < allowed_ms.stop / 1000:
+        shown = f"{value_s!r:.{_SHOWN_LENGTH}}"
+        raise UsageError(
+            f"{what} must be between {allowed_ms.start / 1000:g} and {allowed_ms[-1] / 1000:g}, not {shown}"
+        )

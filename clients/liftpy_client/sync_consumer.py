@@ -1,0 +1,100 @@
+"""Consumers for those who do not write asynchronous code: plain iterators."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+
+from liftpy_client.background import Facade, blocking, on_loop
+from liftpy_client.consumer import Consuming
+from liftpy_client.group_consumer import GroupConsumer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import TracebackType
+
+__all__ = ["SyncConsumer", "SyncGroupConsumer"]
+
+_Item = TypeVar("_Item")
+
+
+class SyncConsumer(Facade[Consuming[Any]], Generic[_Item]):
+    """An iterator over messages or Arrow record batches; see `Consumer` and `BatchConsumer`.
+
+    Messages are made in the thread that takes them; fetching goes on behind it.
+    """
+
+    def __iter__(self) -> Iterator[_Item]:
+        fetched = self._inner.parts()
+        try:
+            while (parts := self._loop.run(_next(fetched, None))) is not None:
+                for part in parts:
+                    yield from part
+        finally:
+            self._loop.end(fetched.aclose)
+
+    def __enter__(self) -> Self:
+        self._loop.run(self._inner.__aenter__())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._loop.end(lambda: self._inner.__aexit__(kind, error, trace))
+
+    close = blocking(Consuming.close)
+    seek = on_loop(Consuming.seek)
+    seek_to_time = blocking(Consuming.seek_to_time)
+    pause = on_loop(Consuming.pause)
+    resume = on_loop(Consuming.resume)
+    position = on_loop(Consuming.position)
+    lag = on_loop(Consuming.lag)
+    gone_below = on_loop(Consuming.gone_below)
+
+
+class SyncGroupConsumer(Facade[GroupConsumer[_Item]], Generic[_Item]):
+    """An iterator over what the group's coordinator assigns to this process; see `GroupConsumer`.
+
+    The session with the coordinator is kept behind it, however long a message takes. For many small messages
+    `consume_batches` is the quicker way: each item is handed from thread to thread.
+    """
+
+    def __iter__(self) -> Iterator[_Item]:
+        items = self._inner.__aiter__()
+        nothing = object()
+        try:
+            while (item := self._loop.run(_next(items, nothing))) is not nothing:
+                yield item
+        finally:
+            self._loop.end(lambda: _close(items))
+
+    def __enter__(self) -> Self:
+        self._loop.run(self._inner.__aenter__())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._loop.end(lambda: self._inner.__aexit__(kind, error, trace))
+
+    @property
+    def assignment(self) -> list[tuple[str, int]]:
+        """The partitions that this consumer has, as pairs of stream and number."""
+        return self._loop.call(lambda: self._inner.assignment)
+
+    close = blocking(GroupConsumer.close)
+    commit = blocking(GroupConsumer.commit)
+    seek = on_loop(GroupConsumer.seek)
+    seek_to_time = blocking(GroupConsumer.seek_to_time)
+    pause = on_loop(GroupConsumer.pause)
+    resume = on_loop(GroupConsumer.resume)
+    position = on_loop(GroupConsumer.position)
+    lag = on_loop(GroupConsumer.lag)
+
+
+async def _next(items: Any, nothing: object) -> Any:
+    """A step of an asynchronous generator, begun in the loop's thread: else the loop would not know of it."""
+    return await anext(items, nothing)
+
+
+async def _close(items: Any) -> None:
+    await items.aclose()

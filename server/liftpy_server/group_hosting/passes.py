@@ -1,0 +1,54 @@
+"""One pass over the partitions of the groups that a node leads: first all of them append, then all become durable.
+
+A round of group commit begins as soon as it is asked for. If every partition asked when it had appended, the round
+would begin with the first one of the pass, and all others would wait for that one before they get theirs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+__all__ = ["Passes"]
+
+
+class _Hosted(Protocol):
+    """Takes part in passes; neither call raises."""
+
+    def take(self) -> None:
+        """Take what was asked, and append what comes of it."""
+
+    def settle(self) -> None:
+        """Have what was appended made durable, and replicated."""
+
+
+class Passes:
+    """See the module."""
+
+    def __init__(self) -> None:
+        self._wanted: dict[_Hosted, None] = {}
+        self._appended: dict[_Hosted, None] | None = None  # in this pass; None outside of passes
+
+    def take(self, hosted: _Hosted) -> None:
+        """Have a partition take what it was asked in the next pass; all that arrives until then goes into it."""
+        if not self._wanted:
+            asyncio.get_running_loop().call_soon(self._run)
+        self._wanted[hosted] = None
+
+    def settle(self, hosted: _Hosted) -> None:
+        """A partition has appended: settle it at the end of this pass, or at once when that was in none."""
+        if self._appended is None:
+            hosted.settle()
+        else:
+            self._appended[hosted] = None
+
+    def _run(self) -> None:
+        wanted, self._wanted = self._wanted, {}
+        appended = self._appended = {}
+        try:
+            for hosted in wanted:
+                hosted.take()
+        finally:
+            self._appended = None
+            for hosted in appended:
+                hosted.settle()

@@ -1,0 +1,90 @@
+"""Groups that nobody used for long are forgotten, and so is what was committed for streams that are no more."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from liftpy_server.group_hosting.asked import Asked
+from liftpy_server.group_hosting.limits import SLICE_GROUPS
+from liftpy_server.groups.inputs import DeleteGroup
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from liftpy_log.clock import Clock
+    from liftpy_server.group_hosting.group_partition import GroupPartition
+    from liftpy_server.metadata.raft.store import RaftMetadataStore
+
+__all__ = ["Upkeep"]
+
+logger = logging.getLogger(__name__)
+
+
+class Upkeep:
+    """Looks at all groups of the node from time to time, some at a time.
+
+    Args:
+        hosted: the partitions, by number; they come and go.
+        metadata: of the cluster.
+        clock: of the node.
+        idle_ns: a group without members that committed nothing for so long goes.
+        interval_s: how often.
+    """
+
+    def __init__(
+        self,
+        hosted: Mapping[int, GroupPartition],
+        metadata: RaftMetadataStore,
+        clock: Clock,
+        idle_ns: int,
+        interval_s: float,
+    ) -> None:
+        self._hosted = hosted
+        self._metadata = metadata
+        self._clock = clock
+        self._idle_ns = idle_ns
+        self._interval_s = interval_s
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin."""
+        self._task = asyncio.create_task(self._run(), name="look after consumer groups")
+
+    async def stop(self) -> None:
+        """End."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(self._interval_s)
+            for hosted in list(self._hosted.values()):
+                try:
+                    await self.look_after(hosted)
+                except Exception:
+                    logger.exception("consumer groups of partition %d are looked at again", hosted.partition.number)
+
+    async def look_after(self, hosted: GroupPartition) -> None:
+        """Look at the groups of one partition.
+
+        A stream counts as gone when the metadata that are newer than all that was committed do not have it: what is
+        committed comes from members, who were told of streams by this coordinator, or one before it.
+        """
+        coordinators = hosted.coordinators
+        if coordinators is None:
+            return
+        live = {bytes.fromhex(info.uuid) for info in self._metadata.state.streams.values()}
+        for number, group in enumerate(coordinators.groups, 1):
+            if number % SLICE_GROUPS == 0:
+                await asyncio.sleep(0)
+                live |= {bytes.fromhex(info.uuid) for info in self._metadata.state.streams.values()}
+            if hosted.coordinators is not coordinators:
+                return
+            gone = coordinators.table.streams_of(group) - live
+            if gone:
+                hosted.forget_streams(group, gone)
+            if coordinators.is_idle(group, self._clock.now_ns() - self._idle_ns):
+                hosted.ask(Asked(group, DeleteGroup(self._idle_ns)))

@@ -1,0 +1,166 @@
+"""What clients ask of a node over a pull connection, and what a connection needs of its node for that."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from liftpy_envelope.errors import ErrorCode, LiftError
+from liftpy_envelope.frames import encode_response
+from liftpy_envelope.group_offsets import CommitRequest, OffsetFetchRequest
+from liftpy_envelope.group_routing import FindCoordinatorRequest
+from liftpy_envelope.groups import HeartbeatRequest, JoinRequest, LeaveRequest
+from liftpy_envelope.pull import Api
+from liftpy_server.pull.fetching import FetchAnswers
+from liftpy_server.pull.queries import epoch_ends, offsets
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from concurrent.futures import Executor
+
+    from liftpy_envelope.frames import Request
+    from liftpy_envelope.pull import PartitionKey
+    from liftpy_log.files import FileCache
+    from liftpy_server.config import PullConfig
+    from liftpy_server.group_hosting.asked import Asked
+    from liftpy_server.group_hosting.host import GroupHost
+    from liftpy_server.partition import Partition
+    from liftpy_server.pull.follow_session import FollowedPartition
+    from liftpy_server.pull.sending import ResponseSender
+    from liftpy_server.pull.session import FetchSession
+
+__all__ = ["ClientRequests", "PullBackend", "RequestError"]
+
+_GROUP_REQUESTS: Final[dict[Api, Callable[[Any], Any]]] = {
+    Api.OFFSET_COMMIT: CommitRequest.from_body,
+    Api.OFFSET_FETCH: OffsetFetchRequest.from_body,
+    Api.GROUP_JOIN: JoinRequest.from_body,
+    Api.GROUP_HEARTBEAT: HeartbeatRequest.from_body,
+    Api.GROUP_LEAVE: LeaveRequest.from_body,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PullBackend:
+    """What a connection needs of its node.
+
+    Attributes:
+        node_id: the node.
+        incarnation: of the node.
+        token: what admits a peer.
+        follow_token: what admits another node of the cluster; its word counts for what is on its disk.
+        lookup: the partition with a key, or why there is none here.
+        metadata: the answer to a metadata request.
+        files: the node's open files.
+        executor: for reading from the disk.
+        config: how patient the node is.
+        readable: as `lookup`, also for a partition of which the replica here follows and is in sync.
+        replicas: what followers follow; nothing on a node that has none.
+        groups: the consumer groups; None where there are none.
+        heard: told which node follows here, and when by the loop's clock it was heard, at every `follow`.
+    """
+
+    node_id: str
+    incarnation: int
+    token: str
+    follow_token: str
+    lookup: Callable[[PartitionKey], Partition | ErrorCode]
+    metadata: Callable[[], Any]
+    files: FileCache
+    executor: Executor
+    config: PullConfig
+    readable: Callable[[PartitionKey], Partition | ErrorCode] | None = None
+    replicas: Callable[[PartitionKey], FollowedPartition | ErrorCode] = lambda _: ErrorCode.NOT_LEADER
+    groups: GroupHost | None = None
+    heard: Callable[[str, float], None] = lambda _node, _heard_s: None
+
+
+class RequestError(LiftError):
+    """A request is refused as a whole.
+
+    Attributes:
+        code: why.
+    """
+
+    def __init__(self, code: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class ClientRequests:
+    """The handlers of one connection.
+
+    Args:
+        backend: of the node.
+        session: the connection's fetch session.
+        sender: of the connection.
+        is_quiet: whether the peer wants nothing else; what waits for news does so only while that is so.
+    """
+
+    def __init__(
+        self, backend: PullBackend, session: FetchSession, sender: ResponseSender, is_quiet: Callable[[], bool]
+    ) -> None:
+        self._backend = backend
+        self._session = session
+        self._sender = sender
+        self._is_quiet = is_quiet
+        self._fetches = FetchAnswers(
+            session=session,
+            sender=sender,
+            files=backend.files,
+            executor=backend.executor,
+            is_urgent=lambda: not is_quiet(),
+        )
+        self._asked: Asked | None = None
+
+    def handlers(self) -> dict[Api, Callable[[Request], Awaitable[None]]]:
+        """By api."""
+        return {
+            Api.METADATA: self._metadata,
+            Api.FETCH: self._fetches.answer,
+            Api.LIST_OFFSETS: self._list_offsets,
+            Api.EPOCH_END_OFFSET: self._epoch_end_offset,
+            Api.FIND_COORDINATOR: self._find_coordinator,
+            **dict.fromkeys(_GROUP_REQUESTS, self._group),
+        }
+
+    def hurry(self) -> None:
+        """The peer asks for something else, or is gone: what waits for news waits no longer."""
+        self._session.news.set()
+        if self._asked is not None:
+            self._asked.hurry()
+
+    async def _metadata(self, request: Request) -> None:
+        await self._sender.send(encode_response(request.correlation_id, self._backend.metadata()))
+
+    async def _list_offsets(self, request: Request) -> None:
+        rows = offsets(request.body, self._backend.lookup)
+        await self._sender.send(encode_response(request.correlation_id, rows))
+
+    async def _epoch_end_offset(self, request: Request) -> None:
+        rows = epoch_ends(request.body, self._backend.lookup)
+        await self._sender.send(encode_response(request.correlation_id, rows))
+
+    def _groups(self) -> GroupHost:
+        if self._backend.groups is None:
+            raise RequestError(ErrorCode.NOT_AVAILABLE, "this node coordinates no consumer groups")
+        return self._backend.groups
+
+    async def _find_coordinator(self, request: Request) -> None:
+        wanted = FindCoordinatorRequest.from_body(request.body)
+        found = await self._groups().finder.find(wanted.groups)
+        await self._sender.send(encode_response(request.correlation_id, found.to_result()))
+
+    async def _group(self, request: Request) -> None:
+        given = _GROUP_REQUESTS[Api(request.api)](request.body)
+        asked = self._asked = await self._groups().take(given)
+        try:
+            if not self._is_quiet():
+                asked.hurry()
+            answer = await asked.answered
+        finally:
+            self._asked = None
+            asked.hurry()
+        frame = encode_response(request.correlation_id, answer.to_result())
+        if not self._sender.send_now((frame,), len(frame)):  # all before it is in the socket: requests are in order
+            await self._sender.drain(len(frame))
