@@ -51,7 +51,7 @@ class Plan:
     compacted: int = 10_000_000
     compacted_keys: int = 1_000_000
     offsets_s: float = 12.0
-    places: int = 24_000
+    places: int = 4_000
     replayed: int = 1_000_000
 
     @classmethod

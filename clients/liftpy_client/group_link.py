@@ -51,7 +51,7 @@ _KINDS: Final[dict[type, _Kind]] = {
     CommitRequest: _Kind(Api.OFFSET_COMMIT, CommitResult.from_result),
     OffsetFetchRequest: _Kind(Api.OFFSET_FETCH, OffsetFetchResult.from_result),
 }
-_ELSEWHERE: Final = {GroupError.NOT_LEADER, GroupError.NOT_AVAILABLE}
+_PASSING: Final = {GroupError.NOT_LEADER, GroupError.NOT_AVAILABLE, GroupError.INTERNAL}
 
 
 class GroupLink:
@@ -101,7 +101,7 @@ class GroupLink:
         except (OSError, TimeoutError, FrameError, PullError) as error:
             self._drop(connection)
             raise self._unavailable(error) from error
-        if result.error in _ELSEWHERE:
+        if result.error in _PASSING:  # also after an error of its own a coordinator is made anew from its log
             self._drop(connection)
             raise self._unavailable(result.message or result.error.name)
         self._failures, self._troubled_s = 0, None

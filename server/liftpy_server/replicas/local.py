@@ -295,6 +295,8 @@ class LocalReplica(Answering):
             if isinstance(effect, fx.Truncate):
                 to = cut_back(self.log, to)
                 self._waiting.append(inputs.Truncated(end=to))
+                # The cut has synced what it left, and the next round of group commit finds nothing to tell of.
+                self._waiting.append(inputs.Durable(end=self.partition.durable_end))
                 self.partition.dedupe.truncate(to)
             else:
                 self.log.rebuild(to)
