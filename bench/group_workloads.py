@@ -53,8 +53,8 @@ def offsets(rig, plan):
             f"for {plan.offsets_s:g} s a run, p50 {p50_ms:.0f} ms, p99 {p99_ms:.0f} ms per request, {places} at once; "
             f"JetStream: {places} pull consumers with AckAll, {each} acks of each on their way, every one confirmed "
             f"(+ACK with a reply), for {min(figure['elapsed'] for figure in acks):.1f} s at least; with sync_interval "
-            f"always it confirms before the consumer's state is on disk; {plan.places:,} messages are owed by each at the "
-            "beginning, and with more of them its acks are slower"
+            f"always it confirms before the consumer's state is on disk; each owes {plan.places:,} messages at first, "
+            "and with more of them its acks are slower"
         )
         rig.liftpy.delete(stream)
         yield row

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from liftpy.cli.app import app
+from liftpy_envelope.no_pandas import keep_pandas_out
 
 __all__ = ["main"]
 
 
 def main() -> None:
     """Run the command line."""
+    keep_pandas_out()
     app()
 
 

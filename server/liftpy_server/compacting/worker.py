@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 import pyarrow as pa
 
+from liftpy_envelope.no_pandas import keep_pandas_out
 from liftpy_log.compaction import compact
 from liftpy_log.compaction_leftovers import drop_leftovers
 from liftpy_log.disk import OsDisk
@@ -110,6 +111,7 @@ def main() -> None:
     _end_with_parent(int(sys.argv[1]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the node is told to stop, and stops this process
     os.nice(_NICENESS)
+    keep_pandas_out()
     pa.set_cpu_count(1)
     pa.set_io_thread_count(1)
     serve(sys.stdin.buffer, sys.stdout.buffer)
