@@ -138,9 +138,9 @@ async def test_a_static_member_is_fenced_by_its_successor(lift, pull):
 async def test_a_node_that_stood_still_puts_nobody_out(lift, node, pull):
     await made(lift)
     await pull.find("g")
-    one = await adopt(pull, "g", await pull.join("g", nonce(), ["orders"], session_timeout_ms=1_500))
+    one = await adopt(pull, "g", await pull.join("g", nonce(), ["orders"], session_timeout_ms=3_000))
     node.signal(signal.SIGSTOP)
-    await asyncio.sleep(4)
+    await asyncio.sleep(5)
     node.signal(signal.SIGCONT)
     await asyncio.sleep(0.3)
     assert (await pull.heartbeat("g", one)).error is GroupError.NONE
