@@ -87,12 +87,20 @@ class AckConnection:
 
     def write(self, frames: bytes) -> bool:
         """Send whole frames; False when there is no connection."""
-        if self._below is None:
+        below = self._open
+        if below is None:
             return False
-        self._below.write(frames)
+        below.write(frames)
         return True
 
     @property
     def is_congested(self) -> bool:
         """Whether the server takes acks more slowly than they are made."""
-        return self._below is not None and self._below.get_write_buffer_size() > ACK_BUFFER_BYTES_MAX
+        below = self._open
+        return below is not None and below.get_write_buffer_size() > ACK_BUFFER_BYTES_MAX
+
+    @property
+    def _open(self) -> asyncio.WriteTransport | None:
+        """The transport, unless it is closed; uvloop closes it before anybody is told, and refuses all calls then."""
+        below = self._below
+        return None if below is None or below.is_closing() else below

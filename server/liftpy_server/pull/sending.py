@@ -72,6 +72,8 @@ class ResponseSender:
         Returns:
             False when the socket did not take everything: then `drain` before anything else is sent.
         """
+        if self._writer.is_closing():  # its end is about to be told; uvloop refuses all writes from here on
+            return True
         if size_bytes <= _SMALL_BYTES_MAX:
             self._writer.write(b"".join(parts))
         else:
@@ -122,8 +124,13 @@ class ResponseSender:
             await self._write(joined)
 
     async def _write(self, parts: list[bytes]) -> None:
+        self._raise_closing()
         self._writer.writelines(parts)
         await self._drain()
+
+    def _raise_closing(self) -> None:
+        if self._writer.is_closing():  # uvloop says that with a RuntimeError
+            raise ConnectionResetError("the connection is closing")
 
     async def _send_piece(self, file: File, piece: Slice) -> None:
         if self._is_tls:
@@ -139,6 +146,7 @@ class ResponseSender:
         position, end = piece.position, piece.position + piece.length
         while position < end:
             data = file.read(position, min(_READ_BYTES, end - position))
+            self._raise_closing()
             self._writer.write(data)
             await self._drain()
             position += len(data)
