@@ -52,11 +52,14 @@ def main():
     parser.add_argument("--only", nargs="+", choices=[*WORKLOADS, *CLUSTER_WORKLOADS], help="only these")
     parser.add_argument("--runs", type=int, help="how often everything is measured")
     parser.add_argument("--streams", nargs="+", type=int, help="how many streams cluster-idle has, one after the other")
+    parser.add_argument("--seconds", type=float, help="for how long `offsets` commits")
     parser.add_argument("--results", type=Path, default=Path("bench/results"), help="where JSON and plot go")
     arguments = parser.parse_args()
     plan = Plan.quick() if arguments.quick else Plan.full()
     if arguments.runs:
         plan = replace(plan, runs=arguments.runs, follower_runs=arguments.runs)
+    if arguments.seconds:
+        plan = replace(plan, offsets_s=arguments.seconds)
     if arguments.streams:
         plan = replace(plan, idle_streams=tuple(arguments.streams))
     console = Console(stderr=True)

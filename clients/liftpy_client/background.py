@@ -9,19 +9,22 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
+from contextlib import AbstractAsyncContextManager
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar
 
 from liftpy_client.errors import DisconnectedError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine
+    from types import TracebackType
 
-__all__ = ["BackgroundLoop", "Facade", "blocking", "collected", "on_loop", "synchronous"]
+__all__ = ["BackgroundLoop", "EnteredFacade", "Facade", "blocking", "collected", "on_loop", "synchronous"]
 
 _CANCEL_S: Final = 2.0
 _CLOSE_S: Final = 10.0
 _T_co = TypeVar("_T_co", covariant=True)
+_E_co = TypeVar("_E_co", bound=AbstractAsyncContextManager[Any, Any], covariant=True)
 _R = TypeVar("_R")
 _P = ParamSpec("_P")
 
@@ -120,6 +123,32 @@ class Facade(Generic[_T_co]):
     def __init__(self, loop: BackgroundLoop, inner: _T_co) -> None:
         self._loop = loop
         self._inner = inner
+
+
+class EnteredFacade(Facade[_E_co]):
+    """One of something that is used in an `async with`: it is used in a `with`."""
+
+    def __enter__(self) -> Self:
+        self._loop.run(_entered(self._inner))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._loop.end(lambda: _left(self._inner, kind, error, trace))
+
+
+async def _entered(inner: AbstractAsyncContextManager[Any, Any]) -> None:
+    await inner.__aenter__()
+
+
+async def _left(
+    inner: AbstractAsyncContextManager[Any, Any],
+    kind: type[BaseException] | None,
+    error: BaseException | None,
+    trace: TracebackType | None,
+) -> None:
+    await inner.__aexit__(kind, error, trace)
 
 
 def blocking(

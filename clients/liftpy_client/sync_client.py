@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypedDict, TypeVar, overload
 
-from liftpy_client.background import BackgroundLoop, Facade, blocking, collected, synchronous
+from liftpy_client.background import BackgroundLoop, EnteredFacade, Facade, blocking, collected, synchronous
 from liftpy_client.client import Lift, connect
 from liftpy_client.publisher import Publisher
 from liftpy_client.sync_consumer import SyncConsumer, SyncGroupConsumer
@@ -77,20 +77,11 @@ def _viewing(method: Callable[..., Any]) -> Callable[..., Any]:
     return synchronous(call, returns="SyncTable")
 
 
-class SyncPublisher(Facade[Publisher]):
+class SyncPublisher(EnteredFacade[Publisher]):
     """A publisher for many messages, to be used in a `with`; see `Publisher`.
 
     `publish_batch` is the quick way: each call goes from thread to thread.
     """
-
-    def __enter__(self) -> Self:
-        self._loop.run(self._inner.__aenter__())
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._loop.end(lambda: self._inner.__aexit__(kind, error, trace))
 
     def wait(self, pending: PendingAck) -> Ack:
         """Wait for the ack of a message; `flush` and leaving the `with` wait for all of them, and tell of failures.

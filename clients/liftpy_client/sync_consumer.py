@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from liftpy_client.background import Facade, blocking, on_loop
+from liftpy_client.background import EnteredFacade, blocking, on_loop
 from liftpy_client.consumer import Consuming
 from liftpy_client.group_consumer import GroupConsumer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from types import TracebackType
 
 __all__ = ["SyncConsumer", "SyncGroupConsumer"]
 
 _Item = TypeVar("_Item")
 
 
-class SyncConsumer(Facade[Consuming[Any]], Generic[_Item]):
+class SyncConsumer(EnteredFacade[Consuming[Any]], Generic[_Item]):
     """An iterator over messages or Arrow record batches; see `Consumer` and `BatchConsumer`.
 
     Messages are made in the thread that takes them; fetching goes on behind it.
@@ -32,15 +31,6 @@ class SyncConsumer(Facade[Consuming[Any]], Generic[_Item]):
         finally:
             self._loop.end(fetched.aclose)
 
-    def __enter__(self) -> Self:
-        self._loop.run(self._inner.__aenter__())
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._loop.end(lambda: self._inner.__aexit__(kind, error, trace))
-
     close = blocking(Consuming.close)
     seek = on_loop(Consuming.seek)
     seek_to_time = blocking(Consuming.seek_to_time)
@@ -51,7 +41,7 @@ class SyncConsumer(Facade[Consuming[Any]], Generic[_Item]):
     gone_below = on_loop(Consuming.gone_below)
 
 
-class SyncGroupConsumer(Facade[GroupConsumer[_Item]], Generic[_Item]):
+class SyncGroupConsumer(EnteredFacade[GroupConsumer[_Item]], Generic[_Item]):
     """An iterator over what the group's coordinator assigns to this process; see `GroupConsumer`.
 
     The session with the coordinator is kept behind it, however long a message takes. For many small messages
@@ -66,15 +56,6 @@ class SyncGroupConsumer(Facade[GroupConsumer[_Item]], Generic[_Item]):
                 yield item
         finally:
             self._loop.end(lambda: _close(items))
-
-    def __enter__(self) -> Self:
-        self._loop.run(self._inner.__aenter__())
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._loop.end(lambda: self._inner.__aexit__(kind, error, trace))
 
     @property
     def assignment(self) -> list[tuple[str, int]]:

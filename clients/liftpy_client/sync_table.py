@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
-from liftpy_client.background import Facade, blocking, on_loop
+from liftpy_client.background import EnteredFacade, blocking, on_loop
 from liftpy_client.table import Table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from types import TracebackType
 
     from liftpy_client.table_changes import Change
 
@@ -19,20 +18,11 @@ _V = TypeVar("_V")
 _Default = TypeVar("_Default")
 
 
-class SyncTable(Facade[Table[Any]], Generic[_V]):
+class SyncTable(EnteredFacade[Table[Any]], Generic[_V]):
     """A live view of a stream, the last value of every key; see `Table`. To be used in a `with`, which fills it.
 
     Each question goes from thread to thread: for many keys, `dict(table.items())` asks once.
     """
-
-    def __enter__(self) -> Self:
-        self._loop.run(self._inner.__aenter__())
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._loop.end(lambda: self._inner.__aexit__(kind, error, trace))
 
     def __getitem__(self, key: bytes) -> _V:
         """The value of a key; raises as `Table` does."""

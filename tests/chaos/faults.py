@@ -12,8 +12,9 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
 
     import liftpy
-    from support.cluster_kit import ClusterKit, SmallDisk
+    from support.cluster_kit import ClusterKit
     from support.history import History
+    from support.small_disk import SmallDisk
 
 KIB = 1024
 DELAY_S = 0.1

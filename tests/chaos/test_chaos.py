@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from chaos.faults import Faults
-from support.cluster_kit import ClusterKit, SmallDisk, create, settled
+from support.cluster_kit import ClusterKit, create, settled
 from support.history import History, check, report, timeline
 from support.reading import read_all
 from support.recorded_load import RecordedConsumer, RecordedPublisher
 from support.replica_files import check_replicas
+from support.small_disk import SmallDisk
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -11,7 +11,8 @@ import liftpy
 from liftpy_envelope.errors import AckErrorCode
 from liftpy_server.metadata.raft.ticker import EXIT_CODE
 from support.bad_days import NODES, Published, in_sync, told, whole_again
-from support.cluster_kit import ClusterKit, SmallDisk, leader_of
+from support.cluster_kit import ClusterKit, leader_of
+from support.small_disk import SmallDisk
 
 MIB = 1024 * 1024
 SMALL_DISK = 32 * MIB

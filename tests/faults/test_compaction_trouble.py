@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 
 import psutil
 import pytest
@@ -12,6 +11,7 @@ import liftpy
 from support.cluster import NodeProcess, eventually
 from support.reading import read_all
 from support.segments import damage_middle, segment_files
+from support.small_disk import small_disk_of
 
 QUICK = "[storage]\nretention_interval_s = 0.2\n"
 SETTINGS = {"segment_bytes": 65_536, "dedupe_window_s": 0.0, "min_dirty_ratio": 0.1}
@@ -27,15 +27,8 @@ def node(nats_server, tmp_path):
 
 @pytest.fixture
 def small_disk(tmp_path):
-    """A node's home whose data directory is a small file system of its own."""
-    data = tmp_path / "small" / "data"
-    data.mkdir(parents=True)
-    command = ["mount", "-t", "tmpfs", "-o", f"size={40 * MIB}", "none", str(data)]
-    mounted = subprocess.run(command, capture_output=True, text=True, check=False)
-    if mounted.returncode:
-        pytest.skip(f"a small file system needs the right to mount one: {mounted.stderr.strip()}")
-    yield tmp_path / "small"
-    subprocess.run(["umount", "-l", str(data)], check=True)
+    with small_disk_of(tmp_path / "small" / "data", 40 * MIB) as disk:
+        yield disk
 
 
 async def publish(lift, subject, count, keys, size=60, first=0):
@@ -127,20 +120,18 @@ async def test_a_compacting_stream_has_retention_too(lift, node):
     assert "Traceback" not in node.log()
 
 
-async def test_a_disk_that_is_full_amid_a_pass_loses_nothing(nats_server, small_disk):
-    node = NodeProcess(nats_server.url, small_disk, "--log-level", "debug", toml=QUICK).start()
-    filler = small_disk / "data" / "lost+found"
+async def test_a_disk_that_is_full_amid_a_pass_loses_nothing(nats_server, small_disk, tmp_path):
+    node = NodeProcess(nats_server.url, tmp_path / "small", "--log-level", "debug", toml=QUICK).start()
     try:
         async with liftpy.connect(nats_server.url, timeout_s=5.0) as lift:
             await lift.create_stream("prices", subject="prices", **(SETTINGS | {"segment_bytes": 8 * MIB}))
             last = await publish(lift, "prices", 18_000, 9_000, size=1_000)
-            space = os.statvfs(small_disk / "data")
-            filler.write_bytes(bytes(space.f_bavail * space.f_frsize - MIB))
+            small_disk.fill(MIB)
             await lift.update_stream("prices", compact=True, min_dirty_ratio=0.0)
             await eventually(lambda: "could not be compacted, and is tried again in 60 s" in node.log(), 30)
             assert offsets_by_key(await read_all(lift, "prices")) == last
-            assert not list(small_disk.glob("data/streams/*/*/*.tmp")), "what was half written is gone"
-            filler.unlink()
+            assert not list((tmp_path / "small").glob("data/streams/*/*/*.tmp")), "what was half written is gone"
+            small_disk.free()
             await eventually(lambda: "has room again" in node.log(), 20)
             await lift.publish("prices", b"x", key=b"key-0")
             node.kill()

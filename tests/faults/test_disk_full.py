@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
 
 import pytest
 
@@ -14,6 +13,7 @@ from support.cluster import NodeProcess, eventually
 from support.inprocess import running_node
 from support.raw_nats import RawNats, pub
 from support.reading import gaps, http, read_all, values
+from support.small_disk import small_disk_of
 
 MIB = 1024 * 1024
 SMALL_DISK = 24 * MIB
@@ -21,33 +21,8 @@ SMALL_DISK = 24 * MIB
 
 @pytest.fixture
 def small_disk(tmp_path):
-    """A node's home whose data directory is a small file system of its own."""
-    data = tmp_path / "node" / "data"
-    data.mkdir(parents=True)
-    command = ["mount", "-t", "tmpfs", "-o", f"size={SMALL_DISK}", "none", str(data)]
-    mounted = subprocess.run(command, capture_output=True, text=True, check=False)
-    if mounted.returncode:
-        pytest.skip(f"a small file system needs the right to mount one: {mounted.stderr.strip()}")
-    yield tmp_path / "node"
-    subprocess.run(["umount", "-l", str(data)], check=True)
-
-
-class Filler:
-    """A file that takes what is free on the disk."""
-
-    def __init__(self, home):
-        self.path = home / "data" / "lost+found"
-
-    def fill(self, leave_bytes):
-        found = subprocess.run(
-            ["df", "--output=avail", "-B1", str(self.path.parent)], capture_output=True, text=True, check=True
-        )
-        size = int(found.stdout.split()[-1]) - leave_bytes
-        with self.path.open("ab") as file:
-            file.write(bytes(max(size, 0)))
-
-    def free(self):
-        self.path.unlink()
+    with small_disk_of(tmp_path / "node" / "data", SMALL_DISK) as disk:
+        yield disk
 
 
 async def ask(raw, subject, payload):
@@ -82,16 +57,15 @@ async def takes_again(raw, subject, payload, offset):
     await eventually(taken, 20)
 
 
-async def test_the_reserve_is_kept(nats_server, small_disk):
+async def test_the_reserve_is_kept(nats_server, small_disk, tmp_path):
     """A tenth of the disk stays free; whoever asks for no ack finds what is missing in the stream's info."""
-    node = NodeProcess(nats_server.url, small_disk, "--http-port", "0").start()
-    filler = Filler(small_disk)
+    node = NodeProcess(nats_server.url, tmp_path / "node", "--http-port", "0").start()
     try:
         async with liftpy.connect(nats_server.url) as lift, await RawNats.open(nats_server.port) as raw:
             for name in ("s", "other"):
                 await lift.create_stream(name, subject=name)
             await lift.publish("s", b"0")
-            filler.fill(MIB)
+            small_disk.fill(MIB)
             await eventually(lambda: "bytes free: messages are refused" in node.log())
             assert await ask(raw, b"s", b"refused") == AckErrorCode.STORAGE_FULL
             with pytest.raises(liftpy.PublishRefusedError, match="disk is full"):
@@ -103,7 +77,7 @@ async def test_the_reserve_is_kept(nats_server, small_disk):
             status, text = await http(node.ready["http_port"], "/healthz")
             assert (status, json.loads(text)["problems"]) == (503, ["the disk is full"])
             assert (await lift.node_info())["storage_full"]
-            filler.free()
+            small_disk.free()
             await takes_again(raw, b"s", b"1", 1)
             assert (await lift.publish("other", b"0")).offset == 0
             (gap,) = await gaps(lift, "s")
@@ -115,26 +89,25 @@ async def test_the_reserve_is_kept(nats_server, small_disk):
 
 
 @pytest.mark.parametrize("streams", [1, 8])
-async def test_the_disk_is_full_to_the_last_byte(nats_server, small_disk, streams):
+async def test_the_disk_is_full_to_the_last_byte(nats_server, small_disk, tmp_path, streams):
     """With eight streams rounds go through the write-ahead log, with one they do not."""
-    node = NodeProcess(nats_server.url, small_disk, toml="[storage]\ndisk_reserve_bytes = 0\n").start()
-    filler = Filler(small_disk)
+    node = NodeProcess(nats_server.url, tmp_path / "node", toml="[storage]\ndisk_reserve_bytes = 0\n").start()
     names = [f"s{number}" for number in range(streams)]
     try:
         async with liftpy.connect(nats_server.url) as lift, await RawNats.open(nats_server.port) as raw:
             for name in names:
                 await lift.create_stream(name, subject=name)
-            filler.fill(2 * MIB)
+            small_disk.fill(2 * MIB)
             payload = bytes(40_000)
             counts = await asyncio.gather(*(until_full(raw, name.encode(), payload) for name in names))
             assert sum(counts) > 10
-            filler.fill(0)
+            small_disk.fill(0)
             with pytest.raises(liftpy.AdminError, match="full"):
                 await create_many(lift, 20)
             for name, count in zip(names, counts, strict=True):
                 assert len(await read_all(lift, name)) == count
                 assert (await lift.stream_info(name)).partitions[0].offline is None
-            filler.free()
+            small_disk.free()
             for name, count in zip(names, counts, strict=True):
                 await takes_again(raw, name.encode(), payload, count)
             await create_many(lift, 20)
@@ -149,14 +122,13 @@ async def test_the_disk_is_full_to_the_last_byte(nats_server, small_disk, stream
         node.stop()
 
 
-async def test_a_node_that_is_killed_on_a_full_disk(nats_server, small_disk):
+async def test_a_node_that_is_killed_on_a_full_disk(nats_server, small_disk, tmp_path):
     """It comes back when there is room, and has what it acknowledged."""
-    node = NodeProcess(nats_server.url, small_disk, toml="[storage]\ndisk_reserve_bytes = 0\n").start()
-    filler = Filler(small_disk)
+    node = NodeProcess(nats_server.url, tmp_path / "node", toml="[storage]\ndisk_reserve_bytes = 0\n").start()
     try:
         async with liftpy.connect(nats_server.url) as lift, await RawNats.open(nats_server.port) as raw:
             await lift.create_stream("s", subject="s")
-            filler.fill(MIB)
+            small_disk.fill(MIB)
             count = await until_full(raw, b"s", bytes(20_000))
             node.kill()
             node.spawn()
@@ -164,10 +136,10 @@ async def test_a_node_that_is_killed_on_a_full_disk(nats_server, small_disk):
             if code is not None:  # there was no room for what a start has to write
                 assert code in {1, 70}  # 70 when it is the metadata that could not be written
                 assert "full" in node.log()
-                filler.free()
+                small_disk.free()
                 await asyncio.to_thread(node.start)
             else:
-                filler.free()
+                small_disk.free()
             assert "Traceback" not in node.log()
             await eventually(lambda: _stored(lift, count))
             await takes_again(raw, b"s", b"x", count)

@@ -97,3 +97,10 @@ class DevProcess:
         self.process.send_signal(number)
         _, said = self.process.communicate(timeout=RUN_S_MAX)
         return self.process.returncode, said
+
+
+def line_with(text: str, *words: str) -> str:
+    """The line of a table that has all of these words."""
+    lines = [line for line in text.splitlines() if all(word in line for word in words)]
+    assert len(lines) == 1, text
+    return lines[0]

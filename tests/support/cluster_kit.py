@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import secrets
 import signal
-import subprocess
 import sys
 import time
 from contextlib import asynccontextmanager
@@ -32,7 +30,6 @@ NODE_HOST = "127.0.1.{}"  # where nodes listen that are reached through the prox
 PROXY_HOST = "127.0.2.{}"  # where they are said to be
 SETTLED_TIMEOUT_S = 60.0
 CLIENT = "client"
-FILL_BYTES = 1 << 20
 
 
 class ClusterKit:
@@ -288,43 +285,3 @@ def _is_settled(partition: PartitionDetails) -> bool:
         and partition.high_watermark == partition.log_end
         and all(replica.log_end == partition.log_end for replica in partition.replica_states)
     )
-
-
-class SmallDisk:
-    """A file system of its own for a node's data, where the right to mount one exists; and a file that fills it.
-
-    Args:
-        data: the node's data directory.
-        size: of the file system.
-    """
-
-    def __init__(self, data: Path, size: int) -> None:
-        self._data = data
-        self._filler = data / "lost+found"
-        data.mkdir(parents=True, exist_ok=True)
-        command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(data)]
-        self.refusal = subprocess.run(command, capture_output=True, text=True, check=False).stderr.strip()
-
-    @property
-    def is_there(self) -> bool:
-        """Whether it could be mounted."""
-        return not self.refusal
-
-    def fill(self, leave_bytes: int) -> None:
-        """Leave no more than this."""
-        try:
-            with self._filler.open("ab", buffering=0) as file:
-                while (free := psutil.disk_usage(str(self._data)).free) > leave_bytes:
-                    file.write(bytes(min(free - leave_bytes, FILL_BYTES)))
-        except OSError as error:  # the node was quicker to take what was left
-            if error.errno != errno.ENOSPC:
-                raise
-
-    def free(self) -> None:
-        """Make room."""
-        self._filler.unlink(missing_ok=True)
-
-    def close(self) -> None:
-        """Unmount it."""
-        if self.is_there:
-            subprocess.run(["umount", "-l", str(self._data)], check=True)

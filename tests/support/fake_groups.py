@@ -8,7 +8,10 @@ from types import SimpleNamespace
 from typing import Any
 
 from liftpy_client.cluster import StreamPlace
+from liftpy_client.consume_options import ConsumeOptions
 from liftpy_client.errors import DisconnectedError, NoStreamError
+from liftpy_client.group_consumer import GroupConsumer
+from liftpy_client.group_options import GroupOptions
 from liftpy_client.message import Message
 from liftpy_envelope.errors import ErrorCode
 from liftpy_envelope.group_offsets import CommitRequest, CommitResult, OffsetFetchRequest, OffsetFetchResult
@@ -19,6 +22,7 @@ from liftpy_envelope.stream_config import StreamConfig
 from liftpy_server.groups.assignment import StreamShape
 from liftpy_server.groups.inputs import Now, StreamsChanged, Tick
 from liftpy_server.groups.replay import GroupsReplay
+from support.cluster import eventually
 
 UUID = bytes(range(16))
 END = 100
@@ -216,3 +220,14 @@ class FakeAssigned:
     async def close(self) -> None:
         self.is_closed = True
         self.items.put_nowait(None)
+
+
+def member(groups: FakeGroups, **more: Any) -> GroupConsumer[Any]:
+    """A consumer of stream `s` in group `g`, with short times."""
+    options = GroupOptions(**({"session_timeout_s": 1.0, "rebalance_timeout_s": 3.0, "commit_interval_s": None} | more))
+    return GroupConsumer(groups, ["s"], "g", ConsumeOptions(), options, batches=False)
+
+
+async def reads(consumer: GroupConsumer[Any], *numbers: int) -> None:
+    """Wait until it reads these partitions, and no others."""
+    await eventually(lambda: sorted(consumer._assigned.at) == [("s", UUID, number) for number in numbers])

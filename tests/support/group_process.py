@@ -11,8 +11,6 @@ import sys
 from typing import Self
 
 import liftpy
-from liftpy_client.consume_options import ConsumeOptions
-from liftpy_client.group_consumer import GroupConsumer
 from liftpy_client.group_options import GroupOptions
 
 SESSION_S = 2.0
@@ -32,9 +30,8 @@ async def main(url: str, stream: str, group: str, instance_id: str, handling_s: 
         on_lost_partitions=lambda partitions: say("lost", len(partitions)),
     )
     async with liftpy.connect(url) as lift:
-        consumer = GroupConsumer(lift._session, [stream], group, ConsumeOptions(), options, batches=False)
         try:
-            async with consumer:
+            async with lift.consume(stream, group=group, group_options=options) as consumer:
                 async for message in consumer:
                     say("message", message.partition, message.offset)
                     await asyncio.sleep(handling_s)

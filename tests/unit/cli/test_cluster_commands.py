@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from support.cli import Cli
+from support.cli import Cli, line_with
 from support.fake_cluster import (
     FakeCluster,
     cluster_answer,
@@ -59,13 +59,6 @@ def fake(monkeypatch):
 @pytest.fixture
 def cli(fake, tmp_path):
     return Cli(None, tmp_path)
-
-
-def line_with(text, *words):
-    """The line of a table that has all of these words."""
-    lines = [line for line in text.splitlines() if all(word in line for word in words)]
-    assert len(lines) == 1, text
-    return lines[0]
 
 
 def test_the_status_of_a_cluster(cli):

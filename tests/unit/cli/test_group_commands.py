@@ -12,7 +12,7 @@ from liftpy.cli.text import show_numbers, show_text
 from liftpy_client.errors import AdminError, NodeUnavailableError
 from liftpy_client.group_details import GroupSummary
 from liftpy_envelope.errors import ErrorCode
-from support.cli import Cli
+from support.cli import Cli, line_with
 from support.fake_cluster import (
     STARTED_NS,
     FakeCluster,
@@ -104,13 +104,6 @@ def fake(monkeypatch):
 @pytest.fixture
 def cli(fake, tmp_path):
     return Cli(None, tmp_path)
-
-
-def line_with(text, *words):
-    """The line of a table that has all of these words."""
-    lines = [line for line in text.splitlines() if all(word in line for word in words)]
-    assert len(lines) == 1, text
-    return lines[0]
 
 
 def test_the_list(cli, fake):

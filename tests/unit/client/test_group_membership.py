@@ -8,33 +8,17 @@ import time
 import pytest
 
 from liftpy_client import group_consumer
-from liftpy_client.consume_options import ConsumeOptions
-from liftpy_client.group_consumer import GroupConsumer
 from liftpy_client.group_errors import GroupRefusedError
-from liftpy_client.group_options import GroupOptions
 from liftpy_envelope.groups import GroupError, HeartbeatRequest, JoinRequest
 from liftpy_envelope.pull import Api
 from support.cluster import eventually
-from support.fake_groups import UUID, FakeAssigned, FakeGroups
-
-
-@pytest.fixture(autouse=True)
-def no_reading(monkeypatch):
-    monkeypatch.setattr(group_consumer, "AssignedConsumer", FakeAssigned)
+from support.fake_groups import UUID, FakeAssigned, FakeGroups, member, reads
 
 
 @pytest.fixture
-async def groups():
+async def groups(monkeypatch):
+    monkeypatch.setattr(group_consumer, "AssignedConsumer", FakeAssigned)
     return FakeGroups()
-
-
-def member(groups, **more):
-    options = GroupOptions(**({"session_timeout_s": 1.0, "rebalance_timeout_s": 3.0, "commit_interval_s": None} | more))
-    return GroupConsumer(groups, ["s"], "g", ConsumeOptions(), options, batches=False)
-
-
-async def reads(consumer, *numbers):
-    await eventually(lambda: sorted(consumer._assigned.at) == [("s", UUID, number) for number in numbers])
 
 
 async def test_an_answer_that_waited_while_the_process_stood_still_does_not_keep_it_in(groups, monkeypatch):
