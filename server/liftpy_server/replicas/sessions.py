@@ -30,7 +30,7 @@ _RETRY_S: Final = 0.1
 _WARN_AFTER_S: Final = 3.0
 _LOOKS_PER_TIMEOUT: Final = 10
 _LEAVE_TIMEOUT_S: Final = 5.0
-_DOUBTED_AFTER: Final = 0.25  # of the time-out it is looked whether a silent node's process is still there
+_DOUBTED_AFTER: Final = 0.25  # of the time-out it is looked whether the process of a node that is silent is still there
 _PROBE_TIMEOUT_S: Final = 0.1
 
 
@@ -174,7 +174,8 @@ class NodeSession:
             if node.expired or node.node_id == self.node_id:
                 continue
             silent_s = self._metadata.silent_s(node.node_id)
-            is_doubted = silent_s >= self._timeout_s * _DOUBTED_AFTER
+            is_connected = self._metadata.is_connected(node.node_id)
+            is_doubted = not is_connected or silent_s >= self._timeout_s * _DOUBTED_AFTER
             if silent_s >= self._timeout_s or (is_doubted and await _is_gone(node)):
                 logger.warning("node %s has been silent for %.1f s: it is given up", node.node_id, silent_s)
                 await self._metadata.propose("expire_node", node_id=node.node_id, incarnation=node.incarnation)

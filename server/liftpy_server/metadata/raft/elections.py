@@ -3,15 +3,19 @@
 A node that was cut off or stopped for a while comes back with a deadline long past. Standing at once would raise the
 term and depose a healthy leader. So it first asks the others (`pre_vote`); they say yes only if its log is good enough
 and they have not heard from a leader for the shortest election timeout. Terms are not touched by asking.
+
+A process that dies takes its connections with it. Who loses the leader's waits no longer: it asks at once, in an order
+that all know, so that two do not take each other's votes. Where only the connection was lost, the others have the
+leader still, and say no.
 """
 # ruff: noqa: N802 - the overridden names are pysyncobj's
 
 from __future__ import annotations
 
-from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from liftpy_server.metadata.raft.inner import CANDIDATE, LEADER
+from liftpy_server.metadata.raft.inner import CANDIDATE, FOLLOWER, LEADER
+from liftpy_server.metadata.raft.monotonic import monotonic
 from liftpy_server.metadata.raft.stewardship import Stewardship
 
 if TYPE_CHECKING:
@@ -20,6 +24,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Elections"]
 
+_AGAIN: Final = 0.1  # of the shortest election timeout
+_TURN: Final = 0.2  # of the shortest election timeout: long enough to be voted for before it is the next one's turn
+
 
 class Elections(Stewardship):
     """See the module."""
@@ -27,6 +34,7 @@ class Elections(Stewardship):
     _heard_leader_at: float = 0.0
     _asked_at: float = 0.0
     _asked_term: int = 0
+    _mourning_until: float = 0.0
     _promises: frozenset[Node] = frozenset()
     _votes: tuple[int, frozenset[Node]] = (0, frozenset())
 
@@ -42,9 +50,23 @@ class Elections(Stewardship):
             self._asked_term = 0
             return True
         now = monotonic()
-        if self._asked_term != term or now >= self._asked_at + self._settings.election_timeout_min_s:
+        if self._asked_term != term or now >= self._asked_at + self._patience_s(now):
             self._ask(term, now)
         return False
+
+    def _patience_s(self, now: float) -> float:
+        """When to ask again. The others may notice a moment later than this node that the leader is gone."""
+        return self._settings.election_timeout_min_s * (_AGAIN if now < self._mourning_until else 1)
+
+    def _SyncObj__onNodeDisconnected(self, node: Node) -> None:
+        super()._SyncObj__onNodeDisconnected(node)
+        if node == self._SyncObj__raftLeader and self._SyncObj__raftState == FOLLOWER:
+            self._heard_leader_at = 0.0
+            self._asked_term = 0
+            self._mourning_until = monotonic() + self._settings.election_timeout_min_s
+            heirs = sorted(str(other.id) for other in self._SyncObj__otherNodes - {node})
+            turn = sum(heir < self.node_id for heir in heirs) * _TURN
+            self._SyncObj__raftElectionDeadline = monotonic() + turn * self._settings.election_timeout_min_s
 
     def _is_majority(self, promises: frozenset[Node]) -> bool:
         return 1 + len(promises & self._SyncObj__otherNodes) > (len(self._SyncObj__otherNodes) + 1) / 2

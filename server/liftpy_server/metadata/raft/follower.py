@@ -13,12 +13,12 @@ Replaces pysyncobj's handling of appended entries and snapshots. Differences fro
 from __future__ import annotations
 
 import logging
-from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from pysyncobj import FAIL_REASON
 
 from liftpy_server.metadata.raft.inner import LEADER, Inner, Node, RaftBrokenError
+from liftpy_server.metadata.raft.monotonic import monotonic
 from liftpy_server.metadata.raft.snapshot import Snapshot, SnapshotError, load_snapshot, store_snapshot
 
 if TYPE_CHECKING:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import deque
 from threading import Lock
-from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
@@ -18,6 +17,7 @@ from pysyncobj import FAIL_REASON
 from liftpy_server.metadata.raft.follower import Follower
 from liftpy_server.metadata.raft.membership import MEMBERSHIP, decode_change
 from liftpy_server.metadata.raft.messages import ENTRY_BYTES_MAX
+from liftpy_server.metadata.raft.monotonic import monotonic
 
 if TYPE_CHECKING:
     from liftpy_server.metadata.raft.inner import Node

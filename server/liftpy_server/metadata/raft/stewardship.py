@@ -10,11 +10,11 @@ for election at once. If nobody takes over in time it goes on.
 
 from __future__ import annotations
 
-from time import monotonic
 from typing import TYPE_CHECKING
 
 from liftpy_server.metadata.raft.leader import Leader
 from liftpy_server.metadata.raft.membership import encode_change
+from liftpy_server.metadata.raft.monotonic import monotonic
 from liftpy_server.metadata.raft.settings import VOTERS_MAX, Voter
 
 if TYPE_CHECKING:

@@ -15,7 +15,6 @@ import ssl
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
-from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 from pysyncobj.node import Node
@@ -26,6 +25,7 @@ from liftpy_server.metadata.raft.admission import PeerRefusedError, check_peer
 from liftpy_server.metadata.raft.complaints import Complaints
 from liftpy_server.metadata.raft.link import Link, tls_context
 from liftpy_server.metadata.raft.messages import Message, decode_message, encode_message
+from liftpy_server.metadata.raft.monotonic import monotonic
 from liftpy_server.metadata.raft.session import Identity, WrongKeyError, WrongNodeError
 from liftpy_server.metadata.raft.silence import Silence
 
@@ -133,6 +133,10 @@ class RaftTransport(Transport):  # type: ignore[misc]  # pysyncobj is not typed
         """Which data directory the process has that is connected under this name; empty when none is."""
         link = self._links.get(node.id)
         return "" if link is None else link.session.peer.instance
+
+    def is_connected(self, node_id: str) -> bool:
+        """Whether a node is connected. From any thread."""
+        return node_id in self._links
 
     def wake(self) -> None:
         """End the wait in `poll`. From any thread."""

@@ -39,9 +39,13 @@ class Hearing:
 
     is_leader = True
 
-    def __init__(self, cluster: Cluster, silent_s: float) -> None:
+    def __init__(self, cluster: Cluster, silent_s: float, *, connected: bool = True) -> None:
         self.cluster = cluster
         self._silent_s = silent_s
+        self._connected = connected
+
+    def is_connected(self, node_id: str) -> bool:
+        return self._connected or node_id != "b"
 
     @property
     def state(self):
@@ -55,17 +59,28 @@ class Hearing:
 
 
 @pytest.mark.parametrize(
-    ("silent_s", "listens", "is_given_up"),
-    [(0.2, False, False), (0.6, True, False), (0.3, False, True), (1.1, True, True)],
+    ("silent_s", "connected", "listens", "is_given_up"),
+    [
+        (0.2, True, False, False),
+        (0.6, True, True, False),
+        (0.3, True, False, True),
+        (1.1, True, True, True),
+        (0.1, False, False, True),
+        (0.1, False, True, False),
+    ],
 )
-async def test_a_silent_node_is_given_up_sooner_when_nobody_listens_on_its_port(silent_s, listens, is_given_up):
+async def test_a_silent_node_is_given_up_sooner_when_nobody_listens_on_its_port(
+    silent_s, connected, listens, is_given_up
+):
     """A process that stands still accepts connections all the same; it has its whole time-out."""
     cluster = Cluster("a", "b", "c")
     with socket.create_server(("127.0.0.1", 0)) as server:
         cluster.register("b", pull_host="127.0.0.1", pull_port=server.getsockname()[1])
         if not listens:
             server.close()
-        session = NodeSession(Hearing(cluster, silent_s), NODE | {"node_id": "a"}, 1.0, pytest.fail, pytest.fail)
+        session = NodeSession(
+            Hearing(cluster, silent_s, connected=connected), NODE | {"node_id": "a"}, 1.0, pytest.fail, pytest.fail
+        )
         session.start()
         await asyncio.sleep(0.3)  # it looks ten times in each time-out
         await session.stop()

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+from pkgutil import iter_modules
 from unittest.mock import patch
 
 import pytest
 from pysyncobj import FAIL_REASON
+from pysyncobj import monotonic as library
+from pysyncobj.node import Node
 
+from liftpy_server.metadata import raft
 from liftpy_server.metadata.raft.inner import RaftBrokenError
 from liftpy_server.metadata.raft.journal import RaftJournal
 from liftpy_server.metadata.raft.membership import Membership, encode_change
@@ -182,6 +187,41 @@ def test_nobody_is_encouraged_while_there_is_a_leader(voter):
     assert asks(voter, last_log_term=1, last_log_index=5)
 
 
+def test_who_loses_the_connection_of_the_leader_asks_at_once(voter):
+    voter.hand.connect("b", "c")
+    voter.hand.deliver("b", append(1, (1, 0), entries(2, 5, 1)))
+    voter.hand._onNodeDisconnected(Node("c"))
+    voter.tick(0)
+    assert (asks(voter), voter.hand.of_kind("pre_vote")) == (False, [])
+    voter.hand._onNodeDisconnected(Node("b"))
+    assert asks(voter)
+    voter.tick(0)
+    assert [message["term"] for message in voter.hand.of_kind("pre_vote")] == [2, 2]
+    assert voter._getTerm() == 1
+    voter.hand.deliver("c", {"type": "pre_vote_response", "term": 2})
+    voter.tick(0)
+    assert (voter._getTerm(), len(voter.hand.of_kind("request_vote"))) == (2, 2)
+
+
+def test_who_has_lost_the_leader_gives_way_when_it_is_heard_again(voter):
+    voter.hand.connect("b", "c")
+    voter.hand.deliver("b", append(1, (1, 0), entries(2, 5, 1)))
+    voter.hand._onNodeDisconnected(Node("b"))
+    voter.hand.deliver("b", append(1, (5, 1)))
+    voter.tick(0)
+    assert (asks(voter), voter.hand.of_kind("pre_vote")) == (False, [])
+
+
+def test_heirs_of_a_leader_ask_in_turn(tmp_path):
+    voter = Ours(tmp_path, others="bc", node_id="c")
+    voter.hand.connect("a", "b")
+    voter.hand.deliver("b", append(1, (1, 0), entries(2, 5, 1)))
+    before = library.monotonic()
+    voter.hand._onNodeDisconnected(Node("b"))
+    turn_s = voter._settings.election_timeout_min_s / 5
+    assert before + turn_s <= voter._SyncObj__raftElectionDeadline <= library.monotonic() + turn_s
+
+
 def test_a_leader_encourages_nobody(voter):
     voter.lead()
     assert not asks(voter)
@@ -285,3 +325,11 @@ def test_a_leader_takes_no_entry_that_is_none(tmp_path, entry):
     voter.tick(0)
     assert (answers, voter.log[-1][0]) == ([FAIL_REASON.REQUEST_DENIED], 2)
     voter.close()
+
+
+def test_all_deadlines_are_by_the_clock_of_the_library():
+    """It is not `time.monotonic`, and on machines that have been up for long the two are seconds apart."""
+    modules = [import_module(found.name) for found in iter_modules(raft.__path__, f"{raft.__name__}.")]
+    clocks = {module.__name__: module.monotonic for module in modules if callable(getattr(module, "monotonic", None))}
+    assert len(clocks) >= 5
+    assert {name for name, clock in clocks.items() if clock is not library.monotonic} == set()
