@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
+from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar
@@ -54,21 +55,28 @@ class BackgroundLoop:
             raise UsageError(
                 "a synchronous method was called in the event loop that it needs; use the asynchronous one"
             )
-        ended = threading.Event()
-        coroutine_to_watch = _watch(coroutine, ended)
+        call = _Call(coroutine)
         try:
-            future = asyncio.run_coroutine_threadsafe(coroutine_to_watch, self._loop)
-        except RuntimeError:
-            coroutine_to_watch.close()
-            coroutine.close()
-            raise DisconnectedError("the connection is closed") from None
-        try:
-            return future.result()
+            self._schedule(call.start)
+            return call.outcome.result()
         except BaseException:
-            if not future.done():
-                future.cancel()
-                ended.wait(_CANCEL_S)
+            if not call.outcome.done():
+                self._abandon(call)
             raise
+
+    def _schedule(self, step: Callable[[], None]) -> None:
+        try:
+            self._loop.call_soon_threadsafe(step)
+        except RuntimeError:
+            raise DisconnectedError("the connection is closed") from None
+
+    def _abandon(self, call: _Call[Any]) -> None:
+        """Cancel a call whose caller was interrupted, perhaps before it knew whether the call was scheduled."""
+        if self._loop.is_closed():
+            call.cancel()
+            return
+        self._schedule(call.cancel)
+        call.ended.wait(_CANCEL_S)
 
     def call(self, function: Callable[[], _R]) -> _R:
         """Call a plain function in the loop's thread and wait for it; raises as `run` does."""
@@ -105,11 +113,40 @@ class BackgroundLoop:
         await self._loop.shutdown_default_executor()
 
 
-async def _watch(coroutine: Coroutine[Any, Any, _R], ended: threading.Event) -> _R:
-    try:
-        return await coroutine
-    finally:
-        ended.set()
+class _Call(Generic[_R]):
+    """A coroutine that another thread waits for; its steps run in the loop's thread.
+
+    Attributes:
+        outcome: what the coroutine returned or raised, when that is so.
+        ended: set when the coroutine runs no more, and never will.
+    """
+
+    def __init__(self, coroutine: Coroutine[Any, Any, _R]) -> None:
+        self._coroutine = coroutine
+        self._task: asyncio.Task[_R] | None = None
+        self.outcome: Future[_R] = Future()
+        self.ended = threading.Event()
+
+    def start(self) -> None:
+        if not self.ended.is_set():
+            self._task = asyncio.get_running_loop().create_task(self._coroutine)
+            self._task.add_done_callback(self._end)
+
+    def cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+        else:
+            self._coroutine.close()
+            self.ended.set()
+
+    def _end(self, task: asyncio.Task[_R]) -> None:
+        self.ended.set()
+        if task.cancelled():
+            self.outcome.cancel()
+        elif (error := task.exception()) is not None:
+            self.outcome.set_exception(error)
+        else:
+            self.outcome.set_result(task.result())
 
 
 class Facade(Generic[_T_co]):
