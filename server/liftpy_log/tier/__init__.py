@@ -1,0 +1,1 @@
+"""The log in the bucket: Parquet objects, manifests that name them, and what keeps both in order."""

@@ -1,0 +1,165 @@
+"""Failures of the log in the bucket."""
+
+from __future__ import annotations
+
+from liftpy_envelope.errors import LiftError
+
+__all__ = [
+    "AnotherWriterError",
+    "BucketVersionError",
+    "ForeignBucketError",
+    "LineageError",
+    "ManifestCorruptError",
+    "ObjectCorruptError",
+    "ObjectMissingError",
+    "OutcomeUnknownError",
+    "OvertakenError",
+    "PreconditionFailedError",
+    "RecordMissingError",
+    "SealedError",
+    "StoreDeniedError",
+    "StoreError",
+    "StoreFullError",
+    "StoreUnavailableError",
+    "StoreUnfitError",
+    "TakenError",
+    "TierError",
+]
+
+
+class TierError(LiftError):
+    """Anything that is wrong with the log in the bucket."""
+
+
+class StoreError(TierError):
+    """The object store did not do what it was asked for."""
+
+
+class ObjectMissingError(StoreError):
+    """There is no such object.
+
+    Args:
+        key: of the object.
+    """
+
+    def __init__(self, key: str) -> None:
+        super().__init__(f"there is no object {key}")
+        self.key = key
+
+
+class PreconditionFailedError(StoreError):
+    """The store refused a conditional write: the object is not as the writer thought."""
+
+
+class TakenError(PreconditionFailedError):
+    """An object of this name is there already, and another writer has written it.
+
+    Args:
+        key: of the object.
+        nonce: of who wrote it.
+    """
+
+    def __init__(self, key: str, nonce: str) -> None:
+        super().__init__(f"object {key} was written by another writer (nonce {nonce or 'none'})")
+        self.key = key
+        self.nonce = nonce
+
+
+class OutcomeUnknownError(StoreError):
+    """No answer to a conditional write, or none that says whether it happened."""
+
+    retriable = True
+
+
+class StoreUnavailableError(StoreError):
+    """The store does not answer, or answers that it can not now."""
+
+    retriable = True
+
+
+class StoreDeniedError(StoreError):
+    """Credentials are missing, wrong, or do not allow it; or the bucket does not exist."""
+
+
+class StoreFullError(StoreError):
+    """The store has no room, or a quota is used up."""
+
+    retriable = True
+
+
+class StoreUnfitError(StoreError):
+    """The store ignores conditional writes, or does something else that the log can not live with."""
+
+
+class ObjectCorruptError(TierError):
+    """The bytes of an object are not what a manifest says of them.
+
+    Args:
+        key: of the object.
+        why: what does not fit.
+    """
+
+    def __init__(self, key: str, why: str) -> None:
+        super().__init__(f"object {key} is damaged: {why}")
+        self.key = key
+        self.why = why
+
+
+class ManifestCorruptError(ObjectCorruptError):
+    """A manifest can not be read, or its sum does not balance."""
+
+
+class BucketVersionError(TierError):
+    """Something in the bucket was written by a newer liftpy."""
+
+
+class ForeignBucketError(TierError):
+    """The prefix belongs to another cluster, or holds objects that are not ours."""
+
+
+class OvertakenError(TierError):
+    """Another writer committed first: look again, and decide anew."""
+
+    retriable = True
+
+
+class AnotherWriterError(OvertakenError):
+    """Another writer has appended to an object log where we were about to.
+
+    Args:
+        log: which one.
+        writer: the name that the other gave itself.
+        sequence: of its first record there.
+    """
+
+    def __init__(self, log: str, writer: str, sequence: int) -> None:
+        super().__init__(
+            f"object log {log}: writer {writer!r} wrote record {sequence} before us; let one process write, or open "
+            "the log with shared=True"
+        )
+        self.log = log
+        self.writer = writer
+        self.sequence = sequence
+
+
+class RecordMissingError(TierError):
+    """An object log has no such record.
+
+    Args:
+        log: which one.
+        sequence: that was asked for.
+        why: it was trimmed, or is not there yet.
+    """
+
+    def __init__(self, log: str, sequence: int, why: str) -> None:
+        super().__init__(f"object log {log} has no record {sequence}: {why}")
+        self.log = log
+        self.sequence = sequence
+
+
+class LineageError(TierError):
+    """What is to be committed does not continue what is there: a deposed leader, a gap, or another history."""
+
+
+class SealedError(TierError):
+    """The partition is sealed and takes no further commit."""

@@ -1,0 +1,86 @@
+"""Where things stand in the bucket; all keys are relative to the prefix of the store.
+
+catalog.json                                               what streams there are
+streams/<uuid>/<partition>/ROOT                            the root of a partition
+streams/<uuid>/<partition>/snapshots/<sha256>.json         immutable lists of older pointers
+streams/<uuid>/<partition>/fragments/<base:020d>-<epoch>-<nonce>.parquet
+streams/<uuid>/<partition>/pins/<name>.json                cursors and pins
+streams/<uuid>/<partition>/GARBAGE                         the collection in progress
+streams/<uuid>/<partition>/BOUNDARY                        below it everything may have been collected
+sets/<node>/ROOT                                           the set manifest of a node
+sets/<node>/objects/<sequence:020d>-<nonce>.parquet        its stream-set objects
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+__all__ = ["CATALOG", "PartitionPath", "set_object_key", "set_root_key"]
+
+CATALOG: Final = "catalog.json"
+
+
+class PartitionPath(NamedTuple):
+    """The directory of one partition.
+
+    Attributes:
+        uuid: of the stream, as 32 hexadecimal digits.
+        partition: its number.
+    """
+
+    uuid: str
+    partition: int
+
+    @property
+    def directory(self) -> str:
+        """With a slash behind it."""
+        return f"streams/{self.uuid}/{self.partition}/"
+
+    @property
+    def home(self) -> str:
+        """How pointers of forks name it: `<uuid>/<partition>`."""
+        return f"{self.uuid}/{self.partition}"
+
+    def at(self, home: str) -> PartitionPath:
+        """Where a pointer's object lies: here, unless its `home` says otherwise."""
+        if not home:
+            return self
+        uuid, _, partition = home.partition("/")
+        return PartitionPath(uuid, int(partition))
+
+    @property
+    def root(self) -> str:
+        """Key of the root."""
+        return f"{self.directory}ROOT"
+
+    @property
+    def garbage(self) -> str:
+        """Key of the collection in progress."""
+        return f"{self.directory}GARBAGE"
+
+    @property
+    def boundary(self) -> str:
+        """Key of the mark below which everything may have been collected."""
+        return f"{self.directory}BOUNDARY"
+
+    def snapshot(self, digest: str) -> str:
+        """Key of the snapshot whose bytes have this SHA-256."""
+        return f"{self.directory}snapshots/{digest}.json"
+
+    def fragment(self, name: str) -> str:
+        """Key of a fragment, by the name in its pointer."""
+        return f"{self.directory}fragments/{name}"
+
+    def pin(self, name: str) -> str:
+        """Key of a cursor or pin."""
+        return f"{self.directory}pins/{name}.json"
+
+
+def set_root_key(node_id: str) -> str:
+    """Key of the set manifest of a node."""
+    return f"sets/{node_id}/ROOT"
+
+
+def set_object_key(node_id: str, name: str) -> str:
+    """Key of a stream-set object, by the name in the manifest."""
+    return f"sets/{node_id}/objects/{name}"

@@ -1,0 +1,89 @@
+"""What the log in the bucket needs of an object store.
+
+A store is called from threads, several at once, and blocks. Keys are relative to its prefix, which ends where they
+begin. `create` and `replace` make exactly one attempt each, so that what they say is the truth: a retry behind our
+back would turn our own success into a refusal. Everything else may be repeated without harm, and is.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+__all__ = ["Entry", "Head", "ObjectStore", "Stored"]
+
+
+class Head(NamedTuple):
+    """What a store says of an object without its bytes.
+
+    Attributes:
+        size: bytes.
+        etag: without quotes; names these bytes, or this version of them.
+        nonce: of the attempt that wrote it; "" where it was not written by us.
+        modified_ns: when it was written, by the clock of the store, ns since the epoch.
+    """
+
+    size: int
+    etag: str
+    nonce: str
+    modified_ns: int
+
+
+class Stored(NamedTuple):
+    """An object."""
+
+    body: bytes
+    head: Head
+
+
+class Entry(NamedTuple):
+    """An object in a listing."""
+
+    key: str
+    size: int
+    etag: str
+    modified_ns: int
+
+
+class ObjectStore(Protocol):
+    """See the module. Every method raises the errors of `tier.errors`.
+
+    ObjectMissingError where there is no such object, StoreDeniedError where we may not, StoreUnavailableError where
+    the store does not answer after the attempts a call may make.
+    """
+
+    def get(self, key: str) -> Stored:
+        """The whole object."""
+
+    def get_newer(self, key: str, etag: str) -> Stored | None:
+        """The whole object, or None while it is still the one with `etag`."""
+
+    def get_range(self, key: str, start: int, length: int) -> bytes:
+        """`length` bytes from `start`; fewer only where the object ends before."""
+
+    def head(self, key: str) -> Head:
+        """What is known of the object."""
+
+    def create(self, key: str, body: bytes | memoryview, nonce: str) -> str:
+        """Write an object that must not exist; one attempt. Returns its etag.
+
+        Raises:
+            PreconditionFailedError: the store says that it exists (and it may be ours, from an attempt before).
+            OutcomeUnknownError: it may or may not have been written.
+        """
+
+    def replace(self, key: str, body: bytes, etag: str, nonce: str) -> str:
+        """Write an object over the one with `etag`; one attempt. Returns the new etag.
+
+        Raises:
+            PreconditionFailedError: the store says that the object is another one by now, or gone.
+            OutcomeUnknownError: it may or may not have been written.
+        """
+
+    def list(self, prefix: str, start_after: str = "") -> Iterator[Entry]:
+        """Objects whose keys begin with `prefix`, in the order of their keys, behind `start_after`."""
+
+    def delete(self, keys: Sequence[str]) -> None:
+        """Delete objects; those that do not exist count as deleted."""

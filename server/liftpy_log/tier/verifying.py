@@ -1,0 +1,199 @@
+"""Verifying a partition in the bucket by its manifests and by listings; no data is read, that is what `scrubbing` does.
+
+It sees that every manifest can be read and that its sum is that of its children, that ranges follow on one another and
+epochs grow, that every object that a root, a set manifest that counts, or a pin names is there and has its size, and
+names what nobody does. Others may go on working meanwhile: what looks wrong is looked at again when the root has moved.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from liftpy_log.tier.errors import BucketVersionError, ManifestCorruptError, ObjectMissingError
+from liftpy_log.tier.fragment_read import fragment_key
+from liftpy_log.tier.layout import set_object_key
+from liftpy_log.tier.orphans import Reach, is_ours, keys_of
+from liftpy_log.tier.pins_held import load_pin
+from liftpy_log.tier.reading_cache import ReadingCache
+from liftpy_log.tier.resolving import counts, resolve
+from liftpy_log.tier.setsum import Setsum
+from liftpy_log.tier.verifying_report import Problem, Report
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from liftpy_log.tier.layout import PartitionPath
+    from liftpy_log.tier.pointers import FragmentPointer, SnapshotPointer
+    from liftpy_log.tier.root import Root
+    from liftpy_log.tier.root_file import RootFile
+    from liftpy_log.tier.store import Entry, ObjectStore
+
+__all__ = ["Problem", "Report", "verify"]
+
+_ATTEMPTS: Final = 4
+_UNREADABLE: Final = (ManifestCorruptError, BucketVersionError)
+
+
+def verify(
+    store: ObjectStore, path: PartitionPath, *, progress: Callable[[int, int, str], None] | None = None
+) -> Report:
+    """Verify a partition.
+
+    Args:
+        store: where it is.
+        path: of it.
+        progress: called with (fragments looked at, fragments there are, what is being done).
+
+    Raises:
+        StoreError: the store could not be asked.
+    """
+    report = Report()
+    for _ in range(_ATTEMPTS):
+        looking = _Look(store, path, progress)
+        report = looking.report
+        if not looking.look() or not report.problems:
+            break
+    return report
+
+
+class _Look:
+    """One look at a partition."""
+
+    def __init__(
+        self, store: ObjectStore, path: PartitionPath, progress: Callable[[int, int, str], None] | None
+    ) -> None:
+        self._store = store
+        self._path = path
+        self._progress = progress
+        self._cache = ReadingCache(store)
+        self._file = self._cache.root_file(path)
+        self._listings: dict[str, dict[str, Entry]] = {}
+        self.report = Report()
+
+    def look(self) -> bool:
+        """Fill the report; says whether the root has moved meanwhile."""
+        try:
+            loaded = self._file.load()
+        except _UNREADABLE as error:
+            self.report.add("manifest", self._path.root, None, str(error))
+            return False
+        if loaded is None:
+            self.report.add("missing", self._path.root, None, "the bucket has no root of this partition")
+            return False
+        root = loaded.root
+        self.report.version, self.report.start, self.report.end = root.version, root.start, root.end
+        reached = self._walk(self._file, root)
+        self._check_fragments(root, reached.fragments)
+        named = set(keys_of(reached, self._path, self._path))
+        self._check_sets(root)
+        named |= self._check_pins()
+        listing = self._listing(self._path.directory)
+        self.report.orphans = sorted(key for key in listing if key not in named and is_ours(self._path, key))
+        try:
+            return self._file.load_newer(loaded) is not None
+        except (ObjectMissingError, *_UNREADABLE) as error:
+            self.report.add("manifest", self._path.root, None, str(error))
+            return False
+
+    def _listing(self, directory: str) -> dict[str, Entry]:
+        if directory not in self._listings:
+            self._listings[directory] = {entry.key: entry for entry in self._store.list(directory)}
+        return self._listings[directory]
+
+    def _walk(self, root_file: RootFile, root: Root) -> Reach:
+        """What a root names, as far as it can be read."""
+        snapshots: list[SnapshotPointer] = []
+        fragments: list[FragmentPointer] = []
+        waiting = list(reversed(root.snapshots))
+        while waiting:
+            pointer = waiting.pop()
+            snapshots.append(pointer)
+            key = root_file.path.at(pointer.home).snapshot(pointer.digest)
+            try:
+                snapshot = root_file.snapshot(pointer)
+            except ObjectMissingError:
+                lost = (
+                    f"snapshot {key} is missing: what it names of offsets {pointer.base} to {pointer.end} is not found"
+                )
+                self.report.add("missing", key, pointer.base, lost)
+            except _UNREADABLE as error:
+                self.report.add("manifest", key, pointer.base, str(error))
+            else:
+                fragments += snapshot.fragments
+                waiting += reversed(snapshot.snapshots)
+        return Reach(tuple(snapshots), (*fragments, *root.fragments))
+
+    def _check_fragments(self, root: Root, fragments: tuple[FragmentPointer, ...]) -> None:
+        report, reached = self.report, 0
+        for number, pointer in enumerate(fragments):
+            key = fragment_key(self._path, pointer)
+            if pointer.base < reached:
+                report.add("overlap", key, pointer.base, f"it begins at {pointer.base}, but others reach to {reached}")
+            reached = max(reached, pointer.end)
+            self._check_object(key, pointer.size, pointer.base, self._path.at(pointer.home).directory)
+            report.objects, report.records = report.objects + 1, report.records + pointer.records
+            report.size += pointer.size
+            if self._progress is not None:
+                self._progress(number + 1, len(fragments), f"verifying {self._path.directory}")
+        total = Setsum.total(pointer.setsum for pointer in fragments)
+        if total != root.setsum and not any(each.kind in ("missing", "manifest") for each in report.problems):
+            report.add("sum", self._path.root, None, f"its sum is {root.setsum.hex()}, that below it {total.hex()}")
+        records_from = next((pointer.base for pointer in fragments if pointer.records), None)
+        if records_from is not None and (not root.epochs or root.epochs[0][1] > max(records_from, root.start)):
+            report.add("epochs", self._path.root, records_from, "it does not say of which epoch its first records are")
+
+    def _check_object(self, key: str, size: int, offset: int, directory: str) -> None:
+        entry = self._listing(directory).get(key)
+        if entry is None:
+            self.report.add(
+                "missing", key, offset, f"{key} is missing; the partition has a hole from offset {offset} on"
+            )
+        elif entry.size != size:
+            self.report.add("size", key, offset, f"{key} has {entry.size} bytes, and must have {size}")
+
+    def _check_sets(self, root: Root) -> None:
+        manifests = {}
+        for node in {claim.node for claim in root.claims}:
+            try:
+                manifest = self._cache.set_manifest(node)
+            except _UNREADABLE as error:
+                self.report.add("manifest", f"sets/{node}/ROOT", root.end, str(error))
+                continue
+            if manifest is not None:
+                manifests[node] = manifest
+        resolved = resolve(root, manifests)
+        self.report.end = resolved.end
+        for member in resolved.members:
+            key = set_object_key(member.node, member.pointer.name)
+            self._check_object(key, member.pointer.size, member.start, f"sets/{member.node}/objects/")
+            self.report.objects, self.report.records = (
+                self.report.objects + 1,
+                self.report.records + member.member.records,
+            )
+        for ignored in resolved.ignored:
+            if ignored.member.base > resolved.end and counts(ignored.member, ignored.node, root):
+                key = set_object_key(ignored.node, ignored.pointer.name)
+                self.report.add(
+                    "gap", key, resolved.end, f"offsets {resolved.end} to {ignored.member.base}, before it, are nowhere"
+                )
+
+    def _check_pins(self) -> set[str]:
+        """See that what pinned versions hold is there; gives its keys."""
+        prefix, suffix = f"{self._path.directory}pins/", ".json"
+        held: set[str] = set()
+        for key in [key for key in self._listing(self._path.directory) if key.startswith(prefix)]:
+            name = key.removeprefix(prefix).removesuffix(suffix)
+            try:
+                pin = load_pin(self._store, self._path, name)
+            except _UNREADABLE as error:
+                self.report.add("pin", key, None, str(error))
+                continue
+            if pin is None or pin.dropped or pin.root is None:
+                continue
+            target = self._path.at(pin.target)
+            reached = self._walk(self._cache.root_file(target), pin.root)
+            keys = set(keys_of(reached, target, self._path))
+            held |= keys
+            for lost in sorted(keys - self._listing(self._path.directory).keys()):
+                self.report.add("missing", lost, None, f"{lost} is missing, which pin {name} holds")
+        return held

@@ -1,0 +1,55 @@
+"""What verifying and scrubbing have to say."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+__all__ = ["Kind", "Problem", "Report"]
+
+Kind = Literal["corrupt", "epochs", "gap", "manifest", "missing", "overlap", "pin", "size", "sum"]
+
+
+class Problem(NamedTuple):
+    """Something that is not as it must be.
+
+    Attributes:
+        kind: what is wrong.
+        key: of the object it is about.
+        offset: from which on the partition is concerned; None where that can not be said.
+        text: for people.
+    """
+
+    kind: Kind
+    key: str
+    offset: int | None
+    text: str
+
+
+@dataclass(slots=True, kw_only=True)
+class Report:
+    """What was found.
+
+    Attributes:
+        version: of the root that was looked at; 0 where there was none that could be read.
+        start: the first offset.
+        end: the offset after the last one that is visible.
+        objects: how many hold data.
+        records: how many they hold, as the manifests say.
+        size: their bytes.
+        problems: what is wrong; empty when all is well.
+        orphans: keys that nobody names: work in progress, or not yet collected. They harm nobody.
+    """
+
+    version: int = 0
+    start: int = 0
+    end: int = 0
+    objects: int = 0
+    records: int = 0
+    size: int = 0
+    problems: list[Problem] = field(default_factory=list)
+    orphans: list[str] = field(default_factory=list)
+
+    def add(self, kind: Kind, key: str, offset: int | None, text: str) -> None:
+        """Note a problem."""
+        self.problems.append(Problem(kind, key, offset, text))

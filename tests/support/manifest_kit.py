@@ -1,0 +1,93 @@
+"""Manifests for tests: pointers whose sums are those of records that a plain list knows."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from hashlib import blake2b
+from itertools import count
+from typing import TYPE_CHECKING
+
+from liftpy_log.tier.layout import PartitionPath
+from liftpy_log.tier.pointers import FragmentPointer, SetMember, SetObjectPointer
+from liftpy_log.tier.setsum import Setsum
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+PATH = PartitionPath("5a" * 16, 3)
+OTHER_PATH = PartitionPath("6b" * 16, 0)
+START_NS = 1_790_000_000_000_000_000
+
+
+def ids(prefix: str = "") -> Callable[[], str]:
+    """Ids as long as real ones, the same in every run."""
+    numbers = count()
+    return lambda: blake2b(f"{prefix}/{next(numbers)}".encode(), digest_size=16).hexdigest()
+
+
+@cache
+def digest_of(offset: int, version: int = 0) -> bytes:
+    """The digest of the record at an offset."""
+    return blake2b(f"{offset}/{version}".encode(), digest_size=32).digest()
+
+
+def sum_of(offsets: Iterable[int]) -> Setsum:
+    """The sum of the records at some offsets."""
+    return Setsum.of_digests(b"".join(digest_of(offset) for offset in offsets))
+
+
+def fragment(
+    base: int, end: int, *, epoch: int = 1, nonce: str = "n", offsets: Iterable[int] | None = None
+) -> FragmentPointer:
+    """A stream object that answers for [base, end); holds the records at `offsets`, by default all."""
+    held = [*(range(base, end) if offsets is None else offsets)]
+    size = 100 + 1024 * len(held)
+    return FragmentPointer(
+        name=f"{base:020d}-{epoch}-{nonce}.parquet",
+        base=base,
+        end=end,
+        records=len(held),
+        size=size,
+        footer=size - 60,
+        first_timestamp=START_NS + base,
+        last_timestamp=START_NS + end - 1,
+        setsum=sum_of(held),
+    )
+
+
+def member(
+    base: int,
+    end: int,
+    *,
+    tier_epoch: int = 1,
+    path: PartitionPath = PATH,
+    epochs: Sequence[tuple[int, int]] | None = None,
+    row_groups: tuple[int, int] = (0, 1),
+) -> SetMember:
+    """A partition's share of a stream-set object, with all records of [base, end)."""
+    return SetMember(
+        uuid=path.uuid,
+        partition=path.partition,
+        tier_epoch=tier_epoch,
+        base=base,
+        end=end,
+        records=end - base,
+        row_groups=row_groups,
+        epochs=((tier_epoch, base),) if epochs is None else tuple(epochs),
+        first_timestamp=START_NS + base,
+        last_timestamp=START_NS + end - 1,
+        setsum=sum_of(range(base, end)),
+    )
+
+
+def set_object(sequence: int, *members: SetMember, nonce: str = "n") -> SetObjectPointer:
+    """A stream-set object."""
+    return SetObjectPointer(name=f"{sequence:020d}-{nonce}.parquet", size=5000, footer=4000, members=members)
+
+
+def edited(body: bytes, change: Callable[[dict], None]) -> bytes:
+    """A manifest in which somebody changed something."""
+    plain = json.loads(body)
+    change(plain)
+    return json.dumps(plain).encode()

@@ -1,0 +1,215 @@
+"""Verifying and scrubbing: whatever is wrong in the bucket is found, and the object named."""
+
+import dataclasses
+import json
+
+import pytest
+
+from liftpy_log.tier import set_changes
+from liftpy_log.tier.collecting import Collector
+from liftpy_log.tier.layout import PartitionPath, set_object_key
+from liftpy_log.tier.pins_held import Pins
+from liftpy_log.tier.pointers import SetMember, SetObjectPointer
+from liftpy_log.tier.root_changes import replace
+from liftpy_log.tier.root_file import RootFile
+from liftpy_log.tier.scrubbing import scrub
+from liftpy_log.tier.set_file import SetFile
+from liftpy_log.tier.setsum import NO_RECORDS
+from liftpy_log.tier.verifying import verify
+from support.fault_store import FaultStore
+from support.garbage_kit import Ids
+from support.tier_history import PATH, TierHistory, new_id
+from support.tier_rows import Record, rows_from, written
+
+
+def records(base, end, epoch=0):
+    return [
+        Record(offset, 10**18 + offset, b"orders.eu", b"k", None, b"value", epoch=epoch) for offset in range(base, end)
+    ]
+
+
+@pytest.fixture
+def history():
+    made = TierHistory()
+    for base in range(0, 40, 10):
+        made.append(records(base, base + 10))
+    return made
+
+
+def keys(history):
+    return [PATH.fragment(each.name) for each in history.file.fragments(history.root)]
+
+
+def rewrite(store, key, body):
+    store.delete([key])
+    store.create(key, body, "other")
+
+
+def found(history, look=scrub):
+    return {(each.kind, each.key) for each in look(history.store, PATH).problems}
+
+
+def test_a_sound_partition_has_no_problem(history):
+    seen = []
+    report = scrub(history.store, PATH, lambda done, total, text: seen.append((done, total)))
+    assert report.problems == report.orphans == []
+    assert (report.start, report.end, report.objects, report.records) == (0, 40, 4, 40)
+    assert seen[-1] == (report.size, report.size)
+
+
+def test_every_flipped_byte_is_named(history):
+    key = keys(history)[1]
+    body = history.store.get(key).body
+    for at in range(0, len(body), 37):
+        rewrite(history.store, key, body[:at] + bytes([body[at] ^ 0x10]) + body[at + 1 :])
+        assert found(history) == {("corrupt", key)}, f"byte {at} of {len(body)}"
+
+
+def test_a_missing_object_is_named(history):
+    key = keys(history)[2]
+    history.store.delete([key])
+    assert found(history, verify) == found(history) == {("missing", key)}
+    (problem,) = verify(history.store, PATH).problems
+    assert problem.offset == 20
+
+
+def test_swapped_objects_are_named(history):
+    first, second = keys(history)[:2]
+    one, two = (history.store.get(key).body for key in (first, second))
+    rewrite(history.store, first, two)
+    rewrite(history.store, second, one)
+    assert {key for _, key in found(history)} == {first, second}
+
+
+@pytest.mark.parametrize("left", [0, 3, 100, -1])
+def test_a_truncated_object_is_named(history, left):
+    key = keys(history)[3]
+    rewrite(history.store, key, history.store.get(key).body[:left])
+    assert found(history) == {("size", key)}
+
+
+def test_a_fragment_of_another_stream_is_named(history):
+    key, pointer = keys(history)[0], next(history.file.fragments(history.root))
+    other = PartitionPath("ab" * 16, 0)
+    foreign, result = written([rows_from(records(0, 10))], uuid=other.uuid, nonce=new_id())
+    assert result.setsum == pointer.setsum, "the same records, of another stream"
+    assert len(foreign) == pointer.size
+    rewrite(history.store, key, foreign)
+    (problem,) = scrub(history.store, PATH).problems
+    assert problem.key == key
+    assert other.uuid in problem.text
+
+
+EDITS = {
+    "setsum": lambda plain: plain.update(setsum="0" * 64),
+    "end": lambda plain: plain["fragments"][1].update(end=15),
+    "base": lambda plain: plain["fragments"][1].update(base=11),
+    "records": lambda plain: plain["fragments"][1].update(records=9),
+    "time": lambda plain: plain["fragments"][1].update(first_timestamp=1),
+    "order": lambda plain: plain["fragments"].reverse(),
+    "name": lambda plain: plain["fragments"][1].update(name=plain["fragments"][0]["name"]),
+    "left out": lambda plain: plain["fragments"].pop(),
+    "epochs": lambda plain: plain.update(epochs=[[0, 0], [1, 12]]),
+    "field": lambda plain: plain.pop("claims"),
+}
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_an_edited_root_is_found(history, edit):
+    plain = json.loads(history.store.get(PATH.root).body)
+    EDITS[edit](plain)
+    rewrite(history.store, PATH.root, json.dumps(plain).encode())
+    assert found(history)
+
+
+def test_an_edited_or_missing_snapshot_is_found(history):
+    for base in range(40, 400, 10):
+        history.append(records(base, base + 10))
+    digest = history.root.snapshots[0].digest
+    key = PATH.snapshot(digest)
+    body = history.store.get(key).body
+    rewrite(history.store, key, body.replace(b'"size":', b'"size":1', 1))
+    assert found(history) == {("manifest", key)}
+    history.store.delete([key])
+    assert found(history, verify) == {("missing", key)}
+
+
+def test_an_edited_pin_and_what_a_pin_misses_are_found(history):
+    pins = Pins(history.store, PATH, new_id=new_id, now_ns=lambda: 0)
+    pin = pins.hold_version("read", ttl_ns=None)
+    history.commit(_merged(history))
+    history.store.delete([PATH.fragment(pin.root.fragments[1].name)])
+    history.store.create(PATH.pin("odd"), b"{}", "n")
+    assert found(history) == {("missing", PATH.fragment(pin.root.fragments[1].name)), ("pin", PATH.pin("odd"))}
+
+
+def _merged(history):
+    old = list(history.file.fragments(history.root, 0, 30))
+    pointer = history.fragment(records(0, 30), 0, 30)
+    snapshots = history.file.snapshots(history.root, 0, 30)
+    return replace(history.root, old, [pointer], collected=NO_RECORDS, snapshots=snapshots)
+
+
+def test_orphans_are_told_but_are_no_problem(history):
+    old = keys(history)[:3]
+    history.commit(_merged(history))
+    report = scrub(history.store, PATH)
+    assert (report.problems, report.orphans) == ([], sorted(old))
+
+
+def test_no_root_is_a_problem(history):
+    history.store.delete([PATH.root])
+    assert found(history) == {("missing", PATH.root)}
+
+
+def test_a_collection_meanwhile_is_no_problem(history):
+    """What was merged and collected between two requests is read in the newer version."""
+    for look in (verify, scrub):
+        for at in range(2, 20):
+            made = TierHistory()
+            for base in range(0, 40, 10):
+                made.append(records(base, base + 10))
+
+            def work(request, at=at, made=made):
+                if request.number == at:
+                    made.commit(_merged(made))
+                    collecting = Collector(made.store, PATH, new_id=Ids("c"), now_ns=lambda: 10**9, grace_ns=0)
+                    assert collecting.run().deleted == 3
+
+            assert look(FaultStore(made.store, before=work), PATH).problems == []
+
+
+def test_a_member_of_a_set_that_is_lost_and_a_gap_are_found(history):
+    names, ids = [], Ids("s")
+    file = SetFile(history.store, "n1", new_id=ids)
+    loaded = None
+    for number, base in enumerate((40, 50, 70)):
+        name = f"{number:020d}-{ids()}.parquet"
+        member = SetMember(
+            uuid=PATH.uuid,
+            partition=0,
+            tier_epoch=0,
+            base=base,
+            end=base + 10,
+            records=10,
+            row_groups=(0, 1),
+            epochs=((0, base),),
+            first_timestamp=0,
+            last_timestamp=0,
+            setsum=NO_RECORDS,
+        )
+        pointer = SetObjectPointer(name=name, size=4, footer=1, members=(member,))
+        history.store.create(set_object_key("n1", name), b"body", "n")
+        manifest = loaded.manifest if loaded else set_changes.empty("n1", 1)
+        loaded = file.commit(loaded, set_changes.add(manifest, pointer))
+        names.append(set_object_key("n1", name))
+    history.store.delete(names[:1])
+    assert found(history, verify) == {("missing", names[0]), ("gap", names[2])}
+    assert verify(history.store, PATH).end == 60
+
+
+def test_what_verify_counts_is_what_the_root_says(history):
+    loaded = RootFile(history.store, PATH, new_id=new_id).load()
+    report = verify(history.store, PATH)
+    assert report.size == sum(each.size for each in loaded.root.fragments)
+    assert dataclasses.replace(report) == report
