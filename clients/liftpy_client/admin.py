@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from liftpy_client.admin_groups import GroupAdmin
+from liftpy_client.admin_restore import RestoreAdmin
+from liftpy_client.admin_tier import TierAdmin
 from liftpy_client.details import ClusterDetails, MoveDetails, NodeDetails, PartitionDetails, StreamDetails
 from liftpy_envelope.stream_config import StreamConfig
 
@@ -19,7 +20,7 @@ _CHANGE_TIMEOUT_S: Final = 15.0  # the leaders get 5 s to follow
 _MEMBERS_TIMEOUT_S: Final = 30.0
 
 
-class Admin(GroupAdmin):
+class Admin(TierAdmin, RestoreAdmin):
     """Requests to any node. All of them raise `AdminError` when refused, `NodeUnavailableError` when nobody answers."""
 
     async def create_stream(self, name: str, *, subject: str, **settings: Any) -> StreamDetails:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from liftpy_client.message import Message
     from liftpy_client.positions import Start, Stop
     from liftpy_client.session import Session
+    from liftpy_client.table_following import DivergedCallback
 
 __all__ = ["Consumes"]
 
@@ -233,6 +234,7 @@ class Consumes:
         bytes_max: int = _TABLE_BYTES_MAX,
         fill_timeout_s: float = 300.0,
         options: ConsumeOptions | None = None,
+        on_diverged: DivergedCallback | None = None,
     ) -> Table[bytes]: ...
     @overload
     def table(
@@ -244,6 +246,7 @@ class Consumes:
         bytes_max: int = _TABLE_BYTES_MAX,
         fill_timeout_s: float = 300.0,
         options: ConsumeOptions | None = None,
+        on_diverged: DivergedCallback | None = None,
     ) -> Table[_V]: ...
     def table(
         self,
@@ -254,6 +257,7 @@ class Consumes:
         bytes_max: int = _TABLE_BYTES_MAX,
         fill_timeout_s: float = 300.0,
         options: ConsumeOptions | None = None,
+        on_diverged: DivergedCallback | None = None,
     ) -> Table[Any]:
         """A live view of a stream: the last value of every key. To be used in an `async with`.
 
@@ -264,6 +268,8 @@ class Consumes:
             bytes_max: about how much memory the rows may take.
             fill_timeout_s: how long entering it may take.
             options: how to fetch; `on_lost` has no meaning here.
+            on_diverged: told when the cluster has lost what the table shows (see `LogDivergedError`), before the table
+                is read anew; a plain function, or one that is awaited. What it raises ends the table.
         """
         return Table(
             self._session,
@@ -273,6 +279,7 @@ class Consumes:
             bytes_max=bytes_max,
             fill_timeout_s=fill_timeout_s,
             options=options or ConsumeOptions(),
+            on_diverged=on_diverged,
         )
 
     async def committed(self, group: str, stream: str) -> dict[int, Committed]:

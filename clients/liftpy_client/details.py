@@ -57,6 +57,8 @@ class PartitionDetails:
         observers: replicas that do not count.
         target: replicas when the reassignment that goes on is over; None when there is none.
         log_start: first offset there is. This and all other numbers are None when the leader does not answer.
+        local_start: first offset on the leader's disk; what is below is read from the bucket.
+        tiered_end: offset after the last record in the bucket; None where nothing is tiered.
         high_watermark: offset after the last committed record.
         log_end: offset after the last record.
         offline: why the partition refuses to work; None while it is well.
@@ -79,6 +81,8 @@ class PartitionDetails:
     offline: str | None
     replica_states: tuple[ReplicaDetails, ...] = ()
     unreachable: bool = False
+    local_start: int | None = None
+    tiered_end: int | None = None
 
     @classmethod
     def from_answer(cls, partition: dict[str, Any]) -> PartitionDetails:

@@ -95,25 +95,32 @@ class OffsetLostError(LiftError):
 
 
 class LogDivergedError(LiftError):
-    """What was read before is not what the leader has now: an unclean election has lost it.
+    """What was read before is not what the leader has now.
+
+    An unclean election has lost it; or every disk was lost, and the cluster was restored from its bucket, which did not
+    have it yet.
 
     Attributes:
         stream: its name.
         partition: its number.
-        offset: from here on the leader has other records, or none; to go on with those, start here.
+        offset: from here on the leader has other records, or none; to go on with those, start here. After a restore
+            this is the recovery point, unless the position was in an older epoch.
         position: the offset that would have been read next.
+        epoch: leader epoch of the record before that.
     """
 
     def __init__(self, stream: str, partition: int, offset: int, position: int, epoch: int) -> None:
         super().__init__(
             f"stream {stream} partition {partition}: records up to offset {position - 1} of leader epoch {epoch} were "
-            f"read, but from offset {offset} on the leader has others, or none: an unclean election has lost them; "
-            f"start again at offset {offset} or before to read what it has"
+            f"read, but from offset {offset} on the leader has others, or none: an unclean election has lost them, or "
+            f"the cluster was restored from its bucket, which had them up to {offset}; start again at offset {offset} "
+            "or before to read what it has"
         )
         self.stream = stream
         self.partition = partition
         self.offset = offset
         self.position = position
+        self.epoch = epoch
 
 
 class StreamGoneError(LiftError):

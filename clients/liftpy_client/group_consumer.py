@@ -11,7 +11,7 @@ import os
 from typing import TYPE_CHECKING, Final, Generic, Self, TypeVar, cast
 
 from liftpy_client.assigned import AssignedConsumer
-from liftpy_client.errors import OffsetLostError, UsageError
+from liftpy_client.errors import LogDivergedError, OffsetLostError, UsageError
 from liftpy_client.group_errors import CommitRefusedError, GroupRefusedError
 from liftpy_client.group_link import GroupLink
 from liftpy_client.group_member import GroupMember, Wishes
@@ -106,7 +106,7 @@ class GroupConsumer(GroupSteering, Generic[_Item]):
                 self._in_hand = None
                 if self._is_put_down_awaited:
                     self._put_down.set()
-        except OffsetLostError as error:
+        except (LogDivergedError, OffsetLostError) as error:
             error.add_note(f"group {self._group!r} was to go on there; `reset_group` moves it elsewhere")
             raise
         finally:

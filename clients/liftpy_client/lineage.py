@@ -1,7 +1,8 @@
 """Whether what a consumer has read is in the history of the log that it goes on with.
 
 Asked at every change of the leader: a leader knows where each epoch ended. If the epoch of the record read last ended
-before the consumer's position, or is unknown there, the log took another way, which only an unclean election does.
+before the consumer's position, or is unknown there, the log took another way: after an unclean election, or after the
+cluster was restored from its bucket, which begins leader epochs that the cluster before never had.
 """
 
 from __future__ import annotations

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from liftpy_client.message import Message
     from liftpy_client.outgoing import PendingAck
     from liftpy_client.positions import Start, Stop
+    from liftpy_client.table_following import DivergedCallback
     from liftpy_envelope.ack import Ack
 
 __all__ = ["SyncLift", "SyncPublisher", "connect_sync"]
@@ -53,6 +54,7 @@ class _How(TypedDict, total=False):
     bytes_max: int
     fill_timeout_s: float
     options: ConsumeOptions | None
+    on_diverged: DivergedCallback | None
 
 
 def _consuming(method: Callable[..., Any], returns: str) -> Callable[..., Any]:
@@ -164,6 +166,11 @@ class SyncLift(Facade[Lift]):
     delete_group = blocking(Lift.delete_group)
     committed = blocking(Lift.committed)
     reset_group = blocking(Lift.reset_group)
+
+    tier_status = blocking(Lift.tier_status)
+    restore_plan = blocking(Lift.restore_plan)
+    restore = blocking(Lift.restore)
+    verify_restore = blocking(Lift.verify_restore)
 
     publisher = _publishing(Lift.publisher)
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from liftpy_client.consume_options import ConsumeOptions
     from liftpy_client.session import Session
+    from liftpy_client.table_following import DivergedCallback
     from liftpy_client.table_rows import TableRows
 
 __all__ = ["Table"]
@@ -49,6 +50,7 @@ class Table(Generic[V]):
         bytes_max: about how much memory the rows may take.
         fill_timeout_s: how long it may take to read the stream at the beginning.
         options: how to fetch; `on_lost` has no meaning here.
+        on_diverged: told when the cluster has lost what the table shows.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class Table(Generic[V]):
         bytes_max: int,
         fill_timeout_s: float,
         options: ConsumeOptions,
+        on_diverged: DivergedCallback | None = None,
     ) -> None:
         check_partitions(partitions)
         if bytes_max < 1 or not fill_timeout_s > 0:
@@ -76,6 +79,7 @@ class Table(Generic[V]):
             stream,
             self._ends,
             lambda before, after: TableReading(session, stream, partitions, options, bytes_max, before, after),
+            on_diverged,
         )
 
     async def __aenter__(self) -> Self:

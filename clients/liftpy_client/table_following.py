@@ -1,16 +1,18 @@
 """Keeps a table up to date: reads its stream from the beginning, shows what was read, and starts anew when it must.
 
-When something was missed (tombstones were compacted away, or records removed by retention, before they were read; or an
-unclean election has lost some that were read), the stream is read from its beginning again, beside what is shown, which
-then changes in one step.
+When something was missed (tombstones were compacted away, or records removed by retention, before they were read) the
+stream is read from its beginning again, beside what is shown, which then changes in one step. So it is when the cluster
+has lost some that were read, by an unclean election or because it was restored from its bucket; who wants to is told.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import logging
 import weakref
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from liftpy_client.cluster import is_passing
@@ -19,7 +21,6 @@ from liftpy_client.table_errors import TableTimeoutError
 from liftpy_client.table_reading import TombstonesGoneError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from types import TracebackType
 
     import pyarrow as pa
@@ -28,7 +29,10 @@ if TYPE_CHECKING:
     from liftpy_client.table_ends import StreamEnds
     from liftpy_client.table_reading import TableReading
 
-__all__ = ["TableFollowing"]
+__all__ = ["DivergedCallback", "TableFollowing"]
+
+DivergedCallback = Callable[[LogDivergedError], Awaitable[Any] | Any]
+"""Told that the cluster has lost what a table shows. A plain function, or one that is awaited."""
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +49,7 @@ class TableFollowing:
         stream: its name.
         ends: where it ends.
         begin: makes a reading of what is called before records are applied, and after.
+        on_diverged: told when the cluster has lost what is shown, before it is read anew; what it raises is a failure.
 
     Attributes:
         feeds: want to hear of every change of what is shown.
@@ -55,11 +60,13 @@ class TableFollowing:
         stream: str,
         ends: StreamEnds,
         begin: Callable[[Callable[[TableReading, pa.RecordBatch], None], Callable[[], None]], TableReading],
+        on_diverged: DivergedCallback | None = None,
     ) -> None:
         self.feeds: weakref.WeakSet[Changes[Any]] = weakref.WeakSet()
         self._stream = stream
         self._ends = ends
         self._begin = begin
+        self._on_diverged = on_diverged
         self._shown: TableReading | None = None
         self._newest: TableReading | None = None
         self._task: asyncio.Task[None] | None = None
@@ -166,10 +173,19 @@ class TableFollowing:
                 await self._ends.confirm()  # what was read is of the stream that is meant
                 self._show(reading)
                 await reading.ended()
+        except LogDivergedError as error:
+            logger.error("the table of stream %s is read again from the beginning: %s", self._stream, error)  # noqa: TRY400
+            await self._tell(error)
         except Exception as error:
             if not _is_outdated(error) and (self._shown is None or not _is_passing(error)):
                 raise
             logger.warning("the table of stream %s is read again from the beginning: %s", self._stream, error)
+
+    async def _tell(self, error: LogDivergedError) -> None:
+        if self._on_diverged is not None and self._shown is not None:
+            told = self._on_diverged(error)
+            if inspect.isawaitable(told):
+                await told
 
     def _show(self, reading: TableReading) -> None:
         before, self._shown = self._shown, reading
@@ -195,7 +211,7 @@ class TableFollowing:
 
 def _is_outdated(error: Exception) -> bool:
     """Whether the stream is well, but what was read of it is not what it holds."""
-    return isinstance(error, (TombstonesGoneError, OffsetLostError, LogDivergedError))
+    return isinstance(error, (TombstonesGoneError, OffsetLostError))
 
 
 def _is_passing(error: Exception) -> bool:

@@ -87,6 +87,10 @@ class StreamConfig:
         delete_retention_s: how long a tombstone stays after it was found to be the last record of its key.
         min_dirty_ratio: share of a partition's log that must have come in since it was compacted last before it is
             compacted again.
+        tier: its history goes to the bucket, where the cluster has one.
+        local_retention_age_s: older records leave the nodes' disks once the bucket has them.
+        local_retention_bytes: beyond this size per partition the oldest records leave the nodes' disks once the bucket
+            has them. Zero, here and for the age: what is retained stays on disk, too.
     """
 
     name: str
@@ -115,10 +119,14 @@ class StreamConfig:
     min_compaction_lag_s: float = 0.0
     delete_retention_s: float = 86_400.0
     min_dirty_ratio: float = 0.5
+    tier: bool = True
+    local_retention_age_s: float = 0.0
+    local_retention_bytes: int = 0
 
     def __post_init__(self) -> None:
         self._check_names()
         self._check_numbers()
+        self._check_local_retention()
         reserved = reserved_overlap(self.subject)
         if reserved and self.acks is AckMode.REPLY:
             raise ConfigError(
@@ -168,6 +176,16 @@ class StreamConfig:
             raise ConfigError(
                 "min_isr", f"must be between 1 and replicas ({self.replicas}), not {describe(self.min_isr)}"
             )
+
+    def _check_local_retention(self) -> None:
+        for name, unit in (("retention_age_s", " s"), ("retention_bytes", " bytes")):
+            local, total = getattr(self, f"local_{name}"), getattr(self, name)
+            if 0 < total < local:
+                raise ConfigError(
+                    f"local_{name}",
+                    f"{describe(local)}{unit} are more than {name} keeps at all ({describe(total)}{unit}); make it "
+                    "smaller, or 0 to keep everything on disk that is retained",
+                )
 
     @property
     def is_internal(self) -> bool:
@@ -234,4 +252,6 @@ _RANGES: Final[tuple[tuple[str, float, float], ...]] = (
     ("min_compaction_lag_s", 0, 1e10),
     ("delete_retention_s", 0, 1e10),
     ("min_dirty_ratio", 0, 1),
+    ("local_retention_age_s", 0, 1e10),
+    ("local_retention_bytes", 0, 2**63),
 )

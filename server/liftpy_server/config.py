@@ -14,6 +14,7 @@ from liftpy_envelope.names import check_name
 from liftpy_envelope.settings import from_text, parse_settings
 from liftpy_server.cluster_config import ClusterConfig
 from liftpy_server.group_hosting.settings import GroupsConfig
+from liftpy_server.tiering.settings import TierConfig
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -158,6 +159,7 @@ class NodeConfig:
         storage: how the node treats its disk.
         groups: consumer groups.
         cluster: the other nodes.
+        tier: the bucket.
     """
 
     node_id: str = "liftpy-1"
@@ -170,6 +172,7 @@ class NodeConfig:
     storage: StorageConfig = field(default_factory=StorageConfig)
     groups: GroupsConfig = field(default_factory=GroupsConfig)
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
+    tier: TierConfig = field(default_factory=TierConfig)
 
     def __post_init__(self) -> None:
         try:

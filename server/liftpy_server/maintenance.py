@@ -14,6 +14,7 @@ from liftpy_log.retention import is_active_expired, retention_offset
 from liftpy_server.compacting.compactor import Compactor
 from liftpy_server.compacting.process import WorkerProcess
 from liftpy_server.limits import CHECKPOINT_INTERVAL_S, DISK_CHECK_INTERVAL_S
+from liftpy_server.partition import Partition
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,10 +26,10 @@ if TYPE_CHECKING:
     from liftpy_log.disk import Disk
     from liftpy_log.partition_log import PartitionLog
     from liftpy_server.config import StorageConfig
-    from liftpy_server.partition import Partition
     from liftpy_server.streams import Streams
+    from liftpy_server.tiering.tierer_side import TierSide
 
-__all__ = ["Maintenance", "make_checkpoint"]
+__all__ = ["Maintenance", "keep_checkpoint", "make_checkpoint"]
 
 logger = logging.getLogger(__name__)
 
@@ -43,6 +44,14 @@ def make_checkpoint(streams: Streams, clock: Clock, *, clean: bool) -> Checkpoin
         if partition.log.failure is None
     }
     return Checkpoint(clock.now_ns(), clean, marks)
+
+
+def keep_checkpoint(disk: Disk, data_dir: DataDir, checkpoint: Checkpoint) -> None:
+    """Write it; the next start takes longer without it, and that is all."""
+    try:
+        save_checkpoint(disk, data_dir.checkpoint_path, checkpoint)
+    except OSError as error:
+        logger.warning("the checkpoint could not be written: %s", error)
 
 
 def _sure_mark(partition: Partition) -> int:
@@ -63,6 +72,7 @@ class Maintenance:
         clock: for ages.
         request_interval_sync: asks for a round for streams that are synced at intervals.
         executor: for small files.
+        tier: the bucket; None without one.
     """
 
     def __init__(
@@ -74,6 +84,7 @@ class Maintenance:
         clock: Clock,
         request_interval_sync: Callable[[PartitionLog], None],
         executor: Executor,
+        tier: TierSide | None = None,
     ) -> None:
         self._streams = streams
         self._disk = disk
@@ -82,6 +93,7 @@ class Maintenance:
         self._clock = clock
         self._request_interval_sync = request_interval_sync
         self._executor = executor
+        self._tier = tier
         self._compactor = Compactor(lambda: streams.by_key, clock, WorkerProcess)
         self._tasks: list[asyncio.Task[None]] = []
         self.storage_full = False
@@ -126,6 +138,8 @@ class Maintenance:
                 self._streams.renew(partition)
             if number % _RETAINED_PER_PASS == 0:
                 await asyncio.sleep(0)  # a node with thousands of partitions goes on serving meanwhile
+        if self._tier is not None:
+            await self._tier.ask_ends()
 
     def retain(self, partition: Partition) -> None:
         """Drop what one partition need not keep, and close a segment that grew old.
@@ -137,16 +151,22 @@ class Maintenance:
         if log.log_start == log.log_end and not log.active.size:
             return
         now_ns = self._clock.now_ns()
+        is_tiered = self._tier is not None and config.tier
         age_ns = int(config.retention_age_s * 1e9)
+        if is_tiered and config.local_retention_age_s:
+            age_ns = int(config.local_retention_age_s * 1e9)
         if is_active_expired(log.active, now_ns, age_ns=age_ns, segment_age_ns=int(config.segment_age_s * 1e9)):
             partition.roll()
-        offset = retention_offset(
-            log.segments,
-            now_ns,
-            age_ns=age_ns,
-            bytes_max=config.retention_bytes,
-            messages_max=config.retention_messages,
-        )
+        if self._tier is not None and is_tiered:
+            offset = self._tier.droppable(partition, now_ns)
+        else:
+            offset = retention_offset(
+                log.segments,
+                now_ns,
+                age_ns=age_ns,
+                bytes_max=config.retention_bytes,
+                messages_max=config.retention_messages,
+            )
         if offset is not None:
             partition.drop_before(offset)
         log.flush_index()
@@ -154,12 +174,7 @@ class Maintenance:
     async def _checkpoint(self) -> None:
         checkpoint = make_checkpoint(self._streams, self._clock, clean=False)
         loop = asyncio.get_running_loop()
-        try:
-            await loop.run_in_executor(
-                self._executor, save_checkpoint, self._disk, self._data_dir.checkpoint_path, checkpoint
-            )
-        except OSError as error:
-            logger.warning("the checkpoint could not be written: %s", error)
+        await loop.run_in_executor(self._executor, keep_checkpoint, self._disk, self._data_dir, checkpoint)
 
     def _sync(self) -> None:
         for partition in self._streams.by_interval.values():
@@ -174,6 +189,8 @@ class Maintenance:
         """Refuse messages while the disk has no room to spare, and take them again when it has."""
         free, total = _space(self._data_dir.root)
         reserve = min(self._config.disk_reserve_bytes, total // 10)
+        if self._tier is not None:
+            self._tier.room.note(free, reserve, self._clock.monotonic())
         full = free < reserve if not self.storage_full else free < reserve + reserve // 10
         if not full and not self.storage_full:
             return
@@ -183,8 +200,10 @@ class Maintenance:
                 logger.error("%s has only %d bytes free: messages are refused", self._data_dir.root, free)
             else:
                 logger.info("%s has room again: messages are taken", self._data_dir.root)
+        text = Partition.full_text if self._tier is None else self._tier.tierer.full_text(Partition.full_text)
         for partition in self._streams.partitions:
             partition.storage_full = full
+            partition.full_text = text
 
 
 def _space(path: Path) -> tuple[int, int]:

@@ -9,13 +9,15 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from liftpy_server.admin.info import node_info
+from liftpy_server.tiering.status_metrics import tier_metrics
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from prometheus_client.metrics_core import Metric
 
     from liftpy_server.node import Node
+    from liftpy_server.partition import Partition
 
 __all__ = ["render_metrics"]
 
@@ -49,7 +51,12 @@ _STREAM_COUNTERS = (
     "gaps",
     "committed_lost",
 )
-_PARTITION_GAUGES = ("log_start", "high_watermark", "log_end")
+_OFFSETS: dict[str, Callable[[Partition], int]] = {
+    "log_start": lambda partition: partition.start,
+    "local_start": lambda partition: partition.log.log_start,
+    "high_watermark": lambda partition: partition.high_watermark,
+    "log_end": lambda partition: partition.log.log_end,
+}
 
 
 class _NodeCollector(Collector):
@@ -64,6 +71,8 @@ class _NodeCollector(Collector):
             yield CounterMetricFamily(f"liftpy_{name}", text, value=float(info[name]))
         yield from self._streams()
         yield from self._partitions()
+        if self._node.tier is not None:
+            yield from tier_metrics(self._node.tier.status(0))
 
     def _streams(self) -> Iterator[Metric]:
         streams = self._node.streams.by_uuid.values()
@@ -85,11 +94,10 @@ class _NodeCollector(Collector):
     def _partitions(self) -> Iterator[Metric]:
         partitions = self._node.streams.partitions
         labels = ["stream", "partition"]
-        for name in _PARTITION_GAUGES:
+        for name, offset in _OFFSETS.items():
             family = GaugeMetricFamily(f"liftpy_partition_{name}", f"{name} offset", labels=labels)
             for partition in partitions:
-                source = partition if name == "high_watermark" else partition.log
-                family.add_metric([partition.stream.name, str(partition.number)], float(getattr(source, name)))
+                family.add_metric([partition.stream.name, str(partition.number)], float(offset(partition)))
             yield family
         size = GaugeMetricFamily("liftpy_partition_bytes", "size on disk", labels=labels)
         for partition in partitions:

@@ -11,24 +11,24 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from liftpy_log.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from liftpy_log.checkpoint import Checkpoint, load_checkpoint
 from liftpy_log.clock import SystemClock
 from liftpy_log.data_dir import DataDir
 from liftpy_log.disk import OsDisk
 from liftpy_log.files import FileCache
-from liftpy_log.group_commit import GroupCommit
 from liftpy_log.wal import WriteAheadLog, replay_wal
 from liftpy_server.ack_connection import AckConnection
 from liftpy_server.admin.info import cluster_info
 from liftpy_server.admin.neighbours import check_alone
 from liftpy_server.admin.service import AdminService
+from liftpy_server.commit_rounds import CommitRounds
 from liftpy_server.committing import Load
 from liftpy_server.damage import damage_of
 from liftpy_server.group_hosting.host import GroupHost
 from liftpy_server.http import HttpServer
 from liftpy_server.ingest.connection import IngestConnection
 from liftpy_server.limits import OWED_RECORDS_MAX, SWITCH_INTERVAL_S, UNSUBSCRIBE_TIMEOUT_S, UNSYNCED_BYTES_MAX
-from liftpy_server.maintenance import Maintenance, make_checkpoint
+from liftpy_server.maintenance import Maintenance, keep_checkpoint, make_checkpoint
 from liftpy_server.metadata.opening import open_metadata
 from liftpy_server.metadata_follower import MetadataFollower
 from liftpy_server.nats_link import check_nats_version
@@ -40,13 +40,12 @@ from liftpy_server.replicas.cluster_side import ClusterSide
 from liftpy_server.replicas.standing import Standing, kernel_boot_id
 from liftpy_server.stream_opening import StreamOpening
 from liftpy_server.streams import Streams
+from liftpy_server.tiering.tierer_side import TierSide
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from liftpy_log.clock import Clock
     from liftpy_log.disk import Disk
-    from liftpy_log.group_commit import Synced
+    from liftpy_server.cold.reads import ColdReads
     from liftpy_server.config import NodeConfig
     from liftpy_server.metadata.state import MetadataState
     from liftpy_server.replicas.local import LocalReplica
@@ -63,6 +62,10 @@ class Node:
         config: what it was told.
         clock: the machine's, unless a test brings another.
         disk: the machine's, unless a test brings another.
+
+    Attributes:
+        tier: the bucket; None without one.
+        cold: reads it; None without one.
     """
 
     def __init__(self, config: NodeConfig, clock: Clock | None = None, disk: Disk | None = None) -> None:
@@ -72,6 +75,8 @@ class Node:
         self.pull_token = secrets.token_urlsafe(24)
         self._follow_token = secrets.token_urlsafe(24)
         self._disk = disk or OsDisk()
+        self.tier: TierSide | None = None
+        self.cold: ColdReads | None = None
         self._io = ThreadPoolExecutor(max_workers=1, thread_name_prefix="liftpy-io")
         self._reads = ThreadPoolExecutor(max_workers=4, thread_name_prefix="liftpy-read")
         self._load = Load()
@@ -79,6 +84,7 @@ class Node:
         self._listened_ns = 0
         self._follower: MetadataFollower | None = None
         self._undo: list[Any] = []
+        self._closing_admin: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop
 
     async def start(self) -> None:
@@ -119,6 +125,7 @@ class Node:
         self._open_files = raise_open_files_limit()
         self.pull = PullServer(config.pull, connections_allowed(config, self._open_files))
         self._undo.append(self.pull.stop)
+        await self._open_tier()
         await self._register(standing, was_clean=checkpoint.clean)
         with damage_of(data_dir):
             self._open_storage(data_dir, checkpoint)
@@ -131,9 +138,19 @@ class Node:
         self.cluster.start()
         self._follower = MetadataFollower(self.metadata, self._follow)
         self._follower.start()
+        if self.tier is not None:
+            self.tier.requests = self.admin.requests
+            self.tier.start()
         self._undo.append(self.pull.stop)
         self._undo.append(self.cluster.leave)
         logger.info("node %s is up, incarnation %d", config.node_id, self.incarnation)
+
+    async def _open_tier(self) -> None:
+        config = self.config
+        if config.tier.is_on:
+            self.tier = TierSide(config.tier, config.node_id, self.metadata, lambda: self.incarnation, self.clock)
+            self._undo.append(self.tier.stop)
+            await self.tier.check()
 
     async def _register(self, standing: Standing, *, was_clean: bool) -> None:
         pull = self.config.pull
@@ -175,52 +192,50 @@ class Node:
             logger.critical("%s: this one stops", why)
             self.ended.set_result(why)
 
+    def was_removed(self, incarnation: int) -> None:
+        """The cluster goes on without this node, if it was its incarnation that was removed.
+
+        It hears nothing of the cluster any more, so its doors close before anything else does.
+        """
+        if incarnation == self.incarnation and not self.ended.done():
+            self._superseded(f"node {self.config.node_id} was removed from the cluster")
+            self._closing_admin = self._loop.create_task(self.admin.stop())
+
     def _leadership_changed(self, replica: LocalReplica) -> None:
         self.streams.leadership_changed(replica)
         self.groups.leadership_changed(replica)
 
     def _open_storage(self, data_dir: DataDir, checkpoint: Checkpoint) -> None:
-        storage = self.config.storage
+        config = self.config
         self.files = FileCache(self._disk, segments_allowed(self.config, self._open_files))
         self._undo.append(self.files.close)
         wal = self._wal = WriteAheadLog(self._disk, data_dir.wal_directory, data_dir.root)
-        self._commits = GroupCommit(self.files, wal, self._after_round)
-        self._interval_commits = GroupCommit(self.files, None, self._after_round)
+        self._commits = CommitRounds(self.files, wal, self._loop, lambda: self.streams.by_log, self._commits_changed)
         self.acks = AckConnection(self.config.nats, f"liftpy {self.config.node_id} acks")
         self.outbox = Outbox(self.acks.write)
         opening = StreamOpening(
-            self.config.node_id,
-            self._disk,
-            self.files,
-            data_dir,
-            checkpoint,
-            self.clock,
-            self.outbox,
-            self._load,
-            self._commits.request,
-            self._io,
+            *(config.node_id, self._disk, self.files, data_dir, checkpoint, self.clock, self.outbox, self._load),
+            *(self._commits.request, self._io),
         )
-        self.streams = Streams(opening, self.cluster.host, self._io)
+        self.streams = Streams(opening, self.cluster.host, self._io, None if self.tier is None else self.tier.tierer)
         self.streams.open_all(self.metadata.state)
+        if self.tier is not None:
+            self.cold = self.tier.open_cold(self._disk, self.files, self._reads, data_dir.root)
+            self._undo.append(self.cold.close)
         self.groups = GroupHost(
-            self.config.node_id, self.config.groups, self.streams, self.metadata, self.files, self.clock, self._reads
+            *(config.node_id, config.groups, self.streams, self.metadata, self.files, self.clock, self._reads),
+            cold=self.cold,
         )
         self.maintenance = Maintenance(
-            self.streams, self._disk, data_dir, storage, self.clock, self._interval_commits.request, self._io
+            *(self.streams, self._disk, data_dir, config.storage, self.clock, self._commits.request_interval, self._io),
+            self.tier,
         )
         self.maintenance.check_disk()
-        for commits in (self._commits, self._interval_commits):
-            commits.start()
+        self._commits.start()
         self._undo.append(self._stop_storage)
         self._listened_ns = checkpoint.time_ns
         if checkpoint.clean:  # until the next one is written, a kill must not pass for the stop before it
-            self._save_checkpoint(Checkpoint(checkpoint.time_ns, False, checkpoint.high_watermarks))
-
-    def _save_checkpoint(self, checkpoint: Checkpoint) -> None:
-        try:
-            save_checkpoint(self._disk, self.data_dir.checkpoint_path, checkpoint)
-        except OSError as error:
-            logger.warning("the checkpoint could not be written: %s", error)
+            keep_checkpoint(self._disk, data_dir, Checkpoint(checkpoint.time_ns, False, checkpoint.high_watermarks))
 
     async def _connect(self) -> None:
         nats, node_id = self.config.nats, self.config.node_id
@@ -249,6 +264,7 @@ class Node:
                 executor=self._reads,
                 config=self.config.pull,
                 groups=self.groups,
+                cold=self.cold,
             )
         )
         if self.incarnation == 1 and not self.metadata.state.streams:
@@ -284,7 +300,7 @@ class Node:
         await self.ingest.stop()
         for partition in self.streams.partitions:
             partition.settle()
-        await self._loop.run_in_executor(None, self._commits.stop)
+        await self._loop.run_in_executor(None, self._commits.stop_usual)
         await asyncio.sleep(0)  # lets the results of the last round in
         self.outbox.flush()
 
@@ -298,38 +314,20 @@ class Node:
             logger.warning("the NATS server does not answer: messages on their way from it are not waited for")
 
     def _stop_storage(self) -> None:
-        for commits in (self._commits, self._interval_commits):
-            commits.stop()
+        self._commits.stop()
         checkpoint = make_checkpoint(self.streams, self.clock, clean=True)
         checkpoint.time_ns = self._listened_ns
         checkpoint.clean = self.streams.close()
         self._wal.close(remove=checkpoint.clean)
-        self._save_checkpoint(checkpoint)
+        keep_checkpoint(self._disk, self.data_dir, checkpoint)
 
     async def _follow(self, state: MetadataState) -> None:
         await self.cluster.follow(state)
         await self.streams.follow(state)
         self.groups.follow(state)
+        if self.tier is not None:
+            self.tier.followed()
         self.maintenance.check_disk()
-
-    def _after_round(self, results: Sequence[Synced]) -> None:
-        """In the thread of group commit."""
-        try:
-            self._loop.call_soon_threadsafe(self._settle_round, results)
-        except RuntimeError:
-            logger.debug("a round ended after the event loop did")
-
-    def _settle_round(self, results: Sequence[Synced]) -> None:
-        for log, next_offset, error in results:
-            partition = self.streams.by_log.get(log)
-            if partition is None:
-                log.mark_synced(next_offset)
-            elif error is not None:
-                partition.fail(error)
-            else:
-                partition.on_synced(next_offset)
-        self.outbox.flush()
-        self.ingest.relieved()
 
     def _is_overloaded(self) -> bool:
         if self.acks.is_congested:
@@ -339,7 +337,7 @@ class Node:
     @property
     def group_commit_rounds(self) -> int:
         """How many rounds there were."""
-        return self._commits.rounds + self._interval_commits.rounds
+        return self._commits.count
 
     async def wait_followed(self) -> None:
         """Wait until this node does what the metadata says now."""

@@ -6,7 +6,7 @@ waits: the ingest appends, `settle` asks for durability, and group commit calls 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from liftpy_envelope.ack import AckPolicy
 from liftpy_envelope.batch import NO_PRODUCER, compress_body
@@ -24,15 +24,71 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from liftpy_envelope.batch import BatchBody
+    from liftpy_envelope.errors import ErrorCode
     from liftpy_log.entries import Appended
     from liftpy_server.ingest.incoming import Incoming
     from liftpy_server.ingest.runs import Run
+    from liftpy_server.tiering.cold_side import ColdSide
 
-__all__ = ["Load", "Partition"]
+__all__ = ["Load", "Partition", "PartitionWatcher"]
+
+
+class PartitionWatcher(Protocol):
+    """Who is told what happens to partitions; nothing in it waits."""
+
+    def committed(self, partition: Partition) -> None:
+        """A leader may have committed more, or have made more durable."""
+
+    def role_changed(self, partition: Partition) -> None:
+        """It leads, in whatever epoch, or leads no longer."""
+
+    def closed(self, partition: Partition) -> None:
+        """It is not here any more."""
 
 
 class Partition(CommittingLog):
-    """See the module. Its arguments are those of `CommittingLog`."""
+    """See the module. Its arguments are those of `CommittingLog`.
+
+    Attributes:
+        cold: its history in the bucket, where this node leads it and knows it; otherwise None.
+        watcher: who is told what happens; None where nobody wants to know.
+        full_text: what publishers are told while the disk is full.
+    """
+
+    cold: ColdSide | None = None
+    watcher: PartitionWatcher | None = None
+    full_text = "the node's disk is full"
+
+    @property
+    def start(self) -> int:
+        """The first offset that can be read: from the bucket, where what is there reaches the log."""
+        log_start, cold = self.log.log_start, self.cold
+        return log_start if cold is None or cold.end < log_start else min(log_start, cold.start)
+
+    def commit(self, end: int) -> None:
+        """See `CommittingLog`."""
+        super().commit(end)
+        if self.watcher is not None and self.is_leading:
+            self.watcher.committed(self)
+
+    def lead(self, epoch: int) -> None:
+        """See `CommittingLog`."""
+        super().lead(epoch)
+        if self.watcher is not None:
+            self.watcher.role_changed(self)
+
+    def follow(self, epoch: int) -> None:
+        """See `CommittingLog`."""
+        self.cold = None
+        super().follow(epoch)
+        if self.watcher is not None:
+            self.watcher.role_changed(self)
+
+    def close(self, why: ErrorCode) -> None:
+        """See `CommittingLog`."""
+        super().close(why)
+        if self.watcher is not None:
+            self.watcher.closed(self)
 
     def refusal(self) -> Refusal | None:
         """Why no message at all is taken now, if so."""
@@ -44,7 +100,7 @@ class Partition(CommittingLog):
         if stream.read_only:
             return Refusal(AckErrorCode.READ_ONLY, f"stream {stream.name} is read-only")
         if self.storage_full:
-            return Refusal(AckErrorCode.STORAGE_FULL, "the node's disk is full")
+            return Refusal(AckErrorCode.STORAGE_FULL, self.full_text)
         return None
 
     def append(self, run: Run, skip: int, now_ns: int) -> None:

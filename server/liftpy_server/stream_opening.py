@@ -131,7 +131,7 @@ class StreamOpening:
                     directory = self.directory(info) / str(number)
                     self._disk.make_directory(directory, durable=False)
                     if not has_log(self._disk, directory):
-                        path = segment_path(directory, info.partitions[number].log_start)
+                        path = segment_path(directory, info.partitions[number].empty_log_start)
                         self._disk.open(path, create=True).close()
             except OSError as error:
                 logger.info("the files of stream %s can not be made ahead: %s", info.name, error)
@@ -179,7 +179,7 @@ class StreamOpening:
                 self._files,
                 directory,
                 log_config(stream),
-                log_start=info.log_start,
+                log_start=info.empty_log_start,
                 durable_end=kept_mark if is_durable else 0,
                 unsynced_parents=(directory.parent, self._data_dir.streams_directory),
             )

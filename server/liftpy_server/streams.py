@@ -10,7 +10,7 @@ from liftpy_envelope.errors import ErrorCode, LiftError
 from liftpy_envelope.stream_config import SyncMode
 from liftpy_server.listening import Listening
 from liftpy_server.replicas.views import by_urgency
-from liftpy_server.stream_changes import StreamChanges
+from liftpy_server.stream_lookup import StreamLookup
 from liftpy_server.stream_opening import StreamNotOpenedError, log_config, remove_directory
 from liftpy_server.stream_state import LED_ELSEWHERE
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     from liftpy_envelope.pull import PartitionKey
-    from liftpy_log.partition_log import PartitionLog
     from liftpy_server.ingest.binding import Binding
     from liftpy_server.ingest.connection import IngestConnection
     from liftpy_server.metadata.state import MetadataState, StreamInfo
@@ -28,69 +27,37 @@ if TYPE_CHECKING:
     from liftpy_server.replicas.local import LocalReplica
     from liftpy_server.stream_opening import LocalStream, StreamOpening
     from liftpy_server.stream_state import StreamState
+    from liftpy_server.tiering.tierer import Tierer
 
 __all__ = ["StreamNotOpenedError", "Streams"]
 
 logger = logging.getLogger(__name__)
 
-
 _SHOWN_PER_PASS: Final = 100
 _MADE_AT_ONCE: Final = 50
 
 
-class Streams:
+class Streams(StreamLookup):
     """See the module.
 
     Args:
         opening: opens them.
         host: of the replicas.
         io_executor: with one thread, for the removal of directories.
+        tierer: moves their history to the bucket; None without one.
     """
 
-    def __init__(self, opening: StreamOpening, host: ReplicaHost, io_executor: Executor) -> None:
+    def __init__(
+        self, opening: StreamOpening, host: ReplicaHost, io_executor: Executor, tierer: Tierer | None = None
+    ) -> None:
+        super().__init__(host)
         self._opening = opening
-        self._host = host
         self._io_executor = io_executor
+        self._tierer = tierer
         self.listening = Listening()
-        self.by_uuid: dict[str, LocalStream] = {}
-        self.by_key: dict[PartitionKey, Partition] = {}
-        self.by_log: dict[PartitionLog, Partition] = {}
-        self.by_interval: dict[PartitionKey, Partition] = {}
-        self._changes = StreamChanges()
         self._taken_over = 0
         self._renewed: set[PartitionKey] = set()
         self._state: MetadataState | None = None
-        self._followed_s: dict[PartitionKey, float] = {}
-
-    @property
-    def partitions(self) -> list[Partition]:
-        """All partitions of which this node has a replica."""
-        return list(self.by_key.values())
-
-    def lookup(self, key: PartitionKey) -> Partition | ErrorCode:
-        """The partition with this key where this node leads it, or why it is not here."""
-        partition = self.by_key.get(key)
-        if partition is None:
-            return ErrorCode.NOT_LEADER if key.uuid in self._changes.known else ErrorCode.UNKNOWN_STREAM
-        return partition if partition.gone is None else partition.gone
-
-    def lookup_replica(self, key: PartitionKey) -> LocalReplica | ErrorCode:
-        """The replica with this key, for those who follow it, or why it is not here."""
-        replica = self._host.replicas.get(key)
-        if replica is not None:
-            return replica
-        return ErrorCode.NOT_LEADER if key.uuid in self._changes.known else ErrorCode.UNKNOWN_STREAM
-
-    def lookup_readable(self, key: PartitionKey) -> Partition | ErrorCode:
-        """The partition with this key where this node leads it, or follows and is in sync as far as it knows."""
-        partition, replica = self.by_key.get(key), self._host.replicas.get(key)
-        if partition is None or partition.gone is not ErrorCode.NOT_LEADER or replica is None:
-            return self.lookup(key)
-        now_s = self._host.now_s()
-        for heard_s in self._host.heard_from_leader(replica).values():
-            self._followed_s[key] = heard_s
-        is_heard = now_s - self._followed_s.get(key, float("-inf")) < self._host.times.leader_timeout_s
-        return partition if is_heard and replica.is_in_sync else ErrorCode.NOT_LEADER
 
     def open_all(self, state: MetadataState) -> None:
         """Open what the metadata says is here, before the node is connected to anything."""
@@ -116,6 +83,8 @@ class Streams:
         self.by_log[partition.log] = partition
         self._note_interval(partition)
         self._replicate(stream, partition)
+        if self._tierer is not None:
+            self._tierer.opened(partition, stream.info.partitions[partition.number])
 
     def _replicate(self, stream: LocalStream, partition: Partition) -> None:
         """Let the replication core decide for a partition that has, or may have, other replicas."""
@@ -243,6 +212,8 @@ class Streams:
             log_start = info.partitions[number].log_start
             if log_start > partition.log.log_start and partition.log.failure is None:
                 self._purge(partition, log_start)
+            if self._tierer is not None:
+                self._tierer.opened(partition, info.partitions[number])
         if (old.config.subject, old.config.group) != (info.config.subject, info.config.group):
             await self.listening.bind([stream])
 

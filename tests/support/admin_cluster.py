@@ -122,6 +122,8 @@ def partition(number: int, end: int, *, start: int = 0, replicas: Any = ()) -> S
         number=number,
         high_watermark=end,
         log=log,
+        start=start,
+        cold=None,
         dedupe=FakeDedupe(),
         is_leading=True,
         is_accepting=True,
@@ -147,6 +149,7 @@ class AdminNode:
             metadata=cluster.metadata,
             streams=self.streams,
             wait_followed=self._wait_followed,
+            was_removed=self._was_removed,
             clock=SetClock(),
             incarnation=1,
             started_ns=0,
@@ -168,6 +171,10 @@ class AdminNode:
     async def _wait_followed(self) -> None:
         if not self.follows:
             await asyncio.Event().wait()
+
+    def _was_removed(self, incarnation: int) -> None:
+        if incarnation == self.node.incarnation:
+            self.silence = NoRespondersError()
 
     def lead(self, name: str, *partitions: Any, refusal: LiftError | None = None) -> StreamState:
         """Have the node hold partitions of a stream."""

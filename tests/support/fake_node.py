@@ -29,6 +29,7 @@ def fake_node(kit: Kit, directory: Path) -> SimpleNamespace:
         pull=SimpleNamespace(port=4270, connection_count=2),
         data_dir=SimpleNamespace(root=directory),
         maintenance=SimpleNamespace(storage_full=False),
+        tier=None,
         files=kit.files,
         outbox=kit.outbox,
         group_commit_rounds=7,

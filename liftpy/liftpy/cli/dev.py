@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,6 +15,7 @@ from liftpy.cli.dev_layout import NODES_MAX, DevLayout
 from liftpy.cli.dev_nodes import DevNodes
 from liftpy.cli.nats_server import NatsServer, NatsServerError, PortTakenError, shipped_config
 from liftpy.cli.run import JsonFlag, fail, print_json, stderr, stdout
+from liftpy.cli.seaweed import SeaweedServer
 from liftpy.cli.server import HttpPort, load_settings, log_to_stderr, run_loop, stop_event
 from liftpy.cli.status import show_live
 from liftpy_client.client import connect_as
@@ -46,13 +48,17 @@ def dev(
     ] = None,
     http_port: HttpPort = None,
     nats_config: Annotated[Path | None, typer.Option(help="Another configuration for the nats-server.")] = None,
+    s3: Annotated[
+        bool, typer.Option("--s3", help="Run an S3 server too (SeaweedFS): history goes to a bucket.")
+    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No live view, log lines only.")] = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Run a nats-server and a node on this machine, or a cluster of several, with a live view. Data survives a restart.
 
     A single node keeps its data in DATA_DIR/node. Several are processes of their own, with their data in
-    DATA_DIR/node-1 and so on and their log in DATA_DIR/node-1.log; none of them is restarted when it ends.
+    DATA_DIR/node-1 and so on and their log in DATA_DIR/node-1.log; none of them is restarted when it ends. With --s3
+    the bucket s3://liftpy, its S3 server and the credentials, made at the first start, are in DATA_DIR/s3.
     """
     root = ctx.find_root()
     sources = [root.get_parameter_source(name) for name in root.params]
@@ -60,28 +66,29 @@ def dev(
         fail(UsageError("dev runs a nats-server of its own; for another one there is liftpy server"), as_json=as_json)
     home = Path(data_dir).expanduser()
     live = not quiet and not as_json and stdout.is_terminal
-    nats = _start_nats(home, port, nats_config, as_json=as_json)
-    _tell_other_data(home, nodes)
-    try:
-        if nodes == 1:
-            flags: dict[str, Any] = {
-                "pull.port": _PULL_PORT if pull_port is None else pull_port,
-                "http.port": http_port,
-            }
-            flags |= {"data_dir": str(home / "node"), "nats.url": nats.url}
-            settings = load_settings(None, _environment(home), flags, as_json=as_json)
-            log_to_stderr("warning" if live else settings.log_level)
-            run_loop(_run_one(settings, nats, live=live, as_json=as_json))
-        else:
-            layout = DevLayout.open(home, nodes)
-            ports = [_port_flags(number, pull_port or 0, http_port) for number in range(nodes)]
-            command = [sys.executable, "-m", "liftpy", "-s", nats.url, "server", "--json"]
-            processes = DevNodes(layout, command, _environment(home, os.environ), ports)
-            run_loop(_run_several(processes, nats, live=live, as_json=as_json))
-    except (LiftError, OSError) as error:
-        fail(error, as_json=as_json)
-    finally:
-        nats.stop()
+    with ExitStack() as servers:
+        nats = _start_nats(home, port, nats_config, as_json=as_json)
+        servers.callback(nats.stop)
+        _tell_other_data(home, nodes)
+        try:
+            bucket = _start_bucket(home, servers) if s3 else None
+            if nodes == 1:
+                flags: dict[str, Any] = {
+                    "pull.port": _PULL_PORT if pull_port is None else pull_port,
+                    "http.port": http_port,
+                }
+                flags |= {"data_dir": str(home / "node"), "nats.url": nats.url}
+                settings = load_settings(None, _environment(home, bucket), flags, as_json=as_json)
+                log_to_stderr("warning" if live else settings.log_level)
+                run_loop(_run_one(settings, nats, bucket, live=live, as_json=as_json))
+            else:
+                layout = DevLayout.open(home, nodes)
+                ports = [_port_flags(number, pull_port or 0, http_port) for number in range(nodes)]
+                command = [sys.executable, "-m", "liftpy", "-s", nats.url, "server", "--json"]
+                processes = DevNodes(layout, command, _environment(home, bucket, os.environ), ports)
+                run_loop(_run_several(processes, nats, bucket, live=live, as_json=as_json))
+        except (LiftError, OSError) as error:
+            fail(error, as_json=as_json)
 
 
 def _start_nats(home: Path, port: int, config: Path | None, *, as_json: bool) -> NatsServer:
@@ -98,6 +105,17 @@ def _start_nats(home: Path, port: int, config: Path | None, *, as_json: bool) ->
     return nats
 
 
+def _start_bucket(home: Path, servers: ExitStack) -> SeaweedServer:
+    """The S3 server; its credentials are in our environment afterwards, where boto3 looks for them."""
+    server = SeaweedServer(home / "s3", home / "s3.log")
+    servers.callback(server.stop)
+    server.start()
+    for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN"):  # of an account elsewhere
+        os.environ.pop(name, None)
+    os.environ.update(server.environment)
+    return server
+
+
 def _tell_other_data(home: Path, nodes: int) -> None:
     """A node and a cluster in one directory know nothing of each other; who wonders where the data is should."""
     if nodes == 1 and (home / "cluster.json").exists():
@@ -106,11 +124,12 @@ def _tell_other_data(home: Path, nodes: int) -> None:
         stderr.print(f"[yellow]note:[/] {home}/node, the data of a single node, is no part of the cluster")
 
 
-def _environment(home: Path, rest: Mapping[str, str] | None = None) -> dict[str, str]:
+def _environment(home: Path, bucket: SeaweedServer | None, rest: Mapping[str, str] | None = None) -> dict[str, str]:
     """The environment without what it says of NATS and of other nodes, which dev has of its own.
 
     Args:
         home: takes the place of the user's settings, where the nats CLI's chosen context stands.
+        bucket: takes the place of what the environment says of one.
         rest: what else a process needs.
     """
     ours = ("LIFTPY_NATS_", "LIFTPY_CLUSTER_", "LIFTPY_NODE_ID", "LIFTPY_DATA_DIR")
@@ -119,6 +138,8 @@ def _environment(home: Path, rest: Mapping[str, str] | None = None) -> dict[str,
         is_time = name.startswith("LIFTPY_CLUSTER_") and name.endswith("_S")
         if name.startswith("LIFTPY_") and (is_time or not name.startswith(ours)):
             kept[name] = text
+    if bucket is not None:
+        kept |= {"LIFTPY_TIER_URL": bucket.url, "LIFTPY_TIER_ENDPOINT": bucket.endpoint}
     return kept | {"XDG_CONFIG_HOME": str(home)}
 
 
@@ -129,12 +150,24 @@ def _port_flags(number: int, pull_port: int, http_port: int | None) -> list[str]
     return flags
 
 
-def _tell_up(nats: NatsServer) -> None:
+def _tell_up(nats: NatsServer, bucket: SeaweedServer | None) -> None:
     stderr.print(f"[bold green]liftpy is up[/]: publish and consume at [bold]{nats.url}[/] (Ctrl-C ends it)")
     stderr.print(f"  liftpy -s {nats.url} stream add orders --subject 'orders.>'")
+    if bucket is not None:
+        stderr.print(f"  bucket {bucket.url} at {bucket.endpoint}, credentials in {bucket.credentials_path}")
 
 
-async def _run_one(settings: NodeConfig, nats: NatsServer, *, live: bool, as_json: bool) -> None:
+def _shown_bucket(bucket: SeaweedServer | None) -> dict[str, Any]:
+    """For scripts: where the bucket is, and where its credentials stand."""
+    if bucket is None:
+        return {}
+    paths = {"credentials_file": str(bucket.credentials_path), "pid": bucket.pid}
+    return {"s3": {"url": bucket.url, "endpoint": bucket.endpoint} | paths}
+
+
+async def _run_one(
+    settings: NodeConfig, nats: NatsServer, bucket: SeaweedServer | None, *, live: bool, as_json: bool
+) -> None:
     from liftpy_server.node import Node
 
     stop = stop_event()
@@ -144,9 +177,9 @@ async def _run_one(settings: NodeConfig, nats: NatsServer, *, live: bool, as_jso
         if as_json:
             ports: dict[str, Any] = {"pull_port": node.pull.port, "http_port": node.http.port}
             shown = {"node_id": settings.node_id} | ports | {"cluster_port": None, "pid": os.getpid()}
-            print_json({"nats_url": nats.url} | ports | {"nodes": [shown]})
+            print_json({"nats_url": nats.url} | ports | {"nodes": [shown]} | _shown_bucket(bucket))
         else:
-            _tell_up(nats)
+            _tell_up(nats, bucket)
         if live:
             async with connect_as(settings.nats, name="liftpy dev view") as lift:
                 await show_live(lift, stop)
@@ -171,15 +204,17 @@ async def _until(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
         await asyncio.gather(working, stopping, return_exceptions=True)
 
 
-async def _run_several(nodes: DevNodes, nats: NatsServer, *, live: bool, as_json: bool) -> None:
+async def _run_several(
+    nodes: DevNodes, nats: NatsServer, bucket: SeaweedServer | None, *, live: bool, as_json: bool
+) -> None:
     stop = stop_event()
     try:
         if not await _until(stop, nodes.start()):
             return
         if as_json:
-            print_json({"nats_url": nats.url, "nodes": nodes.shown})
+            print_json({"nats_url": nats.url, "nodes": nodes.shown} | _shown_bucket(bucket))
         else:
-            _tell_up(nats)
+            _tell_up(nats, bucket)
             for node in nodes.shown:
                 stderr.print(f"  {node['node_id']}: pid {node['pid']}, consumers at 127.0.0.1:{node['pull_port']}")
         if live:

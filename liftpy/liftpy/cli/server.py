@@ -51,6 +51,8 @@ ClusterPeers = Annotated[
 ClusterKeyFile = Annotated[
     str | None, typer.Option("--cluster-key-file", help="File with the secret that the nodes share.")
 ]
+TierUrl = Annotated[str | None, typer.Option("--tier-url", help="Where history goes: s3://bucket/prefix.")]
+TierEndpoint = Annotated[str | None, typer.Option("--tier-endpoint", help="Of an S3 server other than Amazon's.")]
 Join = Annotated[
     bool | None, typer.Option("--join", help="Be taken in by the cluster that is running.", show_default=False)
 ]
@@ -104,6 +106,8 @@ def server(
     peer: ClusterPeers = None,
     cluster_key_file: ClusterKeyFile = None,
     join: Join = None,
+    tier_url: TierUrl = None,
+    tier_endpoint: TierEndpoint = None,
     log_level: LogLevel = None,
     check: Annotated[bool, typer.Option("--check", help="Check the settings, print them, and end.")] = False,
     as_json: JsonFlag = False,
@@ -126,6 +130,8 @@ def server(
         "cluster.peers": peer or None,
         "cluster.key_file": cluster_key_file,
         "cluster.join": join,
+        "tier.url": tier_url,
+        "tier.endpoint": tier_endpoint,
         "log_level": log_level,
     }
     connection: Connection = ctx.find_root().obj

@@ -2,13 +2,38 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from liftpy.cli.run import Force, JsonFlag, confirm, open_lift, print_json, run, stdout, tell_warnings
+from liftpy.cli.stream_options import (
+    AckPolicyOption,
+    Acks,
+    Compact,
+    CompactionLag,
+    CompressionOption,
+    DedupeIds,
+    DedupeWindow,
+    DeleteRetention,
+    DirtyRatio,
+    Group,
+    KeepReplies,
+    LocalMaxAge,
+    LocalMaxBytes,
+    MaxAge,
+    MaxBytes,
+    MaxMessages,
+    MaxMessageSize,
+    MinIsr,
+    SegmentAge,
+    SegmentBytes,
+    Subject,
+    Sync,
+    Tier,
+    given_settings,
+)
 from liftpy.cli.tables import gaps_table, partitions_table, replicas_table, settings_table, streams_table
-from liftpy.cli.units import parse_bytes, parse_duration
 from liftpy_client.errors import UsageError
 
 if TYPE_CHECKING:
@@ -21,66 +46,6 @@ app = typer.Typer(no_args_is_help=True, help="Add, look at, change and remove st
 Name = Annotated[str, typer.Argument(help="Name of the stream.", show_default=False)]
 
 _NO_STREAMS = "No streams yet: liftpy stream add NAME --subject SUBJECT"
-_SIZE = {"metavar": "SIZE", "show_default": False}
-_SPAN = {"metavar": "SPAN", "show_default": False}
-
-Subject = Annotated[str | None, typer.Option("--subject", help="NATS subject to store, wildcards included.")]
-Group = Annotated[str | None, typer.Option(help="NATS queue group to join; an empty one leaves it.")]
-Acks = Annotated[str | None, typer.Option(help="Where acks go: reply, envelope or off.")]
-AckPolicyOption = Annotated[str | None, typer.Option("--ack-policy", help="When acks are sent: all, leader or none.")]
-Sync = Annotated[str | None, typer.Option(help="When a record is durable: always, interval or never.")]
-MaxAge = Annotated[str | None, typer.Option("--max-age", help="Drop records older than this; 0 keeps them.", **_SPAN)]
-MaxBytes = Annotated[
-    str | None, typer.Option("--max-bytes", help="Drop the oldest beyond this per partition.", **_SIZE)
-]
-MaxMessages = Annotated[int | None, typer.Option("--max-msgs", help="Drop the oldest beyond this per partition.")]
-MaxMessageSize = Annotated[str | None, typer.Option("--max-msg-size", help="Refuse larger messages.", **_SIZE)]
-DedupeWindow = Annotated[str | None, typer.Option("--dupe-window", help="How long message ids are known.", **_SPAN)]
-DedupeIds = Annotated[int | None, typer.Option("--dupe-ids", help="How many message ids are known per partition.")]
-SegmentBytes = Annotated[str | None, typer.Option("--segment-bytes", help="Size of a segment file.", **_SIZE)]
-Compact = Annotated[
-    bool | None, typer.Option("--compact/--no-compact", help="Keep the last record of every key.", show_default=False)
-]
-CompactionLag = Annotated[
-    str | None, typer.Option("--min-compaction-lag", help="Compact no records younger than this.", **_SPAN)
-]
-DeleteRetention = Annotated[
-    str | None, typer.Option("--delete-retention", help="How long a deleted key's tombstone stays.", **_SPAN)
-]
-DirtyRatio = Annotated[
-    float | None,
-    typer.Option("--min-dirty-ratio", help="Compact when so much of the log is new, 0 to 1.", show_default=False),
-]
-SegmentAge = Annotated[str | None, typer.Option("--segment-age", help="Age at which a segment is closed.", **_SPAN)]
-CompressionOption = Annotated[str | None, typer.Option("--compression", help="none, lz4 or zstd.")]
-KeepReplies = Annotated[bool | None, typer.Option("--keep-replies/--drop-replies", help="Store reply subjects.")]
-MinIsr = Annotated[
-    int | None,
-    typer.Option(
-        "--min-isr", help="Fewest in-sync replicas to take messages with; by default a majority.", show_default=False
-    ),
-]
-
-
-def _given(
-    *, max_age: str | None, max_bytes: str | None, max_message_size: str | None, dedupe_window: str | None,
-    segment_bytes: str | None, segment_age: str | None, compaction_lag: str | None, delete_retention: str | None,
-    **plain: Any,
-) -> dict[str, Any]:  # fmt: skip
-    """The settings that were given on the command line, in the stream configuration's own names and units."""
-    settings = dict(plain)
-    for name, text, parse in (
-        ("retention_age_s", max_age, parse_duration),
-        ("retention_bytes", max_bytes, parse_bytes),
-        ("message_bytes_max", max_message_size, parse_bytes),
-        ("dedupe_window_s", dedupe_window, parse_duration),
-        ("segment_bytes", segment_bytes, parse_bytes),
-        ("segment_age_s", segment_age, parse_duration),
-        ("min_compaction_lag_s", compaction_lag, parse_duration),
-        ("delete_retention_s", delete_retention, parse_duration),
-    ):
-        settings[name] = None if text is None else parse(text)
-    return {name: value for name, value in settings.items() if value is not None}
 
 
 def _show(stream: StreamDetails, *, as_json: bool) -> None:
@@ -126,18 +91,22 @@ def add(
     min_compaction_lag: CompactionLag = None,
     delete_retention: DeleteRetention = None,
     min_dirty_ratio: DirtyRatio = None,
+    tier: Tier = None,
+    local_max_age: LocalMaxAge = None,
+    local_max_bytes: LocalMaxBytes = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Create a stream; no error when it is there with the same settings."""
 
     async def work() -> None:
-        settings = _given(
+        settings = given_settings(
             max_age=max_age, max_bytes=max_bytes, max_message_size=max_msg_size, dedupe_window=dupe_window,
             segment_bytes=segment_bytes, segment_age=segment_age, partitions=partitions, spread=spread,
             partition_prefix=partition_prefix, replicas=replicas, observers=observers, group=group, min_isr=min_isr,
             acks=acks, ack_policy=ack_policy, sync=sync, retention_messages=max_msgs, dedupe_ids_max=dupe_ids,
             compression=compression, keep_replies=keep_replies, compact=compact, compaction_lag=min_compaction_lag,
-            delete_retention=delete_retention, min_dirty_ratio=min_dirty_ratio,
+            delete_retention=delete_retention, min_dirty_ratio=min_dirty_ratio, tier=tier,
+            local_max_age=local_max_age, local_max_bytes=local_max_bytes,
         )  # fmt: skip
         async with open_lift(ctx) as lift:
             _show(await lift.create_stream(name, subject=subject, **settings), as_json=as_json)
@@ -169,17 +138,21 @@ def edit(
     min_compaction_lag: CompactionLag = None,
     delete_retention: DeleteRetention = None,
     min_dirty_ratio: DirtyRatio = None,
+    tier: Tier = None,
+    local_max_age: LocalMaxAge = None,
+    local_max_bytes: LocalMaxBytes = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Change settings of a stream."""
 
     async def work() -> None:
-        changes = _given(
+        changes = given_settings(
             max_age=max_age, max_bytes=max_bytes, max_message_size=max_msg_size, dedupe_window=dupe_window,
             segment_bytes=segment_bytes, segment_age=segment_age, subject=subject, group=group, min_isr=min_isr,
             acks=acks, ack_policy=ack_policy, sync=sync, retention_messages=max_msgs, dedupe_ids_max=dupe_ids,
             compression=compression, keep_replies=keep_replies, compact=compact, compaction_lag=min_compaction_lag,
-            delete_retention=delete_retention, min_dirty_ratio=min_dirty_ratio,
+            delete_retention=delete_retention, min_dirty_ratio=min_dirty_ratio, tier=tier,
+            local_max_age=local_max_age, local_max_bytes=local_max_bytes,
         )  # fmt: skip
         if group == "":
             changes["group"] = None

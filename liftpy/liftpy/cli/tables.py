@@ -191,6 +191,8 @@ def settings_table(stream: StreamDetails) -> Table:
 
 def _show_setting(name: str, value: Any) -> str:
     zero = "none" if name in {"min_compaction_lag_s", "delete_retention_s"} else "unlimited"
+    if name.startswith("local_retention_"):
+        zero = "as retained"
     if name.endswith("_bytes") or name == "message_bytes_max":
         return show_bytes(value) if value else zero
     if name.endswith("_s"):

@@ -132,7 +132,7 @@ def _share(replica: Mapping[str, Any] | None, numbers: Mapping[str, Any]) -> flo
         return 0.0
     if replica["in_sync"]:
         return 1.0
-    first, end = numbers["log_start"], numbers["log_end"]
+    first, end = numbers.get("local_start", numbers["log_start"]), numbers["log_end"]  # the bucket is not copied
     if end <= first:
         return 1.0
     have: int = (replica["log_end"] or first) - first

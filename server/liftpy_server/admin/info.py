@@ -69,16 +69,20 @@ def _state_info(state: StreamState, node_id: str, *, brief: bool) -> dict[str, A
 
 
 def _partition_numbers(node: Node, partition: Partition) -> dict[str, Any]:
-    log = partition.log
+    log, cold = partition.log, partition.cold
     segments = log.segments
+    first_timestamp = next((s.first_timestamp for s in segments if s.first_timestamp is not None), None)
     return {
         "partition": partition.number,
-        "log_start": log.log_start,
+        "log_start": partition.start,
+        "local_start": log.log_start,
+        "tiered_end": None if cold is None else cold.end,
         "high_watermark": partition.high_watermark,
         "log_end": log.log_end,
         "bytes": log.size_bytes,
         "segments": len(segments),
-        "first_timestamp_ns": next((s.first_timestamp for s in segments if s.first_timestamp is not None), None),
+        # Of what is in the bucket alone no time is known here.
+        "first_timestamp_ns": first_timestamp if partition.start == log.log_start else None,
         "last_timestamp_ns": log.last_timestamp or None,
         "offline": None if log.failure is None else str(log.failure),
         "dedupe_ids": len(partition.dedupe),

@@ -16,6 +16,8 @@ __all__ = ["check_changed", "check_created", "check_owned"]
 _TUNABLE: Final = {
     "compression",
     "delete_retention_s",
+    "local_retention_age_s",
+    "local_retention_bytes",
     "min_compaction_lag_s",
     "min_dirty_ratio",
     "min_isr",

@@ -11,7 +11,7 @@ from liftpy_envelope.errors import ErrorCode
 from liftpy_envelope.settings import parse_settings
 from liftpy_server.admin.errors import AdminError
 from liftpy_server.admin.info import follower_lags, led_stream, node_info
-from liftpy_server.admin.node_requests import FollowedRequest, NodeStreamsRequest, read_node_purge
+from liftpy_server.admin.node_requests import FollowedRequest, LeftRequest, NodeStreamsRequest, read_node_purge
 from liftpy_server.admin.requests import NoRequest
 from liftpy_server.ingest.connection import SubscriptionRefusedError
 from liftpy_server.streams import StreamNotOpenedError
@@ -46,6 +46,7 @@ class LocalHandlers:
         return {
             "NODE.INFO": self.node_info,
             "NODE.LAGS": self.lags,
+            "NODE.LEFT": self.left,
             "STREAM.FOLLOWED": self.followed,
             "STREAM.INFO": self.streams,
             "STREAM.PURGE": self.purge,
@@ -61,6 +62,11 @@ class LocalHandlers:
         """How far others are behind this node in the partitions that it leads."""
         parse_settings(NoRequest, body)
         return {"version": version("liftpy"), "followers": follower_lags(self._node)}
+
+    async def left(self, body: Body) -> Body:
+        """This node was removed: it hears nothing of the cluster any more, and must not go on answering for it."""
+        self._node.was_removed(parse_settings(LeftRequest, body).incarnation)
+        return {}
 
     async def streams(self, body: Body) -> Body:
         """What this node knows as a leader of streams, and the uuids of those that did not fit into the answer."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from liftpy_envelope.errors import ErrorCode, LiftError
@@ -19,7 +20,7 @@ from liftpy_server.admin.cluster_view import (
 )
 from liftpy_server.admin.errors import AdminError, NodeSilentError
 from liftpy_server.admin.gather import NUMBERS_TIMEOUT_S, Gatherer
-from liftpy_server.admin.node_requests import ClusterRequest, JoinRequest, NodeInfoRequest, NodeNameRequest
+from liftpy_server.admin.node_requests import ClusterRequest, JoinRequest, NodeInfoRequest, RemoveRequest
 from liftpy_server.admin.requests import NoRequest
 from liftpy_server.metadata.raft.settings import Voter
 
@@ -27,15 +28,20 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
 
     from liftpy_server.admin.asking import Body, NodeRequests
-    from liftpy_server.metadata.state import NodeInfo, PartitionInfo, StreamInfo
+    from liftpy_server.metadata.state import MetadataState, NodeInfo, PartitionInfo, StreamInfo
     from liftpy_server.node import Node
 
     _Found = tuple[StreamInfo, int, PartitionInfo]
 
 __all__ = ["NodeHandlers"]
 
+logger = logging.getLogger(__name__)
+
 _REMOVE_TIMEOUT_S: Final = 15.0
 _LEADER_SILENT_S: Final = 2.0  # a leader speaks ten times a second
+_LATEST_TIMEOUT_S: Final = 1.0
+_LOOK_S: Final = 0.02
+_SILENCE_TIMEOUT_S: Final = 3.0
 
 
 class NodeHandlers:
@@ -87,13 +93,22 @@ class NodeHandlers:
             return {"node": shown | {"unreachable": True, "unreachable_reason": str(error)}}
         return {"node": shown | told["node"] | {"unreachable": False}}
 
+    async def _latest(self) -> MetadataState:
+        """The metadata with all that was changed before; what this node has of them where nobody leads them now."""
+        try:
+            async with asyncio.timeout(_LATEST_TIMEOUT_S):
+                return await self._node.metadata.read()
+        except (LiftError, TimeoutError) as error:
+            logger.info("listing what this node knows of the cluster, which may be old: %s", error)
+            return self._node.metadata.state
+
     async def list(self, body: Body) -> Body:
         """The nodes of the cluster, with what they lead and keep, and how far they are behind."""
         parse_settings(NoRequest, body)
         return {"nodes": await self._nodes()}
 
     async def _nodes(self) -> Sequence[dict[str, Any]]:
-        shown = show_nodes(self._node.metadata.state, self._quorum())
+        shown = show_nodes(await self._latest(), self._quorum())
         answers = await self._requests.ask_all(shown, "NODE.LAGS", {}, NUMBERS_TIMEOUT_S)
         told = {node_id: answer for node_id, answer in answers.items() if isinstance(answer, dict)}
         lags = dict.fromkeys(shown, 0)
@@ -110,7 +125,7 @@ class NodeHandlers:
     async def cluster(self, body: Body) -> Body:
         """The cluster as a whole: who keeps the metadata, the nodes, and the partitions that need attention."""
         request = parse_settings(ClusterRequest, body)
-        state, quorum = self._node.metadata.state, self._quorum()
+        state, quorum = await self._latest(), self._quorum()
         moving, few, none = reassignments(state), under_replicated(state), leaderless(state)
         nodes, moves = await asyncio.gather(self._nodes(), self._progress(moving[: request.limit]))
         return {
@@ -156,14 +171,15 @@ class NodeHandlers:
 
     async def remove(self, body: Body) -> Body:
         """Take a node that has no replicas out of the cluster: its vote first, then the node."""
-        node_id = parse_settings(NodeNameRequest, body).node_id
+        request = parse_settings(RemoveRequest, body)
+        node_id = request.node_id
         metadata = self._node.metadata
         await metadata.read()
         is_member = any(member.node_id == node_id for member in (*metadata.voters, *metadata.learners))
         if is_member and node_id not in metadata.state.nodes:
             await metadata.remove_voter(node_id)  # it was to join, and never came up
             return {"removed": node_id, "voters": _show_members(metadata.voters)}
-        self._known(node_id)
+        known = self._known(node_id)
         replicas = replicas_on(metadata.state, node_id)
         if replicas:
             text = f"node {node_id!r} has {replicas} replicas: drain it first, and remove it when it has none left"
@@ -175,7 +191,25 @@ class NodeHandlers:
         if is_member:
             await metadata.remove_voter(node_id)
         await metadata.propose("remove_node", node_id=node_id)
+        await self._silence(known, is_waiting=request.is_own_wish)
         return {"removed": node_id, "voters": _show_members(metadata.voters)}
+
+    async def _silence(self, removed: NodeInfo, *, is_waiting: bool) -> None:
+        """See to it that a removed node does not answer with what it knew before."""
+        node_id = removed.node_id
+        try:
+            async with asyncio.timeout(_SILENCE_TIMEOUT_S):
+                while True:
+                    await self._requests.ask(
+                        node_id, "NODE.LEFT", {"incarnation": removed.incarnation}, _SILENCE_TIMEOUT_S
+                    )
+                    if is_waiting:  # it closes its doors behind the answer that it waits for
+                        return
+                    await asyncio.sleep(_LOOK_S)
+        except NodeSilentError as error:
+            logger.info("removed node %s answers nobody: %s", node_id, error)
+        except (LiftError, TimeoutError) as error:
+            logger.warning("removed node %s may answer requests until it is stopped: %s", node_id, error)
 
     async def _removed_by_another(self, node_id: str) -> Body:
         """A node without a vote can propose nothing, so it can not do this to itself."""
@@ -185,7 +219,9 @@ class NodeHandlers:
             if other == node_id:
                 continue
             try:
-                return await self._requests.ask(other, "NODE.REMOVE", {"node_id": node_id}, _REMOVE_TIMEOUT_S)
+                return await self._requests.ask(
+                    other, "NODE.REMOVE", {"node_id": node_id, "is_own_wish": True}, _REMOVE_TIMEOUT_S
+                )
             except NodeSilentError as error:
                 reason = error
         raise AdminError(ErrorCode.NOT_AVAILABLE, f"no other node can remove {node_id!r} now: {reason}")

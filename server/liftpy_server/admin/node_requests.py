@@ -15,11 +15,12 @@ __all__ = [
     "DrainRequest",
     "FollowedRequest",
     "JoinRequest",
+    "LeftRequest",
     "NodeInfoRequest",
-    "NodeNameRequest",
     "NodePurgeRequest",
     "NodeStreamsRequest",
     "ReassignRequest",
+    "RemoveRequest",
     "read_node_purge",
     "read_reassign",
 ]
@@ -67,10 +68,18 @@ class NodeInfoRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeNameRequest:
-    """A node's name."""
+class RemoveRequest:
+    """A node to remove; `is_own_wish` where it is that node which waits for the answer."""
 
     node_id: str
+    is_own_wish: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeftRequest:
+    """The incarnation of the node that was removed: one that joined anew under its name is another."""
+
+    incarnation: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,6 +23,8 @@ from liftpy_server.admin.handlers import Handlers
 from liftpy_server.admin.local import LocalHandlers
 from liftpy_server.admin.node_handlers import NodeHandlers
 from liftpy_server.admin.reassign_handlers import ReassignHandlers
+from liftpy_server.admin.restore_handlers import RestoreHandlers
+from liftpy_server.admin.tier_handlers import LocalTierHandlers, TierHandlers
 from liftpy_server.metadata.errors import MetadataRefusedError, MetadataUnavailableError, MetadataUnknownError
 from liftpy_server.nats_link import NatsLink
 
@@ -65,19 +67,29 @@ class AdminService:
 
     Args:
         node: the node to administer.
+
+    Attributes:
+        requests: asks other nodes.
     """
 
     def __init__(self, node: Node) -> None:
         self._node = node
         self._link = NatsLink(node.config.nats, f"liftpy {node.config.node_id} admin", on_client=self._serve)
         self._local = LocalHandlers(node)
-        local = self._local.endpoints() | LocalGroupHandlers(node).endpoints()
-        requests = NodeRequests(node.config.node_id, local, lambda: self._link.client)
+        local = self._local.endpoints() | LocalGroupHandlers(node).endpoints() | LocalTierHandlers(node).endpoints()
+        self.requests = requests = NodeRequests(node.config.node_id, local, lambda: self._link.client)
         self._streams = Handlers(node, requests)
         nodes = NodeHandlers(node, requests)
         groups = GroupHandlers(node, requests)
         self._public_endpoints = (
-            self._streams.endpoints() | nodes.endpoints() | ReassignHandlers(node).endpoints() | groups.endpoints()
+            self._streams.endpoints()
+            | nodes.endpoints()
+            | ReassignHandlers(node).endpoints()
+            | groups.endpoints()
+            | TierHandlers(node, requests).endpoints()
+            | RestoreHandlers(
+                node.config.node_id, node.metadata, lambda: None if node.tier is None else node.tier.worker
+            ).endpoints()
         )
         # A node can not take its own vote: it asks another to do so.
         self._own_endpoints = local | {"NODE.REMOVE": nodes.remove}

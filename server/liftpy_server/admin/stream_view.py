@@ -14,6 +14,8 @@ __all__ = ["LEADER_NUMBERS", "Told", "leaders_of", "partition_place", "show_stre
 
 LEADER_NUMBERS: Final = (
     "log_start",
+    "local_start",
+    "tiered_end",
     "high_watermark",
     "log_end",
     "bytes",

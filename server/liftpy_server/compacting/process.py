@@ -4,20 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import sys
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from liftpy_envelope.errors import LiftError
 from liftpy_log.compaction import CompactionReport
-from liftpy_server.compacting.wire import (
-    decode_cleaned,
-    decode_new_segment,
-    decode_sealed,
-    encode_pass,
-    read_line,
-    to_line,
-)
+from liftpy_server.child_process import end_child, kill_child, start_child
+from liftpy_server.compacting.wire import decode_cleaned, decode_new_segment, decode_sealed, encode_pass
+from liftpy_server.json_lines import read_line, to_line
 
 if TYPE_CHECKING:
     from liftpy_log.compaction import CompactionConfig, CompactionPlan, LogOwner
@@ -26,9 +19,7 @@ __all__ = ["CompactionFailedError", "Worker", "WorkerProcess"]
 
 logger = logging.getLogger(__name__)
 
-_LINE_BYTES_MAX: Final = 64 * 1024 * 1024  # a plan of a log with some hundred thousand segments
 _SILENCE_MAX_S: Final = 300.0
-_END_TIMEOUT_S: Final = 2.0
 
 
 class CompactionFailedError(LiftError):
@@ -81,13 +72,7 @@ class WorkerProcess:
 
     async def _started(self) -> asyncio.subprocess.Process:
         if self._process is None:
-            self._process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-P", "-m", "liftpy_server.compacting.worker", str(os.getpid())),
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                limit=_LINE_BYTES_MAX,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-            )
+            self._process = await start_child("liftpy_server.compacting.worker")
             logger.debug("the compaction worker runs with process id %d", self._process.pid)
         return self._process
 
@@ -125,24 +110,14 @@ class WorkerProcess:
 
     async def close(self) -> None:
         """See `Worker`."""
-        process = self._process
-        if process is not None and process.returncode is None:
-            assert process.stdin is not None
-            process.stdin.close()
-            try:
-                async with asyncio.timeout(_END_TIMEOUT_S):
-                    await process.wait()
-            except TimeoutError:
-                logger.warning("the compaction worker did not end in %g s, and is killed", _END_TIMEOUT_S)
-        await self._kill()
+        process, self._process = self._process, None
+        if process is not None:
+            await end_child(process, "the compaction worker")
 
     async def _kill(self) -> None:
         process, self._process = self._process, None
-        if process is None:
-            return
-        if process.returncode is None:
-            process.kill()
-        await process.wait()
+        if process is not None:
+            await kill_child(process)
 
 
 def _do(message: dict[str, Any], owner: LogOwner) -> bool:

@@ -6,13 +6,13 @@ now and then that it is `alive`, and ends the pass with a `report` or a `failure
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from liftpy_log.compaction import CompactionConfig, CompactionPlan
 from liftpy_log.compaction_state import Cleaned, CleanedSegment, SealedSegment
+from liftpy_server.json_lines import to_line
 
 __all__ = [
     "decode_cleaned",
@@ -22,26 +22,7 @@ __all__ = [
     "encode_pass",
     "encode_replace",
     "encode_save",
-    "read_line",
-    "to_line",
 ]
-
-
-def to_line(message: dict[str, Any]) -> bytes:
-    """A message as it crosses the pipe."""
-    return json.dumps(message, separators=(",", ":")).encode() + b"\n"
-
-
-def read_line(line: bytes) -> dict[str, Any]:
-    """The message of a line.
-
-    Raises:
-        ValueError: it is none.
-    """
-    message = json.loads(line)
-    if not isinstance(message, dict):
-        raise ValueError(f"not a message: {line[:80]!r}")  # noqa: TRY004 - of whatever type, it is a bad line
-    return message
 
 
 def encode_pass(plan: CompactionPlan, config: CompactionConfig) -> bytes:

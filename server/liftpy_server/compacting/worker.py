@@ -6,9 +6,7 @@ it must not touch names that a new process of the node may be using.
 
 from __future__ import annotations
 
-import ctypes
 import os
-import signal
 import sys
 import time
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
@@ -20,7 +18,9 @@ from liftpy_log.compaction import compact
 from liftpy_log.compaction_leftovers import drop_leftovers
 from liftpy_log.disk import OsDisk
 from liftpy_log.errors import SegmentCorruptError
-from liftpy_server.compacting.wire import decode_pass, encode_replace, encode_save, read_line, to_line
+from liftpy_server.child_process import become_child, leave
+from liftpy_server.compacting.wire import decode_pass, encode_replace, encode_save
+from liftpy_server.json_lines import read_line, to_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,7 +32,6 @@ __all__ = ["main", "serve"]
 _NICENESS: Final = 10
 _ALIVE_INTERVAL_S: Final = 5.0
 _SEED_BYTES: Final = 32
-_PR_SET_PDEATHSIG: Final = 1
 
 
 class _NodeRefusedError(Exception):
@@ -56,7 +55,7 @@ class _Node:
             self._to.write(line)
             self._to.flush()
         except BrokenPipeError:
-            _leave()
+            leave()
         self._told_s = time.monotonic()
 
     def replace_segments(self, old: Sequence[SealedSegment], new: CleanedSegment, cuts: int) -> bool:
@@ -69,7 +68,7 @@ class _Node:
         self.tell(line)
         answer = self._from.readline()
         if not answer:
-            _leave()
+            leave()
         message = read_line(answer)
         if "failed" in message:
             raise _NodeRefusedError(message["failed"])
@@ -79,11 +78,6 @@ class _Node:
         """Between two reads: say that all is well."""
         if time.monotonic() - self._told_s >= _ALIVE_INTERVAL_S:
             self.tell(to_line({"alive": True}))
-
-
-def _leave() -> None:
-    """The node is gone: end at once, and tidy up nothing."""
-    os._exit(1)
 
 
 def serve(requests: BinaryIO, answers: BinaryIO) -> None:
@@ -108,21 +102,11 @@ def _run(message: dict[str, Any], node: _Node) -> dict[str, Any]:
 
 def main() -> None:
     """Serve the node that started this process."""
-    _end_with_parent(int(sys.argv[1]))
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the node is told to stop, and stops this process
-    os.nice(_NICENESS)
+    become_child(_NICENESS)
     keep_pandas_out()
     pa.set_cpu_count(1)
     pa.set_io_thread_count(1)
     serve(sys.stdin.buffer, sys.stdout.buffer)
-
-
-def _end_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when the node dies; elsewhere than on Linux its pipes tell."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        _leave()
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from liftpy_envelope.groups import HeartbeatRequest, JoinRequest, LeaveRequest
     from liftpy_log.clock import Clock
     from liftpy_log.files import FileCache
+    from liftpy_server.cold.reads import ColdReads
     from liftpy_server.group_hosting.settings import GroupsConfig
     from liftpy_server.metadata.raft.store import RaftMetadataStore
     from liftpy_server.metadata.state import MetadataState
@@ -52,6 +53,7 @@ class GroupHost:
         files: the node's open files.
         clock: of the node.
         executor: reads from the disk.
+        cold: reads the bucket; None where there is none.
         upkeep_s: how often to look for groups that nobody uses any more.
     """
 
@@ -64,6 +66,7 @@ class GroupHost:
         files: FileCache,
         clock: Clock,
         executor: Executor,
+        cold: ColdReads | None = None,
         upkeep_s: float = UPKEEP_INTERVAL_S,
     ) -> None:
         self._node_id = node_id
@@ -72,6 +75,7 @@ class GroupHost:
         self._files = files
         self._clock = clock
         self._executor = executor
+        self._cold = cold
         self._shapes = StreamShapes()
         self._passes = Passes()
         self._hosted: dict[int, GroupPartition] = {}
@@ -171,7 +175,7 @@ class GroupHost:
 
     def _begin(self, partition: Partition) -> GroupPartition:
         async def replayed() -> Coordinators:
-            replay = await read_groups(partition, self._files, self._executor)
+            replay = await read_groups(partition, self._files, self._executor, self._cold)
             return Coordinators(replay, self._shapes.of(await self._metadata.read()))
 
         hosted = GroupPartition(partition, replayed, self._clock, self._passes)

@@ -1,4 +1,4 @@
-"""The log of a partition of the stream of the groups, read back piece by piece.
+"""The log of a partition of the stream of the groups, read back piece by piece; first what is in the bucket alone.
 
 Reading and decoding go on in a thread; what comes of them is taken in slices, between which the event loop does
 everything else.
@@ -13,6 +13,7 @@ from liftpy_envelope.batch import decode_records
 from liftpy_envelope.errors import BatchCorruptError, BatchTruncatedError, LiftError
 from liftpy_log.errors import SegmentCorruptError
 from liftpy_log.scan import read_batch
+from liftpy_server.cold.reads import ColdUnavailableError, is_cold, is_unknown
 from liftpy_server.group_hosting.limits import READ_BYTES_MAX, SLICE_ROWS
 from liftpy_server.groups.replay import GroupsReplay
 from liftpy_server.pull.sending import pin_all, unpin_all
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from liftpy_log.disk import File
     from liftpy_log.files import FileCache
     from liftpy_log.reader import Slice
+    from liftpy_server.cold.reads import ColdReads
     from liftpy_server.partition import Partition
 
     Rows = tuple[list[bytes], list[bytes | None]]
@@ -35,13 +37,16 @@ class ReplayError(LiftError):
     """The log of a partition of the stream of the groups ends in the midst of a batch."""
 
 
-async def read_groups(partition: Partition, files: FileCache, executor: Executor) -> GroupsReplay:
+async def read_groups(
+    partition: Partition, files: FileCache, executor: Executor, cold: ColdReads | None = None
+) -> GroupsReplay:
     """Replay all that is committed.
 
     Args:
         partition: of the stream of the groups.
         files: the node's open files.
         executor: reads from the disk.
+        cold: reads the bucket; None where there is none.
 
     Raises:
         LiftError: the log can not be read, or a newer liftpy wrote it.
@@ -49,16 +54,19 @@ async def read_groups(partition: Partition, files: FileCache, executor: Executor
     """
     replay = GroupsReplay()
     loop = asyncio.get_running_loop()
-    offset, end = partition.log.log_start, partition.high_watermark
+    if cold is not None and is_unknown(partition):
+        raise ColdUnavailableError("what the bucket has of the groups' offsets is not known yet")
+    offset, end = partition.start, partition.high_watermark
     while offset < end:
-        pieces = pin_all(files, partition.log.read(offset, end, READ_BYTES_MAX))
+        pieces = pin_all(files, await _read(partition, offset, end, cold))
         try:
             if not pieces:
                 name, number = partition.stream.name, partition.number
                 raise ReplayError(f"stream {name} partition {number}: nothing can be read from offset {offset} on")
             slices = await loop.run_in_executor(executor, _decode, pieces)
         except SegmentCorruptError as error:
-            partition.fail(str(error))
+            if cold is None or not cold.discard(piece for _, piece in pieces):
+                partition.fail(str(error))
             raise
         finally:
             unpin_all(files, pieces)
@@ -67,6 +75,12 @@ async def read_groups(partition: Partition, files: FileCache, executor: Executor
             await asyncio.sleep(0)
         offset = pieces[-1][1].next_offset
     return replay
+
+
+async def _read(partition: Partition, offset: int, end: int, cold: ColdReads | None) -> Sequence[Slice]:
+    if cold is not None and is_cold(partition, offset):
+        return await cold.read_now(partition, offset, READ_BYTES_MAX)
+    return partition.log.read(offset, end, READ_BYTES_MAX)
 
 
 def _decode(pieces: Sequence[tuple[File, Slice]]) -> list[Rows]:

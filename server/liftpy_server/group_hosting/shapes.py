@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from liftpy_server.groups.assignment import StreamShape
+from liftpy_server.groups.assignment import Recovery, StreamShape
 from liftpy_server.groups.inputs import StreamsChanged
 
 if TYPE_CHECKING:
@@ -40,4 +40,9 @@ def _shape(info: StreamInfo, racks: dict[str, str | None]) -> StreamShape:
             frozenset(rack for node in partition.replicas if (rack := racks.get(node)) is not None)
             for partition in info.partitions
         )
-    return StreamShape(bytes.fromhex(info.uuid), len(info.partitions), places)
+    recoveries = tuple(
+        (number, Recovery(partition.restored_ns, partition.local_start, partition.restored_epoch))
+        for number, partition in enumerate(info.partitions)
+        if partition.restored_ns
+    )
+    return StreamShape(bytes.fromhex(info.uuid), len(info.partitions), places, recoveries)

@@ -19,7 +19,21 @@ from liftpy_envelope.pull import PartitionKey
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["Assigned", "StreamShape", "Subscriber", "assign"]
+__all__ = ["Assigned", "Recovery", "StreamShape", "Subscriber", "assign"]
+
+
+class Recovery(NamedTuple):
+    """That a partition was restored from the bucket, which did not have all that consumers may have read.
+
+    Attributes:
+        time_ns: when, since the epoch.
+        end: up to where the bucket had it.
+        epoch: the leader epoch that it began with then; none before was as late.
+    """
+
+    time_ns: int
+    end: int
+    epoch: int
 
 
 class StreamShape(NamedTuple):
@@ -29,11 +43,17 @@ class StreamShape(NamedTuple):
         uuid: 16 bytes.
         partition_count: how many it has.
         racks: of the replicas, partition by partition; empty when they are not known.
+        recoveries: (number, what is known of it) of those that were restored; few clusters ever are.
     """
 
     uuid: bytes
     partition_count: int
     racks: tuple[frozenset[str], ...] = ()
+    recoveries: tuple[tuple[int, Recovery], ...] = ()
+
+    def recovery(self, partition: int) -> Recovery | None:
+        """When and how a partition was restored, if it ever was."""
+        return next((recovery for number, recovery in self.recoveries if number == partition), None)
 
     def racks_of(self, partition: int) -> frozenset[str]:
         """Racks with a replica of a partition."""

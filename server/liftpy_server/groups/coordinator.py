@@ -39,9 +39,11 @@ from liftpy_server.groups.roster import Roster
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from liftpy_envelope.pull import PartitionKey
     from liftpy_server.groups.assignment import StreamShape
     from liftpy_server.groups.inputs import Answer, Input, Now
     from liftpy_server.groups.offset_table import OffsetTable
+    from liftpy_server.groups.records import Committed
 
 __all__ = ["MEMBERS_MAX", "GroupCoordinator", "refused"]
 
@@ -163,8 +165,24 @@ class GroupCoordinator:
         for key in request.keys:
             committed = self._table.find(self._name, key)
             if committed is not None:
-                found.append(FetchedOffset(key, committed.offset, committed.epoch, committed.metadata))
+                epoch = self._epoch_of(key, committed)
+                found.append(FetchedOffset(key, committed.offset, epoch, committed.metadata))
         return OffsetFetchResult(GroupError.NONE, "", tuple(found))
+
+    def _epoch_of(self, key: PartitionKey, committed: Committed) -> int:
+        """Leader epoch of what was committed.
+
+        Where it is not known (the end of what was read had been left out by a filter, or a user set the offset), but
+        lies beyond what the partition was restored with, it is one from before: so the consumer learns that what it
+        has read was lost, and does not skip what came there since.
+        """
+        stream = (self._streams or {}).get(committed.stream)
+        if committed.epoch >= 0 or stream is None or stream.uuid != key.uuid:
+            return committed.epoch
+        recovery = stream.recovery(key.partition)
+        if recovery is None or committed.commit_time_ns >= recovery.time_ns or committed.offset <= recovery.end:
+            return committed.epoch
+        return recovery.epoch - 1
 
     def _streams_changed(self, given: StreamsChanged, now: Now, _records: list[Record]) -> None:
         if given.revision < self._revision:

@@ -77,6 +77,14 @@ class Draft:
         """A stream, with the changes of the current command; None when there is none of that name."""
         return self._changed[name] if name in self._changed else self.streams.get(name)
 
+    def was_deleted(self, uuid: str) -> bool:
+        """Whether a stream is one of those that were deleted last."""
+        return uuid in self._current.deleted
+
+    def raise_revision(self, revision: int) -> None:
+        """Let the state's next revision be this one at least."""
+        self._current = replace(self._current, revision=max(self._current.revision, revision))
+
     def put_stream(self, stream: StreamInfo) -> None:
         """Add or replace a stream."""
         self._changed[stream.name] = stream
@@ -133,7 +141,7 @@ class Draft:
             return self._before
         return replace(
             self._settled,
-            revision=self._before.revision + len(self._outcomes),
+            revision=max(self._settled.revision, self._before.revision + len(self._outcomes)),
             streams=self._before.streams if self._streams is None else self._streams,
             outcomes=self._before.outcomes.with_added(self._outcomes),
         )

@@ -29,6 +29,7 @@ from liftpy_server.metadata.node_commands import NODE_OPERATIONS
 from liftpy_server.metadata.outcomes import Outcome
 from liftpy_server.metadata.partition_commands import PARTITION_OPERATIONS
 from liftpy_server.metadata.reassignment import REASSIGNMENT_OPERATIONS
+from liftpy_server.metadata.restore_commands import RESTORE_OPERATIONS
 from liftpy_server.metadata.state import LEVEL
 from liftpy_server.metadata.stream_commands import STREAM_OPERATIONS
 
@@ -46,6 +47,7 @@ _OPERATIONS: Final[dict[str, Callable[..., Any]]] = {
     **NODE_OPERATIONS,
     **PARTITION_OPERATIONS,
     **REASSIGNMENT_OPERATIONS,
+    **RESTORE_OPERATIONS,
 }
 _LEVELS: Final[dict[str, int]] = dict.fromkeys((*_OPERATIONS, BATCH), 1)
 """The level of each op. One that gains an argument or another meaning becomes a new op of the next level."""

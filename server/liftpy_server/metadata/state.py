@@ -85,6 +85,9 @@ class PartitionInfo:
         origin: while the partition is reassigned, its replicas before; they are back when that is cancelled.
         origin_observers: while the partition is reassigned, its observers before.
         departed: nodes that ceased to be replicas in this leader epoch; what they said of themselves may still arrive.
+        local_start: the nodes' logs begin here; what is below, from `log_start` on, is in the bucket alone.
+        restored_ns: when it was brought back from the bucket, which had it up to `local_start`; 0 when it never was.
+        restored_epoch: the leader epoch that it began with then; no leader of the cluster before had it or a later one.
     """
 
     replicas: tuple[str, ...]
@@ -105,6 +108,14 @@ class PartitionInfo:
     origin: tuple[str, ...] | None = None
     origin_observers: tuple[str, ...] = ()
     departed: tuple[str, ...] = ()
+    local_start: int = 0
+    restored_ns: int = 0
+    restored_epoch: int = 0
+
+    @property
+    def empty_log_start(self) -> int:
+        """Where a log of this partition begins that has no record yet."""
+        return max(self.log_start, self.local_start)
 
     @property
     def voters(self) -> tuple[str, ...]:
@@ -192,7 +203,8 @@ class MetadataState:
     """Everything.
 
     Attributes:
-        revision: number of commands applied; those within a batch count one by one.
+        revision: number of commands applied; those within a batch count one by one. It leaps when the streams of the
+            system come back from the bucket.
         nodes: by id.
         streams: by name.
         deleted: uuids of the streams deleted last, so that what is left of them on a disk can go.

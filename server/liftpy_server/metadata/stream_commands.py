@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from liftpy_server.metadata.changes import Draft
 
-__all__ = ["STREAM_OPERATIONS"]
+__all__ = ["STREAM_OPERATIONS", "check_assignment", "new_partition"]
 
 
 def _create_stream(
@@ -36,13 +36,18 @@ def _create_stream(
                 "`liftpy stream edit` or `liftpy stream reassign`",
             )
         return {"uuid": known.uuid, "created": False}
-    _check_assignment(draft, wanted, assignment)
-    partitions = tuple(_new_partition(draft, tuple(nodes), wanted) for nodes in assignment)
+    check_assignment(draft, wanted, assignment)
+    partitions = tuple(new_partition(draft, tuple(nodes), wanted) for nodes in assignment)
     draft.put_stream(StreamInfo(uuid=uuid, config=wanted, created_ns=now, partitions=partitions))
     return {"uuid": uuid, "created": True}
 
 
-def _check_assignment(draft: Draft, wanted: StreamConfig, assignment: list[list[str]]) -> None:
+def check_assignment(draft: Draft, wanted: StreamConfig, assignment: list[list[str]]) -> None:
+    """Nodes for every partition of a stream that is to be.
+
+    Raises:
+        RefusedError: they are too few, or not those that can keep it.
+    """
     copies = wanted.replicas + wanted.observers
     if copies > len(draft.nodes):
         field = "replicas" if wanted.replicas > len(draft.nodes) else "observers"
@@ -76,8 +81,11 @@ def _names_replicas(nodes: object, copies: int) -> bool:
     )
 
 
-def _new_partition(draft: Draft, nodes: tuple[str, ...], config: StreamConfig) -> PartitionInfo:
-    """An empty log is in sync anywhere, so nodes without a session need not be waited for."""
+def new_partition(draft: Draft, nodes: tuple[str, ...], config: StreamConfig) -> PartitionInfo:
+    """A partition on these nodes whose logs are empty.
+
+    An empty log is in sync anywhere, so nodes without a session need not be waited for.
+    """
     voters, observers = nodes[: config.replicas], nodes[config.replicas :]
     present = tuple(node for node in voters if not draft.nodes[node].expired)
     return PartitionInfo(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from liftpy_envelope.errors import ErrorCode
 from liftpy_log.errors import SegmentCorruptError
 from liftpy_server.pull.sending import check_slice, pin_all
 
@@ -36,13 +35,16 @@ def pin_news(
     return kept, pinned
 
 
-async def verified(found: list[Found], pinned: Sequence[tuple[File, Slice]], executor: Executor) -> list[Found]:
-    """Check every batch on disk; a partition with a damaged one goes offline and says so.
+async def verified(
+    found: list[Found], pinned: Sequence[tuple[File, Slice]], executor: Executor, session: FetchSession
+) -> list[Found]:
+    """Check every batch on disk; a partition with a damaged one says so, and goes offline unless the bucket has it.
 
     Args:
         found: news of partitions.
         pinned: the files of all their slices.
         executor: reads from the disk.
+        session: whose news that is; the partition leaves it.
     """
     files = {id(piece): file for file, piece in pinned}
     loop = asyncio.get_running_loop()
@@ -53,8 +55,5 @@ async def verified(found: list[Found], pinned: Sequence[tuple[File, Slice]], exe
                 await loop.run_in_executor(executor, check_slice, files[id(piece)], piece)
             checked.append(news)
         except SegmentCorruptError as error:
-            assert news.partition is not None
-            news.partition.fail(str(error))
-            result = news.result._replace(error=ErrorCode.PARTITION_OFFLINE, message=str(error), body_bytes=0)
-            checked.append(news._replace(result=result, slices=[]))
+            checked.append(session.unreadable(news, error))
     return checked

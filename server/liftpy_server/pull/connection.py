@@ -42,7 +42,7 @@ class PullConnection:
         self._writer = writer
         self._backend = backend
         self._config = backend.config
-        self._session = FetchSession(backend.lookup, backend.readable)
+        self._session = FetchSession(backend.lookup, backend.readable, backend.cold)
         self._sender = ResponseSender(writer, backend.executor, backend.config.send_timeout_s)
         self._frames = RequestReader()
         self._queue: asyncio.Queue[Request | None] = asyncio.Queue(PULL_REQUESTS_MAX)

@@ -131,8 +131,9 @@ class FetchAnswers:
         try:
             if fetch.verify:
                 whole = [news for news in found if news.matcher is None]
-                checked = dict(zip(map(id, whole), await verified(whole, pinned, self._executor), strict=True))
-                found = [checked.get(id(news), news) for news in found]
+                checked = await verified(whole, pinned, self._executor, self._session)
+                of_news = dict(zip(map(id, whole), checked, strict=True))
+                found = [of_news.get(id(news), news) for news in found]
             return await self._filter(found, pinned, fetch.bytes_max, cost_max)
         except BaseException:
             unpin_all(self._files, pinned)

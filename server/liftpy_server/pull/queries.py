@@ -1,26 +1,74 @@
-"""Questions of the pull protocol that need no waiting: where offsets and epochs are."""
+"""Questions of the pull protocol: where offsets and epochs are. Of the bucket only times have to be asked."""
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 from liftpy_envelope.errors import ErrorCode
 from liftpy_envelope.pull import EARLIEST, LATEST, EpochEndQuery, EpochEndResult, OffsetQuery, OffsetResult
 from liftpy_log.errors import PartitionOfflineError
+from liftpy_server.cold.reads import ColdUnavailableError, is_unknown
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from liftpy_envelope.pull import PartitionKey
+    from liftpy_server.cold.reads import ColdReads
     from liftpy_server.partition import Partition
 
     Lookup = Callable[[PartitionKey], Partition | ErrorCode]
 
-__all__ = ["epoch_ends", "offsets"]
+__all__ = ["epoch_ends", "offsets", "offsets_across"]
+
+_UNKNOWN = "the leader has yet to look what the bucket has of the partition; ask again"
+
+
+async def offsets_across(body: Any, lookup: Lookup, cold: ColdReads | None) -> list[list[Any]]:
+    """Answer a `list_offsets` request, of logs and of what is before them in the bucket.
+
+    Args:
+        body: of the request.
+        lookup: the partition with a key, or why there is none here.
+        cold: reads the bucket; None where there is none.
+
+    Raises:
+        FrameError: it is malformed.
+    """
+    if cold is None:
+        return offsets(body, lookup)
+    queries = OffsetQuery.from_body(body)
+    results = await asyncio.gather(*(_offset_across(query, lookup(query.key), cold) for query in queries))
+    return [result.to_row() for result in results]
+
+
+async def _offset_across(query: OffsetQuery, partition: Partition | ErrorCode, cold: ColdReads) -> OffsetResult:
+    result = _offset(query, partition)
+    if isinstance(partition, ErrorCode) or result.error is not ErrorCode.NONE or query.timestamp == LATEST:
+        return result
+    if is_unknown(partition):
+        return OffsetResult(query.key, ErrorCode.NOT_AVAILABLE, _UNKNOWN, -1, partition.epoch)
+    if query.timestamp == EARLIEST or not _may_be_in_bucket(partition, query.timestamp):
+        return result
+    try:
+        found = await cold.offset_at_time(partition, query.timestamp)
+    except ColdUnavailableError as error:
+        return OffsetResult(query.key, ErrorCode.NOT_AVAILABLE, str(error), -1, partition.epoch)
+    if found is None or found >= result.offset:
+        return result
+    return result._replace(offset=max(found, partition.start))
+
+
+def _may_be_in_bucket(partition: Partition, timestamp: int) -> bool:
+    """Whether the first record not before a time (ns) may lie before the log: times only grow."""
+    if partition.start >= partition.log.log_start:
+        return False
+    first = next((each.first_timestamp for each in partition.log.segments if each.first_timestamp is not None), None)
+    return first is None or timestamp <= first
 
 
 def offsets(body: Any, lookup: Lookup) -> list[list[Any]]:
-    """Answer a `list_offsets` request.
+    """Answer a `list_offsets` request, of logs alone.
 
     Raises:
         FrameError: it is malformed.
@@ -36,7 +84,7 @@ def _offset(query: OffsetQuery, partition: Partition | ErrorCode) -> OffsetResul
         return OffsetResult(query.key, ErrorCode.PARTITION_OFFLINE, str(log.failure), -1, partition.epoch)
     end = partition.high_watermark
     if query.timestamp == EARLIEST:
-        offset = log.log_start
+        offset = partition.start
     elif not partition.is_settled:  # what an earlier leader may have shown is not known to be committed yet
         text = "the leader does not know yet what is committed; ask again"
         return OffsetResult(query.key, ErrorCode.NOT_AVAILABLE, text, -1, partition.epoch)
@@ -67,4 +115,6 @@ def _epoch_end(query: EpochEndQuery, partition: Partition | ErrorCode) -> EpochE
     if partition.log.failure is not None:
         return EpochEndResult(query.key, ErrorCode.PARTITION_OFFLINE, str(partition.log.failure), -1, -1)
     epoch, end = partition.log.epochs.end_offset(query.epoch, partition.log.log_end)
+    if epoch < 0 and partition.cold is not None and partition.start < partition.log.log_start:
+        epoch, end = partition.cold.epochs.end_offset(query.epoch, end)
     return EpochEndResult(query.key, ErrorCode.NONE, "", epoch, end)

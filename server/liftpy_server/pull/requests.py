@@ -12,7 +12,7 @@ from liftpy_envelope.group_routing import FindCoordinatorRequest
 from liftpy_envelope.groups import HeartbeatRequest, JoinRequest, LeaveRequest
 from liftpy_envelope.pull import Api
 from liftpy_server.pull.fetching import FetchAnswers
-from liftpy_server.pull.queries import epoch_ends, offsets
+from liftpy_server.pull.queries import epoch_ends, offsets_across
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from liftpy_envelope.frames import Request
     from liftpy_envelope.pull import PartitionKey
     from liftpy_log.files import FileCache
+    from liftpy_server.cold.reads import ColdReads
     from liftpy_server.config import PullConfig
     from liftpy_server.group_hosting.asked import Asked
     from liftpy_server.group_hosting.host import GroupHost
@@ -58,6 +59,7 @@ class PullBackend:
         replicas: what followers follow; nothing on a node that has none.
         groups: the consumer groups; None where there are none.
         heard: told which node follows here, and when by the loop's clock it was heard, at every `follow`.
+        cold: reads the bucket; None where there is none.
     """
 
     node_id: str
@@ -73,6 +75,7 @@ class PullBackend:
     replicas: Callable[[PartitionKey], FollowedPartition | ErrorCode] = lambda _: ErrorCode.NOT_LEADER
     groups: GroupHost | None = None
     heard: Callable[[str, float], None] = lambda _node, _heard_s: None
+    cold: ColdReads | None = None
 
 
 class RequestError(LiftError):
@@ -134,7 +137,7 @@ class ClientRequests:
         await self._sender.send(encode_response(request.correlation_id, self._backend.metadata()))
 
     async def _list_offsets(self, request: Request) -> None:
-        rows = offsets(request.body, self._backend.lookup)
+        rows = await offsets_across(request.body, self._backend.lookup, self._backend.cold)
         await self._sender.send(encode_response(request.correlation_id, rows))
 
     async def _epoch_end_offset(self, request: Request) -> None:

@@ -1,7 +1,8 @@
 """A fetch session: the partitions that one connection reads, and which of them have news.
 
 A partition without news costs nothing per round: it calls back when it has some. A replica that only follows is looked
-at now and then all the same: that it is no longer in sync is nothing that calls.
+at now and then all the same: that it is no longer in sync is nothing that calls. What lies before a partition's log is
+read from the bucket; while it is being fetched the partition has no news.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from liftpy_envelope.errors import ErrorCode
 from liftpy_envelope.limits import FETCH_PARTITIONS_MAX
 from liftpy_envelope.pull import FetchResult
 from liftpy_log.errors import OffsetOutOfRangeError, PartitionOfflineError
+from liftpy_server.cold.reads import ColdUnavailableError, is_cold, is_unknown
 from liftpy_server.pull.filtering import SCAN_COST_MAX
 
 if TYPE_CHECKING:
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from liftpy_envelope.pull import FetchPartition, FetchRequest, PartitionKey
     from liftpy_envelope.subject_filter import SubjectMatcher
     from liftpy_log.reader import Slice
+    from liftpy_server.cold.reads import ColdReads
     from liftpy_server.partition import Partition
 
     Lookup = Callable[[PartitionKey], Partition | ErrorCode]
@@ -81,11 +84,13 @@ class FetchSession:
     Args:
         lookup: the partition with a key that is led here, or why there is none here.
         readable: the same for one that is led here, or follows in sync.
+        cold: reads the bucket; None where there is none.
     """
 
-    def __init__(self, lookup: Lookup, readable: Lookup | None = None) -> None:
+    def __init__(self, lookup: Lookup, readable: Lookup | None = None, cold: ColdReads | None = None) -> None:
         self._lookup = lookup
         self._readable = readable or lookup
+        self._cold = cold
         self._looked_s = float("-inf")
         self._entries: dict[PartitionKey, _Entry] = {}
         self._ready: dict[PartitionKey, None] = {}
@@ -133,6 +138,8 @@ class FetchSession:
         self._ready.pop(key, None)
         if entry is not None and not isinstance(entry.partition, ErrorCode):
             entry.partition.stop_waiting(entry.wake)
+            if self._cold is not None:
+                self._cold.stop_waiting(entry.partition, entry.wake)
 
     def close(self) -> None:
         """Leave every partition alone."""
@@ -186,11 +193,46 @@ class FetchSession:
     def unreadable(self, news: Found, error: LiftError | OSError) -> Found:
         """What to say instead of `news` whose batches can not be read; the partition leaves the session."""
         assert news.partition is not None
-        self._drop(news.result.key)
-        return _broken(news.result.key, news.partition, error)
+        key = news.result.key
+        self._drop(key)
+        if self._cold is not None and self._cold.discard(news.slices):
+            text = f"what was fetched from the bucket is damaged, ask again: {error}"
+            return Found(_failed(key, ErrorCode.NOT_AVAILABLE, text, news.partition), None, [])
+        return _broken(key, news.partition, error)
 
     def _look(self, entry: _Entry, bytes_max: int) -> Found | None:
         """News of one partition; None when there are none, and then it will call when there are."""
+        failed = self._failure(entry)
+        if failed is not None:
+            return failed
+        partition = entry.partition
+        assert not isinstance(partition, ErrorCode)
+        log, end = partition.log, partition.high_watermark
+        if entry.offset > end and entry.offset <= log.log_end:
+            partition.wait(entry.wake)  # committed to be, and a reader that saw it before must not seem to step back
+            return None
+        cold = partition.cold if self._cold is not None and is_cold(partition, entry.offset) else None
+        slices = self._read(entry, partition, bytes_max, from_bucket=cold is not None)
+        if isinstance(slices, Found):
+            return slices
+        if not slices and cold is not None:
+            return None
+        if not slices and not entry.is_new:
+            partition.wait(entry.wake)
+            return None
+        entry.is_new = False
+        entry.is_behind &= bool(slices)
+        gone_below = log.gone_below if cold is None else max(log.gone_below, cold.gone_below)
+        start, epoch = partition.start, partition.epoch
+        result = FetchResult(entry.key, ErrorCode.NONE, "", epoch, end, start, 0, gone_below=gone_below)
+        if slices and entry.matcher is not None:
+            return Found(result, partition, slices, entry.matcher)
+        if slices:
+            entry.move_behind(slices[-1])
+        return Found(result._replace(body_bytes=sum(piece.length for piece in slices)), partition, slices)
+
+    def _failure(self, entry: _Entry) -> Found | None:
+        """Why nothing of a partition can be read here, if so."""
         partition = entry.partition
         gone = partition if isinstance(partition, ErrorCode) else partition.gone
         if gone is ErrorCode.NOT_LEADER and entry.lookup != self._lookup:
@@ -199,31 +241,28 @@ class FetchSession:
         if gone is not None:
             return Found(_failed(entry.key, gone, "the stream or partition is not here"), None, [])
         assert not isinstance(partition, ErrorCode)
-        log = partition.log
-        if log.failure is not None:
-            return Found(_failed(entry.key, ErrorCode.PARTITION_OFFLINE, str(log.failure), partition), None, [])
-        end = partition.high_watermark
-        if entry.offset > end and entry.offset <= log.log_end:
-            partition.wait(entry.wake)  # committed to be, and a reader that saw it before must not seem to step back
-            return None
+        failure = partition.log.failure
+        if failure is not None:
+            return Found(_failed(entry.key, ErrorCode.PARTITION_OFFLINE, str(failure), partition), None, [])
+        return None
+
+    def _read(self, entry: _Entry, partition: Partition, bytes_max: int, *, from_bucket: bool) -> list[Slice] | Found:
+        """What there is from the position of an entry on, of the bucket nothing until that calls; or what failed."""
+        offset, end = entry.offset, partition.high_watermark
         try:
-            slices = log.read(entry.offset, end, bytes_max, entry.hint)
-        except OffsetOutOfRangeError as error:
-            return Found(_failed(entry.key, ErrorCode.OFFSET_OUT_OF_RANGE, str(error), partition), None, [])
+            if self._cold is not None and from_bucket:
+                return self._cold.read(partition, offset, bytes_max, entry.hint, entry.wake)
+            if self._cold is not None and offset < partition.log.log_start and is_unknown(partition):
+                text = "the leader has yet to look what the bucket has of it; ask again"
+                return Found(_failed(entry.key, ErrorCode.NOT_AVAILABLE, text, partition), None, [])
+            return partition.log.read(offset, end, bytes_max, entry.hint)
+        except OffsetOutOfRangeError:
+            text = str(OffsetOutOfRangeError(offset, partition.start, end))
+            return Found(_failed(entry.key, ErrorCode.OFFSET_OUT_OF_RANGE, text, partition), None, [])
+        except ColdUnavailableError as error:
+            return Found(_failed(entry.key, ErrorCode.NOT_AVAILABLE, str(error), partition), None, [])
         except (PartitionOfflineError, OSError) as error:
             return _broken(entry.key, partition, error)
-        if not slices and not entry.is_new:
-            partition.wait(entry.wake)
-            return None
-        entry.is_new = False
-        entry.is_behind &= bool(slices)
-        epoch, gone_below = partition.epoch, log.gone_below
-        result = FetchResult(entry.key, ErrorCode.NONE, "", epoch, end, log.log_start, 0, gone_below=gone_below)
-        if slices and entry.matcher is not None:
-            return Found(result, partition, slices, entry.matcher)
-        if slices:
-            entry.move_behind(slices[-1])
-        return Found(result._replace(body_bytes=sum(piece.length for piece in slices)), partition, slices)
 
 
 def _broken(key: PartitionKey, partition: Partition, error: LiftError | OSError) -> Found:
@@ -237,4 +276,4 @@ def _broken(key: PartitionKey, partition: Partition, error: LiftError | OSError)
 def _failed(key: PartitionKey, error: ErrorCode, message: str, partition: Partition | None = None) -> FetchResult:
     if partition is None:
         return FetchResult(key, error, message, -1, -1, -1, 0)
-    return FetchResult(key, error, message, partition.epoch, partition.high_watermark, partition.log.log_start, 0)
+    return FetchResult(key, error, message, partition.epoch, partition.high_watermark, partition.start, 0)

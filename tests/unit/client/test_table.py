@@ -201,14 +201,14 @@ def follow(monkeypatch):
     """Makes a table's inside that reads these scripts, one after the other."""
     monkeypatch.setattr("liftpy_client.table_following._PAUSE_S_MIN", 0.0)
 
-    def make(ends, *scripts, bytes_max=10**6):
+    def make(ends, *scripts, bytes_max=10**6, on_diverged=None):
         left = list(scripts)
         monkeypatch.setattr(table_reading, "BatchConsumer", lambda *_: Consumer(left.pop(0)))
 
         def begin(before, after):
             return TableReading(SimpleNamespace(), "s", None, ConsumeOptions(), bytes_max, before, after)
 
-        return TableFollowing("s", ends, begin)
+        return TableFollowing("s", ends, begin, on_diverged)
 
     return make
 
@@ -247,6 +247,45 @@ async def test_what_was_missed_has_the_stream_read_again_as_one_change(follow, m
         (b"comes", None, b"5", 9),
         (b"goes", b"2", None, None),
     ]
+    await following.stop()
+
+
+@pytest.mark.parametrize("is_awaited", [False, True])
+async def test_whoever_wants_to_is_told_that_the_cluster_has_lost_what_is_shown(follow, is_awaited):
+    told = []
+
+    async def tell(error):
+        await asyncio.sleep(0)
+        told.append(error)
+
+    lost = LogDivergedError("s", 0, 2, 3, 1)
+    following = follow(Ends(3, 10), [(FIRST, 0), lost], [(AGAIN, 8)], on_diverged=tell if is_awaited else told.append)
+    await following.start(5)
+    await eventually(lambda: following.shown.rows.values == EXPECTED)
+    assert told == [lost]
+    assert all(each in str(lost) for each in ("stream s", "partition 0", "offset 2", "restored from its bucket"))
+    await following.stop()
+
+
+async def test_retention_is_no_loss_that_anyone_is_told_of(follow):
+    told = []
+    lost = OffsetLostError("s", 0, 3, 7, 10)
+    following = follow(Ends(3, 10), [(FIRST, 0), lost], [(AGAIN, 8)], on_diverged=told.append)
+    await following.start(5)
+    await eventually(lambda: following.shown.rows.values == EXPECTED)
+    assert told == []
+    await following.stop()
+
+
+async def test_what_is_raised_on_being_told_ends_the_table(follow):
+    def refuse(error):
+        raise error
+
+    following = follow(Ends(3, 10), [(FIRST, 0), LogDivergedError("s", 0, 2, 3, 1)], on_diverged=refuse)
+    await following.start(5)
+    with pytest.raises(LogDivergedError) as caught:
+        await following.wait(lambda: False, 5, "has failed")
+    assert (caught.value.offset, caught.value.position, caught.value.epoch) == (2, 3, 1)
     await following.stop()
 
 

@@ -40,6 +40,9 @@ DEFAULTS = {
     "min_compaction_lag_s": 0.0,
     "delete_retention_s": 86_400.0,
     "min_dirty_ratio": 0.5,
+    "tier": True,
+    "local_retention_age_s": 0.0,
+    "local_retention_bytes": 0,
 }
 BOUNDS = {
     "partitions": (1, 1_024),
@@ -56,6 +59,8 @@ BOUNDS = {
     "min_compaction_lag_s": (0, 1e10),
     "delete_retention_s": (0, 1e10),
     "min_dirty_ratio": (0, 1),
+    "local_retention_age_s": (0, 1e10),
+    "local_retention_bytes": (0, 2**63),
 }
 FLOATS = (
     "retention_age_s",
@@ -64,6 +69,7 @@ FLOATS = (
     "min_compaction_lag_s",
     "delete_retention_s",
     "min_dirty_ratio",
+    "local_retention_age_s",
 )
 NAMES = st.text("abcXYZ019_-", min_size=1, max_size=20).filter(lambda name: not name.startswith("__"))
 SUBJECTS = st.lists(st.text("abcxyz*", min_size=1, max_size=5), min_size=1, max_size=4).map(
@@ -76,6 +82,9 @@ def configs(draw):
     numbers = {}
     for name, (low, high) in BOUNDS.items():
         numbers[name] = draw(st.floats(low, high) if name in FLOATS else st.integers(low, high))
+    for name in ("retention_age_s", "retention_bytes"):
+        if 0 < numbers[name] < numbers[f"local_{name}"]:
+            numbers[f"local_{name}"] = 0
     return StreamConfig(
         name=draw(NAMES),
         subject=draw(SUBJECTS),
@@ -89,6 +98,7 @@ def configs(draw):
         compression=draw(st.sampled_from(Compression)),
         keep_replies=draw(st.booleans()),
         compact=draw(st.booleans()),
+        tier=draw(st.booleans()),
         **numbers,
     )
 
@@ -323,3 +333,20 @@ def test_any_table_is_refused_or_a_configuration(changes):
     found = attempt(lambda given_changes: config(**given_changes), changes, ConfigError)
     if found is not None:
         assert found == StreamConfig.from_plain(found.to_plain())
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("retention_age_s", "11.0 s are more than retention_age_s keeps at all"),
+        ("retention_bytes", "11 bytes are more than retention_bytes keeps at all"),
+    ],
+)
+def test_no_more_stays_on_disk_than_is_kept_at_all(name, sentence):
+    with pytest.raises(ConfigError, match=sentence) as caught:
+        config(**{name: 10, f"local_{name}": 11})
+    assert caught.value.field == f"local_{name}"
+    assert config(**{name: 10, f"local_{name}": 10}).to_plain()[f"local_{name}"] == 10
+    whole = config(**{f"local_{name}": 11})
+    with pytest.raises(ConfigError, match=sentence):
+        whole.updated({name: 10})

@@ -12,6 +12,7 @@ from liftpy_log.compaction import CompactionConfig, CompactionPlan
 from liftpy_log.compaction_state import Cleaned, CleanedSegment, SealedSegment
 from liftpy_server.compacting import wire
 from liftpy_server.compacting.worker import serve
+from liftpy_server.json_lines import read_line
 from support.examples import examples
 
 NUMBERS = st.integers(0, 2**63 - 1)
@@ -26,10 +27,10 @@ CONFIG = CompactionConfig(min_lag_ns=5, codec="lz4")
 @examples(50)
 def test_what_is_said_arrives(segments, new, cleaned, cuts):
     plan = CompactionPlan(Path("/data/0"), tuple(segments), cleaned, cuts, 7)
-    assert wire.decode_pass(wire.read_line(wire.encode_pass(plan, CONFIG))) == (plan, CONFIG)
-    asked = wire.read_line(wire.encode_replace(segments, new, cuts))
+    assert wire.decode_pass(read_line(wire.encode_pass(plan, CONFIG))) == (plan, CONFIG)
+    asked = read_line(wire.encode_replace(segments, new, cuts))
     assert (wire.decode_sealed(asked["old"]), wire.decode_new_segment(asked["new"])) == (segments, new)
-    asked = wire.read_line(wire.encode_save(cleaned, cuts))
+    asked = read_line(wire.encode_save(cleaned, cuts))
     assert (wire.decode_cleaned(asked["cleaned"]), asked["cuts"]) == (cleaned, cuts)
     assert wire.encode_pass(plan, CONFIG).count(b"\n") == 1
 
@@ -38,5 +39,5 @@ def test_a_directory_that_is_gone_ends_the_pass_and_not_the_worker(tmp_path):
     plan = CompactionPlan(tmp_path / "gone", (), Cleaned(), 0, 0)
     said = BytesIO()
     serve(BytesIO(wire.encode_pass(plan, CONFIG) * 2), said)
-    answers = [wire.read_line(line) for line in said.getvalue().splitlines()]
+    answers = [read_line(line) for line in said.getvalue().splitlines()]
     assert [answer["failure"] for answer in answers] == ["passing", "passing"]

@@ -76,12 +76,20 @@ def node(name, rack=None):
     return NodeInfo(node_id=name, incarnation=1, pull_host="h", pull_port=1, rack=rack)
 
 
+def test_shapes_tell_which_partitions_were_restored():
+    whole = stream("s", 2)
+    first = replace(whole.partitions[0], local_start=70, restored_ns=5, restored_epoch=10_007)
+    state = MetadataState(streams={"s": replace(whole, partitions=(first, whole.partitions[1]))})
+    assert StreamShapes().of(state).streams["s"].recoveries == ((0, (5, 70, 10_007)),)
+    assert StreamShapes().of(MetadataState(streams={"s": whole})).streams["s"].recoveries == ()
+
+
 def test_shapes_are_those_of_the_users_streams():
     groups = StreamInfo(uuid="0" * 32, config=groups_stream(4, 1), created_ns=0)
     streams = {"__consumer_offsets": groups, "orders": stream("orders", 3)}
     told = StreamShapes().of(MetadataState(revision=7, nodes={"a": node("a")}, streams=streams))
     assert told.revision == 7
-    assert {name: tuple(shape) for name, shape in told.streams.items()} == {"orders": (b"u" * 16, 3, ())}
+    assert {name: tuple(shape) for name, shape in told.streams.items()} == {"orders": (b"u" * 16, 3, (), ())}
 
 
 def test_shapes_follow_streams_and_racks():

@@ -2,9 +2,10 @@
 
 import pytest
 
+from liftpy_envelope.group_offsets import CommitOffset, CommitRequest, CommitStream
 from liftpy_envelope.groups import GroupError
 from liftpy_server.groups import coordinator as coordinator_module
-from liftpy_server.groups.assignment import StreamShape
+from liftpy_server.groups.assignment import Recovery, StreamShape
 from liftpy_server.groups.inputs import DeleteGroup, StreamsChanged, Tick
 from liftpy_server.groups.records import RecordKind
 
@@ -330,3 +331,20 @@ def test_what_is_taken_and_given_back_may_be_kept(group):
     back = group.beat(a.member_id, a.generation)
     assert partitions(back) == [0, 1, 2, 3]
     assert group.commit(a.member_id, back.generation, 2, {lost: 3}).refusals == ()
+
+
+@pytest.mark.parametrize(
+    ("epoch", "later_ns", "end", "expected"),
+    [
+        (-1, 1, 5, 10_006),  # read, and not in the bucket
+        (-1, 1, 7, -1),  # the bucket had it
+        (-1, -1, 5, -1),  # committed since
+        (2, 1, 5, 2),  # it is known
+    ],
+)
+def test_an_offset_beyond_what_was_restored_is_one_of_an_epoch_before(group, epoch, later_ns, end, expected):
+    stream = CommitStream(UUID, "s", (CommitOffset(0, 7, epoch),))
+    group.step(CommitRequest("g", "", "", -1, 0, (stream,)))
+    recovery = Recovery(int(group.now_s * 1e9) + later_ns, end, 10_007)
+    group.step(StreamsChanged(2, {"s": StreamShape(UUID, 4, (), ((0, recovery),))}))
+    assert [(row.offset, row.epoch) for row in group.fetch().offsets] == [(7, expected)]

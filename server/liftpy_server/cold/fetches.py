@@ -1,0 +1,284 @@
+"""Fetches from the bucket into the cache: each once, a few at a time, those first that somebody waits for.
+
+A fetch that fails is told to all who wait for its partition, and to nobody else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from liftpy_envelope.errors import LiftError
+from liftpy_server.cold.chunk import Chunk
+from liftpy_server.cold.failures import ColdUnavailableError, Failures
+from liftpy_server.cold.limits import CACHE_SHARE, FETCHES_MAX, IDLE_S, QUEUED_MAX, SEEK_BYTES, SLOW_S
+from liftpy_server.limits import LOG_REPEAT_S
+from liftpy_server.tiering.wire import TierWorkError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from concurrent.futures import Executor
+    from pathlib import Path
+
+    from liftpy_envelope.pull import PartitionKey
+    from liftpy_log.disk import Disk
+    from liftpy_server.cold.cache import ChunkCache
+    from liftpy_server.partition import Partition
+
+__all__ = ["ColdWorker", "Fetches"]
+
+logger = logging.getLogger(__name__)
+
+_AHEAD_FETCHES_MAX: Final = FETCHES_MAX - 1  # one place is kept for those who wait
+
+
+class ColdWorker(Protocol):
+    """The process that reads the bucket; see `TierWorker`."""
+
+    async def call(self, job: str, /, **arguments: Any) -> dict[str, Any]:
+        """Have a job done.
+
+        Raises:
+            TierWorkError: it failed.
+        """
+
+    async def close(self) -> None:
+        """End it."""
+
+
+class _Fetch:
+    """One that waits for its turn, or is under way.
+
+    Attributes:
+        target_bytes: about how much to fetch.
+        is_wanted: somebody waits for it.
+        is_slow: it has been under way for long.
+    """
+
+    __slots__ = ("is_slow", "is_wanted", "offset", "partition", "target_bytes")
+
+    def __init__(self, partition: Partition, offset: int, target_bytes: int, *, is_wanted: bool) -> None:
+        self.partition = partition
+        self.offset = offset
+        self.target_bytes = target_bytes
+        self.is_wanted = is_wanted
+        self.is_slow = False
+
+    @property
+    def place(self) -> tuple[PartitionKey, int]:
+        return self.partition.key, self.offset
+
+
+class Fetches:
+    """See the module.
+
+    Args:
+        worker: reads the bucket.
+        cache: takes what comes.
+        disk: where the cache is.
+        executor: reads from the disk.
+        read_ahead_bytes: at most, of one fetch.
+    """
+
+    def __init__(
+        self, worker: ColdWorker, cache: ChunkCache, disk: Disk, executor: Executor, read_ahead_bytes: int
+    ) -> None:
+        self._worker = worker
+        self._cache = cache
+        self._disk = disk
+        self._executor = executor
+        self._ahead_bytes_max = max(SEEK_BYTES, min(read_ahead_bytes, cache.bytes_max // CACHE_SHARE))
+        self._ahead_bytes = self._ahead_bytes_max
+        self._loop = asyncio.get_running_loop()
+        self._queue: dict[tuple[PartitionKey, int], _Fetch] = {}
+        self._running: dict[tuple[PartitionKey, int], tuple[_Fetch, asyncio.Task[None]]] = {}
+        self._reserved_bytes = 0
+        self._waiters: dict[PartitionKey, set[Callable[[], None]]] = {}
+        self._count = 0
+        self._sweep: asyncio.TimerHandle | None = None
+        self._pumping: asyncio.Handle | None = None
+        self._logged_s = float("-inf")
+        self.failures = Failures()
+
+    @property
+    def ahead_bytes(self) -> int:
+        """How much is fetched at once by now where somebody reads on; less while the cache is too small for all."""
+        return self._ahead_bytes
+
+    # -- who asks
+
+    def ask(self, partition: Partition, offset: int, wake: Callable[[], None]) -> None:
+        """Fetch what is at an offset and behind it; `wake` is called once, when it is there or can not be had.
+
+        Raises:
+            ColdUnavailableError: it can not be had now.
+        """
+        key = partition.key
+        self.failures.check(key, self._loop.time())
+        fetch = self._find(key, offset)
+        if fetch is None:
+            if len(self._queue) >= QUEUED_MAX:
+                raise ColdUnavailableError("too much is being read from the bucket; ask again")
+            before = self._cache.ending_at(key, offset)
+            target = SEEK_BYTES if before is None else self._more_than(before)
+            fetch = self._queue[key, offset] = _Fetch(partition, offset, target, is_wanted=True)
+        elif fetch.is_slow:
+            raise ColdUnavailableError(f"the bucket takes more than {SLOW_S:g} s to answer; ask again")
+        fetch.is_wanted = True
+        self._waiters.setdefault(key, set()).add(wake)
+        self._pump_soon()
+
+    def ask_ahead(self, partition: Partition, after: Chunk) -> None:
+        """Fetch what follows a chunk that is being read, if there is room for it."""
+        after.is_followed = True
+        key, offset = partition.key, after.next_offset
+        cold = partition.cold
+        if cold is None or offset >= min(cold.end, partition.log.log_start) or len(self._queue) >= QUEUED_MAX:
+            return
+        if self._find(key, offset) is not None or self._cache.find(key, offset) is not None:
+            return
+        if not after.is_wanted:  # it was of use to have fetched that
+            self._ahead_bytes = min(2 * self._ahead_bytes, self._ahead_bytes_max)
+        self._queue[key, offset] = _Fetch(partition, offset, self._more_than(after), is_wanted=False)
+        self._pump_soon()
+
+    def stop_waiting(self, key: PartitionKey, wake: Callable[[], None]) -> None:
+        """Take back an `ask`."""
+        waiters = self._waiters.get(key)
+        if waiters is not None:
+            waiters.discard(wake)
+            if not waiters:
+                del self._waiters[key]
+
+    def _find(self, key: PartitionKey, offset: int) -> _Fetch | None:
+        place = key, offset
+        return self._running[place][0] if place in self._running else self._queue.get(place)
+
+    def _more_than(self, before: Chunk) -> int:
+        return min(max(SEEK_BYTES, 2 * before.target_bytes), self._ahead_bytes)
+
+    def _wake(self, key: PartitionKey) -> None:
+        for wake in self._waiters.pop(key, ()):
+            wake()
+
+    # -- who fetches
+
+    def _pump_soon(self) -> None:
+        """Not at once: to make room chunks go, and the one asking may have slices in its hands that are not pinned."""
+        if self._pumping is None:
+            self._pumping = self._loop.call_soon(self._pump)
+
+    def _pump(self) -> None:
+        self._pumping = None
+        while len(self._running) < FETCHES_MAX and (fetch := self._next()) is not None:
+            if self._reserve(fetch):
+                task = self._loop.create_task(self._run(fetch), name="read from the bucket")
+                self._running[fetch.place] = fetch, task
+
+    def _next(self) -> _Fetch | None:
+        """The next one whose turn it is; those of readers who are gone are left out."""
+        for place, fetch in list(self._queue.items()):
+            if fetch.is_wanted:
+                del self._queue[place]
+                if place[0] in self._waiters:
+                    return fetch
+        if self._queue and len(self._running) < _AHEAD_FETCHES_MAX:
+            return self._queue.pop(next(iter(self._queue)))
+        return None
+
+    def _reserve(self, fetch: _Fetch) -> bool:
+        """Make room; nothing is fetched ahead where there is none, and little is fetched for those who wait."""
+        fits, unread = self._cache.make_room(self._reserved_bytes + fetch.target_bytes)
+        if unread or not fits:
+            self._ahead_bytes = max(SEEK_BYTES, self._ahead_bytes // 2)
+        if not fits:
+            if not fetch.is_wanted:
+                return False
+            fetch.target_bytes = min(fetch.target_bytes, SEEK_BYTES)
+        self._reserved_bytes += fetch.target_bytes
+        return True
+
+    async def _run(self, fetch: _Fetch) -> None:
+        key = fetch.partition.key
+        self._count += 1
+        path = self._cache.directory / f"{key.uuid.hex()}-{key.partition}-{fetch.offset:020d}-{self._count}.log"
+        slow = self._loop.call_later(SLOW_S, self._note_slow, fetch)
+        try:
+            chunk = await self._fetched(fetch, path)
+            self._cache.add(chunk)
+            self._cache.make_room(self._reserved_bytes - fetch.target_bytes)
+            self.failures.succeeded(key)
+            self._sweep_later()
+        except BaseException as error:
+            self._disk.remove(path)
+            if not isinstance(error, Exception):
+                raise
+            self._failed(fetch, error)
+        finally:
+            slow.cancel()
+            self._reserved_bytes -= fetch.target_bytes
+            del self._running[fetch.place]
+            self._wake(key)
+        self._pump()
+
+    def _note_slow(self, fetch: _Fetch) -> None:
+        fetch.is_slow = True
+        self._wake(fetch.partition.key)
+
+    async def _fetched(self, fetch: _Fetch, path: Path) -> Chunk:
+        partition, offset = fetch.partition, fetch.offset
+        cold = partition.cold
+        if cold is None:
+            raise ColdUnavailableError("this node does not lead the partition any more")
+        result = await self._worker.call(
+            "fetch",
+            uuid=partition.key.uuid.hex(),
+            partition=partition.number,
+            offset=offset,
+            end=cold.end,
+            enough=partition.log.log_start,
+            bytes_max=fetch.target_bytes,
+            codec=partition.stream.config.compression.value,
+            path=str(path),
+        )
+        chunk = Chunk(self._disk, path, partition.key, result["start"], fetch.target_bytes, is_wanted=fetch.is_wanted)
+        await self._loop.run_in_executor(self._executor, chunk.load)
+        if not chunk.base_offset <= offset < chunk.next_offset:
+            raise ColdUnavailableError(
+                f"offset {offset} was asked for, and {chunk.base_offset} to {chunk.next_offset - 1} came"
+            )
+        return chunk
+
+    def _failed(self, fetch: _Fetch, error: Exception) -> None:
+        code = error.code if isinstance(error, TierWorkError) else "internal"
+        now_s = self._loop.time()
+        self.failures.failed(fetch.partition.key, code, str(error) or type(error).__name__, now_s)
+        if not isinstance(error, (LiftError, OSError)):
+            logger.error("a fetch from the bucket met an error", exc_info=error)
+        elif now_s - self._logged_s >= LOG_REPEAT_S:
+            self._logged_s = now_s
+            name, number = fetch.partition.stream.name, fetch.partition.number
+            logger.warning("stream %s partition %d: offset %d is in the bucket: %s", name, number, fetch.offset, error)
+
+    # -- the end
+
+    def _sweep_later(self) -> None:
+        if self._sweep is None and len(self._cache):
+            self._sweep = self._loop.call_later(IDLE_S / 2, self._drop_idle)
+
+    def _drop_idle(self) -> None:
+        self._sweep = None
+        self._cache.drop_idle(IDLE_S)
+        self._sweep_later()
+
+    async def close(self) -> None:
+        """Fetch nothing any more, and forget what was fetched."""
+        self._queue.clear()
+        tasks = [task for _, task in self._running.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._sweep is not None:
+            self._sweep.cancel()
+        self._cache.clear()

@@ -1,0 +1,29 @@
+"""Limits and intervals of reads from the bucket. One file, units in the names."""
+
+from __future__ import annotations
+
+from typing import Final
+
+__all__ = [
+    "CACHE_SHARE",
+    "FETCHES_MAX",
+    "FRESH_S",
+    "IDLE_S",
+    "PAUSE_S_MAX",
+    "PAUSE_S_MIN",
+    "QUEUED_MAX",
+    "SEEK_BYTES",
+    "SLOW_S",
+    "TIMES_ASKED_MAX",
+]
+
+FETCHES_MAX: Final = 4  # at once: as many as the worker process has threads
+QUEUED_MAX: Final = 1_000  # fetches that wait for their turn; readers beyond it are told to come again
+SEEK_BYTES: Final = 512 * 1024  # asked for where nobody is known to read on
+CACHE_SHARE: Final = 8  # one read-ahead takes no more than this part of the cache
+FRESH_S: Final = 5.0  # who waits for a chunk gets it within this time, or it may go before it was read
+IDLE_S: Final = 600.0  # a chunk that nobody reads for so long goes
+SLOW_S: Final = 10.0  # who waits longer for the bucket is told that it is slow
+TIMES_ASKED_MAX: Final = 4  # questions for the offset at a time, at once
+PAUSE_S_MIN: Final = 0.25  # after a failure; doubles with each that follows
+PAUSE_S_MAX: Final = 5.0

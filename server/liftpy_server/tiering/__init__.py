@@ -1,0 +1,1 @@
+"""The bucket behind a node: what is moved there when, and the process that does it."""

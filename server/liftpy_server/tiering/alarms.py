@@ -1,0 +1,155 @@
+"""How the store behind the bucket is: well, slow, away, full, or refusing us; and who may try it when it is not. Pure.
+
+While it is not well one job at a time tries it, at growing intervals, and everything else waits.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Final
+
+__all__ = ["STORE_CODES", "StoreHealth", "StoreState", "room_s"]
+
+_BACK_OFF_S: Final = 1.0
+_BACK_OFF_S_MAX: Final = 60.0
+_REPEAT_S: Final = 600.0
+
+
+class StoreState(Enum):
+    """What people are told of the store."""
+
+    OK = "ok"
+    SLOW = "slow"
+    AWAY = "away"
+    FULL = "full"
+    REFUSED = "refused"
+
+
+STORE_CODES: Final = {
+    "unavailable": StoreState.AWAY,
+    "full": StoreState.FULL,
+    "denied": StoreState.REFUSED,
+    "unfit": StoreState.REFUSED,
+    "foreign": StoreState.REFUSED,
+    "version": StoreState.REFUSED,
+}
+"""Errors of workers that say something of the store as a whole."""
+
+
+class StoreHealth:
+    """See the module.
+
+    Attributes:
+        state: of the store.
+        code: of the error that said so; "" while it is well.
+        message: for people; "" while it is well.
+        since_s: since when it is as it is.
+        is_proven: it has been found to be usable at least once.
+        failures: one after the other.
+    """
+
+    def __init__(self, now_s: float) -> None:
+        self.state = StoreState.OK
+        self.code = ""
+        self.message = ""
+        self.since_s = now_s
+        self.is_proven = False
+        self.failures = 0
+        self._until_s = now_s
+        self._is_tried = False
+        self._told_s = now_s
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether jobs may be started."""
+        return self.is_proven and self.state in {StoreState.OK, StoreState.SLOW}
+
+    def may_try(self, now_s: float) -> bool:
+        """Whether someone is to find out how it is; who is told so must say how it went."""
+        if self.is_usable or self._is_tried or now_s < self._until_s:
+            return False
+        self._is_tried = True
+        return True
+
+    def try_soon(self, now_s: float) -> None:
+        """Something was changed: do not wait any longer."""
+        self._until_s = min(self._until_s, now_s)
+
+    def failed(self, code: str, message: str, now_s: float, *, was_tried: bool) -> bool:
+        """A job said something bad of the store. Returns whether people are to be told.
+
+        Args:
+            code: one of `STORE_CODES`.
+            message: for people.
+            now_s: now.
+            was_tried: it was the one that was to find out.
+        """
+        if was_tried:
+            self._is_tried = False
+        elif not self.is_usable:  # one of those that ran when the first one failed
+            return False
+        state, is_new = STORE_CODES[code], False
+        if state is not self.state or code != self.code:
+            is_new = True
+            if state is not self.state:
+                self.since_s = now_s
+        self.state, self.code, self.message = state, code, message
+        self.failures += 1
+        self._until_s = now_s + min(_BACK_OFF_S * 2.0 ** min(self.failures - 1, 16), _BACK_OFF_S_MAX)
+        return self._tells(now_s, is_new=is_new)
+
+    def succeeded(self, now_s: float, *, was_tried: bool) -> bool:
+        """A job went well. Returns whether people are to be told that the store is well again."""
+        if was_tried:
+            self._is_tried = False
+        elif not self.is_usable:
+            return False
+        self.is_proven = True
+        self.failures = 0
+        if self.state in {StoreState.OK, StoreState.SLOW}:
+            return False
+        self._become(StoreState.OK, "", now_s)
+        return True
+
+    def waits(self, oldest_s: float, allowed_s: float, now_s: float) -> bool:
+        """What waits for the bucket. Returns whether people are to be told, of slowness or of its end.
+
+        Args:
+            oldest_s: how long the oldest has been waiting.
+            allowed_s: what is slow.
+            now_s: now.
+        """
+        is_slow = oldest_s > allowed_s
+        if self.state is StoreState.OK and is_slow:
+            text = f"the bucket takes less than comes in: something has been waiting for {oldest_s:.0f} s"
+            self._become(StoreState.SLOW, text, now_s)
+            return True
+        if self.state is StoreState.SLOW and not is_slow:
+            self._become(StoreState.OK, "", now_s)
+            return True
+        return self.state is StoreState.SLOW and self._tells(now_s, is_new=False)
+
+    def _become(self, state: StoreState, message: str, now_s: float) -> None:
+        self.state, self.code, self.message = state, "", message
+        self.since_s = self._told_s = now_s
+
+    def _tells(self, now_s: float, *, is_new: bool) -> bool:
+        """At a change, and then rarely."""
+        if not is_new and now_s - self._told_s < _REPEAT_S:
+            return False
+        self._told_s = now_s
+        return True
+
+
+def room_s(free_bytes: int, reserve_bytes: int, grown_bytes: int, passed_s: float) -> float | None:
+    """How long a disk lasts; None while it does not fill.
+
+    Args:
+        free_bytes: on it now.
+        reserve_bytes: of them, what is never used.
+        grown_bytes: what was used up in `passed_s`.
+        passed_s: since when.
+    """
+    if passed_s <= 0 or grown_bytes <= 0:
+        return None
+    return max(0, free_bytes - reserve_bytes) / (grown_bytes / passed_s)

@@ -1,0 +1,122 @@
+"""A claim: what a leader does before it moves anything of a partition into the bucket, once per leadership.
+
+It ends the claim of the leader before, at the offset up to which that one's uploads count; see `tier.resolving`. Most
+of all it sees that the bucket holds the history of this log, and not of another one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from liftpy_log.tier.errors import ObjectMissingError, OvertakenError
+from liftpy_log.tier.lineage import check_lineage
+from liftpy_log.tier.root import Claim
+from liftpy_log.tier.root_changes import claim, create
+from liftpy_server.tiering.members import size_of
+from liftpy_server.tiering.roots import file_of, find, newest, path_of, resolved
+
+if TYPE_CHECKING:
+    from liftpy_log.tier.layout import PartitionPath
+    from liftpy_log.tier.pointers import FragmentPointer, SnapshotPointer
+    from liftpy_log.tier.resolving import Resolved
+    from liftpy_log.tier.root import Root
+    from liftpy_server.tiering.context import Context
+
+__all__ = ["claim_partition", "look"]
+
+_ATTEMPTS: Final = 4
+
+
+def claim_partition(context: Context, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Claim a partition for a leadership.
+
+    To claim again what is claimed is harmless, and tells what is there; a worker that died, and an upload whose outcome
+    is not known, are got over in this way. A sealed partition is looked at, and not claimed.
+
+    Args:
+        context: of the worker.
+        arguments: `uuid`, `partition`, `epoch` (of the leader), `node` (its id), `log_start` (where the partition
+            begins if the bucket has nothing of it), `epochs` ([leader epoch, first offset] of its log), `create`
+            (whether to begin a history where there is none).
+
+    Returns:
+        `start` (the first offset that is wanted), `end` (after the last one that is there, in shared objects too),
+        `root_end` (after the last one in objects of its own), `epochs` (up to `end`), `gone_below` (tombstones below
+        may be gone), `bytes` and `records` (of what is there), `sealed`.
+
+    Raises:
+        LineageError: another leader has claimed it, or bucket and log hold different histories.
+        ObjectMissingError: the bucket has nothing of it, and `create` is not set.
+        OvertakenError: others claim it at the same moment.
+    """
+    path = path_of(arguments)
+    with context.roots.alone(path, context.progress):
+        for _ in range(_ATTEMPTS):
+            try:
+                return _claim(context, path, arguments)
+            except OvertakenError:
+                continue
+            except BaseException:
+                context.roots.drop(path)  # it may have been written
+                raise
+    raise OvertakenError(f"the root of {path.directory} was changed by others {_ATTEMPTS} times while we tried to")
+
+
+def look(context: Context, arguments: dict[str, Any]) -> dict[str, Any]:
+    """What the bucket has of a partition; nothing is claimed.
+
+    Args:
+        context: of the worker.
+        arguments: as of `claim_partition`; `epoch`, `node`, `log_start` and `create` do not matter.
+
+    Returns:
+        As `claim_partition`.
+
+    Raises:
+        LineageError: bucket and log hold different histories.
+        ObjectMissingError: the bucket has nothing of it.
+    """
+    root = newest(context, path_of(arguments)).root
+    held = resolved(context, root)
+    _check(root, held, arguments)
+    return _answer(root, held)
+
+
+def _claim(context: Context, path: PartitionPath, arguments: dict[str, Any]) -> dict[str, Any]:
+    epoch, node, file = arguments["epoch"], arguments["node"], file_of(context, path)
+    loaded = find(context, path)
+    if loaded is None:
+        if not arguments["create"]:
+            raise ObjectMissingError(path.root)
+        loaded = file.commit(None, create(path, epoch=epoch, node=node, start=arguments["log_start"]))
+    held = resolved(context, loaded.root)
+    current = loaded.root.claims[-1]
+    is_ours = loaded.root.sealed or (current.epoch, current.node) == (epoch, node)
+    # Refuses a deposed leader before its log is compared, which may differ, and would be none of its business.
+    change = None if is_ours else claim(loaded.root, epoch=epoch, node=node, start=held.end)
+    _check(loaded.root, held, arguments)
+    if change is not None:
+        loaded = file.commit(loaded, change)
+        if loaded.root.claims[-1] != Claim(epoch=epoch, node=node, start=held.end):
+            raise OvertakenError(f"{path.root} was claimed by somebody else at the same moment")
+    context.roots.keep(path, loaded)
+    return _answer(loaded.root, held)
+
+
+def _check(root: Root, held: Resolved, arguments: dict[str, Any]) -> None:
+    log = [(epoch, start) for epoch, start in arguments["epochs"]]
+    check_lineage(f"partition {root.partition} of stream {root.uuid}", held.epochs, log, root.start, held.end)
+
+
+def _answer(root: Root, held: Resolved) -> dict[str, Any]:
+    children: tuple[SnapshotPointer | FragmentPointer, ...] = (*root.snapshots, *root.fragments)
+    return {
+        "start": root.start,
+        "end": held.end,
+        "root_end": root.end,
+        "epochs": held.epochs,
+        "gone_below": root.gone_below,
+        "bytes": sum(each.size for each in children) + sum(map(size_of, held.members)),
+        "records": sum(each.records for each in children) + sum(each.member.records for each in held.members),
+        "sealed": root.sealed,
+    }

@@ -1,0 +1,56 @@
+"""What the leader of a partition knows of its history in the bucket."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from liftpy_log.epochs import EpochHistory
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["ColdSide"]
+
+
+class ColdSide:
+    """See the module. It changes in place as more is tiered and as retention moves its start.
+
+    Attributes:
+        start: the first offset that can be read from the bucket.
+        end: the offset after the last one that is there.
+        epochs: (leader epoch, first offset) of what is there.
+        gone_below: tombstones below this offset may be gone.
+        stored_bytes: of the objects that hold it, as far as this leader knows.
+        records: how many there are, as far as this leader knows.
+    """
+
+    __slots__ = ("end", "epochs", "gone_below", "records", "start", "stored_bytes")
+
+    def __init__(
+        self,
+        start: int,
+        end: int,
+        epochs: Iterable[tuple[int, int]] = (),
+        gone_below: int = 0,
+        *,
+        stored_bytes: int = 0,
+        records: int = 0,
+    ) -> None:
+        self.start = start
+        self.end = end
+        self.epochs = EpochHistory(epochs)
+        self.gone_below = gone_below
+        self.stored_bytes = stored_bytes
+        self.records = records
+
+    def advance(self, end: int, epochs: Iterable[tuple[int, int]]) -> None:
+        """More is there: everything up to `end`, of which `epochs` tells the leader epochs."""
+        for epoch, start in epochs:
+            if epoch > self.epochs.latest and start < end:
+                self.epochs.begin(epoch, start)
+        self.end = max(self.end, end)
+
+    def raise_start(self, start: int) -> None:
+        """Nobody wants what is below `start` any more."""
+        self.start = max(self.start, min(start, self.end))
+        self.epochs.advance(self.start)

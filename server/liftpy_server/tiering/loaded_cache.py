@@ -1,0 +1,90 @@
+"""Manifests as they were when this process last saw them: what makes a commit cost no look.
+
+Nothing here need be true: a commit over a manifest that has changed since is refused by the store, and is looked into
+then. Manifests are values; what is bounded is the number of pointers that are held through them.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Iterator
+
+__all__ = ["LoadedCache"]
+
+_STRIPES: Final = 64
+_LOOK_S: Final = 5.0
+
+Loaded = TypeVar("Loaded")
+
+
+class LoadedCache(Generic[Loaded]):
+    """See the module; any number of threads may use it.
+
+    Args:
+        weight_max: of all that is kept.
+        weigh: how much one is.
+        version: of one; an older one never takes the place of a newer one.
+    """
+
+    def __init__(
+        self, weight_max: int, weigh: Callable[[Loaded], int], version: Callable[[Loaded], int] = lambda _loaded: 0
+    ) -> None:
+        self._weight_max = weight_max
+        self._weigh = weigh
+        self._version = version
+        self._kept: OrderedDict[Hashable, tuple[Loaded, int]] = OrderedDict()
+        self._weight = 0
+        self._lock = threading.Lock()
+        self._stripes = [threading.Lock() for _ in range(_STRIPES)]
+
+    @contextmanager
+    def alone(self, key: Hashable, waiting: Callable[[], None]) -> Iterator[None]:
+        """One job at a time writes a manifest: two of this process would only overtake each other.
+
+        Args:
+            key: of the manifest.
+            waiting: called now and then until it begins.
+        """
+        stripe = self._stripes[hash(key) % _STRIPES]
+        while not stripe.acquire(timeout=_LOOK_S):
+            waiting()
+        try:
+            yield
+        finally:
+            stripe.release()
+
+    def get(self, key: Hashable) -> Loaded | None:
+        """What is kept under `key`."""
+        with self._lock:
+            if key not in self._kept:
+                return None
+            self._kept.move_to_end(key)
+            return self._kept[key][0]
+
+    def keep(self, key: Hashable, loaded: Loaded) -> Loaded:
+        """Keep it, in place of what was there, and return it; where that was newer, keep and return that."""
+        weight = self._weigh(loaded)
+        with self._lock:
+            there = self._kept.get(key)
+            if there is not None and self._version(there[0]) > self._version(loaded):
+                return there[0]
+            self._drop(key)
+            self._kept[key] = (loaded, weight)
+            self._weight += weight
+            while self._weight > self._weight_max:
+                self._drop(next(iter(self._kept)))
+        return loaded
+
+    def drop(self, key: Hashable) -> None:
+        """Forget it."""
+        with self._lock:
+            self._drop(key)
+
+    def _drop(self, key: Hashable) -> None:
+        _, weight = self._kept.pop(key, (None, 0))
+        self._weight -= weight

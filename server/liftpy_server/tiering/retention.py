@@ -1,0 +1,76 @@
+"""What of a tiered stream may leave the disk, and what may leave the bucket. Pure.
+
+Local retention bounds what stays on the nodes' disks; what the bucket does not have yet stays in any case. Total
+retention counts bucket and log as one: it moves the bucket's start, and what lies below that start the log need not
+keep either.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from liftpy_log.retention import retention_offset
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from liftpy_envelope.stream_config import StreamConfig
+    from liftpy_log.segment import Segment
+
+__all__ = ["counted_start", "local_start", "stored_limits"]
+
+
+def _smaller(local: float, total: float) -> float:
+    """The smaller of two limits, of which 0 is none."""
+    return min(local, total) if local and total else local or total
+
+
+def local_start(segments: Sequence[Segment], config: StreamConfig, now_ns: int, tiered_end: int) -> int | None:
+    """The offset below which whole segments may go; None when all of them stay.
+
+    Args:
+        segments: of the log, oldest first.
+        config: of the stream.
+        now_ns: since the epoch.
+        tiered_end: the bucket has everything below.
+    """
+    offset = retention_offset(
+        segments,
+        now_ns,
+        age_ns=int(_smaller(config.local_retention_age_s, config.retention_age_s) * 1e9),
+        bytes_max=int(_smaller(config.local_retention_bytes, config.retention_bytes)),
+        messages_max=config.retention_messages,
+    )
+    return None if offset is None or tiered_end <= segments[0].base_offset else min(offset, tiered_end)
+
+
+def counted_start(config: StreamConfig, end: int) -> int:
+    """The first offset that stays for the number of records; 0 where that is not limited.
+
+    Args:
+        config: of the stream.
+        end: the offset after the last record.
+    """
+    return max(0, end - config.retention_messages) if config.retention_messages else 0
+
+
+def stored_limits(config: StreamConfig, now_ns: int, *, local_bytes: int, log_start: int) -> dict[str, int] | None:
+    """How old and how large the bucket's objects may be, as the job `wanted_start` takes it; None for no limit.
+
+    Args:
+        config: of the stream.
+        now_ns: since the epoch.
+        local_bytes: of record batches in the log.
+        log_start: where the log begins: what the bucket holds from there on is counted as part of the log.
+
+    Returns:
+        `before_ns`: what is older may go, 0 is no limit; `stored_bytes_max`: of the objects that lie below `below`, so
+        much may stay, and -1 is no limit.
+    """
+    if not (config.retention_age_s or config.retention_bytes):
+        return None
+    return {
+        "before_ns": now_ns - int(config.retention_age_s * 1e9) if config.retention_age_s else 0,
+        "stored_bytes_max": max(0, config.retention_bytes - local_bytes) if config.retention_bytes else -1,
+        "below": log_start,
+    }

@@ -1,0 +1,119 @@
+"""Moves the start of histories in the bucket as total retention says, and has keys compacted there.
+
+A history is asked for only when something of it can have become too old, or too much: one that is quiet costs nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, NamedTuple
+
+from liftpy_server.tiering.retention import counted_start, stored_limits
+from liftpy_server.tiering.schedule_places import Phase
+from liftpy_server.tiering.wire import TierWorkError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from liftpy_envelope.pull import PartitionKey
+    from liftpy_envelope.stream_config import StreamConfig
+    from liftpy_log.clock import Clock
+    from liftpy_server.partition import Partition
+    from liftpy_server.tiering.schedule import Schedule
+    from liftpy_server.tiering.schedule_places import Place
+    from liftpy_server.tiering.tierer_jobs import Worker
+
+__all__ = ["RetentionWatch"]
+
+logger = logging.getLogger(__name__)
+
+
+class _Seen(NamedTuple):
+    """A history in which everything was still wanted, but for what was given up then.
+
+    Attributes:
+        place: in which leadership.
+        config: of the stream.
+        tiered_end: how far it went.
+        oldest_ns: timestamp of the newest record in its oldest object; 0 where there is none.
+    """
+
+    place: Place
+    config: StreamConfig
+    tiered_end: int
+    oldest_ns: int
+
+
+class RetentionWatch:
+    """See the module.
+
+    Args:
+        schedule: has starts moved.
+        partitions: those that it knows.
+        worker: looks at the bucket.
+        clock: for ages.
+    """
+
+    def __init__(
+        self, schedule: Schedule, partitions: Mapping[PartitionKey, Partition], worker: Worker, clock: Clock
+    ) -> None:
+        self._schedule = schedule
+        self._partitions = partitions
+        self._worker = worker
+        self._clock = clock
+        self._seen: dict[PartitionKey, _Seen] = {}
+        self._is_looking = False
+
+    async def look(self) -> None:
+        """Look at all histories, one after the other; no-op while that goes on, or while the store is not well."""
+        if self._is_looking:
+            return
+        self._is_looking = True
+        try:
+            for key, partition in list(self._partitions.items()):
+                if not self._schedule.health.is_usable:
+                    return
+                await self._look_at(key, partition)
+            self._seen = {key: seen for key, seen in self._seen.items() if key in self._partitions}
+        finally:
+            self._is_looking = False
+
+    async def _look_at(self, key: PartitionKey, partition: Partition) -> None:
+        place, config = self._schedule.places.get(key), partition.stream.config
+        if place is None or place.phase not in {Phase.KNOWN, Phase.CLAIMED} or place.tiered_end <= place.start:
+            return
+        if config.compact and place.new_bytes > config.min_dirty_ratio * _stored(partition):
+            self._schedule.compacts(key)
+        self._give_up(key, partition, min(counted_start(config, partition.high_watermark), place.tiered_end))
+        log = partition.log
+        limits = stored_limits(config, self._clock.now_ns(), local_bytes=log.size_bytes, log_start=log.log_start)
+        if limits is None or self._is_known(place, config):
+            return
+        tiered_end = place.tiered_end
+        try:
+            found = await self._worker.call("wanted_start", uuid=key.uuid.hex(), partition=key.partition, **limits)
+        except TierWorkError as error:
+            logger.info("stream %s partition %d: retention in the bucket: %s", config.name, key.partition, error)
+            return
+        self._seen[key] = _Seen(place, config, tiered_end, found["oldest_ns"])
+        self._give_up(key, partition, min(found["start"], tiered_end))
+
+    def _give_up(self, key: PartitionKey, partition: Partition, start: int) -> None:
+        """Nobody wants what lies below `start`."""
+        place = self._schedule.places.get(key)
+        if place is not None and start > place.start and self._partitions.get(key) is partition:
+            self._schedule.wants_start(key, start, self._clock.monotonic())
+            if partition.cold is not None:
+                partition.cold.raise_start(start)
+
+    def _is_known(self, place: Place, config: StreamConfig) -> bool:
+        """Whether nothing can have changed since it was looked at last."""
+        seen = self._seen.get(place.key)
+        if seen is None or (seen.place, seen.config, seen.tiered_end) != (place, config, place.tiered_end):
+            return False
+        age_ns = int(config.retention_age_s * 1e9)
+        return not (age_ns and seen.oldest_ns and seen.oldest_ns < self._clock.now_ns() - age_ns)
+
+
+def _stored(partition: Partition) -> int:
+    return 0 if partition.cold is None else partition.cold.stored_bytes

@@ -1,0 +1,161 @@
+"""The roots that jobs change: looked at only when they must be, and changed by whoever may.
+
+A commit builds on the root as this process saw it last. Where the store says that it is another one by now, or where
+what is to be committed does not fit it, it is looked at again, and the change is made anew on what is there: then
+either it fits, or the error says for good why it does not.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from liftpy_log.tier.boundary import check
+from liftpy_log.tier.errors import LineageError, ObjectMissingError, OvertakenError
+from liftpy_log.tier.layout import PartitionPath
+from liftpy_log.tier.resolving import Resolved, resolve
+from liftpy_log.tier.root_file import Loaded, RootFile
+from liftpy_log.tier.set_file import LoadedSet, SetFile
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any
+
+    from liftpy_log.tier.root import Root
+    from liftpy_log.tier.root_changes import Change
+    from liftpy_log.tier.set_manifest import SetManifest
+    from liftpy_server.tiering.context import Context
+
+__all__ = [
+    "Created",
+    "check_in_force",
+    "commit",
+    "file_of",
+    "find",
+    "known",
+    "newest",
+    "newest_set",
+    "path_of",
+    "resolved",
+]
+
+_ATTEMPTS: Final = 4  # others that write a root are few: a collector, an operator
+
+
+class Created(NamedTuple):
+    """An object that was written to be named by a root.
+
+    Attributes:
+        key: of it.
+        born: version of the root as it was known when the object was begun, see `boundary`.
+    """
+
+    key: str
+    born: int
+
+
+def path_of(arguments: Mapping[str, Any]) -> PartitionPath:
+    """The partition that a job, or a member of it, is about."""
+    return PartitionPath(arguments["uuid"], arguments["partition"])
+
+
+def file_of(context: Context, path: PartitionPath) -> RootFile:
+    """What reads and writes the root; kept, because it remembers the snapshots that the next commits fold."""
+    return context.files.get(path) or context.files.keep(path, RootFile(context.store, path, new_id=context.new_id))
+
+
+def find(context: Context, path: PartitionPath) -> Loaded | None:
+    """The root as it is now, if there is one."""
+    file, cached = file_of(context, path), context.roots.get(path)
+    loaded = file.load() if cached is None else file.load_newer(cached) or cached
+    return None if loaded is None else context.roots.keep(path, loaded)
+
+
+def newest(context: Context, path: PartitionPath) -> Loaded:
+    """The root as it is now.
+
+    Raises:
+        ObjectMissingError: there is none.
+    """
+    loaded = find(context, path)
+    if loaded is None:
+        raise ObjectMissingError(path.root)
+    return loaded
+
+
+def known(context: Context, path: PartitionPath) -> Loaded:
+    """The root as it was seen last, or as it is now."""
+    return context.roots.get(path) or newest(context, path)
+
+
+def commit(
+    context: Context, path: PartitionPath, change_of: Callable[[Root], Change | None], created: Created | None = None
+) -> Loaded:
+    """Change a root.
+
+    Args:
+        context: of the worker.
+        path: of the partition.
+        change_of: the change, made of the root as it is; None where there is nothing to change. What it raises counts
+            only when the root was looked at just before.
+        created: an object that the change names.
+
+    Raises:
+        OvertakenError: others were faster each time, or so slow were we that what was created may be collected.
+    """
+    loaded, is_fresh = context.roots.get(path), False
+    for _ in range(_ATTEMPTS):
+        if loaded is None:
+            loaded, is_fresh = newest(context, path), True
+        if created is not None and loaded.root.version != created.born:
+            check(context.store, path.directory, created.key, created.born)
+        try:
+            change = change_of(loaded.root)
+            if change is None:
+                return loaded
+            return context.roots.keep(path, file_of(context, path).commit(loaded, change))
+        except OvertakenError:
+            loaded = None
+        except LineageError:
+            if is_fresh:
+                raise
+            loaded = None
+        except BaseException:
+            context.roots.drop(path)  # it may have been written
+            raise
+    raise OvertakenError(f"the root of {path.directory} was changed by others {_ATTEMPTS} times while we tried to")
+
+
+def check_in_force(root: Root, epoch: int) -> None:
+    """Check that a leader's claim is the one in force.
+
+    Raises:
+        LineageError: it is not.
+    """
+    if not root.claims or root.claims[-1].epoch != epoch:
+        there = f"the claim in force is of leader epoch {root.claims[-1].epoch}" if root.claims else "there is none"
+        raise LineageError(f"leader epoch {epoch} has no claim to streams/{root.uuid}/{root.partition}: {there}")
+
+
+def resolved(context: Context, root: Root, own: str = "") -> Resolved:
+    """What the bucket holds of a partition, set members included.
+
+    Args:
+        context: of the worker.
+        root: of the partition.
+        own: the node whose set manifest nobody but this process writes; "" if none. All others are looked at.
+    """
+    manifests: dict[str, SetManifest] = {}
+    for node in {claim.node for claim in root.claims}:
+        loaded = context.sets.get(node)
+        if loaded is None or node != own:
+            loaded = newest_set(context, node)
+        if loaded is not None:
+            manifests[node] = loaded.manifest
+    return resolve(root, manifests)
+
+
+def newest_set(context: Context, node: str) -> LoadedSet | None:
+    """The set manifest of a node as it is now, if there is one; little is read where it is still the one we know."""
+    file, cached = SetFile(context.store, node, new_id=context.new_id), context.sets.get(node)
+    loaded = file.load() if cached is None else file.load_newer(cached) or cached
+    return None if loaded is None else context.sets.keep(node, loaded)

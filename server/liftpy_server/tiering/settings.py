@@ -1,0 +1,95 @@
+"""What a node is told of the bucket: the `[tier]` table of its settings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from liftpy_envelope.errors import ConfigError
+from liftpy_envelope.settings import describe
+from liftpy_log.tier.s3_settings import S3Settings
+
+__all__ = ["TierConfig"]
+
+_KIB: Final = 1024
+_MIB: Final = 1024 * _KIB
+_GIB: Final = 1024 * _MIB
+_TIB: Final = 1024 * _GIB
+_RANGES: Final[tuple[tuple[str, float, float], ...]] = (
+    ("upload_bytes", 64 * _KIB, 2 * _GIB),
+    ("upload_age_s", 0.1, 86_400),
+    ("set_member_bytes_max", 0, 2 * _GIB),
+    ("merge_bytes", 64 * _KIB, 16 * _GIB),
+    ("object_bytes", 64 * _KIB, 16 * _GIB),
+    ("gc_interval_s", 0.1, 86_400),
+    ("grace_s", 0, 30 * 86_400),
+    ("cache_bytes", 16 * _MIB, 64 * _TIB),
+    ("read_ahead_bytes", 512 * _KIB, 16 * _GIB),
+    ("upload_memory_bytes", 16 * _MIB, 64 * _GIB),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TierConfig:
+    """Where the history of streams goes, and when. Credentials come the usual AWS ways, and never from here.
+
+    Attributes:
+        url: `s3://bucket/prefix`; None keeps everything on the disks of the nodes.
+        endpoint: URL of an S3-compatible store; None for that of AWS.
+        region: of the bucket; None leaves it to the AWS environment.
+        upload_bytes: of record batches; a partition that has as much that is not in the bucket is uploaded at once.
+        upload_age_s: what is not in the bucket waits no longer than this.
+        set_member_bytes_max: partitions with at most so much share an object; those with more get one of their own.
+        merge_bytes: of a partition in shared objects, until it gets an object of its own.
+        object_bytes: size up to which objects of a partition are merged.
+        gc_interval_s: how often retention and the removal of what nothing names look at the bucket.
+        grace_s: what nothing names stays for so long, for those that are reading it.
+        cache_bytes: of the disk, for what was read from the bucket.
+        read_ahead_bytes: how far a sequential read is ahead of its reader, at most.
+        upload_memory_bytes: of memory, for what is being uploaded.
+    """
+
+    url: str | None = None
+    endpoint: str | None = None
+    region: str | None = None
+    upload_bytes: int = 64 * _MIB
+    upload_age_s: float = 60.0
+    set_member_bytes_max: int = 8 * _MIB
+    merge_bytes: int = 16 * _MIB
+    object_bytes: int = 256 * _MIB
+    gc_interval_s: float = 600.0
+    grace_s: float = 3_600.0
+    cache_bytes: int = _GIB
+    read_ahead_bytes: int = 64 * _MIB
+    upload_memory_bytes: int = 256 * _MIB
+
+    def __post_init__(self) -> None:
+        if self.url is not None:
+            _check_address(self.url, self.endpoint)
+        for name in ("endpoint", "region"):
+            if self.url is None and getattr(self, name) is not None:
+                raise ConfigError(f"tier.{name}", "needs tier.url, the bucket: s3://bucket/prefix")
+        for name, low, high in _RANGES:
+            value = getattr(self, name)
+            if not low <= value <= high:  # also refuses NaN
+                raise ConfigError(f"tier.{name}", f"must be between {low} and {high}, not {describe(value)}")
+        if self.upload_memory_bytes < self.upload_bytes:
+            raise ConfigError(
+                "tier.upload_memory_bytes",
+                f"must hold one upload: tier.upload_bytes is {self.upload_bytes}, this is {self.upload_memory_bytes}",
+            )
+
+    @property
+    def is_on(self) -> bool:
+        """Whether there is a bucket."""
+        return self.url is not None
+
+
+def _check_address(url: str, endpoint: str | None) -> None:
+    if url.startswith(("http://", "https://")):
+        text = "is the address of a store: that is tier.endpoint; here goes s3://bucket/prefix"
+        raise ConfigError("tier.url", text)
+    try:
+        S3Settings(url=url, endpoint=endpoint)
+    except ConfigError as error:
+        raise ConfigError(f"tier.{error.field}", str(error).removeprefix(f"{error.field}: ")) from None

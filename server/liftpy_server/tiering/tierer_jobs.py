@@ -1,0 +1,272 @@
+"""Has the worker do what the schedule wants, and tells the schedule what became of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from liftpy_envelope.errors import LiftError
+from liftpy_server.tiering.cold_side import ColdSide
+from liftpy_server.tiering.schedule_places import Job
+from liftpy_server.tiering.tiered_partition import claim_arguments, may_be_tiered, upload_arguments
+from liftpy_server.tiering.wire import TierWorkError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
+    from liftpy_envelope.pull import PartitionKey
+    from liftpy_log.clock import Clock
+    from liftpy_server.partition import Partition
+    from liftpy_server.tiering.counters import TierCounters
+    from liftpy_server.tiering.schedule import Schedule
+    from liftpy_server.tiering.schedule_places import Place, Task
+    from liftpy_server.tiering.settings import TierConfig
+
+__all__ = ["Identity", "TierJobs", "Worker"]
+
+_NOTHING: Final = "there is no whole record batch to upload yet"
+
+
+class Worker(Protocol):
+    """The process that works on the bucket; see `process.TierWorker`."""
+
+    async def call(self, job: str, /, **arguments: Any) -> dict[str, Any]:
+        """Have a job done.
+
+        Raises:
+            TierWorkError: it failed.
+        """
+        ...
+
+    async def close(self) -> None:
+        """End the process."""
+        ...
+
+
+class Identity(Protocol):
+    """Who this node is."""
+
+    @property
+    def node_id(self) -> str:
+        """Its name."""
+
+    @property
+    def incarnation(self) -> int:
+        """How often it has registered."""
+
+    @property
+    def cluster_id(self) -> str:
+        """Of the cluster that it belongs to."""
+
+
+class TierJobs:
+    """See the module.
+
+    Args:
+        config: of the bucket.
+        identity: of this node.
+        schedule: wants them.
+        partitions: those that the schedule knows.
+        worker: does them.
+        clock: for times.
+        counters: count them.
+    """
+
+    def __init__(
+        self,
+        config: TierConfig,
+        identity: Identity,
+        schedule: Schedule,
+        partitions: Mapping[PartitionKey, Partition],
+        worker: Worker,
+        clock: Clock,
+        counters: TierCounters,
+    ) -> None:
+        self._config = config
+        self._identity = identity
+        self._schedule = schedule
+        self._partitions = partitions
+        self._worker = worker
+        self._clock = clock
+        self._counters = counters
+        self._doing: dict[Job, Callable[[Task], Awaitable[bool]]] = {
+            Job.PROBE: self._probe,
+            Job.LOOK: self._look,
+            Job.CLAIM: self._look,
+            Job.UPLOAD: self._upload,
+            Job.UPLOAD_SET: self._upload_set,
+            Job.RETAIN: self._retain,
+            Job.COLLECT_SETS: self._collect_sets,
+        }
+
+    async def do(self, task: Task) -> bool:
+        """Do a task. Returns whether people are to be told of a change that it brought about.
+
+        Raises:
+            TierWorkError: it failed; the schedule was not told yet.
+        """
+        return await self._doing.get(task.job, self._keep_up)(task)
+
+    def fail(self, task: Task, code: str, message: str) -> bool:
+        """A task failed. Returns whether people are to be told."""
+        self._counters.failures[code] += 1
+        return self._schedule.failed(task, code, message, self._now_s())
+
+    def _now_s(self) -> float:
+        return self._clock.monotonic()
+
+    def _partition(self, place: Place) -> Partition:
+        """The partition of a place.
+
+        Raises:
+            TierWorkError: this node leads it no longer.
+        """
+        partition = self._partitions.get(place.key)
+        if partition is None or not may_be_tiered(partition) or partition.epoch != place.epoch:
+            raise TierWorkError("gone", "another node leads the partition now")
+        return partition
+
+    async def _probe(self, _task: Task) -> bool:
+        found = (await self._worker.call(Job.PROBE.value)).get("cluster_id")
+        own = self._identity.cluster_id
+        if found is not None and found != own:
+            text = (
+                f"{self._config.url} belongs to cluster {found}, and this is cluster {own}: nothing is written there. "
+                "Give this cluster a prefix of its own; or, if the other one is lost, restore it into this one"
+            )
+            raise TierWorkError("foreign", text)
+        return self._schedule.proven(self._now_s())
+
+    async def _look(self, task: Task) -> bool:
+        (place,) = task.places
+        partition = self._partition(place)
+        arguments = claim_arguments(partition, self._identity.node_id)
+        try:
+            answer = await self._worker.call(task.job.value, create=task.job is Job.CLAIM, **arguments)
+        except TierWorkError as error:
+            if error.code != "missing" or task.job is Job.CLAIM:
+                raise
+            log_start = partition.log.log_start  # where its history in the bucket will begin
+            self._schedule.looked(task, log_start, log_start, is_sealed=False, now_s=self._now_s())
+            partition.cold = ColdSide(log_start, log_start)
+            return False
+        start, end = answer["start"], answer["end"]
+        self._partition(place)
+        if end > partition.log.log_end:
+            text = (
+                f"the bucket has records up to offset {end}, and the log of this node ends at {partition.log.log_end}: "
+                f"it has lost what lies between. Nothing is uploaded, so that the bucket's copy stays as it is"
+            )
+            raise TierWorkError("lineage", text)
+        self._schedule.looked(task, start, end, is_sealed=bool(answer.get("sealed")), now_s=self._now_s())
+        partition.cold = ColdSide(
+            max(start, place.wanted_start),
+            end,
+            [(epoch, first) for epoch, first in answer["epochs"] if first < end],
+            answer.get("gone_below", 0),
+            stored_bytes=answer.get("bytes", 0),
+            records=answer.get("records", 0),
+        )
+        return False
+
+    async def _upload(self, task: Task) -> bool:
+        (place,) = task.places
+        partition = self._partition(place)
+        arguments = self._arguments(partition, place, self._config.upload_bytes)
+        answer = await self._worker.call(task.job.value, **arguments)
+        self._uploaded(task, {place.key: answer["end"]}, [(place, arguments)], answer["stored_bytes"])
+        return False
+
+    async def _upload_set(self, task: Task) -> bool:
+        asked: list[tuple[Place, dict[str, Any]]] = []
+        for place in task.places:
+            try:
+                arguments = self._arguments(self._partition(place), place, self._config.set_member_bytes_max)
+            except LiftError:
+                continue  # it gets its own turn, and its own error
+            asked.append((place, {**arguments, "tier_epoch": arguments["epoch"]}))
+        if not asked:
+            raise TierWorkError("gone", _NOTHING)
+        answer = await self._worker.call(
+            task.job.value,
+            node=self._identity.node_id,
+            incarnation=self._identity.incarnation,
+            members=[arguments for _, arguments in asked],
+        )
+        told = {(member["uuid"], member["partition"]): member["end"] for member in answer["members"]}
+        ends = {place.key: told.get((place.key.uuid.hex(), place.key.partition), 0) for place, _ in asked}
+        self._uploaded(task, ends, asked, answer["stored_bytes"])
+        return False
+
+    def _arguments(self, partition: Partition, place: Place, bytes_max: int) -> dict[str, Any]:
+        log_start = partition.log.log_start
+        if log_start > place.tiered_end:  # purged before it was uploaded; first the bucket's end must come here, too
+            self._schedule.wants_start(place.key, log_start, self._now_s())
+            raise TierWorkError("gone", f"what lay below offset {log_start} was purged")
+        arguments = upload_arguments(partition, place.tiered_end, bytes_max)
+        if arguments is None:
+            raise TierWorkError("gone", _NOTHING)
+        return arguments
+
+    def _uploaded(
+        self,
+        task: Task,
+        ends: Mapping[PartitionKey, int],
+        asked: list[tuple[Place, dict[str, Any]]],
+        stored_bytes: int,
+    ) -> None:
+        counters = self._counters
+        counters.uploads += 1
+        counters.stored_bytes += stored_bytes
+        self._schedule.uploaded(task, ends, self._now_s())
+        sizes = [sum(piece["length"] for piece in arguments["slices"]) for _, arguments in asked]
+        counters.uploaded_bytes += sum(sizes)
+        for (place, arguments), size in zip(asked, sizes, strict=True):
+            partition = self._partitions.get(place.key)
+            if partition is None or partition.cold is None or self._schedule.places.get(place.key) is not place:
+                continue
+            if ends[place.key] > partition.cold.end:
+                partition.cold.stored_bytes += stored_bytes * size // max(1, sum(sizes))
+                partition.cold.records += ends[place.key] - partition.cold.end
+            partition.cold.advance(ends[place.key], [(epoch, start) for epoch, start in arguments["epochs"]])
+
+    async def _retain(self, task: Task) -> bool:
+        (place,) = task.places
+        partition = self._partition(place)
+        wanted = place.wanted_start
+        answer = await self._worker.call(task.job.value, **_name(place), start=wanted)
+        # What a pin holds stays there. Where nothing does, a start beyond the end of the bucket has moved that, too.
+        place.tiered_end = max(place.tiered_end, answer["start"])
+        self._schedule.kept_up(task, max(wanted, answer["start"]), self._now_s())
+        if partition.cold is not None:
+            partition.cold.advance(answer["start"], ())
+            partition.cold.raise_start(wanted)
+        return False
+
+    async def _keep_up(self, task: Task) -> bool:
+        (place,) = task.places
+        partition = self._partition(place)
+        arguments = _name(place)
+        if task.job is Job.COMPACT:
+            config = partition.stream.config
+            arguments |= {
+                "min_compaction_lag_ns": int(config.min_compaction_lag_s * 1e9),
+                "delete_retention_ns": int(config.delete_retention_s * 1e9),
+                "clean_end": place.tiered_end,
+            }
+        elif task.job is Job.COLLECT:
+            arguments["grace_ns"] = int(self._config.grace_s * 1e9)
+        answer = await self._worker.call(task.job.value, **arguments)
+        if partition.cold is not None and "gone_below" in answer:
+            partition.cold.gone_below = max(partition.cold.gone_below, answer["gone_below"])
+        self._schedule.kept_up(task, None, self._now_s())
+        return False
+
+    async def _collect_sets(self, task: Task) -> bool:
+        identity = self._identity
+        await self._worker.call(task.job.value, node=identity.node_id, incarnation=identity.incarnation)
+        self._schedule.kept_up(task, None, self._now_s())
+        return False
+
+
+def _name(place: Place) -> dict[str, Any]:
+    return {"uuid": place.key.uuid.hex(), "partition": place.key.partition, "epoch": place.epoch}

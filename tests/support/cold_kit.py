@@ -1,0 +1,118 @@
+"""A bucket behind a partition, without a store and without a worker process: what was tiered, batch by batch."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import Executor, Future
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from liftpy_envelope.batch import read_header
+from liftpy_server.cold.reads import ColdReads
+from liftpy_server.tiering.cold_side import ColdSide
+
+if TYPE_CHECKING:
+    from liftpy_envelope.batch import BatchHeader
+    from liftpy_server.partition import Partition
+    from liftpy_server.tiering.wire import TierWorkError
+    from support.server_kit import Kit
+
+
+class InlineExecutor(Executor):
+    """Does everything at once."""
+
+    def submit(self, function: Any, /, *arguments: Any, **named: Any) -> Future[Any]:
+        done: Future[Any] = Future()
+        try:
+            done.set_result(function(*arguments, **named))
+        except Exception as error:
+            done.set_exception(error)
+        return done
+
+
+class Bucket:
+    """Answers as the worker does whose jobs read the bucket.
+
+    Args:
+        group: how many batches are fetched together at least, as those of a row group are.
+
+    Attributes:
+        calls: (job, arguments) of all calls so far.
+        is_open: calls are answered while it is set.
+        error: what calls fail with.
+        damage: called with the bytes of a chunk, returns what comes.
+    """
+
+    def __init__(self, group: int = 3) -> None:
+        self.group = group
+        self.calls: list[tuple[str, dict[str, Any]]] = []
+        self.is_open = asyncio.Event()
+        self.is_open.set()
+        self.error: TierWorkError | None = None
+        self.damage: Any = lambda data: data
+        self._batches: dict[int, list[tuple[BatchHeader, bytes]]] = {}
+
+    def tier(self, partition: Partition, end: int | None = None) -> None:
+        """Take what is committed and not here yet, batch by batch, up to the one that ends at `end` or before."""
+        end = partition.high_watermark if end is None else end
+        batches = self._batches.setdefault(partition.number, [])
+        tiered = batches[-1][0].next_offset if batches else partition.log.log_start
+        for segment in partition.log.segments:
+            data, position = segment.path.read_bytes()[: segment.size], 0
+            while position < len(data):
+                header = read_header(data, position)
+                if header.base_offset >= tiered and header.next_offset <= end:
+                    batches.append((header, data[position : position + header.length]))
+                position += header.length
+        if not batches:
+            return
+        tiered = batches[-1][0].next_offset
+        epochs = [(header.leader_epoch, header.base_offset) for header, _ in batches]
+        if partition.cold is None:
+            partition.cold = ColdSide(batches[0][0].base_offset, tiered, epochs)
+        else:
+            partition.cold.advance(tiered, epochs)
+
+    async def call(self, job: str, /, **arguments: Any) -> dict[str, Any]:
+        self.calls.append((job, arguments))
+        await self.is_open.wait()
+        if self.error is not None:
+            raise self.error
+        batches = self._batches[arguments["partition"]]
+        if job == "offset_at_time":
+            times = [header for header, _ in batches if header.max_timestamp >= arguments["timestamp"]]
+            return {"offset": times[0].base_offset if times else None}
+        assert job == "fetch"
+        at = next(n for n, (header, _) in enumerate(batches) if header.next_offset > arguments["offset"])
+        first = last = at // self.group * self.group
+        size = 0
+        while last < len(batches) and (last == first or (size < arguments["bytes_max"] and last % self.group)):
+            size += batches[last][0].length
+            last += 1
+        while last < len(batches) and last % self.group:
+            last += 1
+        taken = batches[first:last]
+        Path(arguments["path"]).write_bytes(self.damage(b"".join(data for _, data in taken)))
+        return {"start": taken[0][0].base_offset, "end": taken[-1][0].next_offset}
+
+    async def close(self) -> None:
+        self.is_open.set()
+
+    @property
+    def fetched(self) -> list[int]:
+        """The offsets that were asked for."""
+        return [arguments["offset"] for job, arguments in self.calls if job == "fetch"]
+
+
+def cold_reads(kit: Kit, bucket: Bucket, directory: Path, **limits: Any) -> ColdReads:
+    """What a node has in front of a bucket."""
+    settings = {"cache_bytes": 64 << 20, "read_ahead_bytes": 4 << 20} | limits
+    reads = ColdReads(bucket, kit.disk, kit.files, InlineExecutor(), directory / "cold", **settings)
+    reads.start()
+    return reads
+
+
+async def settle(turns: int = 12) -> None:
+    """Let everything happen that can."""
+    for _ in range(turns):
+        await asyncio.sleep(0)

@@ -1,0 +1,87 @@
+"""A tier worker with jobs that do what a test tells them, in place of the real one: see `liftpy_server.tiering`."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from itertools import count
+
+from liftpy_log.tier.errors import OvertakenError
+from liftpy_log.tier.memory_store import MemoryStore
+from liftpy_server.child_process import become_child
+from liftpy_server.json_lines import read_line
+from liftpy_server.tiering.context import Context
+from liftpy_server.tiering.worker import serve
+
+RUNNING = [0, 0]  # now, and at most so far
+LOCK = threading.Lock()
+
+
+def echo(_context, arguments):
+    return {"pid": os.getpid(), **arguments}
+
+
+def overtaken(_context, _arguments):
+    raise OvertakenError("another one was faster")
+
+
+def broken(_context, _arguments):
+    return {}["nothing"]
+
+
+def unspeakable(_context, _arguments):
+    return {"set": {1}}
+
+
+def die(_context, _arguments):
+    os._exit(3)
+
+
+def nonsense(_context, _arguments):
+    os.write(sys.stdout.fileno(), b"[]\n")
+    time.sleep(60)
+
+
+def silent(_context, arguments):
+    time.sleep(arguments["seconds"])
+    return {}
+
+
+def talking(context, arguments):
+    for _ in range(arguments["times"]):
+        time.sleep(arguments["seconds"])
+        context.progress()
+    return {}
+
+
+def together(_context, arguments):
+    with LOCK:
+        RUNNING[0] += 1
+        RUNNING[1] = max(RUNNING)
+    time.sleep(arguments["seconds"])
+    with LOCK:
+        RUNNING[0] -= 1
+        return {"most": RUNNING[1]}
+
+
+JOBS = {job.__name__: job for job in (echo, overtaken, broken, unspeakable, die, nonsense, silent, talking, together)}
+
+
+def main():
+    become_child(0)
+    settings = read_line(sys.stdin.buffer.readline())["settings"]
+    context = Context(
+        MemoryStore(),
+        new_id=count(1).__next__,
+        now_ns=time.time_ns,
+        memory_bytes_max=1,
+        object_bytes=1,
+        grace_ns=0,
+    )
+    serve(sys.stdin.buffer, sys.stdout.buffer, context, {**JOBS, "settings": lambda _context, _arguments: settings})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,96 @@
+"""A partition's history in a bucket in memory, appended fragment by fragment."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+from liftpy_log.tier import root_changes
+from liftpy_log.tier.layout import PartitionPath
+from liftpy_log.tier.memory_store import MemoryStore
+from liftpy_log.tier.pointers import FragmentPointer
+from liftpy_log.tier.root_file import RootFile
+from liftpy_log.tier.setsum import NO_RECORDS
+from support.tier_rows import UUID, rows_from, written
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from liftpy_log.tier.root import Root
+    from support.tier_rows import Record
+
+PATH = PartitionPath(UUID, 0)
+_IDS = count(1)
+
+
+def new_id() -> str:
+    return f"{next(_IDS):032x}"
+
+
+class TierHistory:
+    """See the module.
+
+    Args:
+        store: where; by default one of its own.
+        start: the first offset.
+    """
+
+    def __init__(self, store: Any = None, start: int = 0) -> None:
+        self.store = store or MemoryStore()
+        self.file = RootFile(self.store, PATH, new_id=new_id)
+        self.loaded = self.file.commit(None, root_changes.create(PATH, epoch=0, node="n1", start=start))
+
+    @property
+    def root(self) -> Root:
+        return self.loaded.root
+
+    def commit(self, change: root_changes.Change) -> None:
+        self.loaded = self.file.commit(self.loaded, change)
+
+    def claim(self, epoch: int) -> None:
+        self.commit(root_changes.claim(self.root, epoch=epoch, node="n1", start=self.root.end))
+
+    def fragment(self, records: Sequence[Record], base: int, end: int, **options: Any) -> FragmentPointer:
+        """Put an object that no root names yet."""
+        nonce = new_id()
+        keeps_replies = options.get("keeps_replies", False)
+        rows = [rows_from(records, keeps_replies=keeps_replies)] if records else []
+        body, result = written(rows, nonce=nonce, **options)
+        name = f"{base:020d}-0-{nonce}.parquet"
+        self.store.create(PATH.fragment(name), body, nonce)
+        return result.pointer(name, base=base, end=end)
+
+    def append(
+        self,
+        records: Sequence[Record],
+        end: int | None = None,
+        epochs: Sequence[tuple[int, int]] = ((0, 0),),
+        **options: Any,
+    ) -> FragmentPointer:
+        """Append a fragment that answers for everything up to `end`."""
+        end = records[-1].offset + 1 if end is None else end
+        pointer = self.fragment(records, self.root.end, end, **options)
+        self._append(pointer, epochs)
+        return pointer
+
+    def append_blank(self, fragments: int, offsets: int) -> None:
+        """Append fragments of so many offsets each whose objects are not there."""
+        for _ in range(fragments):
+            base, nonce = self.root.end, new_id()
+            self._append(
+                FragmentPointer(
+                    name=f"{base:020d}-0-{nonce}.parquet",
+                    base=base,
+                    end=base + offsets,
+                    records=offsets,
+                    size=64 << 20,
+                    footer=(64 << 20) - 1_000,
+                    first_timestamp=base,
+                    last_timestamp=base + offsets - 1,
+                    setsum=NO_RECORDS,
+                ),
+                ((0, 0),),
+            )
+
+    def _append(self, pointer: FragmentPointer, epochs: Sequence[tuple[int, int]]) -> None:
+        self.commit(root_changes.append(self.root, pointer, epoch=self.root.claims[-1].epoch, epochs=epochs))

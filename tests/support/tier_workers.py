@@ -1,0 +1,136 @@
+"""Tier jobs in this process, on any store, and a look at what they left that does not use their code."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import TYPE_CHECKING
+
+from liftpy_log.tier.fragment_read import ObjectReader, fragment_key
+from liftpy_log.tier.layout import PartitionPath, set_object_key
+from liftpy_log.tier.resolving import resolve
+from liftpy_log.tier.root_file import RootFile
+from liftpy_log.tier.set_file import SetFile
+from liftpy_server.tiering.context import Context
+from liftpy_server.tiering.jobs import JOBS
+
+if TYPE_CHECKING:
+    from support.tier_slices import LogFile
+
+UUID = "0123456789abcdef" * 2
+PATH = PartitionPath(UUID, 0)
+_IDS = count(1)
+
+
+def new_id():
+    return f"{next(_IDS):032x}"
+
+
+class Worker:
+    """A tier worker of a node, without its process.
+
+    Args:
+        store: the bucket.
+        node: its id.
+    """
+
+    def __init__(self, store, node="n1", *, object_bytes=1 << 20, memory_bytes_max=1 << 30):
+        self.node = node
+        self.context = Context(
+            store,
+            new_id=new_id,
+            now_ns=count(2 * 10**18).__next__,
+            memory_bytes_max=memory_bytes_max,
+            object_bytes=object_bytes,
+            grace_ns=0,
+        )
+
+    def call(self, job, **arguments):
+        return JOBS[job](self.context, arguments)
+
+    def claim(self, epoch=0, epochs=(), log_start=0, path=PATH, *, create=True):
+        return self.call(
+            "claim",
+            **path._asdict(),
+            epoch=epoch,
+            node=self.node,
+            log_start=log_start,
+            epochs=[list(row) for row in epochs or [(epoch, log_start)]],
+            create=create,
+        )
+
+    def upload(self, log: LogFile, base, end, epoch=0, epochs=(), path=PATH):
+        return self.call(
+            "upload",
+            **path._asdict(),
+            epoch=epoch,
+            epochs=[list(row) for row in epochs or [(epoch, 0)]],
+            base=base,
+            end=end,
+            slices=log.slices(base, end),
+            keeps_replies=False,
+        )
+
+    def upload_set(self, members, incarnation=1):
+        """Members are (log, base, end, epoch[, path])."""
+        return self.call(
+            "upload_set",
+            node=self.node,
+            incarnation=incarnation,
+            members=[
+                {
+                    **(path[0] if path else PATH)._asdict(),
+                    "tier_epoch": epoch,
+                    "base": base,
+                    "end": end,
+                    "slices": log.slices(base, end),
+                    "keeps_replies": False,
+                }
+                for log, base, end, epoch, *path in members
+            ],
+        )
+
+    def asked(self):
+        """Requests since this was called last, by kind, without those that were not made."""
+        counts = self.context.store.counts
+        asked = {kind: number for kind, number in counts.items() if number}
+        for kind in counts:
+            counts[kind] = 0
+        return asked
+
+
+def root_of(store, path=PATH):
+    return RootFile(store, path, new_id=new_id).load().root
+
+
+def sets_of(store, root):
+    found = {node: SetFile(store, node, new_id=new_id).load() for node in {claim.node for claim in root.claims}}
+    return {node: loaded.manifest for node, loaded in found.items() if loaded}
+
+
+def history(store, path=PATH):
+    """(offset, leader epoch, value) of every record that the bucket holds of a partition; everything is checked."""
+    file = RootFile(store, path, new_id=new_id)
+    root = file.load().root
+    rows, total = [], root.collected - root.collected
+    for pointer in file.fragments(root):
+        reader = ObjectReader(store, fragment_key(path, pointer), pointer.size, pointer.footer)
+        reader.check_fragment(path, pointer)
+        rows += reader.rows(pointer.base, pointer.end)
+        total += pointer.setsum
+    assert total == root.setsum
+    held = resolve(root, sets_of(store, root))
+    for each in held.members:
+        key = set_object_key(each.node, each.pointer.name)
+        reader = ObjectReader(store, key, each.pointer.size, each.pointer.footer)
+        reader.check_member(each.member)
+        rows += reader.rows(each.start, each.end, among=each.member.row_groups)
+    names = ("offset", "leader_epoch", "value")
+    found = [row for piece in rows for row in zip(*[piece.column(name).to_pylist() for name in names], strict=True)]
+    assert [row[0] for row in found] == sorted({row[0] for row in found})
+    assert not found or found[-1][0] < held.end
+    return found
+
+
+def check_whole(store, end, start=0, path=PATH):
+    """Every offset of [start, end) is there, once."""
+    assert [row[0] for row in history(store, path)] == list(range(start, end))

@@ -1,0 +1,171 @@
+"""What a bucket in memory must hold of a partition: read anew after every step, and compared with the plain list."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from liftpy_log.tier.errors import ObjectMissingError
+from liftpy_log.tier.layout import set_object_key
+from liftpy_log.tier.orphans import keys_of, reach
+from liftpy_log.tier.reading import open_version
+from liftpy_log.tier.record_hash import setsum_of
+from liftpy_log.tier.root_file import RootFile
+from liftpy_log.tier.set_file import SetFile
+from liftpy_log.tier.setsum import Setsum
+from liftpy_log.tier.verifying import verify
+from support.tier_world_log import Row
+
+if TYPE_CHECKING:
+    from liftpy_log.tier.layout import PartitionPath
+    from liftpy_log.tier.memory_store import MemoryStore
+    from liftpy_log.tier.reading import Piece, TierVersion
+    from liftpy_log.tier.root import Root
+    from support.tier_world import World
+    from support.tier_world_log import WorldLog
+
+COLUMNS = ("offset", "leader_epoch", "timestamp_ns", "key", "value")
+
+
+class Reading:
+    """See the module.
+
+    Args:
+        store: the bucket, without its faults.
+        path: of the partition.
+        log: what was published.
+
+    Attributes:
+        start, end: of what the bucket held at the last look.
+        wanted_start: the greatest start that retention was told.
+        may_compact: records that newer ones supersede may have gone since the last look.
+        is_there: there is a root.
+    """
+
+    def __init__(self, store: MemoryStore, path: PartitionPath, log: WorldLog) -> None:
+        self.store, self.path, self.log = store, path, log
+        self.start = self.end = self.wanted_start = 0
+        self.may_compact = self.is_there = False
+        self._acked = self._version = self._gone_below = 0
+        self._gone: set[int] = set()
+        self._is_summable = True
+        self._rows: dict[str, tuple[Piece, list[Row]]] = {}  # of objects, whose names are never written twice
+
+    def acked(self, end: int) -> None:
+        """A leader in force was told that everything below `end` is there."""
+        self._acked = max(self._acked, end)
+
+    def wants(self, start: int) -> None:
+        """Retention is told of a start."""
+        self.wanted_start = max(self.wanted_start, start)
+        if start > self._file(self.path).load().root.end:
+            self._is_summable = False  # what sets hold and nobody wants is never counted by the root
+
+    def forked(self, path: PartitionPath, log: WorldLog, root: Root) -> Reading:
+        """Of a fork, as it must be from now on."""
+        other = Reading(self.store, path, log)
+        other.end = other._acked = root.end
+        other.start = other.wanted_start = root.start
+        other._gone = {offset for offset in self._gone if root.start <= offset < root.end}
+        other._gone_below, other.is_there = root.gone_below, True
+        other.may_compact = True  # whatever went until the moment of the fork
+        return other
+
+    def check(self) -> None:
+        """Read it, and compare."""
+        version = open_version(self.store, self.path)
+        self.is_there = version is not None
+        if version is None:
+            assert not self._acked
+            return
+        root = version.root
+        assert root.version >= self._version
+        assert self.start <= version.start <= self.wanted_start
+        assert max(self.end, self._acked) <= version.end <= self.log.end
+        assert root.gone_below >= self._gone_below
+        self._gone_below = root.gone_below
+        self.start, self.end, self._version = version.start, version.end, root.version
+        rows = [row for piece in version.pieces() for row in self._rows_of(version, piece)]
+        self._compare(rows, root)
+
+    def _rows_of(self, version: TierVersion, piece: Piece) -> list[Row]:
+        self.store.head(piece.key)
+        kept = self._rows.get(piece.key)
+        if kept is None or kept[0].pointer != piece.pointer:
+            reader = version.reader(piece)
+            batches = reader.rows(0, 2**62, among=piece.row_groups)
+            kept = self._rows[piece.key] = (piece, [row for batch in batches for row in _plain(batch)])
+        return [row for row in kept[1] if piece.start <= row.offset < piece.end]
+
+    def _compare(self, rows: list[Row], root: Root) -> None:
+        offsets = [row.offset for row in rows]
+        assert offsets == sorted(set(offsets)), "records are doubled, or out of order"
+        for row in rows:
+            assert row == self.log.rows[row.offset]
+        gone = set(range(self.start, self.end)) - set(offsets)
+        before = {offset for offset in self._gone if offset >= self.start}
+        assert before <= gone, f"records {before - gone} are back"
+        if gone - before:
+            assert self.may_compact, f"records {sorted(gone - before)} are lost"
+            newest = {row.key: row.offset for row in self.log.rows[: self.end]}
+            for offset in gone - before:
+                row = self.log.rows[offset]
+                is_superseded = row.key is not None and newest[row.key] > offset
+                is_gone = row.value is None and row.key is not None and offset < root.gone_below
+                assert is_superseded or is_gone, f"record {offset} is lost"
+        self._gone = gone
+        self.may_compact = False
+
+    def check_finally(self, world: World) -> None:
+        """After everything nobody wants was collected: all sums balance, and there is nothing but what is named."""
+        self.check()
+        assert self.end == self.log.end or world.sealed
+        for each in (self, *(fork.reading for fork in world.forks)):
+            each.check()
+            report = verify(self.store, each.path)
+            assert (report.problems, report.orphans) == ([], []), each.path
+            version = open_version(self.store, each.path)
+            each._compare([row for batch in version.read() for row in _plain(batch)], version.root)
+        self._check_sums()
+        self._check_sets([node.name for node in world.nodes])
+        self._check_directory([fork.path for fork in world.forks])
+
+    def _check_sums(self) -> None:
+        root = self._file(self.path).load().root
+        if self._is_summable:
+            assert root.setsum + root.collected == self.log.sum_until(root.end, setsum_of)
+
+    def _file(self, path: PartitionPath) -> RootFile:
+        return RootFile(self.store, path, new_id=str)
+
+    def _check_sets(self, nodes: list[str]) -> None:
+        for node in nodes:
+            loaded = SetFile(self.store, node, new_id=str).load()
+            objects = loaded.manifest.objects if loaded else ()
+            there = {entry.key for entry in self.store.list(f"sets/{node}/objects/")}
+            assert there == {set_object_key(node, each.name) for each in objects}
+            if loaded:
+                total = Setsum.total(member.setsum for each in objects for member in each.members)
+                assert total == loaded.manifest.setsum
+
+    def _check_directory(self, forks: list[PartitionPath]) -> None:
+        """What lies in the directory is what the root and the forks name."""
+        named = set()
+        for path in (self.path, *forks):
+            file = self._file(path)
+            named |= set(keys_of(reach(file.load().root, file.snapshot), path, self.path))
+        kinds = ("fragments/", "snapshots/")
+        there = {entry.key for kind in kinds for entry in self.store.list(f"{self.path.directory}{kind}")}
+        assert there == named
+
+    def check_absent(self) -> None:
+        """The stream was deleted: there is nothing of it to be read."""
+        version = open_version(self.store, self.path)
+        assert list(version.pieces()) == []
+        with_bodies = [entry.key for entry in self.store.list(f"{self.path.directory}fragments/")]
+        if not with_bodies:
+            return
+        raise ObjectMissingError(f"left behind: {with_bodies}")
+
+
+def _plain(batch) -> list[Row]:
+    return [Row(*row) for row in zip(*[batch.column(name).to_pylist() for name in COLUMNS], strict=True)]

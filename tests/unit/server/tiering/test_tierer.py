@@ -1,0 +1,318 @@
+"""The shell around the schedule, with real logs and a worker that is played by the test."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from types import SimpleNamespace
+
+import pytest
+
+from liftpy_envelope.errors import ErrorCode
+from liftpy_log.partition_log import LogConfig
+from liftpy_server.metadata.state import PartitionInfo
+from liftpy_server.tiering.settings import TierConfig
+from liftpy_server.tiering.status import DiskRoom, tier_status
+from liftpy_server.tiering.tierer import Tierer, TierRefusedError
+from liftpy_server.tiering.wire import TierWorkError
+from support.cluster import eventually
+from support.nats_frames import msg
+
+IDENTITY = SimpleNamespace(node_id="n1", incarnation=3, cluster_id="mine")
+CONFIG = TierConfig(url="s3://bucket/prefix", upload_age_s=0.1)
+
+
+class PlayedWorker:
+    """A bucket in two numbers per partition.
+
+    Attributes:
+        calls: what was asked for, as (job, arguments).
+        errors: by job, the code of the error that it gives.
+        ends: where the bucket ends, by (uuid, partition).
+        hold: jobs wait while this is not set.
+    """
+
+    def __init__(self) -> None:
+        self.calls = []
+        self.errors = {}
+        self.ends = {}
+        self.starts = {}
+        self.cluster_id = None
+        self.hold = asyncio.Event()
+        self.hold.set()
+        self.is_closed = False
+
+    async def call(self, job, /, **arguments):
+        self.calls.append((job, arguments))
+        await self.hold.wait()
+        if job in self.errors:
+            raise TierWorkError(self.errors[job], f"{job} says {self.errors[job]}")
+        if job == "probe":
+            return {"cluster_id": self.cluster_id}
+        if job == "counts":
+            return {"counts": {"create": len(self.calls)}, "bytes_in": 1, "bytes_out": 2}
+        if job == "upload_set":
+            told = [self._upload(member) for member in arguments["members"]]
+            return {"members": told, "stored_bytes": 10}
+        key = arguments["uuid"], arguments["partition"]
+        if job in {"look", "claim"}:
+            if key not in self.ends and not arguments["create"]:
+                raise TierWorkError("missing", "there is none")
+            end = self.ends.setdefault(key, arguments["log_start"])
+            start = self.starts.setdefault(key, 0)
+            return {"start": start, "end": end, "epochs": [[7, start]], "gone_below": 0, "bytes": 5, "records": end}
+        if job == "upload":
+            return {**self._upload(arguments), "stored_bytes": 10}
+        if job == "retain":
+            self.starts[key] = arguments["start"]
+            return {"start": arguments["start"]}
+        raise AssertionError(job)
+
+    def _upload(self, arguments):
+        key = arguments["uuid"], arguments["partition"]
+        assert arguments["base"] == self.ends[key]
+        self.ends[key] = arguments["end"]
+        return {"uuid": key[0], "partition": key[1], "end": arguments["end"]}
+
+    async def close(self):
+        self.is_closed = True
+
+    def jobs(self):
+        return [job for job, _ in self.calls if job != "counts"]
+
+
+@pytest.fixture
+async def bench(make_kit):
+    kit = make_kit(log=LogConfig(segment_bytes=3_000))
+    bench = Bench(kit)
+    yield bench
+    await bench.tierer.stop()
+    assert bench.worker.is_closed
+
+
+class Bench:
+    """A partition, and the shell that moves it."""
+
+    def __init__(self, kit) -> None:
+        self.kit = kit
+        self.partition = kit.partition
+        self.worker = PlayedWorker()
+        self.is_started = False
+        self.tierer = Tierer(CONFIG, IDENTITY, self.worker, kit.clock)
+
+    def start(self) -> None:
+        if not self.is_started:
+            self.is_started = True
+            self.tierer.start()
+
+    async def check(self, timeout_s=5.0, *, may_be_foreign=False) -> None:
+        self.start()
+        await self.tierer.check(timeout_s, may_be_foreign=may_be_foreign)
+
+    def open(self, **info) -> None:
+        self.start()
+        described = {"replicas": ("n1",), "isr": ("n1",), "leader": "n1", "leader_epoch": 7} | info
+        self.tierer.opened(self.partition, PartitionInfo(**described))
+
+    def store(self, count=4) -> None:
+        for _ in range(count):
+            self.kit.receive(msg(b"orders.a", bytes(1_000), reply=b"r"))
+        self.kit.sync()
+
+    async def until(self, condition) -> None:
+        """Let time pass until something holds."""
+
+        def passes():
+            self.kit.clock.advance(0.05)
+            return condition()
+
+        await eventually(passes, 5.0)
+
+    async def tiered(self) -> None:
+        partition = self.partition
+        await self.until(lambda: partition.cold is not None and partition.cold.end == partition.high_watermark)
+
+
+async def test_what_is_committed_is_claimed_and_uploaded(bench):
+    bench.open()
+    bench.store()
+    await bench.tiered()
+    assert bench.worker.jobs() == ["probe", "claim", "upload_set"]
+    member = bench.worker.calls[2][1]["members"][0]
+    assert (member["base"], member["end"], member["tier_epoch"]) == (0, 4, 7)
+    assert sum(piece["length"] for piece in member["slices"]) == bench.partition.log.size_bytes
+    assert (bench.partition.cold.start, bench.partition.cold.epochs.latest) == (0, 7)
+    bench.store(3)
+    await bench.tiered()
+    assert bench.worker.jobs()[3:] == ["upload_set"]
+    assert bench.tierer.counters.uploads == 2
+
+
+async def test_what_is_not_durable_stays(bench):
+    bench.open()
+    bench.store(2)
+    await bench.tiered()
+    bench.kit.receive(msg(b"orders.a", b"not synced", reply=b"r"))
+    bench.partition.high_watermark = 3  # as on a leader whose followers were faster than its own disk
+    bench.tierer.committed(bench.partition)
+    for _ in range(10):
+        bench.kit.clock.advance(1)
+        await asyncio.sleep(0.03)
+    assert bench.partition.cold.end == 2
+
+
+async def test_a_history_is_looked_at_and_not_claimed(bench):
+    bench.store(4)
+    bench.worker.ends[bench.partition.stream.uuid, 0] = 4
+    bench.open()
+    await bench.tiered()
+    bench.kit.clock.advance(100)
+    await asyncio.sleep(0.1)
+    assert bench.worker.jobs() == ["probe", "look"]
+    assert bench.partition.start == 0
+
+
+async def test_a_log_that_has_lost_what_the_bucket_has_stops(bench, caplog):
+    bench.store(4)
+    bench.worker.ends[bench.partition.stream.uuid, 0] = 9
+    bench.open()
+    place = bench.tierer.schedule.places[bench.partition.key]
+    await bench.until(lambda: place.trouble is not None)
+    assert place.trouble.code == "lineage"
+    assert "up to offset 9, and the log of this node ends at 4" in caplog.text
+    assert bench.tierer.tiered_end(bench.partition.key) == 0
+    assert bench.partition.cold is None
+
+
+async def test_who_follows_moves_nothing_and_who_leads_again_claims_anew(bench):
+    bench.open()
+    bench.store()
+    await bench.tiered()
+    bench.partition.follow(8)
+    assert bench.partition.cold is None
+    assert not bench.tierer.partitions
+    bench.partition.lead(9)
+    await bench.tiered()
+    bench.store()
+    await bench.tiered()
+    assert bench.worker.jobs()[3:] == ["look", "claim", "upload_set"]
+    assert bench.worker.calls[-1][1].get("members", [{"tier_epoch": 9}])[0]["tier_epoch"] == 9
+
+
+async def test_a_leader_that_is_deposed_while_it_uploads(bench):
+    bench.open()
+    bench.store()
+    bench.worker.hold.set()
+    await bench.until(lambda: "claim" in bench.worker.jobs())
+    bench.worker.hold.clear()
+    await bench.until(lambda: "upload_set" in bench.worker.jobs())
+    bench.partition.follow(8)
+    bench.worker.hold.set()
+    await asyncio.sleep(0.1)
+    assert bench.partition.cold is None
+
+
+async def test_settings_that_keep_a_stream_out_of_the_bucket(bench):
+    bench.kit.change(tier=False)
+    bench.open()
+    bench.store()
+    await asyncio.sleep(0.1)
+    assert bench.worker.jobs() == ["probe"]
+    bench.kit.change(tier=True)
+    bench.open()
+    await bench.tiered()
+    bench.kit.change(tier=False)
+    bench.open()
+    assert bench.partition.cold is None
+    assert not bench.tierer.partitions
+
+
+async def test_a_purge_moves_the_start_in_the_bucket(bench):
+    bench.open()
+    bench.store(8)
+    await bench.tiered()
+    bench.open(log_start=3)
+    assert bench.partition.start == 0 if bench.partition.log.log_start == 0 else 3
+    await bench.until(lambda: bench.worker.starts[bench.partition.stream.uuid, 0] == 3)
+    assert bench.partition.cold.start == 3
+
+
+async def test_it_is_told_when_the_store_goes_and_when_it_comes_back(bench, caplog):
+    caplog.set_level(logging.INFO)
+    bench.open()
+    bench.store()
+    await bench.tiered()
+    bench.worker.errors |= {"upload_set": "unavailable", "probe": "unavailable"}
+    bench.store()
+    await bench.until(lambda: bench.tierer.health.state.value == "away")
+    assert "everything stays on disk meanwhile: upload_set says unavailable" in caplog.text
+    status = tier_status(bench.tierer, DiskRoom(), bench.kit.clock, limit=10)
+    assert (status["state"], status["message"]) == ("away", "upload_set says unavailable")
+    assert status["untiered_bytes"] > 4_000
+    assert status["partitions"][0]["untiered_age_s"] > 0
+    assert status["failures"]["unavailable"] >= 1
+    assert "the bucket that takes what is old is away: upload_set says" in bench.tierer.full_text("the disk is full")
+    bench.worker.errors.clear()
+    await bench.tiered()
+    assert "takes what comes in" in caplog.text
+    assert bench.tierer.full_text("the disk is full") == "the disk is full"
+
+
+@pytest.mark.parametrize("code", ["unfit", "version", "foreign"])
+async def test_a_bucket_that_can_not_be_used_is_refused(bench, code):
+    if code == "foreign":
+        bench.worker.cluster_id = "another"
+    else:
+        bench.worker.errors["probe"] = code
+    with pytest.raises(TierRefusedError, match="s3://bucket/prefix can not be used"):
+        await bench.check()
+    bench.open()
+    bench.store()
+    await asyncio.sleep(0.1)
+    assert set(bench.worker.jobs()) == {"probe"}
+
+
+@pytest.mark.parametrize("code", ["unavailable", "denied"])
+async def test_a_bucket_that_is_away_is_no_reason_not_to_start(bench, code):
+    bench.worker.errors["probe"] = code
+    await bench.check()
+
+
+async def test_a_cluster_without_streams_may_be_given_anothers_bucket(bench):
+    bench.worker.cluster_id = "another"
+    await bench.check(may_be_foreign=True)
+    bench.worker.cluster_id = "mine"
+    bench.tierer.try_soon()
+    bench.open()
+    bench.store()
+    await bench.tiered()
+
+
+async def test_a_bucket_that_says_nothing_is_not_waited_for(bench, caplog):
+    bench.worker.hold.clear()
+    await bench.check(0.05)
+    assert "has not answered within" in caplog.text
+
+
+async def test_a_catalog_of_another_cluster_stops_everything(bench):
+    bench.open()
+    bench.store()
+    await bench.tiered()
+    bench.tierer.catalog_failed(None)
+    bench.tierer.catalog_failed(TierWorkError("foreign", "it is another cluster's"))
+    assert bench.tierer.health.state.value == "refused"
+
+
+async def test_a_partition_that_is_closed_is_forgotten(bench):
+    bench.open()
+    bench.partition.close(ErrorCode.UNKNOWN_STREAM)
+    assert not bench.tierer.partitions
+    assert not bench.tierer.schedule.places
+
+
+async def test_requests_are_counted(bench):
+    bench.open()
+    bench.store()
+    await bench.tiered()
+    bench.kit.clock.advance(10)
+    await bench.until(lambda: bench.tierer.counters.requests["create"] > 0)
