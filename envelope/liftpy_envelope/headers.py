@@ -175,8 +175,10 @@ def encode_header_block(headers: Mapping[str, str | Sequence[str]]) -> bytes:
 
 
 def _encode_line(name: object, value: object) -> bytes:
-    if isinstance(name, str) and isinstance(value, str) and _WRITABLE.fullmatch(line := f"{name}: {value}"):
-        return line.encode()
+    if isinstance(name, str) and isinstance(value, str) and ":" not in name:
+        line = f"{name}: {value}"
+        if _WRITABLE.fullmatch(line):
+            return line.encode()
     raise HeaderError(
         f"header {name!r:.40}: {value!r:.40} can not stand in a NATS header block: a name is text without white space "
         "and colons, a value is one line of text without white space at its ends"

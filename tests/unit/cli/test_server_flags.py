@@ -78,9 +78,11 @@ def test_the_environment_of_dev(monkeypatch, tmp_path):
     for name, text in given.items():
         monkeypatch.setenv(name, text)
     kept = {"LIFTPY_CLUSTER_LEADER_TIMEOUT_S": "2", "LIFTPY_LOG_LEVEL": "debug", "XDG_CONFIG_HOME": str(tmp_path)}
-    assert {name: text for name, text in _environment(tmp_path).items() if name.startswith(("LIFTPY", "XDG"))} == kept
-    assert "SOMETHING" not in _environment(tmp_path)
-    whole = _environment(tmp_path, dict(given))
+    assert {
+        name: text for name, text in _environment(tmp_path, None).items() if name.startswith(("LIFTPY", "XDG"))
+    } == kept
+    assert "SOMETHING" not in _environment(tmp_path, None)
+    whole = _environment(tmp_path, None, dict(given))
     assert {name: whole.get(name) for name in given} == dict.fromkeys(given) | kept_of(given)
 
 

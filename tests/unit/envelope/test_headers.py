@@ -1,7 +1,7 @@
 """Proves that headers are read as their publishers mean them, and that no block can be forged or break a reader."""
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from liftpy_envelope.ack import AckPolicy
@@ -228,6 +228,7 @@ def test_what_no_utf8_spells_is_refused(name, value):
 
 
 @examples(200)
+@example({"0: ": "0"})
 @given(st.dictionaries(st.text(max_size=6), st.text(max_size=8), max_size=3))
 def test_any_text_is_refused_or_read_back(headers):
     encoded = attempt(encode_header_block, headers, HeaderError)
