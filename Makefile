@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 .PHONY: demo test check bench bench-quick chaos soak format clean help
 
 help:
-	@echo "make demo     336,776 real messages through three nodes, the leader killed half-way, and every one checked"
+	@echo "make demo     336,776 real messages through three nodes and a bucket, the leader killed half-way, every one checked"
 	@echo "make test     all tests but the slow ones"
 	@echo "make check    formatter, linter, types, import layers"
 	@echo "make bench    liftpy and JetStream side by side (make bench-quick for a short run)"
@@ -22,7 +22,7 @@ $(STAMP): pyproject.toml
 	@touch $(STAMP)
 
 demo: $(STAMP)
-	$(BIN)/liftpy demo
+	$(BIN)/liftpy demo --s3
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -m 'not slow and not chaos'

@@ -10,6 +10,7 @@ from importlib.util import find_spec
 import pytest
 
 from liftpy.demo import scenario
+from liftpy.demo.bucket import BUCKET_SETTINGS, LOCAL_SETTINGS
 from liftpy.demo.flights import FLIGHTS_COUNT, Flight, FlightsMissingError, load_flights
 from support.cli import Cli
 
@@ -55,6 +56,22 @@ def test_a_cluster_whose_leader_is_killed(cli, tmp_path):
     assert 0 < report["restart_s"] <= report["in_sync_s"]
     for said in (f"SIGKILL to {report['killed']}", "all copies are in sync after", "every one checked"):
         assert said in result.stderr
+    assert left_behind(tmp_path) == []
+
+
+def test_a_replay_from_a_bucket(cli, tmp_path, monkeypatch):
+    monkeypatch.setitem(LOCAL_SETTINGS, "segment_bytes", 65_536)
+    monkeypatch.setitem(BUCKET_SETTINGS, "LIFTPY_TIER_UPLOAD_AGE_S", "0.5")
+    result = cli.run("demo", "--s3", "--json")
+    report = json.loads(result.stdout)
+    assert (report["flights"], report["lost"], report["doubled"]) == (COUNT, 0, 0)
+    assert report["bucket"] == "s3://liftpy"
+    assert report["bucket_requests"] > 0
+    for stream, count in zip(report["streams"], (COUNT, COUNT / 3), strict=True):
+        assert stream["records"] == count
+        assert count / 2 < stream["from_bucket"] <= count
+        assert stream["stored_bytes"] > 0
+    assert "of them from the bucket), and every one checked" in result.stderr
     assert left_behind(tmp_path) == []
 
 

@@ -7,12 +7,13 @@ from typing import Annotated
 
 import typer
 
-from liftpy.cli import group, node, stream
+from liftpy.cli import group, node, stream, tier
 from liftpy.cli.consume import CONSUME_EXAMPLES, consume
 from liftpy.cli.demo import demo
 from liftpy.cli.dev import dev
 from liftpy.cli.publish import publish
 from liftpy.cli.reassign import reassign
+from liftpy.cli.restore import restore
 from liftpy.cli.run import Connection, fail, stdout
 from liftpy.cli.server import server
 from liftpy.cli.status import status
@@ -33,10 +34,12 @@ stream.app.command("reassign")(reassign)
 app.add_typer(stream.app, name="stream")
 app.add_typer(group.app, name="group")
 app.add_typer(node.app, name="node")
+app.add_typer(tier.app, name="tier")
 app.command("publish")(publish)
 app.command("consume", epilog=CONSUME_EXAMPLES)(consume)
 app.command("table", epilog="Example: liftpy table prices --key EURUSD")(table)
 app.command("status")(status)
+app.command("restore")(restore)
 app.command("server")(server)
 app.command("dev")(dev)
 app.command("demo")(demo)

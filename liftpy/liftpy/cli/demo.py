@@ -6,7 +6,7 @@ import shutil
 import sysconfig
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 from rich import box
@@ -24,21 +24,27 @@ if TYPE_CHECKING:
 
 __all__ = ["demo"]
 
+_COLUMNS: Final = ("Stream", "Subject", "Records", "On disk")
+
 
 def demo(
     nodes: Annotated[
         int, typer.Option("--nodes", min=1, max=NODES_MAX, help="Number of nodes, and of copies of each message.")
     ] = 3,
+    s3: Annotated[
+        bool, typer.Option("--s3", help="With an S3 server (SeaweedFS): the replay comes from a bucket.")
+    ] = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Store the flights of New York 2013, kill the leader on the way, replay them and check every one.
 
     Runs a nats-server and nodes of its own in a temporary directory, which takes some 160 MB of disk for each node.
+    With --s3 the streams leave the disks for a bucket as they are published, and come back from there.
     """
 
     async def work() -> DemoReport:
         with LiveView(stderr) if stderr.is_terminal else PlainView(stderr) as view:
-            return await run_demo(view, nodes)
+            return await run_demo(view, nodes, s3=s3)
 
     report = run(work(), as_json=as_json)
     if as_json:
@@ -55,12 +61,18 @@ def _streams(report: DemoReport) -> Table:
     table = Table(
         title="Every record was there, once, and as it was published", box=box.ROUNDED, title_style="bold green"
     )
-    for name in ("Stream", "Subject", "Records", "On disk", "Replayed", "Gaps"):
+    columns = ("Stream", "Records", "On disk", "In bucket", "Read there") if report.bucket else _COLUMNS
+    for name in (*columns, "Replayed", "Gaps"):
         table.add_column(name, justify="left" if name in {"Stream", "Subject"} else "right")
     for stream in report.streams:
         rate = f"{show_count(stream['records'] / stream['replay_s'])}/s"
         size = show_bytes(stream["bytes"]) + (f" x {report.nodes}" if report.nodes > 1 else "")
-        table.add_row(stream["name"], stream["subject"], show_count(stream["records"]), size, rate, str(stream["gaps"]))
+        cells = {"Stream": stream["name"], "Subject": stream["subject"], "On disk": size}
+        cells["Records"] = show_count(stream["records"])
+        if report.bucket:
+            cells["In bucket"] = show_bytes(stream["stored_bytes"])
+            cells["Read there"] = show_count(stream["from_bucket"])
+        table.add_row(*(cells[name] for name in columns), rate, str(stream["gaps"]))
     return table
 
 
@@ -91,6 +103,11 @@ def _story(report: DemoReport) -> str:
     else:
         back = f"The node was killed half-way and answered again after {report.restart_s:.1f} s"
         lines.append(f"{back}; the next ack came {report.next_ack_s:.2f} s after the kill.")
+    if report.bucket:
+        lines.append(
+            f"{report.tiered_s:.1f} s after the last ack the bucket had everything, with "
+            f"{show_count(report.bucket_requests)} requests, and the disks had let go of it."
+        )
     lines.append(
         "The gap is the time from the kill on in which nobody listened: there, messages without an ack may be missing."
     )

@@ -7,13 +7,15 @@ import os
 import shutil
 import sys
 import tempfile
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from liftpy.cli.dev_layout import DevLayout
 from liftpy.cli.nats_server import NatsServer, shipped_config
 from liftpy.cli.node_process import NodeProcess, wait_ready
+from liftpy.cli.seaweed import SeaweedServer
+from liftpy.demo.bucket import BUCKET_SETTINGS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -29,11 +31,13 @@ class DemoCluster:
 
     Attributes:
         url: of the nats-server.
+        bucket: url of the bucket; None without one.
         nodes: by their names.
     """
 
-    def __init__(self, url: str, nodes: list[NodeProcess]) -> None:
+    def __init__(self, url: str, nodes: list[NodeProcess], bucket: str | None = None) -> None:
         self.url = url
+        self.bucket = bucket
         self.nodes = {node.node_id: node for node in nodes}
 
     async def start(self) -> None:
@@ -53,27 +57,35 @@ class DemoCluster:
 
 
 @asynccontextmanager
-async def open_cluster(nodes: int, tell: Callable[[str], None]) -> AsyncIterator[DemoCluster]:
+async def open_cluster(nodes: int, tell: Callable[[str], None], *, s3: bool = False) -> AsyncIterator[DemoCluster]:
     """A nats-server and nodes that are not started yet. All is gone afterwards, but for the logs when it went wrong.
 
     Args:
         nodes: how many; one alone is no cluster.
         tell: is told where the logs are kept.
+        s3: with an S3 server and a bucket.
 
     Raises:
-        LiftError: the nats-server can not be run.
+        LiftError: the nats-server, or the S3 server, can not be run.
     """
     home = Path(tempfile.mkdtemp(prefix="liftpy-demo-"))
     keeps_logs = False
     try:
-        server = NatsServer(0, shipped_config(), home / "nats-server.log")
-        server.start()
-        cluster = DemoCluster(server.url, _processes(server.url, home, nodes))
-        try:
-            yield cluster
-        finally:
-            await cluster.end()
-            server.stop()
+        with ExitStack() as servers:
+            bucket = None
+            if s3:
+                bucket = SeaweedServer(home / "s3", home / "s3.log")
+                servers.callback(bucket.kill)
+                bucket.start()
+            server = NatsServer(0, shipped_config(), home / "nats-server.log")
+            servers.callback(server.stop)
+            server.start()
+            processes = _processes(server.url, home, nodes, bucket)
+            cluster = DemoCluster(server.url, processes, None if bucket is None else bucket.url)
+            try:
+                yield cluster
+            finally:
+                await cluster.end()
     except Exception:
         keeps_logs = True
         tell(f"what the processes said is kept in {home}")
@@ -82,9 +94,9 @@ async def open_cluster(nodes: int, tell: Callable[[str], None]) -> AsyncIterator
         _clean(home, keeps_logs=keeps_logs)
 
 
-def _processes(url: str, home: Path, count: int) -> list[NodeProcess]:
+def _processes(url: str, home: Path, count: int, bucket: SeaweedServer | None) -> list[NodeProcess]:
     command = [sys.executable, "-m", "liftpy", "-s", url, "server", "--json", "--pull-port", "0"]
-    environment = _environment(home)
+    environment = _environment(home, bucket)
     if count == 1:
         flags = ["--node-id", "node-1", "--data-dir", str(home / "node-1")]
         return [NodeProcess("node-1", [*command, *flags], environment, home / "node-1.log")]
@@ -95,9 +107,13 @@ def _processes(url: str, home: Path, count: int) -> list[NodeProcess]:
     ]
 
 
-def _environment(home: Path) -> dict[str, str]:
-    """Ours, without what it says of other nodes and NATS servers."""
-    kept = {name: text for name, text in os.environ.items() if not name.startswith(("NATS_", "LIFTPY_"))}
+def _environment(home: Path, bucket: SeaweedServer | None) -> dict[str, str]:
+    """Ours, without what it says of other nodes, NATS servers and accounts at Amazon's."""
+    others = ("NATS_", "LIFTPY_", "AWS_")
+    kept = {name: text for name, text in os.environ.items() if not name.startswith(others)}
+    if bucket is not None:
+        kept |= bucket.environment | BUCKET_SETTINGS
+        kept |= {"LIFTPY_TIER_URL": bucket.url, "LIFTPY_TIER_ENDPOINT": bucket.endpoint}
     return kept | {"XDG_CONFIG_HOME": str(home), "LIFTPY_CLUSTER_PREFERRED_RETURN_S": str(_PREFERRED_RETURN_S)}
 
 

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import nats
 
+from liftpy.cli.units import show_bytes
+from liftpy.demo.bucket import LOCAL_SETTINGS, wait_tiered
 from liftpy.demo.check import Record, check_records
 from liftpy.demo.cluster import open_cluster
 from liftpy.demo.flights import load_flights
@@ -23,6 +25,7 @@ from liftpy_envelope.subject import matches
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from liftpy.demo.bucket import Tiered
     from liftpy.demo.cluster import DemoCluster
     from liftpy.demo.flights import Flight
     from liftpy.demo.view import DemoView
@@ -58,6 +61,9 @@ class DemoReport:
         lost, doubled: flights missing in a stream, or there twice.
         acks: how many acks each leader sent, by stream, in the order of the leaders.
         streams: what was replayed.
+        bucket: url of the bucket; "" without one.
+        tiered_s: from the last ack until the bucket had everything and the disks had let go of it, in seconds.
+        bucket_requests: how many requests to the bucket that took in all.
     """
 
     nodes: int
@@ -77,14 +83,18 @@ class DemoReport:
     doubled: int = 0
     acks: list[dict[str, Any]] = field(default_factory=list)
     streams: list[dict[str, Any]] = field(default_factory=list)
+    bucket: str = ""
+    tiered_s: float = 0.0
+    bucket_requests: int = 0
 
 
-async def run_demo(view: DemoView, nodes: int = 3) -> DemoReport:
+async def run_demo(view: DemoView, nodes: int = 3, *, s3: bool = False) -> DemoReport:
     """Run the demonstration.
 
     Args:
         view: shows it.
         nodes: how many; one is no cluster, and is killed all the same.
+        s3: with a bucket, from which the replay comes.
 
     Raises:
         CheckFailedError: a record is missing, there twice, changed, or not in its place.
@@ -93,7 +103,8 @@ async def run_demo(view: DemoView, nodes: int = 3) -> DemoReport:
     view.work("reading the flights")
     flights = await asyncio.get_running_loop().run_in_executor(None, load_flights)
     report = DemoReport(nodes, flights=len(flights))
-    async with open_cluster(nodes, view.event) as cluster:
+    async with open_cluster(nodes, view.event, s3=s3) as cluster:
+        report.bucket = cluster.bucket or ""
         view.work("starting")
         await cluster.start()
         async with connect_as(NatsOptions(url=cluster.url, timeout_s=2.0), name="demo") as lift:
@@ -114,12 +125,14 @@ class _Run:
         self._report = report
         self._watch = Watch(lift, view.seen)
         self._half_way = asyncio.Event()
+        self._tiered: dict[str, Tiered] = {}
 
     async def run(self) -> None:
         for node_id in self._cluster.nodes:
             self._show_up(node_id)
         for name, subject in STREAMS.items():
-            await self._lift.create_stream(name, subject=subject, replicas=self._report.nodes)
+            settings = LOCAL_SETTINGS if self._report.bucket else {}
+            await self._lift.create_stream(name, subject=subject, replicas=self._report.nodes, **settings)
         seen = await self._watch.until("all copies are in sync", _are_whole)
         leaders = ", ".join(f"[bold]{stream.leader}[/] leads {name}" for name, stream in seen.items())
         count = self._report.nodes
@@ -127,6 +140,8 @@ class _Run:
         publisher = await self._publish()
         await self._watch.until("all copies are the same", _are_level)  # the last picture of them stays
         self._tell_acks(publisher)
+        if self._report.bucket:
+            await self._move_to_bucket()
         for name, subject in STREAMS.items():
             await self._replay(name, subject, publisher.offsets[name])
 
@@ -223,6 +238,20 @@ class _Run:
         ]
         self._view.event(f"all {report.flights:,} flights are acknowledged, {report.publish_s:.1f} s after the first")
 
+    async def _move_to_bucket(self) -> None:
+        """Wait until what is to be replayed is in the bucket, and not on the disks any more."""
+        report = self._report
+        started = time.monotonic()
+        self._view.work("moving history to the bucket")
+        self._tiered, report.bucket_requests = await wait_tiered(self._lift, STREAMS)
+        report.tiered_s = time.monotonic() - started
+        left = ", ".join(f"{name} from {tiered.local_start:,} on" for name, tiered in self._tiered.items())
+        stored = sum(tiered.stored_bytes for tiered in self._tiered.values())
+        self._view.event(
+            f"the bucket has all of it, [bold]{show_bytes(stored)}[/] with {report.bucket_requests:,} requests; "
+            f"the disks have only {left}"
+        )
+
     async def _replay(self, name: str, subject: str, acked_at: dict[int, int]) -> None:
         """Replay a stream from its beginning and compare every record with its flight."""
         expected = {number for number, flight in enumerate(self._flights) if matches(subject, flight.subject)}
@@ -249,7 +278,11 @@ class _Run:
                 "gaps": len(details.raw["gaps"]),
             }
         )
-        self._view.event(f"{name}: {len(records):,} records replayed in {elapsed:.1f} s, and every one checked")
+        came = ""
+        if tiered := self._tiered.get(name):
+            self._report.streams[-1] |= {"from_bucket": tiered.local_start, "stored_bytes": tiered.stored_bytes}
+            came = f" ({tiered.local_start:,} of them from the bucket)"
+        self._view.event(f"{name}: {len(records):,} records replayed in {elapsed:.1f} s{came}, and every one checked")
 
     async def _read(self, name: str) -> list[Record]:
         records: list[Record] = []

@@ -17,18 +17,15 @@ from liftpy_log.tier.set_format import decode_set, encode_set
 from liftpy_log.tier.swapping import swap
 from liftpy_server.tiering.catalog_content import check_owner, taken
 from liftpy_server.tiering.restoring import Bucket
+from liftpy_server.tiering.set_nodes import nodes_with_sets
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from liftpy_log.tier.catalog import Catalog
-    from liftpy_log.tier.store import ObjectStore
     from liftpy_server.tiering.context import Context, Job
 
 __all__ = ["RESTORE_JOBS"]
 
 _ATTEMPTS: Final = 4
-_BEHIND_SLASH: Final = "0"  # the character that follows on "/"
 
 
 def _catalog(context: Context) -> Catalog:
@@ -100,9 +97,8 @@ def take_catalog(context: Context, arguments: dict[str, Any]) -> dict[str, Any]:
             f"the bucket belongs to cluster {owner}, and neither to {other} nor to this one, {own}"
         )
     strangers = [uuid for uuid in arguments["streams"] if uuid not in loaded.catalog.streams]
-    if not strangers:
+    if not strangers and owner != own:  # where it is ours, this was done before, and our nodes write by now
         _begin_sets_anew(context)
-    if not strangers and owner != own:
         try:
             file.commit(loaded, taken(loaded.catalog, own))
         except OvertakenError as error:
@@ -117,7 +113,7 @@ def _begin_sets_anew(context: Context) -> None:
 
     They count their incarnations from the beginning, and would be taken for processes that are over.
     """
-    for node in _nodes_with_sets(context.store):
+    for node in nodes_with_sets(context.store):
         for _ in range(_ATTEMPTS):
             try:
                 _begin_set_anew(context, node)
@@ -128,15 +124,6 @@ def _begin_sets_anew(context: Context) -> None:
             raise OvertakenError(
                 f"node {node} goes on writing to the bucket: stop the nodes of the other cluster first"
             )
-
-
-def _nodes_with_sets(store: ObjectStore) -> Iterator[str]:
-    """One listing per node, however many objects it has."""
-    prefix = behind = "sets/"
-    while (entry := next(store.list(prefix, behind), None)) is not None:
-        node = entry.key.removeprefix(prefix).partition("/")[0]
-        yield node
-        behind = f"{prefix}{node}{_BEHIND_SLASH}"
 
 
 def _begin_set_anew(context: Context, node: str) -> None:

@@ -11,7 +11,13 @@ SERVER = (
     "import sys; sys.modules[{missing!r}] = None; sys.argv = ['liftpy', 'server']; "
     "import liftpy.__main__ as main; main.main()"
 )
-CLIENT = "import sys; sys.modules |= dict.fromkeys(('numpy', 'prometheus_client', 'uvloop')); import liftpy.cli.app"
+BUCKET = (
+    "import sys; sys.modules['boto3'] = None; sys.argv = ['liftpy', 'tier', 'verify', '--bucket', 's3://bucket']; "
+    "import liftpy.__main__ as main; main.main()"
+)
+CLIENT = (
+    "import sys; sys.modules |= dict.fromkeys(('boto3', 'numpy', 'prometheus_client', 'uvloop')); import liftpy.cli.app"
+)
 
 
 @pytest.mark.parametrize("missing", ["numpy", "prometheus_client"])
@@ -21,6 +27,13 @@ def test_a_node_needs_the_server_extra(missing, tmp_path):
     assert ended.returncode == 1
     assert "Traceback" not in ended.stderr
     assert "pip install 'liftpy[server]'" in ended.stderr
+
+
+def test_the_bucket_needs_the_s3_extra():
+    command = [sys.executable, "-c", BUCKET]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 1
+    assert ended.stderr == "error: the bucket needs more packages: pip install 'liftpy[s3]' (boto3)\n"
 
 
 def test_a_client_needs_none():

@@ -1,0 +1,164 @@
+"""What `liftpy tier verify`, `scrub` and `export-list` do: they only read the bucket."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from rich.markup import escape
+
+from liftpy.cli.run import stdout
+from liftpy.cli.tier_progress import show_progress
+from liftpy.cli.tier_tables import count_of
+from liftpy.cli.units import show_bytes
+from liftpy_log.tier.exporting import export_list
+from liftpy_log.tier.scrubbing import scrub
+from liftpy_log.tier.verifying import verify
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from liftpy.cli.tier_bucket import OpenBucket, Place
+    from liftpy_log.tier.exporting import Export, ExportedObject
+    from liftpy_log.tier.store import ObjectStore
+    from liftpy_log.tier.verifying_report import Report
+
+__all__ = ["Checked", "Exported", "check", "export", "tell_checked", "tell_exported"]
+
+_EXTRA_SHOWN: Final = "not named by any manifest: work in progress, or not yet collected"
+
+
+class Checked(NamedTuple):
+    """A partition, and what was found.
+
+    Attributes:
+        place: the partition.
+        report: what was found.
+        is_empty: the bucket has nothing of it, nor ever had.
+    """
+
+    place: Place
+    report: Report
+    is_empty: bool
+
+    def to_plain(self) -> dict[str, Any]:
+        """For JSON."""
+        report = self.report
+        return {
+            "stream": self.place.label.rpartition("/")[0],
+            "uuid": self.place.path.uuid,
+            "partition": self.place.path.partition,
+            "version": report.version,
+            "start": report.start,
+            "end": report.end,
+            "objects": report.objects,
+            "records": report.records,
+            "bytes": report.size,
+            "orphans": report.orphans,
+            "problems": [problem._asdict() for problem in report.problems],
+        }
+
+
+def check(bucket: OpenBucket, places: list[Place], *, reads_all: bool) -> Iterator[Checked]:
+    """Verify partitions, one after the other.
+
+    Args:
+        bucket: that has them.
+        places: which.
+        reads_all: read every byte of them, too.
+
+    Raises:
+        TierError: the bucket could not be asked.
+    """
+    store = bucket.store
+    for place in places:
+        what = "scrubbing" if reads_all else "verifying"
+        with show_progress(f"{what} {place.label}", in_bytes=reads_all) as move:
+            if reads_all:
+                report = scrub(store, place.path, lambda done, total, _text: move(done, total))
+            else:
+                report = verify(
+                    store,
+                    place.path,
+                    progress=lambda done, total, _text: move(done, total),
+                )
+        is_empty = report.version == 0 and _is_nothing(store, place)
+        if is_empty:
+            report.problems.clear()
+        yield Checked(place, report, is_empty)
+
+
+def _is_nothing(store: ObjectStore, place: Place) -> bool:
+    """A stream that was created a moment ago, or that keeps everything on disk, has no root, and no object either."""
+    return next(store.list(place.path.directory), None) is None
+
+
+def tell_checked(checked: Checked) -> None:
+    """A line for the partition, and one for each problem."""
+    report, label = checked.report, escape(checked.place.label)
+    if checked.is_empty:
+        stdout.print(f"{label}: nothing in the bucket")
+        return
+    size = f", {show_bytes(report.size)}" if report.size else ""
+    held = (
+        f"offsets {report.start} to {report.end}, {count_of(report.records, 'record')} in "
+        f"{count_of(report.objects, 'object')}{size}"
+    )
+    state = f"[bold red]{count_of(len(report.problems), 'problem')}[/]" if report.problems else "[green]all is well[/]"
+    stdout.print(f"{label}: {held}: {state}")
+    for problem in report.problems:
+        at = "" if problem.offset is None else f" offset {problem.offset}:"
+        stdout.print(f"  [red]{problem.kind}[/] {escape(problem.key)}:{at} {escape(problem.text)}")
+    if report.orphans:
+        stdout.print(f"  [dim]{count_of(len(report.orphans), 'object')} {_EXTRA_SHOWN}[/]")
+
+
+class Exported(NamedTuple):
+    """A partition, and the objects of one version of it."""
+
+    place: Place
+    export: Export
+
+    def to_plain(self, prefix: str) -> dict[str, Any]:
+        """For JSON; `prefix` is what the address of every object begins with."""
+        return {
+            "stream": self.place.label.rpartition("/")[0],
+            "uuid": self.place.path.uuid,
+            "partition": self.place.path.partition,
+            "version": self.export.version,
+            "start": self.export.start,
+            "end": self.export.end,
+            "epochs": self.export.epochs,
+            "objects": [{"url": prefix + each.key} | each._asdict() for each in self.export.objects],
+        }
+
+
+def export(bucket: OpenBucket, places: list[Place]) -> Iterator[Exported]:
+    """The objects of the newest version of partitions; those of which there is nothing are left out.
+
+    Raises:
+        TierError: the bucket could not be asked.
+    """
+    for place in places:
+        found = export_list(bucket.store, place.path)
+        if found is not None:
+            yield Exported(place, found)
+
+
+def tell_exported(exported: Exported, prefix: str, *, urls: bool) -> None:
+    """A line for each object.
+
+    Args:
+        exported: which.
+        prefix: what the address of every object begins with.
+        urls: its address alone.
+    """
+    for each in exported.export.objects:
+        stdout.print(prefix + each.key + ("" if urls else _shown(each)), markup=False)
+
+
+def _shown(each: ExportedObject) -> str:
+    groups = ""
+    if each.row_groups is not None:
+        first, count = each.row_groups
+        groups = f", row groups {first} to {first + count - 1}"
+    return f"  offsets {each.start} to {each.end}, {show_bytes(each.size)}{groups}"

@@ -1,0 +1,323 @@
+"""`liftpy tier ...` on a bucket in memory: what is wrong is named, what is right ends with 0, mistakes end in words."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from io import StringIO
+
+import pytest
+from rich.console import Console
+
+from liftpy.cli import tier_bucket, tier_progress
+from liftpy.cli.tier_bucket import OpenBucket
+from liftpy_client.tier_details import TierStatus
+from liftpy_envelope.stream_config import StreamConfig
+from liftpy_log.tier.catalog import Catalog, CatalogFile, CatalogStream
+from liftpy_log.tier.collecting import Collector
+from liftpy_log.tier.counting_store import CountingStore
+from liftpy_log.tier.layout import CATALOG, PartitionPath
+from liftpy_log.tier.reading import open_version
+from liftpy_log.tier.root_file import RootFile
+from support.cli import Cli
+from support.fake_cluster import FakeCluster
+from support.tier_history import PATH, TierHistory, new_id
+from support.tier_rows import Record
+
+OTHER = "ab" * 16
+PARTITION = {
+    "stream": "orders",
+    "uuid": "0" * 32,
+    "partition": 0,
+    "leader": "node-1",
+    "local_start": 300,
+    "start": 0,
+    "tiered_end": 900,
+    "high_watermark": 1_000,
+    "untiered_bytes": 4_096,
+    "untiered_age_s": 3.5,
+    "stored_bytes": 65_536,
+    "stopped": False,
+    "trouble": None,
+}
+STATUS = {
+    "url": "s3://bucket/liftpy",
+    "state": "ok",
+    "message": "",
+    "since_ns": None,
+    "room_s": None,
+    "untiered_bytes": 4_096,
+    "untiered_age_s": 3.5,
+    "partition_count": 1,
+    "trouble_count": 0,
+    "requests": {"get": 12, "create": 3},
+    "failures": {},
+    "partitions": [PARTITION],
+    "unreachable": [],
+}
+
+
+def records(base, end):
+    return [Record(offset, 10**18 + offset, b"orders.eu", b"k", None, b"value") for offset in range(base, end)]
+
+
+def put_catalog(store, **streams):
+    catalog = Catalog(
+        cluster_id="c" * 32,
+        version=1,
+        streams={
+            uuid: CatalogStream(
+                name=name,
+                config=StreamConfig(name=name, subject=f"{name}.>").to_plain(),
+                partitions=1,
+                created_ns=1,
+                deleted_ns=deleted,
+            )
+            for name, (uuid, deleted) in streams.items()
+        },
+    )
+    CatalogFile(store, new_id=new_id).commit(None, catalog)
+
+
+@pytest.fixture
+def history():
+    made = TierHistory()
+    for base in range(0, 40, 10):
+        made.append(records(base, base + 10))
+    put_catalog(made.store, orders=(PATH.uuid, None), old=(OTHER, 5))
+    return made
+
+
+@pytest.fixture
+def cli(history, monkeypatch, tmp_path):
+    """The command, whose bucket is the one in memory."""
+    monkeypatch.setattr(tier_bucket, "open_bucket", lambda _where: OpenBucket(CountingStore(history.store), "memory"))
+    return Cli(None, tmp_path)
+
+
+@pytest.fixture
+def cluster(monkeypatch, tmp_path):
+    """Gives the command for a cluster whose bucket is as told."""
+
+    def told(**changes):
+        monkeypatch.setattr("liftpy.cli.run.connect", FakeCluster({"TIER.STATUS": STATUS | changes}).connect)
+        return Cli(None, tmp_path)
+
+    return told
+
+
+def first_key(history):
+    return PATH.fragment(next(iter(history.file.fragments(history.root))).name)
+
+
+def damage(history):
+    key = first_key(history)
+    body = history.store.get(key).body
+    history.store.delete([key])
+    history.store.create(key, body[:300] + bytes([body[300] ^ 1]) + body[301:], "x")
+    return key
+
+
+@pytest.mark.parametrize("command", ["verify", "scrub"])
+def test_a_sound_history(cli, command):
+    said = cli.out("tier", command)
+    assert "orders/0: offsets 0 to 40, 40 records in 4 objects" in said
+    assert "all is well" in said
+    report = cli.json("tier", command, "orders")
+    assert (report["problems"], len(report["partitions"])) == (0, 1)
+    assert report["partitions"][0]["end"] == 40
+
+
+def test_a_terminal_gets_a_bar(cli, monkeypatch):
+    shown = Console(file=StringIO(), force_terminal=True, width=100)
+    monkeypatch.setattr(tier_progress, "stderr", shown)
+    assert "all is well" in cli.out("tier", "scrub", "orders")
+    assert "scrubbing orders/0" in shown.file.getvalue()
+    assert "100%" in shown.file.getvalue()
+
+
+def test_an_interrupt_is_not_an_error(cli, monkeypatch):
+    def interrupt(_where):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tier_bucket, "open_bucket", interrupt)
+    assert cli.run("tier", "scrub", code=130).output == ""
+
+
+def test_a_flipped_byte_is_named_by_scrub(cli, history):
+    key = damage(history)
+    cli.run("tier", "verify")  # it reads no data
+    result = cli.run("tier", "scrub", "orders", code=1)
+    (line,) = [line for line in result.stdout.splitlines() if key in line]
+    assert line.startswith(f"  corrupt {key}: offset 0: ")
+    assert "1 problem in memory" in result.stderr
+    report = json.loads(cli.run("tier", "scrub", "--json", code=1).stdout)
+    assert [(each["kind"], each["key"], each["offset"]) for each in report["partitions"][0]["problems"]] == [
+        ("corrupt", key, 0)
+    ]
+
+
+def test_a_missing_object_is_named_by_verify(cli, history):
+    key = first_key(history)
+    history.store.delete([key])
+    result = cli.run("tier", "verify", code=1)
+    assert f"missing {key}: offset 0: " in result.stdout
+
+
+def test_a_root_that_is_gone_is_a_problem_and_nothing_at_all_is_none(cli, history):
+    history.store.delete([PATH.root])
+    assert f"missing {PATH.root}" in cli.run("tier", "verify", code=1).stdout
+    history.store.delete([entry.key for entry in history.store.list(PATH.directory)])
+    assert "orders/0: nothing in the bucket" in cli.out("tier", "verify")
+
+
+def test_export_list(cli):
+    report = cli.json("tier", "export-list", "orders", "--bucket", "s3://b/p")
+    (partition,) = report["partitions"]
+    assert [(each["start"], each["end"]) for each in partition["objects"]] == [(0, 10), (10, 20), (20, 30), (30, 40)]
+    urls = cli.out("tier", "export-list", "orders", "--bucket", "s3://b/p/", "--urls").split()
+    assert urls == [each["url"] for each in partition["objects"]]
+    assert urls[0].startswith(f"s3://b/p/{PATH.directory}fragments/")
+
+
+@pytest.mark.parametrize("command", [["verify"], ["scrub"], ["export-list", "orders"], ["cursor", "list"]])
+def test_what_only_reads_needs_no_right_to_write(cli, history, monkeypatch, command):
+    store = CountingStore(history.store)
+    monkeypatch.setattr(tier_bucket, "open_bucket", lambda _where: OpenBucket(store, "memory"))
+    cli.out("tier", *command)
+    asked = {kind for kind, count in store.counts.items() if count}
+    assert asked
+    assert not asked & {"create", "replace", "delete"}
+
+
+def test_gc_deletes_what_nothing_names(cli, history):
+    orphan = history.fragment(records(0, 3), 0, 3)
+    key = PATH.fragment(orphan.name)
+    assert "0 objects deleted" in cli.out("tier", "gc", "orders")
+    assert history.store.head(key)
+    assert "1 object deleted" in cli.out("tier", "gc", "orders", "--grace", "0s")
+    assert key not in {entry.key for entry in history.store.list(PATH.directory)}
+    assert "all is well" in cli.out("tier", "scrub")
+
+
+def test_merge_is_the_leaders(cli, history):
+    error = cli.error("tier", "merge", "orders")
+    assert "is tiered by node n1 (leader epoch 0)" in error
+    assert "--alone" in error
+    assert "4 objects became larger ones" in cli.out("tier", "merge", "orders", "--alone")
+    assert "40 records in 1 object" in cli.out("tier", "scrub")
+
+
+def test_seal_asks_and_lets_merging_go_on(cli, history):
+    cli.run("tier", "seal", "orders", code=1, answer="n\n")
+    assert not history.file.load().root.sealed
+    assert "orders/0 is sealed at offset 40" in cli.out("tier", "seal", "orders", "--yes")
+    assert history.file.load().root.sealed
+    assert cli.json("tier", "merge", "orders")["partitions"] == [{"partition": "orders/0", "merged": 4}]
+
+
+def test_cursors(cli):
+    assert "nothing is held" in cli.out("tier", "cursor", "list")
+    assert "cursor spark holds orders/0 from offset 20 on" in cli.out("tier", "cursor", "set", "orders", "spark", "20")
+    cli.out("tier", "cursor", "set", "orders", "spark", "30")
+    assert "everything from offset 30 on" in cli.out("tier", "cursor", "list", "orders")
+    assert cli.json("tier", "cursor", "list")[0]["start"] == 30
+    assert "can not be" not in cli.out("tier", "cursor", "drop", "orders", "spark")
+    assert "no cursor spark" in cli.error("tier", "cursor", "drop", "orders", "spark")
+    assert "no name for a pin" in cli.error("tier", "cursor", "set", "orders", "a/b", "1")
+
+
+def test_a_fork_has_the_history_and_a_place_in_the_catalog(cli, history):
+    said = cli.out("tier", "fork", "orders", "tests", "--subject", "tests.>", "--bucket-only")
+    assert "tests/0 goes on at offset 40 of orders" in said
+    catalog = CatalogFile(history.store, new_id=new_id).load().catalog
+    (uuid,) = [uuid for uuid, stream in catalog.streams.items() if stream.name == "tests"]
+    assert catalog.streams[uuid].config["subject"] == "tests.>"
+    version = open_version(history.store, PartitionPath(uuid, 0))
+    assert sum(rows.num_rows for rows in version.read()) == 40
+    assert cli.json("tier", "cursor", "list", "orders")[0]["target"] == f"{uuid}/0"
+    assert "already" in cli.error("tier", "fork", "orders", "tests", "--subject", "t", "--bucket-only")
+    assert "name" in cli.error("tier", "fork", "orders", "a b", "--subject", "t", "--bucket-only", code=2)
+
+
+def test_a_fork_that_can_not_be_entered_is_taken_back(cli, history, monkeypatch):
+    def refuse(_self, _loaded, _catalog):
+        raise tier_bucket.LiftError("the store is away")
+
+    monkeypatch.setattr(CatalogFile, "commit", refuse)
+    assert "the store is away" in cli.error("tier", "fork", "orders", "tests", "--subject", "t", "--bucket-only")
+    (uuid,) = {entry.key.split("/")[1] for entry in history.store.list("streams/")} - {PATH.uuid}
+    left = RootFile(history.store, PartitionPath(uuid, 0), new_id=new_id).load().root
+    assert (left.fragments, left.snapshots) == ((), ())
+    collector = Collector(history.store, PATH, new_id=new_id, now_ns=lambda: 10**19, grace_ns=0)
+    assert collector.run(40).deleted == 4, "the pin of the fork holds nothing"
+
+
+def test_streams_that_are_not_there(cli):
+    assert "the bucket has no stream 'flights': it has orders" in cli.error("tier", "verify", "flights")
+    assert f"was deleted; what the bucket still has of it is reached by its uuid, {OTHER}" in cli.error(
+        "tier", "verify", "old"
+    )
+    assert "old/0: nothing in the bucket" in cli.out("tier", "verify", OTHER)
+    assert "partitions 0 to 0" in cli.error("tier", "verify", "orders", "--partition", "1", code=2)
+    assert "of which stream" in cli.error("tier", "verify", "--partition", "1", code=2)
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (None, "memory has no catalog of liftpy: is the prefix right?"),
+        (b'{"format":99}', "newer"),
+        (b"no JSON", "catalog.json is damaged"),
+    ],
+)
+def test_a_bucket_that_is_not_ours_or_newer(cli, history, body, said):
+    history.store.delete([CATALOG])
+    if body is not None:
+        history.store.create(CATALOG, body, "x")
+    assert said in cli.error("tier", "verify")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "which bucket? Say --bucket s3://bucket/prefix, or set LIFTPY_TIER_URL"),
+        (("--bucket", "http://x"), "--bucket: 'http://x' is not of the form s3://bucket/prefix"),
+        (("--bucket", "s3://me:hidden@b"), "--bucket: has credentials in it"),
+        (("--bucket", "s3://bucket", "--endpoint", "host:1"), "--endpoint: 'host:1' is not of the form"),
+    ],
+)
+def test_addresses_that_are_none(tmp_path, arguments, said):
+    error = Cli(None, tmp_path).error("tier", "verify", *arguments, code=2)
+    assert said in error
+    assert "hidden" not in error
+
+
+def test_a_healthy_bucket(cluster):
+    said = cluster().out("tier", "status")
+    for word in ("s3://bucket/liftpy", "ok", "about 4.0 KiB, for up to 3.50s", "3 create, 12 get", "orders/0", "900"):
+        assert word in said
+    assert cluster().json("tier", "status")["state"] == "ok"
+    assert "There is no bucket" in cluster(url=None, state="off", partitions=[], partition_count=0).out(
+        "tier", "status"
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"state": "away", "message": "no answer", "since_ns": 10**18, "room_s": 3_600.0}, "1h at the present rate"),
+        ({"unreachable": ["node-2"]}, "node-2 did not answer"),
+        (
+            {"trouble_count": 1, "partitions": [PARTITION | {"trouble": "it is sealed", "stopped": True}]},
+            "it is sealed (stopped)",
+        ),
+    ],
+)
+def test_an_alarm_is_in_the_exit_code(cluster, changes, said):
+    assert said in cluster(**changes).run("tier", "status", code=1).stdout
+    assert json.loads(cluster(**changes).run("tier", "status", "--json", code=1).stdout)["url"]
+
+
+def test_the_status_answer_has_what_the_table_shows():
+    assert {each.name for each in dataclasses.fields(TierStatus)} >= set(STATUS) - {"since_ns"}
