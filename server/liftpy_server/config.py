@@ -201,6 +201,7 @@ class NodeConfig:
         self.cluster.read_key()
         self.cluster.check_certificates()
         self.pull.tls_context()
+        self.tier.check_files()
 
 
 def _check_port(name: str, port: int) -> None:

@@ -190,7 +190,7 @@ class Maintenance:
         free, total = _space(self._data_dir.root)
         reserve = min(self._config.disk_reserve_bytes, total // 10)
         if self._tier is not None:
-            self._tier.room.note(free, reserve, self._clock.monotonic())
+            self._tier.note_disk(free, reserve)
         full = free < reserve if not self.storage_full else free < reserve + reserve // 10
         if not full and not self.storage_full:
             return

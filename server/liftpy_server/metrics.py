@@ -9,6 +9,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from liftpy_server.admin.info import node_info
+from liftpy_server.cold.metrics import cold_metrics
 from liftpy_server.tiering.status_metrics import tier_metrics
 
 if TYPE_CHECKING:
@@ -73,6 +74,8 @@ class _NodeCollector(Collector):
         yield from self._partitions()
         if self._node.tier is not None:
             yield from tier_metrics(self._node.tier.status(0))
+        if self._node.cold is not None:
+            yield from cold_metrics(self._node.cold.standing)
 
     def _streams(self) -> Iterator[Metric]:
         streams = self._node.streams.by_uuid.values()

@@ -30,6 +30,7 @@ def fake_node(kit: Kit, directory: Path) -> SimpleNamespace:
         data_dir=SimpleNamespace(root=directory),
         maintenance=SimpleNamespace(storage_full=False),
         tier=None,
+        cold=None,
         files=kit.files,
         outbox=kit.outbox,
         group_commit_rounds=7,

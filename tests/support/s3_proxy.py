@@ -4,6 +4,7 @@ with S3Proxy(server.endpoint) as proxy:
     proxy.lose("drop", count=1)   # the connection ends instead of the next answer to a PUT
     proxy.lose("stall")           # the answer does not come until `release`
     proxy.lose("503")             # something else comes
+    proxy.skew(True)              # every request is refused: the clocks differ too much
 """
 
 from __future__ import annotations
@@ -17,6 +18,10 @@ from urllib.parse import urlsplit
 __all__ = ["S3Proxy"]
 
 STALL_S_MAX = 30.0
+SKEWED = (
+    b"<Error><Code>RequestTimeTooSkewed</Code><Message>The difference between the request time and the current time is "
+    b"too large.</Message></Error>"
+)
 HOP_BY_HOP = {"connection", "transfer-encoding", "keep-alive", "expect", "content-length"}
 
 
@@ -36,6 +41,7 @@ class S3Proxy:
         self._ways: list[tuple[str, str]] = []
         self._lock = threading.Lock()
         self._released = threading.Event()
+        self.is_skewed = False
         self.lost = 0
         self.attempts: list[tuple[str, str]] = []
         proxy = self
@@ -66,6 +72,10 @@ class S3Proxy:
         """What becomes of the next answers to requests of a kind."""
         with self._lock:
             self._ways += [(method, way)] * count
+
+    def skew(self, is_skewed: bool) -> None:
+        """Whether the clock of the store is far from that of whoever asks."""
+        self.is_skewed = is_skewed
 
     def release(self) -> None:
         """Answers that were held back are dropped."""
@@ -106,6 +116,9 @@ class _Handler(BaseHTTPRequestHandler):
         if body or self.command == "PUT":
             kept["Content-Length"] = str(len(body))
         self.owner.attempts.append((self.command, self.path))
+        if self.owner.is_skewed:
+            self._answer(403, [("Content-Type", "application/xml")], SKEWED, len(SKEWED))
+            return
         way = self.owner.way_of(self.command)
         status, headers, answer = self.owner.ask(self.command, self.path, kept, body)
         if way == "stall":

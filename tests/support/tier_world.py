@@ -8,7 +8,6 @@ A failure names its seed: `run(seed)` does exactly the same again.
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from liftpy_log.tier.errors import (
@@ -27,6 +26,7 @@ from liftpy_server.tiering.context import Context
 from liftpy_server.tiering.jobs import JOBS
 from support.fault_store import Crash, Fault, FaultStore, plan_random
 from support.tier_world_log import START_NS, WorldLog
+from support.tier_world_nodes import Fork, Node
 from support.tier_world_reading import Reading
 
 if TYPE_CHECKING:
@@ -44,32 +44,6 @@ WEIGHTS = {
     "publish": 5, "upload": 6, "upload_set": 6, "claim": 1, "merge": 3, "collect_sets": 2, "compact": 3,
     "retain": 1, "collect": 3, "elect": 2, "restart": 1, "wait": 2, "forking": 0.4, "many": 0.15, "seal": 0.02,
 }  # fmt: skip
-
-
-@dataclass
-class Node:
-    """A node with a tier worker, which may think that it still leads."""
-
-    name: str
-    store: FaultStore
-    context: Context
-    incarnation: int = 1
-    epoch: int = -1
-    end: int | None = None  # up to where it thinks the bucket goes; None: it must claim
-    crash: tuple[int, bool] | None = None  # at which of the next requests, and whether after it
-    interrupted: tuple[int, list[str]] | None = None  # at which one what the other one does comes in between
-    asked: int = 0
-
-
-@dataclass
-class Fork:
-    """A fork, and what it must hold."""
-
-    path: PartitionPath
-    log: WorldLog
-    reading: Reading
-    epoch: int
-    name: str = field(default="fork")
 
 
 class World:
@@ -91,12 +65,14 @@ class World:
         self.ids = 0
         self.log = WorldLog(home / "0.log", tombstones=self.rng.choice([0, 5]), keys=self.rng.choice([3, 11, 1000]))
         self.epoch = 0
-        self.sealed = self.is_inside = self.may_miss = False
+        self.is_inside = self.may_miss = False
         self.nodes = [self._node("n1"), self._node("n2")]
+        self.adopted: set[str] = set()
         self.leader = self.nodes[0]
         self.leader.epoch = 0
         self.reading = Reading(self.store, PATH, self.log)
         self.forks: list[Fork] = []
+        self.forked: list[PartitionPath] = []  # also where nobody was told that it came about
 
     def _node(self, name: str) -> Node:
         faults = [fault for fault in Fault if fault is not Fault.SLOW]
@@ -108,20 +84,27 @@ class World:
         return node
 
     def _start(self, node: Node) -> None:
+        node.context, node.end = self._context(node.store), None
+
+    def _context(self, store: FaultStore | MemoryStore) -> Context:
         skew_ns = self.rng.choice([-600, 0, 600]) * S
-        node.context = Context(
-            node.store,
+        return Context(
+            store,
             new_id=self.new_id,
             now_ns=lambda: self.now_ns + skew_ns,
             memory_bytes_max=1 << 30,
             object_bytes=self.object_bytes,
             grace_ns=GRACE_NS,
         )
-        node.end = None
 
     def new_id(self) -> str:
         self.ids += 1
         return f"{self.ids:032x}"
+
+    @property
+    def sealed(self) -> bool:
+        """As the last look found it."""
+        return self.reading.sealed
 
     # -- what happens in the middle of a job
 
@@ -181,7 +164,8 @@ class World:
             node.end = None
         except ObjectMissingError:
             self.steps[-1] += " missing"
-            assert self.may_miss, "something is gone, and nobody else was there"
+            assert self.may_miss or node.name in self.adopted, "something is gone, and nobody else was there"
+            self.adopted.discard(node.name)  # by now it knows
             node.end = None
 
     def _is_in_force(self, node: Node) -> bool:
@@ -226,7 +210,7 @@ class World:
         epochs, slices = self.log.epochs_until(node.epoch), self.log.slices(base, end)
         epoch = node.epoch
         self.call(node, "upload", epoch=epoch, epochs=epochs, base=base, end=end, slices=slices, keeps_replies=False)
-        assert not (self.sealed and not self.may_miss), "a sealed partition grows"
+        assert not self.sealed, "a sealed partition grows"
         self._told(node, epoch, end)
         self.reading.acked(end)
 
@@ -278,10 +262,15 @@ class World:
             self.call(node, "collect", each.path, grace_ns=GRACE_NS)
 
     def _collect_sets(self, node: Node) -> None:
-        """The node does, or somebody who thinks that it is gone, and then that is what its process will find."""
+        """The node does, or somebody else in its place."""
+        arguments = {"node": node.name, "incarnation": node.incarnation}
         if self.is_inside and self.rng.random() < 0.5:
-            node = next(each for each in self.nodes if each is not node)
-        self.call(node, "collect_sets", None, node=node.name, incarnation=node.incarnation)
+            stopped = next(each for each in self.nodes if each is not node)
+            arguments = {"node": stopped.name, "incarnation": stopped.incarnation}
+            self.adopted.add(stopped.name)
+            JOBS["collect_sets"](self._context(self.store), arguments)
+        else:
+            self.call(node, "collect_sets", None, **arguments)
 
     def _elect(self, _node: Node) -> None:
         """The other one leads, or the same again; whoever led is not told."""
@@ -303,13 +292,13 @@ class World:
 
     def _seal(self, node: Node) -> None:
         if self.reading.is_there:
-            self.sealed = True
             seal(node.store, PATH, new_id=self.new_id)
 
     def _forking(self, node: Node) -> None:
         if not self.reading.is_there or len(self.forks) == 2:
             return
-        path = PartitionPath(f"{len(self.forks) + 1:032x}", 0)
+        path = PartitionPath(self.new_id(), 0)
+        self.forked.append(path)
         made = fork(node.store, PATH, path, epoch=self.epoch, node=node.name, new_id=self.new_id)
         log = self.log.copy(self.home / f"{path.uuid}.log", made.end)
         reading = self.reading.forked(path, log, made.loaded.root)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from liftpy_log.tier.errors import ObjectMissingError
 from liftpy_log.tier.layout import set_object_key
 from liftpy_log.tier.orphans import keys_of, reach
 from liftpy_log.tier.reading import open_version
@@ -39,12 +38,13 @@ class Reading:
         wanted_start: the greatest start that retention was told.
         may_compact: records that newer ones supersede may have gone since the last look.
         is_there: there is a root.
+        sealed: it says so.
     """
 
     def __init__(self, store: MemoryStore, path: PartitionPath, log: WorldLog) -> None:
         self.store, self.path, self.log = store, path, log
         self.start = self.end = self.wanted_start = 0
-        self.may_compact = self.is_there = False
+        self.may_compact = self.is_there = self.sealed = False
         self._acked = self._version = self._gone_below = 0
         self._gone: set[int] = set()
         self._is_summable = True
@@ -82,7 +82,7 @@ class Reading:
         assert self.start <= version.start <= self.wanted_start
         assert max(self.end, self._acked) <= version.end <= self.log.end
         assert root.gone_below >= self._gone_below
-        self._gone_below = root.gone_below
+        self._gone_below, self.sealed = root.gone_below, root.sealed
         self.start, self.end, self._version = version.start, version.end, root.version
         rows = [row for piece in version.pieces() for row in self._rows_of(version, piece)]
         self._compare(rows, root)
@@ -121,13 +121,17 @@ class Reading:
         assert self.end == self.log.end or world.sealed
         for each in (self, *(fork.reading for fork in world.forks)):
             each.check()
-            report = verify(self.store, each.path)
-            assert (report.problems, report.orphans) == ([], []), each.path
-            version = open_version(self.store, each.path)
-            each._compare([row for batch in version.read() for row in _plain(batch)], version.root)
+            each.check_whole()
         self._check_sums()
         self._check_sets([node.name for node in world.nodes])
-        self._check_directory([fork.path for fork in world.forks])
+        self._check_directory(world.forked)
+
+    def check_whole(self) -> None:
+        """By the verifier, and by reading every byte as anybody would."""
+        report = verify(self.store, self.path)
+        assert (report.problems, report.orphans) == ([], []), self.path
+        version = open_version(self.store, self.path)
+        self._compare([row for batch in version.read() for row in _plain(batch)], version.root)
 
     def _check_sums(self) -> None:
         root = self._file(self.path).load().root
@@ -152,19 +156,11 @@ class Reading:
         named = set()
         for path in (self.path, *forks):
             file = self._file(path)
-            named |= set(keys_of(reach(file.load().root, file.snapshot), path, self.path))
+            if (loaded := file.load()) is not None:
+                named |= set(keys_of(reach(loaded.root, file.snapshot), path, self.path))
         kinds = ("fragments/", "snapshots/")
         there = {entry.key for kind in kinds for entry in self.store.list(f"{self.path.directory}{kind}")}
         assert there == named
-
-    def check_absent(self) -> None:
-        """The stream was deleted: there is nothing of it to be read."""
-        version = open_version(self.store, self.path)
-        assert list(version.pieces()) == []
-        with_bodies = [entry.key for entry in self.store.list(f"{self.path.directory}fragments/")]
-        if not with_bodies:
-            return
-        raise ObjectMissingError(f"left behind: {with_bodies}")
 
 
 def _plain(batch) -> list[Row]:

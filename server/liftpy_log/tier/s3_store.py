@@ -25,6 +25,7 @@ from liftpy_log.tier.errors import (
     StoreError,
     StoreUnavailableError,
 )
+from liftpy_log.tier.memory_reader import MemoryReader
 from liftpy_log.tier.s3_errors import CREDENTIALS, Refusal, error_of
 from liftpy_log.tier.store import Entry, Head, ObjectStore, Stored
 
@@ -211,10 +212,10 @@ class S3Store(ObjectStore):
 
     def _put(self, key: str, body: bytes | memoryview, nonce: str, **condition: str) -> str:
         client = self._once if len(body) < _LARGE_BYTES else self._once_large
-        whole = body if isinstance(body, bytes) else bytes(body)
+        sent = body if isinstance(body, bytes) else MemoryReader(body)
         try:
             answer = client.put_object(
-                Bucket=self._bucket, Key=self._prefix + key, Body=whole, Metadata={_NONCE: nonce}, **condition
+                Bucket=self._bucket, Key=self._prefix + key, Body=sent, Metadata={_NONCE: nonce}, **condition
             )
         except _ERRORS as error:
             raise self._failure(error, key, is_conditional=True) from None

@@ -24,7 +24,7 @@ __all__ = ["add", "adopt", "drop", "empty", "replace"]
 
 
 def empty(node: str, incarnation: int) -> SetManifest:
-    """That of a node that has none yet; not to be committed before something is added.
+    """That of a node that has none yet.
 
     Args:
         node: its id.

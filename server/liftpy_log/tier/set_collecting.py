@@ -21,7 +21,7 @@ from liftpy_log.tier.orphans import is_older
 from liftpy_log.tier.pins_held import load_pins
 from liftpy_log.tier.resolving import counts
 from liftpy_log.tier.root_file import RootFile
-from liftpy_log.tier.set_changes import adopt, drop
+from liftpy_log.tier.set_changes import adopt, drop, empty
 from liftpy_log.tier.set_file import SetFile
 
 if TYPE_CHECKING:
@@ -106,14 +106,13 @@ class SetCollector:
     def _collect(self) -> CollectedSets:
         listing = list(self._store.list(f"{self._directory}objects/"))
         loaded = self._set_file.load()
-        if loaded is None:
-            return CollectedSets(None)
-        manifest = adopt(loaded.manifest, self._incarnation)
+        # Without a manifest there may be objects all the same: of a process that died before its first one stood.
+        manifest = adopt(loaded.manifest, self._incarnation) if loaded else empty(self._node, self._incarnation)
         released = [each.name for each in self._released(manifest)]
         orphans = self._orphans(listing, manifest)
         if not released and not orphans:
             return CollectedSets(loaded)
-        boundary.move(self._store, self._directory, loaded.manifest.version + 1, self._new_id)
+        boundary.move(self._store, self._directory, manifest.version + 1, self._new_id)
         if released:
             change = drop(manifest, released, self._incarnation)
         else:
@@ -148,7 +147,8 @@ class SetCollector:
                 found.append(each)
             if self._progress is not None:
                 self._progress(number + 1, len(manifest.objects), self._directory)
-        pinned = {path: self._pinned(path) for path in {_path_of(member) for each in found for member in each.members}}
+        paths = dict.fromkeys(_path_of(member) for each in found for member in each.members)
+        pinned = {path: self._pinned(path) for path in paths}
         return [
             each
             for each in found

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from liftpy_server.cold.limits import FRESH_S
 
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ChunkCache"]
 
+_RESERVES: Final = 2
+
 
 class ChunkCache:
     """See the module. What a file takes that is being sent while its chunk goes is free when it was sent.
@@ -31,10 +33,12 @@ class ChunkCache:
         disk: where.
         files: the node's open files.
         directory: for the chunks and nothing else; `wipe` empties it.
-        bytes_max: of all chunks together; more only while those that somebody waits for do not fit.
+        bytes_max: of all chunks together while the disk has room; more only while those that somebody waits for do
+            not fit.
         now_s: the loop's clock.
 
     Attributes:
+        bytes_max: of all chunks together now.
         used_bytes: of all chunks.
     """
 
@@ -44,7 +48,7 @@ class ChunkCache:
         self._disk = disk
         self._files = files
         self.directory = directory
-        self.bytes_max = bytes_max
+        self.bytes_max = self._bytes_max_set = bytes_max
         self.used_bytes = 0
         self._now_s = now_s
         self._by_key: dict[PartitionKey, list[Chunk]] = {}
@@ -108,6 +112,18 @@ class ChunkCache:
         self.used_bytes -= chunk.size
         self._files.forget(chunk)
         self._disk.remove(chunk.path)
+
+    def fit(self, free_bytes: int, reserve_bytes: int) -> None:
+        """Give way to what the node stores: where its disk gets short, what can be fetched again goes first.
+
+        Args:
+            free_bytes: of the disk.
+            reserve_bytes: messages are refused when less is free; as much again is kept free of chunks.
+        """
+        room = self.used_bytes + free_bytes - _RESERVES * reserve_bytes
+        self.bytes_max = max(0, min(self._bytes_max_set, room))
+        if self.used_bytes > self.bytes_max:
+            self.make_room(0)
 
     def make_room(self, wanted_bytes: int) -> tuple[bool, int]:
         """Have chunks go until so much more fits.

@@ -13,6 +13,7 @@ from liftpy_envelope.errors import LiftError
 from liftpy_server.cold.chunk import Chunk
 from liftpy_server.cold.failures import ColdUnavailableError, Failures
 from liftpy_server.cold.limits import CACHE_SHARE, FETCHES_MAX, IDLE_S, QUEUED_MAX, SEEK_BYTES, SLOW_S
+from liftpy_server.cold.metrics import ColdCounters
 from liftpy_server.limits import LOG_REPEAT_S
 from liftpy_server.tiering.wire import TierWorkError
 
@@ -79,6 +80,10 @@ class Fetches:
         disk: where the cache is.
         executor: reads from the disk.
         read_ahead_bytes: at most, of one fetch.
+
+    Attributes:
+        failures: of partitions that can not be read now.
+        counters: of what was fetched.
     """
 
     def __init__(
@@ -100,11 +105,17 @@ class Fetches:
         self._pumping: asyncio.Handle | None = None
         self._logged_s = float("-inf")
         self.failures = Failures()
+        self.counters = ColdCounters()
 
     @property
     def ahead_bytes(self) -> int:
         """How much is fetched at once by now where somebody reads on; less while the cache is too small for all."""
         return self._ahead_bytes
+
+    @property
+    def waiting(self) -> int:
+        """How many fetches wait for their turn, or are under way."""
+        return len(self._queue) + len(self._running)
 
     # -- who asks
 
@@ -206,6 +217,8 @@ class Fetches:
         slow = self._loop.call_later(SLOW_S, self._note_slow, fetch)
         try:
             chunk = await self._fetched(fetch, path)
+            self.counters.fetches += 1
+            self.counters.fetched_bytes += chunk.size
             self._cache.add(chunk)
             self._cache.make_room(self._reserved_bytes - fetch.target_bytes)
             self.failures.succeeded(key)
@@ -253,6 +266,7 @@ class Fetches:
     def _failed(self, fetch: _Fetch, error: Exception) -> None:
         code = error.code if isinstance(error, TierWorkError) else "internal"
         now_s = self._loop.time()
+        self.counters.failures[code] += 1
         self.failures.failed(fetch.partition.key, code, str(error) or type(error).__name__, now_s)
         if not isinstance(error, (LiftError, OSError)):
             logger.error("a fetch from the bucket met an error", exc_info=error)

@@ -16,7 +16,8 @@ from liftpy_server.cold.cache import ChunkCache
 from liftpy_server.cold.chunk import Chunk
 from liftpy_server.cold.failures import ColdUnavailableError
 from liftpy_server.cold.fetches import Fetches
-from liftpy_server.cold.limits import TIMES_ASKED_MAX
+from liftpy_server.cold.limits import SEEK_BYTES, TIMES_ASKED_MAX
+from liftpy_server.cold.metrics import ColdStanding
 from liftpy_server.tiering.wire import TierWorkError
 
 if TYPE_CHECKING:
@@ -43,6 +44,11 @@ def is_unknown(partition: Partition) -> bool:
     return (
         partition.cold is None and partition.is_leading and partition.log.log_start > 0 and partition.stream.config.tier
     )
+
+
+def _is_read_on(chunk: Chunk, piece: Slice) -> bool:
+    """Whether what follows a chunk will be wanted: one of more than the first size is already part of a long read."""
+    return chunk.target_bytes > SEEK_BYTES or 2 * (piece.position + piece.length) >= chunk.size
 
 
 class ColdReads:
@@ -75,6 +81,12 @@ class ColdReads:
         self.cache = ChunkCache(disk, files, directory, cache_bytes, self._loop.time)
         self.fetches = Fetches(worker, self.cache, disk, executor, read_ahead_bytes)
         self._asking = asyncio.Semaphore(TIMES_ASKED_MAX)
+
+    @property
+    def standing(self) -> ColdStanding:
+        """How reads stand, for metrics."""
+        cache, fetches = self.cache, self.fetches
+        return ColdStanding(fetches.counters, cache.used_bytes, cache.bytes_max, fetches.waiting)
 
     def start(self) -> None:
         """Begin with an empty cache.
@@ -141,8 +153,9 @@ class ColdReads:
             found += pieces
             bytes_max -= sum(piece.length for piece in pieces)
             offset = pieces[-1].next_offset
+            self.fetches.counters.hits += chunk.is_read or not chunk.is_wanted
             self.cache.note_use(chunk)
-            if not chunk.is_followed and 2 * (pieces[-1].position + pieces[-1].length) >= chunk.size:
+            if not chunk.is_followed and _is_read_on(chunk, pieces[-1]):
                 self.fetches.ask_ahead(partition, chunk)
         return found
 

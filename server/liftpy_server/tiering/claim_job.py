@@ -13,6 +13,7 @@ from liftpy_log.tier.lineage import check_lineage
 from liftpy_log.tier.root import Claim
 from liftpy_log.tier.root_changes import claim, create
 from liftpy_server.tiering.members import size_of
+from liftpy_server.tiering.merge_plan import run_to_merge, sizes_to_merge
 from liftpy_server.tiering.roots import file_of, find, newest, path_of, resolved
 
 if TYPE_CHECKING:
@@ -42,7 +43,10 @@ def claim_partition(context: Context, arguments: dict[str, Any]) -> dict[str, An
     Returns:
         `start` (the first offset that is wanted), `end` (after the last one that is there, in shared objects too),
         `root_end` (after the last one in objects of its own), `epochs` (up to `end`), `gone_below` (tombstones below
-        may be gone), `bytes` and `records` (of what is there), `sealed`.
+        may be gone), `bytes` and `records` (of what is there), `sealed`, `set_bytes` (of what is in shared objects),
+        `new_bytes` (of objects that key compaction has not looked at),
+        `holders` (nodes whose shared objects hold it), `merges` (whether there are objects to be merged), `is_new`
+        (there was nothing before).
 
     Raises:
         LineageError: another leader has claimed it, or bucket and log hold different histories.
@@ -79,12 +83,13 @@ def look(context: Context, arguments: dict[str, Any]) -> dict[str, Any]:
     root = newest(context, path_of(arguments)).root
     held = resolved(context, root)
     _check(root, held, arguments)
-    return _answer(root, held)
+    return _answer(context, root, held)
 
 
 def _claim(context: Context, path: PartitionPath, arguments: dict[str, Any]) -> dict[str, Any]:
     epoch, node, file = arguments["epoch"], arguments["node"], file_of(context, path)
     loaded = find(context, path)
+    is_new = loaded is None
     if loaded is None:
         if not arguments["create"]:
             raise ObjectMissingError(path.root)
@@ -100,7 +105,7 @@ def _claim(context: Context, path: PartitionPath, arguments: dict[str, Any]) -> 
         if loaded.root.claims[-1] != Claim(epoch=epoch, node=node, start=held.end):
             raise OvertakenError(f"{path.root} was claimed by somebody else at the same moment")
     context.roots.keep(path, loaded)
-    return _answer(loaded.root, held)
+    return _answer(context, loaded.root, held) | {"is_new": is_new}
 
 
 def _check(root: Root, held: Resolved, arguments: dict[str, Any]) -> None:
@@ -108,7 +113,8 @@ def _check(root: Root, held: Resolved, arguments: dict[str, Any]) -> None:
     check_lineage(f"partition {root.partition} of stream {root.uuid}", held.epochs, log, root.start, held.end)
 
 
-def _answer(root: Root, held: Resolved) -> dict[str, Any]:
+def _answer(context: Context, root: Root, held: Resolved) -> dict[str, Any]:
+    set_bytes = sum(map(size_of, held.members))
     children: tuple[SnapshotPointer | FragmentPointer, ...] = (*root.snapshots, *root.fragments)
     return {
         "start": root.start,
@@ -116,7 +122,12 @@ def _answer(root: Root, held: Resolved) -> dict[str, Any]:
         "root_end": root.end,
         "epochs": held.epochs,
         "gone_below": root.gone_below,
-        "bytes": sum(each.size for each in children) + sum(map(size_of, held.members)),
+        "bytes": sum(each.size for each in children) + set_bytes,
         "records": sum(each.records for each in children) + sum(each.member.records for each in held.members),
         "sealed": root.sealed,
+        "set_bytes": set_bytes,
+        "new_bytes": sum(each.size for each in children if each.end > root.compacted_end) + set_bytes,
+        "holders": sorted({each.node for each in held.members}),
+        "merges": bool(run_to_merge(sizes_to_merge(context, root.fragments), context.object_bytes)),
+        "is_new": False,
     }

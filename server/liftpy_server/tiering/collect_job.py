@@ -70,7 +70,6 @@ def collect_sets(context: Context, arguments: dict[str, Any]) -> dict[str, Any]:
         OvertakenError: somebody else writes this manifest; try again.
     """
     node, incarnation = arguments["node"], arguments["incarnation"]
-    merged = merge_sets(context, node, incarnation)
     collector = SetCollector(
         context.store,
         node,
@@ -81,9 +80,10 @@ def collect_sets(context: Context, arguments: dict[str, Any]) -> dict[str, Any]:
         progress=lambda _done, _total, _text: context.progress(),
     )
     try:
+        merged = merge_sets(context, node, incarnation)
         collected = collector.run()
     except BaseException:
-        context.sets.drop(node)  # it may have been written
+        context.sets.drop(node)  # it may have been written, or be so old that what it names is gone
         raise
     if collected.loaded is not None:
         context.sets.keep(node, collected.loaded)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from liftpy_server.cold.fetch_job import fetch, offset_at_time
+from liftpy_server.cold.message_ids_job import message_ids
+from liftpy_server.tiering.adopt_job import adopt_sets
 from liftpy_server.tiering.catalog_job import put_catalog
 from liftpy_server.tiering.claim_job import claim_partition, look
 from liftpy_server.tiering.collect_job import collect, collect_sets, drop_stream, retain
@@ -41,6 +43,7 @@ def _on_store(job: Callable[[ObjectStore, dict[str, Any]], dict[str, Any]]) -> J
 
 
 JOBS: Mapping[str, Job] = {
+    "adopt_sets": adopt_sets,
     "catalog": _on_store(put_catalog),
     "claim": claim_partition,
     "collect": collect,
@@ -51,6 +54,7 @@ JOBS: Mapping[str, Job] = {
     "fetch": _on_store(fetch),
     "look": look,
     "merge": merge,
+    "message_ids": _on_store(message_ids),
     "offset_at_time": _on_store(offset_at_time),
     "probe": probe_bucket,
     "retain": retain,

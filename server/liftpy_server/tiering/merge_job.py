@@ -18,7 +18,7 @@ from liftpy_log.tier.root_changes import Change, append, replace
 from liftpy_log.tier.setsum import NO_RECORDS
 from liftpy_server.tiering.fragments import Stored, fragment_name, store_fragment
 from liftpy_server.tiering.members import size_of, sources_of
-from liftpy_server.tiering.merge_plan import run_to_merge
+from liftpy_server.tiering.merge_plan import run_to_merge, sizes_to_merge
 from liftpy_server.tiering.roots import Created, check_in_force, commit, file_of, newest, path_of, resolved
 
 if TYPE_CHECKING:
@@ -44,33 +44,34 @@ def merge(context: Context, arguments: dict[str, Any]) -> dict[str, Any]:
         arguments: `uuid`, `partition`, `epoch` (of the leader).
 
     Returns:
-        `merged`: how many objects, or shares of objects, became others; 0: there is nothing to be done.
+        `merged`: how many objects, or shares of objects, became others; 0: there is nothing to be done. `left`: whether
+        shared objects hold some of it still.
 
     Raises:
         LineageError: this leader has no claim in force.
         OvertakenError: others write this root; try again.
     """
     path, epoch = path_of(arguments), arguments["epoch"]
-    merged = _move_members(context, path, epoch)
+    merged, is_left = _move_members(context, path, epoch)
     for _ in range(_RUNS_MAX):
         count = _merge_run(context, path, epoch)
         if not count:
             break
         merged += count
-    return {"merged": merged}
+    return {"merged": merged, "left": is_left}
 
 
-def _move_members(context: Context, path: PartitionPath, epoch: int) -> int:
-    """What sets hold of the partition becomes an object of its own."""
+def _move_members(context: Context, path: PartitionPath, epoch: int) -> tuple[int, bool]:
+    """What sets hold of the partition becomes an object of its own. Says how many did, and whether some are left."""
     with context.roots.alone(path, context.progress):
         root = newest(context, path).root
         check_in_force(root, epoch)
         if root.sealed:
-            return 0
+            return 0, False
         held = resolved(context, root)
         members = _some(held.members, context.object_bytes)
         if not members:
-            return 0
+            return 0, False
         with context.memory.hold(sum(map(size_of, members)), context.progress):
             stored = _stored(context, root, members, epoch)
         epochs = cut_epochs(held.epochs, root.end, members[-1].end)
@@ -80,7 +81,7 @@ def _move_members(context: Context, path: PartitionPath, epoch: int) -> int:
             return append(root, stored.pointer, epoch=epoch, epochs=epochs)
 
         commit(context, path, change_of, stored.created)
-    return len(members)
+    return len(members), len(members) < len(held.members)
 
 
 def _stored(context: Context, root: Root, members: Sequence[ResolvedMember], epoch: int) -> Stored:
@@ -111,9 +112,7 @@ def _merge_run(context: Context, path: PartitionPath, epoch: int) -> int:
     check_in_force(root, epoch)
     start = root.snapshots[-1].base if root.snapshots else 0
     there = list(file_of(context, path).fragments(root, start))
-    # What belongs to a partition of which this one is a fork stays as it is: it is there once for both.
-    sizes = [context.object_bytes if each.home else each.size for each in there]
-    run = [there[place] for place in run_to_merge(sizes, context.object_bytes)]
+    run = [there[place] for place in run_to_merge(sizes_to_merge(context, there), context.object_bytes)]
     if not run:
         return 0
     with context.memory.hold(_WORK_BYTES, context.progress):

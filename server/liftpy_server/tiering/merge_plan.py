@@ -11,10 +11,21 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["run_to_merge"]
+    from liftpy_log.tier.pointers import FragmentPointer
+    from liftpy_server.tiering.context import Context
+
+__all__ = ["run_to_merge", "sizes_to_merge"]
 
 _FAN: Final = 4
 _SMALLEST_BYTES: Final = 64 * 1024
+
+
+def sizes_to_merge(context: Context, fragments: Sequence[FragmentPointer]) -> list[int]:
+    """Sizes of objects as `run_to_merge` wants them, bytes.
+
+    What belongs to a partition of which this one is a fork stays as it is: it is there once for both.
+    """
+    return [context.object_bytes if each.home else each.size for each in fragments]
 
 
 def run_to_merge(sizes: Sequence[int], object_bytes: int) -> range:

@@ -127,7 +127,7 @@ class _Running:
         self._loop = asyncio.get_running_loop()
         self._numbers = itertools.count(1)
         self._calls: dict[int, _Call] = {}
-        self.is_over = False
+        self.is_over = self._is_closing = False
         self._write(to_line({"settings": settings}))
         self._tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._watch())]
 
@@ -185,7 +185,7 @@ class _Running:
         if self.is_over:
             return
         self.is_over = True
-        if self._calls:
+        if self._calls and not self._is_closing:
             logger.warning("the tier worker %r is gone: %s; it is started again when needed", self._name, reason)
         calls, self._calls = self._calls, {}
         message = f"the tier worker {self._name!r}: {reason}"
@@ -195,6 +195,7 @@ class _Running:
 
     async def close(self) -> None:
         """End the process, and with it the calls."""
+        self._is_closing = True  # that it ends is no news then
         await end_child(self._process, f"the tier worker {self._name!r}")
         await self._fail("it was told to end")
         for task in self._tasks:

@@ -145,7 +145,7 @@ def resolved(context: Context, root: Root, own: str = "") -> Resolved:
         own: the node whose set manifest nobody but this process writes; "" if none. All others are looked at.
     """
     manifests: dict[str, SetManifest] = {}
-    for node in {claim.node for claim in root.claims}:
+    for node in dict.fromkeys(claim.node for claim in root.claims):  # in the same order in every process
         loaded = context.sets.get(node)
         if loaded is None or node != own:
             loaded = newest_set(context, node)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from liftpy_server.tiering.alarms import STORE_CODES, StoreHealth
-from liftpy_server.tiering.schedule_places import Job, Phase, Place, Task, Trouble
+from liftpy_server.tiering.schedule_places import Found, Job, Phase, Place, Task, Trouble
 from liftpy_server.tiering.schedule_queues import Queues
 from liftpy_server.tiering.schedule_upkeep import Upkeep
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Schedule"]
 
+_NOTHING: Final = Found()
 _STOPPING: Final = frozenset({"lineage", "sealed"})
 _QUIET_FAILURES: Final = {"gone": 3, "overtaken": 3, "internal": 2}  # so many in a row are no trouble yet
 _FOREGROUND: Final = frozenset({Job.CLAIM, Job.UPLOAD, Job.UPLOAD_SET})
@@ -107,6 +108,15 @@ class Schedule:
             self._upkeep.retains(place)
             self._queues.file(place, now_s)
 
+    def moves_in(self, key: PartitionKey, now_s: float) -> None:
+        """What a partition has in shared objects is to be moved into its own."""
+        place = self.places.get(key)
+        if place is None or place.is_busy or place.phase is Phase.STOPPED:
+            return
+        place.is_claim_wanted = place.phase is not Phase.CLAIMED
+        self._upkeep.wants(place, Job.MERGE)
+        self._queues.file(place, now_s)
+
     def compacts(self, key: PartitionKey) -> None:
         """Of every key of a partition only the last record is wanted."""
         place = self.places.get(key)
@@ -154,7 +164,9 @@ class Schedule:
         """A `PROBE` went well. Returns whether people are to be told that the store is well again."""
         return self.health.succeeded(now_s, was_tried=True)
 
-    def looked(self, task: Task, start: int, end: int, *, is_sealed: bool, now_s: float) -> None:
+    def looked(
+        self, task: Task, start: int, end: int, *, is_sealed: bool, now_s: float, found: Found = _NOTHING
+    ) -> None:
         """A `LOOK` or a `CLAIM` said what the bucket has."""
         places = self._end(task)
         for place in places:
@@ -164,6 +176,7 @@ class Schedule:
             if task.job is Job.CLAIM:
                 place.phase = Phase.CLAIMED
                 place.is_claim_wanted = False
+                self._upkeep.claimed(place, found)
             elif place.phase is Phase.UNKNOWN:
                 place.phase = Phase.KNOWN
             self._upkeep.retains(place)

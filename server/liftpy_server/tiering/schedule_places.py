@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from liftpy_envelope.pull import PartitionKey
 
-__all__ = ["Job", "Limits", "Phase", "Place", "Task", "Trouble"]
+__all__ = ["Found", "Job", "Limits", "Phase", "Place", "Task", "Trouble"]
 
 
 class Job(Enum):
@@ -34,6 +34,22 @@ class Phase(Enum):
     KNOWN = "known"  # looked at, and nothing claimed
     CLAIMED = "claimed"
     STOPPED = "stopped"  # for this leadership, with an alarm
+
+
+class Found(NamedTuple):
+    """What a leadership finds of a partition in the bucket, besides where it begins and ends.
+
+    Attributes:
+        set_bytes: of it, in shared objects.
+        new_bytes: of it, that key compaction has not looked at.
+        merges: there are objects of its own to be merged.
+        may_have_garbage: somebody has written it before.
+    """
+
+    set_bytes: int = 0
+    new_bytes: int = 0
+    merges: bool = False
+    may_have_garbage: bool = False
 
 
 class Trouble(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from liftpy_server.tiering.schedule_places import Job, Phase, Place
+from liftpy_server.tiering.schedule_places import Found, Job, Phase, Place
 
 if TYPE_CHECKING:
     from liftpy_envelope.pull import PartitionKey
@@ -26,7 +26,7 @@ class Upkeep:
 
     Attributes:
         running: how many of its jobs run.
-        are_sets_written: shared objects were written since those of no use were collected last.
+        are_sets_written: shared objects may have been written since those of no use were collected last.
     """
 
     def __init__(self, limits: Limits, now_s: float) -> None:
@@ -69,6 +69,15 @@ class Upkeep:
             place.set_bytes = 0
         if place.set_bytes >= self._limits.merge_bytes or place.object_bytes >= self._limits.object_bytes:
             self.wants(place, Job.MERGE)
+
+    def claimed(self, place: Place, found: Found) -> None:
+        """What the leaders before have left to be done is done by who claims: nobody keeps a list of it."""
+        place.set_bytes, place.new_bytes = found.set_bytes, found.new_bytes
+        if found.merges or place.set_bytes >= self._limits.merge_bytes:
+            self.wants(place, Job.MERGE)
+        if found.may_have_garbage:
+            self._garbage.setdefault(place.key, (place, float("-inf")))  # looked for once
+            self.are_sets_written = True  # by this node before it was started again, perhaps
 
     def kept_up(self, place: Place, job: Job, now_s: float) -> None:
         """A job was done for a partition."""

@@ -2,19 +2,35 @@
 
 from __future__ import annotations
 
+import ipaddress
+import ssl
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
 
 from liftpy_envelope.errors import ConfigError
 from liftpy_envelope.settings import describe
-from liftpy_log.tier.s3_settings import S3Settings
+from liftpy_log.tier.s3_settings import AddressingStyle, Checksums, S3Settings
 
-__all__ = ["TierConfig"]
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["TierConfig", "store_settings"]
 
 _KIB: Final = 1024
 _MIB: Final = 1024 * _KIB
 _GIB: Final = 1024 * _MIB
 _TIB: Final = 1024 * _GIB
+_OF_STORE: Final = (
+    "url",
+    "endpoint",
+    "region",
+    "addressing_style",
+    "ca_file",
+    "verify",
+    "checksums",
+    "quoted_etags",
+)
 _RANGES: Final[tuple[tuple[str, float, float], ...]] = (
     ("upload_bytes", 64 * _KIB, 2 * _GIB),
     ("upload_age_s", 0.1, 86_400),
@@ -47,12 +63,18 @@ class TierConfig:
         cache_bytes: of the disk, for what was read from the bucket.
         read_ahead_bytes: how far a sequential read is ahead of its reader, at most.
         upload_memory_bytes: of memory, for what is being uploaded.
+        ca_file: PEM file with the certificates that the store's certificate is checked against; None for the system's.
+        verify: False takes any certificate of the store.
+        trust_any_certificate: has to be said as well where `verify` is False and the store is on another machine.
+        addressing_style: where the bucket's name stands; None is `path` where there is an endpoint, else `auto`.
+        checksums: when requests carry checksums of their own; None is `when_required` where there is an endpoint.
+        quoted_etags: False sends etags in conditions without quotes, which Ceph before version 17 wants.
     """
 
     url: str | None = None
     endpoint: str | None = None
     region: str | None = None
-    upload_bytes: int = 64 * _MIB
+    upload_bytes: int = 48 * _MIB
     upload_age_s: float = 60.0
     set_member_bytes_max: int = 8 * _MIB
     merge_bytes: int = 16 * _MIB
@@ -62,11 +84,18 @@ class TierConfig:
     cache_bytes: int = _GIB
     read_ahead_bytes: int = 64 * _MIB
     upload_memory_bytes: int = 256 * _MIB
+    ca_file: str | None = None
+    verify: bool = True
+    trust_any_certificate: bool = False
+    addressing_style: AddressingStyle | None = None
+    checksums: Checksums | None = None
+    quoted_etags: bool = True
 
     def __post_init__(self) -> None:
         if self.url is not None:
             _check_address(self.url, self.endpoint)
-        for name in ("endpoint", "region"):
+            self._check_verify()
+        for name in ("endpoint", "region", "ca_file", "addressing_style", "checksums"):
             if self.url is None and getattr(self, name) is not None:
                 raise ConfigError(f"tier.{name}", "needs tier.url, the bucket: s3://bucket/prefix")
         for name, low, high in _RANGES:
@@ -78,6 +107,31 @@ class TierConfig:
                 "tier.upload_memory_bytes",
                 f"must hold one upload: tier.upload_bytes is {self.upload_bytes}, this is {self.upload_memory_bytes}",
             )
+
+    def _check_verify(self) -> None:
+        if self.verify:
+            return
+        if self.ca_file is not None:
+            raise ConfigError("tier.verify", "false leaves tier.ca_file without a use: give one of them")
+        if not self.trust_any_certificate and not _is_loopback(self.endpoint):
+            raise ConfigError(
+                "tier.verify",
+                f"false lets whoever is between this node and {self.endpoint or 'AWS'} read and change everything: "
+                "give tier.ca_file instead, or say tier.trust_any_certificate = true as well",
+            )
+
+    def check_files(self) -> None:
+        """Look whether the certificates can be used.
+
+        Raises:
+            ConfigError: they can not.
+        """
+        if self.ca_file is None:
+            return
+        try:
+            ssl.create_default_context(cafile=self.ca_file)
+        except OSError as error:
+            raise ConfigError("tier.ca_file", f"{self.ca_file} can not be used: {error}") from error
 
     @property
     def is_on(self) -> bool:
@@ -93,3 +147,20 @@ def _check_address(url: str, endpoint: str | None) -> None:
         S3Settings(url=url, endpoint=endpoint)
     except ConfigError as error:
         raise ConfigError(f"tier.{error.field}", str(error).removeprefix(f"{error.field}: ")) from None
+
+
+def _is_loopback(endpoint: str | None) -> bool:
+    host = urlsplit(endpoint or "").hostname or ""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def store_settings(plain: Mapping[str, Any]) -> S3Settings:
+    """How the store is reached, of a `TierConfig` as plain values.
+
+    Raises:
+        ConfigError: a setting is not as it should be.
+    """
+    return S3Settings.from_plain({name: plain[name] for name in _OF_STORE if name in plain})

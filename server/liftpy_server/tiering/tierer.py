@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from liftpy_envelope.errors import LiftError
 from liftpy_server.tiering.alarms import STORE_CODES, StoreState
 from liftpy_server.tiering.counters import TierCounters
+from liftpy_server.tiering.gone_nodes import GoneNodes
 from liftpy_server.tiering.retention_watch import RetentionWatch
 from liftpy_server.tiering.schedule import Schedule
 from liftpy_server.tiering.schedule_places import Job, Limits, Phase
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from liftpy_server.metadata.state import PartitionInfo
     from liftpy_server.partition import Partition
     from liftpy_server.tiering.alarms import StoreHealth
+    from liftpy_server.tiering.gone_nodes import Members
     from liftpy_server.tiering.schedule_places import Place, Task
     from liftpy_server.tiering.settings import TierConfig
     from liftpy_server.tiering.tierer_jobs import Identity, Worker
@@ -57,6 +59,7 @@ class Tierer:
         identity: of this node.
         worker: does the jobs; closed with this.
         clock: for times.
+        members: of the cluster.
 
     Attributes:
         schedule: decides.
@@ -64,7 +67,7 @@ class Tierer:
         partitions: those that are led here and go to the bucket.
     """
 
-    def __init__(self, config: TierConfig, identity: Identity, worker: Worker, clock: Clock) -> None:
+    def __init__(self, config: TierConfig, identity: Identity, worker: Worker, clock: Clock, members: Members) -> None:
         self.config = config
         self._clock = clock
         self._worker = worker
@@ -82,7 +85,10 @@ class Tierer:
             ),
             clock.monotonic(),
         )
-        self._jobs = TierJobs(config, identity, self.schedule, self.partitions, worker, clock, self.counters)
+        self._gone = GoneNodes(members, identity.node_id, self.schedule, worker, clock, config.grace_s)
+        self._jobs = TierJobs(
+            config, identity, self.schedule, self.partitions, worker, clock, self.counters, self._gone
+        )
         self._retention = RetentionWatch(self.schedule, self.partitions, worker, clock)
         self._dirty: set[Partition] = set()
         self._wake = asyncio.Event()
@@ -212,12 +218,14 @@ class Tierer:
         if now_s - self._looked_s >= _SLOW_INTERVAL_S:
             self._looked_s = now_s
             self._look_at_waiting(now_s)
+            self._gone.look()
             if not self._is_counted:
                 self._is_counted = True
                 self._begin(self._count())
         if now_s - self._retained_s >= self.config.gc_interval_s:
             self._retained_s = now_s
             self._begin(self._retention.look())
+            self._begin(self._gone.adopt())
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         running = asyncio.create_task(work)

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from liftpy_envelope.errors import LiftError
 from liftpy_server.tiering.cold_side import ColdSide
-from liftpy_server.tiering.schedule_places import Job
+from liftpy_server.tiering.message_ids import recall_message_ids
+from liftpy_server.tiering.schedule_places import Found, Job
 from liftpy_server.tiering.tiered_partition import claim_arguments, may_be_tiered, upload_arguments
 from liftpy_server.tiering.wire import TierWorkError
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from liftpy_log.clock import Clock
     from liftpy_server.partition import Partition
     from liftpy_server.tiering.counters import TierCounters
+    from liftpy_server.tiering.gone_nodes import GoneNodes
     from liftpy_server.tiering.schedule import Schedule
     from liftpy_server.tiering.schedule_places import Place, Task
     from liftpy_server.tiering.settings import TierConfig
@@ -69,6 +71,7 @@ class TierJobs:
         worker: does them.
         clock: for times.
         counters: count them.
+        gone: hears which nodes hold something of a partition.
     """
 
     def __init__(
@@ -80,6 +83,7 @@ class TierJobs:
         worker: Worker,
         clock: Clock,
         counters: TierCounters,
+        gone: GoneNodes,
     ) -> None:
         self._config = config
         self._identity = identity
@@ -88,6 +92,7 @@ class TierJobs:
         self._worker = worker
         self._clock = clock
         self._counters = counters
+        self._gone = gone
         self._doing: dict[Job, Callable[[Task], Awaitable[bool]]] = {
             Job.PROBE: self._probe,
             Job.LOOK: self._look,
@@ -150,6 +155,8 @@ class TierJobs:
             partition.cold = ColdSide(log_start, log_start)
             return False
         start, end = answer["start"], answer["end"]
+        if partition.cold is None:  # else this leadership has looked before
+            await recall_message_ids(partition, start, self._clock.now_ns(), self._worker)
         self._partition(place)
         if end > partition.log.log_end:
             text = (
@@ -157,7 +164,11 @@ class TierJobs:
                 f"it has lost what lies between. Nothing is uploaded, so that the bucket's copy stays as it is"
             )
             raise TierWorkError("lineage", text)
-        self._schedule.looked(task, start, end, is_sealed=bool(answer.get("sealed")), now_s=self._now_s())
+        found = Found(
+            answer["set_bytes"], answer["new_bytes"], merges=answer["merges"], may_have_garbage=not answer["is_new"]
+        )
+        self._schedule.looked(task, start, end, is_sealed=answer["sealed"], now_s=self._now_s(), found=found)
+        self._gone.held(place.key, answer["holders"])
         partition.cold = ColdSide(
             max(start, place.wanted_start),
             end,
@@ -258,6 +269,8 @@ class TierJobs:
         answer = await self._worker.call(task.job.value, **arguments)
         if partition.cold is not None and "gone_below" in answer:
             partition.cold.gone_below = max(partition.cold.gone_below, answer["gone_below"])
+        if task.job is Job.MERGE and not answer["left"]:
+            self._gone.held(place.key, ())
         self._schedule.kept_up(task, None, self._now_s())
         return False
 

@@ -14,7 +14,7 @@ from liftpy_server.tiering.status import DiskRoom, tier_status
 from liftpy_server.tiering.tierer import Tierer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from concurrent.futures import Executor
     from pathlib import Path
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from liftpy_log.disk import Disk
     from liftpy_log.files import FileCache
     from liftpy_server.metadata.raft.store import RaftMetadataStore
+    from liftpy_server.metadata.state import NodeInfo
     from liftpy_server.partition import Partition
     from liftpy_server.tiering.retention_ends import Requests
     from liftpy_server.tiering.settings import TierConfig
@@ -48,6 +49,21 @@ class _Identity:
     @property
     def cluster_id(self) -> str:
         return self._metadata.cluster_id
+
+
+class _Members:
+    """The cluster as its metadata have it."""
+
+    def __init__(self, metadata: RaftMetadataStore) -> None:
+        self._metadata = metadata
+
+    @property
+    def nodes(self) -> Mapping[str, NodeInfo]:
+        return self._metadata.state.nodes
+
+    @property
+    def is_leader(self) -> bool:
+        return self._metadata.is_leader
 
 
 class TierSide:
@@ -83,10 +99,12 @@ class TierSide:
         self._metadata = metadata
         self.worker = worker or TierWorker(to_plain(config), "upload")
         self._reader = TierWorker(to_plain(config), "read")
-        self.tierer = Tierer(config, _Identity(node_id, metadata, incarnation), self.worker, clock)
+        identity = _Identity(node_id, metadata, incarnation)
+        self.tierer = Tierer(config, identity, self.worker, clock, _Members(metadata))
         self.room = DiskRoom()
         self.ends = LeaderEnds()
         self.requests: Requests | None = None
+        self._cold: ColdReads | None = None
         self._catalog = CatalogKeeper(
             metadata, self.worker, clock, grace_s=config.grace_s, on_error=self.tierer.catalog_failed
         )
@@ -124,7 +142,14 @@ class TierSide:
             read_ahead_bytes=self._config.read_ahead_bytes,
         )
         cold.start()
+        self._cold = cold
         return cold
+
+    def note_disk(self, free_bytes: int, reserve_bytes: int) -> None:
+        """So much of the disk is free, and messages are refused when less than the reserve is."""
+        self.room.note(free_bytes, reserve_bytes, self._clock.monotonic())
+        if self._cold is not None:
+            self._cold.cache.fit(free_bytes, reserve_bytes)
 
     def followed(self) -> None:
         """The metadata changed: a bucket that was another cluster's may be this one's now."""

@@ -17,12 +17,12 @@ from uuid import uuid4
 import pyarrow as pa
 
 from liftpy_envelope.no_pandas import keep_pandas_out
-from liftpy_log.tier.s3_settings import S3Settings
 from liftpy_log.tier.s3_store import S3Store
 from liftpy_server.child_process import become_child, leave
 from liftpy_server.json_lines import read_line
 from liftpy_server.tiering.context import Context
 from liftpy_server.tiering.jobs import JOBS
+from liftpy_server.tiering.settings import store_settings
 from liftpy_server.tiering.wire import encode_error, encode_progress, encode_result
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def _do(message: dict[str, Any], context: Context, jobs: Mapping[str, Job], node
 def _open(settings: Mapping[str, Any]) -> Context:
     """The context for a tier configuration."""
     return Context(
-        S3Store(S3Settings(url=settings["url"], endpoint=settings["endpoint"], region=settings["region"])),
+        S3Store(store_settings(settings)),
         new_id=lambda: uuid4().hex,
         now_ns=time.time_ns,
         memory_bytes_max=settings["upload_memory_bytes"],

@@ -268,6 +268,13 @@ def test_etags_can_go_without_quotes(moto, name):
     assert [headers.get("If-Match") for headers in sent] == [etag]
 
 
+def test_memory_is_sent_as_it_is(store):
+    body = memoryview(bytearray(range(256)) * (40 << 10))[1_000:]
+    etag = store.create("large", body, "n")
+    assert store.get("large").body == body
+    assert store.head("large").etag == etag
+
+
 def test_times_are_those_of_the_store(moto, name):
     store = moto.store(name)
     store.create("k", b"", "n")

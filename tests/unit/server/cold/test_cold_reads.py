@@ -13,6 +13,7 @@ from liftpy_envelope.errors import ErrorCode
 from liftpy_envelope.pull import FetchPartition, FetchRequest, PartitionKey
 from liftpy_log.partition_log import LogConfig
 from liftpy_server.cold import fetches, limits
+from liftpy_server.cold.metrics import cold_metrics
 from liftpy_server.cold.reads import is_cold
 from liftpy_server.pull.session import FetchSession
 from liftpy_server.tiering.cold_side import ColdSide
@@ -502,3 +503,61 @@ async def _read_while_everything_moves(directory, given_steps, group, cache_byte
     await cold.reads.close()
     assert chunks(cold) == []
     kit.close()
+
+
+async def test_the_cache_gives_way_when_the_disk_gets_short(cold):
+    cold.want(0)
+    await cold.read(100)
+    cache = cold.reads.cache
+    before, used = cache.bytes_max, cache.used_bytes
+    assert 0 < used <= before
+    for chunk in cache._by_use:
+        chunk.is_wanted = False  # nobody waits for any of it by now
+    cache.fit(free_bytes=before, reserve_bytes=1_000)
+    assert (cache.bytes_max, cache.used_bytes) == (before, used)
+    cache.fit(free_bytes=1_500, reserve_bytes=1_000)
+    assert cache.bytes_max == used - 500
+    assert cache.used_bytes <= used - 500
+    cache.fit(free_bytes=0, reserve_bytes=1 << 30)
+    assert (cache.bytes_max, cache.used_bytes, chunks(cold)) == (0, 0, [])
+    session = cold.new_session()
+    cold.want(0, session=session)
+    assert await cold.read(100, session=session) == [(0, offset) for offset in range(100)], "slower, and all the same"
+    cache.fit(free_bytes=1 << 40, reserve_bytes=1_000)
+    assert cache.bytes_max == before
+
+
+async def test_what_is_read_is_counted(cold):
+    def values():
+        return {
+            sample.name: sample.value
+            for metric in cold_metrics(cold.reads.standing)
+            for sample in metric.samples
+            if not sample.labels
+        }
+
+    assert set(values().values()) == {0.0, values()["liftpy_cold_cache_bytes_max"]}
+    cold.bucket.is_open.clear()
+    cold.want(0)
+    cold.look()
+    await settle()
+    assert values()["liftpy_cold_waiting"] == 1
+    cold.bucket.is_open.set()
+    await cold.read(100)
+    told = values()
+    assert told["liftpy_cold_waiting"] == 0
+    assert told["liftpy_cold_fetches_total"] == sum(job == "fetch" for job, _ in cold.bucket.calls)
+    assert told["liftpy_cold_fetched_bytes_total"] >= told["liftpy_cold_cache_bytes"] > 0
+    hits = told["liftpy_cold_hits_total"]
+    session = cold.new_session()
+    cold.want(0, session=session)
+    await cold.read(100, session=session)
+    assert values()["liftpy_cold_hits_total"] > hits
+    assert values()["liftpy_cold_fetches_total"] == told["liftpy_cold_fetches_total"]
+    cold.reads.cache.clear()
+    cold.bucket.error = AWAY
+    cold.want(0)
+    cold.look()
+    await settle()
+    failures = [metric for metric in cold_metrics(cold.reads.standing) if metric.name == "liftpy_cold_failures"]
+    assert [(sample.labels, sample.value) for sample in failures[0].samples] == [({"code": "unavailable"}, 1.0)]

@@ -9,7 +9,7 @@ import pytest
 from liftpy_envelope.pull import PartitionKey
 from liftpy_server.tiering.alarms import StoreState
 from liftpy_server.tiering.schedule import Schedule
-from liftpy_server.tiering.schedule_places import Job, Limits, Phase, Task
+from liftpy_server.tiering.schedule_places import Found, Job, Limits, Phase, Task
 
 MIB = 1024 * 1024
 
@@ -437,4 +437,43 @@ def test_a_quiet_partition_costs_little_and_no_job(bench):
     own = sum(sys.getsizeof(getattr(place, name)) for name in ("bytes", "end", "tiered_end", "until_s"))
     assert sys.getsizeof(place) + own < 1_024
     bench.now_s += 100_000
+    assert not bench.tasks()
+
+
+def claimed_with(found: Found) -> Bench:
+    bench = Bench()
+    bench.lead()
+    bench.wrote(1, 64 * MIB)
+    bench.schedule.looked(bench.one(Job.CLAIM), 0, 1, is_sealed=False, now_s=bench.now_s, found=found)
+    return bench
+
+
+@pytest.mark.parametrize("found", [Found(set_bytes=16 * MIB), Found(merges=True)])
+def test_what_the_leaders_before_have_not_merged_is_merged(found):
+    bench = claimed_with(found)
+    assert bench.one(Job.MERGE).places == (bench.place(),)
+
+
+def test_garbage_of_the_leaders_before_is_looked_for_once():
+    bench = claimed_with(Found(set_bytes=1, new_bytes=2, may_have_garbage=True))
+    assert bench.place().new_bytes == 2
+    assert not bench.tasks()
+    bench.now_s += 600
+    tasks = bench.tasks()
+    assert [task.job for task in tasks] == [Job.COLLECT_SETS, Job.COLLECT]
+    for task in tasks:
+        bench.schedule.kept_up(task, None, bench.now_s)
+    bench.now_s += 100_000
+    assert not bench.tasks()
+
+
+def test_what_another_node_holds_is_moved_in_after_a_claim():
+    bench = Bench()
+    bench.lead(has_history=True)
+    bench.schedule.looked(bench.one(Job.LOOK), 0, 10, is_sealed=False, now_s=bench.now_s)
+    bench.now_s += 100_000
+    assert not bench.tasks()
+    bench.schedule.moves_in(key(0), bench.now_s)
+    bench.claimed(bench.one(Job.CLAIM), 10)
+    bench.schedule.kept_up(bench.one(Job.MERGE), None, bench.now_s)
     assert not bench.tasks()

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from liftpy_envelope.errors import ConfigError
+from liftpy_envelope.settings import parse_settings, to_plain
+from liftpy_log.tier.s3_settings import AddressingStyle, Checksums
 from liftpy_server.config import load_config
-from liftpy_server.tiering.settings import TierConfig
+from liftpy_server.tiering.settings import TierConfig, store_settings
 
 
 def test_it_is_off_until_it_has_a_url():
@@ -34,6 +36,10 @@ def test_variables_and_flags_reach_it():
         ({"url": "s3://bucket", "endpoint": "127.0.0.1:9000"}, "tier.endpoint: .*https?://"),
         ({"url": "s3://bucket", "upload_bytes": 1}, "tier.upload_bytes: must be between"),
         ({"upload_age_s": float("nan")}, "tier.upload_age_s: must be between"),
+        ({"ca_file": "ca.pem"}, "tier.ca_file: needs tier.url"),
+        ({"url": "s3://bucket", "verify": False}, "tier.verify: .*AWS.*tier.trust_any_certificate"),
+        ({"url": "s3://bucket", "endpoint": "https://10.0.0.1", "verify": False}, "tier.verify: .*10.0.0.1"),
+        ({"url": "s3://bucket", "ca_file": "ca.pem", "verify": False}, "tier.verify: .*tier.ca_file"),
         ({"upload_bytes": 2**30}, "tier.upload_memory_bytes: must hold one upload"),
     ],
 )
@@ -41,3 +47,46 @@ def test_what_can_not_be_is_refused_by_name(given, words):
     with pytest.raises(ConfigError, match=words) as caught:
         TierConfig(**given)
     assert "secret" not in str(caught.value)
+
+
+def test_what_the_store_needs_reaches_the_worker():
+    given = {
+        "url": "s3://bucket/a",
+        "endpoint": "https://store:443",
+        "region": "eu-1",
+        "ca_file": "ca.pem",
+        "addressing_style": "virtual",
+        "checksums": "when_supported",
+        "quoted_etags": False,
+    }
+    store = store_settings(to_plain(parse_settings(TierConfig, given, "tier")))
+    assert (store.url, store.endpoint, store.region, store.ca_file) == tuple(given.values())[:4]
+    assert store.effective_addressing_style is AddressingStyle.VIRTUAL
+    assert store.effective_checksums is Checksums.WHEN_SUPPORTED
+    assert store.verify
+    assert not store.quoted_etags
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"endpoint": "https://127.0.0.1:8333"},
+        {"endpoint": "https://localhost:8333"},
+        {"endpoint": "https://[::1]:8333"},
+        {"endpoint": "https://store:443", "trust_any_certificate": True},
+    ],
+)
+def test_certificates_need_not_be_checked_on_this_machine_or_when_it_is_said_twice(given):
+    config = TierConfig(url="s3://bucket", verify=False, **given)
+    assert not store_settings(to_plain(config)).verify
+
+
+def test_certificates_that_can_not_be_read_are_told_before_anything_is_done(tmp_path):
+    path = tmp_path / "ca.pem"
+    config = TierConfig(url="s3://bucket", ca_file=str(path))
+    with pytest.raises(ConfigError, match=r"tier.ca_file: .*ca.pem can not be used"):
+        config.check_files()
+    path.write_text("no certificate")
+    with pytest.raises(ConfigError, match=r"tier.ca_file: .*ca.pem can not be used"):
+        config.check_files()
+    TierConfig(url="s3://bucket").check_files()

@@ -26,8 +26,10 @@ class PlayedTier:
         self.end = 0
         self.notes = []
         self.asked = 0
-        self.room = SimpleNamespace(note=lambda *note: self.notes.append(note))
         self.tierer = SimpleNamespace(full_text=lambda usual: f"{usual}, and the bucket is away")
+
+    def note_disk(self, free_bytes, reserve_bytes):
+        self.notes.append((free_bytes, reserve_bytes))
 
     def droppable(self, partition, _now_ns):
         assert partition.stream.config.tier
@@ -87,7 +89,7 @@ def test_who_is_refused_for_want_of_room_is_told_of_the_bucket(bench):
     kit.receive(msg(b"orders.a", b"x", reply=b"r"))
     (_, answer) = kit.acks()[-1]
     assert answer["error"]["description"] == "the node's disk is full, and the bucket is away"
-    assert tier.notes == [(500, 1_000, kit.clock.seconds)]
+    assert tier.notes == [(500, 1_000)]
 
 
 def test_what_can_be_read_begins_in_the_bucket_where_that_reaches_the_log(bench):

@@ -21,6 +21,12 @@ from support.nats_frames import msg
 IDENTITY = SimpleNamespace(node_id="n1", incarnation=3, cluster_id="mine")
 CONFIG = TierConfig(url="s3://bucket/prefix", upload_age_s=0.1)
 
+ANSWERS = {
+    "adopt_sets": {"dropped": 1, "deleted": 1, "left": 0, "returned": []},
+    "collect_sets": {"merged": 0, "dropped": 0, "deleted": 0},
+    "merge": {"merged": 1, "left": False},
+}
+
 
 class PlayedWorker:
     """A bucket in two numbers per partition.
@@ -29,6 +35,7 @@ class PlayedWorker:
         calls: what was asked for, as (job, arguments).
         errors: by job, the code of the error that it gives.
         ends: where the bucket ends, by (uuid, partition).
+        holders: nodes whose shared objects hold something of every partition.
         hold: jobs wait while this is not set.
     """
 
@@ -38,6 +45,7 @@ class PlayedWorker:
         self.ends = {}
         self.starts = {}
         self.cluster_id = None
+        self.holders = []
         self.hold = asyncio.Event()
         self.hold.set()
         self.is_closed = False
@@ -49,6 +57,8 @@ class PlayedWorker:
             raise TierWorkError(self.errors[job], f"{job} says {self.errors[job]}")
         if job == "probe":
             return {"cluster_id": self.cluster_id}
+        if job in ANSWERS:
+            return ANSWERS[job]
         if job == "counts":
             return {"counts": {"create": len(self.calls)}, "bytes_in": 1, "bytes_out": 2}
         if job == "upload_set":
@@ -60,7 +70,16 @@ class PlayedWorker:
                 raise TierWorkError("missing", "there is none")
             end = self.ends.setdefault(key, arguments["log_start"])
             start = self.starts.setdefault(key, 0)
-            return {"start": start, "end": end, "epochs": [[7, start]], "gone_below": 0, "bytes": 5, "records": end}
+            answer = {"start": start, "end": end, "epochs": [[7, start]], "gone_below": 0, "bytes": 5, "records": end}
+            told = {
+                "sealed": False,
+                "set_bytes": 0,
+                "new_bytes": 0,
+                "holders": self.holders,
+                "merges": False,
+                "is_new": True,
+            }
+            return answer | told
         if job == "upload":
             return {**self._upload(arguments), "stored_bytes": 10}
         if job == "retain":
@@ -98,7 +117,8 @@ class Bench:
         self.partition = kit.partition
         self.worker = PlayedWorker()
         self.is_started = False
-        self.tierer = Tierer(CONFIG, IDENTITY, self.worker, kit.clock)
+        self.members = SimpleNamespace(nodes={"n1": SimpleNamespace(expired=False)}, is_leader=False)
+        self.tierer = Tierer(CONFIG, IDENTITY, self.worker, kit.clock, self.members)
 
     def start(self) -> None:
         if not self.is_started:
@@ -316,3 +336,44 @@ async def test_requests_are_counted(bench):
     await bench.tiered()
     bench.kit.clock.advance(10)
     await bench.until(lambda: bench.tierer.counters.requests["create"] > 0)
+
+
+async def test_what_a_node_that_is_gone_holds_is_moved_and_it_is_cleared_up_after(bench):
+    bench.members.nodes["n2"] = other = SimpleNamespace(expired=True)
+    bench.worker.holders = ["n1", "n2"]
+    bench.worker.ends[bench.partition.stream.uuid, 0] = 4
+    bench.store()
+    bench.open()
+    await bench.tiered()
+    bench.kit.clock.advance(CONFIG.grace_s / 2)
+    await asyncio.sleep(0.1)
+    other.expired = False  # it was away, and not gone
+    bench.kit.clock.advance(CONFIG.grace_s)
+    await asyncio.sleep(0.1)
+    assert not {"claim", "merge"} & set(bench.worker.jobs())
+    other.expired = True
+    await asyncio.sleep(0.1)
+    bench.kit.clock.advance(6)
+    await asyncio.sleep(0.1)
+    assert not {"claim", "merge"} & set(bench.worker.jobs())
+    bench.kit.clock.advance(CONFIG.grace_s + 1)
+    await bench.until(lambda: "merge" in bench.worker.jobs())
+    jobs = bench.worker.jobs()
+    assert jobs.index("claim") < jobs.index("merge")
+    assert "adopt_sets" not in jobs  # another node leads the metadata
+    bench.members.is_leader = True
+    bench.kit.clock.advance(CONFIG.gc_interval_s + 1)
+    await bench.until(lambda: "adopt_sets" in bench.worker.jobs())
+    assert dict(bench.worker.calls)["adopt_sets"] == {"present": ["n1"]}
+    for _ in range(3):
+        bench.kit.clock.advance(6)
+        await asyncio.sleep(0.05)
+    assert bench.worker.jobs().count("merge") == 1
+
+
+async def test_what_a_removed_node_holds_is_moved_at_once(bench):
+    bench.worker.holders = ["n2"]
+    bench.store()
+    bench.worker.ends[bench.partition.stream.uuid, 0] = 4
+    bench.open()
+    await bench.until(lambda: "merge" in bench.worker.jobs())

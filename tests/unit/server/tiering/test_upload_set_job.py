@@ -168,11 +168,11 @@ def test_merging_moves_members_and_conserves_sums(store, log):
     worker.claim()
     for base in range(0, 100, 10):
         worker.upload_set([(log, base, base + 10, 0)])
-    assert worker.call("merge", **PATH._asdict(), epoch=0) == {"merged": 10}
+    assert worker.call("merge", **PATH._asdict(), epoch=0) == {"merged": 10, "left": False}
     root = root_of(store)
     assert [(each.base, each.end, each.records) for each in root.fragments] == [(0, 100, 100)]
     check_whole(store, 100)
-    assert worker.call("merge", **PATH._asdict(), epoch=0) == {"merged": 0}
+    assert worker.call("merge", **PATH._asdict(), epoch=0) == {"merged": 0, "left": False}
 
 
 def test_merging_makes_small_objects_large(store, log):

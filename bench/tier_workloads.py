@@ -1,0 +1,275 @@
+"""What the bucket costs and what it gives. Each workload starts an S3 server of its own, SeaweedFS, on this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from bench.rig import finish, resident, spawn
+from bench.row import Row
+from bench.tier_rig import asked_text, puts, tier_rig, worker_of
+from bench.tier_sim import idle_state, requests_of_a_stream, root_sizes
+from bench.tier_workers import measure_workers
+
+__all__ = ["TIER_WORKLOADS"]
+
+_RELAXED = "interval"
+_RATE = 10 << 20  # bytes per second of a steady load
+_WINDOW = 5_000
+_SIZES = {1_024: "1 KiB", 128: "128 B"}
+_TIMEOUT_S = 300
+_SKIPPED = 4  # of a consume, one part in so many comes before its rate is measured
+_IDLE_S = 10.0
+_GC_INTERVAL_S = 10.0
+_ROUNDS = 3
+_ROUND_AGE_S = 4.0
+_INGEST_AGE_S = 10.0  # more than 64 MiB take at a steady rate: size says when, and the rest need not be waited for long
+_WAITING_MAX = 64 << 20  # bytes that may be missing in the bucket when a load counts as done
+_POLL_S = 0.1
+
+
+def _load(name, **arguments):
+    return finish(spawn("tier_load", name, arguments), _TIMEOUT_S)
+
+
+def _publish(node, subject, size, total, **arguments):
+    load = {"subjects": [subject], "size": size, "count": total // size, "window": _WINDOW}
+    return _load("publish", port=node.port, **load, **arguments)
+
+
+def _figure(workload, unit, durability=_RELAXED):
+    """A row whose goal is a figure, and less of it is better."""
+    return Row(workload, durability, unit, is_absolute=True, smaller_is_better=True)
+
+
+def requests(home, plan):
+    """One stream at a steady rate: what it asks of the store, with merges and the removal of garbage."""
+    row = _figure("tier, PUTs per GiB of one stream at 10 MiB/s, 1 KiB", "PUTs/GiB")
+    with tier_rig(home) as (_, start):
+        node = start("requests", upload_age_s=_INGEST_AGE_S, gc_interval_s=_GC_INTERVAL_S, grace_s=0)
+        for run in range(plan.runs):
+            before = node.requests()
+            node.create(f"steady{run}", f"steady{run}", sync=_RELAXED)
+            _publish(node, f"steady{run}", 1_024, plan.tiered, bytes_per_s=_RATE)
+            node.wait_tiered()
+            time.sleep(2 * _GC_INTERVAL_S)
+            after = node.requests()
+            row.add("liftpy", (puts(after) - puts(before)) * (1 << 30) / plan.tiered)
+            row.note = f"{plan.tiered >> 20:,} MiB, of the last run: {asked_text(after, before)}"
+            node.delete(f"steady{run}")
+    yield row
+    yield requests_of_a_stream(home, plan.tiered, _RATE)
+
+
+def quiet(home, plan):
+    """Many streams, each of which gets a message now and then, and then none."""
+    count = plan.quiet_streams
+    subjects = [f"quiet.{number}" for number in range(count)]
+    row = _figure(f"tier, PUTs per round, {count:,} quiet streams", "PUTs")
+    idle = _figure(f"tier, requests in {_IDLE_S:g} s, {count:,} quiet streams without messages", "requests")
+    memory = _figure(f"tier, memory that the bucket takes of a node with {count:,} quiet streams", "MiB")
+    with tier_rig(home) as (_, start):
+        node = start("quiet", upload_age_s=_ROUND_AGE_S)
+        for subject in subjects:
+            node.create(subject.replace(".", "-"), subject, sync=_RELAXED)
+        load = {"port": node.port, "subjects": subjects, "size": 200, "count": count, "window": _WINDOW}
+        resting = resident(node.pid)[0]
+        _load("publish", **load)  # in this round every partition is claimed
+        node.wait_tiered()
+        memory.add("liftpy", (resident(node.pid)[0] - resting) / 2**20)
+        memory.note = "growth of the process from all streams open and empty to all of them with a record in the bucket"
+        for _ in range(plan.runs):
+            before, rounds = node.requests(), node.tier()["uploads"]
+            for _ in range(_ROUNDS):
+                _load("publish", **load)
+                node.wait_tiered()
+            after, rounds = node.requests(), node.tier()["uploads"] - rounds
+            row.add("liftpy", (puts(after) - puts(before)) / rounds)
+            row.note = f"{rounds} rounds: {asked_text(after, before)}"
+            time.sleep(_IDLE_S)
+            idle.add("liftpy", sum(node.requests().values()) - sum(after.values()))
+    yield row
+    yield idle
+    yield memory
+    yield from idle_state(10_000)
+
+
+def root(_home, _plan):
+    """See `root_sizes`."""
+    yield from root_sizes()
+
+
+def ingest(home, plan):
+    """Publishing with and without a bucket, flat out and at a steady rate.
+
+    With a bucket a load lasts until no more than 64 MiB of it are missing there.
+    """
+    for size, name in _SIZES.items():
+        yield from _ingest(home, plan, size, f"tier, ingest flat out, {name}", plan.ingested)
+    yield from _ingest(home, plan, 1_024, "tier, ingest at 10 MiB/s, 1 KiB", plan.ingested // 2, bytes_per_s=_RATE)
+
+
+def _ingest(home, plan, size, name, total, **arguments):
+    row = Row(name, _RELAXED, "acked/s", peer="no bucket")
+    left = _figure(f"{name}: not in the bucket at the last ack", "MiB")
+    lag = _figure(f"{name}: until the bucket has all", "s")
+    with tier_rig(home) as (_, start):
+        nodes = {"liftpy": start("on", upload_age_s=_INGEST_AGE_S), "no bucket": start("off", is_tiered=False)}
+        silences = dict.fromkeys(nodes, 0.0)
+        for run in range(plan.runs):
+            for contestant, node in nodes.items():
+                node.create(f"in{run}", f"in{run}", sync=_RELAXED)
+                figures = _publish(node, f"in{run}", size, total, **arguments)
+                ended, waiting = time.monotonic(), _waiting_bytes(node) if contestant == "liftpy" else 0
+                count = total // size
+                behind_s = _wait_caught_up(node) if contestant == "liftpy" else 0.0
+                row.add(contestant, count / (count / figures["rate"] + behind_s))
+                silences[contestant] = max(silences[contestant], figures["silence_s"])
+                if contestant == "liftpy":
+                    left.add("liftpy", waiting / 2**20)
+                    left.note = f"acked in {count / figures['rate']:.2f} s, at most 64 MiB left {behind_s:.2f} s later"
+                    node.wait_tiered()
+                    lag.add("liftpy", time.monotonic() - ended)
+                node.delete(f"in{run}")
+        row.note = f"{total >> 20:,} MiB; longest time without an ack: {silences['liftpy']:.2f} s, without a bucket "
+        row.note += f"{silences['no bucket']:.2f} s; {asked_text(nodes['liftpy'].requests())}"
+        lag.note = f"the last part waits for upload_age_s, {_INGEST_AGE_S:g} s"
+    yield row
+    yield left
+    yield lag
+
+
+def _wait_caught_up(node):
+    """Seconds until no more than 64 MiB are missing in the bucket."""
+    began = time.monotonic()
+    while _waiting_bytes(node) > _WAITING_MAX:
+        time.sleep(_POLL_S)
+    return time.monotonic() - began
+
+
+def _waiting_bytes(node):
+    """What is not in the bucket, by offsets: what the node says of bytes may be half a second old."""
+    total = 0
+    for each in node.tier()["partitions"]:
+        local = each["high_watermark"] - each["tiered_end"]
+        size = node.info(each["stream"])["bytes"]
+        total += size * local // max(1, each["high_watermark"] - each["start"])
+    return total
+
+
+def cold(home, plan):
+    """Reading what has left the disk, against reading the same from it."""
+    kinds = {"messages": False, "Arrow batches": True}
+    for size, name in _SIZES.items():
+        with tier_rig(home) as (_, start):
+            node = start("cold", upload_age_s=1)
+            node.create("cold", "cold", sync=_RELAXED, local_retention_bytes=1 << 20, segment_bytes=16 << 20)
+            node.create("hot", "hot", sync=_RELAXED, tier=False)
+            for stream in ("cold", "hot"):
+                _publish(node, stream, size, plan.ingested)
+            node.wait_tiered()
+            node.wait_dropped("cold", 0.9)
+            for kind, is_batches in kinds.items():
+                yield from _cold(node, plan, f"{kind}, {name}", plan.ingested // size, is_batches=is_batches)
+
+
+def _cold(node, plan, what, count, *, is_batches):
+    row = Row(f"tier, cold consume in {what}", "-", "msgs/s", peer="hot")
+    again = Row(f"tier, consume again what was cold, in {what}", "-", "msgs/s", peer="hot")
+    load = {"url": node.url, "count": count, "skip": count // _SKIPPED, "batches": is_batches}
+    for _ in range(plan.runs):
+        node.stop_node()
+        node.start_node()  # with an empty cache
+        hot = _load("consume", stream="hot", **load)
+        figures = _load("consume", stream="cold", **load)
+        row.add("liftpy", figures["rate"])
+        again.add("liftpy", _load("consume", stream="cold", **load)["rate"])
+        for each in (row, again):
+            each.add("hot", hot["rate"])
+        row.note = (
+            f"the first part of {_SKIPPED} left out; first after {figures['first_s'] * 1e3:,.0f} ms, hot "
+            f"{hot['first_s'] * 1e3:,.0f} ms; all in {figures['all_s']:.1f} s, hot {hot['all_s']:.1f} s; worker that "
+            f"reads: {resident(worker_of(node.pid, 'read'))[1] / 2**20:,.0f} MiB at most"
+        )
+    again.note = "from the disk, where what was fetched is kept (cache_bytes)"
+    yield row
+    yield again
+
+
+def flights(home, plan):
+    """The flights, as the demo publishes them: how large they are in the bucket."""
+    row = _figure("tier, bytes in the bucket per byte of payload, flights", "bytes/byte")
+    with tier_rig(home) as (bucket, start):
+        for run in range(plan.runs):
+            node = start(f"flights{run}", upload_age_s=2, gc_interval_s=2, grace_s=0)
+            node.create("flights", "flights.>", sync=_RELAXED)
+            figures = _load("flights", port=node.port, window=_WINDOW)
+            node.wait_tiered()
+            time.sleep(3 * 2)  # what was merged goes
+            sizes = bucket.sizes(f"flights{run}")
+            row.add("liftpy", sum(sizes.values()) / figures["payload_bytes"])
+            objects = [size for key, size in sizes.items() if key.endswith(".parquet")]
+            row.note = f"{figures['count']:,} messages, {figures['payload_bytes'] / 2**20:,.1f} MiB of payload; "
+            row.note += f"{sum(objects) / 2**20:,.1f} MiB in {len(objects)} objects of rows, "
+            row.note += f"{(sum(sizes.values()) - sum(objects)) / 1024:,.0f} KiB in {len(sizes) - len(objects)} others"
+    yield row
+
+
+def restore(home, plan):
+    """A node whose disk is lost comes back from the bucket alone."""
+    name = f"tier, restore of {plan.restored:,} records, 128 B"
+    readable, whole = _figure(f"{name}, until readable", "s"), _figure(f"{name}, until all were read", "s")
+    with tier_rig(home) as (bucket, start):
+        node = start("restore", upload_age_s=1)
+        node.create("orders", "orders", sync=_RELAXED)
+        _publish(node, "orders", 128, plan.restored * 128)
+        node.wait_tiered()
+        bucket.wait_known("restore", "orders")
+        for _ in range(plan.runs):
+            node.lose_disk()
+            started = time.monotonic()
+            node.start_node()
+            ready_s = time.monotonic() - started
+            figures = _load("restore", url=node.url, stream="orders", count=plan.restored)
+            readable.add("liftpy", figures["readable_s"])
+            whole.add("liftpy", figures["all_s"])
+            readable.note = (
+                f"from the request for a plan, made after {figures['plan_s']:.2f} s; streams are back after "
+            )
+            readable.note += f"{figures['restore_s']:.2f} s; the empty node was ready {ready_s:.1f} s after its start"
+    yield readable
+    yield whole
+
+
+def worker(home, plan):
+    """Worker processes without a node: what a core does, and how much memory it takes."""
+    number = 1
+    with tier_rig(home) as (bucket, _), bucket.in_environment():
+        for size, name in _SIZES.items():
+            rows = {}
+            for job in ("upload", "merge", "read"):
+                rows[job] = Row(f"tier, worker, {job}, {name}", "-", "MiB per s of CPU", is_absolute=True)
+            memory = {job: _figure(f"tier, worker, {job}, {name}: memory at most", "MiB", "-") for job in rows}
+            for _ in range(plan.runs):
+                number += 1
+                settings = bucket.settings("worker")
+                figures = asyncio.run(measure_workers(home / "files", settings, number, size))
+                for job, (mib, cpu, seconds, peak) in figures.items():
+                    rows[job].add("liftpy", mib / cpu)
+                    rows[job].note = f"{mib:,.0f} MiB of record batches; {mib / seconds:,.0f} MiB/s by the clock, with "
+                    rows[job].note += "SeaweedFS and the disk beside it"
+                    memory[job].add("liftpy", peak)
+            yield from rows.values()
+            yield from memory.values()
+
+
+TIER_WORKLOADS = {
+    "tier-requests": requests,
+    "tier-quiet": quiet,
+    "tier-root": root,
+    "tier-ingest": ingest,
+    "tier-cold": cold,
+    "tier-flights": flights,
+    "tier-restore": restore,
+    "tier-worker": worker,
+}

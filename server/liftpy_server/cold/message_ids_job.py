@@ -1,0 +1,83 @@
+"""A job of a worker process: ids of the newest messages of a history, for the deduplication window of its leader."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import pyarrow as pa
+
+from liftpy_log.tier.fragment_read import trimmed
+from liftpy_log.tier.layout import PartitionPath
+from liftpy_log.tier.reading import open_version
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from liftpy_log.tier.fragment_read import ObjectReader
+    from liftpy_log.tier.reading import TierVersion
+    from liftpy_log.tier.store import ObjectStore
+
+__all__ = ["message_ids"]
+
+_GROUPS_MAX: Final = 64  # row groups that one call looks at
+_IDS: Final = "message_id"
+_PLACES: Final = ("offset", "timestamp_ns")
+
+
+class _Group(NamedTuple):
+    """A row group, and the offsets of it that count."""
+
+    reader: ObjectReader
+    number: int
+    start: int
+    end: int
+
+
+def message_ids(store: ObjectStore, arguments: dict[str, Any]) -> dict[str, Any]:
+    """The ids of messages, from the newest on back; of row groups without any only the column of ids is read.
+
+    Args:
+        store: the bucket.
+        arguments: `uuid` (32 hexadecimal digits), `partition`, `before` (the offset below which to look), `since_ns`
+            (the time of the oldest message that matters), `limit` (how many ids).
+
+    Returns:
+        `ids`, oldest first, each as [timestamp in ns, offset, id in hexadecimal digits]; `start`: the offset from which
+        on they are all there; `more`: whether there may be others below that.
+
+    Raises:
+        TierError: the bucket can not be read.
+    """
+    path, before = PartitionPath(arguments["uuid"], arguments["partition"]), arguments["before"]
+    version = open_version(store, path)
+    first = None if version is None else version.offset_at_time(arguments["since_ns"])
+    if version is None or first is None or first >= before:
+        return {"ids": [], "start": before, "more": False}
+    limit, found, start = arguments["limit"], list[list[Any]](), before
+    for number, group in enumerate(_groups(version, first, before)):
+        if number == _GROUPS_MAX or len(found) >= limit:
+            return {"ids": found, "start": start, "more": True}
+        found[:0] = _ids_of(group)
+        start = group.start
+    if len(found) > limit:
+        found = found[-limit:]
+        return {"ids": found, "start": found[0][1], "more": True}
+    return {"ids": found, "start": first, "more": False}
+
+
+def _groups(version: TierVersion, first: int, before: int) -> Iterator[_Group]:
+    """Newest first."""
+    for piece in reversed(list(version.pieces(first, before))):
+        reader, start, end = version.reader(piece), max(first, piece.start), min(before, piece.end)
+        for index in reversed(reader.covering(start, end, piece.row_groups)):
+            yield _Group(reader, index, max(start, reader.row_groups[index].first), end)
+
+
+def _ids_of(group: _Group) -> list[list[Any]]:
+    ids = group.reader.read(group.number, (_IDS,)).column(_IDS)
+    if ids.null_count == len(ids):
+        return []
+    places = group.reader.read(group.number, _PLACES)
+    rows = pa.RecordBatch.from_arrays([*(places.column(name) for name in _PLACES), ids], [*_PLACES, _IDS])
+    columns = (trimmed(rows, group.start, group.end).column(name).to_pylist() for name in (*_PLACES, _IDS))
+    return [[time, offset, key.hex()] for offset, time, key in zip(*columns, strict=True) if key is not None]
