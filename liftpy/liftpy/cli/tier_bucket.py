@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import time
@@ -13,6 +14,7 @@ import typer
 from liftpy.cli.run import fail
 from liftpy_client.errors import UsageError
 from liftpy_envelope.errors import ConfigError, LiftError
+from liftpy_envelope.settings import from_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -36,6 +38,9 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+
+_FLAGS: Final = {"url": "bucket"}
+_ONLY_VARIABLES: Final = ("addressing_style", "ca_file", "checksums", "quoted_etags", "verify")
 
 BucketUrl = Annotated[
     str | None,
@@ -200,12 +205,21 @@ def open_bucket(where: Where) -> OpenBucket:
     from liftpy_log.tier.s3_settings import S3Settings
     from liftpy_log.tier.s3_store import S3Store
 
+    given = [name for name in _ONLY_VARIABLES if _variable(name) in os.environ]
+    plain = {"url": where.url, "endpoint": where.endpoint or None, "region": where.region or None}
     try:
-        settings = S3Settings(url=where.url, endpoint=where.endpoint or None, region=where.region or None)
+        settings = S3Settings.from_plain(
+            plain | {name: from_text(S3Settings, name, os.environ[_variable(name)]) for name in given}
+        )
+        store = S3Store(settings)
     except ConfigError as error:
-        flag = "bucket" if error.field == "url" else error.field
-        raise ConfigError(f"--{flag}", str(error).removeprefix(f"{error.field}: ")) from None
-    return OpenBucket(CountingStore(S3Store(settings)), settings.shown)
+        field = _variable(error.field) if error.field in given else f"--{_FLAGS.get(error.field, error.field)}"
+        raise ConfigError(field, str(error).removeprefix(f"{error.field}: ")) from None
+    return OpenBucket(CountingStore(store), settings.shown)
+
+
+def _variable(name: str) -> str:
+    return f"LIFTPY_TIER_{name.upper()}"
 
 
 def with_bucket(where: Where, work: Callable[[OpenBucket], T], *, as_json: bool) -> T:

@@ -321,3 +321,16 @@ def test_an_alarm_is_in_the_exit_code(cluster, changes, said):
 
 def test_the_status_answer_has_what_the_table_shows():
     assert {each.name for each in dataclasses.fields(TierStatus)} >= set(STATUS) - {"since_ns"}
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "said"),
+    [
+        ("LIFTPY_TIER_CA_FILE", "/nowhere/ca.pem", "LIFTPY_TIER_CA_FILE"),
+        ("LIFTPY_TIER_VERIFY", "perhaps", "LIFTPY_TIER_VERIFY"),
+        ("LIFTPY_TIER_ADDRESSING_STYLE", "odd", "LIFTPY_TIER_ADDRESSING_STYLE"),
+    ],
+)
+def test_what_else_a_store_needs_comes_from_variables(tmp_path, variable, value, said):
+    cli = Cli(None, tmp_path, **{variable: value})
+    assert said in cli.error("tier", "verify", "orders", "--bucket", "s3://liftpy/p", code=2)
