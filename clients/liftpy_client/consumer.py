@@ -154,6 +154,8 @@ class Consuming(ABC, Generic[_Item]):
     def seek(self, offset: int | Mapping[int, int], *, stream: str | None = None) -> None:
         """Go on at an offset, back or forth. Nothing that was fetched ahead is handed out after that.
 
+        After an error that ended the iteration, inside `async with`: iterate again, and it goes on there.
+
         Args:
             offset: the next one wanted, of every partition that is consumed, or by partition.
             stream: which; needed only when several are consumed.

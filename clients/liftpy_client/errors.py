@@ -128,4 +128,8 @@ class StreamGoneError(LiftError):
 
 
 class CorruptRecordsError(LiftError):
-    """The records are damaged on the node's disk; the partition went offline."""
+    """Records are damaged.
+
+    Either on the node's disk, and the partition went offline; or an object of the bucket is damaged or gone: then the
+    message names it, and the offset from which on there are records again.
+    """

@@ -90,6 +90,7 @@ class Feed:
     def seek(self, key: PartitionKey, mark: Mark) -> None:
         """Go on elsewhere; what is in hand does not count any more."""
         cursor = self._cursors[key]
+        self._buffer.go_on()
         self.handout.forget(cursor)
         self._move(cursor, mark)
         cursor.finished = mark

@@ -139,6 +139,9 @@ class Fetcher:
         return False
 
     async def _run(self) -> None:
+        # After an error nobody reads any of them; whoever goes on wants all.
+        wanted = {number for number, position in self.positions.items() if not position.is_done}
+        self._entering |= wanted - self._homeless.keys()
         self._reported_s = asyncio.get_running_loop().time()
         try:
             while True:
@@ -302,6 +305,8 @@ class Fetcher:
         trouble_s = 0.0 if since_s is None else asyncio.get_running_loop().time() - since_s
         if result.error is ErrorCode.OFFSET_OUT_OF_RANGE:
             return self._act_on_lost_offset(result)
+        if result.error is ErrorCode.BATCH_CORRUPT:
+            raise CorruptRecordsError(result.message)
         if result.error is ErrorCode.PARTITION_OFFLINE:
             if len(self.place.replicas_to_read(number)) > 1 and trouble_s < _OFFLINE_S:
                 return result.message  # another replica may lead soon

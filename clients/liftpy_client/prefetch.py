@@ -65,6 +65,7 @@ class PrefetchBuffer:
         self._room.set()
         self._sources = 0
         self._error: BaseException | None = None
+        self._is_told = False
         self._finished = False
         self._closed = False
 
@@ -111,6 +112,12 @@ class PrefetchBuffer:
         self._error = error
         self._data.set()
 
+    def go_on(self) -> None:
+        """Be done with an error that `take` has raised: whoever seeks after it goes on elsewhere."""
+        if self._is_told and not self._closed:
+            self._error, self._is_told = None, False
+            self._finished = not self._sources
+
     def close(self) -> None:
         """Nothing more is wanted: what waits is dropped, and `take` answers None."""
         self._items.clear()
@@ -128,6 +135,7 @@ class PrefetchBuffer:
         while not self._items:
             if self._finished:
                 if self._error is not None:
+                    self._is_told = True
                     raise self._error
                 return None
             self._data.clear()

@@ -127,6 +127,8 @@ class StartFinder:
                 raise CorruptRecordsError(
                     f"stream {place.name} partition {number} is offline on its node: {result.message}"
                 )
+            if result.error is ErrorCode.BATCH_CORRUPT:
+                raise CorruptRecordsError(result.message)
             if result.error is not ErrorCode.NONE:
                 raise PullError(result.error, result.message)
             answers.setdefault(number, []).append(result.offset)

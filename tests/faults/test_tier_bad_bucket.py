@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 
 import pytest
 
@@ -162,13 +163,25 @@ async def test_an_object_that_was_deleted_by_hand_is_named_and_all_else_goes_on(
         first = client.list_objects_v2(Bucket=s3.bucket, Prefix=prefix)["Contents"][0]["Key"]
         client.delete_object(Bucket=s3.bucket, Key=first)
 
-        async def read():
-            async with asyncio.timeout(5):
-                return await read_from(lift, "s", 0)
-
-        with pytest.raises(TimeoutError):  # readers wait, as long as it may come back
-            await read()
         key = first.removeprefix(f"{tmp_path.name}/")
+        async with asyncio.timeout(20):
+            with pytest.raises(liftpy.CorruptRecordsError) as refused:
+                await read_from(lift, "s", 0)
+        said = re.fullmatch(
+            rf"stream s partition 0: what is at offsets 0 to (\d+) can not be read from the bucket: there is no object "
+            rf"{key}; look what else is wrong with `liftpy tier scrub s`, restore the object, or read from offset "
+            r"(\d+) on",
+            str(refused.value),
+        )
+        assert said, str(refused.value)
+        following = int(said[2])
+        assert following == int(said[1]) + 1
+        assert await read_from(lift, "s", following) == COUNT - following
+        async with lift.consume("s", start=0, stop="latest", options=quick_options()) as consumer:
+            with pytest.raises(liftpy.CorruptRecordsError):
+                await anext(aiter(consumer))
+            consumer.seek(following)
+            assert [message.offset async for message in consumer] == list(range(following, COUNT))
         assert f"stream s partition 0: offset 0 is in the bucket: there is no object {key}" in process.log()
         assert await read_from(lift, "other", 0) == COUNT
         local = (await lift.stream_info("s")).raw["partitions"][0]["local_start"]

@@ -40,6 +40,7 @@ class Bucket:
         calls: (job, arguments) of all calls so far.
         is_open: calls are answered while it is set.
         error: what calls fail with.
+        hole: what comes instead of offsets from its `start` up to its `end`.
         damage: called with the bytes of a chunk, returns what comes.
     """
 
@@ -49,6 +50,7 @@ class Bucket:
         self.is_open = asyncio.Event()
         self.is_open.set()
         self.error: TierWorkError | None = None
+        self.hole: dict[str, Any] | None = None
         self.damage: Any = lambda data: data
         self._batches: dict[int, list[tuple[BatchHeader, bytes]]] = {}
 
@@ -83,6 +85,8 @@ class Bucket:
             times = [header for header, _ in batches if header.max_timestamp >= arguments["timestamp"]]
             return {"offset": times[0].base_offset if times else None}
         assert job == "fetch"
+        if self.hole is not None and self.hole["start"] <= arguments["offset"] < self.hole["end"]:
+            return {"hole": self.hole}
         at = next(n for n, (header, _) in enumerate(batches) if header.next_offset > arguments["offset"])
         first = last = at // self.group * self.group
         size = 0

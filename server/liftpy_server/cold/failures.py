@@ -5,13 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from liftpy_envelope.errors import LiftError
-from liftpy_server.cold.limits import PAUSE_S_MAX, PAUSE_S_MIN
+from liftpy_server.cold.limits import HOLE_S, HOLES_MAX, PAUSE_S_MAX, PAUSE_S_MIN
+from liftpy_server.tiering.wire import TierWorkError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
     from liftpy_envelope.pull import PartitionKey
 
-__all__ = ["ColdUnavailableError", "Failures"]
+__all__ = ["ColdUnavailableError", "Failures", "HistoryLostError", "HoleError", "is_of_object", "lost_text"]
 
+_OF_AN_OBJECT: Final = frozenset({"corrupt", "missing"})
 _OF_THE_STORE: Final = frozenset({"denied", "foreign", "unavailable", "unfit"})
 
 
@@ -19,6 +24,42 @@ class ColdUnavailableError(LiftError):
     """What is in the bucket can not be read now; asking again later may help."""
 
     retriable = True
+
+
+class HistoryLostError(LiftError):
+    """A part of the history can not be read, because of an object that is missing or damaged; the message names it."""
+
+
+class HoleError(TierWorkError):
+    """The worker found an object missing or damaged.
+
+    Args:
+        hole: `code`, `message`, and `start` and `end` of what can not be read, see `fetch`.
+    """
+
+    def __init__(self, hole: Mapping[str, Any]) -> None:
+        super().__init__(hole["code"], hole["message"])
+        self.start: int = hole["start"]
+        self.end: int = hole["end"]
+
+
+def is_of_object(error: BaseException) -> bool:
+    """Whether an object or manifest is missing or damaged, so that asking again for long does not help."""
+    return isinstance(error, TierWorkError) and error.code in _OF_AN_OBJECT
+
+
+def lost_text(stream: str, partition: int, what: str, why: str, instead: str) -> str:
+    """The sentence for people; `what` can not be read, and `instead` is what can be done as things are."""
+    return (
+        f"stream {stream} partition {partition}: {what} can not be read from the bucket: {why}; look what else is "
+        f"wrong with `liftpy tier scrub {stream}`, restore the object, or {instead}"
+    )
+
+
+class _Hole(NamedTuple):
+    end: int
+    text: str
+    until_s: float
 
 
 class _Failure(NamedTuple):
@@ -32,6 +73,7 @@ class Failures:
 
     def __init__(self) -> None:
         self._latest: dict[PartitionKey | None, _Failure] = {}
+        self._holes: dict[tuple[PartitionKey, int], _Hole] = {}
 
     def check(self, key: PartitionKey, now_s: float) -> None:
         """See whether a partition may be asked for.
@@ -43,6 +85,23 @@ class Failures:
             failure = self._latest.get(place)
             if failure is not None and now_s < failure.until_s:
                 raise ColdUnavailableError(failure.text)
+
+    def check_hole(self, key: PartitionKey, offset: int, now_s: float) -> None:
+        """See whether an offset was found a moment ago not to be readable.
+
+        Raises:
+            HistoryLostError: it was.
+        """
+        for (place, start), hole in self._holes.items():
+            if place == key and start <= offset < hole.end and now_s < hole.until_s:
+                raise HistoryLostError(hole.text)
+
+    def lost(self, key: PartitionKey, start: int, end: int, text: str, now_s: float) -> None:
+        """Take note that offsets from `start` up to `end` can not be read, and what to tell those who want them."""
+        self._holes = {at: old for at, old in self._holes.items() if now_s < old.until_s}
+        if len(self._holes) >= HOLES_MAX:
+            del self._holes[next(iter(self._holes))]
+        self._holes[key, start] = _Hole(end, text, now_s + HOLE_S)
 
     def failed(self, key: PartitionKey, code: str, message: str, now_s: float) -> ColdUnavailableError:
         """Take note of a failure. Returns what to tell those who wait.

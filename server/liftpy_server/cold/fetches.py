@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from liftpy_envelope.errors import LiftError
 from liftpy_server.cold.chunk import Chunk
-from liftpy_server.cold.failures import ColdUnavailableError, Failures
-from liftpy_server.cold.limits import CACHE_SHARE, FETCHES_MAX, IDLE_S, QUEUED_MAX, SEEK_BYTES, SLOW_S
+from liftpy_server.cold.failures import ColdUnavailableError, Failures, HoleError, is_of_object, lost_text
+from liftpy_server.cold.limits import CACHE_SHARE, FETCHES_MAX, IDLE_S, LOOK_AGAIN_S, QUEUED_MAX, SEEK_BYTES, SLOW_S
 from liftpy_server.cold.metrics import ColdCounters
 from liftpy_server.limits import LOG_REPEAT_S
 from liftpy_server.tiering.wire import TierWorkError
@@ -124,9 +124,11 @@ class Fetches:
 
         Raises:
             ColdUnavailableError: it can not be had now.
+            HistoryLostError: an object is missing or damaged, which was found out a moment ago.
         """
         key = partition.key
         self.failures.check(key, self._loop.time())
+        self.failures.check_hole(key, offset, self._loop.time())
         fetch = self._find(key, offset)
         if fetch is None:
             if len(self._queue) >= QUEUED_MAX:
@@ -216,7 +218,7 @@ class Fetches:
         path = self._cache.directory / f"{key.uuid.hex()}-{key.partition}-{fetch.offset:020d}-{self._count}.log"
         slow = self._loop.call_later(SLOW_S, self._note_slow, fetch)
         try:
-            chunk = await self._fetched(fetch, path)
+            chunk = await self._found(fetch, path)
             self.counters.fetches += 1
             self.counters.fetched_bytes += chunk.size
             self._cache.add(chunk)
@@ -239,6 +241,17 @@ class Fetches:
         fetch.is_slow = True
         self._wake(fetch.partition.key)
 
+    async def _found(self, fetch: _Fetch, path: Path) -> Chunk:
+        """As `_fetched`, but look again where an object is missing or damaged: a collection may have replaced it."""
+        for pause_s in LOOK_AGAIN_S:
+            try:
+                return await self._fetched(fetch, path)
+            except TierWorkError as error:
+                if not (fetch.is_wanted and is_of_object(error)):
+                    raise
+            await asyncio.sleep(pause_s)
+        return await self._fetched(fetch, path)
+
     async def _fetched(self, fetch: _Fetch, path: Path) -> Chunk:
         partition, offset = fetch.partition, fetch.offset
         cold = partition.cold
@@ -255,6 +268,8 @@ class Fetches:
             codec=partition.stream.config.compression.value,
             path=str(path),
         )
+        if "hole" in result:
+            raise HoleError(result["hole"])
         chunk = Chunk(self._disk, path, partition.key, result["start"], fetch.target_bytes, is_wanted=fetch.is_wanted)
         await self._loop.run_in_executor(self._executor, chunk.load)
         if not chunk.base_offset <= offset < chunk.next_offset:
@@ -267,13 +282,29 @@ class Fetches:
         code = error.code if isinstance(error, TierWorkError) else "internal"
         now_s = self._loop.time()
         self.counters.failures[code] += 1
-        self.failures.failed(fetch.partition.key, code, str(error) or type(error).__name__, now_s)
+        if not is_of_object(error):
+            self.failures.failed(fetch.partition.key, code, str(error) or type(error).__name__, now_s)
+        elif fetch.is_wanted:
+            self._note_hole(fetch, error, now_s)
         if not isinstance(error, (LiftError, OSError)):
             logger.error("a fetch from the bucket met an error", exc_info=error)
         elif now_s - self._logged_s >= LOG_REPEAT_S:
             self._logged_s = now_s
             name, number = fetch.partition.stream.name, fetch.partition.number
             logger.warning("stream %s partition %d: offset %d is in the bucket: %s", name, number, fetch.offset, error)
+
+    def _note_hole(self, fetch: _Fetch, error: Exception, now_s: float) -> None:
+        partition, offset = fetch.partition, fetch.offset
+        start, end = (error.start, error.end) if isinstance(error, HoleError) else (offset, partition.log.log_start)
+        end = max(min(end, partition.log.log_start), offset + 1)
+        text = lost_text(
+            partition.stream.name,
+            partition.number,
+            f"what is at offsets {start} to {end - 1}",
+            str(error),
+            f"read from offset {end} on",
+        )
+        self.failures.lost(partition.key, start, end, text, now_s)
 
     # -- the end
 

@@ -8,7 +8,10 @@ __all__ = [
     "CACHE_SHARE",
     "FETCHES_MAX",
     "FRESH_S",
+    "HOLES_MAX",
+    "HOLE_S",
     "IDLE_S",
+    "LOOK_AGAIN_S",
     "PAUSE_S_MAX",
     "PAUSE_S_MIN",
     "QUEUED_MAX",
@@ -27,3 +30,6 @@ SLOW_S: Final = 10.0  # who waits longer for the bucket is told that it is slow
 TIMES_ASKED_MAX: Final = 4  # questions for the offset at a time, at once
 PAUSE_S_MIN: Final = 0.25  # after a failure; doubles with each that follows
 PAUSE_S_MAX: Final = 5.0
+LOOK_AGAIN_S: Final = (0.5, 1.5)  # after these pauses, where an object is missing or damaged
+HOLE_S: Final = 5.0  # so long readers are told of such an object without another look
+HOLES_MAX: Final = 1_000  # that are remembered

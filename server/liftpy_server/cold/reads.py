@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from liftpy_log.errors import SegmentCorruptError
 from liftpy_log.reader import LogReader
 from liftpy_server.cold.cache import ChunkCache
 from liftpy_server.cold.chunk import Chunk
-from liftpy_server.cold.failures import ColdUnavailableError
+from liftpy_server.cold.failures import ColdUnavailableError, HistoryLostError, is_of_object, lost_text
 from liftpy_server.cold.fetches import Fetches
-from liftpy_server.cold.limits import SEEK_BYTES, TIMES_ASKED_MAX
+from liftpy_server.cold.limits import LOOK_AGAIN_S, SEEK_BYTES, TIMES_ASKED_MAX
 from liftpy_server.cold.metrics import ColdStanding
 from liftpy_server.tiering.wire import TierWorkError
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from liftpy_server.cold.fetches import ColdWorker
     from liftpy_server.partition import Partition
 
-__all__ = ["ColdReads", "ColdUnavailableError", "is_cold", "is_unknown"]
+__all__ = ["ColdReads", "ColdUnavailableError", "HistoryLostError", "is_cold", "is_unknown"]
 
 
 def is_cold(partition: Partition, offset: int) -> bool:
@@ -115,6 +115,7 @@ class ColdReads:
 
         Raises:
             ColdUnavailableError: they can not be had now.
+            HistoryLostError: an object is missing or damaged, also after another look.
         """
         found = self._cached(partition, offset, bytes_max, hint)
         if not found:
@@ -163,7 +164,7 @@ class ColdReads:
         """As `read`, waiting for them; none where that is not to be read from the bucket any more.
 
         Raises:
-            ColdUnavailableError: see `read`.
+            ColdUnavailableError, HistoryLostError: see `read`.
         """
         woken = asyncio.Event()
         while is_cold(partition, offset):
@@ -181,15 +182,29 @@ class ColdReads:
 
         Raises:
             ColdUnavailableError: the bucket can not be asked now.
+            HistoryLostError: an object is missing or damaged, also after another look.
         """
         key = partition.key
         async with self._asking:
             self.fetches.failures.check(key, self._loop.time())
             try:
-                result = await self._worker.call(
-                    "offset_at_time", uuid=key.uuid.hex(), partition=key.partition, timestamp=timestamp
-                )
+                result = await self._time_asked(partition, timestamp)
             except TierWorkError as error:
+                if is_of_object(error):
+                    what, instead = "what is at that time", "start at an offset"
+                    text = lost_text(partition.stream.name, partition.number, what, error.message, instead)
+                    raise HistoryLostError(text) from error
                 raise self.fetches.failures.failed(key, error.code, error.message, self._loop.time()) from error
         found: int | None = result["offset"]
         return found
+
+    async def _time_asked(self, partition: Partition, timestamp: int) -> dict[str, Any]:
+        uuid, number = partition.key.uuid.hex(), partition.number
+        for pause_s in LOOK_AGAIN_S:
+            try:
+                return await self._worker.call("offset_at_time", uuid=uuid, partition=number, timestamp=timestamp)
+            except TierWorkError as error:
+                if not is_of_object(error):
+                    raise
+            await asyncio.sleep(pause_s)
+        return await self._worker.call("offset_at_time", uuid=uuid, partition=number, timestamp=timestamp)

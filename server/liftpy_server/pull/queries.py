@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from liftpy_envelope.errors import ErrorCode
 from liftpy_envelope.pull import EARLIEST, LATEST, EpochEndQuery, EpochEndResult, OffsetQuery, OffsetResult
 from liftpy_log.errors import PartitionOfflineError
-from liftpy_server.cold.reads import ColdUnavailableError, is_unknown
+from liftpy_server.cold.reads import ColdUnavailableError, HistoryLostError, is_unknown
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,6 +54,8 @@ async def _offset_across(query: OffsetQuery, partition: Partition | ErrorCode, c
         found = await cold.offset_at_time(partition, query.timestamp)
     except ColdUnavailableError as error:
         return OffsetResult(query.key, ErrorCode.NOT_AVAILABLE, str(error), -1, partition.epoch)
+    except HistoryLostError as error:
+        return OffsetResult(query.key, ErrorCode.BATCH_CORRUPT, str(error), -1, partition.epoch)
     if found is None or found >= result.offset:
         return result
     return result._replace(offset=max(found, partition.start))

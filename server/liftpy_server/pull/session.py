@@ -15,7 +15,7 @@ from liftpy_envelope.errors import ErrorCode
 from liftpy_envelope.limits import FETCH_PARTITIONS_MAX
 from liftpy_envelope.pull import FetchResult
 from liftpy_log.errors import OffsetOutOfRangeError, PartitionOfflineError
-from liftpy_server.cold.reads import ColdUnavailableError, is_cold, is_unknown
+from liftpy_server.cold.reads import ColdUnavailableError, HistoryLostError, is_cold, is_unknown
 from liftpy_server.pull.filtering import SCAN_COST_MAX
 
 if TYPE_CHECKING:
@@ -261,6 +261,8 @@ class FetchSession:
             return Found(_failed(entry.key, ErrorCode.OFFSET_OUT_OF_RANGE, text, partition), None, [])
         except ColdUnavailableError as error:
             return Found(_failed(entry.key, ErrorCode.NOT_AVAILABLE, str(error), partition), None, [])
+        except HistoryLostError as error:
+            return Found(_failed(entry.key, ErrorCode.BATCH_CORRUPT, str(error), partition), None, [])
         except (PartitionOfflineError, OSError) as error:
             return _broken(entry.key, partition, error)
 

@@ -166,6 +166,7 @@ async def test_after_damage_the_node_is_asked_to_look_itself():
         (ErrorCode.PARTITION_OFFLINE, CorruptRecordsError),
         (ErrorCode.UNKNOWN_STREAM, StreamGoneError),
         (ErrorCode.OFFSET_OUT_OF_RANGE, OffsetLostError),
+        (ErrorCode.BATCH_CORRUPT, CorruptRecordsError),
     ],
 )
 async def test_what_can_not_be_mended_is_told(code, kind):

@@ -105,6 +105,17 @@ async def test_the_error_of_one_source_is_the_end_of_all():
         await buffer.take()
 
 
+async def test_an_error_that_was_told_can_be_over_and_one_that_was_not_is_told_first():
+    buffer = PrefetchBuffer(10_000)
+    buffer.add_source()
+    buffer.finish(LookupError("broken"))
+    buffer.go_on()
+    with pytest.raises(LookupError):
+        await buffer.take()
+    buffer.go_on()
+    assert await buffer.take() is None, "nothing brings more"
+
+
 async def test_items_without_batches_use_room_too():
     buffer = PrefetchBuffer(2_000)
     for number in range(4):

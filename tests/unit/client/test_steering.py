@@ -21,6 +21,11 @@ async def offsets(consuming, partition=0):
     return [message.offset async for message in consuming if message.partition == partition]
 
 
+async def noted(consuming, into):
+    async for message in consuming:
+        into.add((message.partition, message.offset))
+
+
 async def test_it_goes_on_where_it_was_sought():
     logs = FakeLogs(s=[100])
     found = []
@@ -157,6 +162,21 @@ async def test_an_offset_that_is_not_there_when_it_is_sought():
         async with asyncio.timeout(20), consumer(logs, on_lost=policy) as consuming:
             consuming.seek(10)
             assert await offsets(consuming) == expected
+
+
+async def test_after_an_error_it_goes_on_where_it_is_sought_and_so_do_the_other_partitions():
+    logs = FakeLogs(s=[100, 100])
+    logs.log("s", 0).start = 50
+    async with asyncio.timeout(20), consumer(logs, on_lost="error") as consuming:
+        consuming.seek({0: 10})
+        before = set()
+        with pytest.raises(OffsetLostError):
+            await noted(consuming, before)
+        consuming.seek({0: 60})
+        after = set()
+        await noted(consuming, after)
+    assert not before & after
+    assert before | after == {(0, offset) for offset in range(60, 100)} | {(1, offset) for offset in range(100)}
 
 
 async def test_an_entered_consumer_goes_on_where_the_loop_was_left():

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from liftpy_envelope.errors import ErrorCode
 from liftpy_envelope.pull import FetchPartition, FetchRequest, PartitionKey
 from liftpy_log.partition_log import LogConfig
-from liftpy_server.cold import fetches, limits
+from liftpy_server.cold import failures, fetches, limits, reads
 from liftpy_server.cold.metrics import cold_metrics
 from liftpy_server.cold.reads import is_cold
 from liftpy_server.pull.session import FetchSession
@@ -315,19 +315,88 @@ async def test_a_bucket_that_is_away_is_told_to_those_who_need_it(make_cold):
     assert await cold.read(10) == [(1, offset) for offset in range(10)]
 
 
+@pytest.fixture
+def quick_looks():
+    with patch.object(fetches, "LOOK_AGAIN_S", (0, 0)), patch.object(reads, "LOOK_AGAIN_S", (0, 0)):
+        yield
+
+
+HOLE = {"start": 30, "end": 60, "code": "missing", "message": "there is no object x/y"}
+
+
+async def refusal(cold, offset):
+    cold.want(offset)
+    async with asyncio.timeout(10):
+        while not (news := cold.session.collect(MUCH)):
+            await settle()
+    return news[0].result
+
+
+@pytest.mark.usefixtures("quick_looks")
 async def test_an_object_that_is_damaged_concerns_its_partition_alone(make_cold):
     cold = make_cold(partitions=2, spread="mapping")
     for number in range(2):
         cold.store(10, number)
         cold.tier(number)
     cold.bucket.error = TierWorkError("corrupt", "object x is damaged")
-    cold.want(0)
-    cold.look()
-    await settle()
-    assert cold.look() == [(0, ErrorCode.NOT_AVAILABLE)]
+    told = await refusal(cold, 0)
+    assert told.error is ErrorCode.BATCH_CORRUPT
+    assert "object x is damaged" in told.message
     cold.bucket.error = None
     cold.want(None, 0)
     assert await cold.read(10) == [(1, offset) for offset in range(10)]
+
+
+@pytest.mark.usefixtures("quick_looks")
+async def test_an_object_that_is_missing_is_named_and_what_follows_is_read(make_cold):
+    cold = make_cold(group=1, log=SMALL)
+    cold.store(100)
+    cold.tier(keep=10)
+    cold.bucket.hole = HOLE
+    told = await refusal(cold, 40)
+    assert told.error is ErrorCode.BATCH_CORRUPT
+    assert not told.error.retriable
+    assert told.message == (
+        "stream orders partition 0: what is at offsets 30 to 59 can not be read from the bucket: there is no object "
+        "x/y; look what else is wrong with `liftpy tier scrub orders`, restore the object, or read from offset 60 on"
+    )
+    assert cold.bucket.fetched == [40] * 3, "looked at again, and not for ever"
+    assert (await refusal(cold, 59)).error is ErrorCode.BATCH_CORRUPT
+    assert cold.bucket.fetched == [40] * 3, "known for a while"
+    cold.want(60)
+    assert await cold.read(40) == [(0, offset) for offset in range(60, 100)]
+    cold.want(0)
+    assert await cold.read(31) == [*((0, offset) for offset in range(30)), (0, ErrorCode.BATCH_CORRUPT)]
+
+
+@pytest.mark.usefixtures("quick_looks")
+async def test_an_object_that_comes_back_is_read(cold):
+    cold.bucket.hole = HOLE
+    with patch.object(failures, "HOLE_S", 0.1):
+        assert (await refusal(cold, 40)).error is ErrorCode.BATCH_CORRUPT
+        cold.bucket.hole = None
+        await asyncio.sleep(0.15)
+        cold.want(40)
+        assert (0, 99) in await cold.read(60)
+
+
+async def test_another_look_that_finds_the_object_is_all_that_it_takes(cold):
+    cold.bucket.hole = HOLE
+    with patch.object(fetches, "LOOK_AGAIN_S", (0.05,)):
+        cold.want(40)
+        assert cold.look() == []
+        await settle()
+        cold.bucket.hole = None
+        assert (0, 40) in await cold.read(1)
+    assert cold.bucket.fetched[:2] == [40, 40]
+
+
+@pytest.mark.usefixtures("quick_looks")
+async def test_a_time_in_a_damaged_object_is_refused(cold):
+    cold.bucket.error = TierWorkError("corrupt", "object x is damaged")
+    with pytest.raises(reads.HistoryLostError, match=r"stream orders partition 0: .*object x is damaged.*tier scrub"):
+        await cold.reads.offset_at_time(cold.kit.partition, 5)
+    assert len(cold.bucket.calls) == 3
 
 
 async def test_who_waits_too_long_is_told(cold):

@@ -229,3 +229,57 @@ def test_whatever_was_stored_comes_back(tmp_path_factory, records, percent, byte
         found += [record for record in some if record.offset >= offset]
         offset = result["end"]
     assert found == [record for record in records if record.offset >= first]
+
+
+def hole_at(history, path, offset):
+    arguments = {"uuid": PATH.uuid, "partition": 0, "offset": offset, "path": str(path)}
+    wanted = {"end": MUCH, "enough": MUCH, "bytes_max": MUCH, "codec": "none"}
+    result = fetch(history.store, arguments | wanted)
+    assert not path.exists()
+    return result["hole"]
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+def test_a_missing_object_is_a_hole_around_which_all_is_read(history, path, is_known):
+    if is_known:
+        read_through(history, path)
+    key = PATH.fragment(history.root.fragments[1].name)
+    kept = history.store.get(key).body
+    history.store.delete([key])
+    assert ask(history, path, 0, bytes_max=MUCH)[2] == everything()[:100]
+    path.unlink()
+    for offset in (100, 150, 199):
+        assert hole_at(history, path, offset) == {
+            "start": 100,
+            "end": 200,
+            "code": "missing",
+            "message": f"there is no object {key}",
+        }
+    assert ask(history, path, 200, bytes_max=MUCH)[2] == everything()[200:]
+    history.store.create(key, kept, "again")
+    assert ask(history, path, 0, bytes_max=MUCH)[2] == everything()
+
+
+def test_a_damaged_row_group_is_a_hole_of_its_own(history, path):
+    key = PATH.fragment(history.root.fragments[1].name)
+    body = bytearray(history.store.get(key).body)
+    body[200] ^= 255
+    history.store.delete([key])
+    history.store.create(key, bytes(body), "damaged")
+    hole = hole_at(history, path, 100)
+    assert (hole["start"], hole["code"]) == (100, "corrupt")
+    assert 100 < hole["end"] < 200
+    assert key in hole["message"]
+    assert ask(history, path, hole["end"], bytes_max=MUCH)[2] == everything()[hole["end"] :]
+
+
+def test_a_missing_snapshot_is_a_hole(path):
+    history = TierHistory()
+    history.append_blank(70, 10)
+    history.append(plain_records(10, base=700, seed=1))
+    (pointer, *_) = history.root.snapshots
+    history.store.delete([PATH.snapshot(pointer.digest)])
+    hole = hole_at(history, path, 5)
+    assert (hole["start"], hole["end"], hole["code"]) == (0, pointer.end, "missing")
+    assert PATH.snapshot(pointer.digest) in hole["message"]
+    assert len(ask(history, path, 700)[2]) == 10
