@@ -78,6 +78,7 @@ class StreamState:
         self.config: StreamConfig = info.config
         self.paused = info.paused
         self.read_only = info.read_only
+        self._partitions = info.partitions
         self.counters = StreamCounters()
         self.gaps: list[Gap] = list(gaps)[-GAPS_KEPT_MAX:]
         self.lapse = next((gap for gap in reversed(self.gaps) if gap.until_ns is None), None)
@@ -94,6 +95,11 @@ class StreamState:
         self.config = info.config
         self.paused = info.paused
         self.read_only = info.read_only
+        self._partitions = info.partitions
+
+    def purged_below(self, partition: int) -> int:
+        """Records of a partition below this offset were purged; a log may begin above it for other reasons."""
+        return self._partitions[partition].log_start
 
     def open_gap(self, since_ns: int, cause: str) -> None:
         """Messages may be missing from `since_ns` on; a gap that lasts already goes on under its own cause."""

@@ -119,7 +119,7 @@ class LocalTierHandlers:
         return dict(_OFF) if self._node.tier is None else self._node.tier.status(request.limit)
 
     async def ends(self, body: Body) -> Body:
-        """Up to which offsets the bucket has partitions that this node leads; 0 of those that it does not."""
+        """Up to which offsets the bucket surely has partitions that this node leads; 0 of those that it does not."""
         tier = self._node.tier
         if tier is None:
             text = f"node {self._node.config.node_id!r} has no bucket: give all nodes of a cluster the same tier.url"

@@ -1,8 +1,9 @@
 """Keeps the catalog in the bucket equal to the metadata, on the node that leads these.
 
-It is written soon after a change, and not more often than every few seconds; it is looked at now and then without one,
-so that a cluster whose bucket another one has taken over finds out. What was deleted stays in it until the grace
-period is over and its objects are gone.
+It is written soon after a change, and not more often than every few seconds; but at once when a stream is new, for
+nothing of it goes to the bucket before the catalog names it. It is looked at now and then without a change, so that a
+cluster whose bucket another one has taken over finds out. What was deleted stays in it until the grace period is over
+and its objects are gone.
 
 A node that has ceased to lead and does not know it yet writes nothing old: before it writes it reads the metadata
 through a barrier, which it can not pass; and the catalog is swapped over the one that was read.
@@ -29,6 +30,7 @@ __all__ = ["CatalogKeeper"]
 logger = logging.getLogger(__name__)
 
 _DEBOUNCE_S: Final = 5.0
+_GATHER_S: Final = 0.2  # streams that are made one after the other are not written one by one
 _LOOK_S: Final = 60.0
 _RETRY_S: Final = 10.0
 
@@ -57,7 +59,7 @@ class CatalogKeeper:
         clock: for times of deletion.
         grace_s: how long after its deletion the objects of a stream stay.
         on_error: told of what is wrong with the bucket, and of None when nothing is any more.
-        debounce_s: least time between two writes.
+        debounce_s: least time between two writes, but for those of new streams.
         look_s: how often it looks although nothing has changed.
 
     Attributes:
@@ -88,6 +90,7 @@ class CatalogKeeper:
         self._deleted: list[dict[str, Any]] = []
         self._collected: set[str] = set()
         self._changed = asyncio.Event()
+        self._appeared = asyncio.Event()
         self._told = ""
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -105,27 +108,35 @@ class CatalogKeeper:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _watch(self) -> None:
-        async for _ in self._metadata.watch():
+        async for state in self._metadata.watch():
             self._changed.set()
+            if self._metadata.is_leader and self._has_new(state):
+                self._appeared.set()
+
+    def _has_new(self, state: MetadataState) -> bool:
+        """Whether there is a stream that the catalog does not name."""
+        named = {} if self._written is None else self._written["streams"]
+        return any(stream.uuid not in named for stream in state.streams.values())
 
     async def _run(self) -> None:
         while True:
             try:
-                pause_s = self._look_s if await self.look() else self._debounce_s
+                is_done = await self.look() and self._metadata.is_leader  # who comes to lead finds out soon
+                pause_s = self._look_s if is_done else self._debounce_s
             except Exception:
                 logger.exception("the catalog in the bucket is not up to date; it is tried again")
                 pause_s = _RETRY_S
             await self._wait(pause_s)
 
     async def _wait(self, pause_s: float) -> None:
-        """Wait for a change, for a while at least and not for ever."""
-        await asyncio.sleep(min(self._debounce_s, pause_s))
-        try:
-            async with asyncio.timeout(pause_s):
-                await self._changed.wait()
-        except TimeoutError:
+        """Wait for a new stream; or for a change, for a while at least and not for ever."""
+        debounce_s = min(self._debounce_s, pause_s)
+        gather_s = min(_GATHER_S, debounce_s)
+        await asyncio.sleep(gather_s)
+        if not await _within(self._appeared, debounce_s - gather_s) and not await _within(self._changed, pause_s):
             self._written = None  # look at the bucket although nothing has changed
         self._changed.clear()
+        self._appeared.clear()
 
     async def look(self) -> bool:
         """Have the catalog say what the metadata say, if this node leads these. Returns whether all is done."""
@@ -184,3 +195,13 @@ class CatalogKeeper:
                 self._collected.add(stream["uuid"])
         self._deleted = [stream for stream in self._deleted if stream["uuid"] not in self._collected]
         return not self._collected
+
+
+async def _within(event: asyncio.Event, timeout_s: float) -> bool:
+    """Wait for an event. Returns whether it came in time."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            await event.wait()
+    except TimeoutError:
+        return False
+    return True

@@ -38,11 +38,13 @@ def claim_partition(context: Context, arguments: dict[str, Any]) -> dict[str, An
         context: of the worker.
         arguments: `uuid`, `partition`, `epoch` (of the leader), `node` (its id), `log_start` (where the partition
             begins if the bucket has nothing of it), `epochs` ([leader epoch, first offset] of its log), `create`
-            (whether to begin a history where there is none).
+            (whether to begin a history where there is none), `cluster_id` (whose catalog must name the stream before
+            a history is begun; left out where there is no cluster).
 
     Returns:
         `start` (the first offset that is wanted), `end` (after the last one that is there, in shared objects too),
-        `root_end` (after the last one in objects of its own), `epochs` (up to `end`), `gone_below` (tombstones below
+        `root_end` (after the last one in objects of its own), `proven_end` (what is below stays counted, whoever claims
+        it next), `epochs` (up to `end`), `gone_below` (tombstones below
         may be gone), `bytes` and `records` (of what is there), `sealed`, `set_bytes` (of what is in shared objects),
         `new_bytes` (of objects that key compaction has not looked at),
         `holders` (nodes whose shared objects hold it), `merges` (whether there are objects to be merged), `is_new`
@@ -51,6 +53,8 @@ def claim_partition(context: Context, arguments: dict[str, Any]) -> dict[str, An
     Raises:
         LineageError: another leader has claimed it, or bucket and log hold different histories.
         ObjectMissingError: the bucket has nothing of it, and `create` is not set.
+        NotNamedError: the bucket has nothing of it, and the catalog does not name the stream yet.
+        ForeignBucketError: the catalog is another cluster's.
         OvertakenError: others claim it at the same moment.
     """
     path = path_of(arguments)
@@ -93,6 +97,8 @@ def _claim(context: Context, path: PartitionPath, arguments: dict[str, Any]) -> 
     if loaded is None:
         if not arguments["create"]:
             raise ObjectMissingError(path.root)
+        if (cluster_id := arguments.get("cluster_id")) is not None:
+            context.naming.check(path.uuid, cluster_id)
         loaded = file.commit(None, create(path, epoch=epoch, node=node, start=arguments["log_start"]))
     held = resolved(context, loaded.root)
     current = loaded.root.claims[-1]
@@ -105,7 +111,9 @@ def _claim(context: Context, path: PartitionPath, arguments: dict[str, Any]) -> 
         if loaded.root.claims[-1] != Claim(epoch=epoch, node=node, start=held.end):
             raise OvertakenError(f"{path.root} was claimed by somebody else at the same moment")
     context.roots.keep(path, loaded)
-    return _answer(context, loaded.root, held) | {"is_new": is_new}
+    answer = _answer(context, loaded.root, held) | {"is_new": is_new}
+    # The commit went to the root of which the sets were read: nobody has claimed it in between.
+    return answer if change is None else answer | {"proven_end": held.end}
 
 
 def _check(root: Root, held: Resolved, arguments: dict[str, Any]) -> None:
@@ -120,6 +128,7 @@ def _answer(context: Context, root: Root, held: Resolved) -> dict[str, Any]:
         "start": root.start,
         "end": held.end,
         "root_end": root.end,
+        "proven_end": held.end if root.sealed else root.end,
         "epochs": held.epochs,
         "gone_below": root.gone_below,
         "bytes": sum(each.size for each in children) + set_bytes,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from liftpy_log.tier.counting_store import CountingStore
 from liftpy_server.tiering.loaded_cache import LoadedCache
 from liftpy_server.tiering.memory_budget import MemoryBudget
+from liftpy_server.tiering.naming import Naming
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -60,6 +61,7 @@ class Context:
     ) -> None:
         self.store = CountingStore(store)
         self.new_id = new_id
+        self.naming = Naming(self.store, new_id)
         self.now_ns = now_ns
         self.memory = MemoryBudget(memory_bytes_max)
         self.object_bytes = object_bytes

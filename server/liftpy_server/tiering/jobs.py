@@ -11,6 +11,7 @@ from liftpy_server.tiering.catalog_job import put_catalog
 from liftpy_server.tiering.claim_job import claim_partition, look
 from liftpy_server.tiering.collect_job import collect, collect_sets, drop_stream, retain
 from liftpy_server.tiering.compact_job import compact
+from liftpy_server.tiering.confirm_job import confirm
 from liftpy_server.tiering.merge_job import merge
 from liftpy_server.tiering.probe_job import probe_bucket
 from liftpy_server.tiering.restore_jobs import RESTORE_JOBS
@@ -49,6 +50,7 @@ JOBS: Mapping[str, Job] = {
     "collect": collect,
     "collect_sets": collect_sets,
     "compact": compact,
+    "confirm": confirm,
     "counts": counts,
     "drop_stream": drop_stream,
     "fetch": _on_store(fetch),

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 __all__ = ["Schedule"]
 
 _NOTHING: Final = Found()
-_STOPPING: Final = frozenset({"lineage", "sealed"})
-_QUIET_FAILURES: Final = {"gone": 3, "overtaken": 3, "internal": 2}  # so many in a row are no trouble yet
+_STOPPING: Final = frozenset({"lineage", "sealed", "hole"})
+_QUIET_FAILURES: Final = {"gone": 3, "overtaken": 3, "unnamed": 5, "internal": 2}  # so many in a row are no trouble yet
 _FOREGROUND: Final = frozenset({Job.CLAIM, Job.UPLOAD, Job.UPLOAD_SET})
-_UPKEEP: Final = frozenset({Job.RETAIN, Job.MERGE, Job.COMPACT, Job.COLLECT, Job.COLLECT_SETS})
+_UPKEEP: Final = frozenset({Job.CONFIRM, Job.RETAIN, Job.MERGE, Job.COMPACT, Job.COLLECT, Job.COLLECT_SETS})
 
 
 class Schedule:
@@ -103,10 +103,25 @@ class Schedule:
         place = self.places.get(key)
         if place is not None and start > place.wanted_start:
             place.wanted_start = start
+            if place.phase is Phase.STOPPED and place.trouble is not None and place.trouble.code == "hole":
+                place.phase, place.trouble = Phase.UNKNOWN, None  # what is missing may not be wanted any more
             if place.phase is Phase.UNKNOWN:
                 self._upkeep.wants(place, Job.LOOK)
             self._upkeep.retains(place)
             self._queues.file(place, now_s)
+
+    def wants_proof(self, key: PartitionKey, now_s: float) -> None:
+        """Disks are to drop what lies below the tiered end of a partition, so that it must count for good."""
+        place = self.places.get(key)
+        if place is None or place.is_busy:
+            return
+        if place.phase is Phase.CLAIMED:
+            self._upkeep.wants(place, Job.CONFIRM)
+        elif place.phase is Phase.KNOWN:
+            place.is_claim_wanted = True  # whoever claims takes over what counts then
+            self._queues.file(place, now_s)
+        elif place.phase is Phase.UNKNOWN:
+            self._upkeep.wants(place, Job.LOOK)
 
     def moves_in(self, key: PartitionKey, now_s: float) -> None:
         """What a partition has in shared objects is to be moved into its own."""
@@ -116,6 +131,12 @@ class Schedule:
         place.is_claim_wanted = place.phase is not Phase.CLAIMED
         self._upkeep.wants(place, Job.MERGE)
         self._queues.file(place, now_s)
+
+    def looks(self, key: PartitionKey) -> None:
+        """What the bucket has of a partition is to be known although nothing is uploaded; no-op where it is."""
+        place = self.places.get(key)
+        if place is not None and not place.is_busy and place.phase is Phase.UNKNOWN:
+            self._upkeep.wants(place, Job.LOOK)
 
     def compacts(self, key: PartitionKey) -> None:
         """Of every key of a partition only the last record is wanted."""
@@ -171,6 +192,7 @@ class Schedule:
         places = self._end(task)
         for place in places:
             place.start, place.tiered_end = start, end
+            place.proven_end = max(place.proven_end, found.proven_end)
             if place.end <= end:
                 place.since_s = None
             if task.job is Job.CLAIM:
@@ -195,6 +217,8 @@ class Schedule:
             end = ends.get(place.key, place.tiered_end)
             place.is_alone = end <= place.tiered_end  # what was shared has counted for nothing
             place.tiered_end = max(place.tiered_end, end)
+            if task.job is Job.UPLOAD:  # the root names it
+                place.proven_end = place.tiered_end
             place.since_s = task.began_s if place.end > place.tiered_end else None
             self._upkeep.grown(place, is_shared=task.job is Job.UPLOAD_SET)
             place.bytes = 0

@@ -20,6 +20,7 @@ class Job(Enum):
     CLAIM = "claim"
     UPLOAD = "upload"
     UPLOAD_SET = "upload_set"
+    CONFIRM = "confirm"
     RETAIN = "retain"
     MERGE = "merge"
     COMPACT = "compact"
@@ -44,12 +45,14 @@ class Found(NamedTuple):
         new_bytes: of it, that key compaction has not looked at.
         merges: there are objects of its own to be merged.
         may_have_garbage: somebody has written it before.
+        proven_end: what is below counts for good, see `Place`.
     """
 
     set_bytes: int = 0
     new_bytes: int = 0
     merges: bool = False
     may_have_garbage: bool = False
+    proven_end: int = 0
 
 
 class Trouble(NamedTuple):
@@ -108,6 +111,8 @@ class Place:
         epoch: leader epoch of this leadership.
         phase: see `Phase`.
         tiered_end: the bucket has what is below, as far as this leadership knows.
+        proven_end: what is below counts in the bucket whoever leads next. What a leader shares after it was deposed,
+            which it may not know of, does not: so disks keep what lies above.
         start: the first offset that the bucket keeps, as far as this leadership knows.
         wanted_start: nobody wants what is below; the bucket's start is to come here.
         end: records below are committed and durable.
@@ -139,6 +144,7 @@ class Place:
         "new_bytes",
         "object_bytes",
         "phase",
+        "proven_end",
         "queue",
         "set_bytes",
         "since_s",
@@ -154,6 +160,7 @@ class Place:
         self.epoch = epoch
         self.phase = Phase.UNKNOWN
         self.tiered_end = 0
+        self.proven_end = 0
         self.start = 0
         self.wanted_start = 0
         self.end = 0

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["Upkeep"]
 
 _PASSED_MAX: Final = 64  # that can not go on now, in one look for the next job
-_ORDER: Final = (Job.LOOK, Job.RETAIN, Job.MERGE, Job.COMPACT, Job.COLLECT)
+_ORDER: Final = (Job.LOOK, Job.CONFIRM, Job.RETAIN, Job.MERGE, Job.COMPACT, Job.COLLECT)
 
 
 class Upkeep:

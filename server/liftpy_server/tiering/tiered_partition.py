@@ -11,12 +11,12 @@ if TYPE_CHECKING:
     from liftpy_log.segment import Segment
     from liftpy_server.partition import Partition
 
-__all__ = ["claim_arguments", "may_be_tiered", "sure_end", "upload_arguments", "waiting_bytes"]
+__all__ = ["claim_arguments", "may_have_history", "sure_end", "upload_arguments", "waiting_bytes"]
 
 
-def may_be_tiered(partition: Partition) -> bool:
-    """Whether a partition is led here and wanted in the bucket."""
-    return partition.is_leading and partition.stream.config.tier and partition.log.failure is None
+def may_have_history(partition: Partition) -> bool:
+    """Whether what the bucket has of a partition, or is to have, is this node's business."""
+    return partition.is_leading and partition.log.failure is None
 
 
 def sure_end(partition: Partition) -> int:

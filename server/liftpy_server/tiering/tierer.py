@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakKeyDictionary
 
 from liftpy_envelope.errors import LiftError
 from liftpy_server.tiering.alarms import STORE_CODES, StoreState
@@ -18,7 +19,7 @@ from liftpy_server.tiering.gone_nodes import GoneNodes
 from liftpy_server.tiering.retention_watch import RetentionWatch
 from liftpy_server.tiering.schedule import Schedule
 from liftpy_server.tiering.schedule_places import Job, Limits, Phase
-from liftpy_server.tiering.tiered_partition import may_be_tiered, sure_end, waiting_bytes
+from liftpy_server.tiering.tiered_partition import may_have_history, sure_end, waiting_bytes
 from liftpy_server.tiering.tierer_jobs import TierJobs
 from liftpy_server.tiering.wire import TierWorkError
 
@@ -64,7 +65,7 @@ class Tierer:
     Attributes:
         schedule: decides.
         counters: of what was done.
-        partitions: those that are led here and go to the bucket.
+        partitions: those that are led here and go to the bucket, or are not to go there and have a history in it.
     """
 
     def __init__(self, config: TierConfig, identity: Identity, worker: Worker, clock: Clock, members: Members) -> None:
@@ -90,6 +91,7 @@ class Tierer:
             config, identity, self.schedule, self.partitions, worker, clock, self.counters, self._gone
         )
         self._retention = RetentionWatch(self.schedule, self.partitions, worker, clock)
+        self._absent: WeakKeyDictionary[Partition, int] = WeakKeyDictionary()  # the bucket had nothing in this epoch
         self._dirty: set[Partition] = set()
         self._wake = asyncio.Event()
         self._probed = asyncio.Event()
@@ -124,11 +126,13 @@ class Tierer:
 
     def role_changed(self, partition: Partition) -> None:
         """See `PartitionWatcher`."""
-        if not may_be_tiered(partition):
+        has_history, is_wanted = partition.log.log_end > 0, partition.stream.config.tier
+        is_absent = self._absent.get(partition) == partition.epoch or not has_history
+        if not may_have_history(partition) or (is_absent and not is_wanted):
             self.closed(partition)
             return
+        self._absent.pop(partition, None)
         self.partitions[partition.key] = partition
-        has_history = partition.log.log_end > 0
         self.schedule.led(partition.key, partition.epoch, has_history=has_history)
         if has_history:
             self._dirty.add(partition)
@@ -141,10 +145,22 @@ class Tierer:
             self.schedule.lost(partition.key)
         partition.cold = None
 
-    def tiered_end(self, key: PartitionKey) -> int:
-        """The bucket has everything of a partition below this offset, as far as it is known here; 0 for nothing."""
+    def tiered_end(self, key: PartitionKey, wanted: int | None = None) -> int:
+        """The bucket has everything of a partition below this offset, whoever leads it next; 0 for nothing.
+
+        Args:
+            key: which.
+            wanted: something is to be dropped below this offset, or wherever the bucket ends. What of it the bucket has
+                and may lose by a change of leaders is made sure of, for the next time.
+        """
         place = self.schedule.places.get(key)
-        return 0 if place is None or place.phase not in {Phase.KNOWN, Phase.CLAIMED} else place.tiered_end
+        if place is None or place.phase is Phase.STOPPED:
+            return 0
+        there = place.tiered_end if wanted is None else min(wanted, place.tiered_end)
+        if place.phase is Phase.UNKNOWN or place.proven_end < there:
+            self.schedule.wants_proof(key, self._clock.monotonic())
+            self._wake.set()
+        return 0 if place.phase is Phase.UNKNOWN else min(place.proven_end, place.tiered_end)
 
     def catalog_failed(self, error: TierWorkError | None) -> None:
         """What whoever keeps the catalog found wrong with the bucket; None when nothing is any more."""
@@ -242,12 +258,26 @@ class Tierer:
         place = self.schedule.places.get(partition.key)
         if place is None or self.partitions.get(partition.key) is not partition:
             return
-        if not may_be_tiered(partition):  # its settings were changed, or its log has failed
+        if not may_have_history(partition):  # its log has failed
             self.closed(partition)
+            return
+        if not partition.stream.config.tier:
+            self._keep_known(partition, place)
             return
         end = sure_end(partition)
         size = waiting_bytes(partition.log.segments, place.tiered_end, end) if end > place.tiered_end else 0
         self.schedule.wrote(partition.key, end, size, self._clock.monotonic())
+
+    def _keep_known(self, partition: Partition, place: Place) -> None:
+        """Nothing more of a partition goes to the bucket, but what is there is still read, retained and purged."""
+        key, cold = partition.key, partition.cold
+        self.schedule.wrote(key, place.tiered_end, 0, self._clock.monotonic())
+        is_empty = cold is None or (cold.end <= cold.start and not cold.stored_bytes)
+        if place.phase is Phase.UNKNOWN:
+            self.schedule.looks(key)
+        elif place.phase is Phase.KNOWN and is_empty and not place.is_busy:
+            self.closed(partition)
+            self._absent[partition] = partition.epoch
 
     def _look_at_waiting(self, now_s: float) -> None:
         since_s = [place.since_s for place in self.schedule.places.values() if place.since_s is not None]

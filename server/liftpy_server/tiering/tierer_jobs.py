@@ -8,7 +8,7 @@ from liftpy_envelope.errors import LiftError
 from liftpy_server.tiering.cold_side import ColdSide
 from liftpy_server.tiering.message_ids import recall_message_ids
 from liftpy_server.tiering.schedule_places import Found, Job
-from liftpy_server.tiering.tiered_partition import claim_arguments, may_be_tiered, upload_arguments
+from liftpy_server.tiering.tiered_partition import claim_arguments, may_have_history, upload_arguments
 from liftpy_server.tiering.wire import TierWorkError
 
 if TYPE_CHECKING:
@@ -99,6 +99,7 @@ class TierJobs:
             Job.CLAIM: self._look,
             Job.UPLOAD: self._upload,
             Job.UPLOAD_SET: self._upload_set,
+            Job.CONFIRM: self._confirm,
             Job.RETAIN: self._retain,
             Job.COLLECT_SETS: self._collect_sets,
         }
@@ -126,7 +127,7 @@ class TierJobs:
             TierWorkError: this node leads it no longer.
         """
         partition = self._partitions.get(place.key)
-        if partition is None or not may_be_tiered(partition) or partition.epoch != place.epoch:
+        if partition is None or not may_have_history(partition) or partition.epoch != place.epoch:
             raise TierWorkError("gone", "another node leads the partition now")
         return partition
 
@@ -146,7 +147,9 @@ class TierJobs:
         partition = self._partition(place)
         arguments = claim_arguments(partition, self._identity.node_id)
         try:
-            answer = await self._worker.call(task.job.value, create=task.job is Job.CLAIM, **arguments)
+            creates = task.job is Job.CLAIM and partition.stream.config.tier
+            told = {"create": creates, "cluster_id": self._identity.cluster_id}
+            answer = await self._worker.call(task.job.value, **told, **arguments)
         except TierWorkError as error:
             if error.code != "missing" or task.job is Job.CLAIM:
                 raise
@@ -165,7 +168,11 @@ class TierJobs:
             )
             raise TierWorkError("lineage", text)
         found = Found(
-            answer["set_bytes"], answer["new_bytes"], merges=answer["merges"], may_have_garbage=not answer["is_new"]
+            set_bytes=answer["set_bytes"],
+            new_bytes=answer["new_bytes"],
+            merges=answer["merges"],
+            may_have_garbage=not answer["is_new"],
+            proven_end=answer["proven_end"],
         )
         self._schedule.looked(task, start, end, is_sealed=answer["sealed"], now_s=self._now_s(), found=found)
         self._gone.held(place.key, answer["holders"])
@@ -209,10 +216,21 @@ class TierJobs:
         return False
 
     def _arguments(self, partition: Partition, place: Place, bytes_max: int) -> dict[str, Any]:
+        if not partition.stream.config.tier:
+            raise TierWorkError("gone", "its settings keep it out of the bucket")
         log_start = partition.log.log_start
-        if log_start > place.tiered_end:  # purged before it was uploaded; first the bucket's end must come here, too
-            self._schedule.wants_start(place.key, log_start, self._now_s())
-            raise TierWorkError("gone", f"what lay below offset {log_start} was purged")
+        if log_start > place.tiered_end:
+            purged_below = partition.stream.purged_below(partition.number)
+            if purged_below < log_start:  # by itself a log drops only what counts in the bucket
+                text = (
+                    f"the bucket ends at offset {place.tiered_end}, and the log of this node begins at {log_start}: "
+                    f"what lies between is missing, and was not purged. Let another replica lead that has it still; or "
+                    f"purge the partition up to offset {log_start}, to go on without it. The bucket is left as it is"
+                )
+                raise TierWorkError("hole", text)
+            # Purged before it was uploaded; first the bucket's end must come here, too.
+            self._schedule.wants_start(place.key, purged_below, self._now_s())
+            raise TierWorkError("gone", f"what lay below offset {purged_below} was purged")
         arguments = upload_arguments(partition, place.tiered_end, bytes_max)
         if arguments is None:
             raise TierWorkError("gone", _NOTHING)
@@ -240,6 +258,14 @@ class TierJobs:
                 partition.cold.records += ends[place.key] - partition.cold.end
             partition.cold.advance(ends[place.key], [(epoch, start) for epoch, start in arguments["epochs"]])
 
+    async def _confirm(self, task: Task) -> bool:
+        (place,) = task.places
+        end = place.tiered_end
+        await self._worker.call(task.job.value, node=self._identity.node_id, **_name(place))
+        place.proven_end = max(place.proven_end, end)
+        self._schedule.kept_up(task, None, self._now_s())
+        return False
+
     async def _retain(self, task: Task) -> bool:
         (place,) = task.places
         partition = self._partition(place)
@@ -247,6 +273,7 @@ class TierJobs:
         answer = await self._worker.call(task.job.value, **_name(place), start=wanted)
         # What a pin holds stays there. Where nothing does, a start beyond the end of the bucket has moved that, too.
         place.tiered_end = max(place.tiered_end, answer["start"])
+        place.proven_end = max(place.proven_end, answer["start"])
         self._schedule.kept_up(task, max(wanted, answer["start"]), self._now_s())
         if partition.cold is not None:
             partition.cold.advance(answer["start"], ())

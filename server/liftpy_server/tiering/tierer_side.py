@@ -163,7 +163,7 @@ class TierSide:
         if wanted is None:
             return None
         if partition.is_leading:
-            tiered_end = self.tierer.tiered_end(partition.key)
+            tiered_end = self.tierer.tiered_end(partition.key, wanted)
         else:
             tiered_end = self.ends.of(partition.key, wanted)
         return local_start(segments, config, now_ns, tiered_end)

@@ -25,6 +25,7 @@ from liftpy_log.tier.errors import (
     StoreUnfitError,
 )
 from liftpy_server.json_lines import to_line
+from liftpy_server.tiering.naming import NotNamedError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -49,7 +50,7 @@ class TierWorkError(LiftError):
 
     Attributes:
         code: "overtaken", "lineage", "sealed", "denied", "unavailable", "unfit", "full", "foreign", "version",
-            "corrupt", "missing", "gone" (of a local file) or "internal".
+            "corrupt", "missing", "gone" (of a local file), "unnamed" (of a stream, in the catalog) or "internal".
         message: for people.
     """
 
@@ -81,6 +82,7 @@ _CODES: Final[tuple[tuple[type[Exception], str, bool], ...]] = (
     (BatchCorruptError, "corrupt", False),
     (ObjectMissingError, "missing", False),
     (SliceGoneError, "gone", True),
+    (NotNamedError, "unnamed", True),
 )
 
 

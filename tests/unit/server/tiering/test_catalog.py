@@ -262,6 +262,22 @@ async def test_started_it_follows_changes(kept, author, bucket):
     await keeper.stop()
 
 
+async def test_a_new_stream_is_written_at_once_and_other_changes_wait(kept, author, bucket):
+    keeper, metadata, _, _, _ = kept
+    keeper._debounce_s = 60.0
+    author.create()
+    keeper.start()
+    await eventually(lambda: keeper.version == 1 and not keeper._appeared.is_set())  # it has come to rest
+    author.do("update_stream", name="orders", changes={"retention_bytes": 7})
+    metadata.changed.set()
+    await asyncio.sleep(0.5)
+    assert keeper.version == 1
+    author.create("flights", uuid=UUIDS[1])
+    metadata.changed.set()
+    await eventually(lambda: len(bucket.catalog().streams) == 2)
+    await keeper.stop()
+
+
 async def test_it_looks_now_and_then_without_a_change(kept, author, bucket):
     keeper, _, worker, _, told = kept
     keeper._look_s = 0.02
