@@ -174,8 +174,8 @@ class NodeSession:
             if node.expired or node.node_id == self.node_id:
                 continue
             silent_s = self._metadata.silent_s(node.node_id)
-            is_connected = self._metadata.is_connected(node.node_id)
-            is_doubted = not is_connected or silent_s >= self._timeout_s * _DOUBTED_AFTER
+            is_lost = self._metadata.has_lost(node.node_id)
+            is_doubted = is_lost or silent_s >= self._timeout_s * _DOUBTED_AFTER
             if silent_s >= self._timeout_s or (is_doubted and await _is_gone(node)):
                 logger.warning("node %s has been silent for %.1f s: it is given up", node.node_id, silent_s)
                 await self._metadata.propose("expire_node", node_id=node.node_id, incarnation=node.incarnation)

@@ -120,9 +120,9 @@ class RaftMetadataStore:
         """For how many seconds nothing came from a node while this one listened; 0 for this one."""
         return 0.0 if node_id == self._settings.node_id else self._transport.silence.silent_s(node_id)
 
-    def is_connected(self, node_id: str) -> bool:
-        """Whether there is a connection with a node, or it is this one."""
-        return node_id == self._settings.node_id or self._transport.is_connected(node_id)
+    def has_lost(self, node_id: str) -> bool:
+        """Whether there was a connection with a node since this one was started, and there is none now."""
+        return self._transport.has_lost(node_id)
 
     async def start(self) -> None:
         """Open journal, snapshot and port, and take part. A cluster of one has applied its journal on return.

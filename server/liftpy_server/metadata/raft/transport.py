@@ -78,6 +78,7 @@ class RaftTransport(Transport):  # type: ignore[misc]  # pysyncobj is not typed
         self._given = {voter.node_id: voter for voter in settings.voters}
         self._admitted: dict[str, Voter] = {}
         self._links: dict[str, Link] = {}  # by node id, authenticated
+        self._lost: set[str] = set()  # were connected, and are not
         self._unknown: set[Link] = set()
         self._dials: dict[str, tuple[float, Future[Any] | None]] = {}  # next attempt, and the address being looked up
         self._next_check = 0.0
@@ -134,9 +135,9 @@ class RaftTransport(Transport):  # type: ignore[misc]  # pysyncobj is not typed
         link = self._links.get(node.id)
         return "" if link is None else link.session.peer.instance
 
-    def is_connected(self, node_id: str) -> bool:
-        """Whether a node is connected. From any thread."""
-        return node_id in self._links
+    def has_lost(self, node_id: str) -> bool:
+        """Whether a node was connected, and is not now. From any thread."""
+        return node_id in self._lost
 
     def wake(self) -> None:
         """End the wait in `poll`. From any thread."""
@@ -265,6 +266,7 @@ class RaftTransport(Transport):  # type: ignore[misc]  # pysyncobj is not typed
             self._drop(older, "it connected again")
         self._unknown.discard(link)
         self._links[peer_id] = link
+        self._lost.discard(peer_id)
         self._onNodeConnected(Node(peer_id))
 
     def _refuse(self, link: Link, why: str) -> None:
@@ -290,6 +292,7 @@ class RaftTransport(Transport):  # type: ignore[misc]  # pysyncobj is not typed
         peer_id = str(link.session.peer_id)
         if self._links.get(peer_id) is link:
             del self._links[peer_id]
+            self._lost.add(peer_id)
             self._onNodeDisconnected(Node(peer_id))
 
     def _check(self) -> None:

@@ -7,7 +7,6 @@ import socket
 import ssl
 import struct
 from contextlib import suppress
-from time import monotonic
 
 import msgpack
 import pytest
@@ -16,6 +15,7 @@ from pysyncobj.node import Node
 
 from liftpy_server.metadata.raft import transport as transport_module
 from liftpy_server.metadata.raft.link import tls_context
+from liftpy_server.metadata.raft.monotonic import monotonic
 from liftpy_server.metadata.raft.session import Session
 from liftpy_server.metadata.raft.settings import RaftSettings, TlsFiles, Voter
 from liftpy_server.metadata.raft.transport import RaftTransport, TransportError
@@ -77,6 +77,19 @@ def test_two_voters_talk(ends):
     assert b.send("a", {"type": "timeout_now", "term": 1})
     assert turn([a, b], lambda: a.got and b.got)
     assert (a.got, b.got) == ([("b", {"type": "timeout_now", "term": 1})], [("a", MESSAGE)])
+
+
+def test_a_connection_that_was_lost_is_told_from_one_that_never_was(ends):
+    a, b = ends()
+    assert not a.transport.has_lost("b")
+    assert turn([a, b], lambda: a.connected and b.connected)
+    assert not a.transport.has_lost("b")
+    for link in [*b.transport._links.values()]:
+        b.transport._drop(link, "the test")
+    assert turn([a], lambda: not a.connected)
+    assert a.transport.has_lost("b")
+    assert turn([a, b], lambda: a.connected and b.connected)
+    assert not a.transport.has_lost("b")
 
 
 @pytest.mark.parametrize("is_tls", [False, True])
