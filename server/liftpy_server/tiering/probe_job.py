@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from liftpy_log.tier.catalog import CatalogFile
-from liftpy_log.tier.errors import ForeignBucketError
+from liftpy_log.tier.errors import ForeignBucketError, StoreUnfitError
 from liftpy_log.tier.layout import CATALOG
 from liftpy_log.tier.probe import PROBES, probe
 
@@ -20,7 +20,7 @@ _BEHIND_SLASH: Final = "0"  # the character that follows on "/"
 
 
 def probe_bucket(context: Context, _arguments: dict[str, Any]) -> dict[str, Any]:
-    """Try the store out, and see whose bucket it is.
+    """See whose bucket it is, and try the store out; into what is not ours nothing is written.
 
     Returns:
         `cluster_id`: of the cluster whose catalog is there; None where there is none.
@@ -30,9 +30,9 @@ def probe_bucket(context: Context, _arguments: dict[str, Any]) -> dict[str, Any]
         ForeignBucketError: below the prefix there is something that is not ours.
         BucketVersionError: a newer liftpy wrote the catalog.
     """
-    probe(context.store, context.new_id())
     _check_names(context.store)
     loaded = CatalogFile(context.store, new_id=context.new_id).load()
+    probe(context.store, context.new_id())
     return {"cluster_id": None if loaded is None else loaded.catalog.cluster_id}
 
 
@@ -40,6 +40,8 @@ def _check_names(store: ObjectStore) -> None:
     """One listing per name at the top, whatever lies below it."""
     behind = ""
     while (entry := next(store.list("", behind), None)) is not None:
+        if entry.key <= behind:
+            raise StoreUnfitError(f"the store lists {entry.key} when it is asked for what follows on {behind}")
         top = entry.key.partition("/")[0]
         if top not in _OURS:
             raise ForeignBucketError(
