@@ -278,11 +278,12 @@ class Cluster:
                 await asyncio.sleep(0.02)
 
     async def agreed(self):
-        """The state, once all nodes have the same."""
+        """The state, once all nodes have the same. Nodes that began a moment ago agree on nothing at all before."""
         async with asyncio.timeout(15):
+            newest = await next(iter(self.stores.values())).read()
             while True:
                 states = [store.state for store in self.stores.values()]
-                if all(state == states[0] for state in states):
+                if all(state == states[0] for state in states) and states[0].revision >= newest.revision:
                     return states[0]
                 await asyncio.sleep(0.02)
 
