@@ -24,8 +24,12 @@ $(STAMP): pyproject.toml
 demo: $(STAMP)
 	$(BIN)/liftpy demo --s3
 
+# Spark runs in a process of its own, and also when something else has failed.
 test: $(STAMP)
-	$(BIN)/python -m pytest -m 'not slow and not chaos'
+	@failed=0; \
+	$(BIN)/python -m pytest -m 'not slow and not chaos' --ignore=tests/spark || failed=1; \
+	$(BIN)/python -m pytest -m 'not slow and not chaos' tests/spark || failed=1; \
+	exit $$failed
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .
@@ -40,7 +44,10 @@ bench-quick: $(STAMP)
 	$(BIN)/python -m bench --quick
 
 soak: $(STAMP)
-	$(BIN)/python -m pytest -m 'slow and not chaos'
+	@failed=0; \
+	$(BIN)/python -m pytest -m 'slow and not chaos' --ignore=tests/spark || failed=1; \
+	$(BIN)/python -m pytest -m 'slow and not chaos' tests/spark || failed=1; \
+	exit $$failed
 
 chaos: $(STAMP)
 	$(BIN)/python -m pytest tests/chaos -m chaos

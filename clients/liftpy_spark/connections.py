@@ -1,0 +1,195 @@
+"""Connections to NATS and to the bucket, one of each per process and settings.
+
+Spark uses a Python worker for many tasks, and a connection takes longer than a small task; so connections stay open
+until the process ends, or others are wanted more. A process that was forked has none.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
+
+from liftpy_client.errors import DisconnectedError, NodeUnavailableError, UnreachableError
+from liftpy_client.sync_client import connect_sync
+from liftpy_envelope.errors import ConfigError, LiftError
+from liftpy_spark.errors import BucketError, NatsError, this_place
+from liftpy_spark.option_values import OptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from liftpy_client.sync_client import SyncLift
+    from liftpy_log.tier.counting_store import CountingStore
+    from liftpy_log.tier.reading_cache import ReadingCache
+    from liftpy_log.tier.store import ObjectStore
+    from liftpy_spark.options import ConnectionOptions
+
+__all__ = ["OpenBucket", "bucket", "lift", "nats_failure", "open_bucket"]
+
+_KEPT_MAX: Final = 8
+_NAME: Final = "liftpy spark"
+_OPTION_OF: Final = {"url": "servers", "creds": "credentialsFile", "context": "context"}
+_OPTION_OF_BUCKET: Final = {"url": "bucket", "endpoint": "s3.endpoint", "region": "s3.region"}
+
+_Value = TypeVar("_Value")
+
+
+class OpenBucket(NamedTuple):
+    """A bucket of this process.
+
+    Attributes:
+        store: it; requests and bytes are counted.
+        cache: what was read of it.
+        shown: which, for messages.
+    """
+
+    store: CountingStore
+    cache: ReadingCache
+    shown: str
+
+
+class _Kept(Generic[_Value]):
+    """A bounded number of connections; what was used longest ago is given up."""
+
+    def __init__(self, give_up: Callable[[_Value], None]) -> None:
+        self._give_up = give_up
+        self.forget()
+
+    def forget(self) -> None:
+        """After a fork: what is here belongs to the parent, whose threads are not here."""
+        self._lock = threading.Lock()
+        self._values: OrderedDict[ConnectionOptions, _Value] = OrderedDict()
+
+    def get(self, connection: ConnectionOptions, make: Callable[[], _Value]) -> _Value:
+        """The one with these settings."""
+        with self._lock:
+            if connection not in self._values:
+                self._values[connection] = make()
+            self._values.move_to_end(connection)
+            value = self._values[connection]
+            gone = self._values.popitem(last=False)[1] if len(self._values) > _KEPT_MAX else None
+        if gone is not None:
+            self._give_up(gone)
+        return value
+
+
+def _close(gone: SyncLift) -> None:
+    gone.close()
+
+
+def _leave(_: OpenBucket | None) -> None:
+    """A bucket has nothing to close."""
+
+
+_lifts: _Kept[SyncLift] = _Kept(_close)
+_buckets: _Kept[OpenBucket | None] = _Kept(_leave)
+os.register_at_fork(after_in_child=_lifts.forget)
+os.register_at_fork(after_in_child=_buckets.forget)
+
+
+def lift(connection: ConnectionOptions) -> SyncLift:
+    """The connection to NATS; nobody closes it.
+
+    Raises:
+        NatsError: it can not be reached from here.
+        OptionError: an option can not be used here: a file that is not there, for instance.
+    """
+    return _lifts.get(connection, lambda: _connect(connection))
+
+
+def _connect(connection: ConnectionOptions) -> SyncLift:
+    given: dict[str, Any] = {"creds": connection.credentials_file}
+    try:
+        return connect_sync(connection.servers, name=_NAME, context=connection.context, **given)
+    except UnreachableError as error:
+        raise nats_failure(error) from None
+    except ConfigError as error:
+        option = _OPTION_OF.get(error.field, error.field)
+        raise OptionError(option, f"{_after_field(error)} (on {this_place()})") from None
+
+
+def nats_failure(error: LiftError) -> NatsError:
+    """What to tell of NATS or its nodes when they do not answer."""
+    text = str(error)
+    if isinstance(error, NodeUnavailableError):
+        return NatsError(f"{text} (asked by {this_place()})")
+    if isinstance(error, DisconnectedError):
+        return NatsError(f"the connection of {this_place()} to NATS was closed: {text}")
+    return NatsError(f"{text} (tried from {this_place()}; the option 'servers' says where NATS is)")
+
+
+def bucket(connection: ConnectionOptions) -> ObjectStore | None:
+    """The bucket; None where neither the options nor the nodes name one. Errors as of `open_bucket`."""
+    found = open_bucket(connection)
+    return None if found is None else found.store
+
+
+def open_bucket(connection: ConnectionOptions) -> OpenBucket | None:
+    """The bucket, and what was read of it; None where neither the options nor the nodes name one.
+
+    Raises:
+        BucketError: it can not be read from here, or is not one of liftpy.
+        OptionError: an option does not name a bucket.
+        NatsError: the nodes can not be asked which one they use.
+    """
+    return _buckets.get(connection, lambda: _find_bucket(connection))
+
+
+def _find_bucket(connection: ConnectionOptions) -> OpenBucket | None:
+    url = connection.bucket
+    if url is None:
+        try:
+            url = lift(connection).tier_status(limit=1).url
+        except (NodeUnavailableError, DisconnectedError) as error:
+            raise nats_failure(error) from None
+        if url is None:
+            return None
+    try:
+        return _open(connection, url)
+    except ImportError as error:
+        if (error.name or "").startswith("liftpy"):
+            raise  # it is not a package that is missing
+        raise BucketError(
+            f"{this_place()} can not read the bucket {url} without package {error.name}: pip install 'liftpy[s3]', or "
+            "set the option 'cold' to false to read everything through the nodes"
+        ) from None
+
+
+def _open(connection: ConnectionOptions, url: str) -> OpenBucket:
+    from liftpy_log.tier.catalog import CatalogFile  # noqa: PLC0415 (these need packages that only buckets need)
+    from liftpy_log.tier.counting_store import CountingStore  # noqa: PLC0415
+    from liftpy_log.tier.errors import TierError  # noqa: PLC0415
+    from liftpy_log.tier.reading_cache import ReadingCache  # noqa: PLC0415
+    from liftpy_log.tier.s3_settings import S3Settings  # noqa: PLC0415
+    from liftpy_log.tier.s3_store import S3Store  # noqa: PLC0415
+
+    try:
+        settings = S3Settings(url=url, endpoint=connection.s3_endpoint, region=connection.s3_region)
+    except ConfigError as error:
+        raise OptionError(_OPTION_OF_BUCKET.get(error.field, error.field), _after_field(error)) from None
+    try:
+        store = CountingStore(S3Store(settings))
+        has_catalog = CatalogFile(store, new_id=_commits_nothing).load() is not None
+    except TierError as error:
+        whose = "the bucket" if connection.bucket else "the bucket that the nodes use"
+        raise BucketError(
+            f"{whose} can not be read from {this_place()}: {error}; the options 'bucket', 's3.endpoint' and "
+            "'s3.region' say where it is, variables such as AWS_ACCESS_KEY_ID have the credentials, and with the "
+            "option 'cold' set to false everything is read through the nodes"
+        ) from None
+    if connection.bucket and not has_catalog:
+        raise BucketError(
+            f"{settings.shown} has no catalog of liftpy: is the prefix right? Leave the option 'bucket' out to take "
+            "the one that the nodes use"
+        )
+    return OpenBucket(store, ReadingCache(store), settings.shown)
+
+
+def _commits_nothing() -> str:
+    raise AssertionError("readers do not commit")
+
+
+def _after_field(error: ConfigError) -> str:
+    return str(error).removeprefix(f"{error.field}: ")

@@ -1,0 +1,196 @@
+"""Reads ranges in a Python worker: from the bucket what is there, from the node behind it what is not there yet.
+
+Where the one ends and the other begins is looked up by the worker, at the time it reads: objects are merged and
+compacted meanwhile, and records move from the disks to the bucket. What comes out are the records of exactly the range
+in any case, in order; but for those that compaction has taken away by then.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from liftpy_client.errors import OffsetLostError
+from liftpy_spark.connections import lift, open_bucket
+from liftpy_spark.errors import BucketError, DataLossError, this_place
+from liftpy_spark.offsets import StreamReplacedError
+from liftpy_spark.projection import Projection
+from liftpy_spark.record_filter import RecordFilter
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+    from liftpy_envelope.errors import LiftError
+    from liftpy_log.tier.reading import TierVersion
+    from liftpy_spark.cold_reading import Step
+    from liftpy_spark.connections import OpenBucket
+    from liftpy_spark.options import SourceOptions
+    from liftpy_spark.planning import Range
+
+__all__ = ["ReadCounts", "read_ranges"]
+
+logger = logging.getLogger(__name__)
+
+_LOOKS_MAX: Final = 5  # without any progress
+
+
+@dataclass(slots=True)
+class ReadCounts:
+    """What was read, counted.
+
+    Attributes:
+        bytes: that were fetched from the bucket, manifests and footers included.
+        requests: that were made to the bucket.
+        objects: of records that were opened there.
+        cold_rows: that came from the bucket, and were wanted.
+        hot_rows: that came from nodes, and were wanted.
+    """
+
+    bytes: int = 0
+    requests: int = 0
+    objects: int = 0
+    cold_rows: int = 0
+    hot_rows: int = 0
+
+
+def read_ranges(
+    ranges: Sequence[Range], options: SourceOptions, schema: StructType, counts: ReadCounts | None = None
+) -> Iterator[pa.RecordBatch]:
+    """The records of some ranges, one range after the other, with the columns of a schema.
+
+    Args:
+        ranges: what to read.
+        options: of the source.
+        schema: checked.
+        counts: what was read is added to it, at the end.
+
+    Raises:
+        DataLossError: records are gone, and that is to be an error.
+        BucketError, NatsError: the bucket, or NATS, can not be reached from here.
+        LiftError: something is damaged.
+    """
+    counts = ReadCounts() if counts is None else counts
+    bucket = open_bucket(options.connection) if options.cold and ranges else None
+    before = (0, 0) if bucket is None else _spent(bucket)
+    try:
+        for each in ranges:
+            yield from _RangeReading(each, options, schema, bucket, counts).read()
+    finally:
+        if bucket is not None:
+            after = _spent(bucket)
+            counts.bytes += after[0] - before[0]
+            counts.requests += after[1] - before[1]
+        logger.info("%d ranges: %s", len(ranges), counts)
+
+
+def _spent(bucket: OpenBucket) -> tuple[int, int]:
+    return bucket.store.bytes_in, sum(bucket.store.counts.values())
+
+
+class _RangeReading:
+    """Reads one range."""
+
+    def __init__(
+        self, wanted: Range, options: SourceOptions, schema: StructType, bucket: OpenBucket | None, counts: ReadCounts
+    ) -> None:
+        self._wanted = wanted
+        self._options = options
+        self._projection = Projection(schema)
+        self._chosen = RecordFilter(options.subject, options.key_equals)
+        self._bucket = bucket
+        self._counts = counts
+        self._at = wanted.start
+
+    def read(self) -> Iterator[pa.RecordBatch]:
+        looks = 0
+        while self._at < self._wanted.end:
+            began = self._at
+            version = None if self._bucket is None else self._version(self._bucket)
+            if version is not None and version.start <= self._at < version.end:
+                yield from self._read_cold(version)
+            else:
+                until = self._wanted.end
+                if version is not None and self._at < version.start:
+                    until = min(until, version.start)
+                yield from self._read_hot(until)
+            looks = looks + 1 if self._at == began else 0
+            if looks >= _LOOKS_MAX:
+                raise BucketError(
+                    f"the bucket {self._shown} does not have the objects that its manifests name: stream "
+                    f"{self._wanted.stream} partition {self._wanted.partition} can not be read from offset {began} on "
+                    f"(by {this_place()}); `liftpy tier verify` says what is missing"
+                )
+
+    @property
+    def _shown(self) -> str:
+        return "" if self._bucket is None else self._bucket.shown
+
+    def _version(self, bucket: OpenBucket) -> TierVersion | None:
+        from liftpy_log.tier.errors import StoreError  # noqa: PLC0415 (needs packages that only buckets need)
+        from liftpy_log.tier.layout import PartitionPath  # noqa: PLC0415
+        from liftpy_log.tier.reading import open_version  # noqa: PLC0415
+
+        path = PartitionPath(self._wanted.uuid, self._wanted.partition)
+        try:
+            return open_version(bucket.store, path, offset=self._at, cache=bucket.cache)
+        except StoreError as error:
+            raise self._bucket_failure(error) from None
+
+    def _bucket_failure(self, error: LiftError) -> BucketError:
+        return BucketError(f"the bucket {self._shown} can not be read from {this_place()}: {error}")
+
+    def _read_cold(self, version: TierVersion) -> Iterator[pa.RecordBatch]:
+        from liftpy_log.tier.errors import ObjectMissingError, StoreError  # noqa: PLC0415
+        from liftpy_spark.cold_reading import ColdReading  # noqa: PLC0415
+
+        wanted = self._wanted
+        reading = ColdReading(wanted.stream, wanted.partition, self._projection, self._chosen)
+        steps = reading.read(version, self._at, min(wanted.end, version.end))
+        try:
+            with closing(steps):
+                for batch in self._taken(steps):
+                    self._counts.cold_rows += batch.num_rows
+                    yield batch
+        except ObjectMissingError:
+            pass  # merged, compacted or collected meanwhile: a newer version names others
+        except StoreError as error:
+            raise self._bucket_failure(error) from None
+        finally:
+            self._counts.objects += reading.objects
+
+    def _read_hot(self, until: int) -> Iterator[pa.RecordBatch]:
+        from liftpy_spark.hot_reading import read_hot  # noqa: PLC0415 (nobody who reads the bucket alone needs it)
+
+        rest = self._wanted._replace(start=self._at, end=until)
+        steps = read_hot(lift(self._options.connection), rest, self._projection, self._chosen)
+        try:
+            with closing(steps):
+                for batch in self._taken(steps):
+                    self._counts.hot_rows += batch.num_rows
+                    yield batch
+        except OffsetLostError as error:
+            if error.log_start <= self._at:
+                raise
+            lost_end = min(error.log_start, self._wanted.end)
+            self._lose(f"the records from {self._at} to {lost_end} are gone (retention or a purge)")
+            self._at = lost_end
+        except StreamReplacedError as error:
+            self._lose(f"{error}")
+            self._at = self._wanted.end
+
+    def _taken(self, steps: Iterator[Step]) -> Iterator[pa.RecordBatch]:
+        for batch, next_offset in steps:
+            if batch is not None:
+                yield batch
+            self._at = next_offset
+
+    def _lose(self, what: str) -> None:
+        text = f"stream {self._wanted.stream} partition {self._wanted.partition}: {what}"
+        if self._options.fail_on_data_loss:
+            raise DataLossError(f"{text}; set failOnDataLoss to false to go on without them")
+        logger.warning("%s: reading goes on without them", text)

@@ -1,0 +1,27 @@
+"""What can go wrong when a DataFrame is written to a stream."""
+
+from __future__ import annotations
+
+from liftpy_envelope.errors import LiftError
+
+__all__ = ["CommitUnclearError", "SinkModeError", "SinkRowError", "SinkSchemaError", "StagingDamagedError"]
+
+
+class SinkSchemaError(LiftError):
+    """The columns of a DataFrame are not those of records; the message names the column and what is right."""
+
+
+class SinkModeError(LiftError):
+    """What is asked for the sink can not do as things are; the message says what has to change."""
+
+
+class SinkRowError(LiftError):
+    """A row can not become a record: too large, on a subject that the stream does not store, or alike."""
+
+
+class StagingDamagedError(LiftError):
+    """A staged object that a batch needs is gone, or not as it was written."""
+
+
+class CommitUnclearError(LiftError):
+    """A batch was interrupted, and what of it is in the stream can not be told any more."""

@@ -1,0 +1,154 @@
+"""What tasks stage in the bucket: objects of sections, one for each partition, each an Arrow IPC stream of chunks.
+
+Staged objects are garbage as soon as their batch is in the stream, and from the beginning where no decision names them:
+those of tasks that failed, or ran twice. What a commit and an abort leave behind is collected by age.
+"""
+
+from __future__ import annotations
+
+import time
+from itertools import groupby
+from typing import TYPE_CHECKING, Final
+
+import google_crc32c
+import pyarrow as pa
+
+from liftpy_log.tier.conditional import create_once
+from liftpy_log.tier.errors import ObjectMissingError
+from liftpy_spark.sink_decision import Batch, Section
+from liftpy_spark.sink_errors import StagingDamagedError
+from liftpy_spark.sink_rows import Chunk
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from liftpy_log.tier.store import ObjectStore
+
+__all__ = ["collect_staging", "load_section", "remove_staged", "stage"]
+
+_STAGING: Final = "spark/staging/"
+_DELETE_AT_ONCE: Final = 1_000
+_NAMES_IN_KEY: Final = 6  # spark, staging, uuid, application, batch, object
+
+
+def stage(store: ObjectStore, key: str, chunks: Sequence[Chunk], nonce: str) -> list[Section]:
+    """Write chunks as one object.
+
+    Args:
+        store: where.
+        key: of the object; never written twice.
+        chunks: ordered by partition, at least one.
+        nonce: of this write.
+
+    Raises:
+        StoreError: it could not be written.
+    """
+    sink = pa.BufferOutputStream()
+    sections = []
+    for partition, share in groupby(chunks, lambda chunk: chunk.partition):
+        body, rows, count = _encode(list(share))
+        sections.append(Section(key, partition, sink.tell(), body.size, rows, count, google_crc32c.value(body)))
+        sink.write(body)
+    create_once(store, key, memoryview(sink.getvalue()), nonce)
+    return sections
+
+
+def _encode(chunks: list[Chunk]) -> tuple[pa.Buffer, int, int]:
+    """Chunks of one partition as bytes; how many records, and how many chunks."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, chunks[0].records.schema) as writer:
+        for chunk in chunks:
+            writer.write_batch(chunk.records, custom_metadata={"subject": chunk.subject})
+    return sink.getvalue(), sum(chunk.records.num_rows for chunk in chunks), len(chunks)
+
+
+def load_section(store: ObjectStore, section: Section) -> list[Chunk]:
+    """Read the chunks of a section.
+
+    Raises:
+        StagingDamagedError: it is gone, or not as it was written.
+        StoreError: the store does not answer.
+    """
+    where = f"staged object {section.key}, {section.length} bytes from {section.start} on"
+    try:
+        body = store.get_range(section.key, section.start, section.length)
+    except ObjectMissingError:
+        raise StagingDamagedError(f"{where}: it is gone; who deletes below {_STAGING} of the bucket?") from None
+    if len(body) != section.length or google_crc32c.value(body) != section.crc:
+        raise StagingDamagedError(f"{where}: its checksum does not match")
+    chunks = []
+    with pa.ipc.open_stream(body) as reader:
+        for _ in range(section.chunks):
+            records, metadata = reader.read_next_batch_with_custom_metadata()
+            chunks.append(Chunk(section.partition, metadata[b"subject"].decode(), records))
+    return chunks
+
+
+def remove_staged(store: ObjectStore, batch: Batch) -> None:
+    """Delete everything that was staged for a batch, also by tasks that failed.
+
+    Raises:
+        StoreError: the store does not do it.
+    """
+    _delete(store, (entry.key for entry in store.list(batch.staging_prefix)))
+
+
+def collect_staging(store: ObjectStore, older_than_s: float, now_ns: int | None = None) -> int:
+    """Delete staged objects that nobody needs any more: leftovers of failed, aborted and repeated batches.
+
+    What the decision of a batch that is not done names stays, however old it is: the batch may be executed again.
+
+    Args:
+        store: of the bucket.
+        older_than_s: younger objects stay, since their batch may still be on its way: more than a batch ever takes.
+        now_ns: by the clock of the store, ns since the epoch; by default that of this machine.
+
+    Returns:
+        How many objects were deleted.
+
+    Raises:
+        StoreError: the store does not do it.
+    """
+    horizon_ns = (time.time_ns() if now_ns is None else now_ns) - int(older_than_s * 1e9)
+    pending: dict[str, bool] = {}
+
+    def leftovers() -> Iterator[str]:
+        for entry in store.list(_STAGING):
+            parts = entry.key.split("/")
+            if entry.modified_ns >= horizon_ns or len(parts) != _NAMES_IN_KEY or not parts[4].isdigit():
+                continue
+            batch = Batch(stream="", uuid=parts[2], application=parts[3], number=int(parts[4]))
+            if batch.staging_prefix not in pending:
+                pending[batch.staging_prefix] = exists(store, batch.decision_key) and not exists(store, batch.done_key)
+            if not pending[batch.staging_prefix]:
+                yield entry.key
+
+    return _delete(store, leftovers())
+
+
+def exists(store: ObjectStore, key: str) -> bool:
+    """Whether there is such an object.
+
+    Raises:
+        StoreError: the store does not say.
+    """
+    try:
+        store.head(key)
+    except ObjectMissingError:
+        return False
+    return True
+
+
+def _delete(store: ObjectStore, keys: Iterator[str]) -> int:
+    """Delete what is listed, some at a time: the list itself is as long as it is."""
+    found: list[str] = []
+    count = 0
+    for key in keys:
+        found.append(key)
+        if len(found) == _DELETE_AT_ONCE:
+            store.delete(found)
+            count += len(found)
+            found = []
+    if found:
+        store.delete(found)
+    return count + len(found)

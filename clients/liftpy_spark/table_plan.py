@@ -1,0 +1,126 @@
+"""What of a stream the JVM reads from the bucket by itself: the stream objects of a pinned version of each partition.
+
+Behind the end of a root there may be more in the bucket, in stream-set objects. Those hold rows of other streams, too,
+and no pin of this partition keeps them: they are left to the source, as is all that only the nodes have.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Final, NamedTuple
+from uuid import uuid4
+
+from liftpy_log.tier.errors import OvertakenError
+from liftpy_log.tier.layout import PartitionPath
+from liftpy_log.tier.pins_held import Pins
+from liftpy_log.tier.reading import TierVersion
+from liftpy_log.tier.root_file import RootFile
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from liftpy_log.tier.pins import Pin
+    from liftpy_log.tier.store import ObjectStore
+
+__all__ = ["ColdPartition", "PinnedStream", "cold_partition"]
+
+_PIN_NAME: Final = "spark-table"
+
+
+class ColdPartition(NamedTuple):
+    """What a pinned version holds of a partition.
+
+    Attributes:
+        partition: its number.
+        version: of its root.
+        start: the first offset that counts. What the first object has below it does not.
+        end: the offset after the last one; from here on the source reads.
+        keys: of the objects, in order, relative to the prefix of the bucket.
+    """
+
+    partition: int
+    version: int
+    start: int
+    end: int
+    keys: tuple[str, ...]
+
+
+def cold_partition(store: ObjectStore, path: PartitionPath, pin: Pin) -> ColdPartition:
+    """What a pin holds.
+
+    Raises:
+        StoreError, ManifestCorruptError: a manifest can not be read.
+    """
+    assert pin.root is not None, "it pins a version"
+    version = TierVersion(store, path, pin.root, None)
+    keys = tuple(piece.key for piece in version.pieces() if piece.pointer.records)
+    return ColdPartition(path.partition, pin.root.version, version.start, version.end, keys)
+
+
+class PinnedStream:
+    """The newest version of every partition of a stream, held until it is released or the time is over.
+
+    Args:
+        store: the bucket.
+        uuid: of the stream.
+        partitions: their numbers; those of which the bucket has nothing are passed over.
+        hold_s: for how long, unless renewed.
+        new_id: gives a new unique id.
+        now_ns: the time, ns since the epoch.
+
+    Attributes:
+        cold: what is held, by partition.
+
+    Raises:
+        TierError: something in the bucket can not be read or written; then nothing is held.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        uuid: str,
+        partitions: Sequence[int],
+        *,
+        hold_s: float,
+        new_id: Callable[[], str] = lambda: uuid4().hex,
+        now_ns: Callable[[], int] = time.time_ns,
+    ) -> None:
+        self._held: list[tuple[Pins, Pin]] = []
+        self.cold: dict[int, ColdPartition] = {}
+        with ExitStack() as undo:
+            undo.callback(self.release)
+            for partition in partitions:
+                path = PartitionPath(uuid, partition)
+                if RootFile(store, path, new_id=new_id).load() is None:
+                    continue
+                pins = Pins(store, path, new_id=new_id, now_ns=now_ns)
+                pin = pins.hold_version(_PIN_NAME, _nanoseconds(hold_s))
+                self._held.append((pins, pin))
+                self.cold[partition] = cold_partition(store, path, pin)
+            undo.pop_all()
+
+    def renew(self, hold_s: float) -> None:
+        """Hold everything for `hold_s` more from now on.
+
+        Raises:
+            PinRefusedError: the time was over, and what was held may have been collected.
+        """
+        self._held = [(pins, pins.renew(pin, _nanoseconds(hold_s))) for pins, pin in self._held]
+
+    def release(self) -> None:
+        """Let go of everything; idempotent.
+
+        Raises:
+            StoreError: the bucket can not be written; what is held still goes when its time is over.
+        """
+        while self._held:
+            pins, pin = self._held.pop()
+            try:
+                pins.release(pin)
+            except OvertakenError:  # a collector has found it expired at this moment: then it is gone as well
+                continue
+
+
+def _nanoseconds(seconds: float) -> int:
+    return int(seconds * 1e9)

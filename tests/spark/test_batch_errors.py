@@ -1,0 +1,125 @@
+"""What a person is told whose batch can not be read, and what happens to records that are gone."""
+
+from __future__ import annotations
+
+import json
+import re
+from contextlib import contextmanager
+
+import pyarrow as pa
+import pytest
+
+from liftpy_spark.errors import DataLossError
+from liftpy_spark.options import SourceOptions
+from liftpy_spark.planning import Range
+from liftpy_spark.range_reading import read_ranges
+from liftpy_spark.schema import source_schema
+from support.ports import free_port
+from support.spark_system import eventually
+
+
+@pytest.fixture
+def name(request):
+    """A name for a stream that no other test uses."""
+    return re.sub(r"[^A-Za-z0-9_-]+", "-", f"e-{request.node.name}")[:100].strip("-")
+
+
+def load(spark, options, schema=None):
+    reader = spark.read.format("liftpy").options(**options)
+    return (reader if schema is None else reader.schema(schema)).load()
+
+
+@contextmanager
+def refused(*said):
+    """Something is refused, in these words, and without a traceback."""
+    with pytest.raises(Exception, match=re.escape(said[0])) as caught:
+        yield
+    text = str(caught.value)
+    assert "Traceback" not in text.split("JVM stacktrace", maxsplit=1)[0]
+    assert [part for part in said if part not in text] == []
+
+
+def make(system, name, count=20, **settings):
+    system.lift.create_stream(name, subject=f"{name}.>", **settings)
+    system.publish(f"{name}.x", value=pa.array([b"%d" % number for number in range(count)]))
+    return system.options | {"subscribe": name}
+
+
+def test_mistakes_are_told_with_what_would_be_right(spark, system, name):
+    options = make(system, name)
+    with refused("unknown option 'startingofset'; did you mean 'startingOffsets'?"):
+        load(spark, options | {"startingOfset": "earliest"})
+    with refused("option 'startingOffsets': '{oops' is not JSON"):
+        load(spark, options | {"startingOffsets": "{oops"}).count()
+    with refused("there is no stream", f"did you mean '{name}'?"):
+        load(spark, options | {"subscribe": name + "z"}).count()
+    with refused("startingOffsets", "ends at 20, before offset 21"):
+        load(spark, options | {"startingOffsets": json.dumps({name: {"0": 21}})}).count()
+    with refused("column offset is int; it is bigint"):
+        load(spark, options, "offset int").count()
+
+
+def test_who_can_not_reach_what(spark, system, name):
+    options = make(system, name)
+    nowhere = f"127.0.0.1:{free_port()}"
+    with refused(f"NATS at nats://{nowhere} can not be reached", "tried from the driver"):
+        load(spark, options | {"servers": f"nats://{nowhere}"}).count()
+    with refused("the bucket can not be read from an executor", nowhere, "'s3.endpoint'"):
+        load(spark, options | {"s3.endpoint": f"http://{nowhere}"}).count()
+    with refused("has no catalog of liftpy: is the prefix right?"):
+        load(spark, options | {"bucket": system.bucket_url + "/elsewhere"}).count()
+    with refused("option 'bucket'", "s3://bucket/prefix"):
+        load(spark, options | {"bucket": "my-bucket"}).count()
+    with refused("option 'credentialsFile': there is no file"):
+        load(spark, options | {"credentialsFile": "no/such.creds"}).count()
+
+
+def read(options, ranges, **more):
+    given = SourceOptions.read(options | more, streaming=False)
+    schema = source_schema(include_headers=False)
+    return [offset for batch in read_ranges(ranges, given, schema) for offset in batch.column("offset").to_pylist()]
+
+
+def test_a_start_that_moved_after_planning(system, name):
+    options = make(system, name, tier=False)
+    planned = [Range(name, system.lift.stream_info(name).uuid, 0, 0, 20)]
+    assert read(options, planned) == list(range(20))
+    system.lift.purge_stream(name, offset=7)
+    with pytest.raises(DataLossError, match=r"the records from 0 to 7 are gone .*set failOnDataLoss to false"):
+        read(options, planned)
+    assert read(options, planned, failOnDataLoss="false") == list(range(7, 20))
+    system.lift.purge_stream(name)
+    assert read(options, planned, failOnDataLoss="false") == []
+
+
+def test_a_start_that_moved_in_the_bucket(system, name):
+    options = make(system, name)
+    system.tiered(name)
+    planned = [Range(name, system.lift.stream_info(name).uuid, 0, 0, 20)]
+    assert read(options, planned) == list(range(20))
+    system.lift.purge_stream(name, offset=7)
+    eventually(lambda: read(options, planned, failOnDataLoss="false") == list(range(7, 20)), "the bucket knows of it")
+    with pytest.raises(DataLossError, match="the records from 0 to 7 are gone"):
+        read(options, planned)
+
+
+def test_a_start_that_is_gone_when_it_is_planned(spark, system, name):
+    options = make(system, name) | {"startingOffsets": json.dumps({name: {"0": 3}})}
+    system.lift.purge_stream(name, offset=7)
+    with refused("the records from 3 to 7 are gone", "set failOnDataLoss to false"):
+        load(spark, options).count()
+    assert load(spark, options | {"failOnDataLoss": "false"}).count() == 13
+
+
+def test_a_stream_that_was_made_anew_after_planning(spark, system, name):
+    options = make(system, name, tier=False)
+    frame, tolerant = load(spark, options), load(spark, options | {"failOnDataLoss": "false"})
+    assert frame.count() == tolerant.count() == 20
+    system.lift.delete_stream(name)
+    with refused(f"stream {name} was deleted", "set failOnDataLoss to false"):
+        frame.count()
+    make(system, name, count=30, tier=False)
+    with refused(f"stream {name} was deleted and created again"):
+        frame.count()
+    assert tolerant.count() == 0
+    assert load(spark, options).count() == 30

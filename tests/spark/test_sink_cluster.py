@@ -1,0 +1,149 @@
+"""Commits into a real stream by way of a real bucket, interrupted between the effects on its partitions."""
+
+from __future__ import annotations
+
+from collections import Counter
+from unittest import mock
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import BinaryType, StructField, StructType
+
+from liftpy_envelope.ack import AckPolicy
+from liftpy_spark import sink_link
+from liftpy_spark.connections import bucket
+from liftpy_spark.sink_commit import commit
+from liftpy_spark.sink_decision import Batch
+from liftpy_spark.sink_errors import CommitUnclearError, SinkModeError
+from liftpy_spark.sink_link import StreamTarget, open_link
+from liftpy_spark.sink_options import SinkOptions
+from liftpy_spark.sink_plan import make_plan
+from liftpy_spark.sink_writing import abort_rows, commit_rows, stage_rows
+
+SCHEMA = StructType([StructField("key", BinaryType()), StructField("value", BinaryType())])
+COUNT = 400
+
+
+class Killed(BaseException):
+    """The driver is gone."""
+
+
+class Dying(StreamTarget):
+    """The connection of a driver that dies before or after some of its publications."""
+
+    left = 0
+    is_stored = False
+
+    async def publish(self, chunk, producer_id, sequence):
+        type(self).left -= 1
+        if self.left < 0 and not self.is_stored:
+            raise Killed
+        place = await super().publish(chunk, producer_id, sequence)
+        if self.left < 0:
+            raise Killed
+        return place
+
+
+def plan_of(system, stream, **options):
+    read = SinkOptions.read(system.options | {"stream": stream} | options, streaming=False)
+    return make_plan(read, SCHEMA, overwrite=False)
+
+
+def rows(first=0, count=COUNT):
+    """Large ones, so that every partition gets several chunks."""
+    values = [b"%06d" % number + bytes(9_000) for number in range(first, first + count)]
+    return pa.record_batch({"key": [b"k%d" % (number % 50) for number in range(count)], "value": values})
+
+
+def batch_of(plan, number=0):
+    return Batch(stream=plan.options.stream, uuid=plan.uuid, application="app", number=number)
+
+
+def staged(plan, batch, tasks=2):
+    """What tasks stage, in a distribution that depends on how many there are."""
+    whole = rows()
+    order = [number for task in range(tasks) for number in range(task, COUNT, tasks)]
+    share = COUNT // tasks
+    table = whole.take(pa.array(order))
+    return [stage_rows(plan, batch, [table.slice(task * share, share)], task) for task in range(tasks)]
+
+
+def sections_of(written):
+    return [section for each in written for section in each.sections]
+
+
+def numbers(system, stream):
+    return Counter(int(value[:6]) for value in system.records(stream).column("value").to_pylist())
+
+
+def interrupt(plan, batch, *, after, is_stored):
+    """A driver that dies."""
+    Dying.left, Dying.is_stored = after, is_stored
+    connection = plan.options.connection
+    with mock.patch.object(sink_link, "StreamTarget", Dying), open_link(connection) as link:
+        target = link.target(plan.options.stream, plan.uuid, plan.window_s, AckPolicy.ALL)
+        committing = commit(batch, sections_of(staged(plan, batch)), bucket(connection), target, "dying")
+        with pytest.raises(Killed):
+            link.run(committing)
+
+
+@pytest.mark.parametrize("is_stored", [False, True])
+def test_a_driver_that_dies_between_partitions(system, is_stored):
+    stream = f"sinkdies{is_stored}"
+    system.lift.create_stream(stream, subject=stream, partitions=4)
+    plan = plan_of(system, stream)
+    for number, after in enumerate((0, 1, 3, 6)):
+        batch = batch_of(plan, number)
+        interrupt(plan, batch, after=after, is_stored=is_stored)
+        before = numbers(system, stream).total()
+        assert number * COUNT <= before < (number + 1) * COUNT + is_stored, "a few may be stored, or all"
+        commit_rows(plan, staged(plan, batch, tasks=4), streaming=False)
+        assert numbers(system, stream) == Counter(dict.fromkeys(range(COUNT), number + 1))
+        commit_rows(plan, staged(plan, batch, tasks=5), streaming=False)
+        assert numbers(system, stream).total() == (number + 1) * COUNT
+
+
+def test_nodes_that_have_forgotten_are_asked_for_their_logs(system):
+    """The same with a stream whose nodes forget ids at once, as far as a count of one does."""
+    system.lift.create_stream("sinkforgets", subject="sinkforgets", partitions=2, dedupe_ids_max=1)
+    plan = plan_of(system, "sinkforgets")
+    batch = batch_of(plan)
+    interrupt(plan, batch, after=5, is_stored=True)
+    for partition in range(2):
+        system.lift.publish("sinkforgets", b"999999", key=b"k%d" % partition)
+    commit_rows(plan, staged(plan, batch, tasks=5), streaming=False)
+    found = numbers(system, "sinkforgets")
+    assert found.pop(999_999) == 2
+    assert found == Counter(dict.fromkeys(range(COUNT), 1))
+
+
+def test_a_log_that_is_gone_is_a_reason_to_refuse(system):
+    system.lift.create_stream("sinkgone", subject="sinkgone")
+    plan = plan_of(system, "sinkgone")
+    batch = batch_of(plan)
+    interrupt(plan, batch, after=2, is_stored=True)
+    system.lift.purge_stream("sinkgone")
+    with pytest.raises(CommitUnclearError, match="can not be told any more"):
+        commit_rows(plan, staged(plan, batch, tasks=4), streaming=False)
+    assert system.records("sinkgone").num_rows == 0
+
+
+def test_an_abort_leaves_what_may_have_been_decided(system):
+    system.lift.create_stream("sinkabort", subject="sinkabort")
+    plan = plan_of(system, "sinkabort")
+    batch = batch_of(plan)
+    store = bucket(plan.options.connection)
+    written = staged(plan, batch)
+    abort_rows(plan, written)
+    assert len(list(store.list(batch.staging_prefix))) == 2, "all tasks were through: a commit may have decided"
+    abort_rows(plan, [None, written[1]])
+    assert [entry.key for entry in store.list(batch.staging_prefix)] == [written[0].sections[0].key]
+    abort_rows(plan, [written[0], None])
+    assert not list(store.list(batch.staging_prefix))
+
+
+def test_streams_that_can_not_take_records_once(system):
+    system.lift.create_stream("sinkshort", subject="sinkshort", dedupe_window_s=5.0)
+    with pytest.raises(SinkModeError, match="knows the ids of batches for 5 s"):
+        plan_of(system, "sinkshort")
+    assert plan_of(system, "sinkshort", delivery="at-least-once").window_s == 5.0

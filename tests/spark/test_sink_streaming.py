@@ -1,0 +1,169 @@
+"""Streaming queries into streams: every row once, across restarts, replays of a batch, and drivers that are killed."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from support.spark_system import eventually
+
+COUNT = 3_000
+WAIT_S = 90
+TESTS = Path(__file__).parents[1]
+
+DRIVER = """
+import json, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from support.spark_system import spark_session
+options, source, checkpoint, stream = json.loads(sys.argv[2]), *sys.argv[3:6]
+with spark_session(Path(checkpoint).parent / "session") as spark:
+    from liftpy_spark.source import LiftpyDataSource
+    spark.dataSource.register(LiftpyDataSource)
+    frames = spark.readStream.schema("value string").option("maxFilesPerTrigger", 1).parquet(source)
+    writer = frames.repartition(3).writeStream.format("liftpy").options(**options, stream=stream)
+    writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start().awaitTermination()
+"""
+
+
+def files(directory, count, first=0, each=COUNT):
+    """A file is a micro-batch."""
+    directory.mkdir(exist_ok=True)
+    for number in range(first, first + count):
+        rows = pa.table({"value": [str(row) for row in range(number * each, (number + 1) * each)]})
+        pq.write_table(rows, directory / f"{number:04d}.parquet")
+    return directory
+
+
+def start(spark, system, source, stream, checkpoint, tasks=2, **options):
+    df = spark.readStream.schema("value string").option("maxFilesPerTrigger", 1).parquet(str(source))
+    writer = df.repartition(tasks).writeStream.format("liftpy").options(**system.options, stream=stream, **options)
+    return writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
+
+
+def run(*arguments, **options):
+    query = start(*arguments, **options)
+    try:
+        assert query.awaitTermination(WAIT_S), "the query does not end"
+    finally:
+        query.stop()
+
+
+def values(system, stream):
+    return Counter(int(value) for value in system.records(stream).column("value").to_pylist())
+
+
+def once(batches):
+    return Counter(dict.fromkeys(range(batches * COUNT), 1))
+
+
+def staged(system):
+    return [entry.key for entry in system.server.store("liftpy").list("spark/staging/")]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def warm(spark, system, tmp_path_factory):
+    """Spark's Python workers are started by the first query, which takes long on a slow machine."""
+    directory = tmp_path_factory.mktemp("warm")
+    system.lift.create_stream("streamedfirst", subject="streamedfirst")
+    run(spark, system, files(directory / "source", 1, each=1), "streamedfirst", directory / "checkpoint")
+
+
+@pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])
+def test_every_row_is_in_the_stream_once_across_restarts(spark, system, tmp_path, delivery):
+    stream = f"streamed-{delivery}"
+    system.lift.create_stream(stream, subject=stream, partitions=8)
+    source = files(tmp_path / "source", 2)
+    run(spark, system, source, stream, tmp_path / "checkpoint", delivery=delivery)
+    assert values(system, stream) == once(2)
+    files(source, 1, 2)
+    run(spark, system, source, stream, tmp_path / "checkpoint", tasks=3, delivery=delivery)
+    assert values(system, stream) == once(3)
+    assert staged(system) == []
+
+
+def test_a_batch_that_is_replayed_in_another_distribution_is_there_once(spark, system, tmp_path):
+    """Spark is made to forget that it finished a batch: it executes it again with its number."""
+    system.lift.create_stream("replayed", subject="replayed", partitions=3)
+    checkpoint = tmp_path / "checkpoint"
+    source = files(tmp_path / "source", 2)
+    run(spark, system, source, "replayed", checkpoint)
+    (checkpoint / "commits" / "1").unlink()
+    (checkpoint / "commits" / ".1.crc").unlink(missing_ok=True)
+    run(spark, system, source, "replayed", checkpoint, tasks=5)
+    assert values(system, "replayed") == once(2)
+    # With a new checkpoint it is another query: all rows come again.
+    run(spark, system, source, "replayed", tmp_path / "other")
+    assert values(system, "replayed") == Counter(dict.fromkeys(range(2 * COUNT), 2))
+    assert staged(system) == []
+
+
+def test_what_can_not_be_written_is_told_to_who_starts_the_query(spark, system, tmp_path):
+    system.lift.create_stream("streamwrong", subject="streamwrong.>")
+    source = files(tmp_path / "source", 1, each=10)
+    with pytest.raises(Exception, match="say which subject, here or in a column subject"):
+        run(spark, system, source, "streamwrong", tmp_path / "checkpoint")
+
+
+@pytest.mark.slow
+def test_drivers_that_are_killed(spark, system, tmp_path):
+    """A driver is killed again and again in the middle of what it does; in the end every row is there once."""
+    system.lift.create_stream("killed", subject="killed", partitions=4)
+    batches = 12
+    source = files(tmp_path / "source", batches)
+    arguments = [str(TESTS), json.dumps(system.options), str(source), str(tmp_path / "checkpoint"), "killed"]
+    store = system.server.store("liftpy")
+    for _ in range(3):
+        kill_amid(arguments, lambda: values(system, "killed").total())
+    process = drive(arguments)
+    try:
+        assert process.wait(300) == 0
+    finally:
+        kill_all(process)
+    assert values(system, "killed") == once(batches)
+    marks = [
+        entry.key for entry in store.list("spark/commits/") if "killed" in store.get(_decision(entry.key)).body.decode()
+    ]
+    assert len([key for key in marks if key.endswith(".done")]) == batches
+
+
+def _decision(key):
+    return key.removesuffix(".done").removesuffix(".json") + ".json"
+
+
+def drive(arguments):
+    return subprocess.Popen(
+        [sys.executable, "-c", DRIVER, *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )
+
+
+def kill_amid(arguments, progress):
+    """Start a driver, and kill it when there is progress, if it has not ended before."""
+    before = progress()
+    process = drive(arguments)
+    try:
+        eventually(lambda: process.poll() is not None or progress() > before, "something more is written", 120)
+    finally:
+        kill_all(process)
+
+
+def kill_all(process):
+    """The driver, its JVM and their workers."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait(30)

@@ -1,0 +1,171 @@
+"""A stream in memory for the sink: it keeps ids for a while, and takes chunks as badly as a cluster may.
+
+world = SinkWorld(partitions=2)
+await world.execute(rows, tasks=3)              # stages rows in another distribution each time, and commits
+world.at = {5: world.crash}                     # what happens before the fifth effect: a request or a publication
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, deque
+from itertools import count
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from liftpy_client.errors import PublishTimeoutError
+from liftpy_log.tier.memory_store import MemoryStore
+from liftpy_spark.sink_commit import commit
+from liftpy_spark.sink_decision import Batch, Section
+from liftpy_spark.sink_rows import Layout, flushes
+from liftpy_spark.sink_staging import stage
+from liftpy_spark.sink_target import Look, Place
+from support.fault_store import Crash, FaultStore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+__all__ = ["SinkWorld", "Target", "batch_of", "layout_of", "lose_ack"]
+
+WINDOW_S = 100.0
+
+
+def layout_of(partitions: int = 1, **changes) -> Layout:
+    usual = {"stream": "s", "pattern": "s.>", "partitions": partitions, "subject": "s.x", "record_bytes_max": 1_000_000}
+    return Layout(**usual | changes)
+
+
+def batch_of(number: int = 0, application: str = "app") -> Batch:
+    return Batch(stream="s", uuid="ab" * 16, application=application, number=number)
+
+
+class SinkWorld:
+    """See the module.
+
+    Args:
+        partitions: of the stream.
+        record_bytes_max: what makes chunks small: each holds a few records.
+
+    Attributes:
+        at: by number of an effect, what happens before it.
+        after_publication: by number of a publication, what happens when the node has it.
+        after: likewise, when it has been done, before its answer.
+        late: publications that are on their way, and arrive when somebody lets them.
+    """
+
+    def __init__(self, partitions: int = 2, record_bytes_max: int = 200) -> None:
+        self.layout = layout_of(partitions, record_bytes_max=record_bytes_max)
+        self.memory = MemoryStore()
+        self.now_s = 1_000.0
+        self.logs: list[list[tuple[bytes, int, list[bytes]]]] = [[] for _ in range(partitions)]
+        self.known: dict[tuple[int, bytes, int], tuple[float, Place]] = {}
+        self.at: dict[int, Callable[[], None]] = {}
+        self.after: dict[int, Callable[[], None]] = {}
+        self.after_publication: dict[int, Callable[[], None]] = {}
+        self.late: deque[Callable[[], object]] = deque()
+        self.effects = 0
+        self.looks = 0
+        self.publications = 0
+        self.doubt = ""
+        self._nonces = count()
+
+    def clock(self) -> float:
+        return self.now_s
+
+    @staticmethod
+    def crash() -> None:
+        raise Crash("told to")
+
+    def step(self) -> int:
+        self.effects += 1
+        self.at.get(self.effects, lambda: None)()
+        return self.effects
+
+    def done(self, number: int) -> None:
+        self.after.get(number, lambda: None)()
+
+    def store(self) -> FaultStore:
+        numbers: dict[int, int] = {}
+
+        def before(request):
+            numbers[request.number] = self.step()
+
+        return FaultStore(self.memory, before=before, after=lambda request: self.done(numbers[request.number]))
+
+    async def execute(self, rows: Sequence[tuple[bytes | None, bytes]], tasks: int, batch: Batch | None = None):
+        """Stage keys and values as so many tasks do, and commit."""
+        batch = batch or batch_of()
+        return await self.commit(batch, self.staged(batch, rows, tasks), self.store(), Target(self))
+
+    async def commit(self, batch: Batch, sections: Sequence[Section], store: FaultStore, target: Target):
+        """Commit what was staged, as a driver that is told apart from others."""
+        return await commit(batch, sections, store, target, f"d{next(self._nonces)}", self.clock)
+
+    def staged(self, batch: Batch, rows: Sequence[tuple[bytes | None, bytes]], tasks: int) -> list[Section]:
+        """Stage keys and values as so many tasks do."""
+        sections: list[Section] = []
+        for task, share in ((task, rows[task::tasks]) for task in range(tasks)):
+            keys, values = (pa.array([row[column] for row in share], pa.binary()) for column in (0, 1))
+            table = pa.record_batch({"key": keys, "value": values})
+            for chunks in flushes([table], self.layout, 1 << 20, task):
+                nonce = f"n{next(self._nonces)}"
+                sections += stage(self.memory, f"{batch.staging_prefix}{task:05d}-{nonce}", chunks, nonce)
+        return sections
+
+    def arrive(self) -> None:
+        """All that is late arrives."""
+        while self.late:
+            self.late.popleft()()
+
+    def take(self, chunk, producer_id: bytes, sequence: int) -> Place:
+        """What a node does with a chunk."""
+        log = self.logs[chunk.partition]
+        key = (chunk.partition, producer_id, sequence)
+        known = self.known.get(key)
+        if known is not None and self.now_s - known[0] <= WINDOW_S:
+            return known[1]
+        start = sum(len(values) for _, _, values in log)
+        values = chunk.records.column("value").to_pylist()
+        log.append((producer_id, sequence, values))
+        place = Place(start, start + len(values))
+        self.known[key] = (self.now_s, place)
+        return place
+
+    def values(self) -> Counter[bytes]:
+        return Counter(value for log in self.logs for _, _, values in log for value in values)
+
+
+class Target:
+    """The stream, as one driver sees it."""
+
+    def __init__(self, world: SinkWorld) -> None:
+        self.world = world
+        self.look_age_max_s = WINDOW_S * 0.4
+
+    async def ends(self):
+        return [sum(len(values) for _, _, values in log) for log in self.world.logs]
+
+    async def publish(self, chunk, producer_id, sequence):
+        self.world.publications += 1
+        number = self.world.step()
+        nth = self.world.publications
+        place = self.world.take(chunk, producer_id, sequence)
+        self.world.after_publication.get(nth, lambda: None)()
+        await asyncio.sleep(0)
+        self.world.done(number)
+        return place
+
+    async def look(self, partition, start, producer_id):
+        self.world.looks += 1
+        at, found = 0, set()
+        for producer, sequence, values in self.world.logs[partition]:
+            if at >= start and producer == producer_id:
+                found.add(sequence)
+            at += len(values)
+        return Look(at, frozenset(found), self.world.doubt)
+
+
+def lose_ack() -> None:
+    """The ack of a chunk does not come."""
+    raise PublishTimeoutError("told to")

@@ -1,0 +1,75 @@
+"""Connections of a process: kept, bounded, not taken along by a fork; and what is told where there can be none."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from liftpy_envelope.errors import LiftError
+from liftpy_spark import connections
+from liftpy_spark.connections import bucket, lift
+from liftpy_spark.errors import BucketError, NatsError, plain_errors
+from liftpy_spark.option_values import OptionError
+from liftpy_spark.options import ConnectionOptions
+from support.ports import free_port
+from support.s3_servers import aws_environment
+
+
+def test_connections_are_kept_and_the_oldest_goes():
+    gone = []
+    kept = connections._Kept(gone.append)
+    made = [ConnectionOptions(servers=f"nats://{number}") for number in range(9)]
+    for number, each in enumerate(made[:8]):
+        assert kept.get(each, lambda number=number: number) == number
+    assert kept.get(made[0], lambda: "another") == 0
+    assert kept.get(made[8], lambda: 8) == 8
+    assert gone == [1]
+    kept.forget()
+    assert kept.get(made[0], lambda: "of the child") == "of the child"
+    assert gone == [1], "what the parent has is not closed"
+
+
+def test_what_can_not_be_made_is_not_kept():
+    kept = connections._Kept(lambda _: None)
+    connection = ConnectionOptions(servers="nats://a")
+
+    def fail():
+        raise NatsError("no answer")
+
+    with pytest.raises(NatsError):
+        kept.get(connection, fail)
+    assert kept.get(connection, lambda: 1) == 1
+
+
+def test_a_server_that_is_not_there():
+    with pytest.raises(NatsError, match=r"can not be reached.*tried from the driver"):
+        lift(ConnectionOptions(servers=f"nats://127.0.0.1:{free_port()}"))
+    with pytest.raises(OptionError, match="'servers': http://a is neither"):
+        lift(ConnectionOptions(servers="http://a"))
+    with pytest.raises(OptionError, match=r"'credentialsFile': there is no file no.creds .on the driver"):
+        lift(ConnectionOptions(servers="nats://a", credentials_file="no.creds"))
+
+
+def test_a_bucket_that_is_none():
+    with pytest.raises(OptionError, match=r"'bucket'.*not of the form s3://bucket/prefix"):
+        bucket(ConnectionOptions(servers="nats://a", bucket="my-bucket"))
+    with pytest.raises(OptionError, match=r"'s3.endpoint'"):
+        bucket(ConnectionOptions(servers="nats://a", bucket="s3://my-bucket", s3_endpoint="nowhere"))
+    with aws_environment(), pytest.raises(BucketError, match=r"can not be read from the driver.*'cold' set to false"):
+        bucket(ConnectionOptions(servers="nats://a", bucket="s3://my-bucket", s3_endpoint="http://127.0.0.1:1"))
+
+
+def test_tracebacks_are_hidden_only_in_workers_that_end(monkeypatch):
+    monkeypatch.setenv("SPARK_HIDE_TRACEBACK", "")  # so that it is put back
+    monkeypatch.delenv("SPARK_BUFFER_SIZE", raising=False)
+
+    def hides(error):
+        with pytest.raises(type(error)), plain_errors():
+            raise error
+        return os.environ.get("SPARK_HIDE_TRACEBACK")
+
+    assert not hides(LiftError("a"))
+    monkeypatch.setenv("SPARK_BUFFER_SIZE", "65536")
+    assert not hides(ValueError("b"))
+    assert hides(LiftError("c")) == "1"

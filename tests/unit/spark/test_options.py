@@ -1,0 +1,149 @@
+"""Options: what they mean, and what a person is told who misspelled one."""
+
+from __future__ import annotations
+
+import pytest
+
+from liftpy_spark.offsets import EARLIEST
+from liftpy_spark.option_values import OptionError, Options
+from liftpy_spark.options import Bound, ConnectionOptions, SourceOptions
+
+LEAST = {"servers": "nats://127.0.0.1:4222", "subscribe": "orders"}
+
+
+def read(streaming=False, **given):
+    return SourceOptions.read({name.lower(): value for name, value in (LEAST | given).items()}, streaming=streaming)
+
+
+def refusal(streaming=False, **given):
+    with pytest.raises(OptionError) as caught:
+        read(streaming, **given)
+    return str(caught.value)
+
+
+def without(name, **given):
+    given = {key: value for key, value in LEAST.items() if key != name} | given
+    with pytest.raises(OptionError) as caught:
+        SourceOptions.read(given, streaming=False)
+    return str(caught.value)
+
+
+def test_what_is_not_given_has_its_default():
+    assert read() == SourceOptions(
+        connection=ConnectionOptions(servers="nats://127.0.0.1:4222"),
+        subscribe=("orders",),
+        starting=Bound(everywhere="earliest"),
+        ending=Bound(everywhere="latest"),
+    )
+    streaming = read(streaming=True)
+    assert (streaming.starting, streaming.ending) == (Bound(everywhere="latest"), None)
+
+
+def test_everything_can_be_given():
+    found = SourceOptions.read(
+        {
+            "NATS.Servers": " tls://a:1 ",
+            "credentialsfile": "a.creds",
+            "bucket": "s3://b/p",
+            "s3.endpoint": "http://c:1",
+            "s3.region": "d",
+            "assign": '{"orders": [1, 0]}',
+            "startingoffsets": '{"orders": {"0": 23, "1": -2}}',
+            "endingtimestamp": "17",
+            "subject": "orders.*, orders.eu.>",
+            "keyequals": "42",
+            "includeheaders": "TRUE",
+            "failondataloss": "false",
+            "minpartitions": "3",
+            "maxtasks": "4",
+            "maxoffsetspertrigger": "5",
+            "maxpollms": "6",
+            "cold": "false",
+        },
+        streaming=False,
+    )
+    assert found == SourceOptions(
+        connection=ConnectionOptions(
+            servers="tls://a:1", credentials_file="a.creds", bucket="s3://b/p", s3_endpoint="http://c:1", s3_region="d"
+        ),
+        assign={"orders": (0, 1)},
+        starting=Bound(offsets={"orders": {0: 23, 1: EARLIEST}}),
+        ending=Bound(everywhere=17),
+        include_headers=True,
+        subject=("orders.*", "orders.eu.>"),
+        key_equals=b"42",
+        min_partitions=3,
+        max_tasks=4,
+        fail_on_data_loss=False,
+        max_offsets_per_trigger=5,
+        max_poll_ms=6,
+        cold=False,
+    )
+
+
+def test_an_unknown_option_is_told_with_the_one_that_is_like_it():
+    assert refusal(startingOfset="earliest") == "unknown option 'startingofset'; did you mean 'startingOffsets'?"
+    assert "the options are assign, bucket, cold" in refusal(x="y")
+    assert "streams are named by options" in refusal(path="orders")
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"startingOffsets": "{oops"}, "'{oops' is not JSON: Expecting property name"),
+        ({"startingOffsets": "first"}, "'first' is neither earliest nor latest"),
+        ({"startingOffsets": "latest"}, "has nothing to read"),
+        ({"startingOffsets": '{"orders": 3}'}, '3 are not numbers by partition; it looks like {"orders"'),
+        ({"startingOffsets": '{"orders": {"a": 3}}'}, "'a' is not a partition"),
+        ({"startingOffsets": '{"orders": {"0": -3}}'}, "-3 of partition 0 is not a number from -2 on"),
+        ({"startingOffsets": '{"orders": {"0": true}}'}, "True of partition 0"),
+        ({"startingOffsets": '{"orders": {"0": 1, "0": 2}}'}, "names '0' twice"),
+        ({"startingOffsets": "{}"}, "names no stream"),
+        ({"startingOffsetsByTimestamp": '{"orders": {"0": -1}}'}, "is not a number from 0 on"),
+        ({"startingTimestamp": "now"}, "'now' is not a whole number; it is in milliseconds"),
+        ({"startingTimestamp": "99999999999999999"}, "is after the year 9999"),
+        ({"endingOffsetsByTimestamp": '{"orders": {"0": 99999999999999999}}'}, "is after the year 9999"),
+        ({"startingOffsets": "earliest", "startingTimestamp": "1"}, "startingOffsets is given, too"),
+        ({"startingOffsetsByTimestampStrategy": "newest"}, "neither error nor latest"),
+        ({"endingOffsets": "earliest"}, "nothing to read"),
+        ({"endingOffsets": '{"orders": {"0": -2}}'}, "nothing to read"),
+        ({"subject": "a..b"}, "subject 'a..b'"),
+        ({"subscribe": "a b"}, "name 'a b' is not allowed"),
+        ({"subscribe": "a,a"}, "names a stream twice"),
+        ({"subscribe": " "}, "it is empty"),
+        ({"assign": '{"orders": [0]}'}, "subscribe is given, too"),
+        ({"minPartitions": "0"}, "is not between 1 and"),
+        ({"minPartitions": "65"}, "more than maxTasks, which is 64"),
+        ({"maxTasks": "1000000"}, "is more than 100000"),
+        ({"maxTasks": "1.5"}, "is not a whole number"),
+        ({"failOnDataLoss": "yes"}, "'yes' is neither true nor false"),
+        ({"maxOffsetsPerTrigger": "1", "maxBytesPerTrigger": "1"}, "Spark takes one limit"),
+        ({"nats.servers": "nats://b"}, "it is given twice"),
+    ],
+)
+def test_what_means_nothing_is_told(given, said):
+    text = refusal(**given)
+    assert said in text
+    assert next(iter(given)) in text or "servers" in text or "maxBytesPerTrigger" in text or "startingTimestamp" in text
+
+
+def test_what_is_missing_is_told():
+    assert "say where NATS is" in without("servers")
+    assert "name the stream to read" in without("subscribe")
+    assert "is not a regular expression" in without("subscribe", subscribePattern="(")
+    assert "names no stream" in without("subscribe", assign="[]")
+    assert "are not partitions" in without("subscribe", assign='{"orders": [-1]}')
+    assert "names a partition twice" in without("subscribe", assign='{"orders": [1, 1]}')
+    assert "is not allowed" in without("subscribe", assign='{"a b": [1]}')
+
+
+@pytest.mark.parametrize("name", ["endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"])
+def test_a_streaming_query_has_no_end(name):
+    assert "a streaming query has no end" in refusal(streaming=True, **{name: "1"})
+
+
+def test_names_are_found_in_any_spelling():
+    options = Options({"ABC": "1"}, ["aBc"])
+    assert "aBc" in options
+    assert options.integer("aBc", 0) == 1
+    assert options.text("other") is None

@@ -1,0 +1,221 @@
+"""Ranges read from a bucket in memory: exactly the records asked for, whatever happens to objects meanwhile."""
+
+from __future__ import annotations
+
+from itertools import count, pairwise
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from liftpy_client.errors import OffsetLostError
+from liftpy_envelope.subject import matches
+from liftpy_log.tier import root_changes
+from liftpy_log.tier.counting_store import CountingStore
+from liftpy_log.tier.errors import StoreUnavailableError
+from liftpy_log.tier.reading_cache import ReadingCache
+from liftpy_log.tier.setsum import NO_RECORDS
+from liftpy_spark import hot_reading, range_reading
+from liftpy_spark.cold_reading import Step
+from liftpy_spark.connections import OpenBucket
+from liftpy_spark.errors import BucketError, DataLossError
+from liftpy_spark.options import SourceOptions
+from liftpy_spark.planning import Range
+from liftpy_spark.range_reading import ReadCounts, read_ranges
+from liftpy_spark.schema import source_schema
+from support.tier_history import PATH, TierHistory
+from support.tier_rows import UUID, Record
+
+SCHEMA = source_schema(include_headers=True)
+SUBJECTS = st.sampled_from([b"a.x", b"a.y", b"b", b"\xff\xfe", "\ufffdab".encode()])
+KEYS = st.sampled_from([None, b"", b"1", b"2", b"3"])
+
+
+@pytest.fixture
+def world(monkeypatch):
+    return World(monkeypatch)
+
+
+class World:
+    """A bucket, and a node that has records behind it."""
+
+    def __init__(self, monkeypatch):
+        self.history = TierHistory()
+        self.hot: list[Record] = []
+        self.log_start = 0
+        self.asked: list[tuple[int, int]] = []
+        self.counts = ReadCounts()
+        self.use(self.history.store)
+        monkeypatch.setattr(range_reading, "open_bucket", lambda _: self.bucket)
+        monkeypatch.setattr(range_reading, "lift", lambda _: None)
+        monkeypatch.setattr(hot_reading, "read_hot", self.read_hot)
+
+    def use(self, store):
+        counting = CountingStore(store)
+        self.bucket = OpenBucket(counting, ReadingCache(counting), "s3://memory")
+
+    def read_hot(self, _lift, wanted, projection, _chosen):
+        self.asked.append((wanted.start, wanted.end))
+        if wanted.start < self.log_start:
+            raise OffsetLostError(wanted.stream, 0, wanted.start, self.log_start, wanted.end)
+        found = [each for each in self.hot if wanted.start <= each.offset < wanted.end]
+        for each in found:
+            columns = {name: pa.array([getattr(each, name)], pa.binary()) for name in ("key", "value", "headers")}
+            columns |= {"offset": pa.array([each.offset]), "subject": pa.array([each.subject], pa.binary())}
+            columns["timestamp"] = pa.array([each.timestamp // 1_000], pa.timestamp("us", "UTC"))
+            yield Step(projection.apply(columns, 1, wanted.stream, 0), each.offset + 1)
+        yield Step(None, wanted.end)
+
+    def read(self, start, end, *names, **options):
+        given = {"servers": "nats://nowhere", "subscribe": "orders"} | options
+        fields = [field for field in SCHEMA.fields if not names or field.name in names]
+        ranges = [Range("orders", UUID, 0, start, end)]
+        self.counts = ReadCounts()
+        read = read_ranges(ranges, SourceOptions.read(given, streaming=False), type(SCHEMA)(fields), self.counts)
+        return [row for batch in read for row in batch.to_pylist()]
+
+    def offsets(self, start, end, **options):
+        return [row["offset"] for row in self.read(start, end, "offset", **options)]
+
+
+def records(start, end, step=1):
+    return [Record(at, at * 1_000, b"a.x", key=b"%d" % at, value=b"v%d" % at) for at in range(start, end, step)]
+
+
+class Scripted:
+    """A store in which something happens before some of the reads."""
+
+    def __init__(self, store, before):
+        self._store = store
+        self._before = before
+        self._reads = count(1)
+
+    def __getattr__(self, name):
+        return getattr(self._store, name)
+
+    def get_range(self, key, start, length):
+        self._before(next(self._reads), key)
+        return self._store.get_range(key, start, length)
+
+
+def test_columns_are_those_of_the_records(world):
+    block = b"NATS/1.0\r\nA: b\r\n\r\n"
+    world.history.append([Record(0, 1_999, b"\xff\xfe", headers=block), Record(1, 5_000, b"a", key=b"", value=b"")])
+    first, second = world.read(0, 2)
+    assert (first["key"], first["value"], first["subject"]) == (None, None, "\ufffd\ufffd")
+    assert first["headers"] == [{"key": "A", "value": b"b"}]
+    assert first["timestamp"].microsecond == 1
+    assert (second["key"], second["value"], second["headers"]) == (b"", b"", None)
+    assert {(row["topic"], row["partition"], row["timestampType"]) for row in (first, second)} == {("orders", 0, 1)}
+
+
+def test_the_seam(world):
+    for start in range(0, 30, 10):
+        world.history.append(records(start, start + 10))
+    world.hot = records(25, 50)
+    assert world.offsets(3, 50) == list(range(3, 50))
+    assert world.asked == [(30, 50)]
+    assert (world.counts.cold_rows, world.counts.hot_rows, world.counts.objects) == (27, 20, 3)
+    assert world.offsets(4, 9) == list(range(4, 9))
+    assert world.offsets(35, 40) == list(range(35, 40))
+    assert world.offsets(7, 7) == []
+
+
+def test_holes_at_every_end(world):
+    world.history.append(records(2, 8, 2), end=10)
+    world.history.append([], end=20)
+    world.history.append(records(20, 25, 3), end=30)
+    world.hot = records(31, 40, 4)
+    assert world.offsets(0, 45) == [2, 4, 6, 20, 23, 31, 35, 39]
+    assert world.offsets(8, 20) == []
+    assert world.asked == [(30, 45)]
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    rows=st.lists(st.tuples(st.integers(1, 3), SUBJECTS, KEYS), min_size=1, max_size=24),
+    cuts=st.lists(st.integers(0, 24), max_size=5),
+    span=st.tuples(st.integers(0, 60), st.integers(0, 60)),
+    subject=st.sampled_from([None, "a.*", "b", "a.x", ">", "*.y,b"]),
+    key=st.sampled_from([None, "1", "9"]),
+    names=st.sampled_from([(), ("offset",), ("value", "offset"), ("offset", "subject", "key")]),
+)
+def test_any_history_any_range_any_choice(rows, cuts, span, subject, key, names):
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        world = World(monkeypatch)
+        offset, all_of_it = 0, []
+        for step, name, each in rows:
+            offset += step
+            all_of_it.append(Record(offset - 1, offset * 7_000, name, key=each, value=b"%d" % offset))
+        edges = sorted({0, len(all_of_it), *(at for at in cuts if at < len(all_of_it))})
+        for first, last in pairwise(edges):
+            world.history.append(all_of_it[first:last])
+        options = {"subject": subject, "keyEquals": key}
+        found = world.read(*span, *names, **{name: text for name, text in options.items() if text is not None})
+        patterns = subject.split(",") if subject else [">"]
+        expected = [
+            each
+            for each in all_of_it
+            if span[0] <= each.offset < span[1]
+            and any(matches(pattern, each.subject.decode("latin-1")) for pattern in patterns)
+            and (key is None or each.key == key.encode())
+        ]
+        assert [row["offset"] for row in found] == [each.offset for each in expected]
+        if "value" in (names or ("value",)):
+            assert [row["value"] for row in found] == [each.value for each in expected]
+
+
+def test_objects_that_are_merged_away_while_they_are_read(world):
+    pointers = [world.history.append(records(start, start + 10)) for start in range(0, 60, 10)]
+    store = world.history.store
+
+    def before(_number, key):
+        if key.endswith(pointers[3].name) and len(world.history.root.fragments) == len(pointers):
+            merged = world.history.fragment(records(20, 60), 20, 60)
+            root = world.history.root
+            change = root_changes.replace(root, pointers[2:], [merged], collected=NO_RECORDS, snapshots={})
+            world.history.commit(change)
+            store.delete([PATH.fragment(each.name) for each in pointers[2:]])
+
+    world.use(Scripted(store, before))
+    assert world.offsets(0, 60) == list(range(60))
+    assert world.asked == []
+
+
+def test_objects_that_are_gone_for_good(world):
+    world.history.append(records(0, 10))
+    world.history.append_blank(1, 10)
+    with pytest.raises(BucketError, match=r"can not be read from offset 10 on .*`liftpy tier verify`"):
+        world.offsets(0, 20)
+
+
+def test_a_bucket_that_goes_away(world):
+    world.history.append(records(0, 10))
+
+    def before(_number, _key):
+        raise StoreUnavailableError("no answer")
+
+    world.use(Scripted(world.history.store, before))
+    with pytest.raises(BucketError, match="s3://memory can not be read from the driver: no answer"):
+        world.offsets(0, 10)
+
+
+def test_records_below_the_start_of_the_bucket(world):
+    world.history = TierHistory(start=10)
+    world.use(world.history.store)
+    world.history.append(records(10, 20))
+    world.hot = records(5, 30)
+    assert world.offsets(5, 25) == list(range(5, 25))
+    assert world.asked == [(5, 10), (20, 25)]
+    world.log_start = 8
+    with pytest.raises(DataLossError, match="the records from 5 to 8 are gone"):
+        world.offsets(5, 25)
+    assert world.offsets(5, 25, failOnDataLoss="false") == list(range(8, 25))
+
+
+def test_without_the_bucket(world):
+    world.history.append(records(0, 10))
+    world.hot = records(0, 10)
+    assert world.offsets(0, 10, cold="false") == list(range(10))
+    assert (world.asked, world.counts.requests) == ([(0, 10)], 0)
