@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
     from liftpy_log.tier.layout import PartitionPath
     from liftpy_log.tier.pins import Pin
+    from liftpy_log.tier.root import Root
     from liftpy_log.tier.root_changes import Change
     from liftpy_log.tier.root_file import Loaded
     from liftpy_log.tier.store import Entry, ObjectStore
@@ -116,12 +117,14 @@ class Collector:
         self._progress = progress
         self._root_file = RootFile(store, path, new_id=new_id)
 
-    def run(self, start: int = 0) -> Collected:
+    def run(self, start: int = 0, check: Callable[[Root], None] | None = None) -> Collected:
         """Collect.
 
         Args:
             start: what lies below this offset is not wanted any more, and the partition will begin here, or where a
                 pin holds it; at most the resolved end of the partition.
+            check: refuses a root from which nothing may be taken, as of a leader that was deposed; it is called with
+                every root that a collection is computed from, and that is the one that is committed over.
 
         Raises:
             OvertakenError: other writers were faster, several times; nothing was deleted.
@@ -129,7 +132,7 @@ class Collector:
         """
         for _ in range(_ATTEMPTS):
             try:
-                collection = self.compute(start)
+                collection = self.compute(start, check)
                 if isinstance(collection, Collected):
                     return collection
                 loaded = self.apply(collection)
@@ -138,8 +141,12 @@ class Collector:
             return self.delete(collection, loaded)
         raise OvertakenError(f"{self._path.root} is written so often that nothing could be collected: try again later")
 
-    def compute(self, start: int = 0) -> Collection | Collected:
+    def compute(self, start: int = 0, check: Callable[[Root], None] | None = None) -> Collection | Collected:
         """Find out what is garbage, and announce it.
+
+        Args:
+            start: as of `run`.
+            check: as of `run`.
 
         Returns:
             `Collected` where there is nothing to be done.
@@ -152,6 +159,8 @@ class Collector:
         loaded = self._root_file.load()
         if loaded is None:
             return Collected(None)
+        if check is not None:
+            check(loaded.root)
         now_ns = self._now_ns()
         pins = settled_pins(self._store, self._root_file, new_id=self._new_id, now_ns=now_ns)
         change = self._change(loaded, start, floor_of(pins, now_ns))

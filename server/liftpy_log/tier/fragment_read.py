@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from liftpy_log.tier.pointers import FragmentPointer, SetMember
     from liftpy_log.tier.store import ObjectStore
 
-__all__ = ["Footer", "ObjectReader", "RowGroup", "fragment_key", "trimmed"]
+__all__ = ["Fetched", "Footer", "ObjectReader", "RowGroup", "fragment_key", "trimmed"]
 
 _DECODING_ERRORS = (pa.ArrowException, OSError, ValueError, KeyError, IndexError, OverflowError)
 
@@ -44,19 +44,25 @@ def trimmed(rows: pa.RecordBatch, start: int, end: int) -> pa.RecordBatch:
     return rows.slice(first, max(0, last - first))
 
 
-class _Span(NamedTuple):
-    """Bytes of an object that were fetched."""
+class Fetched(NamedTuple):
+    """Bytes of an object that were fetched, and not looked at yet.
+
+    Attributes:
+        start: position of the first one in the object.
+        content: the bytes.
+    """
 
     start: int
-    content: bytes
+    content: pa.Buffer
 
 
 class _Window(io.RawIOBase):
-    """A file of which only one span is there."""
+    """A file of which only a part is there. What is read of it is not copied."""
 
-    def __init__(self, span: _Span, size: int) -> None:
+    def __init__(self, fetched: Fetched, size: int) -> None:
         super().__init__()
-        self._span, self._size, self._position = span, size, 0
+        self._start, self._content = fetched.start, fetched.content
+        self._size, self._position = size, 0
 
     def readable(self) -> bool:
         return True
@@ -71,12 +77,12 @@ class _Window(io.RawIOBase):
         self._position = offset + (0, self._position, self._size)[whence]
         return self._position
 
-    def read(self, size: int = -1) -> bytes:
-        start = self._position - self._span.start
-        if size < 0 or start < 0 or start + size > len(self._span.content):
+    def read(self, size: int = -1) -> pa.Buffer:  # Arrow takes any memory
+        start = self._position - self._start
+        if size < 0 or start < 0 or start + size > len(self._content):
             raise OSError(f"{size} bytes at byte {self._position} are outside of what was fetched")
         self._position += size
-        return self._span.content[start : start + size]
+        return self._content.slice(start, size)
 
 
 class ObjectReader:
@@ -231,38 +237,63 @@ class ObjectReader:
             if rows.num_rows:
                 yield rows
 
-    def _read_run(self, indexes: Sequence[int], columns: Sequence[str] | None) -> list[pa.RecordBatch]:
-        footer = self.metadata
-        groups = [footer.row_groups[index] for index in indexes]
-        names = list(columns) if columns is not None else row_names(keeps_replies=footer.keeps_replies)
-        if columns is None or len(groups) > 1:
-            start, end = groups[0].start, groups[-1].start + groups[-1].length
-        else:
-            start, end = footer.extent(indexes[0], names)
-        span = _Span(start, self._fetch(start, end - start))
-        return [self._decode(footer, group, span, names) for group in groups]
+    def fetch(self, indexes: Sequence[int]) -> Fetched:
+        """The bytes of row groups, with one request.
 
-    def _decode(self, footer: Footer, group: RowGroup, span: _Span, names: list[str]) -> pa.RecordBatch:
-        first = group.start - span.start
-        is_whole = first >= 0 and first + group.length <= len(span.content)
+        Args:
+            indexes: of the row groups, each the neighbour of the one before it.
+
+        Raises:
+            ObjectCorruptError: the object is too short. Also as `metadata` does.
+        """
+        assert list(indexes) == list(range(indexes[0], indexes[-1] + 1)), "between neighbours there is nothing else"
+        first, last = self.row_groups[indexes[0]], self.row_groups[indexes[-1]]
+        return self._fetched(first.start, last.start + last.length)
+
+    def decode(self, fetched: Fetched, index: int, columns: Sequence[str] | None = None) -> pa.RecordBatch:
+        """The rows of a row group whose bytes were fetched.
+
+        Args:
+            fetched: the bytes, with others or without.
+            index: of the row group.
+            columns: the only ones that are wanted.
+
+        Raises:
+            ObjectCorruptError: it is damaged. Also as `metadata` does.
+        """
+        footer = self.metadata
+        group = footer.row_groups[index]
+        names = list(columns) if columns is not None else row_names(keeps_replies=footer.keeps_replies)
+        first = group.start - fetched.start
+        is_whole = first >= 0 and first + group.length <= len(fetched.content)
         if is_whole:
-            crc: int = google_crc32c.value(span.content[first : first + group.length])
+            crc: int = google_crc32c.value(fetched.content.slice(first, group.length))
             if crc != group.crc:
-                raise ObjectCorruptError(self.key, f"the bytes of row group {group.index} are not those that were put")
+                raise ObjectCorruptError(self.key, f"the bytes of row group {index} are not those that were put")
         try:
             file = pq.ParquetFile(
-                _Window(span, self._size),
+                _Window(fetched, self._size),
                 metadata=footer.parquet,
                 pre_buffer=False,
                 page_checksum_verification=not is_whole,
             )
-            table = file.read_row_group(group.index, columns=names, use_threads=False)
+            table = file.read_row_group(index, columns=names, use_threads=False)
             schema = row_schema(keeps_replies=footer.keeps_replies)
             (rows,) = table.combine_chunks().to_batches()
             wanted = pa.schema([schema.field(name) for name in names])
             return pa.RecordBatch.from_arrays([rows.column(name) for name in names], schema=wanted)
         except _DECODING_ERRORS as error:
-            raise ObjectCorruptError(self.key, f"row group {group.index} can not be read: {error}") from error
+            raise ObjectCorruptError(self.key, f"row group {index} can not be read: {error}") from error
+
+    def _read_run(self, indexes: Sequence[int], columns: Sequence[str] | None) -> list[pa.RecordBatch]:
+        if columns is None or len(indexes) > 1:
+            fetched = self.fetch(indexes)
+        else:
+            fetched = self._fetched(*self.metadata.extent(indexes[0], columns))
+        return [self.decode(fetched, index, columns) for index in indexes]
+
+    def _fetched(self, start: int, end: int) -> Fetched:
+        return Fetched(start, pa.py_buffer(self._fetch(start, end - start)))
 
     def _fetch(self, start: int, length: int) -> bytes:
         content = self._store.get_range(self.key, start, length)

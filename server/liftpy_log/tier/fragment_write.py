@@ -19,10 +19,9 @@ from liftpy_log.tier.rows_schema import conform, row_schema, row_sizes
 from liftpy_log.tier.rows_tally import RowsTally
 
 if TYPE_CHECKING:
-    from typing import BinaryIO
-
     import pyarrow as pa
 
+    from liftpy_log.tier.fragment_write_parquet import ByteSink
     from liftpy_log.tier.setsum import Setsum
 
 __all__ = ["FORMAT", "ROW_GROUP_BYTES", "FragmentWriter", "RowGroupCutter", "Written"]
@@ -131,7 +130,7 @@ class FragmentWriter:
 
     def __init__(
         self,
-        sink: BinaryIO,
+        sink: ByteSink,
         *,
         uuid: str,
         partition: int,
@@ -143,7 +142,7 @@ class FragmentWriter:
         self._about = {"liftpy.uuid": uuid, "liftpy.partition": str(partition), "liftpy.nonce": nonce}
         self._about["liftpy.cleaned_ns"] = str(cleaned_ns)
         self._keeps_replies = keeps_replies
-        self._parquet = ParquetObject(sink, row_schema(keeps_replies=keeps_replies))
+        self._parquet = ParquetObject(sink, row_schema(keeps_replies=keeps_replies), is_alike=True)
         self._cutter = RowGroupCutter(self._parquet, row_group_bytes)
         self._tally = RowsTally()
 

@@ -13,11 +13,11 @@ from liftpy_log.tier.fragment_write import ROW_GROUP_BYTES, FragmentWriter
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-    from typing import BinaryIO
 
     import pyarrow as pa
 
     from liftpy_log.tier.fragment_write import Written
+    from liftpy_log.tier.fragment_write_parquet import ByteSink
     from liftpy_log.tier.layout import PartitionPath
     from liftpy_log.tier.pointers import FragmentPointer, SetMember
     from liftpy_log.tier.setsum import Setsum
@@ -72,7 +72,7 @@ def member_source(reader: ObjectReader, member: SetMember, start: int, end: int)
 
 def merge(
     sources: Iterable[Source],
-    sink: BinaryIO,
+    sink: ByteSink,
     *,
     path: PartitionPath,
     nonce: str,
@@ -133,7 +133,7 @@ def merge_fragments(
     store: ObjectStore,
     path: PartitionPath,
     pointers: Sequence[FragmentPointer],
-    sink: BinaryIO,
+    sink: ByteSink,
     *,
     nonce: str,
     row_group_bytes: int = ROW_GROUP_BYTES,

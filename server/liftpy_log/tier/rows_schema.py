@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BINARY_COLUMNS",
+    "batch_names",
     "conform",
     "cuts_by_size",
     "row_names",
@@ -59,6 +60,11 @@ def row_schema(*, keeps_replies: bool) -> pa.Schema:
 def row_names(*, keeps_replies: bool) -> list[str]:
     """The columns of rows, in their order."""
     return list(row_schema(keeps_replies=keeps_replies).names)
+
+
+def batch_names(*, keeps_replies: bool) -> list[str]:
+    """The columns of rows that record batches are made of: a time to the microsecond says nothing more."""
+    return [name for name in row_schema(keeps_replies=keeps_replies).names if name != "timestamp"]
 
 
 def conform(rows: pa.RecordBatch, *, keeps_replies: bool) -> pa.RecordBatch:

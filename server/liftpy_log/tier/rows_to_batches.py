@@ -1,4 +1,7 @@
-"""Rows become record batches again, that may stand on disk and go to consumers and replicas."""
+"""Rows become record batches again, that may stand on disk and go to consumers and replicas.
+
+Values are not copied: what a batch holds of a column is a slice of the column's own memory.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from liftpy_envelope.batch import HEADER_SIZE, BatchBody, compress_body, encode_body, encode_header, read_header
+from liftpy_envelope.batch import compress_body, encode_body, encode_header
 from liftpy_envelope.columns import Column
 from liftpy_envelope.ipc import ColumnBuffers, column_buffers
 from liftpy_log.tier.rows_schema import row_sizes, subject_bytes
@@ -17,7 +20,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import pyarrow as pa
 
-    from liftpy_envelope.batch import BatchHeader
+    from liftpy_envelope.batch import BatchBody
+    from liftpy_envelope.ipc import BufferLike
 
 __all__ = ["batches_of"]
 
@@ -39,26 +43,26 @@ def batches_of(
     start: int | None = None,
     end: int | None = None,
     leader_epoch: int = 0,
-) -> Iterator[tuple[BatchHeader, bytes]]:
-    """Whole record batches, each with its header in front, that cover all offsets from `start` to `end`.
+) -> Iterator[list[BufferLike]]:
+    """Whole record batches that cover all offsets from `start` to `end`, each as the parts that make it: header first.
 
     A hole before a row belongs to the batch before it; where `start` lies before the first row, to the first batch.
 
     Args:
-        rows: ascending by offset.
+        rows: ascending by offset; of their columns those that a batch has are needed. They must not change while
+            parts of them are in use.
         codec: `none`, `lz4` or `zstd`.
         bytes_max: about how large a batch is before compression; a larger one only where one record is larger.
         start: the first offset that is covered; that of the first row when it is not given.
         end: the offset after the last one that is covered; that after the last row when it is not given.
         leader_epoch: for what is covered where there are no rows at all.
     """
-    offsets = rows.column("offset").to_numpy()
-    epochs = rows.column("leader_epoch").to_numpy()
-    if not len(offsets):
+    if not rows.num_rows:
         if start is not None and end is not None:
             yield from _holes(start, end, leader_epoch, 0)
         return
-    times = rows.column("timestamp_ns").to_numpy()
+    cutter = _Cutter(rows, codec)
+    offsets, times, epochs = cutter.offsets, cutter.times, cutter.epochs
     base = int(offsets[0]) if start is None else start
     end = int(offsets[-1]) + 1 if end is None else end
     assert base <= offsets[0]
@@ -82,12 +86,12 @@ def batches_of(
         following = covered
         if following - base > _COVERED_MAX:
             following = int(offsets[last - 1]) + 1
-        yield _batch(rows.slice(first, last - first), base, following, codec)
+        yield cutter.cut(first, last, base, following)
         yield from _holes(following, covered, epoch, int(times[last - 1]))
         base, first = covered, last
 
 
-def _holes(start: int, end: int, leader_epoch: int, timestamp: int) -> Iterator[tuple[BatchHeader, bytes]]:
+def _holes(start: int, end: int, leader_epoch: int, timestamp: int) -> Iterator[list[BufferLike]]:
     """Batches without records that cover offsets which have none."""
     nothing = [ColumnBuffers(0, (b"", b"")), ColumnBuffers(0, (b"", bytes(4), b""))]
     while start < end:
@@ -97,32 +101,66 @@ def _holes(start: int, end: int, leader_epoch: int, timestamp: int) -> Iterator[
         start = stop
 
 
-def _batch(rows: pa.RecordBatch, base: int, end: int, codec: str) -> tuple[BatchHeader, bytes]:
-    offsets: npt.NDArray[np.int64] = rows.column("offset").to_numpy()
-    times: npt.NDArray[np.int64] = rows.column("timestamp_ns").to_numpy()
-    bitmap = Column.SUBJECT
-    columns: list[ColumnBuffers] = []
-    if (times != times[0]).any():
-        bitmap |= Column.TIMESTAMP
-        columns.append(ColumnBuffers(0, (b"", times.astype("<i8").tobytes())))
-    if len(offsets) != end - base:
-        bitmap |= Column.OFFSET_DELTA
-        columns.append(ColumnBuffers(0, (b"", (offsets - base).astype("<i4").tobytes())))
-    columns.append(column_buffers(subject_bytes(rows.column("subject"))))
-    for name, bit in _COLUMNS.items():
-        if name in rows.schema.names and (column := rows.column(name)).null_count < len(column):
-            bitmap |= bit
-            columns.append(column_buffers(column))
-    body = encode_body(len(offsets), bitmap, columns)
-    if codec != "none":
-        body = compress_body(body, codec)
-    epoch = rows.column("leader_epoch")[0].as_py()
-    return _whole(body, base, end, epoch, (int(times[0]), int(times.max())))
+class _Cutter:
+    """Cuts rows into batches; what can be done once for all of them is done at the beginning.
+
+    Args:
+        rows: one at least.
+        codec: of the batches.
+    """
+
+    def __init__(self, rows: pa.RecordBatch, codec: str) -> None:
+        self._codec = codec
+        self.offsets: npt.NDArray[np.int64] = rows.column("offset").to_numpy()
+        self.epochs: npt.NDArray[np.int32] = rows.column("leader_epoch").to_numpy()
+        self.times: npt.NDArray[np.int64] = rows.column("timestamp_ns").to_numpy()
+        self._columns = [(Column.SUBJECT, _Values(subject_bytes(rows.column("subject"))))]
+        for name, bit in _COLUMNS.items():
+            if name in rows.schema.names and (column := rows.column(name)).null_count < len(column):
+                self._columns.append((bit, _Values(column)))
+
+    def cut(self, first: int, last: int, base: int, end: int) -> list[BufferLike]:
+        """The rows from `first` up to `last` as a batch for the offsets from `base` up to `end`."""
+        offsets, times = self.offsets[first:last], self.times[first:last]
+        bitmap = 0
+        columns: list[ColumnBuffers] = []
+        if (times != times[0]).any():
+            bitmap |= Column.TIMESTAMP
+            columns.append(ColumnBuffers(0, (b"", times.astype("<i8").tobytes())))
+        if last - first != end - base:
+            bitmap |= Column.OFFSET_DELTA
+            columns.append(ColumnBuffers(0, (b"", (offsets - base).astype("<i4").tobytes())))
+        for bit, values in self._columns:
+            if (buffers := values.cut(first, last)) is not None:
+                bitmap |= bit
+                columns.append(buffers)
+        body = encode_body(last - first, bitmap, columns)
+        if self._codec != "none":
+            body = compress_body(body, self._codec)
+        return _whole(body, base, end, int(self.epochs[first]), (int(times[0]), int(times.max())))
 
 
-def _whole(
-    body: BatchBody, base: int, end: int, leader_epoch: int, times: tuple[int, int]
-) -> tuple[BatchHeader, bytes]:
+class _Values:
+    """A column of bytes."""
+
+    def __init__(self, column: pa.BinaryArray) -> None:
+        _, offsets, data = column.buffers()
+        self._column = column
+        self._has_nulls = column.null_count > 0
+        self._ends = np.frombuffer(offsets, "<i4", len(column) + 1, 4 * column.offset)
+        self._data = data
+
+    def cut(self, first: int, last: int) -> ColumnBuffers | None:
+        """The buffers of the values from `first` up to `last`; None where all of them are null."""
+        if self._has_nulls:
+            column = self._column.slice(first, last - first)
+            return None if column.null_count == len(column) else column_buffers(column)
+        start, end = int(self._ends[first]), int(self._ends[last])
+        offsets = (self._ends[first : last + 1] - self._ends[first]).tobytes()
+        return ColumnBuffers(0, (b"", offsets, b"" if end == start else self._data.slice(start, end - start)))
+
+
+def _whole(body: BatchBody, base: int, end: int, leader_epoch: int, times: tuple[int, int]) -> list[BufferLike]:
     header = encode_header(
         body,
         base_offset=base,
@@ -131,6 +169,4 @@ def _whole(
         max_timestamp=times[1],
         last_offset_delta=end - base - 1,
     )
-    whole = b"".join((header, *body.parts))
-    assert len(whole) == HEADER_SIZE + body.length
-    return read_header(whole), whole
+    return [header, *body.parts]

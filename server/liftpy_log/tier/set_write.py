@@ -20,7 +20,7 @@ from liftpy_log.tier.rows_schema import conform, row_schema
 from liftpy_log.tier.rows_tally import RowsTally
 
 if TYPE_CHECKING:
-    from typing import BinaryIO
+    from liftpy_log.tier.fragment_write_parquet import ByteSink
 
 __all__ = ["SetWriter", "WrittenSet"]
 
@@ -65,14 +65,14 @@ class SetWriter:
         row_group_bytes: about how large a row group is, before compression.
     """
 
-    def __init__(self, sink: BinaryIO, *, node: str, nonce: str, row_group_bytes: int = ROW_GROUP_BYTES) -> None:
+    def __init__(self, sink: ByteSink, *, node: str, nonce: str, row_group_bytes: int = ROW_GROUP_BYTES) -> None:
         self._about = {
             "liftpy.node": node,
             "liftpy.nonce": nonce,
             "liftpy.hash": HASH_NAME,
             "liftpy.format": str(FORMAT),
         }
-        self._parquet = ParquetObject(sink, _set_schema())
+        self._parquet = ParquetObject(sink, _set_schema(), is_alike=False)
         self._cutter = RowGroupCutter(self._parquet, row_group_bytes)
         self._members: list[SetMember] = []
         self._member: _Member | None = None

@@ -18,6 +18,7 @@ __all__ = [
     "SEEK_BYTES",
     "SLOW_S",
     "TIMES_ASKED_MAX",
+    "WARM_UP_AFTER_S",
 ]
 
 FETCHES_MAX: Final = 4  # at once: as many as the worker process has threads
@@ -33,3 +34,4 @@ PAUSE_S_MAX: Final = 5.0
 LOOK_AGAIN_S: Final = (0.5, 1.5)  # after these pauses, where an object is missing or damaged
 HOLE_S: Final = 5.0  # so long readers are told of such an object without another look
 HOLES_MAX: Final = 1_000  # that are remembered
+WARM_UP_AFTER_S: Final = 1.0  # after the node has begun, which needs the cores for something else

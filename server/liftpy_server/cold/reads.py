@@ -7,8 +7,9 @@ with something else until it is called.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from liftpy_log.errors import SegmentCorruptError
 from liftpy_log.reader import LogReader
@@ -16,7 +17,7 @@ from liftpy_server.cold.cache import ChunkCache
 from liftpy_server.cold.chunk import Chunk
 from liftpy_server.cold.failures import ColdUnavailableError, HistoryLostError, is_of_object, lost_text
 from liftpy_server.cold.fetches import Fetches
-from liftpy_server.cold.limits import LOOK_AGAIN_S, SEEK_BYTES, TIMES_ASKED_MAX
+from liftpy_server.cold.limits import LOOK_AGAIN_S, SEEK_BYTES, TIMES_ASKED_MAX, WARM_UP_AFTER_S
 from liftpy_server.cold.metrics import ColdStanding
 from liftpy_server.tiering.wire import TierWorkError
 
@@ -33,10 +34,14 @@ if TYPE_CHECKING:
 
 __all__ = ["ColdReads", "ColdUnavailableError", "HistoryLostError", "is_cold", "is_unknown"]
 
+logger = logging.getLogger(__name__)
+
+_NO_STREAM: Final = "0" * 32
+
 
 def is_cold(partition: Partition, offset: int) -> bool:
     """Whether an offset is to be read from the bucket."""
-    return partition.start <= offset < partition.log.log_start
+    return offset < partition.log.log_start and partition.start <= offset  # asked by every fetch: most end there
 
 
 def is_unknown(partition: Partition) -> bool:
@@ -81,6 +86,7 @@ class ColdReads:
         self.cache = ChunkCache(disk, files, directory, cache_bytes, self._loop.time)
         self.fetches = Fetches(worker, self.cache, disk, executor, read_ahead_bytes)
         self._asking = asyncio.Semaphore(TIMES_ASKED_MAX)
+        self._warming_up: asyncio.Task[None] | None = None
 
     @property
     def standing(self) -> ColdStanding:
@@ -89,15 +95,27 @@ class ColdReads:
         return ColdStanding(fetches.counters, cache.used_bytes, cache.bytes_max, fetches.waiting)
 
     def start(self) -> None:
-        """Begin with an empty cache.
+        """Begin with an empty cache; the worker is there soon after, so that the first who reads need not wait for it.
 
         Raises:
             OSError: the directory can not be made, or emptied.
         """
         self.cache.wipe()
+        self._warming_up = self._loop.create_task(self._warm_up(), name="start what reads the bucket")
+
+    async def _warm_up(self) -> None:
+        """Ask for a stream that is not there: an answer takes the process, all that it loads, and a connection."""
+        await asyncio.sleep(WARM_UP_AFTER_S)
+        try:
+            await self._worker.call("message_ids", uuid=_NO_STREAM, partition=0, before=0, since_ns=0, limit=0)
+        except TierWorkError as error:
+            logger.warning("the bucket can not be read yet; it is asked again when somebody reads: %s", error)
 
     async def close(self) -> None:
         """Read nothing any more, and end the worker."""
+        if self._warming_up is not None:
+            self._warming_up.cancel()
+            await asyncio.gather(self._warming_up, return_exceptions=True)
         await self.fetches.close()
         await self._worker.close()
 

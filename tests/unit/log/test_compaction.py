@@ -433,9 +433,13 @@ def test_an_error_of_the_disk_loses_nothing(kind):
     pytest.fail("every attempt failed")
 
 
+@pytest.mark.parametrize("every", [24, pytest.param(4, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("order", Order)
-def test_a_crash_at_every_step_of_the_disk(order):
-    """Before every operation the power may be lost, or the process killed: all that must be there is there."""
+def test_a_crash_at_every_step_of_the_disk(order, every):
+    """Before every operation the power may be lost, or the process killed: all that must be there is there.
+
+    Every so often what was found is compacted once more; a killed process is looked at four times as often as that.
+    """
     log = filled(7, keys=4, segment_bytes=900)
     log.epoch += 1
     log.fill(7, keys=4)
@@ -445,14 +449,17 @@ def test_a_crash_at_every_step_of_the_disk(order):
     rng = random.Random(order.value)
 
     def look(operation):
-        for disk in (log.disk.kill(), log.disk.crash(rng, order)):
+        disks = [log.disk.crash(rng, order)]
+        if looks.total() % (every // 4) == 0:
+            disks.append(log.disk.kill())
+        for disk in disks:
             other = log.found_on(disk, durable_end=log.log.log_end)
             other.check_structure()
             assert set(after) <= set(other.shown()) <= set(before)
             assert not disk.files(".log.tmp")
             assert not disk.files(".gone")
             assert sum(path.suffix == ".log" for path in disk.files()) == len(other.log.segments)
-            if looks.total() % 4 == 0:
+            if looks.total() % every == 0:
                 other.compact()
                 other.check_structure()
                 assert other.shown() == after
@@ -484,8 +491,9 @@ def test_a_pass_can_run_in_another_process():
     assert log.shown() == compacted(log)
 
 
+@pytest.mark.parametrize("times", [5, pytest.param(20, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("order", Order)
-def test_what_was_replaced_does_not_come_back_when_retention_drops_the_new_segment(order):
+def test_what_was_replaced_does_not_come_back_when_retention_drops_the_new_segment(order, times):
     log = filled(20, keys=3, segment_bytes=900)
     log.commit()
     plan = log.plan()
@@ -505,7 +513,7 @@ def test_what_was_replaced_does_not_come_back_when_retention_drops_the_new_segme
             return True
 
     def look(operation):
-        for _ in range(20):
+        for _ in range(times):
             log.found_on(log.disk.crash(rng, order), durable_end=log.log.log_end).check_structure()
         looks[operation.kind] += 1
 

@@ -122,6 +122,31 @@ def test_single_columns_fetch_less(large):
     assert keys.equals(reader.read(3).select(["offset", "key"]))
 
 
+def test_of_fetched_row_groups_single_columns_can_be_had(large):
+    _rows, body, result = large
+    store, reader = stored(body, result)
+    fetched = reader.fetch([1, 2, 3])
+    for index in (3, 1, 2):
+        found = reader.decode(fetched, index, ["value", "offset"])
+        assert found.equals(reader.read(index).select(["value", "offset"]))
+    assert store.counts["get_range"] == 2 + 3
+    with pytest.raises(ObjectCorruptError, match="outside of what was fetched"):
+        reader.decode(fetched, 4, ["value"])
+
+
+def test_damage_to_a_fetched_row_group_is_noticed_in_columns_that_nobody_wants():
+    rows = rows_from(plain_records(600, size=120, key=lambda place: b"k%d" % place))
+    body, result = written([rows])
+    _, good = stored(body, result)
+    start, end = good.metadata.extent(0, ["timestamp"])
+    for position in range(start, end, 11):
+        damaged = bytearray(body)
+        damaged[position] ^= 1
+        _, reader = stored(bytes(damaged), result)
+        with pytest.raises(ObjectCorruptError, match="not those that were put"):
+            reader.decode(reader.fetch([0]), 0, ["offset", "key"])
+
+
 def test_an_empty_fragment_is_an_object_too():
     body, result = written([])
     _, reader = stored(body, result)

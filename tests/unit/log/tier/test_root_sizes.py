@@ -50,13 +50,13 @@ class SizedStore(CountingStore):
         return super().replace(key, body, etag, nonce)
 
 
-@pytest.fixture(scope="module")
-def history():
-    """(store, root) after 16,384 appends, as one writer makes them."""
+@pytest.fixture(scope="module", params=[TIB // 8, pytest.param(TIB, marks=pytest.mark.slow)], ids=["128 GiB", "1 TiB"])
+def history(request):
+    """(store, root) of a history of so many bytes, as one writer makes it: 2,048 appends, or 16,384."""
     store, new_id = SizedStore(MemoryStore()), ids("history")
     file = RootFile(store, PATH, new_id=new_id)
     loaded = file.commit(None, create(PATH, epoch=12, node="node-1", start=0))
-    for number in range(TIB // FRAGMENT_BYTES):
+    for number in range(request.param // FRAGMENT_BYTES):
         change = append(loaded.root, pointer(number, new_id()), epoch=12, epochs=[(12, 0)])
         loaded = file.commit(loaded, change)
     return store, loaded.root
@@ -68,7 +68,7 @@ def percentile(values, share):
 
 def test_bytes_per_commit_are_flat(history):
     store, root = history
-    appends = TIB // FRAGMENT_BYTES
+    appends = root.end // RECORDS
     assert len(store.root_bytes) == appends
     first_gib = max(store.root_bytes[: GIB // FRAGMENT_BYTES])
     assert percentile(store.root_bytes, 0.99) <= 1.5 * first_gib
@@ -77,8 +77,8 @@ def test_bytes_per_commit_are_flat(history):
 
 
 def test_bytes_of_snapshots_grow_linearly(history):
-    store, _ = history
-    appends = TIB // FRAGMENT_BYTES
+    store, root = history
+    appends = root.end // RECORDS
     snapshot_bytes = store.bytes_out - sum(store.root_bytes)
     assert snapshot_bytes <= appends * 5_000  # a pointer has some 320 bytes: each is written a dozen times
     assert store.counts["create"] <= appends / 8  # one snapshot for eight appends, at most
@@ -88,7 +88,8 @@ def test_bytes_of_snapshots_grow_linearly(history):
 def test_a_seek_reads_the_root_and_one_snapshot_at_most(history):
     store, root = history
     rng = random.Random(1)
-    numbers = {0, 1, SNAPSHOT_FRAGMENTS_MAX, TIB // FRAGMENT_BYTES - 1, *rng.sample(range(TIB // FRAGMENT_BYTES), 12)}
+    appends = root.end // RECORDS
+    numbers = {0, 1, min(SNAPSHOT_FRAGMENTS_MAX, appends - 1), appends - 1, *rng.sample(range(appends), 12)}
     for number in numbers:
         before = dict(store.counts)
         file = RootFile(store, PATH, new_id=ids("reader"))
@@ -102,14 +103,14 @@ def test_a_seek_reads_the_root_and_one_snapshot_at_most(history):
 
 
 def test_opening_for_writing_costs_two_gets_at_most(history):
-    store, _ = history
+    store, root = history
     file = RootFile(store, PATH, new_id=ids("opener"))
     before = dict(store.counts)
     loaded = file.load()
     claimed = file.commit(loaded, claim(loaded.root, epoch=13, node="node-2", start=loaded.root.end))
     assert store.counts["get"] - before["get"] <= 2
     assert store.counts["create"] == before["create"]
-    number = TIB // FRAGMENT_BYTES
+    number = root.end // RECORDS
     change = append(claimed.root, pointer(number, "n"), epoch=13, epochs=[(12, 0), (13, number * RECORDS)])
     assert file.commit(claimed, change).root.end == (number + 1) * RECORDS
 

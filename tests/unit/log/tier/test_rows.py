@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from liftpy_envelope.batch import HEADER_SIZE, BatchHeader
+from liftpy_envelope.batch import HEADER_SIZE, BatchHeader, check_body, read_header
 from liftpy_envelope.columns import Column
 from liftpy_envelope.errors import BatchCorruptError
 from liftpy_log.tier import rows_decoding
@@ -19,6 +19,12 @@ from support.tier_rows import Record, batch_of, cut, histories, plain_records, r
 
 LENGTHS = st.lists(st.integers(1, 9), min_size=1, max_size=4)
 CODECS = st.sampled_from(["none", "lz4", "zstd"])
+
+
+def whole(batches):
+    """(header, all bytes) of each."""
+    joined = [b"".join(parts) for parts in batches]
+    return [(read_header(data), data) for data in joined]
 
 
 def without_replies(records):
@@ -43,30 +49,52 @@ def test_batches_of_rows_cover_every_offset_and_give_the_same_rows(records, code
     rows = rows_from(records, keeps_replies=True)
     start = max(0, records[0].offset - before)
     end = records[-1].offset + 1 + behind
-    batches = list(batches_of(rows, codec, bytes_max, start=start, end=end))
+    batches = whole(batches_of(rows, codec, bytes_max, start=start, end=end))
     position = start
-    for header, whole in batches:
-        assert taken_apart(whole)[0] == header
+    for header, data in batches:
+        assert taken_apart(data)[0] == header
         assert header.base_offset == position
         position = header.next_offset
     assert position == end
-    again = [rows_of(header, whole[HEADER_SIZE:], keeps_replies=True) for header, whole in batches]
+    again = [rows_of(header, data[HEADER_SIZE:], keeps_replies=True) for header, data in batches]
     assert [record for piece in again for record in records_of(piece)] == records
     for piece in again:
         assert len(set(piece.column("leader_epoch").to_pylist())) <= 1
 
 
+@examples(60)
+@given(histories(), st.data(), st.integers(0, 400))
+def test_rows_that_lie_amid_others_give_batches_of_their_own(records, data, bytes_max):
+    first = data.draw(st.integers(0, len(records) - 1))
+    last = data.draw(st.integers(first + 1, len(records)))
+    rows = rows_from(records, keeps_replies=True).slice(first, last - first)
+    batches = whole(batches_of(rows, "none", bytes_max))
+    again = [rows_of(header, body[HEADER_SIZE:], keeps_replies=True) for header, body in batches]
+    assert [record for piece in again for record in records_of(piece)] == records[first:last]
+    for header, body in batches:
+        check_body(header, body[HEADER_SIZE:])
+
+
+def test_values_are_not_copied():
+    rows = rows_from(plain_records(100, size=1_000))
+    batches = list(batches_of(rows, "none", 20_000))
+    memory = rows.column("value").buffers()[2]
+    addresses = range(memory.address, memory.address + memory.size)
+    for parts in batches:
+        assert any(isinstance(part, pa.Buffer) and part.size and part.address in addresses for part in parts)
+
+
 def test_rows_without_a_batch_still_cover_offsets():
     nothing = rows_from(plain_records(1)).slice(0, 0)
-    ((header, whole),) = batches_of(nothing, "zstd", 100, start=5, end=9, leader_epoch=3)
+    ((header, data),) = whole(batches_of(nothing, "zstd", 100, start=5, end=9, leader_epoch=3))
     assert (header.base_offset, header.next_offset, header.record_count, header.leader_epoch) == (5, 9, 0, 3)
-    assert rows_of(header, whole[HEADER_SIZE:]).num_rows == 0
+    assert rows_of(header, data[HEADER_SIZE:]).num_rows == 0
     assert list(batches_of(nothing, "zstd", 100)) == []
 
 
 def test_batches_are_as_large_as_asked_for():
     rows = rows_from(plain_records(2_000, size=100))
-    lengths = [header.length for header, _ in batches_of(rows, "none", 16_000)]
+    lengths = [header.length for header, _ in whole(batches_of(rows, "none", 16_000))]
     assert max(lengths) < 17_000
     assert min(lengths[:-1]) > 13_000
 

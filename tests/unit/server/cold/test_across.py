@@ -18,6 +18,7 @@ from liftpy_log.partition_log import LogConfig
 from liftpy_log.tier.layout import PartitionPath
 from liftpy_log.tier.memory_store import MemoryStore
 from liftpy_log.tier.reading import open_version
+from liftpy_server.cold import reads
 from liftpy_server.cold.reads import ColdReads, ColdUnavailableError
 from liftpy_server.config import PullConfig
 from liftpy_server.group_hosting.replaying import read_groups
@@ -328,3 +329,17 @@ async def test_groups_are_replayed_from_the_bucket_first(tmp_path, executor):
         await read_groups(across.partition, kit.files, executor, across.cold)
     await across.cold.close()
     kit.close()
+
+
+async def test_what_the_worker_is_asked_before_somebody_reads_costs_one_request(
+    make_kit, tmp_path, executor, monkeypatch, caplog
+):
+    monkeypatch.setattr(reads, "WARM_UP_AFTER_S", 0.0)
+    made = Across(make_kit(), tmp_path, executor)
+    counts = made.jobs.context.store.counts
+    async with asyncio.timeout(10):
+        while not counts["get"]:
+            await asyncio.sleep(0)
+    await made.cold.close()
+    assert sum(counts.values()) == 1
+    assert "can not be read" not in caplog.text

@@ -630,3 +630,23 @@ async def test_what_is_read_is_counted(cold):
     await settle()
     failures = [metric for metric in cold_metrics(cold.reads.standing) if metric.name == "liftpy_cold_failures"]
     assert [(sample.labels, sample.value) for sample in failures[0].samples] == [({"code": "unavailable"}, 1.0)]
+
+
+@pytest.mark.parametrize("error", [None, AWAY])
+async def test_the_worker_is_there_before_somebody_reads(make_cold, monkeypatch, caplog, error):
+    monkeypatch.setattr(reads, "WARM_UP_AFTER_S", 0.0)
+    cold = make_cold()
+    cold.bucket.error = error
+    async with asyncio.timeout(10):
+        while not cold.bucket.starts:
+            await settle()
+    await cold.reads.close()
+    assert cold.bucket.starts == 1
+    assert ("can not be read yet" in caplog.text) == (error is not None)
+
+
+async def test_a_node_that_ends_at_once_starts_no_worker(make_cold):
+    cold = make_cold()
+    await settle()
+    await cold.reads.close()
+    assert cold.bucket.starts == 0

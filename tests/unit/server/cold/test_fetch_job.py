@@ -192,6 +192,15 @@ def test_reading_on_costs_one_request_for_each_fetch(history, path):
     assert counting.counts["get_range"] == 1, "neighbours come together"
 
 
+@pytest.mark.parametrize(("bytes_max", "largest"), [(1, 256 << 10), (8 << 20, 512 << 10), (MUCH, 1 << 20)])
+def test_who_reads_much_gets_larger_batches(path, bytes_max, largest):
+    history, records = TierHistory(), plain_records(100, size=40_000)
+    history.append(records)
+    _, headers, found = ask(history, path, bytes_max=bytes_max)
+    assert largest - 41_000 < max(header.length for header in headers) < largest + 41_000
+    assert found == records
+
+
 def test_times_are_found(history):
     ask_time = {"uuid": PATH.uuid, "partition": 0}
     first = everything()[0].timestamp
