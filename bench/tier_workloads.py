@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import time
 
+from bench.processes import cpu_s
 from bench.rig import finish, resident, spawn
 from bench.row import Row
-from bench.tier_rig import asked_text, puts, tier_rig, worker_of
+from bench.tier_rig import asked_text, puts, tier_rig, until, worker_of
 from bench.tier_sim import idle_state, requests_of_a_stream, root_sizes
 from bench.tier_workers import measure_workers
 
@@ -18,6 +19,7 @@ _RATE = 10 << 20  # bytes per second of a steady load
 _WINDOW = 5_000
 _SIZES = {1_024: "1 KiB", 128: "128 B"}
 _TIMEOUT_S = 300
+_START_TIMEOUT_S = 30.0
 _SKIPPED = 4  # of a consume, one part in so many comes before its rate is measured
 _IDLE_S = 10.0
 _GC_INTERVAL_S = 10.0
@@ -161,7 +163,7 @@ def cold(home, plan):
     """Reading what has left the disk, against reading the same from it."""
     kinds = {"messages": False, "Arrow batches": True}
     for size, name in _SIZES.items():
-        with tier_rig(home) as (_, start):
+        with tier_rig(home) as (bucket, start):
             node = start("cold", upload_age_s=1)
             node.create("cold", "cold", sync=_RELAXED, local_retention_bytes=1 << 20, segment_bytes=16 << 20)
             node.create("hot", "hot", sync=_RELAXED, tier=False)
@@ -170,30 +172,44 @@ def cold(home, plan):
             node.wait_tiered()
             node.wait_dropped("cold", 0.9)
             for kind, is_batches in kinds.items():
-                yield from _cold(node, plan, f"{kind}, {name}", plan.ingested // size, is_batches=is_batches)
+                load = {"url": node.url, "count": plan.ingested // size, "batches": is_batches}
+                yield from _cold(node, bucket.server.pid, plan, f"{kind}, {name}", load)
 
 
-def _cold(node, plan, what, count, *, is_batches):
+def _cold(node, store_pid, plan, what, load):
     row = Row(f"tier, cold consume in {what}", "-", "msgs/s", peer="hot")
     again = Row(f"tier, consume again what was cold, in {what}", "-", "msgs/s", peer="hot")
-    load = {"url": node.url, "count": count, "skip": count // _SKIPPED, "batches": is_batches}
+    load |= {"skip": load["count"] // _SKIPPED}
     for _ in range(plan.runs):
         node.stop_node()
         node.start_node()  # with an empty cache
         hot = _load("consume", stream="hot", **load)
+        until(lambda: _has_worker(node.pid, "read"), _START_TIMEOUT_S, "the worker that reads is there")
+        pids = {"node": node.pid, "worker that reads": worker_of(node.pid, "read"), "store": store_pid}
+        before = {each: cpu_s(pid) for each, pid in pids.items()}
         figures = _load("consume", stream="cold", **load)
+        gib = plan.ingested / 2**30
+        spent = ", ".join(f"{each} {(cpu_s(pid) - before[each]) / gib:.1f}" for each, pid in pids.items())
         row.add("liftpy", figures["rate"])
         again.add("liftpy", _load("consume", stream="cold", **load)["rate"])
         for each in (row, again):
             each.add("hot", hot["rate"])
         row.note = (
             f"the first part of {_SKIPPED} left out; first after {figures['first_s'] * 1e3:,.0f} ms, hot "
-            f"{hot['first_s'] * 1e3:,.0f} ms; all in {figures['all_s']:.1f} s, hot {hot['all_s']:.1f} s; worker that "
-            f"reads: {resident(worker_of(node.pid, 'read'))[1] / 2**20:,.0f} MiB at most"
+            f"{hot['first_s'] * 1e3:,.0f} ms; all in {figures['all_s']:.1f} s, hot {hot['all_s']:.1f} s; s of CPU "
+            f"per GiB of values: {spent}; worker that reads: {resident(pids['worker that reads'])[1] / 2**20:,.0f} MiB "
+            "at most"
         )
     again.note = "from the disk, where what was fetched is kept (cache_bytes)"
     yield row
     yield again
+
+
+def _has_worker(pid, name):
+    try:
+        return worker_of(pid, name)
+    except LookupError:
+        return None
 
 
 def flights(home, plan):

@@ -64,9 +64,10 @@ class TierStatus:
         partition_count: how many partitions go to it.
         trouble_count: how many of them are in trouble.
         partitions: some of them, those in trouble first, and then those of which most waits.
-        requests: to the store since the nodes started, by kind.
+        requests: to the store since the nodes started, by kind, without those of `read_requests`.
         failures: jobs that failed since the nodes started, by code.
         unreachable: nodes that did not answer, whose partitions are missing.
+        read_requests: to the store since the nodes started for consumers that read from it, by kind.
         raw: everything that the node said.
     """
 
@@ -83,6 +84,7 @@ class TierStatus:
     requests: dict[str, int]
     failures: dict[str, int]
     unreachable: tuple[str, ...] = ()
+    read_requests: dict[str, int] = field(default_factory=dict)
     raw: dict[str, Any] = field(repr=False, default_factory=dict)
 
     @classmethod
@@ -94,6 +96,7 @@ class TierStatus:
             since=None if since_ns is None else datetime.fromtimestamp(since_ns / 1e9, UTC),
             partitions=tuple(map(TieredPartition.from_answer, answer["partitions"])),
             unreachable=tuple(answer["unreachable"]),
+            read_requests=answer.get("read_requests", {}),
             raw=answer,
         )
 

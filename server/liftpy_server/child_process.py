@@ -57,7 +57,8 @@ async def end_child(process: asyncio.subprocess.Process, name: str) -> None:
             async with asyncio.timeout(_END_TIMEOUT_S):
                 await process.wait()
         except TimeoutError:
-            logger.warning("%s did not end in %g s, and is killed", name, _END_TIMEOUT_S)
+            # It may be about to start, on a machine that is busy; and it may be killed at any time.
+            logger.info("%s did not end in %g s, and is killed", name, _END_TIMEOUT_S)
     await kill_child(process)
 
 

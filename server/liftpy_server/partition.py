@@ -71,6 +71,11 @@ class Partition(CommittingLog):
         if self.watcher is not None and self.is_leading:
             self.watcher.committed(self)
 
+    def sync_soon(self) -> None:
+        """See to it that what was appended becomes durable, although its stream does not ask for that."""
+        if self.log.failure is None and self.log.synced_end < self.log.log_end:
+            self._request_sync(self.log)
+
     def lead(self, epoch: int) -> None:
         """See `CommittingLog`."""
         super().lead(epoch)

@@ -57,7 +57,8 @@ def status_table(status: TierStatus) -> Table:
     if status.untiered_bytes:
         waits = f"about {show_bytes(status.untiered_bytes)}, for up to {show_duration(status.untiered_age_s)}"
     table.add_row("not yet in it", waits)
-    for name, numbers in (("requests", status.requests), ("failed jobs", status.failures)):
+    counted = (("requests", status.requests), ("of readers", status.read_requests), ("failed jobs", status.failures))
+    for name, numbers in counted:
         shown = ", ".join(f"{show_count(count)} {kind}" for kind, count in sorted(numbers.items()) if count)
         if shown:
             table.add_row(name, escape(shown))

@@ -64,9 +64,11 @@ def merged_status(told: Mapping[str, Body], limit: int) -> Body:
         key=lambda each: (each["trouble"] is None, -each["untiered_bytes"], each["stream"], each["partition"])
     )
     requests: Counter[str] = Counter()
+    reads: Counter[str] = Counter()
     failures: Counter[str] = Counter()
     for answer in told.values():
         requests.update(answer["requests"])
+        reads.update(answer.get("read_requests", {}))  # which an older node does not say
         failures.update(answer["failures"])
     rooms = [answer["room_s"] for answer in told.values() if answer["room_s"] is not None]
     urls = [answer["url"] for answer in told.values() if answer["url"] is not None]
@@ -76,9 +78,10 @@ def merged_status(told: Mapping[str, Body], limit: int) -> Body:
         "message": f"node {worst_id}: {worst['message']}" if worst["message"] and len(told) > 1 else worst["message"],
         "since_ns": worst["since_ns"],
         "room_s": min(rooms) if rooms else None,
-        **{name: sum(answer[name] for answer in told.values()) for name in _SUMS},
+        **{name: sum(answer.get(name, 0) for answer in told.values()) for name in _SUMS},
         "untiered_age_s": max((answer["untiered_age_s"] for answer in told.values()), default=0.0),
         "requests": dict(requests),
+        "read_requests": dict(reads),
         "failures": dict(failures),
         "partitions": partitions[:limit],
         "nodes": {
@@ -88,7 +91,15 @@ def merged_status(told: Mapping[str, Body], limit: int) -> Body:
     }
 
 
-_SUMS: Final = ("partition_count", "trouble_count", "untiered_bytes", "bytes_in", "bytes_out", "uploads")
+_SUMS: Final = (
+    "partition_count",
+    "trouble_count",
+    "untiered_bytes",
+    "bytes_in",
+    "bytes_out",
+    "read_bytes_in",
+    "uploads",
+)
 _OFF: Final[dict[str, Any]] = {
     "url": None,
     "state": "off",
@@ -97,6 +108,7 @@ _OFF: Final[dict[str, Any]] = {
     "untiered_age_s": 0.0,
     "partitions": [],
     "requests": {},
+    "read_requests": {},
     "failures": {},
     "room_s": None,
     **dict.fromkeys(_SUMS, 0),
@@ -116,7 +128,10 @@ class LocalTierHandlers:
     async def status(self, body: Body) -> Body:
         """How the bucket is, as this node sees it."""
         request = parse_settings(TierStatusRequest, body)
-        return dict(_OFF) if self._node.tier is None else self._node.tier.status(request.limit)
+        if self._node.tier is None:
+            return dict(_OFF)
+        await self._node.tier.count_reads()
+        return self._node.tier.status(request.limit)
 
     async def ends(self, body: Body) -> Body:
         """Up to which offsets the bucket surely has partitions that this node leads; 0 of those that it does not."""

@@ -11,6 +11,9 @@ from liftpy_server.tiering.roots import check_in_force, find, newest, path_of, r
 from liftpy_server.tiering.set_merge import merge_sets
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from liftpy_log.tier.root import Root
     from liftpy_server.tiering.context import Context
 
 __all__ = ["collect", "collect_sets", "drop_stream", "retain"]
@@ -32,11 +35,11 @@ def retain(context: Context, arguments: dict[str, Any]) -> dict[str, Any]:
         LineageError: this leader has no claim in force.
         OvertakenError: others write this root; try again.
     """
-    path, start = path_of(arguments), arguments["start"]
+    path, start, epoch = path_of(arguments), arguments["start"], arguments["epoch"]
     root = newest(context, path).root
-    check_in_force(root, arguments["epoch"])
+    check_in_force(root, epoch)
     if start > root.start:
-        loaded = _collect(context, path, start, _FOR_EVER_NS).loaded
+        loaded = _collect(context, path, start, _FOR_EVER_NS, lambda root: check_in_force(root, epoch)).loaded
         root = root if loaded is None else loaded.root
     return {"start": root.start}
 
@@ -111,7 +114,9 @@ def drop_stream(context: Context, arguments: dict[str, Any]) -> dict[str, Any]:
     return {"deleted": deleted, "freed": freed}
 
 
-def _collect(context: Context, path: PartitionPath, start: int, grace_ns: int) -> Collected:
+def _collect(
+    context: Context, path: PartitionPath, start: int, grace_ns: int, check: Callable[[Root], None] | None = None
+) -> Collected:
     collector = Collector(
         context.store,
         path,
@@ -120,7 +125,7 @@ def _collect(context: Context, path: PartitionPath, start: int, grace_ns: int) -
         grace_ns=grace_ns,
         progress=lambda _done, _total, _text: context.progress(),
     )
-    collected = collector.run(start)
+    collected = collector.run(start, check)
     if collected.loaded is not None:
         context.roots.keep(path, collected.loaded)
     return collected

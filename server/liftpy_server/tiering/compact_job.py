@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 import os
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any, Final
@@ -14,12 +13,12 @@ from liftpy_log.tier.history_compaction import HistoryCompaction, HistoryCompact
 from liftpy_log.tier.pins import held_ranges
 from liftpy_log.tier.root_changes import Change, replace
 from liftpy_log.tier.setsum import NO_RECORDS
+from liftpy_server.tiering.file_body import body_of
 from liftpy_server.tiering.fragments import fragment_name
+from liftpy_server.tiering.memory_budget import WORK_BYTES
 from liftpy_server.tiering.roots import Created, check_in_force, commit, file_of, newest, path_of
 
 if TYPE_CHECKING:
-    from typing import BinaryIO
-
     from liftpy_log.tier.history_compaction import HistoryPlan, Replacement
     from liftpy_log.tier.layout import PartitionPath
     from liftpy_log.tier.pointers import FragmentPointer
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
 __all__ = ["compact"]
 
 _MAP_BYTES_MAX: Final = 128 * 1024 * 1024  # of keys: what does not fit is for the next pass
-_WORK_BYTES: Final = 32 * 1024 * 1024  # row groups on their way from one object to the other
 _SEED_BYTES: Final = 32
 
 
@@ -61,7 +59,7 @@ def compact(context: Context, arguments: dict[str, Any]) -> dict[str, Any]:
     plan = _plan(context, path, root, config, arguments["clean_end"])
     compacted = 0
     if plan is not None:
-        with context.memory.hold(_MAP_BYTES_MAX + _WORK_BYTES, context.progress):
+        with context.memory.hold(_MAP_BYTES_MAX + WORK_BYTES, context.progress):
             compacted = _run(context, path, plan, config, arguments["epoch"])
         root = newest(context, path).root
     return {"compacted": compacted, "gone_below": root.gone_below, "compacted_end": root.compacted_end}
@@ -114,7 +112,8 @@ def _put(context: Context, path: PartitionPath, replacement: Replacement, epoch:
     new, created = [], None
     with replacement.sink as sink:
         if replacement.new.records:
-            _create(context, path.fragment(name), sink, replacement.nonce)
+            with body_of(context, sink) as body:
+                create_once(context.store, path.fragment(name), body, replacement.nonce)
             new, created = [replacement.pointer(name)], Created(path.fragment(name), born)
 
     def change_of(root: Root) -> Change:
@@ -131,12 +130,6 @@ def _put(context: Context, path: PartitionPath, replacement: Replacement, epoch:
 
     with context.roots.alone(path, context.progress):
         commit(context, path, change_of, created)
-
-
-def _create(context: Context, key: str, sink: BinaryIO, nonce: str) -> None:
-    sink.flush()
-    with mmap.mmap(sink.fileno(), 0, access=mmap.ACCESS_READ) as mapped, memoryview(mapped) as body:
-        create_once(context.store, key, body, nonce)
 
 
 def _check_free(context: Context, path: PartitionPath, old: tuple[FragmentPointer, ...]) -> None:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     Job = Callable[["Context", dict[str, Any]], dict[str, Any]]
 
 _GRACE_NS: Final = 3_600 * 10**9
+_MAPPED_BYTES_MAX: Final = 256 * 1024 * 1024  # of files that are being sent; larger ones are sent alone
 _FILES_MAX: Final = 64  # each keeps a few snapshots, of some hundred KiB at most
 _POINTERS_MAX: Final = 100_000  # in cached roots and set manifests: some 50 MiB
 
@@ -44,7 +45,7 @@ class Context:
         store: the bucket; every request is counted.
         new_id: a new name for an attempt, each time another one.
         now_ns: the wall clock, ns since the epoch.
-        memory_bytes_max: of record batches that uploads work on at a time.
+        memory_bytes_max: that jobs work with at a time: objects that are made in memory, and what goes into them.
         object_bytes: how large merging makes stream objects.
         grace_ns: how long a shared object that no manifest names may lie around.
     """
@@ -64,6 +65,7 @@ class Context:
         self.naming = Naming(self.store, new_id)
         self.now_ns = now_ns
         self.memory = MemoryBudget(memory_bytes_max)
+        self.mapped = MemoryBudget(_MAPPED_BYTES_MAX)
         self.object_bytes = object_bytes
         self.grace_ns = grace_ns
         self.files: LoadedCache[RootFile] = LoadedCache(_FILES_MAX, lambda _file: 1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from io import BytesIO
 from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
@@ -11,6 +10,7 @@ import pyarrow as pa
 from liftpy_log.tier.conditional import create_once
 from liftpy_log.tier.layout import PartitionPath
 from liftpy_log.tier.merging import Source, merge
+from liftpy_server.tiering.object_buffer import ObjectBuffer
 from liftpy_server.tiering.roots import Created
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ def store_fragment(
     end: int,
     epoch: int,
     keeps_replies: bool,
+    expected_bytes: int = 0,
 ) -> Stored:
     """Write rows as a stream object that answers for [base, end).
 
@@ -60,15 +61,17 @@ def store_fragment(
         end: the offset after the last one.
         epoch: leader epoch of the writer.
         keeps_replies: whether there is a column for replies.
+        expected_bytes: about how large the object becomes, where that is known.
     """
     path, nonce = PartitionPath(root.uuid, root.partition), context.new_id()
-    sink = BytesIO()  # whose bytes are sent as they are, without a copy
-    watched = _watched(sources, context.progress)
-    written = merge(watched, sink, path=path, nonce=nonce, keeps_replies=keeps_replies)
-    pa.default_memory_pool().release_unused()
     name = fragment_name(base, epoch, nonce)
     key = path.fragment(name)
-    create_once(context.store, key, sink.getvalue(), nonce)
+    with ObjectBuffer(expected_bytes) as sink:
+        watched = _watched(sources, context.progress)
+        written = merge(watched, sink, path=path, nonce=nonce, keeps_replies=keeps_replies)
+        pa.default_memory_pool().release_unused()
+        with sink.body() as body:
+            create_once(context.store, key, body, nonce)
     pointer = written.pointer(name, base=base, end=end)
     if not written.records:
         pointer = replace(pointer, first_timestamp=(last := _last_timestamp(root)), last_timestamp=last)

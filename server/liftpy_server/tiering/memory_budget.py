@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["MemoryBudget"]
+__all__ = ["WORK_BYTES", "MemoryBudget"]
+
+WORK_BYTES: Final = 32 * 1024 * 1024
+"""What a job needs for the row groups that it works on, besides the object that it makes."""
 
 _LOOK_S: Final = 5.0
 

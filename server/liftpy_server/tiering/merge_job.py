@@ -5,7 +5,6 @@ Nothing is lost or doubled on the way: the sums of what goes and of what comes a
 
 from __future__ import annotations
 
-import mmap
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,8 +15,10 @@ from liftpy_log.tier.lineage import cut_epochs
 from liftpy_log.tier.merging import merge_fragments
 from liftpy_log.tier.root_changes import Change, append, replace
 from liftpy_log.tier.setsum import NO_RECORDS
+from liftpy_server.tiering.file_body import body_of
 from liftpy_server.tiering.fragments import Stored, fragment_name, store_fragment
 from liftpy_server.tiering.members import size_of, sources_of
+from liftpy_server.tiering.memory_budget import WORK_BYTES
 from liftpy_server.tiering.merge_plan import run_to_merge, sizes_to_merge
 from liftpy_server.tiering.roots import Created, check_in_force, commit, file_of, newest, path_of, resolved
 
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 __all__ = ["merge"]
 
 _RUNS_MAX: Final = 8
-_WORK_BYTES: Final = 32 * 1024 * 1024  # row groups on their way from one object to the other
 
 
 def merge(context: Context, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -72,7 +72,7 @@ def _move_members(context: Context, path: PartitionPath, epoch: int) -> tuple[in
         members = _some(held.members, context.object_bytes)
         if not members:
             return 0, False
-        with context.memory.hold(sum(map(size_of, members)), context.progress):
+        with context.memory.hold(sum(map(size_of, members)) + WORK_BYTES, context.progress):
             stored = _stored(context, root, members, epoch)
         epochs = cut_epochs(held.epochs, root.end, members[-1].end)
 
@@ -87,7 +87,14 @@ def _move_members(context: Context, path: PartitionPath, epoch: int) -> tuple[in
 def _stored(context: Context, root: Root, members: Sequence[ResolvedMember], epoch: int) -> Stored:
     def store(*, keeps_replies: bool) -> Stored:
         end, sources = members[-1].end, sources_of(context, members)
-        return store_fragment(context, root, sources, base=root.end, end=end, epoch=epoch, keeps_replies=keeps_replies)
+        return store_fragment(
+            *(context, root, sources),
+            base=root.end,
+            end=end,
+            epoch=epoch,
+            keeps_replies=keeps_replies,
+            expected_bytes=sum(map(size_of, members)),
+        )
 
     try:
         return store(keeps_replies=False)
@@ -115,7 +122,7 @@ def _merge_run(context: Context, path: PartitionPath, epoch: int) -> int:
     run = [there[place] for place in run_to_merge(sizes_to_merge(context, there), context.object_bytes)]
     if not run:
         return 0
-    with context.memory.hold(_WORK_BYTES, context.progress):
+    with context.memory.hold(WORK_BYTES, context.progress):
         pointer = _merged(context, path, run, epoch)
 
     def change_of(root: Root) -> Change:
@@ -135,8 +142,7 @@ def _merged(context: Context, path: PartitionPath, run: Sequence[FragmentPointer
     with TemporaryFile() as file:
         written = merge_fragments(context.store, path, run, file, nonce=nonce)
         pa.default_memory_pool().release_unused()
-        file.flush()
         context.progress()
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped, memoryview(mapped) as body:
+        with body_of(context, file) as body:
             create_once(context.store, path.fragment(name), body, nonce)
     return written.pointer(name, base=run[0].base, end=run[-1].end)

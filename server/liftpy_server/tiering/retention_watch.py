@@ -79,32 +79,57 @@ class RetentionWatch:
             self._is_looking = False
 
     async def _look_at(self, key: PartitionKey, partition: Partition) -> None:
-        place, config = self._schedule.places.get(key), partition.stream.config
-        if place is None or place.phase not in {Phase.KNOWN, Phase.CLAIMED} or place.tiered_end <= place.start:
+        place, config, log = self._schedule.places.get(key), partition.stream.config, partition.log
+        if place is None or not (place.phase in {Phase.KNOWN, Phase.CLAIMED} or _is_stopped_by_a_hole(place)):
+            return
+        if not config.tier and log.log_start > place.tiered_end:
+            # Retention of a stream that is not tiered counts the log alone, and the bucket has what is older still.
+            self._begin_anew(key, partition)
+            return
+        if place.tiered_end <= place.start:
             return
         if config.compact and place.new_bytes > config.min_dirty_ratio * _stored(partition):
             self._schedule.compacts(key)
-        self._give_up(key, partition, min(counted_start(config, partition.high_watermark), place.tiered_end))
-        log = partition.log
+        tiered_end = place.tiered_end
+        self._give_up(key, partition, place, min(counted_start(config, partition.high_watermark), tiered_end))
         limits = stored_limits(config, self._clock.now_ns(), local_bytes=log.size_bytes, log_start=log.log_start)
         if limits is None or self._is_known(place, config):
             return
-        tiered_end = place.tiered_end
         try:
             found = await self._worker.call("wanted_start", uuid=key.uuid.hex(), partition=key.partition, **limits)
         except TierWorkError as error:
             logger.info("stream %s partition %d: retention in the bucket: %s", config.name, key.partition, error)
             return
-        self._seen[key] = _Seen(place, config, tiered_end, found["oldest_ns"])
-        self._give_up(key, partition, min(found["start"], tiered_end))
+        if not _is_stopped_by_a_hole(place):
+            self._seen[key] = _Seen(place, config, tiered_end, found["oldest_ns"])
+        self._give_up(key, partition, place, min(found["start"], tiered_end))
 
-    def _give_up(self, key: PartitionKey, partition: Partition, start: int) -> None:
-        """Nobody wants what lies below `start`."""
-        place = self._schedule.places.get(key)
-        if place is not None and start > place.start and self._partitions.get(key) is partition:
-            self._schedule.wants_start(key, start, self._clock.monotonic())
-            if partition.cold is not None:
-                partition.cold.raise_start(start)
+    def _give_up(self, key: PartitionKey, partition: Partition, place: Place, start: int) -> None:
+        """Nobody wants what lies below `start`. One that a hole has stopped goes on where that is all there is."""
+        is_over = self._partitions.get(key) is not partition or self._schedule.places.get(key) is not place
+        if is_over or start <= place.start:
+            return
+        if not _is_stopped_by_a_hole(place):
+            self._want(key, partition, start)
+        elif start >= place.tiered_end:
+            self._begin_anew(key, partition)
+
+    def _begin_anew(self, key: PartitionKey, partition: Partition) -> None:
+        """What the bucket has of a partition is wanted no more, and what came next never got there."""
+        if self._want(key, partition, partition.log.log_start):
+            logger.warning(
+                "stream %s partition %d: what came next to its history in the bucket has left the disks by retention "
+                "before it got there; that history begins anew at offset %d",
+                *(partition.stream.name, key.partition, partition.log.log_start),
+            )
+
+    def _want(self, key: PartitionKey, partition: Partition, start: int) -> bool:
+        """Have the bucket's start moved. Returns whether that is new."""
+        is_new = start > self._schedule.places[key].wanted_start
+        self._schedule.wants_start(key, start, self._clock.monotonic())
+        if partition.cold is not None:
+            partition.cold.raise_start(start)
+        return is_new
 
     def _is_known(self, place: Place, config: StreamConfig) -> bool:
         """Whether nothing can have changed since it was looked at last."""
@@ -113,6 +138,10 @@ class RetentionWatch:
             return False
         age_ns = int(config.retention_age_s * 1e9)
         return not (age_ns and seen.oldest_ns and seen.oldest_ns < self._clock.now_ns() - age_ns)
+
+
+def _is_stopped_by_a_hole(place: Place) -> bool:
+    return place.phase is Phase.STOPPED and place.trouble is not None and place.trouble.code == "hole"
 
 
 def _stored(partition: Partition) -> int:

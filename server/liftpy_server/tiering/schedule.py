@@ -28,6 +28,8 @@ __all__ = ["Schedule"]
 _NOTHING: Final = Found()
 _STOPPING: Final = frozenset({"lineage", "sealed", "hole"})
 _QUIET_FAILURES: Final = {"gone": 3, "overtaken": 3, "unnamed": 5, "internal": 2}  # so many in a row are no trouble yet
+_UNNAMED_REST_S_MAX: Final = 5.0  # the catalog will name it in a moment, and to look costs one small request
+_UPLOADS: Final = frozenset({Job.UPLOAD, Job.UPLOAD_SET})
 _FOREGROUND: Final = frozenset({Job.CLAIM, Job.UPLOAD, Job.UPLOAD_SET})
 _UPKEEP: Final = frozenset({Job.CONFIRM, Job.RETAIN, Job.MERGE, Job.COMPACT, Job.COLLECT, Job.COLLECT_SETS})
 
@@ -144,6 +146,16 @@ class Schedule:
         if place is not None and place.phase is Phase.CLAIMED:
             self._upkeep.wants(place, Job.COMPACT)
 
+    def collects(self, key: PartitionKey) -> None:
+        """There is more that nobody names of a partition than was deleted."""
+        place = self.places.get(key)
+        if place is not None and place.phase is Phase.CLAIMED:
+            self._upkeep.wants(place, Job.COLLECT)
+
+    def collects_sets(self) -> None:
+        """Shared objects were replaced by larger ones: what nothing names now is to be deleted when it is time."""
+        self._upkeep.are_sets_written = True
+
     # -- what is to be done
 
     def tasks(self, now_s: float) -> list[Task]:
@@ -198,7 +210,7 @@ class Schedule:
             if task.job is Job.CLAIM:
                 place.phase = Phase.CLAIMED
                 place.is_claim_wanted = False
-                self._upkeep.claimed(place, found)
+                self._upkeep.claimed(place, found, now_s)
             elif place.phase is Phase.UNKNOWN:
                 place.phase = Phase.KNOWN
             self._upkeep.retains(place)
@@ -230,6 +242,7 @@ class Schedule:
         for place in places:
             if start is not None:
                 place.start = max(place.start, start)
+                place.failures, place.until_s = 0, 0.0  # an upload may have waited for it
             self._upkeep.kept_up(place, task.job, now_s)
         self._went_well(task, places, now_s)
 
@@ -263,6 +276,9 @@ class Schedule:
         is_of_store = code in STORE_CODES and code != "version"
         tells = is_of_store and self.health.failed(code, message, now_s, was_tried=False)
         for place in places:
+            self._upkeep.failed_upload(place, task.job, now_s)
+            if task.job in _UPLOADS and (is_of_store or code == "internal") and place.phase is Phase.CLAIMED:
+                place.phase = Phase.UNKNOWN  # it may count, and only the answer was lost: see before anything is added
             if not is_of_store:
                 tells |= self._fail(place, task.job, code, message, now_s)
             if (task.job in _UPKEEP or task.job is Job.LOOK) and place.phase is not Phase.STOPPED:
@@ -281,7 +297,8 @@ class Schedule:
             failures = self._upkeep.failed(place, now_s)
         else:
             failures = place.failures = place.failures + 1
-            place.until_s = now_s + self._limits.rest_s(failures)
+            rest_s = self._limits.rest_s(failures)
+            place.until_s = now_s + (min(rest_s, _UNNAMED_REST_S_MAX) if code == "unnamed" else rest_s)
         if failures <= _QUIET_FAILURES.get(code, 0) or job is Job.UPLOAD_SET:
             return False
         before = place.trouble

@@ -33,8 +33,11 @@ class Upkeep:
         self._limits = limits
         self.running = 0
         self._wanted: dict[Job, dict[PartitionKey, Place]] = {job: {} for job in _ORDER}
-        self._garbage: dict[PartitionKey, tuple[Place, float]] = {}  # and since when it may have any
+        self._garbage: dict[
+            PartitionKey, tuple[Place, float, float]
+        ] = {}  # and when it may have got some, first and last
         self.are_sets_written = False
+        self._sets_again_s = float("inf")  # when what is of no use in sets will have been so for the grace period
         self._collected_s = now_s
         self._failures: dict[PartitionKey, tuple[int, float]] = {}  # one after the other, and until when to rest
 
@@ -70,14 +73,26 @@ class Upkeep:
         if place.set_bytes >= self._limits.merge_bytes or place.object_bytes >= self._limits.object_bytes:
             self.wants(place, Job.MERGE)
 
-    def claimed(self, place: Place, found: Found) -> None:
+    def claimed(self, place: Place, found: Found, now_s: float) -> None:
         """What the leaders before have left to be done is done by who claims: nobody keeps a list of it."""
         place.set_bytes, place.new_bytes = found.set_bytes, found.new_bytes
         if found.merges or place.set_bytes >= self._limits.merge_bytes:
             self.wants(place, Job.MERGE)
         if found.may_have_garbage:
-            self._garbage.setdefault(place.key, (place, float("-inf")))  # looked for once
+            self._littered(place, now_s)
             self.are_sets_written = True  # by this node before it was started again, perhaps
+
+    def failed_upload(self, place: Place, job: Job, now_s: float) -> None:
+        """Nobody knows whether an upload that failed has left an object that nothing names."""
+        if job is Job.UPLOAD_SET:
+            self.are_sets_written = True
+        elif job is Job.UPLOAD:
+            self._littered(place, now_s)
+
+    def _littered(self, place: Place, now_s: float) -> None:
+        """There may be objects of a partition by now that nothing names."""
+        first_s = self._garbage[place.key][1] if place.key in self._garbage else now_s
+        self._garbage[place.key] = (place, first_s, now_s)
 
     def kept_up(self, place: Place, job: Job, now_s: float) -> None:
         """A job was done for a partition."""
@@ -88,7 +103,9 @@ class Upkeep:
         elif job is Job.RETAIN:
             self.retains(place)  # it may have to come further by now
         if job in {Job.MERGE, Job.COMPACT, Job.RETAIN}:
-            self._garbage[place.key] = (place, now_s)
+            self._littered(place, now_s)
+        if job in {Job.MERGE, Job.RETAIN}:
+            self.are_sets_written = True  # what they held of it counts there no more
 
     def forget(self, place: Place) -> None:
         """A partition is led by another node now, or stopped."""
@@ -102,7 +119,10 @@ class Upkeep:
         if now_s - self._collected_s >= self._limits.gc_interval_s:
             self._collected_s = now_s
             self._collect(now_s)
-            if self.are_sets_written:
+            if self.are_sets_written or now_s >= self._sets_again_s:
+                # What they hold no more goes at once, but objects that nothing names only after the grace period.
+                again_s = now_s + self._limits.grace_s + self._limits.gc_interval_s
+                self._sets_again_s = again_s if self.are_sets_written else float("inf")
                 self.are_sets_written = False
                 return Job.COLLECT_SETS, ()
         for job in _ORDER:
@@ -132,14 +152,15 @@ class Upkeep:
         return found
 
     def _collect(self, now_s: float) -> None:
-        """Have garbage looked for where there may be some; once more after the grace period, and no longer."""
-        over = []
-        for key, (place, since_s) in self._garbage.items():
+        """Have garbage looked for, once the grace period is over for it, and once more where there was some since."""
+        for key, (place, first_s, last_s) in list(self._garbage.items()):
+            if now_s - first_s <= self._limits.grace_s + self._limits.gc_interval_s:
+                continue
             self.wants(place, Job.COLLECT)
-            if now_s - since_s > self._limits.grace_s + self._limits.gc_interval_s:
-                over.append(key)
-        for key in over:
-            del self._garbage[key]
+            if last_s > first_s:
+                self._garbage[key] = (place, last_s, last_s)
+            else:
+                del self._garbage[key]
 
 
 def _may(job: Job, phase: Phase) -> bool:

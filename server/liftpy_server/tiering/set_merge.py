@@ -7,7 +7,6 @@ named. Of every object that goes one window is in memory at a time, besides the 
 
 from __future__ import annotations
 
-from io import BytesIO
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pyarrow as pa
@@ -21,6 +20,7 @@ from liftpy_log.tier.set_changes import adopt, replace
 from liftpy_log.tier.set_file import SetFile
 from liftpy_log.tier.set_write import SetWriter
 from liftpy_server.tiering.merge_plan import run_to_merge
+from liftpy_server.tiering.object_buffer import ObjectBuffer
 from liftpy_server.tiering.read_ahead_store import ReadAheadStore
 from liftpy_server.tiering.roots import newest_set
 from liftpy_server.tiering.upload_set_job import set_object_name
@@ -116,17 +116,20 @@ def _written(
     window_bytes = max(_WINDOW_BYTES_MIN, _WINDOWS_BYTES // len(run))
     store = ReadAheadStore(context.store, window_bytes, {keys[each.name]: each.size for each in run})
     readers = {each.name: ObjectReader(store, keys[each.name], each.size, each.footer) for each in run}
-    nonce, sink = context.new_id(), BytesIO()
-    writer = SetWriter(sink, node=node, nonce=nonce)
-    for chain in chains:
-        first, last = chain[0].member, chain[-1].member
-        writer.begin(first.uuid, first.partition, first.tier_epoch, first.base, last.end)
-        for part in chain:
-            for rows in member_source(readers[part.pointer.name], part.member, part.member.base, part.member.end).rows:
-                writer.write(rows)
-        context.progress()
-    written = writer.finish()
-    pa.default_memory_pool().release_unused()
+    nonce = context.new_id()
     name = set_object_name(sequence, nonce)
-    create_once(context.store, set_object_key(node, name), sink.getvalue(), nonce)
+    with ObjectBuffer(sum(each.size for each in run)) as sink:
+        writer = SetWriter(sink, node=node, nonce=nonce)
+        for chain in chains:
+            first, last = chain[0].member, chain[-1].member
+            writer.begin(first.uuid, first.partition, first.tier_epoch, first.base, last.end)
+            for part in chain:
+                source = member_source(readers[part.pointer.name], part.member, part.member.base, part.member.end)
+                for rows in source.rows:
+                    writer.write(rows)
+            context.progress()
+        written = writer.finish()
+        pa.default_memory_pool().release_unused()
+        with sink.body() as body:
+            create_once(context.store, set_object_key(node, name), body, nonce)
     return SetObjectPointer(name=name, size=written.size, footer=written.footer, members=written.members)

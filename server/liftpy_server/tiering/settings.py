@@ -62,7 +62,7 @@ class TierConfig:
         grace_s: what nothing names stays for so long, for those that are reading it.
         cache_bytes: of the disk, for what was read from the bucket.
         read_ahead_bytes: how far a sequential read is ahead of its reader, at most.
-        upload_memory_bytes: of memory, for what is being uploaded.
+        upload_memory_bytes: of memory, for what uploads, merges and compactions work on at a time.
         ca_file: PEM file with the certificates that the store's certificate is checked against; None for the system's.
         verify: False takes any certificate of the store.
         trust_any_certificate: has to be said as well where `verify` is False and the store is on another machine.

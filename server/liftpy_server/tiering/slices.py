@@ -6,7 +6,7 @@ there is in memory what is read of it at once; a few MiB, or one batch where tha
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pyarrow as pa
 
@@ -16,6 +16,7 @@ from liftpy_server.tiering.wire import SliceGoneError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
+    from io import FileIO
     from typing import Any, Self
 
 __all__ = ["Slice", "batches_in", "slices_of"]
@@ -87,17 +88,17 @@ def _batches_of(each: Slice) -> Iterator[tuple[BatchHeader, pa.Buffer]]:
         raise type(error)(f"{each.path}: {error}") from error
 
 
-def _walk(file: BinaryIO, each: Slice) -> Iterator[tuple[BatchHeader, pa.Buffer]]:
+def _walk(file: FileIO, each: Slice) -> Iterator[tuple[BatchHeader, pa.Buffer]]:
     left = each.length  # in the file, behind the window
-    window, position = b"", 0
-    while left or position < len(window):
-        here = len(window) - position
+    window, position = pa.py_buffer(b""), 0
+    while left or position < window.size:
+        here = window.size - position
         wanted = HEADER_SIZE
         if here >= HEADER_SIZE:
-            header = read_header(window, position)
+            header = read_header(memoryview(window), position)
             wanted = header.length
             if here >= wanted:
-                body = pa.py_buffer(window).slice(position + HEADER_SIZE, wanted - HEADER_SIZE)
+                body = window.slice(position + HEADER_SIZE, wanted - HEADER_SIZE)
                 check_body(header, body)
                 yield header, body
                 position += wanted
@@ -105,16 +106,18 @@ def _walk(file: BinaryIO, each: Slice) -> Iterator[tuple[BatchHeader, pa.Buffer]
         if wanted > here + left:
             raise BatchTruncatedError(f"{here + left} bytes are left of {wanted}")
         size = min(left, max(_READ_BYTES, wanted - here))
-        window, position = window[position:] + _read(file, each.path, size), 0
+        window, position = _next_window(file, each.path, window.slice(position), size), 0
         left -= size
 
 
-def _read(file: BinaryIO, path: str, size: int) -> bytes:
-    pieces = []
-    while size:
-        piece = file.read(size)
-        if not piece:
+def _next_window(file: FileIO, path: str, rest: pa.Buffer, size: int) -> pa.Buffer:
+    """What is left of a window, and what follows in the file, in memory of its own: rows may still refer to the old."""
+    window = pa.allocate_buffer(rest.size + size)
+    view, end = memoryview(window).cast("B"), rest.size
+    view[:end] = memoryview(rest).cast("B")
+    while end < len(view):
+        read = file.readinto(view[end:])
+        if not read:
             raise SliceGoneError(f"{path} ends before what was to be uploaded of it does")
-        pieces.append(piece)
-        size -= len(piece)
-    return b"".join(pieces)
+        end += read
+    return window

@@ -10,6 +10,7 @@ from liftpy_server.tiering.alarms import StoreState, room_s
 if TYPE_CHECKING:
     from liftpy_log.clock import Clock
     from liftpy_server.partition import Partition
+    from liftpy_server.tiering.counters import TierCounters
     from liftpy_server.tiering.schedule_places import Place
     from liftpy_server.tiering.tierer import Tierer
 
@@ -62,12 +63,13 @@ def partition_status(partition: Partition, place: Place, now_s: float) -> dict[s
     }
 
 
-def tier_status(tierer: Tierer, room: DiskRoom, clock: Clock, *, limit: int) -> dict[str, Any]:
+def tier_status(tierer: Tierer, room: DiskRoom, reads: TierCounters, clock: Clock, *, limit: int) -> dict[str, Any]:
     """This node's side of `LIFT.API.TIER.STATUS`.
 
     Args:
         tierer: of the node.
         room: on its disk.
+        reads: what reading from the bucket has cost.
         clock: of the node.
         limit: of partitions; those in trouble come first, then those of which most waits.
     """
@@ -90,6 +92,8 @@ def tier_status(tierer: Tierer, room: DiskRoom, clock: Clock, *, limit: int) -> 
         "requests": dict(counters.requests),
         "bytes_in": counters.bytes_in,
         "bytes_out": counters.bytes_out,
+        "read_requests": dict(reads.requests),
+        "read_bytes_in": reads.bytes_in,
         "uploads": counters.uploads,
         "failures": dict(counters.failures),
         "room_s": None if is_well else room.room_s(),

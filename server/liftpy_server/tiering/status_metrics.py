@@ -25,6 +25,7 @@ _COUNTERS: Final = (
     ("uploads", "objects written, of one partition or of many"),
     ("bytes_in", "bytes read from the bucket by what uploads"),
     ("bytes_out", "bytes written to the bucket"),
+    ("read_bytes_in", "bytes read from the bucket for consumers"),
 )
 _NAMES: Final = {
     "untiered_age_s": "untiered_age_seconds",
@@ -45,6 +46,7 @@ def tier_metrics(status: Mapping[str, Any]) -> Iterator[Metric]:
     yield state
     for name, label, text in (
         ("requests", "kind", "requests to the bucket, by kind"),
+        ("read_requests", "kind", "requests to the bucket for consumers, by kind"),
         ("failures", "code", "jobs of the bucket that failed, by the kind of error"),
     ):
         family = CounterMetricFamily(f"liftpy_tier_{name}", text, labels=[label])

@@ -19,8 +19,9 @@ from liftpy_server.tiering.gone_nodes import GoneNodes
 from liftpy_server.tiering.retention_watch import RetentionWatch
 from liftpy_server.tiering.schedule import Schedule
 from liftpy_server.tiering.schedule_places import Job, Limits, Phase
-from liftpy_server.tiering.tiered_partition import may_have_history, sure_end, waiting_bytes
+from liftpy_server.tiering.tiered_partition import may_have_history, waiting_bytes
 from liftpy_server.tiering.tierer_jobs import TierJobs
+from liftpy_server.tiering.unsynced import Unsynced
 from liftpy_server.tiering.wire import TierWorkError
 
 if TYPE_CHECKING:
@@ -93,6 +94,7 @@ class Tierer:
         self._retention = RetentionWatch(self.schedule, self.partitions, worker, clock)
         self._absent: WeakKeyDictionary[Partition, int] = WeakKeyDictionary()  # the bucket had nothing in this epoch
         self._dirty: set[Partition] = set()
+        self._unsynced = Unsynced(config.upload_age_s)
         self._wake = asyncio.Event()
         self._probed = asyncio.Event()
         self._running: set[asyncio.Task[None]] = set()
@@ -223,7 +225,7 @@ class Tierer:
                 continue
 
     async def _pass(self) -> None:
-        dirty, self._dirty = self._dirty, set()
+        dirty, self._dirty = self._dirty | self._unsynced.again(), set()
         for number, partition in enumerate(dirty, 1):
             self._measure(partition)
             if number % _LOOKED_AT_PER_PASS == 0:
@@ -264,7 +266,7 @@ class Tierer:
         if not partition.stream.config.tier:
             self._keep_known(partition, place)
             return
-        end = sure_end(partition)
+        end = self._unsynced.sure_end(partition, self._clock.monotonic())
         size = waiting_bytes(partition.log.segments, place.tiered_end, end) if end > place.tiered_end else 0
         self.schedule.wrote(partition.key, end, size, self._clock.monotonic())
 

@@ -220,21 +220,34 @@ class TierJobs:
             raise TierWorkError("gone", "its settings keep it out of the bucket")
         log_start = partition.log.log_start
         if log_start > place.tiered_end:
-            purged_below = partition.stream.purged_below(partition.number)
-            if purged_below < log_start:  # by itself a log drops only what counts in the bucket
-                text = (
-                    f"the bucket ends at offset {place.tiered_end}, and the log of this node begins at {log_start}: "
-                    f"what lies between is missing, and was not purged. Let another replica lead that has it still; or "
-                    f"purge the partition up to offset {log_start}, to go on without it. The bucket is left as it is"
-                )
-                raise TierWorkError("hole", text)
-            # Purged before it was uploaded; first the bucket's end must come here, too.
-            self._schedule.wants_start(place.key, purged_below, self._now_s())
-            raise TierWorkError("gone", f"what lay below offset {purged_below} was purged")
+            self._check_hole(partition, place)
+            text = f"nobody wants what lay below offset {log_start}; first the bucket's end has to come there, too"
+            raise TierWorkError("gone", text)
         arguments = upload_arguments(partition, place.tiered_end, bytes_max)
         if arguments is None:
             raise TierWorkError("gone", _NOTHING)
         return arguments
+
+    def _check_hole(self, partition: Partition, place: Place) -> None:
+        """What is missing between the bucket's end and the log is not wanted; by itself a log drops only what counts.
+
+        Raises:
+            TierWorkError: it is not known why it is missing ("hole"), or a pin holds what lies before it ("held").
+        """
+        log_start, wanted = partition.log.log_start, partition.stream.purged_below(partition.number)
+        if place.start >= place.tiered_end:  # the bucket has nothing: it begins with the log, as where it has no root
+            wanted = log_start
+        if max(wanted, place.wanted_start) < log_start:
+            raise TierWorkError(
+                "hole",
+                f"the bucket ends at offset {place.tiered_end}, and the log of this node begins at {log_start}: what "
+                f"lies between is missing, and was not purged. Let another replica lead that has it still; or purge "
+                f"the partition up to offset {log_start}, to go on without it: its history in the bucket then begins "
+                "anew there. Until then, or until retention wants nothing of it, what the bucket has is left as it is",
+            )
+        self._schedule.wants_start(place.key, wanted, self._now_s())
+        if place.trouble is not None and place.trouble.code == "held":
+            raise TierWorkError("held", place.trouble.message)
 
     def _uploaded(
         self,
@@ -271,6 +284,13 @@ class TierJobs:
         partition = self._partition(place)
         wanted = place.wanted_start
         answer = await self._worker.call(task.job.value, **_name(place), start=wanted)
+        if answer["start"] < wanted and place.tiered_end < partition.log.log_start:
+            raise TierWorkError(
+                "held",
+                f"a pin holds what the bucket has from offset {answer['start']} on, and what lay between its end, "
+                f"{place.tiered_end}, and offset {partition.log.log_start} is gone: nothing is added behind a hole. "
+                "`liftpy tier cursor list` says who holds it; it goes on when that is dropped",
+            )
         # What a pin holds stays there. Where nothing does, a start beyond the end of the bucket has moved that, too.
         place.tiered_end = max(place.tiered_end, answer["start"])
         place.proven_end = max(place.proven_end, answer["start"])
@@ -299,12 +319,16 @@ class TierJobs:
         if task.job is Job.MERGE and not answer["left"]:
             self._gone.held(place.key, ())
         self._schedule.kept_up(task, None, self._now_s())
+        if task.job is Job.COLLECT and answer["more"]:
+            self._schedule.collects(place.key)
         return False
 
     async def _collect_sets(self, task: Task) -> bool:
         identity = self._identity
-        await self._worker.call(task.job.value, node=identity.node_id, incarnation=identity.incarnation)
+        answer = await self._worker.call(task.job.value, node=identity.node_id, incarnation=identity.incarnation)
         self._schedule.kept_up(task, None, self._now_s())
+        if answer["merged"]:
+            self._schedule.collects_sets()
         return False
 
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from liftpy_envelope.settings import to_plain
 from liftpy_server.cold.reads import ColdReads
 from liftpy_server.tiering.catalog_keeper import CatalogKeeper
+from liftpy_server.tiering.counters import TierCounters
 from liftpy_server.tiering.process import TierWorker
 from liftpy_server.tiering.retention import local_start
 from liftpy_server.tiering.retention_ends import LeaderEnds
 from liftpy_server.tiering.status import DiskRoom, tier_status
 from liftpy_server.tiering.tierer import Tierer
+from liftpy_server.tiering.wire import TierWorkError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -30,7 +34,10 @@ if TYPE_CHECKING:
 
 __all__ = ["TierSide"]
 
+logger = logging.getLogger(__name__)
+
 _CHECK_TIMEOUT_S: Final = 10.0
+_COUNT_TIMEOUT_S: Final = 0.5
 _COLD: Final = "cold"
 
 
@@ -82,6 +89,7 @@ class TierSide:
         worker: as given.
         room: on the disk.
         ends: of partitions that are followed here.
+        reads: what consumers who read from the bucket have cost.
         requests: asks other nodes; None until it can.
     """
 
@@ -103,6 +111,7 @@ class TierSide:
         self.tierer = Tierer(config, identity, self.worker, clock, _Members(metadata))
         self.room = DiskRoom()
         self.ends = LeaderEnds()
+        self.reads = TierCounters()
         self.requests: Requests | None = None
         self._cold: ColdReads | None = None
         self._catalog = CatalogKeeper(
@@ -173,6 +182,16 @@ class TierSide:
         if self.requests is not None:
             await self.ends.ask(self._metadata.state, self.requests)
 
+    async def count_reads(self) -> None:
+        """Bring `reads` up to date; where what reads does not say it at once, they stay what they were."""
+        if self._cold is None:
+            return
+        try:
+            async with asyncio.timeout(_COUNT_TIMEOUT_S):
+                self.reads.take(await self._reader.call("counts"))
+        except (TierWorkError, TimeoutError) as error:
+            logger.debug("how many requests reads have made is not known: %s", error)
+
     def status(self, limit: int) -> dict[str, Any]:
         """See `tier_status`."""
-        return tier_status(self.tierer, self.room, self._clock, limit=limit)
+        return tier_status(self.tierer, self.room, self.reads, self._clock, limit=limit)

@@ -17,6 +17,7 @@ from liftpy_log.tier.root_changes import Change, append
 from liftpy_log.tier.rows import rows_of_many
 from liftpy_server.tiering.fragments import Stored, store_fragment
 from liftpy_server.tiering.members import sources_of
+from liftpy_server.tiering.memory_budget import WORK_BYTES
 from liftpy_server.tiering.roots import check_in_force, commit, known, newest, path_of, resolved
 from liftpy_server.tiering.slices import batches_in, slices_of
 
@@ -50,7 +51,7 @@ def upload(context: Context, arguments: dict[str, Any]) -> dict[str, Any]:
         SliceGoneError, BatchCorruptError, BatchVersionError: see `slices`.
     """
     path, size = path_of(arguments), sum(each.length for each in slices_of(arguments))
-    with context.roots.alone(path, context.progress), context.memory.hold(size, context.progress):
+    with context.roots.alone(path, context.progress), context.memory.hold(size + WORK_BYTES, context.progress):
         begun, front = _begin(context, path, arguments)
         stored = _store(context, begun, front, arguments)
         commit(context, path, lambda root: _append(root, stored, front, arguments), created=stored.created)
@@ -95,7 +96,14 @@ def _store(context: Context, root: Root, front: Resolved | None, arguments: dict
         if front is not None:
             sources = chain(sources_of(context, front.members), sources)
         end, epoch = arguments["end"], arguments["epoch"]
-        return store_fragment(context, root, sources, base=root.end, end=end, epoch=epoch, keeps_replies=keeps_replies)
+        return store_fragment(
+            *(context, root, sources),
+            base=root.end,
+            end=end,
+            epoch=epoch,
+            keeps_replies=keeps_replies,
+            expected_bytes=sum(each.length for each in slices_of(arguments)),
+        )
 
     if front is None or arguments["keeps_replies"]:
         return store(keeps_replies=arguments["keeps_replies"])

@@ -6,7 +6,6 @@ and do not count; see `tier.resolving`. The rows of one member are in memory at 
 
 from __future__ import annotations
 
-from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -20,6 +19,8 @@ from liftpy_log.tier.rows import rows_of_many
 from liftpy_log.tier.set_changes import add, adopt, empty
 from liftpy_log.tier.set_file import SetFile
 from liftpy_log.tier.set_write import SetWriter, WrittenSet
+from liftpy_server.tiering.memory_budget import WORK_BYTES
+from liftpy_server.tiering.object_buffer import ObjectBuffer
 from liftpy_server.tiering.roots import newest_set
 from liftpy_server.tiering.slices import batches_in, slices_of
 from liftpy_server.tiering.wire import SliceGoneError, plain_error
@@ -56,14 +57,16 @@ def upload_set(context: Context, arguments: dict[str, Any]) -> dict[str, Any]:
     node = arguments["node"]
     members = sorted(arguments["members"], key=lambda member: (member["uuid"], member["partition"]))
     size = sum(each.length for member in members for each in slices_of(member))
-    with context.sets.alone(node, context.progress), context.memory.hold(size, context.progress):
+    with context.sets.alone(node, context.progress), context.memory.hold(size + WORK_BYTES, context.progress):
         loaded = context.sets.get(node) or newest_set(context, node)
         incarnation = arguments["incarnation"]
         manifest = empty(node, incarnation) if loaded is None else adopt(loaded.manifest, incarnation)
-        nonce, sink = context.new_id(), BytesIO()
-        written, skipped = _write(context, sink, node, nonce, members)
+        nonce = context.new_id()
         name = set_object_name(manifest.sequence, nonce)
-        create_once(context.store, set_object_key(node, name), sink.getvalue(), nonce)
+        with ObjectBuffer(size) as sink:
+            written, skipped = _write(context, sink, node, nonce, members)
+            with sink.body() as body:
+                create_once(context.store, set_object_key(node, name), body, nonce)
         pointer = SetObjectPointer(name=name, size=written.size, footer=written.footer, members=written.members)
         try:
             file = SetFile(context.store, node, new_id=context.new_id)
@@ -76,7 +79,7 @@ def upload_set(context: Context, arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def _write(
-    context: Context, sink: BytesIO, node: str, nonce: str, members: list[dict[str, Any]]
+    context: Context, sink: ObjectBuffer, node: str, nonce: str, members: list[dict[str, Any]]
 ) -> tuple[WrittenSet, list[dict[str, Any]]]:
     writer = SetWriter(sink, node=node, nonce=nonce)
     skipped: list[dict[str, Any]] = []

@@ -50,8 +50,8 @@ class TierWorkError(LiftError):
 
     Attributes:
         code: "overtaken", "lineage", "sealed", "denied", "unavailable", "unfit", "full", "foreign", "version",
-            "corrupt", "missing", "gone" (of a local file), "hole" (that no purge explains), "unnamed"
-            (of a stream, in the catalog) or "internal".
+            "corrupt", "missing", "gone" (of a local file), "hole" (that no purge explains), "held" (by a
+            pin), "unnamed" (of a stream, in the catalog) or "internal".
         message: for people.
     """
 

@@ -47,7 +47,7 @@ async def test_fetches_that_waited_are_sent_again_on_the_next_connection(tmp_pat
             follower.fetch()
             await follower.until_parked(0)
             wire.cut()
-            async with asyncio.timeout(1):
+            async with asyncio.timeout(10):
                 while follower.link.is_parked(KEY):
                     await asyncio.sleep(0.001)
             await follower.until_parked(0, timeout_s=1)
@@ -64,7 +64,7 @@ async def test_an_answered_fetch_is_not_sent_again(tmp_path):
             follower.fetch()
             await follower.until(lambda: KEY in follower.answers)
             wire.cut()
-            async with asyncio.timeout(2):
+            async with asyncio.timeout(10):
                 while wire.connections < 2:
                     await asyncio.sleep(0.001)
             await asyncio.sleep(0.1)
@@ -120,7 +120,7 @@ async def test_another_node_at_the_address_is_not_followed(tmp_path, caplog):
         times = ReplicationTimes()
         link = FollowLink("other", leader.info, lambda _: None, "follower", 3, times)
         link.start()
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(10):
             while "node leader answers" not in caplog.text:
                 await asyncio.sleep(0.01)
         await link.close()
@@ -165,7 +165,7 @@ async def test_answers_that_fail_here_do_not_end_the_link(tmp_path, caplog):
 
         follower.on_answer = fail_once
         follower.fetch()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while not calls:
                 await asyncio.sleep(0.001)
         follower.fetch(1)
@@ -252,7 +252,7 @@ async def test_a_follower_that_stops_reading_is_cut_off(tmp_path):
         async with await RawPull.open(leader.server.port, receive_bytes=4_096) as peer:
             await peer.hello(TOKEN)
             peer.send(FOLLOW, body(fetch_row(), bytes_max=60_000_000))
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(30):
                 while leader.server.connection_count:
                     await asyncio.sleep(0.01)
         assert replica.wakes == {}

@@ -45,7 +45,7 @@ class Hosted:
         return self
 
     async def ready(self):
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while self.shell.coordinators is None:
                 await asyncio.sleep(0.001)
 
@@ -220,7 +220,7 @@ async def test_an_error_in_a_coordinator_has_it_made_anew(hosted, caplog):
     await passes()
     assert answer.result().error is GroupError.INTERNAL
     assert "read anew" in caplog.text
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         await hosted.ready()
     assert (await hosted.told(heartbeat(joined))).error is GroupError.NONE
 
@@ -244,7 +244,7 @@ async def test_a_parked_heartbeat_is_told_when_the_news_is_committed(hosted):
 async def test_a_parked_heartbeat_ends_with_its_time_or_in_a_hurry(hosted):
     one = await hosted.told(join())
     parked = hosted.ask(heartbeat(one, wait_ms=30))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         assert (await parked).assignment is None
     asked = Asked("g", heartbeat(one, wait_ms=9_000))
     hosted.shell.ask(asked)
@@ -265,7 +265,7 @@ async def test_a_silent_member_is_put_out_and_others_are_told(hosted):
     parked = hosted.ask(heartbeat(two, wait_ms=9_000))
     await passes()
     hosted.kit.clock.advance(1.1)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while not parked.done():
             hosted.kit.sync()
             hosted.shell._tick(0.0)

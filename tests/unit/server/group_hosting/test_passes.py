@@ -85,7 +85,7 @@ async def test_durability_is_asked_for_when_all_partitions_have_appended(tmp_pat
         shell.start()
         kits.append(kit)
         shells.append(shell)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while any(shell.coordinators is None for shell in shells):
             await asyncio.sleep(0.001)
     answers = [committed() for _ in shells]
@@ -112,7 +112,7 @@ async def test_a_batch_is_settled_although_the_next_step_fails(tmp_path, monkeyp
 
     shell = GroupPartition(kit.partition, replayed, kit.clock)
     shell.start()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while shell.coordinators is None:
             await asyncio.sleep(0.001)
     monkeypatch.setattr("liftpy_server.group_hosting.limits.BATCH_RECORDS_MAX", 1)

@@ -31,7 +31,7 @@ async def test_it_ticks_when_something_is_due(pulse):
     pulse, clock, ticks = pulse
     pulse.expect(clock.seconds + 0.02, is_needed=False)
     pulse.expect(clock.seconds + 0.5, is_needed=False)  # later: changes nothing
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while not ticks:
             await asyncio.sleep(0.005)
     assert ticks == [0.0]
@@ -41,7 +41,7 @@ async def test_something_nearer_comes_first(pulse):
     pulse, clock, ticks = pulse
     pulse.expect(clock.seconds + 60, is_needed=False)
     pulse.expect(clock.seconds, is_needed=False)
-    async with asyncio.timeout(0.9):
+    async with asyncio.timeout(10):
         while not ticks:
             await asyncio.sleep(0.005)
 
@@ -50,7 +50,7 @@ async def test_lateness_is_told(pulse):
     pulse, clock, ticks = pulse
     pulse.expect(clock.seconds + 0.01, is_needed=False)
     clock.advance(3.01)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while not ticks:
             await asyncio.sleep(0.005)
     assert ticks == [pytest.approx(3.0)]

@@ -41,7 +41,7 @@ class Hosted:
     async def ask(self, given):
         asked = Asked(given.group, given)
         self.shell.ask(asked)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             answer = await asked.answered
         assert answer.error is GroupError.NONE, answer
         return answer
@@ -60,7 +60,7 @@ class Hosted:
 async def hosted(tmp_path):
     hosted = Hosted(tmp_path)
     hosted.shell.start()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while hosted.shell.coordinators is None:
             await asyncio.sleep(0.001)
     yield hosted
@@ -101,7 +101,7 @@ async def test_it_is_done_from_time_to_time(hosted):
     await hosted.commit("old", "kept")
     hosted.kit.clock.advance(RETENTION_S + 1)
     hosted.upkeep.start()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while hosted.shell.coordinators.groups:
             await asyncio.sleep(0.01)
     await hosted.upkeep.stop()
@@ -112,7 +112,7 @@ async def test_an_error_does_not_end_it(hosted, caplog):
     hosted.kit.clock.advance(RETENTION_S + 1)
     streams, hosted.live.streams = hosted.live.streams, None
     hosted.upkeep.start()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while "looked at again" not in caplog.text:
             await asyncio.sleep(0.01)
         hosted.live.streams = streams

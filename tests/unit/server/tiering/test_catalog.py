@@ -268,9 +268,11 @@ async def test_a_new_stream_is_written_at_once_and_other_changes_wait(kept, auth
     author.create()
     keeper.start()
     await eventually(lambda: keeper.version == 1 and not keeper._appeared.is_set())  # it has come to rest
+    keeper._changed.clear()
     author.do("update_stream", name="orders", changes={"retention_bytes": 7})
     metadata.changed.set()
-    await asyncio.sleep(0.5)
+    await eventually(keeper._changed.is_set)
+    assert not keeper._appeared.is_set()  # only that would wake it before its time
     assert keeper.version == 1
     author.create("flights", uuid=UUIDS[1])
     metadata.changed.set()

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from liftpy_log.partition_log import LogConfig
 from support.tierer_bench import Bench
+from support.tierer_looks import looked
 
 
 @pytest.fixture
@@ -20,7 +19,7 @@ async def bench(make_kit):
 async def let_time_pass(bench):
     for _ in range(10):
         bench.kit.clock.advance(1)
-        await asyncio.sleep(0.03)
+        await looked(bench, 1)
 
 
 async def keep_out(bench):

@@ -11,6 +11,7 @@ import pytest
 
 from liftpy_server.tiering import process as process_module
 from liftpy_server.tiering.process import TierWorker, TierWorkError
+from support.cluster import eventually
 
 SETTINGS = {"url": "s3://bucket/prefix", "upload_memory_bytes": 1}
 
@@ -59,7 +60,7 @@ async def test_an_error_has_its_code(worker):
 async def test_a_worker_that_dies_fails_its_calls_and_is_started_again(worker):
     pid = (await worker.call("echo"))["pid"]
     others = [asyncio.create_task(failure(worker.call("silent", seconds=60))) for _ in range(2)]
-    await asyncio.sleep(0)
+    await eventually(lambda: len(worker._running._calls) == 2)
     errors = [await failure(worker.call("die")), *await asyncio.gather(*others)]
     assert {(error.code, error.retriable) for error in errors} == {("unavailable", True)}
     assert (await worker.call("echo"))["pid"] != pid
@@ -123,7 +124,7 @@ async def test_a_cancelled_call_keeps_its_place_until_it_is_done(monkeypatch):
     try:
         await worker.call("echo")
         call = asyncio.create_task(worker.call("together", seconds=0.3))
-        await asyncio.sleep(0.05)
+        await eventually(lambda: worker._running._calls)
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call
@@ -135,7 +136,7 @@ async def test_a_cancelled_call_keeps_its_place_until_it_is_done(monkeypatch):
 async def test_closing_ends_calls_at_once(worker):
     pid = (await worker.call("echo"))["pid"]
     call = asyncio.create_task(failure(worker.call("talking", times=1_000, seconds=0.1)))
-    await asyncio.sleep(0.05)
+    await eventually(lambda: worker._running._calls)
     await worker.close()
     assert (await call).code == "unavailable"
     assert not psutil.pid_exists(pid)

@@ -12,6 +12,7 @@ from liftpy_log.partition_log import LogConfig
 from liftpy_log.tier.errors import LineageError
 from liftpy_log.tier.layout import PartitionPath
 from liftpy_log.tier.memory_store import MemoryStore
+from liftpy_log.tier.pins_held import Pin, release, write_pin
 from liftpy_server.admin.tier_handlers import LocalTierHandlers
 from liftpy_server.metadata.state import PartitionInfo
 from liftpy_server.tiering import claim_job
@@ -228,4 +229,91 @@ async def test_a_hole_that_no_purge_explains_stops_and_moves_nothing(node, caplo
 
     node.reopen(log_start=log_start)
     await node.tiered()
+    check_whole(node.store_of, 10, log_start, path=PATH)
+
+
+async def holed(node):
+    """Two records are in the bucket, some more are gone, and nobody knows why. Where the log begins."""
+    node.store(2)
+    node.open()
+    await node.tiered()
+    await node.until(lambda: not node.place.is_busy)
+    node.tierer.closed(node.partition)
+    node.store(8)
+    node.partition.log.drop_before(6)
+    node.partition.lead(9)
+    return node.partition.log.log_start
+
+
+def retention_looks(node):
+    node.kit.clock.advance(CONFIG.gc_interval_s + 1)
+
+
+async def test_a_hole_below_which_retention_wants_nothing_is_gone_over(node, caplog):
+    log_start = await holed(node)
+    node.reopen()
+    await node.until(lambda: node.place.trouble is not None)
+    node.kit.change(retention_messages=9)
+    retention_looks(node)
+    await node.pass_by()
+    assert node.place.trouble.code == "hole", "one of the two records in the bucket is wanted still"
+    assert root_of(node.store_of, PATH).start == 0
+    node.kit.change(retention_messages=8)
+    retention_looks(node)
+    await node.tiered()
+    assert node.place.trouble is None
+    check_whole(node.store_of, 10, log_start, path=PATH)
+    assert f"that history begins anew at offset {log_start}" in caplog.text
+
+
+async def test_where_the_bucket_has_nothing_there_is_no_hole(node):
+    log_start = await holed(node)
+    other = node.other()
+    other.claim(8, node.epochs(), path=PATH)
+    assert other.call("retain", **PATH._asdict(), epoch=8, start=2)["start"] == 2
+    node.reopen()
+    await node.tiered()
+    assert node.place.trouble is None
+    check_whole(node.store_of, 10, log_start, path=PATH)
+
+
+async def test_what_retention_drops_while_a_stream_is_kept_out_leaves_no_hole(node, caplog):
+    node.open()
+    node.store(2)
+    await node.tiered()
+    await node.until(lambda: not node.place.is_busy)
+    node.kit.change(tier=False)
+    node.reopen()
+    node.store(8)
+    node.partition.log.drop_before(6)
+    log_start = node.partition.log.log_start
+    assert node.partition.cold.end == 2 < log_start
+    retention_looks(node)
+    await node.until(lambda: root_of(node.store_of, PATH).end == log_start)
+    assert (node.partition.start, caplog.text.count("begins anew at offset")) == (log_start, 1)
+    node.store(4)
+    node.partition.log.drop_before(9)  # and again, just before the setting is changed
+    assert node.partition.log.log_start > log_start
+    node.kit.change(tier=True)
+    node.reopen()
+    await node.tiered()
+    check_whole(node.store_of, 14, node.partition.log.log_start, path=PATH)
+
+
+async def test_a_pin_that_keeps_a_hole_open_is_named_and_all_goes_on_without_it(node):
+    log_start = await holed(node)
+    pin = Pin(name="reader", kind="cursor", start=1)
+    pin = write_pin(node.store_of, PATH, pin, iter(map(str, range(100))).__next__)
+    node.reopen(log_start=log_start)
+    await node.until(lambda: node.place.trouble is not None and node.place.trouble.code == "held")
+    assert "a pin holds what the bucket has from offset 1 on" in node.place.trouble.message
+    assert root_of(node.store_of, PATH).start == 1
+    for _ in range(20):
+        node.kit.clock.advance(10)
+        await node.pass_by()
+        assert node.place.trouble.code == "held"
+    release(node.store_of, PATH, pin, iter(map(str, range(100, 200))).__next__)
+    node.kit.clock.advance(301)
+    await node.tiered()
+    await node.until(lambda: node.place.trouble is None)
     check_whole(node.store_of, 10, log_start, path=PATH)

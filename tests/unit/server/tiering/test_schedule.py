@@ -69,6 +69,17 @@ class Bench:
     def place(self, number: int = 0):
         return self.schedule.places[key(number)]
 
+    def collected(self, ticks: int) -> list[tuple[float, Job]]:
+        """What is done in so many times of the interval in which garbage is looked for, and when; all goes well."""
+        began_s, jobs = self.now_s, []
+        for _ in range(ticks):
+            self.now_s += 600
+            for _ in range(3):
+                for task in self.tasks():
+                    jobs.append((self.now_s - began_s, task.job))
+                    self.schedule.kept_up(task, None, self.now_s)
+        return jobs
+
     def claim_all(self, numbers) -> None:
         """Claim partitions that have one record each, and let these be uploaded."""
         for number in numbers:
@@ -280,6 +291,10 @@ def test_when_the_store_is_away_one_tries_it_and_everything_else_waits(bench):
     bench.now_s += 60
     assert bench.one(Job.PROBE)
     assert bench.schedule.proven(bench.now_s)
+    claims = bench.tasks()
+    assert [task.job for task in claims] == [Job.CLAIM, Job.CLAIM], "what was on its way may be there"
+    for task in claims:
+        bench.claimed(task, end=1)
     assert [task.job for task in bench.tasks()] == [Job.UPLOAD, Job.UPLOAD]
 
 
@@ -343,6 +358,20 @@ def test_who_was_overtaken_claims_anew(bench):
     bench.one(Job.CLAIM)
 
 
+@pytest.mark.parametrize("code", ["unavailable", "internal"])
+def test_an_upload_whose_answer_is_lost_may_have_counted_and_is_looked_for_first(bench, code):
+    bench.claim_all([0])
+    bench.wrote(9, 64 * MIB)
+    bench.fail(bench.one(Job.UPLOAD), code)
+    bench.now_s += 60
+    if code == "unavailable":
+        assert bench.one(Job.PROBE)
+        bench.schedule.proven(bench.now_s)
+    bench.claimed(bench.one(Job.CLAIM), end=9)
+    assert bench.place().tiered_end == 9, "else the next one would be refused, since it does not follow on that"
+    assert bench.tasks() == []
+
+
 def test_members_of_a_shared_object_that_failed_go_alone_until_one_went_well(bench):
     bench.claim_all(range(2))
     bench.wrote(2, 100, 0)
@@ -393,14 +422,44 @@ def test_a_start_is_moved_and_what_that_leaves_is_collected(bench):
     retain = bench.one(Job.RETAIN)
     bench.schedule.kept_up(retain, 1, bench.now_s)
     assert bench.place().start == 1
+    assert bench.collected(20) == [(600, Job.COLLECT_SETS), (4_800, Job.COLLECT_SETS), (4_800, Job.COLLECT)]
+
+
+def test_what_a_failed_upload_may_have_left_is_collected_after_the_grace_period(bench):
+    bench.claim_all([0])
+    assert bench.collected(20) == [(600, Job.COLLECT_SETS), (4_800, Job.COLLECT_SETS)]
+    bench.wrote(2, 64 * MIB)
+    bench.fail(bench.one(Job.UPLOAD), "unavailable")
+    bench.now_s += 1
+    assert bench.one(Job.PROBE)
+    bench.schedule.proven(bench.now_s)
+    bench.claimed(bench.one(Job.CLAIM), end=1)
+    bench.uploaded(bench.one(Job.UPLOAD))
+    assert Job.COLLECT in [job for _, job in bench.collected(20)]
+    bench.wrote(3, 100)
+    bench.now_s += 60
+    bench.fail(bench.one(Job.UPLOAD_SET), "overtaken")
     bench.now_s += 600
-    jobs = []
-    for _ in range(10):
-        for task in bench.tasks():
-            jobs.append(task.job)
-            bench.schedule.kept_up(task, None, bench.now_s)
-        bench.now_s += 600
-    assert jobs == [Job.COLLECT_SETS] + [Job.COLLECT] * 8
+    assert Job.COLLECT_SETS in [task.job for task in bench.tasks()]
+
+
+def test_garbage_that_comes_while_some_is_waiting_is_collected_once_more(bench):
+    bench.claim_all([0])
+    for start in (1, 2, 3):
+        bench.schedule.wants_start(key(0), start, bench.now_s)
+        bench.schedule.kept_up(bench.one(Job.RETAIN), start, bench.now_s)
+        bench.now_s += 100
+    times = [at_s for at_s, job in bench.collected(40) if job is Job.COLLECT]
+    assert len(times) == 2, times
+
+
+def test_of_much_that_nobody_names_the_rest_is_collected_at_once(bench):
+    bench.claim_all([0])
+    bench.collected(20)
+    bench.schedule.collects(key(0))
+    bench.schedule.kept_up(bench.one(Job.COLLECT), None, bench.now_s)
+    bench.schedule.collects_sets()
+    assert [job for _, job in bench.collected(20)] == [Job.COLLECT_SETS, Job.COLLECT_SETS]
 
 
 def test_a_start_that_is_to_move_is_claimed_first(bench):
@@ -454,15 +513,11 @@ def test_what_the_leaders_before_have_not_merged_is_merged(found):
     assert bench.one(Job.MERGE).places == (bench.place(),)
 
 
-def test_garbage_of_the_leaders_before_is_looked_for_once():
+def test_garbage_of_the_leaders_before_is_looked_for_once_when_the_grace_period_is_over():
     bench = claimed_with(Found(set_bytes=1, new_bytes=2, may_have_garbage=True))
     assert bench.place().new_bytes == 2
     assert not bench.tasks()
-    bench.now_s += 600
-    tasks = bench.tasks()
-    assert [task.job for task in tasks] == [Job.COLLECT_SETS, Job.COLLECT]
-    for task in tasks:
-        bench.schedule.kept_up(task, None, bench.now_s)
+    assert [job for _, job in bench.collected(20)] == [Job.COLLECT_SETS, Job.COLLECT_SETS, Job.COLLECT]
     bench.now_s += 100_000
     assert not bench.tasks()
 
@@ -477,3 +532,16 @@ def test_what_another_node_holds_is_moved_in_after_a_claim():
     bench.claimed(bench.one(Job.CLAIM), 10)
     bench.schedule.kept_up(bench.one(Job.MERGE), None, bench.now_s)
     assert not bench.tasks()
+
+
+def test_a_stream_that_gets_its_name_is_claimed_within_seconds(bench):
+    bench.lead()
+    bench.wrote(1, 100)
+    bench.now_s += 60
+    for _ in range(20):
+        bench.fail(bench.one(Job.CLAIM), "unnamed")
+        assert not bench.tasks(), "the catalog is not looked at all the time"
+        bench.now_s += 5
+    assert bench.place().trouble.code == "unnamed"
+    bench.claimed(bench.one(Job.CLAIM))
+    assert bench.place().trouble is None

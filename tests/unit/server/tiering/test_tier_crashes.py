@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from contextlib import suppress
+from itertools import count
 
 import pytest
 
@@ -14,6 +15,7 @@ from support.tier_slices import LogFile
 from support.tier_workers import PATH, Worker, check_whole, history, root_of
 
 END = 400
+COPIED_NS = 10**6  # after everything that was written before
 
 
 @pytest.fixture(scope="module")
@@ -21,6 +23,22 @@ def log(tmp_path_factory):
     file = LogFile(tmp_path_factory.mktemp("log") / "0.log")
     file.append(END)
     return file
+
+
+@pytest.fixture(scope="module")
+def prepared(log):
+    """A bucket as a job finds it: filled once, and copied for every attempt."""
+    filled = {}
+
+    def copy_of(prepare):
+        if prepare not in filled:
+            filled[prepare] = MemoryStore()
+            prepare(Worker(filled[prepare]), log)
+        store = MemoryStore(count(COPIED_NS).__next__)
+        store._objects.update(filled[prepare]._objects)
+        return store
+
+    return copy_of
 
 
 def with_objects(worker, log):
@@ -102,13 +120,12 @@ def go_on(store, log, worker, epoch):
         *(pytest.param(job, who, marks=pytest.mark.slow) for job in JOBS for who in ("the same", "another")),
     ],
 )
-def test_a_crash_at_every_step(log, job, who):
+def test_a_crash_at_every_step(log, prepared, job, who):
     prepare, run = JOBS[job]
     number, is_done = 0, False
     while not is_done:
         number += 1
-        store = MemoryStore()
-        prepare(Worker(store), log)
+        store = prepared(prepare)
         faulty = FaultStore(store)
         worker = Worker(faulty)
         faulty.before = crash_at(number)
@@ -134,13 +151,12 @@ def test_a_crash_at_every_step(log, job, who):
 @pytest.mark.parametrize(
     "job", [*MOST, *(pytest.param(job, marks=pytest.mark.slow) for job in JOBS if job not in MOST)]
 )
-def test_a_failure_at_every_step(log, job, fault):
+def test_a_failure_at_every_step(log, prepared, job, fault):
     prepare, run = JOBS[job]
     number, is_done = 0, False
     while not is_done:
         number += 1
-        store = MemoryStore()
-        prepare(Worker(store), log)
+        store = prepared(prepare)
         faulty = FaultStore(store, plan_at({number: fault}))
         with suppress(TierError):
             run(Worker(faulty), log)
@@ -196,13 +212,12 @@ def act(workers, leader, epoch, action, log, rng):
         worker.upload(log, end, until, epoch, [(0, 0)])
 
 
-def test_a_crash_at_every_step_of_key_compaction(log):
+def test_a_crash_at_every_step_of_key_compaction(log, prepared):
     """Every key keeps its last record, whatever was reached; and none comes twice."""
     number, is_done = 0, False
     while not is_done:
         number += 1
-        store = MemoryStore()
-        with_objects(Worker(store), log)
+        store = prepared(with_objects)
         faulty = FaultStore(store, before=crash_at(number))
         try:
             compact(Worker(faulty), 0)

@@ -10,11 +10,13 @@ import pytest
 
 from liftpy_envelope.errors import ErrorCode
 from liftpy_log.partition_log import LogConfig
+from liftpy_server.tiering.counters import TierCounters
 from liftpy_server.tiering.status import DiskRoom, tier_status
 from liftpy_server.tiering.tierer import TierRefusedError
 from liftpy_server.tiering.wire import TierWorkError
 from support.nats_frames import msg
 from support.tierer_bench import CONFIG, Bench
+from support.tierer_looks import looked
 
 
 @pytest.fixture
@@ -50,7 +52,7 @@ async def test_what_is_not_durable_stays(bench):
     bench.tierer.committed(bench.partition)
     for _ in range(10):
         bench.kit.clock.advance(1)
-        await asyncio.sleep(0.03)
+        await looked(bench, 1)
     assert bench.partition.cold.end == 2
 
 
@@ -60,7 +62,7 @@ async def test_a_history_is_looked_at_and_not_claimed(bench):
     bench.open()
     await bench.tiered()
     bench.kit.clock.advance(100)
-    await asyncio.sleep(0.1)
+    await looked(bench)
     assert bench.worker.jobs() == ["probe", "look"]
     assert bench.partition.start == 0
 
@@ -101,7 +103,7 @@ async def test_a_leader_that_is_deposed_while_it_uploads(bench):
     await bench.until(lambda: "upload_set" in bench.worker.jobs())
     bench.partition.follow(8)
     bench.worker.hold.set()
-    await asyncio.sleep(0.1)
+    await looked(bench)
     assert bench.partition.cold is None
 
 
@@ -109,7 +111,7 @@ async def test_settings_that_keep_a_stream_out_of_the_bucket(bench):
     bench.kit.change(tier=False)
     bench.open()
     bench.store()
-    await asyncio.sleep(0.1)
+    await looked(bench)
     assert bench.worker.jobs() == ["probe"]
     bench.kit.change(tier=True)
     bench.open()
@@ -138,7 +140,7 @@ async def test_it_is_told_when_the_store_goes_and_when_it_comes_back(bench, capl
     bench.store()
     await bench.until(lambda: bench.tierer.health.state.value == "away")
     assert "everything stays on disk meanwhile: upload_set says unavailable" in caplog.text
-    status = tier_status(bench.tierer, DiskRoom(), bench.kit.clock, limit=10)
+    status = tier_status(bench.tierer, DiskRoom(), TierCounters(), bench.kit.clock, limit=10)
     assert (status["state"], status["message"]) == ("away", "upload_set says unavailable")
     assert status["untiered_bytes"] > 4_000
     assert status["partitions"][0]["untiered_age_s"] > 0
@@ -160,7 +162,7 @@ async def test_a_bucket_that_can_not_be_used_is_refused(bench, code):
         await bench.check()
     bench.open()
     bench.store()
-    await asyncio.sleep(0.1)
+    await looked(bench)
     assert set(bench.worker.jobs()) == {"probe"}
 
 
@@ -218,15 +220,15 @@ async def test_what_a_node_that_is_gone_holds_is_moved_and_it_is_cleared_up_afte
     bench.open()
     await bench.tiered()
     bench.kit.clock.advance(CONFIG.grace_s / 2)
-    await asyncio.sleep(0.1)
+    await looked(bench)
     other.expired = False  # it was away, and not gone
     bench.kit.clock.advance(CONFIG.grace_s)
-    await asyncio.sleep(0.1)
+    await looked(bench)
     assert not {"claim", "merge"} & set(bench.worker.jobs())
     other.expired = True
-    await asyncio.sleep(0.1)
+    await looked(bench)
     bench.kit.clock.advance(6)
-    await asyncio.sleep(0.1)
+    await looked(bench)
     assert not {"claim", "merge"} & set(bench.worker.jobs())
     bench.kit.clock.advance(CONFIG.grace_s + 1)
     await bench.until(lambda: "merge" in bench.worker.jobs())
@@ -239,7 +241,7 @@ async def test_what_a_node_that_is_gone_holds_is_moved_and_it_is_cleared_up_afte
     assert dict(bench.worker.calls)["adopt_sets"] == {"present": ["n1"]}
     for _ in range(3):
         bench.kit.clock.advance(6)
-        await asyncio.sleep(0.05)
+        await looked(bench, 1)
     assert bench.worker.jobs().count("merge") == 1
 
 
@@ -249,3 +251,21 @@ async def test_what_a_removed_node_holds_is_moved_at_once(bench):
     bench.worker.ends[bench.partition.stream.uuid, 0] = 4
     bench.open()
     await bench.until(lambda: "merge" in bench.worker.jobs())
+
+
+@pytest.mark.parametrize("sync", ["never", "interval"])
+async def test_what_the_kernel_may_keep_is_synced_when_it_is_time_to_upload_it(bench, sync):
+    bench.kit.change(sync=sync)
+    bench.open()
+    synced = []
+    bench.partition._request_sync = lambda log: (synced.append(log.log_end), log.mark_synced(log.log_end))
+    bench.kit.receive(msg(b"orders.a", b"in the kernel", reply=b"r"))
+    assert bench.partition.high_watermark == 1
+    assert bench.partition.log.synced_end == 0
+    await asyncio.sleep(0.1)
+    assert not synced, "it may become more"
+    await bench.tiered()
+    assert synced == [1]
+    bench.kit.clock.advance(100)
+    await asyncio.sleep(0.1)
+    assert synced == [1]

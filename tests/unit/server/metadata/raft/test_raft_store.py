@@ -91,7 +91,7 @@ async def test_watchers_get_the_newest_state(tmp_path):
 
         watching = asyncio.create_task(watch())
         await asyncio.gather(*(store.propose("register_node", node=NODE | {"node_id": f"n{n}"}) for n in range(50)))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while not seen or seen[-1] != 50:
                 await asyncio.sleep(0.01)
         assert seen == sorted(set(seen))
@@ -118,7 +118,7 @@ async def test_a_proposal_given_up_is_applied_all_the_same(tmp_path):
         given_up = asyncio.create_task(store.propose("register_node", node=NODE))
         await asyncio.sleep(0)
         given_up.cancel()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while "n1" not in (await store.read()).nodes:
                 await asyncio.sleep(0.01)
 
