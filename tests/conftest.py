@@ -16,7 +16,7 @@ import liftpy
 from support.cluster import NodeProcess, make_nats
 
 TESTS = Path(__file__).parent
-TEST_S_MAX = 120
+TEST_S_MAX = 240
 SLOW_TEST_S_MAX = 600
 GONE_WITHIN_S = 10
 
@@ -89,7 +89,7 @@ def node(nats_server, tmp_path):
 @pytest.fixture
 async def lift(nats_server, node):
     """A connected client of the running node."""
-    async with liftpy.connect(nats_server.url, timeout_s=5.0) as client:
+    async with liftpy.connect(nats_server.url, timeout_s=20.0) as client:
         yield client
 
 
@@ -112,7 +112,7 @@ def shared_node(shared_nats, tmp_path_factory):
 @pytest.fixture
 async def shared_lift(shared_nats, shared_node):
     """A connected client of the shared node."""
-    async with liftpy.connect(shared_nats.url, timeout_s=5.0) as client:
+    async with liftpy.connect(shared_nats.url, timeout_s=20.0) as client:
         yield client
 
 

@@ -14,8 +14,9 @@ import liftpy
 from liftpy_envelope.errors import AckErrorCode
 from support.bad_days import NODES, in_sync, make_stream, told, whole_again
 from support.cluster import eventually, quick_options
-from support.cluster_kit import ClusterKit, leader_of, partitions, running_cluster
+from support.cluster_kit import ClusterKit, create, leader_of, partitions, running_cluster
 from support.reading import take, values
+from support.segments import segment_files
 
 ANSWERED_S = 10.0  # no publisher and no command waits longer for a word
 HOUR_S = 3600
@@ -45,6 +46,10 @@ async def refusal(client, subject, payload):
     return answer["error"]
 
 
+def stored_bytes(node):
+    return sum(path.stat().st_size for path in segment_files(node.data, "s"))
+
+
 async def test_a_majority_is_gone(kit, lift):
     """Readers are served, publishers and commands are told why nothing is taken, and all goes on afterwards."""
     published = await make_stream(lift)
@@ -55,11 +60,12 @@ async def test_a_majority_is_gone(kit, lift):
         # Followers that stand still take nothing more, so what is published meanwhile waits for an ack.
         for name in others:
             kit.nodes[name].signal(signal.SIGSTOP)
+        stored = stored_bytes(kit.nodes[leader])
         waiting = asyncio.ensure_future(refusal(client, "s", b"waits"))
-        await asyncio.sleep(0.1)
+        await eventually(lambda: stored_bytes(kit.nodes[leader]) > stored)
         await asyncio.to_thread(kit.kill, *others)
-        creating = asyncio.ensure_future(lift.create_stream("other", subject="other"))
         error = await waiting
+        creating = asyncio.ensure_future(lift.create_stream("other", subject="other"))
         assert error is not None
         assert error["err_code"] == AckErrorCode.OUTCOME_UNKNOWN
         error = await refusal(client, "s", b"new")
@@ -71,8 +77,8 @@ async def test_a_majority_is_gone(kit, lift):
     finally:
         await client.close()
     await asyncio.to_thread(kit.start_nodes, others[:1])
-    await eventually(lambda: _takes(lift), 20.0)
-    await lift.create_stream("another", subject="another", replicas=2)
+    await eventually(lambda: _takes(lift), 40.0)
+    await create(lift, "another", "another", replicas=2)
     await asyncio.to_thread(kit.start_nodes)
     await in_sync(lift, "s", NODES)
     stored = [message.value for message in await take(lift.consume("s", stop="latest"))]
@@ -88,10 +94,14 @@ async def _takes(lift):
     return True
 
 
+async def _leads_not(lift, node_id):
+    return await leader_of(lift, "s") != node_id
+
+
 async def test_all_nodes_are_killed_at_once(kit, lift):
     streams = [await make_stream(lift, name, 0) for name in ("a", "b", "c")]
     tasks = [asyncio.ensure_future(each.more(150)) for each in streams]
-    await eventually(lambda: all(len(each.acked) > 30 for each in streams), 20.0)
+    await eventually(lambda: all(len(each.acked) > 30 for each in streams), 40.0)
     await asyncio.to_thread(kit.kill, *NODES)
     await asyncio.to_thread(kit.start_nodes)
     await asyncio.gather(*tasks)
@@ -120,7 +130,7 @@ async def test_a_leader_stands_still_for_longer_than_every_timeout(kit, lift):
         await client.flush()
         await asyncio.sleep(STILL_S)
         await published.more(20)
-        assert await leader_of(lift, "s") != old
+        await eventually(lambda: _leads_not(lift, old))
     finally:
         kit.nodes[old].signal(signal.SIGCONT)
     await published.more(20)

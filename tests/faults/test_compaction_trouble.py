@@ -72,7 +72,7 @@ async def test_a_damaged_segment_that_a_pass_finds_is_named_and_everything_else_
     damage_middle(damaged)
     for name in ("prices", "others"):
         await lift.update_stream(name, compact=True)
-    await eventually(lambda: "partition 0 is offline" in node.log() or " offline" in node.log(), 20)
+    await eventually(lambda: "partition 0 is offline" in node.log() or " offline" in node.log(), 40)
     (partition,) = (await lift.stream_info("prices")).partitions
     assert damaged.name in partition.offline
     assert damaged.exists(), "nothing took its place"
@@ -80,7 +80,7 @@ async def test_a_damaged_segment_that_a_pass_finds_is_named_and_everything_else_
         await lift.publish("prices", b"x", key=b"k", timeout_s=2.0, retries=0)
     with pytest.raises(liftpy.LiftError, match="offline"):
         await read_all(lift, "prices")
-    await eventually(lambda: size_of(node, "others") < 200_000, 20)
+    await eventually(lambda: size_of(node, "others") < 200_000, 40)
     assert len(offsets_by_key(await read_all(lift, "others"))) == 100
     assert "Traceback" not in node.log()
 
@@ -89,12 +89,12 @@ async def test_a_purge_amid_a_pass_takes_what_it_names_and_no_more(lift, node):
     await lift.create_stream("prices", subject="prices", **SETTINGS)
     last = await publish(lift, "prices", 40_000, 2_000)
     await lift.update_stream("prices", compact=True)
-    await eventually(lambda: works(node), 20, "no pass begins")
+    await eventually(lambda: works(node), 40, "no pass begins")
     await lift.purge_stream("prices", offset=39_000)
     kept = {key: offset for key, offset in last.items() if offset >= 39_000}
     assert offsets_by_key(await read_all(lift, "prices")) == kept
     last |= await publish(lift, "prices", 5_000, 100)
-    await eventually(lambda: size_of(node, "prices") < 500_000, 30)
+    await eventually(lambda: size_of(node, "prices") < 500_000, 40)
     kept = {key: offset for key, offset in last.items() if offset >= 39_000}
     assert offsets_by_key(await read_all(lift, "prices")) == kept
     assert node.log().count("Traceback") == 0
@@ -105,13 +105,13 @@ async def test_a_compacting_stream_has_retention_too(lift, node):
     last = {}
     for first in range(0, 30_000, 5_000):
         last |= await publish(lift, "prices", 5_000, 30_000, first=first)
-    await eventually(lambda: not works(node), 20)
+    await eventually(lambda: not works(node), 40)
 
     async def begins_later():
         (partition,) = (await lift.stream_info("prices")).partitions
         return partition.log_start > 15_000
 
-    await eventually(begins_later, 20)
+    await eventually(begins_later, 40)
     messages = await read_all(lift, "prices")
     assert messages[0].offset > 15_000
     kept = {key: offset for key, offset in last.items() if offset >= messages[0].offset}
@@ -128,15 +128,15 @@ async def test_a_disk_that_is_full_amid_a_pass_loses_nothing(nats_server, small_
             last = await publish(lift, "prices", 18_000, 9_000, size=1_000)
             small_disk.fill(MIB)
             await lift.update_stream("prices", compact=True, min_dirty_ratio=0.0)
-            await eventually(lambda: "could not be compacted, and is tried again in 60 s" in node.log(), 30)
+            await eventually(lambda: "could not be compacted, and is tried again in 60 s" in node.log(), 40)
             assert offsets_by_key(await read_all(lift, "prices")) == last
             assert not list((tmp_path / "small").glob("data/streams/*/*/*.tmp")), "what was half written is gone"
             small_disk.free()
-            await eventually(lambda: "has room again" in node.log(), 20)
+            await eventually(lambda: "has room again" in node.log(), 40)
             await lift.publish("prices", b"x", key=b"key-0")
             node.kill()
             node.start()
-            await eventually(lambda: "compacted up to" in node.log(), 30)
+            await eventually(lambda: "compacted up to" in node.log(), 40)
             found = offsets_by_key(await read_all(lift, "prices"))
             assert found == last | {b"key-0": 18_000}
             assert "Traceback" not in node.log()

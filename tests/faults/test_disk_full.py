@@ -54,7 +54,7 @@ async def takes_again(raw, subject, payload, offset):
         assert answer == offset
         return True
 
-    await eventually(taken, 20)
+    await eventually(taken, 40)
 
 
 async def test_the_reserve_is_kept(nats_server, small_disk, tmp_path):
@@ -152,7 +152,7 @@ def _ends_or_is_ready(node):
     try:
         node.wait_ready()
     except AssertionError:
-        return node.process.wait(20)
+        return node.process.wait(60)
     return None
 
 

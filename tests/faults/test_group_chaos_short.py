@@ -28,7 +28,7 @@ async def test_a_group_through_a_few_faults(tmp_path):
             await crew.recovered(time.time(), RECOVERED_WITHIN_S)
             await asyncio.to_thread(kit.start_nodes)
             await crew.finish()
-            assert sleeper.count("lost") == 1, "it noticed that it was out"
+            assert sleeper.count("lost") >= 1, "it noticed that it was out"
             found, figures = await crew.judge()
         finally:
             await crew.cancel()

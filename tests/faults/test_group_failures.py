@@ -15,6 +15,8 @@ from support.cluster import eventually
 from support.group_kit import Reading, fill, reading
 from support.group_worker import WorkerProcess
 
+STATIC_S = 40.0  # a process has that long to come back
+
 
 @pytest.fixture
 def lift(shared_lift):
@@ -79,8 +81,8 @@ async def test_after_kill_9_at_most_one_interval_is_read_again(lift, worker, nam
     first = worker(interval_s=interval_s, handling_s=0.005)
     await eventually(lambda: first.count("commit") >= 3)
     await asyncio.sleep(interval_s * 0.7)
-    killed_s = time.time()
     first.kill()
+    killed_s = time.time()
     second = worker()
     await eventually(lambda: len(begun(second)) == 2)
     starts = begun(second)
@@ -88,7 +90,10 @@ async def test_after_kill_9_at_most_one_interval_is_read_again(lift, worker, nam
     assert again, "it was killed in the midst of an interval"
     assert len(again) < first.count("read") / 2
     oldest_s = min(at_s for _, at_s, *_ in again)
-    assert killed_s - oldest_s < interval_s + 0.5, f"{len(again)} records of {killed_s - oldest_s:.2f} s"
+    # What it had handled when it asked for its last commit that was answered is not among them.
+    answered = {line[4] for line in first.of("commit") if line[6] == "NONE"}
+    asked_s = max(line[1] for line in first.of("try") if line[4] in answered)
+    assert killed_s - 5 * interval_s < asked_s < oldest_s, f"{len(again)} records of {killed_s - oldest_s:.2f} s"
     handled = {(line[2], line[3]) for line in first.of("read")}
     assert all((number, offset) in handled for number, at in starts.items() for offset in range(at)), "nothing is lost"
 
@@ -127,16 +132,16 @@ async def test_a_static_process_that_restarts_within_its_session_moves_nothing(l
 
     await make(lift, name, partitions=6, count=120)
     async with filling(lift, name):
-        crew = {who: worker(instance_id=who, session_s=15.0, interval_s=0.2) for who in "abc"}
-        await eventually(lambda: all(each.count("begin") for each in crew.values()), 30)
+        crew = {who: worker(instance_id=who, session_s=STATIC_S, interval_s=0.2) for who in "abc"}
+        await eventually(lambda: all(each.count("begin") for each in crew.values()), 40)
         await eventually(is_spread)
         had = await shares()
         await eventually(lambda: all(set(begun(crew[who])) >= numbers for who, numbers in had.items()))
         others = [crew["a"], crew["c"]]
         told = [len(each.of("assigned") + each.of("revoked")) for each in others]
         crew["b"].kill()
-        again = worker(instance_id="b", session_s=15.0, interval_s=0.2)
-        await eventually(lambda: again.count("read") > 20, 20)
+        again = worker(instance_id="b", session_s=STATIC_S, interval_s=0.2)
+        await eventually(lambda: again.count("read") > 20, 40)
         assert set(begun(again)) == had["b"]
         read = [each.count("read") for each in others]
         await eventually(lambda: all(each.count("read") > count for each, count in zip(others, read, strict=True)))
@@ -161,7 +166,7 @@ class Timed(Reading):
 
 async def test_only_partitions_that_move_pause(lift, name):
     """The old owner takes long to let go of what moves; what stays is read all the time."""
-    slow_s = 2.0
+    slow_s = 3.0
     revoked = asyncio.Event()
 
     async def let_go(_partitions):
@@ -171,19 +176,19 @@ async def test_only_partitions_that_move_pause(lift, name):
     await make(lift, name, partitions=6, count=60)
     async with (
         filling(lift, name, 0.005),
-        Timed(lift, name, f"{name}-g", session_timeout_s=6.0, on_revoked=let_go) as one,
+        Timed(lift, name, f"{name}-g", session_timeout_s=20.0, on_revoked=let_go) as one,
     ):
         await eventually(lambda: len(getattr(one, "times", {})) == 6)
         joined_s = time.monotonic()
-        async with reading(lift, name, f"{name}-g", session_timeout_s=6.0) as two:
-            await asyncio.wait_for(revoked.wait(), 10)
+        async with reading(lift, name, f"{name}-g", session_timeout_s=20.0) as two:
+            await asyncio.wait_for(revoked.wait(), 40)
             await eventually(lambda: len({message.partition for message in two.messages}) == 3)
             end_s = time.monotonic()
             stay, moved = set(numbers(one)), set(numbers(two))
             assert (len(stay), len(moved)) == (3, 3)
             longest_s = max(one.gap_s(partition, joined_s, end_s) for partition in stay)
             print(f"partitions that stay: at most {longest_s:.3f} s without a message in {end_s - joined_s:.1f} s")
-            assert longest_s < slow_s / 2
+            assert longest_s < slow_s * 0.8, "it waits for what moves"
             assert not [at for partition in moved for at in one.times[partition] if at > end_s - slow_s]
             revoked.clear()
 

@@ -19,7 +19,7 @@ PER_LIFE = 1_000  # messages acknowledged in each life of the node
 
 async def acked_more(publishers, count):
     goal = sum(len(publisher.acked) for publisher in publishers) + count
-    await eventually(lambda: sum(len(publisher.acked) for publisher in publishers) >= goal, 30)
+    await eventually(lambda: sum(len(publisher.acked) for publisher in publishers) >= goal, 40)
 
 
 @pytest.fixture
@@ -156,7 +156,7 @@ async def test_kills_during_admin_requests(lift, node):
             pass
 
     for round_number in range(3):
-        numbers = range(round_number * 100, round_number * 100 + 100)
+        numbers = range(round_number * 60, round_number * 60 + 60)
         creating = [asyncio.ensure_future(create(number)) for number in numbers]
         before = len(created)
         await eventually(lambda before=before: len(created) > before + 20)

@@ -16,7 +16,7 @@ from support.segments import batches, partition_directory, segment_files
 
 
 async def acked(publishers, count):
-    await eventually(lambda: sum(len(publisher.acked) for publisher in publishers) >= count, 30)
+    await eventually(lambda: sum(len(publisher.acked) for publisher in publishers) >= count, 40)
 
 
 @pytest.mark.parametrize("sync", ["always", "interval"])
@@ -155,7 +155,7 @@ async def test_a_damaged_checkpoint_is_named(lift, node):
     path = node.data / "checkpoint"
     path.write_bytes(path.read_bytes()[:-1] + b"?")
     node.spawn()
-    assert await asyncio.to_thread(node.process.wait, 20) == 1
+    assert await asyncio.to_thread(node.process.wait, 60) == 1
     assert f"{path} is damaged" in node.log()
     assert "Traceback" not in node.log()
     path.unlink()
@@ -189,5 +189,5 @@ async def test_a_consumer_waits_for_the_node(lift, node):
             await lift.publish("s", b"%d" % (20 * life + number))
         await asyncio.to_thread(node.stop)
         await asyncio.to_thread(node.start)
-    messages = await asyncio.wait_for(following, 30)
+    messages = await asyncio.wait_for(following, 40)
     assert [int(message.value) for message in messages] == list(range(60))

@@ -47,7 +47,7 @@ async def publish(lift, subject, count=COUNT):
     return [(await ack).offset for ack in pending]
 
 
-async def in_state(lift, state, timeout_s=30.0):
+async def in_state(lift, state, timeout_s=60.0):
     async def look():
         status = await lift.tier_status()
         return status if status.state == state else None
@@ -55,7 +55,7 @@ async def in_state(lift, state, timeout_s=30.0):
     return await eventually(look, timeout_s, f"the bucket is not said to be {state}")
 
 
-async def tiered(lift, stream, timeout_s=40.0):
+async def tiered(lift, stream, timeout_s=60.0):
     async def look():
         (partition,) = (await lift.stream_info(stream)).raw["partitions"]
         return partition["tiered_end"] == partition["high_watermark"] > 0
@@ -67,12 +67,12 @@ async def dropped(lift, stream):
     async def look():
         return (await lift.stream_info(stream)).raw["partitions"][0]["local_start"]
 
-    return await eventually(look, 30, "nothing leaves the disk")
+    return await eventually(look, 40, "nothing leaves the disk")
 
 
 def refused_at_start(process):
     process.spawn()
-    assert process.process.wait(40) == 1
+    assert process.process.wait(60) == 1
     process.stop()
     assert "Traceback" not in process.log()
     return process.log()
@@ -117,7 +117,7 @@ async def test_a_prefix_with_objects_that_are_not_ours_is_left_alone(node, s3, t
     # a node without streams starts, for it may be about to be restored; and says what is wrong
     process = node()
     process.start()
-    await eventually(lambda: "holiday.jpg" in process.log(), 20, "nobody says that there is something else")
+    await eventually(lambda: "holiday.jpg" in process.log(), 40, "nobody says that there is something else")
     process.stop()
     assert "Traceback" not in process.log()
     found = s3.client().list_objects_v2(Bucket=s3.bucket, Prefix=f"{tmp_path.name}/")["Contents"]
@@ -164,7 +164,7 @@ async def test_an_object_that_was_deleted_by_hand_is_named_and_all_else_goes_on(
         client.delete_object(Bucket=s3.bucket, Key=first)
 
         key = first.removeprefix(f"{tmp_path.name}/")
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(40):
             with pytest.raises(liftpy.CorruptRecordsError) as refused:
                 await read_from(lift, "s", 0)
         said = re.fullmatch(

@@ -36,7 +36,7 @@ async def refused(code, request):
 
 async def acked(client, subject, value):
     """The offset that a plain message gets; its error code when it is refused."""
-    answer = json.loads((await client.request(subject, value, timeout=5)).data)
+    answer = json.loads((await client.request(subject, value, timeout=30)).data)
     return answer["error"]["err_code"] if "error" in answer else answer["offset"]
 
 
@@ -79,7 +79,7 @@ async def test_a_recreated_stream_is_another_one(lift, shared_node, name):
     assert new.uuid != old.uuid
     assert (await lift.publish(name, b"new")).offset == 0
     with pytest.raises(liftpy.StreamGoneError):
-        await asyncio.wait_for(anext(consumer), 10)
+        await asyncio.wait_for(anext(consumer), 40)
     assert await values(lift, name) == [b"new"]
     streams = shared_node.data / "streams"
     await eventually(lambda: {path.name for path in streams.glob(f"{name}.*")} == {f"{name}.{new.uuid}"})
@@ -92,7 +92,7 @@ async def test_a_deleted_stream_is_gone_for_everyone(lift, name):
     await lift.consume(name, stop="latest").__aiter__().__anext__()
     await lift.delete_stream(name)
     with pytest.raises(liftpy.StreamGoneError):
-        await asyncio.wait_for(waiting, 10)
+        await asyncio.wait_for(waiting, 40)
     with pytest.raises(liftpy.NoStreamError):
         await take(lift.consume(name))
     with pytest.raises(liftpy.NoStreamError):
@@ -159,7 +159,7 @@ async def test_update_when_someone_was_quicker(lift, name):
 async def test_fixed_settings_stay(lift, name, changes):
     created = await lift.create_stream(name, subject=name)
     body = json.dumps({"name": name, "changes": changes}).encode()
-    answer = await lift.nats.request("LIFT.API.STREAM.UPDATE", body, timeout=5)
+    answer = await lift.nats.request("LIFT.API.STREAM.UPDATE", body, timeout=30)
     assert "is fixed for the life of a stream" in answer.data.decode()
     assert (await lift.stream_info(name)).raw == created.raw
 
@@ -288,7 +288,7 @@ async def test_a_consumer_that_a_purge_overtakes_is_told(lift, name):
     assert (await anext(consumer)).offset == 0
     await lift.purge_stream(name)
     with pytest.raises(liftpy.OffsetLostError) as lost:
-        await asyncio.wait_for(drain(consumer), 10)
+        await asyncio.wait_for(drain(consumer), 40)
     assert lost.value.log_start == 100
 
 

@@ -58,7 +58,7 @@ async def error_of(lift, endpoint, body):
 
 async def assert_well(lift, name):
     """Streams can be created, used and deleted."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(40):
         await lift.create_stream(name, subject=name)
         await lift.publish(name, b"x")
         await lift.delete_stream(name)

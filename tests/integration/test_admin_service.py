@@ -21,7 +21,7 @@ def lift(shared_lift):
     return shared_lift
 
 
-async def gather(lift, subject, count, timeout_s=5.0):
+async def gather(lift, subject, count, timeout_s=30.0):
     """The first `count` answers to one request that many may answer."""
     inbox = lift.nats.new_inbox()
     subscription = await lift.nats.subscribe(inbox)
@@ -70,12 +70,12 @@ async def test_node_info(lift, shared_node, shared_nats, name):
 
 
 async def test_a_node_is_asked_by_name(lift):
-    answer = json.loads((await lift.nats.request("LIFT.NODE.liftpy-1.NODE.INFO", b"{}", timeout=5)).data)
+    answer = json.loads((await lift.nats.request("LIFT.NODE.liftpy-1.NODE.INFO", b"{}", timeout=30)).data)
     assert answer["node"]["node_id"] == "liftpy-1"
-    answer = json.loads((await lift.nats.request("LIFT.NODE.liftpy-1.STREAM.BREW", b"{}", timeout=5)).data)
+    answer = json.loads((await lift.nats.request("LIFT.NODE.liftpy-1.STREAM.BREW", b"{}", timeout=30)).data)
     assert "no STREAM.BREW" in answer["error"]["description"]
     with pytest.raises(nats.errors.NoRespondersError):
-        await lift.nats.request("LIFT.NODE.liftpy-2.NODE.INFO", b"{}", timeout=5)
+        await lift.nats.request("LIFT.NODE.liftpy-2.NODE.INFO", b"{}", timeout=30)
 
 
 async def test_find(lift, name):
@@ -141,11 +141,11 @@ async def test_a_list_that_is_too_large_for_one_answer(tmp_path):
                 await lift.create_stream(each, subject=each, partitions=32)
             assert [stream.name async for stream in lift.streams()] == names
             assert len((await lift.stream_info("s0")).partitions) == 32
-            answer = json.loads((await lift.nats.request("LIFT.API.METADATA", b"{}", timeout=5)).data)
+            answer = json.loads((await lift.nats.request("LIFT.API.METADATA", b"{}", timeout=30)).data)
             assert answer["error"]["err_code"] == ErrorCode.INVALID_REQUEST
             assert "ask for fewer streams" in answer["error"]["description"]
             body = json.dumps({"streams": names[:3]}).encode()
-            answer = json.loads((await lift.nats.request("LIFT.API.METADATA", body, timeout=5)).data)
+            answer = json.loads((await lift.nats.request("LIFT.API.METADATA", body, timeout=30)).data)
             assert [stream["config"]["name"] for stream in answer["streams"]] == names[:3]
     finally:
         node.stop()
@@ -157,7 +157,7 @@ async def test_a_hundred_requests_at_once(lift, name):
 
     async def create(number):
         body = json.dumps({"name": name, "subject": f"{name}.>"}).encode()
-        answer = json.loads((await lift.nats.request("LIFT.API.STREAM.CREATE", body, timeout=10)).data)
+        answer = json.loads((await lift.nats.request("LIFT.API.STREAM.CREATE", body, timeout=30)).data)
         return answer["stream"]["uuid"], answer["created"]
 
     async def conflict(number):
@@ -181,7 +181,7 @@ async def test_a_hundred_requests_at_once(lift, name):
 async def test_the_first_of_many_creates_wins(lift, name):
     async def create(subject):
         body = json.dumps({"name": name, "subject": subject}).encode()
-        return json.loads((await lift.nats.request("LIFT.API.STREAM.CREATE", body, timeout=10)).data)
+        return json.loads((await lift.nats.request("LIFT.API.STREAM.CREATE", body, timeout=30)).data)
 
     answers = await asyncio.gather(*(create(f"{name}.{number % 2}") for number in range(100)))
     winners = [answer for answer in answers if "error" not in answer]
@@ -194,7 +194,7 @@ async def test_the_first_of_many_creates_wins(lift, name):
 
 async def test_a_flood_of_requests_is_answered(lift):
     async def ask():
-        return json.loads((await lift.nats.request("LIFT.API.NODE.INFO", b"{}", timeout=15)).data)
+        return json.loads((await lift.nats.request("LIFT.API.NODE.INFO", b"{}", timeout=30)).data)
 
     answers = await asyncio.gather(*(ask() for _ in range(1_000)))
     codes = {answer["error"]["err_code"] for answer in answers if "error" in answer}

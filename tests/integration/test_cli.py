@@ -125,7 +125,7 @@ def test_lines_leave_as_they_come(cli, name, shared_nats, tmp_path):
             pipe.stdin.write(b"%d\n" % number)
             pipe.stdin.flush()
             assert cli.lines("consume", name, "--start", str(number), "--count", "1")[0]["value"] == str(number)
-        said, _ = pipe.communicate(timeout=30)
+        said, _ = pipe.communicate(timeout=60)
     assert b"published 2" in said
 
 
@@ -140,7 +140,7 @@ def test_a_reader_that_has_seen_enough(cli, name, shared_nats, tmp_path, mode):
         pipe.stdout.readline()
         pipe.stdout.close()
         said = pipe.stderr.read()
-        assert pipe.wait(30) in {0, 1}
+        assert pipe.wait(60) in {0, 1}
     assert said == b""
 
 
@@ -155,7 +155,7 @@ def test_following_ends_with_an_interrupt(cli, name, shared_nats, tmp_path):
     ) as process:
         assert process.stdout.readline() == b"x\n"
         process.send_signal(2)
-        assert process.wait(30) == 130
+        assert process.wait(60) == 130
         assert process.stderr.read() == b""
 
 
@@ -239,7 +239,7 @@ def test_user_and_password(tmp_path):
     config = "listen: 127.0.0.1:4222\nauthorization { user: u, password: right }\n"
     server = make_nats(tmp_path / "nats", config=config)
     try:
-        cli = Cli(server.url, tmp_path, NATS_USER="u", NATS_PASSWORD="right", NATS_TIMEOUT="1s")
+        cli = Cli(server.url, tmp_path, NATS_USER="u", NATS_PASSWORD="right", NATS_TIMEOUT="5s")
         assert "no liftpy node answers" in cli.error("status")
         assert "no liftpy node answers" in cli.error("--user", "u", "--password", "right", "status")
         assert "authorization" in cli.error("--password", "wrong", "status").lower()
@@ -284,5 +284,5 @@ def test_watching_goes_on(shared_nats, shared_node, tmp_path):
     ) as process:
         first, second = (json.loads(process.stdout.readline()) for _ in range(2))
         process.send_signal(2)
-        assert process.wait(30) == 130
+        assert process.wait(60) == 130
     assert first["node"]["now_ns"] < second["node"]["now_ns"]

@@ -12,7 +12,7 @@ import pytest
 
 from support.cli import COMMAND, Cli, environment_of
 
-WAIT_S = 30
+WAIT_S = 60
 
 
 @pytest.fixture

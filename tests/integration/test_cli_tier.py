@@ -73,7 +73,7 @@ def there(nats_server, s3):
             await lift.create_stream("orders", subject="orders.*")
             await publish(lift, "orders")
             await tiered(lift, "orders")
-            await eventually(lambda: _catalogued(s3), 30, "the stream is not in the catalog")
+            await eventually(lambda: _catalogued(s3), 40, "the stream is not in the catalog")
 
     return make
 
@@ -126,7 +126,7 @@ async def _publish_sealed(nats_server):
         async def is_told():
             return any(each.trouble and "sealed" in each.trouble for each in (await lift.tier_status()).partitions)
 
-        await eventually(is_told, 30, "nobody tells that the stream is sealed")
+        await eventually(is_told, 40, "nobody tells that the stream is sealed")
 
 
 def _catalogued(s3):

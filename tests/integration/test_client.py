@@ -136,7 +136,7 @@ async def test_a_publisher_goes_on_when_a_pause_is_over(lift, name):
         ack = await publisher.publish(name, b"x")
         await eventually(lambda: _refused(lift, name))
         await lift.resume_stream(name)
-        assert (await asyncio.wait_for(ack, 20)).offset == 0
+        assert (await asyncio.wait_for(ack, 40)).offset == 0
     assert len(await read_all(lift, name)) == 1
 
 
@@ -225,7 +225,7 @@ async def test_closing_a_consumer_ends_its_iteration(lift, name):
     waiting = asyncio.ensure_future(take(consumer))
     await eventually(lambda: consumer._places)
     await consumer.close()
-    assert await asyncio.wait_for(waiting, 10) == []
+    assert await asyncio.wait_for(waiting, 40) == []
     await consumer.close()
 
 

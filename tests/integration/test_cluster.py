@@ -10,11 +10,12 @@ import pytest
 import liftpy
 from liftpy_server.stream_state import LED_ELSEWHERE
 from support.cluster import eventually
-from support.cluster_kit import leader_of, metadata_leader, partitions, running_cluster, settled
+from support.cluster_kit import create, leader_of, metadata_leader, partitions, running_cluster, settled
 from support.reading import gaps, read_all, take, values
 from support.replica_files import check_replicas
 
 NODES = {"node-1", "node-2", "node-3"}
+HEARD_S = 10
 
 
 @pytest.fixture
@@ -39,13 +40,13 @@ async def published(lift, subject, count, start=0):
             except (liftpy.PublishRefusedError, liftpy.PublishTimeoutError, liftpy.NodeUnavailableError):
                 return None
 
-        return await eventually(attempt, 20.0)
+        return await eventually(attempt, 40.0)
 
     return [await one(number) for number in range(start, start + count)]
 
 
 async def test_a_leader_dies_and_nothing_is_lost(kit, lift):
-    await lift.create_stream("s", subject="s", replicas=3, min_isr=2)
+    await create(lift, "s", "s")
     before = await published(lift, "s", 50)
     leader = await leader_of(lift, "s")
     await asyncio.to_thread(kit.kill, leader)
@@ -54,16 +55,17 @@ async def test_a_leader_dies_and_nothing_is_lost(kit, lift):
     assert [ack.offset for ack in (*before, *after)] == list(range(100))
     assert after[0].epoch > before[0].epoch
     assert await values(lift, "s") == [b"%d" % number for number in range(100)]
-    (partition,) = await partitions(lift, "s")
-    assert partition.leader != leader
+    assert await leader_of(lift, "s") != leader
     gap = next(gap for gap in await gaps(lift, "s") if gap["cause"] == LED_ELSEWHERE)  # nobody listened meanwhile
-    assert killed_ns - 10**9 < gap["since_ns"] < killed_ns + 10**9 < gap["until_ns"] + 2 * 10**9
+    heard_ns = killed_ns - HEARD_S * 10**9  # the others heard the old leader within that time
+    assert heard_ns < gap["since_ns"] < killed_ns + 10**9
+    assert gap["until_ns"] > killed_ns - 10**9
     again = await lift.publish("s", b"0", message_id="s-0")  # the new leader knows what the old one stored
     assert (again.offset, again.duplicate) == (0, True)
 
 
 async def test_all_nodes_die_and_nothing_is_lost(kit, lift):
-    await lift.create_stream("s", subject="s.*", partitions=6, replicas=3, min_isr=2)
+    await create(lift, "s", "s.*", partitions=6)
     acks = [await published(lift, f"s.{number}", 5) for number in range(12)]
     await asyncio.to_thread(kit.kill, *NODES)
     await asyncio.to_thread(kit.start_nodes)
@@ -76,7 +78,7 @@ async def test_all_nodes_die_and_nothing_is_lost(kit, lift):
 
 
 async def test_a_consumer_goes_on_at_the_new_leader(kit, lift):
-    await lift.create_stream("s", subject="s", replicas=3, min_isr=2)
+    await create(lift, "s", "s")
     reading = asyncio.ensure_future(take(lift.consume("s"), 100))
     await published(lift, "s", 50)
     await asyncio.to_thread(kit.kill, await leader_of(lift, "s"))
@@ -85,7 +87,7 @@ async def test_a_consumer_goes_on_at_the_new_leader(kit, lift):
 
 
 async def test_a_node_that_comes_back_catches_up(kit, lift):
-    await lift.create_stream("s", subject="s.*", partitions=3, replicas=3, min_isr=2)
+    await create(lift, "s", "s.*", partitions=3)
     victim = await metadata_leader(lift)
     await asyncio.to_thread(kit.kill, victim)
     for number in range(6):
@@ -100,7 +102,7 @@ async def test_without_a_majority_in_sync_messages_are_refused(tmp_path):
     # A leader counts on the others for that long after it heard them last.
     quick = {"replica_lag_max_s": 2.0}
     async with running_cluster(tmp_path, cluster=quick) as kit, kit.connect(timeout_s=1.0) as lift:
-        await lift.create_stream("s", subject="s", replicas=3, min_isr=2)
+        await create(lift, "s", "s")
         await published(lift, "s", 1)
         leader = await leader_of(lift, "s")
         others = sorted(NODES - {leader})
@@ -108,14 +110,14 @@ async def test_without_a_majority_in_sync_messages_are_refused(tmp_path):
 
         async def is_refused():
             try:
-                await lift.publish("s", b"refused or unknown")
+                await lift.publish("s", b"refused or unknown", timeout_s=1.0, retries=0)
             except liftpy.PublishRefusedError as error:
                 return not error.may_be_stored
             except (liftpy.PublishTimeoutError, liftpy.NodeUnavailableError):
                 return False
             raise AssertionError("a message was acknowledged that one node has")
 
-        await eventually(is_refused, 20.0, "messages are neither acknowledged nor refused")
+        await eventually(is_refused, 40.0, "messages are neither acknowledged nor refused")
         await asyncio.to_thread(kit.start_nodes, others[:1])
         await published(lift, "s", 1, start=1)
 
@@ -123,23 +125,30 @@ async def test_without_a_majority_in_sync_messages_are_refused(tmp_path):
 async def test_any_node_answers(kit, lift):
     """Whoever is asked, a stream can be made, changed, read and deleted."""
     for number in range(6):
-        await lift.create_stream(f"s{number}", subject=f"s.{number}", replicas=3)
-    leaders = set()
+        await create(lift, f"s{number}", f"s.{number}")
     for number in range(6):
         await lift.update_stream(f"s{number}", retention_messages=100)
         (partition,) = await partitions(lift, f"s{number}")
         assert set(partition.replicas) == NODES
-        leaders.add(partition.leader)
         assert (await lift.publish(f"s.{number}", b"x")).offset == 0
-    assert leaders == NODES
+
+    async def leaders():
+        return {await leader_of(lift, f"s{number}") for number in range(6)}
+
+    # A node that stood still for a moment gave its leaderships up, and gets them back.
+    await eventually(lambda: _is(leaders(), NODES), 40.0)
     for number in range(6):
         await lift.delete_stream(f"s{number}")
     assert [stream.name async for stream in lift.streams()] == []
 
 
+async def _is(found, wanted):
+    return await found == wanted
+
+
 async def test_a_node_is_cut_off_and_comes_back(tmp_path):
     async with running_cluster(tmp_path, is_proxied=True) as kit, kit.connect() as lift:
-        await lift.create_stream("s", subject="s", replicas=3, min_isr=2)
+        await create(lift, "s", "s")
         await published(lift, "s", 10)
         old = await leader_of(lift, "s")
         kit.cut_off(old)

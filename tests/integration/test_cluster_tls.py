@@ -6,7 +6,7 @@ import asyncio
 
 import trustme
 
-from support.cluster_kit import ClusterKit, leader_of, settled
+from support.cluster_kit import ClusterKit, create, leader_of, settled
 from support.reading import values
 
 
@@ -34,7 +34,7 @@ async def test_nodes_follow_each_other_over_mutual_tls(tmp_path):
         mine = kit.nodes["node-1"].home
         certificates = {"tls_ca": ca, "tls_cert": str(mine / "cert.pem"), "tls_key": str(mine / "key.pem")}
         async with kit.connect(**certificates) as lift:
-            await lift.create_stream("s", subject="s", replicas=3, min_isr=3)
+            await create(lift, "s", "s", min_isr=3)
             for number in range(20):
                 assert (await lift.publish("s", b"%d" % number, message_id=str(number))).offset == number
             await asyncio.to_thread(kit.kill, await leader_of(lift, "s"))

@@ -111,13 +111,13 @@ async def test_a_node_that_is_killed_again_and_again_while_it_compacts_loses_not
         kills_in_a_pass = 0
         for _ in range(4):
             await written.publish(lift, "prices", 12_000, keys=400)
-            await eventually(lambda: workers(node), 20, "no pass begins")
+            await eventually(lambda: workers(node), 40, "no pass begins")
             await asyncio.sleep(rng.uniform(0.0, 0.3))
             running = workers(node)
             kills_in_a_pass += bool(running)
             node.kill()
             for worker in running:
-                await eventually(lambda worker=worker: not worker.is_running(), 5, "a worker outlives its node")
+                await eventually(lambda worker=worker: not worker.is_running(), 40, "a worker outlives its node")
             await asyncio.to_thread(node.start)
             written.check(await read_all(lift, "prices"))
         assert kills_in_a_pass
@@ -131,15 +131,15 @@ async def test_a_worker_that_is_killed_is_replaced_by_another(lift, node):
     await lift.create_stream("prices", subject="prices", **SETTINGS)
     written = Written()
     await written.publish(lift, "prices", 30_000, keys=100)
-    (worker,) = await eventually(lambda: workers(node), 20, "no pass begins")
+    (worker,) = await eventually(lambda: workers(node), 40, "no pass begins")
     os.kill(worker.pid, 9)
-    await eventually(lambda: "could not be compacted" in node.log(), 10)
+    await eventually(lambda: "could not be compacted" in node.log(), 40)
     written.check(await read_all(lift, "prices"))
     await asyncio.to_thread(node.restart)  # rather than wait for the back-off to be over
     await compacted(node, "prices", 300_000)
     written.check(await read_all(lift, "prices"))
     stopped = node.process.pid
-    await eventually(lambda: not workers(node), 10, "a worker without work does not end")
+    await eventually(lambda: not workers(node), 40, "a worker without work does not end")
     assert node.stop() == 0
     assert not psutil.pid_exists(stopped)
     node.start()

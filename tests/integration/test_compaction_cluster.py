@@ -79,7 +79,7 @@ async def agreed(kit, lift):
         first, *others = [last_values(kit.nodes[name]) for name in NODES]
         return first if first is not None and all(other == first for other in others) else None
 
-    return await eventually(same, 20, "replicas do not agree")
+    return await eventually(same, 40, "replicas do not agree")
 
 
 async def test_replicas_agree_on_the_last_value_of_every_key(kit):

@@ -53,7 +53,7 @@ async def test_seek_to_a_time(lift, name):
     await asyncio.sleep(0.01)
     between = datetime.now(UTC)
     await lift.publish(f"{name}.x", b"10")
-    async with asyncio.timeout(30), lift.consume(name) as consumer:
+    async with asyncio.timeout(40), lift.consume(name) as consumer:
         await consumer.seek_to_time(between)
         assert (await anext(aiter(consumer))).value == b"10"
         await consumer.seek_to_time(between - timedelta(days=1))
@@ -83,7 +83,7 @@ async def test_several_streams_and_one_of_them_goes_away(lift, name):
     assert sorted((message.stream, message.offset) for message in found) == [(s, n) for s in streams for n in range(50)]
     tables = [batch async for batch in lift.consume_batches(streams, stop="latest")]
     assert pa.Table.from_batches(tables).num_rows == 100
-    async with asyncio.timeout(30), lift.consume(streams, options=quick_options()) as consumer:
+    async with asyncio.timeout(40), lift.consume(streams, options=quick_options()) as consumer:
         iterating = aiter(consumer)
         for _ in range(100):
             await anext(iterating)
@@ -97,12 +97,12 @@ async def test_an_offset_that_was_purged_is_said_to_be_with_what_there_is(lift, 
     await fill(lift, name, 100)
     await lift.purge_stream(name, offset=60)
     start = (await lift.stream_info(name)).partitions[0].log_start
-    async with asyncio.timeout(30), lift.consume(name, stop="latest") as consumer:
+    async with asyncio.timeout(40), lift.consume(name, stop="latest") as consumer:
         consumer.seek(3)
         with pytest.raises(liftpy.OffsetLostError, match=rf"offset 3 .* there are {start} to 100.*on_lost"):
             await anext(aiter(consumer))
     for policy, first in (("earliest", start), ("latest", 100)):
-        async with asyncio.timeout(30), lift.consume(name, options=quick_options(on_lost=policy)) as consumer:
+        async with asyncio.timeout(40), lift.consume(name, options=quick_options(on_lost=policy)) as consumer:
             consumer.seek(3)
             waiting = asyncio.ensure_future(anext(aiter(consumer)))
             while not waiting.done():

@@ -22,7 +22,7 @@ from liftpy.cli.nats_server import NatsServer, NatsServerError, shipped_config
 from support.cli import COMMAND, Cli, DevProcess, environment_of, run_process
 from support.reading import read_all
 
-SHOWN_S_MAX = 30
+SHOWN_S_MAX = 60
 
 
 async def test_data_survives_and_no_process_stays(tmp_path):
@@ -45,7 +45,7 @@ def test_a_killed_dev_takes_its_server_along(tmp_path):
     dev = DevProcess(tmp_path / "data", tmp_path)
     (server,) = psutil.Process(dev.process.pid).children()
     dev.stop(signal.SIGKILL)
-    psutil.wait_procs([server], timeout=20)
+    psutil.wait_procs([server], timeout=60)
     assert not server.is_running()
 
 
@@ -94,7 +94,7 @@ def test_several_nodes_come_and_go_together(tmp_path):
         started = psutil.Process(again.process.pid).children(recursive=True)
     finally:
         again.stop(signal.SIGKILL)
-    psutil.wait_procs(started, timeout=20)
+    psutil.wait_procs(started, timeout=60)
     assert not any(process.is_running() for process in started)
 
 
@@ -152,7 +152,7 @@ class Terminal:
                 except OSError:
                     break
         os.close(self._master)
-        return self.process.wait(30)
+        return self.process.wait(60)
 
 
 def test_the_live_view(tmp_path):

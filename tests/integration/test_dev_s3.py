@@ -61,7 +61,7 @@ def test_the_bucket_is_there_and_survives(tmp_path):
         children = psutil.Process(again.process.pid).children(recursive=True)
     finally:
         again.stop(signal.SIGKILL)
-    psutil.wait_procs(children, timeout=20)
+    psutil.wait_procs(children, timeout=60)
     assert not any(child.is_running() for child in children)
 
 

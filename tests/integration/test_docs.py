@@ -78,7 +78,7 @@ async def test_snippet(source, shared_lift, shared_nats, ending_consumers):
     source = ADDRESS.sub(shared_nats.url, source)
     code = compile(source, "snippet", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(40):
             if inspect.CO_COROUTINE & code.co_flags:
                 await eval(code, names)
             else:

@@ -369,7 +369,7 @@ async def test_garbage_is_answered_or_the_connection_ends_and_the_node_stays_as_
                 assert answer.error in {0, 1, 2}, (api, body, answer)
                 assert len(answer.message) < 1_000
         sizes.append(process.memory_info().rss)
-    assert sizes[2] < sizes[0] + 8 * 2**20
+    assert sizes[2] < sizes[0] + 16 * 2**20
     for data in (b"\xff" * 64, frame(1, 5, 1, 0)[:-1] + b"\xc1", msgpack.packb([1] * 100)):
         async with await RawPull.open(shared_node.pull_port) as raw:
             await raw.hello(token)

@@ -79,7 +79,7 @@ async def test_two_nodes_join_one_after_the_other(tmp_path, nats_server, key_fil
             assert "n1" in second.state.nodes
             assert second.cluster_id == first.cluster_id
             async with opened(tmp_path, "n3", nats_server.url, key_file, join=True) as third:
-                async with asyncio.timeout(20):
+                async with asyncio.timeout(40):
                     while len(third.voters) < 3:
                         await asyncio.sleep(0.02)
                 assert await third.propose("register_node", node=NODE) == 2

@@ -13,6 +13,23 @@ from nats.js.errors import APIError
 
 import liftpy
 from support.cluster import NodeProcess, eventually, make_nats, quick_options
+from support.reading import delete_streams
+
+
+@pytest.fixture
+def nats_server(shared_nats):
+    return shared_nats
+
+
+@pytest.fixture
+def node(shared_node):
+    return shared_node
+
+
+@pytest.fixture
+async def lift(shared_lift):
+    yield shared_lift
+    await delete_streams(shared_lift)
 
 
 async def take(consumer, count=None):
@@ -97,10 +114,11 @@ async def test_starts_and_stops(lift):
     assert await values(start="earliest", stop=between) == list(range(10))
     assert await values(start=between - timedelta(days=1), stop=3) == [0, 1, 2]
     assert await values(start={0: 17}, stop="latest") == [17, 18, 19]
-    new = asyncio.ensure_future(take(lift.consume("s", start="new", options=quick_options()), 1))
-    await asyncio.sleep(0.3)
+    consumer = lift.consume("s", start="new", options=quick_options())
+    new = asyncio.ensure_future(take(consumer, 1))
+    await eventually(lambda: consumer._places, message="the consumer does not begin")
     await lift.publish("s", b"20")
-    assert [int(message.value) for message in await asyncio.wait_for(new, 10)] == [20]
+    assert [int(message.value) for message in await asyncio.wait_for(new, 40)] == [20]
 
 
 async def test_a_consumer_follows(lift):
@@ -108,7 +126,7 @@ async def test_a_consumer_follows(lift):
     following = asyncio.ensure_future(take(lift.consume("s"), 100))
     for number in range(100):
         await lift.publish("s", b"%d" % number)
-    messages = await asyncio.wait_for(following, 20)
+    messages = await asyncio.wait_for(following, 40)
     assert [int(message.value) for message in messages] == list(range(100))
 
 
@@ -131,7 +149,7 @@ async def test_batches_in_arrow(lift):
 
 async def test_publisher_gathers_and_acknowledges(lift):
     await lift.create_stream("s", subject="s.*")
-    async with lift.publisher(linger_s=0.002) as publisher:
+    async with lift.publisher(linger_s=0.02) as publisher:
         acks = [
             await publisher.publish(f"s.{number % 3}", b"%d" % number, key=b"%d" % number) for number in range(3_000)
         ]
@@ -149,7 +167,7 @@ async def test_policies_and_where_acks_go(lift, nats_server):
     await lift.create_stream("off", subject="a.off", acks="off")
     await lift.create_stream("none", subject="a.none", ack_policy="none")
     client = await nats.connect(nats_server.url)
-    acked = json.loads((await client.request("a.reply", b"x", timeout=5)).data)
+    acked = json.loads((await client.request("a.reply", b"x", timeout=30)).data)
     assert acked == {"stream": "reply", "seq": 1, "offset": 0, "partition": 0, "epoch": 1, "count": 1}
     for subject in ("a.envelope", "a.off", "a.none"):
         with pytest.raises(nats.errors.TimeoutError):

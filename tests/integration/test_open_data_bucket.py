@@ -53,11 +53,11 @@ async def fill(url, store):
 
         await publish(lift, 0, LARGE)
         await lift.publish("others.1", b"not ours")
-        await eventually(is_tiered, 30, "the bucket does not get everything")
+        await eventually(is_tiered, 40, "the bucket does not get everything")
         await publish(lift, LARGE, SMALL)
         await lift.publish("others.1", b"nor this")
-        await eventually(is_tiered, 30, "the bucket does not get everything")
-        await eventually(is_known, 30, "the stream is not in the catalog")
+        await eventually(is_tiered, 40, "the bucket does not get everything")
+        await eventually(is_known, 40, "the stream is not in the catalog")
 
 
 @pytest.fixture

@@ -80,7 +80,7 @@ async def catalogued(store):
         named = {stream.name for stream in streams if stream.deleted_ns is None}
         return set(STREAMS) <= named and "deleted" not in named
 
-    await eventually(is_there, 30, "the catalog does not name the streams")
+    await eventually(is_there, 40, "the catalog does not name the streams")
 
 
 async def tiered(lift, store, stream):

@@ -64,7 +64,7 @@ async def running(tmp_path, config, *, url=None, options=None, pull=""):
     node = NodeProcess(address, tmp_path / "node", toml=toml("nats", **options) + pull)
     try:
         await asyncio.to_thread(node.start)
-        async with liftpy.connect(address, timeout_s=1.0, **options) as lift:
+        async with liftpy.connect(address, timeout_s=10.0, **options) as lift:
             yield server, node, lift
         assert "Traceback" not in node.log()
     finally:
@@ -129,7 +129,7 @@ async def test_a_nats_server_that_is_not_trusted(tmp_path, authority, stranger, 
         await eventually(lambda: told in node.log())
         assert node.is_running
         with pytest.raises(liftpy.UnreachableError, match=told):
-            await liftpy.connect(with_tls(server.url), timeout_s=1.0, **options)
+            await liftpy.connect(with_tls(server.url), timeout_s=3.0, **options)
         assert node.stop() == 0
         assert "Traceback" not in node.log()
     finally:
@@ -193,7 +193,7 @@ async def test_wrong_credentials_end_the_start(tmp_path, config, options):
     node = NodeProcess(server.url, tmp_path / "node", toml=toml("nats", **options))
     try:
         node.spawn()
-        assert await asyncio.to_thread(node.process.wait, 20) == 1
+        assert await asyncio.to_thread(node.process.wait, 60) == 1
         assert "refuses our credentials" in node.log().strip().splitlines()[-1]
         assert "Traceback" not in node.log()
         assert "hush-hush" not in node.log()
@@ -227,10 +227,10 @@ async def test_pull_port_over_tls(tmp_path, authority, stranger):
         await assert_useful(lift)
         async with liftpy.connect(server.url, tls_ca=stranger.ca) as other:
             with pytest.raises(liftpy.LiftError, match="certificate verify failed"):
-                await asyncio.wait_for(values(other, "s"), 15)
+                await asyncio.wait_for(values(other, "s"), 40)
         reader, writer = await asyncio.open_connection("127.0.0.1", node.pull_port)
         writer.write(b"\x10\0\0\0" + bytes(16))  # one who does not speak TLS
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(40):
             assert not (await reader.read(100)).startswith(b"\x10")
         writer.close()
         assert await values(lift, "s") == [b"0", b"1", b"2"]

@@ -151,7 +151,7 @@ def test_ctrl_c_interrupts_the_waiting_and_the_client_goes_on(lift, shared_nats,
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout.readline() == "0\n"
         process.send_signal(signal.SIGINT)
-        out, errors = process.communicate(timeout=30)
+        out, errors = process.communicate(timeout=60)
     assert (out, errors, process.returncode) == ("interrupted 1\n", "", 0)
 
 

@@ -93,7 +93,7 @@ async def test_changes_in_their_order(shared_lift, name):
         await publish(lift, name, b"k0", b"b")
         await publish(lift, name, b"never", None)
         await publish(lift, name, b"k1", None)
-        seen = [await asyncio.wait_for(anext(changes), 10) for _ in range(3)]
+        seen = [await asyncio.wait_for(anext(changes), 40) for _ in range(3)]
         assert [(change.key, change.old, change.new, change.partition, change.offset) for change in seen] == [
             (b"k0", "v0", "a", 0, 2),
             (b"k0", "a", "b", 0, 3),
@@ -115,7 +115,7 @@ async def test_a_slow_reader_is_told_and_does_not_hold_the_table(shared_lift, na
             await anext(slow)
         assert failure.value.missed == 30
         ack = await publish(lift, name, b"k30", b"v")
-        assert (await asyncio.wait_for(anext(slow), 10)).key == b"k30"
+        assert (await asyncio.wait_for(anext(slow), 40)).key == b"k30"
         assert [(await anext(quick)).key for _ in range(31)] == [b"k%d" % number for number in range(31)]
 
 
@@ -134,8 +134,8 @@ async def test_a_value_that_can_not_be_decoded_concerns_its_key(shared_lift, nam
         await publish(lift, name, b"k2", b"]")
         await publish(lift, name, b"k0", b"5")
         with pytest.raises(liftpy.TableDecodeError, match="b'k2'"):
-            await asyncio.wait_for(anext(changes), 10)
-        assert (await asyncio.wait_for(anext(changes), 10)).new == 5
+            await asyncio.wait_for(anext(changes), 40)
+        assert (await asyncio.wait_for(anext(changes), 40)).new == 5
 
 
 async def test_a_table_that_needs_too_much_memory_says_so(shared_lift, name):
@@ -172,7 +172,7 @@ async def test_a_stream_that_is_deleted_ends_its_table(shared_lift, name, anew):
         if anew:
             await fill(lift, name, 5)
         with pytest.raises(liftpy.StreamGoneError):
-            await asyncio.wait_for(anext(changes), 20)
+            await asyncio.wait_for(anext(changes), 40)
         with pytest.raises(liftpy.StreamGoneError):
             table[b"k0"]
         with pytest.raises(liftpy.StreamGoneError):
@@ -321,7 +321,7 @@ async def test_records_that_went_unread_have_the_stream_read_again(shared_lift, 
         await eventually(lambda: dict(table.items()) == {b"k7": b"kept"})
         view = {b"k%d" % number: b"v%d" % number for number in range(100)}
         while view != {b"k7": b"kept"}:
-            change = await asyncio.wait_for(anext(changes), 10)
+            change = await asyncio.wait_for(anext(changes), 40)
             assert view.get(change.key) == change.old
             view[change.key] = change.new
             view = {key: value for key, value in view.items() if value is not None}

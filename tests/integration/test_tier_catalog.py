@@ -42,7 +42,7 @@ async def test_what_has_moved_is_named(bucket, node, nats_server, name):
                 (partition,) = (await lift.stream_info(stream)).raw["partitions"]
                 return partition["tiered_end"] == 1
 
-            await eventually(has_moved, 20, f"{stream} does not reach the bucket")
+            await eventually(has_moved, 40, f"{stream} does not reach the bucket")
             loaded = file.load()
             assert loaded is not None
             assert stream in {each.name for each in loaded.catalog.streams.values()}

@@ -18,7 +18,7 @@ RESEND_S = 0.5
 
 
 class AckedPublisher:
-    """Publishes numbered messages to one subject until it is told to stop.
+    """Publishes numbered messages to one subject until it is told to stop; with a pause after every window of them.
 
     Attributes:
         sent: how many messages have left at least once.
@@ -27,11 +27,12 @@ class AckedPublisher:
         duplicates: acks that said the message had been there before.
     """
 
-    def __init__(self, url: str, subject: str, who: str, size: int = 0) -> None:
+    def __init__(self, url: str, subject: str, who: str, size: int = 0, pause_s: float = 0.0) -> None:
         self._url = url
         self._subject = subject
         self._who = who
         self._padding = b"." * size
+        self._pause_s = pause_s
         self._stop = asyncio.Event()
         self._news = asyncio.Event()
         self._unacked: dict[str, None] = {}
@@ -46,7 +47,7 @@ class AckedPublisher:
         self._task = asyncio.ensure_future(self._run())
         return self
 
-    async def finish(self, timeout_s: float = 30.0) -> None:
+    async def finish(self, timeout_s: float = 60.0) -> None:
         """Send nothing new, and wait until everything is acknowledged."""
         self._stop.set()
         assert self._task is not None
@@ -79,6 +80,8 @@ class AckedPublisher:
                         await self._news.wait()
                 except TimeoutError:
                     await self._publish(client, inbox, list(self._unacked))
+                if self._pause_s:
+                    await asyncio.sleep(self._pause_s)
         finally:
             await client.close()
 
@@ -113,9 +116,15 @@ async def _ignore(_error: Exception) -> None:
     """Connections come and go in these tests."""
 
 
-def start_publishers(url: str, subjects: list[str], count: int, size: int = 0) -> list[AckedPublisher]:
+def start_publishers(
+    url: str, subjects: list[str], count: int, size: int = 0, pause_s: float = 0.0
+) -> list[AckedPublisher]:
     """`count` publishers for each subject."""
-    return [AckedPublisher(url, subject, f"{subject}-p{n}", size).start() for subject in subjects for n in range(count)]
+    return [
+        AckedPublisher(url, subject, f"{subject}-p{n}", size, pause_s).start()
+        for subject in subjects
+        for n in range(count)
+    ]
 
 
 async def assert_stored_once(lift: liftpy.Lift, stream: str, publishers: list[AckedPublisher]) -> None:

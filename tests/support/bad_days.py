@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import liftpy
 from support.cluster import NodeProcess, eventually
-from support.cluster_kit import partitions, settled
+from support.cluster_kit import create, partitions, settled
 from support.reading import read_all
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from support.cluster_kit import ClusterKit
 
 NODES = ("node-1", "node-2", "node-3")
-PERSIST_S = 20.0
+PERSIST_S = 40.0
 _UNANSWERED = (liftpy.PublishRefusedError, liftpy.PublishTimeoutError, liftpy.NodeUnavailableError)
 
 
@@ -52,7 +52,7 @@ class Published:
 
 async def make_stream(lift: liftpy.Lift, name: str = "s", count: int = 20, **settings: object) -> Published:
     """A stream with three replicas and some messages."""
-    await lift.create_stream(name, subject=name, **({"replicas": 3, "min_isr": 2} | settings))
+    await create(lift, name, name, **settings)
     published = Published(lift, name)
     await published.more(count)
     return published
@@ -64,12 +64,12 @@ def is_told(node: NodeProcess, *texts: str) -> bool:
     return all(text in log for text in texts)
 
 
-async def told(node: NodeProcess, *texts: str, timeout_s: float = 20.0) -> None:
+async def told(node: NodeProcess, *texts: str, timeout_s: float = 40.0) -> None:
     """Wait until it has."""
     await eventually(lambda: is_told(node, *texts), timeout_s, f"{node.home.name} does not say {texts}:\n{node.log()}")
 
 
-async def ends(node: NodeProcess, timeout_s: float = 20.0) -> str:
+async def ends(node: NodeProcess, timeout_s: float = 40.0) -> str:
     """Wait until a node ends by itself; what it logged last."""
     await eventually(lambda: not node.is_running, timeout_s, f"{node.home.name} does not end:\n{node.log()}")
     assert node.process is not None
@@ -103,12 +103,12 @@ async def in_sync(lift: liftpy.Lift, stream: str, nodes: Iterable[str]) -> None:
     async def are_in_sync() -> bool:
         return all(set(each.isr) == wanted for each in await partitions(lift, stream))
 
-    await eventually(are_in_sync, 30.0, f"the in-sync replicas of {stream} are never {wanted}")
+    await eventually(are_in_sync, 60.0, f"the in-sync replicas of {stream} are never {wanted}")
 
 
 async def whole_again(kit: ClusterKit, lift: liftpy.Lift, *published: Published) -> None:
     """Every node runs, every replica is in sync, everything acknowledged is there, and no node stumbled."""
-    await settled(lift, [each.stream for each in published], 30.0)
+    await settled(lift, [each.stream for each in published])
     for each in published:
         await each.check()
     for node in kit.nodes.values():

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 COMMAND = (sys.executable, "-m", "liftpy")
-RUN_S_MAX = 60
+RUN_S_MAX = 100
 
 
 class Cli:

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING
 
 import liftpy
 from liftpy.cli.nats_server import NatsServer, shipped_config
+from support.ports import free_port
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 __all__ = ["NatsServer", "NodeProcess", "eventually", "make_nats", "quick_options"]
 
-READY_S = 30.0
+READY_S = 60.0
 
 
 def make_nats(home: Path, *, config: str | None = None, port: int = 0) -> NatsServer:
@@ -30,7 +31,8 @@ def make_nats(home: Path, *, config: str | None = None, port: int = 0) -> NatsSe
     if config is not None:
         path = home / "nats.conf"
         path.write_text(config)
-    server = NatsServer(port, path, home / "nats-server.log")
+    # A port of our own choice: no outgoing connection gets it while the server is away.
+    server = NatsServer(port or free_port(), path, home / "nats-server.log")
     server.start()
     return server
 
@@ -129,7 +131,7 @@ class NodeProcess:
         return self.start()
 
 
-async def eventually(condition, timeout_s: float = 15.0, message: str = ""):
+async def eventually(condition, timeout_s: float = 30.0, message: str = ""):
     """Wait until an (async) condition gives something true, and return that."""
     deadline = time.monotonic() + timeout_s
     while True:

@@ -240,7 +240,7 @@ async def partitions(lift: liftpy.Lift, stream: str) -> tuple[PartitionDetails, 
         except LiftError:
             return None
 
-    return await eventually(ask, 20.0, f"nobody tells of {stream}")
+    return await eventually(ask, 40.0, f"nobody tells of {stream}")
 
 
 async def leader_of(lift: liftpy.Lift, stream: str, partition: int = 0) -> str:
@@ -249,7 +249,7 @@ async def leader_of(lift: liftpy.Lift, stream: str, partition: int = 0) -> str:
     async def ask() -> str | None:
         return (await partitions(lift, stream))[partition].leader
 
-    return await eventually(ask, 20.0, f"{stream} has no leader")
+    return await eventually(ask, 40.0, f"{stream} has no leader")
 
 
 async def metadata_leader(lift: liftpy.Lift) -> str:
@@ -261,7 +261,7 @@ async def metadata_leader(lift: liftpy.Lift) -> str:
         except LiftError:
             return None
 
-    return await eventually(ask, 20.0, "the metadata has no leader")
+    return await eventually(ask, 40.0, "the metadata has no leader")
 
 
 async def settled(lift: liftpy.Lift, streams: Iterable[str], timeout_s: float = SETTLED_TIMEOUT_S) -> None:
@@ -284,4 +284,6 @@ def _is_settled(partition: PartitionDetails) -> bool:
         and set(partition.isr) == set(partition.replicas)
         and partition.high_watermark == partition.log_end
         and all(replica.log_end == partition.log_end for replica in partition.replica_states)
+        # A leader that began a moment ago has heard of nobody.
+        and {replica.node for replica in partition.replica_states} | {partition.leader} >= set(partition.replicas)
     )

@@ -246,14 +246,14 @@ class Follower:
             last_epoch = answer.ranges[-1].epoch if answer.ranges else request.last_epoch
             self.fetch(key.partition, offset=end, durable_end=end, last_epoch=last_epoch, high_watermark=committed)
 
-    async def until(self, is_so: Callable[[], bool], timeout_s: float = 10.0) -> None:
+    async def until(self, is_so: Callable[[], bool], timeout_s: float = 30.0) -> None:
         """Wait for something that answers bring about."""
         async with asyncio.timeout(timeout_s):
             while not is_so():
                 self._came.clear()
                 await self._came.wait()
 
-    async def until_parked(self, *numbers: int, timeout_s: float = 10.0) -> None:
+    async def until_parked(self, *numbers: int, timeout_s: float = 30.0) -> None:
         """Wait until the leader keeps the last fetches waiting."""
         async with asyncio.timeout(timeout_s):
             while not all(self.link.is_parked(key_of(number)) for number in numbers):

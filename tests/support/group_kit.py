@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from liftpy_client.consume_options import ConsumeOptions
     from liftpy_client.group_consumer import GroupConsumer
 
-SESSION_S = 2.0
+SESSION_S = 20.0  # nobody is put out because a machine is busy; who is to be, says so
 
 
 def member(

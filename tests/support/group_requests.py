@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import liftpy
 
 PATIENCE_S = 30.0
+SESSION_MS = 60_000  # nobody is put out because a machine is busy
 PASSING = {GroupError.NOT_AVAILABLE, GroupError.NOT_LEADER}
 
 
@@ -76,7 +77,7 @@ class GroupPull:
 
     async def join(self, group: str, nonce: bytes, streams: Iterable[str], **more: Any) -> MembershipResult:
         wishes = {"revision": 0, "instance_id": "", "client_id": "test", "rack": ""}
-        times = {"session_timeout_ms": 10_000, "rebalance_timeout_ms": 10_000}
+        times = {"session_timeout_ms": SESSION_MS, "rebalance_timeout_ms": SESSION_MS}
         request = JoinRequest(group=group, nonce=nonce, subscriptions=tuple(streams), **wishes | times | more)
         return await self._patient(Api.GROUP_JOIN, request, MembershipResult)
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
 CHUNK_BYTES = 65_536
-CALL_TIMEOUT_S = 10.0
+CALL_TIMEOUT_S = 30.0
 
 
 @dataclass(slots=True)

@@ -18,6 +18,7 @@ from liftpy_server.metadata.raft.transport import RaftTransport
 from support.ports import free_port
 
 KEY = b"k" * 32
+PATIENCE_S = 30.0  # on a machine that is busy
 VOTERS = tuple(Voter(name, "127.0.0.1", 1000 + number, f"disk of {name}") for number, name in enumerate("abc"))
 
 
@@ -223,7 +224,8 @@ class Cluster:
         self.voters = tuple(Voter(name, "127.0.0.1", free_port()) for name in names)
         self.size = size
         self.folder = folder
-        self.settings = {"cluster_key": KEY, "propose_timeout_s": 5.0, "election_timeout_min_s": 0.4} | settings
+        times = {"propose_timeout_s": PATIENCE_S, "election_timeout_min_s": 0.4}
+        self.settings = {"cluster_key": KEY} | times | settings
         self.stores: dict[str, RaftMetadataStore] = {}
         self.transports: dict[str, CutTransport] = {}
         self.failures: dict[str, BaseException] = {}
@@ -270,7 +272,7 @@ class Cluster:
 
     async def leader(self, among=None):
         """The name of the node that leads, once the others know it."""
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(PATIENCE_S):
             while True:
                 found = {name: self.stores[name].leader_id for name in among or self.stores}
                 if len(set(found.values())) == 1 and (leader := next(iter(found.values()))) in found:
@@ -279,7 +281,7 @@ class Cluster:
 
     async def agreed(self):
         """The state, once all nodes have the same. Nodes that began a moment ago agree on nothing at all before."""
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(PATIENCE_S):
             newest = await next(iter(self.stores.values())).read()
             while True:
                 states = [store.state for store in self.stores.values()]

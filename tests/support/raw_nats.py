@@ -85,14 +85,14 @@ class RawNats:
         """Send bytes as they are."""
         self._writer.write(data)
 
-    async def flush(self, timeout_s: float = 10.0) -> None:
+    async def flush(self, timeout_s: float = 30.0) -> None:
         """Wait until the server has handled what was sent."""
         self._writer.write(b"PING\r\n")
         await self._writer.drain()
         async with asyncio.timeout(timeout_s):
             await self._pongs.get()
 
-    async def closed(self, timeout_s: float = 10.0) -> None:
+    async def closed(self, timeout_s: float = 30.0) -> None:
         """Wait until the server closes the connection."""
         async with asyncio.timeout(timeout_s):
             await asyncio.wait({self._reading})
@@ -102,7 +102,7 @@ class RawNats:
         self._numbers += 1
         return b"answers.%d.%d" % (id(self), self._numbers)
 
-    async def answer(self, reply: bytes, timeout_s: float = 10.0) -> Any:
+    async def answer(self, reply: bytes, timeout_s: float = 30.0) -> Any:
         """The first answer on a reply subject, as JSON; None when nobody listens."""
         async with asyncio.timeout(timeout_s):
             while reply not in self.answers:
@@ -111,13 +111,13 @@ class RawNats:
         data = self.answers[reply][0]
         return json.loads(data) if data else None
 
-    async def ask(self, subject: bytes, payload: bytes, timeout_s: float = 10.0) -> Any:
+    async def ask(self, subject: bytes, payload: bytes, timeout_s: float = 30.0) -> Any:
         """Publish a plain message and wait for its answer."""
         reply = self.reply()
         self.write(pub(subject, payload, reply))
         return await self.answer(reply, timeout_s)
 
-    async def ask_with(self, subject: bytes, headers: bytes, payload: bytes, timeout_s: float = 10.0) -> Any:
+    async def ask_with(self, subject: bytes, headers: bytes, payload: bytes, timeout_s: float = 30.0) -> Any:
         """As `ask`, with a header block."""
         reply = self.reply()
         self.write(hpub(subject, headers, payload, reply))

@@ -85,14 +85,14 @@ class RawPull:
         self.write(frame(self._last_id, api, version, body))
         return self._last_id
 
-    async def receive(self, timeout_s: float = 10.0) -> Answer:
+    async def receive(self, timeout_s: float = 30.0) -> Answer:
         """The next response."""
         async with asyncio.timeout(timeout_s):
             head, body = _LENGTHS.unpack(await self.reader.readexactly(_LENGTHS.size))
             fields = msgpack.unpackb(await self.reader.readexactly(head))
             return Answer(*fields, await self.reader.readexactly(body))
 
-    async def request(self, api: int, body: Any, version: int = 1, timeout_s: float = 10.0) -> Answer:
+    async def request(self, api: int, body: Any, version: int = 1, timeout_s: float = 30.0) -> Answer:
         """Send a request and wait for its response."""
         correlation_id = self.send(api, body, version)
         answer = await self.receive(timeout_s)
@@ -103,7 +103,7 @@ class RawPull:
         """Say hello."""
         return await self.request(0, ["test", token])
 
-    async def rest(self, timeout_s: float = 10.0) -> bytes:
+    async def rest(self, timeout_s: float = 30.0) -> bytes:
         """Everything until the node closes the connection."""
         data = b""
         async with asyncio.timeout(timeout_s):

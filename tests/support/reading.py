@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import liftpy
 
 
-async def take(consumer: Any, count: int | None = None, timeout_s: float = 30.0) -> list[Any]:
+async def take(consumer: Any, count: int | None = None, timeout_s: float = 60.0) -> list[Any]:
     """What a consumer gives, up to `count` messages."""
     taken = []
     async with asyncio.timeout(timeout_s), consumer:
@@ -34,6 +34,12 @@ async def values(lift: liftpy.Lift, stream: str) -> list[bytes | None]:
     return [message.value for message in await read_all(lift, stream)]
 
 
+async def delete_streams(lift: liftpy.Lift) -> None:
+    """Leave a node that others use as it was found."""
+    for stream in [stream.name async for stream in lift.streams()]:
+        await lift.delete_stream(stream)
+
+
 async def high_watermark(lift: liftpy.Lift, stream: str, partition: int = 0) -> int:
     """The offset after the last committed record."""
     return (await lift.stream_info(stream)).partitions[partition].high_watermark
@@ -44,7 +50,7 @@ async def gaps(lift: liftpy.Lift, stream: str) -> list[dict[str, Any]]:
     return (await lift.stream_info(stream)).raw["gaps"]
 
 
-async def stored(lift: liftpy.Lift, stream: str, count: int, timeout_s: float = 15.0) -> None:
+async def stored(lift: liftpy.Lift, stream: str, count: int, timeout_s: float = 30.0) -> None:
     """Wait until so many messages are committed."""
 
     async def enough() -> bool:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from liftpy_log.tier.layout import set_object_key
 from liftpy_log.tier.orphans import keys_of, reach
-from liftpy_log.tier.reading import open_version
+from liftpy_log.tier.reading import TierVersion, open_version
 from liftpy_log.tier.record_hash import setsum_of
 from liftpy_log.tier.root_file import RootFile
 from liftpy_log.tier.set_file import SetFile
@@ -17,7 +17,8 @@ from support.tier_world_log import Row
 if TYPE_CHECKING:
     from liftpy_log.tier.layout import PartitionPath
     from liftpy_log.tier.memory_store import MemoryStore
-    from liftpy_log.tier.reading import Piece, TierVersion
+    from liftpy_log.tier.pins import Pin
+    from liftpy_log.tier.reading import Piece
     from liftpy_log.tier.root import Root
     from support.tier_world import World
     from support.tier_world_log import WorldLog
@@ -37,6 +38,7 @@ class Reading:
         start, end: of what the bucket held at the last look.
         wanted_start: the greatest start that retention was told.
         may_compact: records that newer ones supersede may have gone since the last look.
+        pins: that are in force: what they hold is there, whatever becomes of the rest.
         is_there: there is a root.
         sealed: it says so.
     """
@@ -45,6 +47,7 @@ class Reading:
         self.store, self.path, self.log = store, path, log
         self.start = self.end = self.wanted_start = 0
         self.may_compact = self.is_there = self.sealed = False
+        self.pins: list[Pin] = []
         self._acked = self._version = self._gone_below = 0
         self._gone: set[int] = set()
         self._is_summable = True
@@ -75,15 +78,23 @@ class Reading:
         version = open_version(self.store, self.path)
         self.is_there = version is not None
         if version is None:
-            assert not self._acked
+            assert not self._acked, "a root is gone"
             return
         root = version.root
-        assert root.version >= self._version
-        assert self.start <= version.start <= self.wanted_start
-        assert max(self.end, self._acked) <= version.end <= self.log.end
-        assert root.gone_below >= self._gone_below
+        assert root.version >= self._version, "P2: a root is older than before"
+        assert self.start <= version.start <= self.wanted_start, f"P2: it begins at {version.start}"
+        held = max(self.end, self._acked)
+        assert held <= version.end, f"P2: what was in the bucket up to {held} is there up to {version.end} only"
+        assert version.end <= self.log.end, f"P3: {version.end} is beyond what was published"
+        assert root.gone_below >= self._gone_below, "P2: tombstones are back"
         self._gone_below, self.sealed = root.gone_below, root.sealed
         self.start, self.end, self._version = version.start, version.end, root.version
+        for pin in self.pins:
+            if pin.root is not None:
+                for piece in TierVersion(self.store, self.path, pin.root, None).pieces():
+                    self.store.head(piece.key)
+            else:
+                assert root.start <= pin.start, "what a pin holds is not wanted any more"
         rows = [row for piece in version.pieces() for row in self._rows_of(version, piece)]
         self._compare(rows, root)
 
@@ -100,7 +111,7 @@ class Reading:
         offsets = [row.offset for row in rows]
         assert offsets == sorted(set(offsets)), "records are doubled, or out of order"
         for row in rows:
-            assert row == self.log.rows[row.offset]
+            assert row == self.log.rows[row.offset], f"P2: record {row.offset} has changed"
         gone = set(range(self.start, self.end)) - set(offsets)
         before = {offset for offset in self._gone if offset >= self.start}
         assert before <= gone, f"records {before - gone} are back"
@@ -112,6 +123,7 @@ class Reading:
                 is_superseded = row.key is not None and newest[row.key] > offset
                 is_gone = row.value is None and row.key is not None and offset < root.gone_below
                 assert is_superseded or is_gone, f"record {offset} is lost"
+                assert not any(pin.start <= offset < (pin.until or 0) for pin in self.pins), f"pinned {offset} is gone"
         self._gone = gone
         self.may_compact = False
 
@@ -124,7 +136,7 @@ class Reading:
             each.check_whole()
         self._check_sums()
         self._check_sets([node.name for node in world.nodes])
-        self._check_directory(world.forked)
+        self._check_directory(world.store.paths[1:])
 
     def check_whole(self) -> None:
         """By the verifier, and by reading every byte as anybody would."""
