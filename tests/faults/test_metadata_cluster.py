@@ -388,6 +388,7 @@ async def test_the_data_of_another_cluster_is_refused_by_both(tmp_path, caplog):
     async with cluster(tmp_path / "one") as one, cluster(tmp_path / "two") as two:
         for voters in (one, two):
             await register_all(voters.stores[await voters.leader()], "x", 5)
+            await voters.agreed()  # so that each knows its cluster
         await one.stop("n3")
         shutil.rmtree(tmp_path / "one" / "n3")
         await two.stop("n3")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
+from contextlib import contextmanager
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -292,9 +293,16 @@ class Crew:
 
 async def freeze(worker: WorkerProcess, seconds: float) -> None:
     """SIGSTOP, and SIGCONT after a while."""
+    with frozen(worker):
+        await asyncio.sleep(seconds)
+
+
+@contextmanager
+def frozen(worker: WorkerProcess) -> Iterator[None]:
+    """SIGSTOP, and SIGCONT in the end."""
     worker.signal(signal.SIGSTOP)
     try:
-        await asyncio.sleep(seconds)
+        yield
     finally:
         if worker.is_running:
             worker.signal(signal.SIGCONT)

@@ -84,6 +84,10 @@ def _ways(report: DemoReport) -> Table:
     table.add_row(show_count(report.first_sending), "flights were acknowledged when they were sent first")
     table.add_row(show_count(report.stored_again), "had got lost with the killed node, were sent again and stored")
     table.add_row(show_count(report.duplicates), "were sent again too, were there already, and were not stored twice")
+    if report.late:
+        table.add_row(
+            show_count(report.late), "of those sent again stand behind later ones: nobody had waited for them"
+        )
     for count, what in ((report.lost, "lost"), (report.doubled, "doubled")):
         table.add_row(f"[bold {'red' if count else 'green'}]{show_count(count)}[/]", f"[bold]{what}[/]")
     return table

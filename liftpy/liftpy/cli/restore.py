@@ -28,6 +28,7 @@ __all__ = ["restore"]
 _LEADERS_WITHIN_S: Final = 60.0
 _LOOK_EVERY_S: Final = 0.5
 _AMISS_EXIT: Final = 1
+_USABLE: Final = frozenset({"ok", "slow"})
 
 
 def restore(
@@ -57,8 +58,9 @@ def restore(
                     "the bucket has nothing to restore: there is no stream in its catalog; is the prefix right?"
                 )
             if dry_run or not plan.missing:
-                _tell_plan(plan, dry_run=dry_run, as_json=as_json)
-                return any(not part.is_readable for part in plan.partitions)
+                amiss = [] if dry_run else await _bucket_amiss(lift)
+                _tell_plan(plan, amiss, dry_run=dry_run, as_json=as_json)
+                return bool(amiss) or any(not part.is_readable for part in plan.partitions)
             if not as_json:
                 _show(plan)
             started = time.monotonic()
@@ -93,9 +95,16 @@ async def _wait_whole(lift: Lift, plan: RestorePlan, outcomes: list[RestoredStre
     while True:
         found = await lift.verify_restore(plan)
         amiss = [text for text in found if not any(text.startswith(f"stream {name} ") for name in named)]
+        amiss += await _bucket_amiss(lift)
         if not amiss or time.monotonic() > deadline:
             return amiss
         await asyncio.sleep(_LOOK_EVERY_S)
+
+
+async def _bucket_amiss(lift: Lift) -> list[str]:
+    """Whether nodes use the bucket: while they do not, streams are back, and nothing of their history can be read."""
+    found = await lift.tier_status(limit=0)
+    return [] if found.state in _USABLE else [f"the bucket is {found.state}: {found.message}"]
 
 
 def _plain(plan: RestorePlan) -> dict[str, Any]:
@@ -118,15 +127,21 @@ def _show(plan: RestorePlan) -> None:
     tell_warnings(plan.problems)
 
 
-def _tell_plan(plan: RestorePlan, *, dry_run: bool, as_json: bool) -> None:
+def _tell_plan(plan: RestorePlan, amiss: list[str], *, dry_run: bool, as_json: bool) -> None:
     if as_json:
-        print_json({"dry_run": dry_run} | _plain(plan) | {"restored": [], "amiss": []})
+        print_json({"dry_run": dry_run} | _plain(plan) | {"restored": [], "amiss": amiss})
         return
     _show(plan)
     if not plan.missing:
         stdout.print("nothing to restore: all streams of the bucket are here")
+        _tell_amiss(amiss)
     else:
         stdout.print(f"{count_of(len(plan.missing), 'stream')} would be restored; nothing was changed (--dry-run)")
+
+
+def _tell_amiss(amiss: list[str]) -> None:
+    for text in amiss:
+        stdout.print(f"[red]amiss:[/] {escape(text)}")
 
 
 def _tell_outcome(
@@ -139,8 +154,7 @@ def _tell_outcome(
     for each in outcomes:
         if each.problem:
             stdout.print(f"[bold red]not restored:[/] stream {escape(each.name)}: {escape(each.problem)}")
-    for text in amiss:
-        stdout.print(f"[red]amiss:[/] {escape(text)}")
+    _tell_amiss(amiss)
     back = sum(each.restored for each in outcomes)
     of = f"{show_count(back)} of {count_of(len(outcomes), 'stream')} back after {elapsed_s:.1f} s"
     if not amiss and back == len(outcomes):

@@ -130,15 +130,20 @@ def export_list(
     """
 
     def work(opened: OpenBucket) -> None:
-        from liftpy.cli.tier_checks import export, tell_exported
+        from liftpy.cli.tier_checks import export, tell_exported, tell_nothing
 
         prefix = f"{(bucket or '').rstrip('/')}/"
-        found = export(opened, opened.places(stream, partition))
+        rows: list[dict[str, Any]] = []
+        for place in opened.places(stream, partition):
+            found = export(opened, place)
+            if as_json:
+                rows += [] if found is None else [found.to_plain(prefix)]
+            elif found is None:
+                tell_nothing(place)
+            else:
+                tell_exported(found, prefix, urls=urls)
         if as_json:
-            print_json({"bucket": opened.shown, "partitions": [each.to_plain(prefix) for each in found]})
-        else:
-            for each in found:
-                tell_exported(each, prefix, urls=urls)
+            print_json({"bucket": opened.shown, "partitions": rows})
 
     with_bucket(Where(bucket, endpoint, region), work, as_json=as_json)
 
@@ -192,6 +197,8 @@ def merge(
         from liftpy.cli.tier_upkeep import merge_place
 
         size = parse_bytes(object_bytes)
+        if not size:
+            raise UsageError("--object-bytes: objects of no size hold nothing; say a size such as 256MiB")
         rows: list[dict[str, Any]] = []
         for place in opened.places(stream, partition):
             merged = merge_place(opened, place, size, alone=alone)

@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from rich.markup import escape
 
-from liftpy.cli.run import stdout
+from liftpy.cli.run import stdout, tell_warnings
+from liftpy.cli.tier_bucket import new_id
 from liftpy.cli.tier_progress import show_progress
 from liftpy.cli.tier_tables import count_of
 from liftpy.cli.units import show_bytes
 from liftpy_log.tier.exporting import export_list
 from liftpy_log.tier.scrubbing import scrub
+from liftpy_log.tier.set_file import SetFile
 from liftpy_log.tier.verifying import verify
 
 if TYPE_CHECKING:
@@ -22,8 +24,11 @@ if TYPE_CHECKING:
     from liftpy_log.tier.store import ObjectStore
     from liftpy_log.tier.verifying_report import Report
 
-__all__ = ["Checked", "Exported", "check", "export", "tell_checked", "tell_exported"]
+__all__ = ["Checked", "Exported", "check", "export", "tell_checked", "tell_exported", "tell_nothing"]
 
+_SETS: Final = "sets/"
+_BEHIND_SLASH: Final = "0"  # the character that follows on "/"
+_NOTHING: Final = "nothing in the bucket"
 _EXTRA_SHOWN: Final = "not named by any manifest: work in progress, or not yet collected"
 
 
@@ -89,14 +94,33 @@ def check(bucket: OpenBucket, places: list[Place], *, reads_all: bool) -> Iterat
 
 def _is_nothing(store: ObjectStore, place: Place) -> bool:
     """A stream that was created a moment ago, or that keeps everything on disk, has no root, and no object either."""
-    return next(store.list(place.path.directory), None) is None
+    path = place.path
+    if next(store.list(path.directory), None) is not None:
+        return False
+    manifests = (SetFile(store, node, new_id=new_id).load() for node in _nodes(store))
+    return not any(
+        (member.uuid, member.partition) == (path.uuid, path.partition)
+        for loaded in manifests
+        if loaded is not None
+        for pointer in loaded.manifest.objects
+        for member in pointer.members
+    )
+
+
+def _nodes(store: ObjectStore) -> Iterator[str]:
+    """Those that have put shared objects there; one listing for each, whatever it has there."""
+    behind = _SETS
+    while (entry := next(store.list(_SETS, behind), None)) is not None and entry.key > behind:
+        node = entry.key.removeprefix(_SETS).partition("/")[0]
+        yield node
+        behind = f"{_SETS}{node}{_BEHIND_SLASH}"
 
 
 def tell_checked(checked: Checked) -> None:
     """A line for the partition, and one for each problem."""
     report, label = checked.report, escape(checked.place.label)
     if checked.is_empty:
-        stdout.print(f"{label}: nothing in the bucket")
+        stdout.print(f"{label}: {_NOTHING}")
         return
     size = f", {show_bytes(report.size)}" if report.size else ""
     held = (
@@ -132,16 +156,14 @@ class Exported(NamedTuple):
         }
 
 
-def export(bucket: OpenBucket, places: list[Place]) -> Iterator[Exported]:
-    """The objects of the newest version of partitions; those of which there is nothing are left out.
+def export(bucket: OpenBucket, place: Place) -> Exported | None:
+    """The objects of the newest version of a partition; None where the bucket has nothing of it.
 
     Raises:
         TierError: the bucket could not be asked.
     """
-    for place in places:
-        found = export_list(bucket.store, place.path)
-        if found is not None:
-            yield Exported(place, found)
+    found = export_list(bucket.store, place.path)
+    return None if found is None else Exported(place, found)
 
 
 def tell_exported(exported: Exported, prefix: str, *, urls: bool) -> None:
@@ -154,6 +176,11 @@ def tell_exported(exported: Exported, prefix: str, *, urls: bool) -> None:
     """
     for each in exported.export.objects:
         stdout.print(prefix + each.key + ("" if urls else _shown(each)), markup=False)
+
+
+def tell_nothing(place: Place) -> None:
+    """Why the list has no line of a partition; beside the list, which may be read by a program."""
+    tell_warnings([f"{place.label}: {_NOTHING} yet; liftpy tier status says what waits"])
 
 
 def _shown(each: ExportedObject) -> str:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from liftpy.cli.tier_bucket import new_id, now_ns
+from liftpy.cli.tier_progress import show_progress
 from liftpy_envelope.errors import LiftError
 from liftpy_envelope.stream_config import StreamConfig
 from liftpy_log.tier.catalog import CatalogStream
@@ -97,15 +98,24 @@ def fork_stream(bucket: OpenBucket, source_name: str, name: str, subject: str) -
     context = Context(
         bucket.store, new_id=new_id, now_ns=now_ns, memory_bytes_max=_MEMORY_BYTES, object_bytes=_MEMORY_BYTES
     )
-    numbers = range(source.stream.partitions)
     try:
-        partitions = tuple(_fork_partition(context, source, uuid, number) for number in numbers)
+        partitions = _fork_partitions(context, source, uuid)
         _enter(bucket, uuid, source, config)
     except BaseException:
         # Let the roots that were made name nothing, so that what they pinned is free again.
-        drop_stream(context, {"uuid": uuid, "partitions": len(numbers)})
+        drop_stream(context, {"uuid": uuid, "partitions": source.stream.partitions})
         raise
     return ForkedStream(uuid, name, source.stream.name, partitions)
+
+
+def _fork_partitions(context: Context, source: FoundStream, uuid: str) -> tuple[ForkedPartition, ...]:
+    total = source.stream.partitions
+    forked = []
+    with show_progress(f"forking {source.stream.name}") as move:
+        for number in range(total):
+            forked.append(_fork_partition(context, source, uuid, number))
+            move(number + 1, total)
+    return tuple(forked)
 
 
 def _fork_partition(context: Context, source: FoundStream, uuid: str, number: int) -> ForkedPartition:

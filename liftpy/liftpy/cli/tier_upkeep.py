@@ -100,8 +100,14 @@ def merge_place(bucket: OpenBucket, place: Place, object_bytes: int, *, alone: b
         bucket.store, new_id=new_id, now_ns=now_ns, memory_bytes_max=_MEMORY_BYTES, object_bytes=object_bytes
     )
     path = place.path
-    done: int = merge(context, {"uuid": path.uuid, "partition": path.partition, "epoch": claim.epoch})["merged"]
-    return done
+    merged = 0
+    with show_progress(f"merging {place.label}"):
+        for _ in range(_ROUNDS_MAX):  # a job of a leader does some of it, and comes again
+            done = merge(context, {"uuid": path.uuid, "partition": path.partition, "epoch": claim.epoch})["merged"]
+            merged += done
+            if not done:
+                break
+    return merged
 
 
 def seal_place(bucket: OpenBucket, place: Place) -> int:

@@ -1,4 +1,8 @@
-"""Whether what a stream holds is what was published to it: all of it, once, unchanged, and in order. Pure."""
+"""Whether what a stream holds is what was published to it: all of it, once, unchanged, and in order. Pure.
+
+What was sent again may stand behind what was published later: a new leader stores what comes next, and knows nothing of
+what was lost on its way to the one before.
+"""
 
 from __future__ import annotations
 
@@ -58,6 +62,7 @@ def check_records(
     flights: Sequence[Flight],
     expected: AbstractSet[int],
     acked_at: Mapping[int, int],
+    sent_again: AbstractSet[int] = frozenset(),
 ) -> dict[str, int]:
     """Compare all records of a stream with what was published.
 
@@ -67,9 +72,11 @@ def check_records(
         flights: all of them.
         expected: numbers of the flights that belong to the stream.
         acked_at: the offset that the ack of a flight gave, by its number.
+        sent_again: numbers of the flights that were sent more than once.
 
     Returns:
-        How many records are `lost`, `doubled`, `changed`, `strange`, `out of order` and `misplaced`: 0 of each.
+        How many records are `lost`, `doubled`, `changed`, `strange`, `out of order` and `misplaced`: 0 of each. And how
+        many are `late`: they were sent again, and stand behind later ones of their subject.
 
     Raises:
         CheckFailedError: one of these is not 0.
@@ -77,6 +84,7 @@ def check_records(
     faults = _Faults()
     seen: set[int] = set()
     last_of_subject: dict[str, int] = {}
+    late = 0
     for place, record in enumerate(records):
         where = f"offset {record.offset}"
         if record.offset != place:
@@ -91,15 +99,17 @@ def check_records(
         seen.add(number)
         if flights[number] != (record.subject, record.value):
             faults.add("changed", f"{where} is not flight {number} as it was published")
-        if last_of_subject.get(record.subject, -1) > number:
-            faults.add("out of order", f"{where}, flight {number}, comes after {last_of_subject[record.subject]}")
-        last_of_subject[record.subject] = number
+        last = last_of_subject.setdefault(record.subject, number)
+        last_of_subject[record.subject] = max(last, number)
+        is_late = last > number
+        late += is_late and number in sent_again
+        if is_late and number not in sent_again:
+            faults.add("out of order", f"{where}, flight {number}, comes after {last}")
         if acked_at.get(number) != record.offset:
             faults.add("misplaced", f"{where} is flight {number}, whose ack said {acked_at.get(number)}")
     for number in sorted(expected - seen):
         faults.add("lost", f"flight {number}, acknowledged at offset {acked_at.get(number)}")
     if faults.counts:
         raise CheckFailedError(f"{stream}: {faults}")
-    return {
-        kind: faults.counts[kind] for kind in ("lost", "doubled", "changed", "strange", "out of order", "misplaced")
-    }
+    kinds = ("lost", "doubled", "changed", "strange", "out of order", "misplaced")
+    return {kind: faults.counts[kind] for kind in kinds} | {"late": late}

@@ -2,8 +2,8 @@
 
 It knows nothing of liftpy but what any NATS client may know: a reply subject brings an ack, and a `Nats-Msg-Id`
 makes sending again harmless. When the acks stop, the leader may be gone, and with it what was on its way. Then the
-oldest message is sent again and again until a leader answers, and only then all the others, in their order: so the
-order in which the messages of a subject are stored is the order in which they were published.
+oldest message is sent again and again until a leader answers, and only then all the others, in their order. Where a new
+leader answers sooner than that is noticed, what was lost is sent again later, and is stored behind what came next.
 """
 
 from __future__ import annotations
@@ -57,6 +57,7 @@ class AckedPublisher:
         resent: how often a message was sent again.
         stored_again: flights that were stored when they were sent again.
         known: flights that were sent again, and that a stream had already.
+        sent_again: numbers of the flights that were sent again.
         offsets: by stream and number of the flight, where the ack says that it is.
         acks: acks by term.
         first_ack_at: monotonic time of the first ack of a term, in seconds.
@@ -74,7 +75,7 @@ class AckedPublisher:
         self._streams_of = streams_of
         self._on_progress = on_progress
         self._missing: dict[int, set[str]] = {}  # by the number of a flight, in ascending order
-        self._sent_again: set[int] = set()
+        self.sent_again: set[int] = set()
         self._known: set[int] = set()
         self._last_ack_at: dict[str, float] = {}
         self._news = asyncio.Event()
@@ -112,7 +113,7 @@ class AckedPublisher:
 
     async def _send_again(self, number: int) -> None:
         self.resent += 1
-        self._sent_again.add(number)
+        self.sent_again.add(number)
         await self._send(number)
 
     async def _wait(self) -> None:
@@ -183,5 +184,5 @@ class AckedPublisher:
         self.acked += 1
         if number in self._known:
             self.known += 1
-        elif number in self._sent_again:
+        elif number in self.sent_again:
             self.stored_again += 1

@@ -59,6 +59,7 @@ class DemoReport:
         duplicates: flights that were sent again, and were there already.
         resent: how often a message was sent again.
         lost, doubled: flights missing in a stream, or there twice.
+        late: flights that stand behind later ones of their subject in the stream of all, since they were sent again.
         acks: how many acks each leader sent, by stream, in the order of the leaders.
         streams: what was replayed.
         bucket: url of the bucket; "" without one.
@@ -81,6 +82,7 @@ class DemoReport:
     resent: int = 0
     lost: int = 0
     doubled: int = 0
+    late: int = 0
     acks: list[dict[str, Any]] = field(default_factory=list)
     streams: list[dict[str, Any]] = field(default_factory=list)
     bucket: str = ""
@@ -143,7 +145,7 @@ class _Run:
         if self._report.bucket:
             await self._move_to_bucket()
         for name, subject in STREAMS.items():
-            await self._replay(name, subject, publisher.offsets[name])
+            await self._replay(name, subject, publisher.offsets[name], publisher.sent_again)
 
     def _show_up(self, node_id: str) -> None:
         self._view.process(node_id, f"[green]up[/], pid {self._cluster.nodes[node_id].pid}")
@@ -252,7 +254,7 @@ class _Run:
             f"the disks have only {left}"
         )
 
-    async def _replay(self, name: str, subject: str, acked_at: dict[int, int]) -> None:
+    async def _replay(self, name: str, subject: str, acked_at: dict[int, int], sent_again: set[int]) -> None:
         """Replay a stream from its beginning and compare every record with its flight."""
         expected = {number for number, flight in enumerate(self._flights) if matches(subject, flight.subject)}
         self._view.work(f"replaying {name}", len(expected))
@@ -264,9 +266,10 @@ class _Run:
             raise LiftError(f"{name} could not be replayed within {_REPLAY_TIMEOUT_S:g} s") from None
         elapsed = time.monotonic() - started
         self._view.work(f"checking {name}")
-        found = await asyncio.to_thread(check_records, name, records, self._flights, expected, acked_at)
+        found = await asyncio.to_thread(check_records, name, records, self._flights, expected, acked_at, sent_again)
         self._report.lost += found["lost"]
         self._report.doubled += found["doubled"]
+        self._report.late = max(self._report.late, found["late"])
         details = await self._lift.stream_info(name)
         self._report.streams.append(
             {

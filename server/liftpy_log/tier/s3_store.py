@@ -30,7 +30,7 @@ from liftpy_log.tier.s3_errors import CREDENTIALS, Refusal, error_of
 from liftpy_log.tier.store import Entry, Head, ObjectStore, Stored
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from liftpy_log.tier.s3_settings import S3Settings
 
@@ -225,7 +225,7 @@ class S3Store(ObjectStore):
         """Read an object; once more when its body breaks off, which botocore leaves to us."""
         for left in reversed(range(self._settings.attempts_max)):
             try:
-                return take(self._client.get_object(Bucket=self._bucket, Key=self._prefix + key, **asked))
+                return take(self._answer(key, asked))
             except _BROKEN_OFF as error:
                 if not left:
                     raise self._failure(error, key, is_conditional=False) from None
@@ -234,6 +234,12 @@ class S3Store(ObjectStore):
                     return None
                 raise self._failure(error, key, is_conditional=False) from None
         raise AssertionError("the last attempt returns or raises")
+
+    def _answer(self, key: str, asked: Mapping[str, str]) -> Any:
+        try:
+            return self._client.get_object(Bucket=self._bucket, Key=self._prefix + key, **asked)
+        except boto.ReadTimeoutError as error:  # botocore has repeated it: only bodies that break off are left to us
+            raise self._failure(error, key, is_conditional=False) from None
 
     def _explained(self, error: Exception, key: str) -> StoreError:
         """The answer to a HEAD has no words: a listing that is refused as well says why."""

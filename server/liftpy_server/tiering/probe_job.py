@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["probe_bucket"]
 
-_OURS: Final = frozenset({CATALOG, "streams", "sets", "dirty", "logs", PROBES.rstrip("/")})
+_OURS: Final = frozenset({CATALOG, "streams", "sets", "logs", "spark", PROBES.rstrip("/")})
 _BEHIND_SLASH: Final = "0"  # the character that follows on "/"
 
 
@@ -45,6 +45,7 @@ def _check_names(store: ObjectStore) -> None:
         top = entry.key.partition("/")[0]
         if top not in _OURS:
             raise ForeignBucketError(
-                f"below the prefix there is the object {entry.key}, which is not ours: give liftpy a prefix of its own"
+                f"below the prefix there is the object {entry.key}, which is not ours: move it elsewhere, or give "
+                "liftpy a prefix of its own"
             )
         behind = top + _BEHIND_SLASH

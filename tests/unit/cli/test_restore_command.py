@@ -133,6 +133,28 @@ def test_what_is_amiss_afterwards_is_named(cli):
     assert "amiss: stream orders partition 0: it ends at offset 39, and the bucket has it up to 40" in said
 
 
+def test_a_bucket_that_is_still_not_usable_afterwards_is_amiss(cli):
+    refused = {"state": "refused", "message": "below the prefix there is the object x, which is not ours"}
+    command, _ = cli(**{"TIER.STATUS": {"url": "s3://b/p", **_STATUS, **refused}})
+    said = command.run("restore", code=1).stdout
+    assert "amiss: the bucket is refused: below the prefix there is the object x, which is not ours" in said
+    assert "can be read" not in said
+    assert "2 of 2 streams back" in said
+    assert "the bucket is refused" in json.loads(command.run("restore", "--json", code=1).stdout)["amiss"][0]
+
+
+def test_doing_it_again_says_whether_the_bucket_is_usable_now(cli):
+    here_already = {"cluster_id": "c" * 32, "own_cluster_id": "c" * 32, "written_ns": 1, "total": 1}
+    answers = {"RESTORE.BUCKET": here_already | {"streams": [history("orders", is_here=True)]}}
+    answers["RESTORE.LOOK"] = {"partitions": [partition()]}
+    command, _ = cli(**answers)
+    assert "nothing to restore" in command.out("restore")
+    command, _ = cli(**answers, **{"TIER.STATUS": {"url": "s3://b/p", **_STATUS, "state": "away", "message": "gone"}})
+    assert "amiss: the bucket is away: gone" in command.run("restore", code=1).stdout
+    assert json.loads(command.run("restore", "--json", code=1).stdout)["amiss"] == ["the bucket is away: gone"]
+    assert "amiss" not in command.out("restore", "--dry-run")
+
+
 def test_damage_is_in_the_plan(cli):
     damaged = partition(problem="object ROOT is damaged", is_readable=False)
     command, _ = cli(**{"RESTORE.LOOK": {"partitions": [damaged, partition(problem="there is a gap")]}})

@@ -19,8 +19,11 @@ from liftpy_log.tier.counting_store import CountingStore
 from liftpy_log.tier.layout import CATALOG, PartitionPath
 from liftpy_log.tier.reading import open_version
 from liftpy_log.tier.root_file import RootFile
+from liftpy_log.tier.set_file import SetFile
+from liftpy_log.tier.set_manifest import SetManifest
 from support.cli import Cli
 from support.fake_cluster import FakeCluster
+from support.manifest_kit import member, set_object
 from support.tier_history import PATH, TierHistory, new_id
 from support.tier_rows import Record
 
@@ -171,6 +174,18 @@ def test_a_root_that_is_gone_is_a_problem_and_nothing_at_all_is_none(cli, histor
     assert "orders/0: nothing in the bucket" in cli.out("tier", "verify")
 
 
+def test_a_root_that_is_gone_is_a_problem_where_only_shared_objects_hold_the_records(cli, history):
+    history.store.delete([entry.key for entry in history.store.list(PATH.directory)])
+    for node, path in (("node-1", PartitionPath(OTHER, 0)), ("node-2", PATH)):
+        held = member(0, 10, path=path)
+        manifest = SetManifest(
+            node=node, incarnation=1, version=1, sequence=1, objects=(set_object(0, held),), setsum=held.setsum
+        )
+        SetFile(history.store, node, new_id=new_id).commit(None, manifest)
+        expected = f"missing {PATH.root}" if path == PATH else "orders/0: nothing in the bucket"
+        assert expected in cli.run("tier", "verify", code=int(path == PATH)).stdout
+
+
 def test_export_list(cli):
     report = cli.json("tier", "export-list", "orders", "--bucket", "s3://b/p")
     (partition,) = report["partitions"]
@@ -178,6 +193,16 @@ def test_export_list(cli):
     urls = cli.out("tier", "export-list", "orders", "--bucket", "s3://b/p/", "--urls").split()
     assert urls == [each["url"] for each in partition["objects"]]
     assert urls[0].startswith(f"s3://b/p/{PATH.directory}fragments/")
+
+
+def test_a_list_of_nothing_says_why(cli, history):
+    history.store.delete([entry.key for entry in history.store.list(PATH.directory)])
+    result = cli.run("tier", "export-list", "orders", "--bucket", "s3://b/p")
+    assert result.stdout == ""
+    assert "note: orders/0: nothing in the bucket" in result.stderr
+    result = cli.run("tier", "export-list", "orders", "--json", "--bucket", "s3://b/p")
+    assert json.loads(result.stdout)["partitions"] == []
+    assert result.stderr == ""
 
 
 @pytest.mark.parametrize("command", [["verify"], ["scrub"], ["export-list", "orders"], ["cursor", "list"]])
@@ -206,6 +231,35 @@ def test_merge_is_the_leaders(cli, history):
     assert "--alone" in error
     assert "4 objects became larger ones" in cli.out("tier", "merge", "orders", "--alone")
     assert "40 records in 1 object" in cli.out("tier", "scrub")
+
+
+def test_merge_leaves_nothing_to_merge(cli, history):
+    for base in range(40, 1_000, 10):
+        history.append(records(base, base + 10))
+    size = history.store.head(first_key(history)).size
+    command = ("tier", "merge", "orders", "--alone", "--object-bytes", str(5 * size))
+    assert cli.json(*command)["partitions"][0]["merged"] > 90
+    assert cli.json(*command)["partitions"][0]["merged"] == 0
+    assert "1,000 records" in cli.out("tier", "scrub", "orders")
+
+
+@pytest.mark.parametrize(
+    ("command", "shown"),
+    [
+        (["merge", "orders", "--alone"], "merging orders/0"),
+        (["fork", "orders", "tests", "--subject", "t", "--bucket-only"], "forking orders"),
+    ],
+)
+def test_long_work_has_a_bar(cli, monkeypatch, command, shown):
+    console = Console(file=StringIO(), force_terminal=True, width=100)
+    monkeypatch.setattr(tier_progress, "stderr", console)
+    cli.out("tier", *command)
+    assert shown in console.file.getvalue()
+
+
+def test_objects_of_no_size_are_a_mistake(cli):
+    error = cli.error("tier", "merge", "orders", "--alone", "--object-bytes", "0", code=2)
+    assert "--object-bytes" in error
 
 
 def test_seal_asks_and_lets_merging_go_on(cli, history):

@@ -26,6 +26,14 @@ def test_all_there_once():
     assert {"lost", "doubled"} <= set(found)
 
 
+def test_what_was_sent_again_may_come_late():
+    records = records_of(1, 2, 6, 4, 5, 3, 7)
+    found = check_records("s", records, FLIGHTS, EXPECTED, acked_at(records), {3})
+    assert {kind: count for kind, count in found.items() if count} == {"late": 1}
+    with pytest.raises(CheckFailedError, match="1 out of order"):
+        check_records("s", records, FLIGHTS, EXPECTED, acked_at(records), {6})
+
+
 @pytest.mark.parametrize(
     ("numbers", "said"),
     [

@@ -36,3 +36,10 @@ def test_a_store_that_lists_what_it_was_not_asked_for_is_refused():
     store.create("sets/n1/ROOT", b"{}", "n")
     with pytest.raises(StoreUnfitError, match="follows on"):
         Worker(store).call("probe")
+
+
+def test_what_a_sink_of_spark_has_left_is_ours():
+    store = MemoryStore()
+    for key in ("spark/commits/stream/application/1.done", "spark/staging/stream/application/1/a"):
+        store.create(key, b"", "n")
+    assert Worker(store).call("probe") == {"cluster_id": None}
