@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import ModuleType
 
-__all__ = ["keep_pandas_out"]
+__all__ = ["keep_pandas_out", "let_pandas_in"]
 
 
 class _NoPandas(MetaPathFinder):
@@ -26,3 +26,8 @@ class _NoPandas(MetaPathFinder):
 def keep_pandas_out() -> None:
     """Make this process one in which pandas can not be imported; for programs, not for libraries."""
     sys.meta_path.insert(0, _NoPandas())
+
+
+def let_pandas_in() -> None:
+    """Undo that, for what needs pandas after all; before Arrow has looked for it."""
+    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _NoPandas)]

@@ -67,8 +67,9 @@ def once(batches):
     return Counter(dict.fromkeys(range(batches * COUNT), 1))
 
 
-def staged(system):
-    return [entry.key for entry in system.server.store("liftpy").list("spark/staging/")]
+def staged(system, stream):
+    uuid = system.lift.stream_info(stream).uuid
+    return [entry.key for entry in system.server.store("liftpy").list(f"spark/staging/{uuid}/")]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -89,7 +90,7 @@ def test_every_row_is_in_the_stream_once_across_restarts(spark, system, tmp_path
     files(source, 1, 2)
     run(spark, system, source, stream, tmp_path / "checkpoint", tasks=3, delivery=delivery)
     assert values(system, stream) == once(3)
-    assert staged(system) == []
+    assert staged(system, stream) == []
 
 
 def test_a_batch_that_is_replayed_in_another_distribution_is_there_once(spark, system, tmp_path):
@@ -105,7 +106,7 @@ def test_a_batch_that_is_replayed_in_another_distribution_is_there_once(spark, s
     # With a new checkpoint it is another query: all rows come again.
     run(spark, system, source, "replayed", tmp_path / "other")
     assert values(system, "replayed") == Counter(dict.fromkeys(range(2 * COUNT), 2))
-    assert staged(system) == []
+    assert staged(system, "replayed") == []
 
 
 def test_what_can_not_be_written_is_told_to_who_starts_the_query(spark, system, tmp_path):

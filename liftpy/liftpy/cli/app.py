@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from liftpy.cli import group, node, stream, tier
+from liftpy.cli import group, node, spark, stream, tier
 from liftpy.cli.consume import CONSUME_EXAMPLES, consume
 from liftpy.cli.demo import demo
 from liftpy.cli.dev import dev
@@ -35,6 +35,7 @@ app.add_typer(stream.app, name="stream")
 app.add_typer(group.app, name="group")
 app.add_typer(node.app, name="node")
 app.add_typer(tier.app, name="tier")
+app.add_typer(spark.app, name="spark")
 app.command("publish")(publish)
 app.command("consume", epilog=CONSUME_EXAMPLES)(consume)
 app.command("table", epilog="Example: liftpy table prices --key EURUSD")(table)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from liftpy_log.tier.catalog import CatalogFile, CatalogStream, LoadedCatalog
     from liftpy_log.tier.counting_store import CountingStore
     from liftpy_log.tier.layout import PartitionPath
+    from liftpy_log.tier.s3_settings import S3Settings
 
 __all__ = [
     "BucketUrl",
@@ -94,25 +95,29 @@ class OpenBucket:
 
     Args:
         store: the bucket; requests are counted.
-        shown: which, for messages.
+        settings: how it is reached.
+
+    Attributes:
+        shown: which it is, for messages.
 
     Raises:
         ForeignBucketError: there is nothing of liftpy below this prefix.
         TierError: it can not be read.
     """
 
-    def __init__(self, store: CountingStore, shown: str) -> None:
+    def __init__(self, store: CountingStore, settings: S3Settings) -> None:
         from liftpy_log.tier.catalog import CatalogFile
         from liftpy_log.tier.errors import ForeignBucketError
 
         self.store = store
-        self.shown = shown
+        self.settings = settings
+        self.shown = settings.shown
         self.catalog_file: CatalogFile = CatalogFile(store, new_id=new_id)
         loaded = self.catalog_file.load()
         if loaded is None:
             raise ForeignBucketError(
-                f"{shown} has no catalog of liftpy: is the prefix right? A cluster writes its catalog some seconds "
-                "after it was started with the bucket"
+                f"{self.shown} has no catalog of liftpy: is the prefix right? A cluster writes its catalog some "
+                "seconds after it was started with the bucket"
             )
         self.loaded: LoadedCatalog = loaded
 
@@ -215,7 +220,7 @@ def open_bucket(where: Where) -> OpenBucket:
     except ConfigError as error:
         field = _variable(error.field) if error.field in given else f"--{_FLAGS.get(error.field, error.field)}"
         raise ConfigError(field, str(error).removeprefix(f"{error.field}: ")) from None
-    return OpenBucket(CountingStore(store), settings.shown)
+    return OpenBucket(CountingStore(store), settings)
 
 
 def _variable(name: str) -> str:

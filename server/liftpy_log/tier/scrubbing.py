@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from liftpy_log.tier.store import ObjectStore
     from liftpy_log.tier.verifying_report import Kind, Report
 
-__all__ = ["scrub"]
+__all__ = ["scrub", "scrub_piece"]
 
 _MAGIC: Final = b"PAR1"
 _VERSIONS_MAX: Final = 100
@@ -75,7 +75,7 @@ class _Scrubbing:
         """Read a version from an offset on; gives where to go on in a newer one, as this one is over."""
         for piece in version.pieces(start):
             try:
-                _scrub_piece(self._store, version, piece)
+                scrub_piece(self._store, version, piece)
             except ObjectMissingError as error:
                 if _has_moved(self._store, version):
                     return piece.start  # it was collected, and something else took its place
@@ -97,7 +97,7 @@ def _has_moved(store: ObjectStore, version: TierVersion) -> bool:
     return loaded is None or loaded.root.version != version.root.version
 
 
-def _scrub_piece(store: ObjectStore, version: TierVersion, piece: Piece) -> None:
+def scrub_piece(store: ObjectStore, version: TierVersion, piece: Piece) -> None:
     """Read what a pointer names, all of it, and compare.
 
     Raises:

@@ -19,6 +19,7 @@ from liftpy_log.tier.counting_store import CountingStore
 from liftpy_log.tier.layout import CATALOG, PartitionPath
 from liftpy_log.tier.reading import open_version
 from liftpy_log.tier.root_file import RootFile
+from liftpy_log.tier.s3_settings import S3Settings
 from liftpy_log.tier.set_file import SetFile
 from liftpy_log.tier.set_manifest import SetManifest
 from support.cli import Cli
@@ -28,6 +29,7 @@ from support.tier_history import PATH, TierHistory, new_id
 from support.tier_rows import Record
 
 OTHER = "ab" * 16
+MEMORY = S3Settings(url="s3://memory")
 PARTITION = {
     "stream": "orders",
     "uuid": "0" * 32,
@@ -94,7 +96,7 @@ def history():
 @pytest.fixture
 def cli(history, monkeypatch, tmp_path):
     """The command, whose bucket is the one in memory."""
-    monkeypatch.setattr(tier_bucket, "open_bucket", lambda _where: OpenBucket(CountingStore(history.store), "memory"))
+    monkeypatch.setattr(tier_bucket, "open_bucket", lambda _where: OpenBucket(CountingStore(history.store), MEMORY))
     return Cli(None, tmp_path)
 
 
@@ -153,7 +155,7 @@ def test_a_flipped_byte_is_named_by_scrub(cli, history):
     result = cli.run("tier", "scrub", "orders", code=1)
     (line,) = [line for line in result.stdout.splitlines() if key in line]
     assert line.startswith(f"  corrupt {key}: offset 0: ")
-    assert "1 problem in memory" in result.stderr
+    assert "1 problem in s3://memory" in result.stderr
     report = json.loads(cli.run("tier", "scrub", "--json", code=1).stdout)
     assert [(each["kind"], each["key"], each["offset"]) for each in report["partitions"][0]["problems"]] == [
         ("corrupt", key, 0)
@@ -208,7 +210,7 @@ def test_a_list_of_nothing_says_why(cli, history):
 @pytest.mark.parametrize("command", [["verify"], ["scrub"], ["export-list", "orders"], ["cursor", "list"]])
 def test_what_only_reads_needs_no_right_to_write(cli, history, monkeypatch, command):
     store = CountingStore(history.store)
-    monkeypatch.setattr(tier_bucket, "open_bucket", lambda _where: OpenBucket(store, "memory"))
+    monkeypatch.setattr(tier_bucket, "open_bucket", lambda _where: OpenBucket(store, MEMORY))
     cli.out("tier", *command)
     asked = {kind for kind, count in store.counts.items() if count}
     assert asked
@@ -320,7 +322,7 @@ def test_streams_that_are_not_there(cli):
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        (None, "memory has no catalog of liftpy: is the prefix right?"),
+        (None, "s3://memory has no catalog of liftpy: is the prefix right?"),
         (b'{"format":99}', "newer"),
         (b"no JSON", "catalog.json is damaged"),
     ],

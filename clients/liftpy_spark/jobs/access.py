@@ -1,0 +1,27 @@
+"""The bucket as driver and tasks reach it; credentials come from the environment of each machine."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from liftpy_log.tier.s3_settings import S3Settings
+    from liftpy_log.tier.store import ObjectStore
+
+__all__ = ["store_of"]
+
+_KEPT_MAX: Final = 4
+
+
+@lru_cache(_KEPT_MAX)
+def store_of(settings: S3Settings) -> ObjectStore:
+    """The bucket; there is one store per process, as workers are used again.
+
+    Raises:
+        ConfigError: a file that the settings name is not here.
+        StoreDeniedError: what the environment says of credentials can not be used.
+    """
+    from liftpy_log.tier.s3_store import S3Store  # noqa: PLC0415 (needs packages that only buckets need)
+
+    return S3Store(settings)

@@ -1,0 +1,43 @@
+"""Neighbours that one task takes together."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from liftpy_log.tier.pointers import FragmentPointer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from liftpy_log.tier.reading import Piece
+
+__all__ = ["TASK_BYTES", "bins_of", "bytes_of"]
+
+TASK_BYTES: Final = 64 * 1024 * 1024
+"""About how much a task reads: some seconds of work."""
+
+_SHARED_RECORD_BYTES: Final = 4_096
+
+
+def bytes_of(piece: Piece) -> int:
+    """About how many bytes are read for a piece; of a shared object that is not all of it."""
+    if isinstance(piece.pointer, FragmentPointer):
+        return piece.size
+    return min(piece.size, piece.pointer.records * _SHARED_RECORD_BYTES)
+
+
+def bins_of(sizes: Sequence[int], bytes_max: int) -> list[range]:
+    """Places of neighbours that make up to `bytes_max` together; one that is larger is alone.
+
+    Args:
+        sizes: bytes of each.
+        bytes_max: of a bin.
+    """
+    bins = []
+    start = total = 0
+    for place, size in enumerate(sizes):
+        if place > start and total + size > bytes_max:
+            bins.append(range(start, place))
+            start, total = place, 0
+        total += size
+    return [*bins, range(start, len(sizes))] if len(sizes) > start else bins

@@ -1,0 +1,123 @@
+"""Where exported files are: a directory that all machines see, or a prefix of a bucket.
+
+A file appears whole or not at all, whatever happens to who writes it.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from pathlib import Path
+from shutil import copyfileobj
+from typing import IO, TYPE_CHECKING, Final, NamedTuple
+
+from liftpy_envelope.errors import ConfigError, LiftError
+from liftpy_log.tier.conditional import create_once
+from liftpy_log.tier.errors import TakenError
+from liftpy_log.tier.s3_settings import S3Settings
+from liftpy_spark.jobs.access import store_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["ExportPlaceError", "Place", "place_of"]
+
+_S3: Final = "s3://"
+_FILE: Final = "file://"
+
+
+class ExportPlaceError(LiftError):
+    """Files can not be put where they are to go."""
+
+
+class Place(NamedTuple):
+    """See the module.
+
+    Attributes:
+        directory: an absolute path; "" where it is in a bucket.
+        settings: of the bucket.
+    """
+
+    directory: str
+    settings: S3Settings | None = None
+
+    def names(self) -> Iterator[str]:
+        """Of the files that are there, and not below further directories.
+
+        Raises:
+            StoreError, ExportPlaceError: they can not be listed.
+        """
+        if self.settings is not None:
+            yield from (entry.key for entry in store_of(self.settings).list("") if "/" not in entry.key)
+            return
+        try:
+            yield from (path.name for path in Path(self.directory).iterdir())
+        except FileNotFoundError:
+            return  # it is made with the first file
+        except OSError as error:
+            raise self._failure(error) from None
+
+    def put(self, name: str, file: IO[bytes], nonce: str) -> None:
+        """Put a file; where there is one of this name, it holds the same records, and one of the two stays.
+
+        Args:
+            name: of it.
+            file: what it holds; not empty.
+            nonce: of this attempt.
+
+        Raises:
+            StoreError, ExportPlaceError: it could not be put there.
+        """
+        file.flush()
+        if self.settings is None:
+            self._put_here(name, file, nonce)
+            return
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped, memoryview(mapped) as body:
+            try:
+                create_once(store_of(self.settings), name, body, nonce)
+            except TakenError:
+                return  # an earlier attempt at the same range
+
+    def _put_here(self, name: str, file: IO[bytes], nonce: str) -> None:
+        directory = Path(self.directory)
+        draft = directory / f".{name}.{nonce}"
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            file.seek(0)
+            try:
+                with draft.open("xb") as sink:
+                    copyfileobj(file, sink, 1 << 20)
+                    sink.flush()
+                    os.fsync(sink.fileno())
+                draft.replace(directory / name)
+            finally:
+                draft.unlink(missing_ok=True)
+        except OSError as error:
+            raise self._failure(error) from None
+
+    def _failure(self, error: OSError) -> ExportPlaceError:
+        return ExportPlaceError(f"{error.filename or self.directory}: {error.strerror}")
+
+    @property
+    def url(self) -> str:
+        """For people, and for other programs."""
+        return self.directory if self.settings is None else self.settings.url
+
+
+def place_of(url: str, *, endpoint: str | None, region: str | None) -> Place:
+    """What an address names.
+
+    Args:
+        url: `s3://bucket/prefix`, `file:///directory` or the path of a directory.
+        endpoint: of a store that is not AWS.
+        region: of the bucket.
+
+    Raises:
+        ConfigError: it is no such address.
+    """
+    if url.startswith(_S3):
+        return Place("", S3Settings(url=url, endpoint=endpoint, region=region))
+    path = url.removeprefix(_FILE)
+    if not path or "://" in path:
+        raise ConfigError("target", f"{url!r:.200} is neither s3://bucket/prefix nor a directory")
+    return Place(str(Path(path).absolute()))

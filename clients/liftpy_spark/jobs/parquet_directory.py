@@ -1,0 +1,49 @@
+"""Exporting to a directory of Parquet files: names say which offsets they hold, so that nothing comes twice."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from liftpy_log.tier.layout import PartitionPath
+    from liftpy_spark.jobs.export_files import Place
+    from liftpy_spark.jobs.export_task import Written
+    from liftpy_spark.jobs.exporting import ExportRange
+
+__all__ = ["ParquetDirectory"]
+
+_NAME: Final = re.compile(r"([0-9a-f]{32})-([0-9]+)-([0-9]{20})-([0-9]{20})\.parquet")
+
+
+class ParquetDirectory:
+    """See the module. Only one export at a time may write to it.
+
+    Args:
+        place: where it is.
+
+    Raises:
+        StoreError, ExportPlaceError: it can not be listed.
+    """
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self._covered: dict[tuple[str, int], list[tuple[int, int]]] = {}
+        for name in sorted(place.names()):
+            found = _NAME.fullmatch(name)
+            if found is not None:
+                ranges = self._covered.setdefault((found[1], int(found[2])), [])
+                ranges.append((int(found[3]), int(found[4])))
+
+    def covered(self, path: PartitionPath) -> list[tuple[int, int]]:
+        """The ranges of a partition that there are files of."""
+        return sorted(self._covered.get(path, []))
+
+    def file_name(self, path: PartitionPath, start: int, end: int) -> str:
+        """How the file of a range is called."""
+        return f"{path.uuid}-{path.partition}-{start:020d}-{end:020d}.parquet"
+
+    def commit(self, ranges: Sequence[ExportRange], files: Sequence[Written]) -> None:
+        """A file is part of it as soon as it is there."""

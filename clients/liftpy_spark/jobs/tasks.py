@@ -1,0 +1,176 @@
+"""Tasks of a job: each gets one value, and gives one back.
+
+A DataFrame has as many rows as there are tasks, and as many partitions. What goes wrong with the bucket comes back as
+a value, so that the driver can say it in words; where trying again can help, such a task is tried again in another
+round. A task whose worker or machine is lost is repeated by Spark. So work that is done in a task may be done twice.
+"""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from uuid import uuid4
+
+import pyarrow as pa
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # it has no types
+from pyspark.errors import PySparkException
+from pyspark.sql.utils import is_remote
+from pyspark.util import InheritableThread
+
+from liftpy_envelope.errors import LiftError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from pyspark.sql import SparkSession
+
+__all__ = ["JobFailedError", "Progress", "run_tasks"]
+
+_ROUNDS_MAX: Final = 3
+_POLL_S: Final = 0.25
+_TEXT_MAX: Final = 500
+_SCHEMA: Final = "task long, body binary"
+_GROUP: Final = "spark.jobGroup.id"
+_DESCRIPTION: Final = "spark.job.description"
+
+_Given = TypeVar("_Given")
+_Result = TypeVar("_Result")
+
+if TYPE_CHECKING:
+    Progress = Callable[[int, int], None]
+    """Called with (tasks that are done, tasks there are), from a thread of its own."""
+else:
+    Progress = object
+
+
+class JobFailedError(LiftError):
+    """A task of a job failed, and what it has done counts for nothing."""
+
+
+class _Failure(NamedTuple):
+    """What a task could not do."""
+
+    text: str
+    is_retriable: bool
+
+
+def run_tasks(
+    spark: SparkSession,
+    given: Sequence[_Given],
+    work: Callable[[_Given], _Result],
+    *,
+    what: str,
+    progress: Progress | None = None,
+) -> list[_Result]:
+    """Do work for each value, in parallel.
+
+    Args:
+        spark: the session.
+        given: a value for each task; it can be pickled.
+        work: is called in a Python worker; a module that is there has it. It may be called twice for a value.
+        what: the work, for messages and for Spark's pages.
+        progress: is told of it.
+
+    Returns:
+        what it gave, in the order of `given`.
+
+    Raises:
+        JobFailedError: a task failed for good.
+    """
+    results: dict[int, _Result] = {}
+    waiting = list(range(len(given)))
+    for round_left in reversed(range(_ROUNDS_MAX)):
+        if not waiting:
+            break
+        failed = []
+        moved = None if progress is None else _from(progress, len(results), len(given))
+        for task, result in _run(spark, [pickle.dumps(given[task]) for task in waiting], work, what, moved):
+            if not isinstance(result, _Failure):
+                results[waiting[task]] = result
+            elif result.is_retriable and round_left:
+                failed.append(waiting[task])
+            else:
+                raise JobFailedError(f"{what}: {result.text}")
+        waiting = sorted(failed)
+    return [results[task] for task in range(len(given))]
+
+
+def _from(progress: Progress, before: int, total: int) -> Progress:
+    return lambda done, _: progress(before + done, total)
+
+
+def _run(
+    spark: SparkSession, bodies: Sequence[bytes], work: Callable[[Any], Any], what: str, progress: Progress | None
+) -> Iterator[tuple[int, Any]]:
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            tasks = batch.column(0).to_pylist()
+            done = [_done(work, bodies[task]) for task in tasks]
+            yield pa.RecordBatch.from_arrays([pa.array(tasks, pa.int64()), pa.array(done)], ["task", "body"])
+
+    rows = spark.range(0, len(bodies), 1, len(bodies)).mapInArrow(run, _SCHEMA)
+    with _Watch(spark, what, len(bodies), progress):
+        try:
+            table = rows.toArrow()
+        except (PySparkException, Py4JError) as error:
+            raise JobFailedError(f"{what}: Spark gave up: {_cause(error)}") from None
+    for task, body in zip(table["task"].to_pylist(), table["body"].to_pylist(), strict=True):
+        yield task, pickle.loads(body)  # noqa: S301 (between the driver and its own workers, as Spark itself does it)
+
+
+def _done(work: Callable[[Any], Any], body: bytes) -> bytes:
+    """The result of a task, or its failure."""
+    try:
+        result = work(pickle.loads(body))  # noqa: S301 (as above)
+    except LiftError as error:
+        result = _Failure(str(error), error.retriable)
+    return pickle.dumps(result)
+
+
+def _cause(error: Exception) -> str:
+    """What is said last in a traceback is what happened."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    said = [line for line in lines if line and not line.startswith(("at ", "File ", "...", "Driver stacktrace"))]
+    python = [line for line in said if "Error: " in line and "Exception: Traceback" not in line]
+    return (python or said or [type(error).__name__])[-1 if python else 0][:_TEXT_MAX]
+
+
+class _Watch:
+    """Tells how many tasks are done as long as it lasts. Through Spark Connect nobody can tell."""
+
+    def __init__(self, spark: SparkSession, what: str, total: int, progress: Progress | None) -> None:
+        self._context = None if is_remote() else spark.sparkContext
+        self._what = what
+        self._total = total
+        self._progress = progress
+        self._group = f"liftpy-{uuid4().hex}"
+        self._is_over = threading.Event()
+        self._thread = InheritableThread(target=self._tell, name="liftpy progress", daemon=True)
+
+    def __enter__(self) -> None:
+        if self._context is None:
+            return
+        self._before = {name: self._context.getLocalProperty(name) for name in (_GROUP, _DESCRIPTION)}
+        self._context.setJobGroup(self._group, f"liftpy: {self._what}")
+        if self._progress is not None:
+            self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        if self._context is None:
+            return
+        for name, text in self._before.items():
+            self._context.setLocalProperty(name, text)  # type: ignore[arg-type]  # None takes it away
+        if self._progress is not None:
+            self._is_over.set()
+            self._thread.join()
+            self._progress(self._total, self._total)
+
+    def _tell(self) -> None:
+        assert self._context is not None
+        assert self._progress is not None
+        tracker = self._context.statusTracker()
+        while not self._is_over.wait(_POLL_S):
+            jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(self._group)]
+            stages = [tracker.getStageInfo(stage) for job in jobs if job is not None for stage in job.stageIds]
+            self._progress(sum(stage.numCompletedTasks for stage in stages if stage is not None), self._total)

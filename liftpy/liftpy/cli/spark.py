@@ -1,0 +1,320 @@
+"""`liftpy spark ...`: work on all of a bucket, by Spark. Needs no node and no NATS."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+from rich.markup import escape
+
+from liftpy.cli.run import JsonFlag, fail, print_json, stderr, stdout
+from liftpy.cli.tier_bucket import BucketUrl, Endpoint, OpenBucket, PartitionOption, Region, Where, with_bucket
+from liftpy.cli.tier_progress import show_progress
+from liftpy.cli.tier_tables import count_of
+from liftpy.cli.units import parse_bytes, parse_duration, show_bytes, show_count
+from liftpy_client.errors import UsageError
+from liftpy_envelope.errors import LiftError
+from liftpy_envelope.no_pandas import let_pandas_in
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from liftpy.cli.tier_bucket import Place
+    from liftpy_log.tier.verifying_report import Report
+    from liftpy_spark.jobs.exporting import ExportTarget
+
+__all__ = ["app"]
+
+_FOUND_EXIT: Final = 1
+
+app = typer.Typer(no_args_is_help=True, help="Work on all of a bucket, in parallel, by Spark. Needs no node.")
+app.callback()(let_pandas_in)  # Spark's driver does not run without it
+
+Stream = Annotated[str, typer.Argument(help="Name of the stream, or its uuid.", show_default=False)]
+SomeStream = Annotated[
+    str | None, typer.Argument(help="Name of the stream, or its uuid; by default, all.", show_default=False)
+]
+Master = Annotated[
+    str,
+    typer.Option(help="Where tasks run: local[4], spark://host:port, yarn, ...", envvar="LIFTPY_SPARK_MASTER"),
+]
+Conf = Annotated[
+    list[str] | None, typer.Option("--conf", metavar="NAME=VALUE", help="A setting of Spark.", show_default=False)
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and do nothing.")]
+TaskBytes = Annotated[str, typer.Option("--task-bytes", help="About how much a task reads.")]
+
+
+class Format(StrEnum):
+    """What an export writes."""
+
+    PARQUET = "parquet"
+    DELTA = "delta"
+
+
+@app.command("scrub")
+def scrub(
+    stream: SomeStream = None,
+    partition: PartitionOption = None,
+    bucket: BucketUrl = None,
+    endpoint: Endpoint = None,
+    region: Region = None,
+    master: Master = "local[*]",
+    conf: Conf = None,
+    task_bytes: TaskBytes = "64MiB",
+    dry_run: DryRun = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Verify, and read every byte: what `liftpy tier scrub` does, in parallel. It only reads.
+
+    Ends with 1 when something is wrong.
+    """
+    where = Where(bucket, endpoint, region)
+
+    def work(opened: OpenBucket) -> int:
+        with _needs_spark():
+            from liftpy_spark.jobs.scrubbing import plan_scrub
+            from liftpy_spark.jobs.scrubbing import scrub as run_scrub
+            from liftpy_spark.jobs.sessions import session
+
+        settings, size = opened.settings, parse_bytes(task_bytes)
+        places = opened.places(stream, partition)
+        paths = [place.path for place in places]
+        if dry_run:
+            plan = plan_scrub(settings, paths, task_bytes=size)
+            held = f"{count_of(plan.objects, 'object')} of {count_of(len(paths), 'partition')}, {show_bytes(plan.size)}"
+            _tell(opened, plan._asdict(), f"{held}, by {count_of(plan.tasks, 'task')}", dry_run=True, as_json=as_json)
+            return 0
+        with session(master, _conf(conf)) as spark, show_progress("scrubbing") as move:
+            reports = run_scrub(spark, settings, paths, progress=move, task_bytes=size)
+        return _tell_reports(opened, places, reports, as_json=as_json)
+
+    if with_bucket(where, work, as_json=as_json):
+        raise typer.Exit(_FOUND_EXIT)
+
+
+def _tell_reports(bucket: OpenBucket, places: Sequence[Place], reports: Sequence[Report], *, as_json: bool) -> int:
+    """Tell what was found; gives the number of problems."""
+    from liftpy.cli.tier_checks import Checked, tell_checked
+
+    problems = 0
+    all_checked = []
+    for place, report in zip(places, reports, strict=True):
+        is_empty = report.version == 0 and next(bucket.store.list(place.path.directory), None) is None
+        if is_empty:
+            report.problems.clear()
+        checked = Checked(place, report, is_empty)
+        all_checked.append(checked.to_plain())
+        problems += len(report.problems)
+        if not as_json:
+            tell_checked(checked)
+    if as_json:
+        print_json({"bucket": bucket.shown, "problems": problems, "partitions": all_checked})
+    elif problems:
+        stderr.print(f"[bold red]{count_of(problems, 'problem')}[/] in {escape(bucket.shown)}")
+    return problems
+
+
+@app.command("export")
+def export(
+    stream: Stream,
+    target: Annotated[
+        str, typer.Argument(help="A directory that all machines see, or s3://bucket/prefix.", show_default=False)
+    ],
+    kind: Annotated[Format, typer.Option("--format", help="Files alone, or a Delta table.")] = Format.PARQUET,
+    headers: Annotated[bool, typer.Option("--headers", help="With a column of headers.", show_default=False)] = False,
+    target_endpoint: Annotated[
+        str | None, typer.Option(help="URL of the store of the target; by default, --endpoint.", show_default=False)
+    ] = None,
+    hold: Annotated[str, typer.Option(help="If this is killed, objects are held for so long.")] = "6h",
+    partition: PartitionOption = None,
+    bucket: BucketUrl = None,
+    endpoint: Endpoint = None,
+    region: Region = None,
+    master: Master = "local[*]",
+    conf: Conf = None,
+    task_bytes: TaskBytes = "64MiB",
+    dry_run: DryRun = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Write what a stream has in the bucket, with the columns that Spark shows, to Parquet files or a Delta table.
+
+    May be repeated, also after it was killed: then it writes what is not there yet.
+    """
+    where = Where(bucket, endpoint, region)
+
+    def work(opened: OpenBucket) -> None:
+        with _needs_spark():
+            from liftpy_spark.jobs.exporting import export as run_export
+            from liftpy_spark.jobs.exporting import plan_export
+            from liftpy_spark.jobs.sessions import session
+
+        settings, size, hold_s = opened.settings, parse_bytes(task_bytes), parse_duration(hold)
+        paths = [place.path for place in opened.places(stream, partition)]
+        into = _target(target, kind, target_endpoint or endpoint, region, headers=headers, creates=not dry_run)
+        if dry_run:
+            plan = plan_export(settings, paths, into, task_bytes=size)
+            said = f"{count_of(plan.files, 'file')} of {show_bytes(plan.size)} in the bucket"
+            _tell(opened, plan._asdict() | {"target": into.place.url}, said, dry_run=True, as_json=as_json)
+            return
+        with session(master, _conf(conf)) as spark, show_progress("exporting") as move:
+            done = run_export(
+                *(spark, settings, opened.stream(stream).stream.name, paths, into),
+                include_headers=headers,
+                progress=move,
+                task_bytes=size,
+                hold_s=hold_s,
+            )
+        held = f"{count_of(done.records, 'record')} in {count_of(done.files, 'file')}, {show_bytes(done.size)}"
+        text = f"{into.place.url}: {held}" if done.files else "nothing is new"
+        _tell(opened, {"target": into.place.url} | done._asdict(), text, dry_run=False, as_json=as_json)
+
+    with_bucket(where, work, as_json=as_json)
+
+
+def _target(
+    url: str, kind: Format, endpoint: str | None, region: str | None, *, headers: bool, creates: bool
+) -> ExportTarget:
+    from liftpy_spark.jobs.delta_target import DeltaTarget
+    from liftpy_spark.jobs.export_files import place_of
+    from liftpy_spark.jobs.parquet_directory import ParquetDirectory
+
+    place = place_of(url, endpoint=endpoint, region=region)
+    if kind is Format.PARQUET:
+        return ParquetDirectory(place)
+    return DeltaTarget(place, include_headers=headers, creates=creates)
+
+
+@app.command("merge")
+def merge(
+    stream: Stream,
+    partition: PartitionOption = None,
+    object_bytes: Annotated[str, typer.Option("--object-bytes", help="How large objects become.")] = "256MiB",
+    alone: Annotated[bool, typer.Option("--alone", help="No node writes to this bucket.", show_default=False)] = False,
+    bucket: BucketUrl = None,
+    endpoint: Endpoint = None,
+    region: Region = None,
+    master: Master = "local[*]",
+    conf: Conf = None,
+    dry_run: DryRun = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Merge small objects of a stream, where no leader does: that of a sealed stream, or of a cluster that is gone."""
+    where = Where(bucket, endpoint, region)
+
+    def work(opened: OpenBucket) -> None:
+        with _needs_spark():
+            from liftpy_spark.jobs.merging import merge as run_merge
+            from liftpy_spark.jobs.merging import plan_merge
+            from liftpy_spark.jobs.sessions import session
+
+        settings, paths = opened.settings, [place.path for place in opened.places(stream, partition)]
+        runs = plan_merge(settings, paths, object_bytes=parse_bytes(object_bytes), alone=alone)
+        planned = {"merged": sum(len(run.pointers) for run in runs), "made": len(runs)}
+        said = f"{count_of(planned['merged'], 'object')} merged into {show_count(planned['made'])}"
+        if not dry_run:
+            with session(master, _conf(conf)) as spark, show_progress("merging") as move:
+                run_merge(spark, settings, runs, progress=move)
+        _tell(opened, planned, said, dry_run=dry_run, as_json=as_json)
+
+    with_bucket(where, work, as_json=as_json)
+
+
+@app.command("submit", context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True})
+def submit(
+    script: Annotated[str, typer.Argument(help="A Python file.", show_default=False)],
+    arguments: Annotated[list[str] | None, typer.Argument(help="Of the script.", show_default=False)] = None,
+    master: Master = "local[*]",
+    archive: Annotated[
+        str | None,
+        typer.Option(help="A packed environment for executors, as venv-pack makes it.", show_default=False),
+    ] = None,
+    py_files: Annotated[
+        list[str] | None, typer.Option("--py-files", help="A module for executors.", show_default=False)
+    ] = None,
+    conf: Conf = None,
+    dry_run: DryRun = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Run a script of yours with spark-submit, with this Python on the driver, and what executors need.
+
+    Options of this command stand before the script. Ends as the script does.
+    """
+    try:
+        with _needs_spark():
+            from liftpy_spark.jobs.sessions import submission
+
+        for path in (script, *((archive,) if archive else ())):
+            if not Path(path).is_file():
+                raise UsageError(f"there is no file {path}")
+        call = submission(
+            *(script, arguments or ()), master=master, archive=archive, py_files=py_files or (), settings=_conf(conf)
+        )
+        if dry_run and as_json:
+            print_json(call._asdict())
+            return
+        if dry_run:
+            shown = [*(f"{name}={value}" for name, value in call.environment.items()), *call.command]
+            stdout.print(" ".join(shown), markup=False)
+            return
+        with _linked(call.link):
+            ended = subprocess.run(call.command, env=os.environ | call.environment, check=False)  # noqa: S603 (the user's own script)
+    except (LiftError, OSError) as error:
+        fail(error, as_json=as_json)
+    raise typer.Exit(ended.returncode)
+
+
+@contextmanager
+def _linked(name: str | None) -> Iterator[None]:
+    """The driver plans with a Python of the same relative path as the one that executors unpack."""
+    if name is None or Path(name).exists():
+        yield
+        return
+    Path(name).symlink_to(sys.prefix)
+    try:
+        yield
+    finally:
+        Path(name).unlink(missing_ok=True)
+
+
+@contextmanager
+def _needs_spark() -> Iterator[None]:
+    """Say what is missing where Spark is not installed.
+
+    Raises:
+        LiftError: it is not.
+    """
+    try:
+        yield
+    except ImportError as error:
+        if (error.name or "").startswith("liftpy"):
+            raise  # it is not a package that is missing
+        raise LiftError(f"this needs more packages: pip install 'liftpy[spark]' ({error.name})") from None
+
+
+def _conf(given: Sequence[str] | None) -> dict[str, str]:
+    """Settings of Spark.
+
+    Raises:
+        UsageError: one has no value.
+    """
+    found = {}
+    for each in given or ():
+        name, equals, value = each.partition("=")
+        if not name or not equals:
+            raise UsageError(f"--conf {each!r:.100}: say NAME=VALUE")
+        found[name] = value
+    return found
+
+
+def _tell(bucket: OpenBucket, plain: dict[str, Any], text: str, *, dry_run: bool, as_json: bool) -> None:
+    if as_json:
+        print_json({"bucket": bucket.shown, "dry_run": dry_run} | plain)
+    else:
+        stdout.print(escape(text) + ("; nothing was done (--dry-run)" if dry_run else ""))

@@ -1,0 +1,121 @@
+"""`liftpy spark ...`: what is found is told, what is right ends with 0, mistakes end in words."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+import pyarrow.parquet as pq
+import pytest
+
+from support.cli import Cli, run_process
+from support.job_bucket import STREAM, JobBucket
+from support.tier_rows import plain_records
+
+
+@pytest.fixture
+def bucket(s3):
+    made = JobBucket(s3, 2)
+    for base in (0, 100):
+        made.append(plain_records(100, base=base), row_group_bytes=4_000)
+    return made
+
+
+@pytest.fixture
+def cli(bucket, tmp_path):
+    aws = {name: text for name, text in os.environ.items() if name.startswith("AWS_")}
+    where = {"LIFTPY_TIER_URL": bucket.url, "LIFTPY_TIER_ENDPOINT": bucket.settings.endpoint}
+    return Cli(None, tmp_path, **where, **aws)
+
+
+def test_scrub(spark, bucket, cli):
+    assert "orders/0: offsets 0 to 200, 200 records in 2 objects" in cli.out("spark", "scrub")
+    assert cli.json("spark", "scrub", STREAM) == cli.json("tier", "scrub", STREAM)
+    assert cli.json("spark", "scrub", "--dry-run", "--task-bytes", "1k")["tasks"] == 2
+    key = bucket.paths[0].fragment(bucket.root().fragments[1].name)
+    bucket.damage(key, 500)
+    result = cli.run("spark", "scrub", STREAM, code=1)
+    assert f"corrupt {key}: offset 100:" in result.stdout
+    assert "1 problem in" in result.stderr
+    assert cli.run("tier", "scrub", STREAM, code=1).stdout == result.stdout
+
+
+def test_export(spark, cli, tmp_path):
+    target = str(tmp_path / "out")
+    assert "1 file of" in cli.out("spark", "export", STREAM, target, "--dry-run")
+    assert cli.json("spark", "export", STREAM, target, "--headers")["records"] == 200
+    assert pq.read_table(target).schema.names[-1] == "headers"
+    assert cli.out("spark", "export", STREAM, target) == "nothing is new\n"
+    assert cli.json("spark", "export", STREAM, str(tmp_path / "d"), "--format", "delta")["files"] == 1
+
+
+def test_merge(spark, bucket, cli):
+    before = bucket.records()
+    assert "is tiered by node n1" in cli.error("spark", "merge", STREAM)
+    arguments = ("spark", "merge", STREAM, "--alone")
+    assert cli.out(*arguments, "--dry-run") == "2 objects merged into 1; nothing was done (--dry-run)\n"
+    assert len(bucket.root().fragments) == 2
+    assert cli.json(*arguments)["merged"] == 2
+    assert len(bucket.root().fragments) == 1
+    assert bucket.records() == before
+    assert cli.out(*arguments) == "0 objects merged into 0\n"
+
+
+def test_mistakes_end_in_words(spark, cli, tmp_path):
+    assert "the bucket has no stream 'order'" in cli.error("spark", "scrub", "order")
+    assert "--conf 'spark.x': say NAME=VALUE" in cli.error("spark", "scrub", "--conf", "spark.x", code=2)
+    assert "neither s3://bucket/prefix nor a directory" in cli.error("spark", "export", STREAM, "gs://x/y", code=2)
+    assert "there is no file nowhere.py" in cli.error("spark", "submit", "nowhere.py", code=2)
+    file = tmp_path / "file"
+    file.write_text("")
+    assert "file" in cli.error("spark", "export", STREAM, str(file))
+
+
+def test_submit(cli, tmp_path, monkeypatch):
+    script, archive = tmp_path / "job.py", tmp_path / "env.tar.gz"
+    script.write_text("")
+    archive.write_text("")
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    options = ["--master", "spark://h:7077", "--archive", str(archive), "--conf", "a.b=c", "--py-files", "m.py"]
+    said = json.loads(cli.out("spark", "submit", "--dry-run", "--json", *options, str(script), "--flag", "x"))
+    assert said["command"][1:] == [
+        *("--master", "spark://h:7077", "--archives", f"{archive}#environment"),
+        *("--py-files", "m.py", "--conf", "a.b=c", str(script), "--flag", "x"),
+    ]
+    assert said["environment"]["PYSPARK_PYTHON"] == "./environment/bin/python"
+    local = json.loads(cli.out("spark", "submit", "--dry-run", "--json", str(script)))
+    assert local["environment"] == {
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+
+
+@pytest.mark.slow
+def test_submit_runs_a_script_with_tasks(tmp_path):
+    script = tmp_path / "job.py"
+    script.write_text(
+        "import sys\n"
+        "from pyspark.sql import SparkSession\n"
+        "spark = SparkSession.builder.config('spark.ui.enabled', 'false').getOrCreate()\n"
+        "from pyspark.sql.functions import udf\n"
+        "rows = spark.range(3).select(udf(lambda n: sys.executable)('id').alias('p')).distinct().collect()\n"
+        "print('RAN', *sys.argv[1:], *(row.p for row in rows))\n"
+        "spark.stop()\n"
+        "sys.exit(3)\n"
+    )
+    ended = run_process("spark", "submit", "--master", "local[1]", str(script), "--flag", home=tmp_path)
+    assert ended.returncode == 3, ended.stderr
+    assert f"RAN --flag {sys.executable}".encode() in ended.stdout
+
+
+@pytest.mark.slow
+def test_a_command_starts_a_session_of_its_own(bucket, tmp_path):
+    aws = {name: text for name, text in os.environ.items() if name.startswith("AWS_")}
+    where = ("--bucket", bucket.url, "--endpoint", bucket.settings.endpoint)
+    arguments = ("spark", "scrub", *where, "--master", "local[1]", "--json")
+    ended = run_process(*arguments, home=tmp_path, **aws)
+    assert ended.returncode == 0, ended.stderr
+    assert json.loads(ended.stdout)["problems"] == 0
+    assert b"Traceback" not in ended.stderr

@@ -1,0 +1,196 @@
+"""An export holds every record once, whatever it was killed by, and however often it is repeated."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import deltalake
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from liftpy_log.tier.pins import is_in_force
+from liftpy_log.tier.pins_held import load_pins
+from liftpy_spark.jobs import exporting
+from liftpy_spark.jobs.delta_target import DeltaError, DeltaTarget
+from liftpy_spark.jobs.export_files import place_of
+from liftpy_spark.jobs.export_task import export_range
+from liftpy_spark.jobs.exporting import ExportRefusedError, export, plan_export
+from liftpy_spark.jobs.parquet_directory import ParquetDirectory
+from liftpy_spark.jobs.tasks import JobFailedError
+from support.by_value import by_value
+from support.job_bucket import STREAM, JobBucket
+from support.tier_rows import plain_records
+
+SMALL = 1_000
+KINDS = ("parquet", "delta")
+
+
+@pytest.fixture
+def bucket(s3):
+    """Two partitions with objects of their own and a shared one."""
+    made = JobBucket(s3, 2)
+    for partition in range(2):
+        for base in range(0, 300, 100):
+            made.append(plain_records(100, base=base, seed=base, key=key_of), partition, row_group_bytes=4_000)
+    made.share({0: plain_records(50, base=300), 1: plain_records(20, base=300)})
+    return made
+
+
+def key_of(number):
+    return b"%d" % (number % 7) if number % 3 else None
+
+
+def target_of(kind, url, bucket, *, creates=True):
+    place = place_of(str(url), endpoint=bucket.settings.endpoint, region=None)
+    return ParquetDirectory(place) if kind == "parquet" else DeltaTarget(place, include_headers=False, creates=creates)
+
+
+def run(spark, bucket, kind, url, **options):
+    options = {"task_bytes": SMALL} | options
+    return export(spark, bucket.settings, STREAM, bucket.paths, target_of(kind, url, bucket), **options)
+
+
+def rows_of(kind, url):
+    """What a reader of the target sees, ordered by partition and offset."""
+    table = deltalake.DeltaTable(str(url)).to_pyarrow_table() if kind == "delta" else pq.read_table(str(url))
+    return table.sort_by([("partition", "ascending"), ("offset", "ascending")])
+
+
+def assert_whole(found, bucket):
+    """Column by column what the library reads."""
+    expected = [(partition, record) for partition in range(2) for record in bucket.records(partition)]
+    assert found["partition"].to_pylist() == [partition for partition, _ in expected]
+    for column in ("offset", "key", "value"):
+        assert found[column].to_pylist() == [getattr(record, column) for _, record in expected], column
+    assert found["subject"].to_pylist() == [record.subject.decode() for _, record in expected]
+    times = [record.timestamp // 1_000 for _, record in expected]
+    assert found["timestamp"].cast(pa.timestamp("us", "UTC")).cast(pa.int64()).to_pylist() == times
+    assert set(found["topic"].to_pylist()) == {STREAM}
+    assert set(found["timestampType"].to_pylist()) == {1}
+
+
+def pins(bucket):
+    return [pin for path in bucket.paths for pin in load_pins(bucket.store, path) if is_in_force(pin, 0)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_all_of_it_once_and_then_what_is_new(spark, bucket, tmp_path, kind):
+    plan = plan_export(
+        bucket.settings, bucket.paths, target_of(kind, tmp_path / "x", bucket, creates=False), task_bytes=SMALL
+    )
+    assert plan.files == 8
+    assert not (tmp_path / "x").exists()
+    done = run(spark, bucket, kind, tmp_path / "x")
+    assert (done.files, done.records) == (8, 670)
+    assert_whole(rows_of(kind, tmp_path / "x"), bucket)
+    assert run(spark, bucket, kind, tmp_path / "x") == (0, 0, 0)
+    bucket.share({0: plain_records(10, base=350)})
+    assert run(spark, bucket, kind, tmp_path / "x").records == 10
+    assert_whole(rows_of(kind, tmp_path / "x"), bucket)
+    assert pins(bucket) == []
+    spark_rows = spark.read.parquet(str(tmp_path / "x"))
+    assert spark_rows.count() == 680
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_to_a_bucket(spark, bucket, s3, kind):
+    url = f"{bucket.url}-export/{kind}"
+    assert run(spark, bucket, kind, url).records == 670
+    target = target_of(kind, url, bucket)
+    assert [target.covered(path)[-1][1] for path in bucket.paths] == [350, 320]
+    assert run(spark, bucket, kind, url) == (0, 0, 0)
+
+
+def _fails_in(number, when, task):
+    """Export a range, but for one, of which the task fails before or after the file is there."""
+    if task.start == number and when == "before":
+        raise ValueError("the task fails")
+    written = export_range(task)
+    if task.start == number:
+        raise ValueError("the task fails")
+    return written
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_task_that_fails(spark, bucket, tmp_path, monkeypatch, kind, when):
+    with monkeypatch.context() as patched:
+        patched.setattr(exporting, "export_range", partial(by_value(_fails_in), 100, when))
+        with pytest.raises(JobFailedError, match="the task fails"):
+            run(spark, bucket, kind, tmp_path / "x")
+    assert pins(bucket) == []
+    run(spark, bucket, kind, tmp_path / "x")
+    assert_whole(rows_of(kind, tmp_path / "x"), bucket)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_driver_that_dies(spark, bucket, tmp_path, monkeypatch, kind, when):
+    monkeypatch.setattr(exporting, "_WAVE_TASKS", 3)
+    commits = []
+
+    def dies(commit, ranges, files):
+        commits.append(len(files))
+        if when == "after":
+            commit(ranges, files)
+        if len(commits) == 2:
+            raise KeyboardInterrupt
+        if when == "before":
+            commit(ranges, files)
+
+    target = target_of(kind, tmp_path / "x", bucket)
+    monkeypatch.setattr(target, "commit", partial(dies, target.commit))
+    with pytest.raises(KeyboardInterrupt):
+        export(spark, bucket.settings, STREAM, bucket.paths, target, task_bytes=SMALL)
+    # What was merged meanwhile is cut elsewhere.
+    assert run(spark, bucket, kind, tmp_path / "x", task_bytes=2 * 10**6).files <= 4
+    assert_whole(rows_of(kind, tmp_path / "x"), bucket)
+
+
+def test_two_at_the_same_time_do_not_both_commit(spark, bucket, tmp_path):
+    late = target_of("delta", tmp_path / "x", bucket)
+    run(spark, bucket, "delta", tmp_path / "x")
+    with pytest.raises(DeltaError, match="could not be written"):
+        export(spark, bucket.settings, STREAM, bucket.paths, late, task_bytes=SMALL)
+    assert_whole(rows_of("delta", tmp_path / "x"), bucket)
+
+
+def test_what_is_shared_may_move_meanwhile(spark, bucket, tmp_path, monkeypatch):
+    ranges = exporting._ranges
+
+    def then_moves(version, *arguments):
+        yield from ranges(version, *arguments)
+        if version.path.partition == 1:
+            for partition, base in ((0, 300), (1, 300)):
+                count = 50 if partition == 0 else 20
+                bucket.append(plain_records(count, base=base), partition)
+            (shared,) = [entry.key for entry in bucket.store.list("sets/n1/objects/")]
+            bucket.store.delete([shared])
+
+    monkeypatch.setattr(exporting, "_ranges", then_moves)
+    assert run(spark, bucket, "parquet", tmp_path / "x").records == 670
+    assert_whole(rows_of("parquet", tmp_path / "x"), bucket)
+
+
+def test_an_object_that_is_lost_is_named(spark, bucket, tmp_path):
+    key = bucket.paths[0].fragment(bucket.root().fragments[1].name)
+    bucket.store.delete([key])
+    with pytest.raises(Exception, match=f"there is no object {key}"):
+        run(spark, bucket, "parquet", tmp_path / "x")
+
+
+def test_a_target_that_has_more_is_refused(spark, bucket, tmp_path):
+    place = Path(tmp_path / "x")
+    place.mkdir()
+    target = target_of("parquet", place, bucket)
+    (place / target.file_name(bucket.paths[0], 0, 1_000)).write_bytes(b"")
+    with pytest.raises(ExportRefusedError, match="restored from an older state"):
+        run(spark, bucket, "parquet", place)
+
+
+def test_a_table_with_other_columns_is_refused(bucket, tmp_path):
+    deltalake.write_deltalake(tmp_path / "x", pa.table({"a": [1]}))
+    with pytest.raises(DeltaError, match="has the columns a; an export has key, value"):
+        target_of("delta", tmp_path / "x", bucket)
