@@ -209,9 +209,12 @@ class Feed:
         return None if item is None else (item, self._cursors[item.key])
 
     async def close(self) -> None:
-        """Stop fetching; whoever iterates comes to an end."""
+        """Stop fetching; whoever iterates comes to an end with what is in hand."""
         self.is_closed = True
         self._buffer.close()
+        cursor = self.handout.unfinished
+        if cursor is not None:
+            self.handout.interrupt(cursor)
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()

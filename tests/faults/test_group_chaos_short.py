@@ -20,6 +20,7 @@ async def test_a_group_through_a_few_faults(tmp_path):
         try:
             await crew.start(["", "", "", ""])
             killed, sleeper, leaver, _ = crew.serving()
+            await crew.all_at_work()
             await crew.kill(killed)
             with frozen(sleeper):  # until others have what was its own
                 await crew.recovered(time.time(), RECOVERED_WITHIN_S)

@@ -103,6 +103,15 @@ class Crew:
         """Those that are to run."""
         return list(self._serving.values())
 
+    async def all_at_work(self) -> None:
+        """Wait until everybody has partitions."""
+
+        def are_at_work() -> bool:
+            self.look()
+            return all(worker.owned() for worker in self.serving())
+
+        await eventually(are_at_work, 60.0, "somebody gets no partitions")
+
     def add(self, instance_id: str = "") -> WorkerProcess:
         """One more."""
         name = f"{instance_id or 'member'}-{len(self.workers)}"

@@ -221,6 +221,16 @@ class WorkerProcess:
         self.look()
         return [line for line in self.lines if line[0] == what]
 
+    def owned(self) -> set[int]:
+        """The partitions that are its own, as it was told."""
+        owned: set[int] = set()
+        for line in self.lines:
+            if line[0] == "assigned":
+                owned |= set(line[3])
+            elif line[0] in {"revoked", "lost"}:
+                owned -= set(line[3])
+        return owned
+
     def errors(self) -> str:
         """What it said on its standard error."""
         return self._errors.read_text(errors="replace")

@@ -104,6 +104,19 @@ async def test_it_does_not_end_without_partitions_but_when_it_is_closed(logs, co
         await consuming.assign("s", uuid, {0: 0})
 
 
+@pytest.mark.parametrize("batches", [False, True])
+async def test_nothing_is_handed_out_after_it_was_closed_amid_a_batch(logs, batches):
+    consuming = assigned(logs, batches=batches)
+    await consuming.assign("s", logs.places["s"].uuid, {0: 0, 1: 0})
+    iterating = aiter(consuming)
+    async with asyncio.timeout(20):
+        await take(iterating, 1 if batches else 3)
+        finished = consuming.positions()
+        await consuming.close()
+        assert consuming.positions() == finished, "what is in hand is not finished before the next is asked for"
+        assert await anext(iterating, None) is None
+
+
 async def test_pausing_leaves_what_is_in_hand_unfinished_until_the_next_is_asked_for(logs, consuming):
     uuid = logs.places["s"].uuid
     await consuming.assign("s", uuid, {0: 0})
