@@ -120,7 +120,9 @@ def test_metrics(bench, tmp_path):
         "uploads": 3,
         "bytes_in": 4,
         "bytes_out": 5,
+        "read_bytes_in": 8,
         "requests": {"create": 6},
+        "read_requests": {"get_range": 9},
         "failures": {"unavailable": 7},
     }
     node.tier = SimpleNamespace(status=lambda _limit: status)
@@ -131,6 +133,8 @@ def test_metrics(bench, tmp_path):
         "liftpy_tier_untiered_bytes 70.0",
         "liftpy_tier_untiered_age_seconds 1.5",
         'liftpy_tier_requests_total{kind="create"} 6.0',
+        "liftpy_tier_read_bytes_in_total 8.0",
+        'liftpy_tier_read_requests_total{kind="get_range"} 9.0',
         'liftpy_tier_failures_total{code="unavailable"} 7.0',
         'liftpy_partition_local_start{partition="0",stream="orders"} 0.0',
     ):
