@@ -22,7 +22,7 @@ TARGETS = {  # the first that fits counts
     "tier, bytes of the root per commit": ("of 1 GiB at most", 1.5),
     "tier, GETs of a seek": ("GETs at most", 4.0),
     "tier, ingest at 10 MiB/s, 1 KiB: not in the bucket": ("MiB at most", 64.0),
-    "not in the bucket at the end": None,
+    "not in the bucket at the last ack": None,
     "until the bucket has all": None,
     "tier, ingest flat out": ("of no bucket", 0.5),
     "tier, ingest at 10 MiB/s": ("of no bucket", 0.95),
