@@ -22,6 +22,7 @@ from liftpy.cli.nats_server import NatsServer
 NODES = 3
 _READY_S = 60.0
 _SETTLED_S = 60.0
+_APPLIED_S = 10.0
 _STOP_S = 60.0
 _RETRY_S = 0.05
 
@@ -179,7 +180,10 @@ class JetStream:
         return self.settled(name, 0)
 
     def settled(self, name, expected):
-        """Wait until every replica is current; the number of messages. It must be what is expected."""
+        """Wait until every replica is current; the number of messages. It must be what is expected.
+
+        A new leader tells of its state before it has applied all that it holds, so a number too small is asked again.
+        """
 
         def found():
             info = self._ask(f"STREAM.INFO.{name}")
@@ -187,7 +191,12 @@ class JetStream:
             is_whole = len(replicas) == NODES - 1 and all(each["current"] and not each.get("lag") for each in replicas)
             return info if is_whole and info["cluster"].get("leader") else None
 
-        messages = until(found, _SETTLED_S, f"replicas of {name} current")["state"]["messages"]
+        deadline = time.monotonic() + _APPLIED_S
+        while True:
+            messages = until(found, _SETTLED_S, f"replicas of {name} current")["state"]["messages"]
+            if messages >= expected or time.monotonic() > deadline:
+                break
+            time.sleep(_RETRY_S)
         assert messages >= expected, f"{name} has {messages:,} messages, and {expected:,} were acknowledged"
         return messages
 

@@ -50,6 +50,11 @@ class RestoreAdmin(GroupAdmin):
         plan = await self.restore_plan() if plan is None else plan
         return await apply_restore(self._cluster, plan, replicas_max=replicas_max, progress=progress)
 
-    async def verify_restore(self, plan: RestorePlan) -> list[str]:
-        """What is amiss of what a plan says should be here, for people; nothing when all is well."""
-        return await verify_restore(self._cluster, plan)
+    async def verify_restore(self, plan: RestorePlan, *, within_s: float = 30.0) -> list[str]:
+        """What is amiss of what a plan says should be here, for people; nothing when all is well.
+
+        Args:
+            plan: that was carried out.
+            within_s: for how long it is looked again while something is amiss: leaders are elected first.
+        """
+        return await verify_restore(self._cluster, plan, within_s=within_s)

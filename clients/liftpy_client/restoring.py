@@ -6,6 +6,8 @@ other; done again, it finishes what was cut short.
 
 from __future__ import annotations
 
+import asyncio
+import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -34,6 +36,7 @@ _PAGE: Final = 128
 _PARTITIONS_AT_ONCE: Final = 64
 _STREAMS_AT_ONCE: Final = 64
 _TIMEOUT_S: Final = 120.0  # a bucket may be slow, and a stream can have a thousand partitions
+_LOOK_EVERY_S: Final = 0.25
 _INTERNAL_PREFIX: Final = "__"
 
 
@@ -266,7 +269,7 @@ def _parts(streams: Sequence[StreamHistory]) -> Iterator[list[StreamHistory]]:
         yield some
 
 
-async def verify_restore(cluster: Cluster, plan: RestorePlan) -> list[str]:
+async def verify_restore(cluster: Cluster, plan: RestorePlan, *, within_s: float = 30.0) -> list[str]:
     """Compare what a cluster has with what a plan says. Returns what is amiss, for people; nothing when all is well.
 
     Every partition must have a leader, and nothing that the bucket holds may lie beyond its end.
@@ -274,10 +277,21 @@ async def verify_restore(cluster: Cluster, plan: RestorePlan) -> list[str]:
     Args:
         cluster: that was restored.
         plan: by which.
+        within_s: for how long it is looked again while something is amiss: what has just come back elects its
+            leaders first.
 
     Raises:
         NodeUnavailableError: nobody answers.
     """
+    deadline = time.monotonic() + within_s
+    while amiss := await _all_amiss(cluster, plan):
+        if time.monotonic() >= deadline:
+            break
+        await asyncio.sleep(_LOOK_EVERY_S)
+    return amiss
+
+
+async def _all_amiss(cluster: Cluster, plan: RestorePlan) -> list[str]:
     amiss: list[str] = []
     here: dict[str, StreamDetails] = {}
     offset, total = 0, 1

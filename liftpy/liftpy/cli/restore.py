@@ -93,7 +93,7 @@ async def _wait_whole(lift: Lift, plan: RestorePlan, outcomes: list[RestoredStre
     named = {each.name for each in outcomes if each.problem}
     deadline = time.monotonic() + _LEADERS_WITHIN_S
     while True:
-        found = await lift.verify_restore(plan)
+        found = await lift.verify_restore(plan, within_s=0)
         amiss = [text for text in found if not any(text.startswith(f"stream {name} ") for name in named)]
         amiss += await _bucket_amiss(lift)
         if not amiss or time.monotonic() > deadline:

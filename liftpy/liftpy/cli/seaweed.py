@@ -31,6 +31,7 @@ BUCKET: Final = "liftpy"
 _START_TIMEOUT_S: Final = 30.0
 _STOP_TIMEOUT_S: Final = 5.0  # it waits for clients that are idle; what it has acknowledged survives SIGKILL
 _POLL_S: Final = 0.05
+_ANSWER_S: Final = 5.0  # the first write makes volumes
 _GRPC: Final = 10_000  # SeaweedFS listens there too, above each of its ports
 _PORTS: Final = range(12_000, 22_000)  # these and the ones for gRPC are below those that outgoing connections get
 _PARTS: Final = ("s3", "master", "volume", "filer", "admin")
@@ -165,9 +166,18 @@ class SeaweedServer:
         raise SeaweedError(f"the S3 server (SeaweedFS) did not come up within {_START_TIMEOUT_S:g} s (see {self._log})")
 
     def _is_ready(self) -> bool:
-        """S3 answers, with a refusal as we do not sign, and its file system shows the bucket."""
-        filer = f"http://127.0.0.1:{self._kept.ports['filer']}/buckets/{BUCKET}/"
-        return _status(self.endpoint) == 403 and _status(filer) == 200
+        """S3 answers, with a refusal as we do not sign, its file system shows the bucket, and the volumes are there.
+
+        Volumes come last: until the file system has heard of them, what was kept can not be read. They are announced
+        all at once, so when a byte can be written and read, everything can.
+        """
+        bucket = f"http://127.0.0.1:{self._kept.ports['filer']}/buckets/{BUCKET}/"
+        if not (_status(self.endpoint) == 403 and _status(bucket) == 200):
+            return False
+        probe = f"{bucket}.ready-{secrets.token_hex(8)}"
+        is_written = _status(probe, "PUT", b"1") == 201
+        is_there = is_written and _status(probe) == 200
+        return is_there and _status(probe, "DELETE") == 204
 
     def stop(self) -> None:
         """Stop it, which takes some seconds."""
@@ -226,10 +236,11 @@ def _write_secret(path: Path, text: str) -> None:
     temporary.replace(path)
 
 
-def _status(url: str) -> int:
-    """What a server answers to a GET; 0 when it does not."""
+def _status(url: str, method: str = "GET", body: bytes | None = None) -> int:
+    """What a server answers to a request; 0 when it does not."""
+    request = urllib.request.Request(url, body, method=method)  # noqa: S310 - http, to ourselves
     try:
-        with urllib.request.urlopen(url, timeout=1.0) as answer:  # noqa: S310 - http, to ourselves
+        with urllib.request.urlopen(request, timeout=_ANSWER_S) as answer:  # noqa: S310
             return int(answer.status)
     except urllib.error.HTTPError as error:
         with error:

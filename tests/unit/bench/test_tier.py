@@ -63,7 +63,7 @@ def test_goals_of_rows_with_a_bucket_are_theirs():
         "tier, ingest at 10 MiB/s, 1 KiB": ("of no bucket", 0.95),
         "tier, ingest at 10 MiB/s, 1 KiB: not in the bucket at the end": ("MiB at most", 64.0),
         "tier, ingest flat out, 128 B": ("of no bucket", 0.5),
-        "tier, ingest flat out, 128 B: not in the bucket at the end": None,
+        "tier, ingest flat out, 128 B: not in the bucket at the last ack": None,
         "tier, consume again what was cold, in Arrow batches, 1 KiB": None,
     }
     assert {name: target_of(Row(name, "-", "")) for name in goals} == goals
