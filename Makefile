@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+IN_PROCESS := tests/unit tests/simulation tests/test_packaging.py tests/test_tidy.py
 
 .PHONY: demo test check bench bench-quick chaos soak format clean help
 
@@ -24,10 +25,12 @@ $(STAMP): pyproject.toml
 demo: $(STAMP)
 	$(BIN)/liftpy demo --s3
 
-# Spark runs in a process of its own, and also when something else has failed.
+# What needs no other process runs on all cores. What starts nodes runs alone, and Spark in a process of its own. All of
+# it runs, also when something has failed.
 test: $(STAMP)
 	@failed=0; \
-	$(BIN)/python -m pytest -m 'not slow and not chaos' --ignore=tests/spark || failed=1; \
+	$(BIN)/python -m pytest -m 'not slow and not chaos' -n logical --dist worksteal $(IN_PROCESS) || failed=1; \
+	$(BIN)/python -m pytest -m 'not slow and not chaos' tests/integration tests/faults tests/chaos || failed=1; \
 	$(BIN)/python -m pytest -m 'not slow and not chaos' tests/spark || failed=1; \
 	exit $$failed
 

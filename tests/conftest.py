@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import signal
 import time
@@ -19,6 +20,12 @@ TESTS = Path(__file__).parent
 TEST_S_MAX = 240
 SLOW_TEST_S_MAX = 600
 GONE_WITHIN_S = 10
+
+
+def pytest_configure():
+    """What commands print must not depend on the terminal that the tests were started from."""
+    for name in ("COLUMNS", "LINES"):
+        os.environ.pop(name, None)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -117,6 +117,17 @@ def test_what_may_be_repeated_is_repeated(store, proxy, way):
             store.get("k")
 
 
+@pytest.mark.parametrize("way", ["stall", "half"])
+def test_attempts_are_not_multiplied(moto, proxy, name, way):
+    """The library below repeats what is not answered, and we what breaks off; nobody repeats what another has."""
+    store = moto.store(name, endpoint=proxy.endpoint, attempts_max=3, read_timeout_s=0.3)
+    store.create("k", b"body" * 1_000, "n")
+    proxy.lose(way, count=20, method="GET")
+    with pytest.raises(StoreUnavailableError):
+        store.get("k")
+    assert [method for method, _ in proxy.attempts].count("GET") == 3
+
+
 def test_a_store_that_is_not_well(moto, proxy, name):
     store = moto.store(name, endpoint=proxy.endpoint, attempts_max=2)
     for call in calls(store).values():

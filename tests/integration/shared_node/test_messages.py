@@ -13,23 +13,6 @@ from nats.js.errors import APIError
 
 import liftpy
 from support.cluster import NodeProcess, eventually, make_nats, quick_options
-from support.reading import delete_streams
-
-
-@pytest.fixture
-def nats_server(shared_nats):
-    return shared_nats
-
-
-@pytest.fixture
-def node(shared_node):
-    return shared_node
-
-
-@pytest.fixture
-async def lift(shared_lift):
-    yield shared_lift
-    await delete_streams(shared_lift)
 
 
 async def take(consumer, count=None):

@@ -10,26 +10,10 @@ import pytest
 import liftpy
 from support.cluster import NodeProcess, eventually, make_nats
 from support.raw_nats import RawNats, pub
-from support.reading import delete_streams, gaps
+from support.reading import gaps
 
 PUBLISHERS = 8
 PIECE = 1_000  # messages that a publisher hands over at once
-
-
-@pytest.fixture
-def nats_server(shared_nats):
-    return shared_nats
-
-
-@pytest.fixture
-def node(shared_node):
-    return shared_node
-
-
-@pytest.fixture
-async def lift(shared_lift):
-    yield shared_lift
-    await delete_streams(shared_lift)
 
 
 async def publish(port, subject, who, count, size=100):

@@ -15,23 +15,6 @@ from liftpy_envelope.pull import Api, PartitionKey
 from support.cluster import NodeProcess, make_nats
 from support.group_kit import fill
 from support.group_requests import GroupPull, assigned, offsets_of
-from support.reading import delete_streams
-
-
-@pytest.fixture
-def nats_server(shared_nats):
-    return shared_nats
-
-
-@pytest.fixture
-def node(shared_node):
-    return shared_node
-
-
-@pytest.fixture
-async def lift(shared_lift):
-    yield shared_lift
-    await delete_streams(shared_lift)
 
 
 @pytest.fixture
