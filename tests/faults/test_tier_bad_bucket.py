@@ -211,3 +211,51 @@ async def test_a_stream_of_the_same_name_begins_anew_while_the_old_one_is_in_the
         assert [each.trouble for each in (await lift.tier_status()).partitions if each.stream == "s"] == [None]
     process.stop()
     assert "Traceback" not in process.log()
+
+
+async def test_a_root_that_was_deleted_under_a_leader_is_named_and_can_be_put_back(nats_server, node, s3, tmp_path):
+    process = node().start()
+    async with liftpy.connect(nats_server.url) as lift:
+        for name in ("s", "other"):
+            await lift.create_stream(name, subject=name, **SETTINGS)
+        await publish(lift, "s")
+        await tiered(lift, "s")
+        await dropped(lift, "s")
+        place = f"{tmp_path.name}/streams/{(await lift.stream_info('s')).uuid}/0"
+        root = {"Bucket": s3.bucket, "Key": f"{place}/ROOT"}
+        client = s3.client()
+        body = client.get_object(**root)["Body"].read()
+        client.delete_object(**root)
+        await publish(lift, "s")  # nobody asks for the root before
+
+        async def troubled():
+            (partition,) = [each for each in (await lift.tier_status()).partitions if each.stream == "s"]
+            return partition.trouble
+
+        assert "ROOT" in await eventually(troubled, 60, "nobody misses the root")
+        before = objects(s3, place)
+        failures = (await lift.tier_status()).failures["missing"]
+        await publish(lift, "other")
+        await tiered(lift, "other")
+
+        async def missed_again():
+            return (await lift.tier_status()).failures["missing"] > failures + 1
+
+        await eventually(missed_again, 60, "it is not tried again")
+        assert objects(s3, place) == before, "each attempt leaves an object that nobody names"
+    process.stop()
+    process.start()
+    async with liftpy.connect(nats_server.url) as lift:
+        assert "Put it back" in await eventually(troubled, 60, "nobody misses the root after a restart")
+        assert objects(s3, place) == before, "a new root forgets what has left the disk"
+        client.put_object(**root, Body=body)
+        await tiered(lift, "s", 90)
+        assert await troubled() is None
+        messages = [message async for message in lift.consume("s", start="earliest", stop="latest")]
+        assert [message.offset for message in messages] == list(range(2 * COUNT))
+    assert "Traceback" not in process.log()
+
+
+def objects(s3, prefix):
+    listed = s3.client().list_objects_v2(Bucket=s3.bucket, Prefix=prefix)
+    return sorted(each["Key"] for each in listed["Contents"])

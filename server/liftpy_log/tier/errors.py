@@ -47,6 +47,23 @@ class ObjectMissingError(StoreError):
         self.key = key
 
 
+class RootMissingError(ObjectMissingError):
+    """A partition has objects in the bucket, and no root that says which of them count.
+
+    Args:
+        key: of the root.
+        other: key of one of the objects.
+    """
+
+    def __init__(self, key: str, other: str) -> None:
+        super().__init__(key)
+        told = (
+            f"there is no object {key}, and there was one: objects that it named are there ({other}). Put it back as "
+            "it was, or nothing of what left the disks can be read again; nothing is uploaded meanwhile"
+        )
+        self.args = (told,)
+
+
 class PreconditionFailedError(StoreError):
     """The store refused a conditional write: the object is not as the writer thought."""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from liftpy_log.tier.boundary import check
-from liftpy_log.tier.errors import LineageError, ObjectMissingError, OvertakenError
+from liftpy_log.tier.errors import LineageError, ObjectMissingError, OvertakenError, RootMissingError
 from liftpy_log.tier.layout import PartitionPath
 from liftpy_log.tier.resolving import Resolved, resolve
 from liftpy_log.tier.root_file import Loaded, RootFile
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Created",
     "check_in_force",
+    "check_never_was",
     "commit",
     "file_of",
     "find",
@@ -64,9 +65,17 @@ def file_of(context: Context, path: PartitionPath) -> RootFile:
 
 
 def find(context: Context, path: PartitionPath) -> Loaded | None:
-    """The root as it is now, if there is one."""
+    """The root as it is now, if there is one.
+
+    Raises:
+        ObjectMissingError: there was one. Whoever asks again is told None.
+    """
     file, cached = file_of(context, path), context.roots.get(path)
-    loaded = file.load() if cached is None else file.load_newer(cached) or cached
+    try:
+        loaded = file.load() if cached is None else file.load_newer(cached) or cached
+    except ObjectMissingError:
+        context.roots.drop(path)  # or every attempt of an upload would write its object before it finds that out
+        raise
     return None if loaded is None else context.roots.keep(path, loaded)
 
 
@@ -80,6 +89,24 @@ def newest(context: Context, path: PartitionPath) -> Loaded:
     if loaded is None:
         raise ObjectMissingError(path.root)
     return loaded
+
+
+def check_never_was(context: Context, path: PartitionPath, log_start: int) -> None:
+    """Check, where there is no root, that somebody has not deleted it: a new one would forget what it named.
+
+    A log that begins with its first record has all there ever was, and needs no look.
+
+    Args:
+        context: of the worker.
+        path: of the partition.
+        log_start: where the local log begins.
+
+    Raises:
+        RootMissingError: there are objects that it must have named.
+    """
+    found = next(iter(context.store.list(path.fragment(""))), None) if log_start else None
+    if found is not None:
+        raise RootMissingError(path.root, found.key)
 
 
 def known(context: Context, path: PartitionPath) -> Loaded:

@@ -18,6 +18,7 @@ from liftpy_log.tier.errors import (
     ObjectMissingError,
     OutcomeUnknownError,
     OvertakenError,
+    RootMissingError,
     SealedError,
     StoreDeniedError,
     StoreFullError,
@@ -50,8 +51,8 @@ class TierWorkError(LiftError):
 
     Attributes:
         code: "overtaken", "lineage", "sealed", "denied", "unavailable", "unfit", "full", "foreign", "version",
-            "corrupt", "missing", "gone" (of a local file), "hole" (that no purge explains), "held" (by a
-            pin), "unnamed" (of a stream, in the catalog) or "internal".
+            "corrupt", "missing", "rootless" (objects that no root names, for it is gone), "gone" (of a local file),
+            "hole" (that no purge explains), "held" (by a pin), "unnamed" (of a stream, in the catalog) or "internal".
         message: for people.
     """
 
@@ -81,6 +82,7 @@ _CODES: Final[tuple[tuple[type[Exception], str, bool], ...]] = (
     (BatchVersionError, "version", False),
     (ObjectCorruptError, "corrupt", False),
     (BatchCorruptError, "corrupt", False),
+    (RootMissingError, "rootless", False),
     (ObjectMissingError, "missing", False),
     (SliceGoneError, "gone", True),
     (NotNamedError, "unnamed", True),
