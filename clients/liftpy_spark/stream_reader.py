@@ -123,7 +123,7 @@ class LiftpyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The records of a share, in a task; none where Spark made up a share since there was none."""
         with plain_errors():
-            yield from read_ranges(partition.value or (), self._options, self._schema)
+            yield from read_ranges(partition.value or (), self._options, self._schema, asks_nodes=True)
 
 
 def _document(checkpoint: Checkpoint) -> dict[str, Any]:

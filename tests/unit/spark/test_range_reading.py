@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import random
 from itertools import count, pairwise
+from types import SimpleNamespace
+from typing import NamedTuple
 
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from liftpy_client.errors import OffsetLostError
+from liftpy_client.errors import NodeUnavailableError, OffsetLostError
 from liftpy_envelope.subject import matches
 from liftpy_log.tier import root_changes
 from liftpy_log.tier.counting_store import CountingStore
 from liftpy_log.tier.errors import StoreUnavailableError
+from liftpy_log.tier.fragment_read import ObjectReader
 from liftpy_log.tier.reading_cache import ReadingCache
 from liftpy_log.tier.setsum import NO_RECORDS
-from liftpy_spark import hot_reading, range_reading
+from liftpy_spark import cold_reading, hot_reading, range_reading
 from liftpy_spark.cold_reading import Step
 from liftpy_spark.connections import OpenBucket
 from liftpy_spark.errors import BucketError, DataLossError
@@ -37,6 +41,15 @@ def world(monkeypatch):
     return World(monkeypatch)
 
 
+class Details(NamedTuple):
+    """What a node says of the partition."""
+
+    local_start: int | None = None
+    tiered_end: int | None = None
+    uuid: str = UUID
+    partition: int = 0
+
+
 class World:
     """A bucket, and a node that has records behind it."""
 
@@ -47,13 +60,24 @@ class World:
         self.asked: list[tuple[int, int]] = []
         self.counts = ReadCounts()
         self.use(self.history.store)
-        monkeypatch.setattr(range_reading, "open_bucket", lambda _: self.bucket)
-        monkeypatch.setattr(range_reading, "lift", lambda _: None)
+        self.opened = 0
+        self.says: Details | Exception = Details()
+        monkeypatch.setattr(range_reading, "open_bucket", self.open_bucket)
+        monkeypatch.setattr(range_reading, "lift", lambda _: self)
         monkeypatch.setattr(hot_reading, "read_hot", self.read_hot)
 
     def use(self, store):
         counting = CountingStore(store)
         self.bucket = OpenBucket(counting, ReadingCache(counting), "s3://memory")
+
+    def open_bucket(self, _connection):
+        self.opened += 1
+        return self.bucket
+
+    def stream_info(self, _name):
+        if isinstance(self.says, Exception):
+            raise self.says
+        return SimpleNamespace(uuid=self.says.uuid, partitions=[self.says])
 
     def read_hot(self, _lift, wanted, projection, _chosen):
         self.asked.append((wanted.start, wanted.end))
@@ -67,12 +91,13 @@ class World:
             yield Step(projection.apply(columns, 1, wanted.stream, 0), each.offset + 1)
         yield Step(None, wanted.end)
 
-    def read(self, start, end, *names, **options):
+    def read(self, start, end, *names, asks_nodes=False, **options):
         given = {"servers": "nats://nowhere", "subscribe": "orders"} | options
         fields = [field for field in SCHEMA.fields if not names or field.name in names]
         ranges = [Range("orders", UUID, 0, start, end)]
         self.counts = ReadCounts()
-        read = read_ranges(ranges, SourceOptions.read(given, streaming=False), type(SCHEMA)(fields), self.counts)
+        source = SourceOptions.read(given, streaming=False)
+        read = read_ranges(ranges, source, type(SCHEMA)(fields), self.counts, asks_nodes=asks_nodes)
         return [row for batch in read for row in batch.to_pylist()]
 
     def offsets(self, start, end, **options):
@@ -219,3 +244,60 @@ def test_without_the_bucket(world):
     world.hot = records(0, 10)
     assert world.offsets(0, 10, cold="false") == list(range(10))
     assert (world.asked, world.counts.requests) == ([(0, 10)], 0)
+
+
+@pytest.mark.parametrize("tiered_end", [None, 0, 10])
+def test_what_only_a_node_has_is_read_without_a_look_at_the_bucket(world, tiered_end):
+    world.history.append(records(0, 10))
+    world.hot = records(10, 20)
+    world.says = Details(local_start=10, tiered_end=tiered_end)
+    assert world.offsets(10, 20, asks_nodes=True) == list(range(10, 20))
+    assert (world.opened, world.counts.requests) == (0, 0)
+    assert world.offsets(10, 20) == list(range(10, 20))
+    assert world.opened == 1
+    assert world.counts.requests
+
+
+@pytest.mark.parametrize(
+    "says",
+    [
+        Details(local_start=0, tiered_end=10),
+        Details(local_start=6, tiered_end=None),
+        Details(local_start=None, tiered_end=None),
+        Details(local_start=0, tiered_end=0, uuid="another"),
+        Details(local_start=0, tiered_end=0, partition=1),
+        NodeUnavailableError("nobody answers"),
+    ],
+)
+def test_what_the_bucket_has_or_may_have_is_read_from_there(world, says):
+    world.history.append(records(0, 10))
+    world.hot = records(0, 20)
+    world.says = says
+    assert world.offsets(5, 20, asks_nodes=True) == list(range(5, 20))
+    assert world.asked == [(10, 20)]
+    assert world.opened == 1
+
+
+def test_neighbours_are_fetched_together_where_nearly_all_of_them_is_needed(world, monkeypatch):
+    rng = random.Random(1)
+    wide = [Record(at, at * 1_000, b"a.x", value=rng.randbytes(60_000)) for at in range(40)]
+    pointer = world.history.append(wide, row_group_bytes=600_000)
+    fetched = []
+    scripted = Scripted(world.history.store, lambda _number, key: fetched.append(key))
+
+    def values(start, end):
+        world.use(scripted)
+        fetched.clear()
+        found = [row["value"] for row in world.read(start, end)]
+        return found, sum(key.endswith(pointer.name) for key in fetched) - 1  # the footer
+
+    everything = [each.value for each in wide]
+    groups = len(ObjectReader(scripted, PATH.fragment(pointer.name), pointer.size, pointer.footer).row_groups)
+    assert groups >= 4
+    assert values(0, 40) == (everything, 1)
+    assert values(1, 39) == (everything[1:39], 3)  # those at both ends are cut
+    monkeypatch.setattr(cold_reading, "_TOGETHER_BYTES", 1_300_000)
+    assert values(0, 40) == (everything, -(-groups // 2))
+    world.use(scripted)
+    assert world.offsets(0, 40) == list(range(40))
+    assert world.counts.bytes < pointer.size / 10

@@ -1,0 +1,201 @@
+"""Spark at work, in a process of its own: `python -m bench.spark_driver NAME JSON-ARGUMENTS`; its figures come last.
+
+Contestants take turns within every run, in one session; each had a turn before that does not count.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+from pyspark.sql import functions
+
+import liftpy
+from bench.load import say
+from bench.spark_session import cpu_by_process, session, spent
+from bench.spark_sources import ReadyBatches
+
+COLUMNS = "offset long, timestamp timestamp, value binary"
+_CLOCKED = "aggregation", "no-op"
+_WAIT_S = 180.0
+_POLL_S = 0.02
+
+
+def scan(home, options, files, count, size, runs, column_types=COLUMNS):
+    """Read a stream, and what others can read: files that hold the same, if there are any, and ready batches."""
+    with session(home) as spark:
+        spark.dataSource.register(ReadyBatches)
+        names = [column.split()[0] for column in column_types.split(",")]
+        ready = {"rows": str(count), "size": str(size)}
+
+        def from_liftpy():
+            return spark.read.format("liftpy").options(**options).schema(column_types).load()
+
+        frames = {"liftpy": from_liftpy}
+        if files is not None:
+            frames["spark.read.parquet"] = lambda: _with_constants(spark.read.parquet(files), names)
+        frames["ready batches"] = lambda: (
+            spark.read.format("ready-batches").options(**ready).schema(column_types).load()
+        )
+        figures = {action: {name: [] for name in frames} for action in _CLOCKED}
+        cpu = {action: {} for action in _CLOCKED}
+        for run in range(runs + 1):
+            for action in _CLOCKED:
+                for name, frame in frames.items():
+                    before, began = cpu_by_process(), time.perf_counter()
+                    _act(action, frame(), names, count)
+                    elapsed_s = time.perf_counter() - began
+                    if run:
+                        figures[action][name].append(count / elapsed_s)
+                        cpu[action][name] = spent(before)
+    say(figures=figures, cpu=cpu)
+
+
+def _with_constants(frame, names):
+    """The columns that a file does not have are the same in every record of a stream."""
+    constants = {"topic": functions.lit("scan"), "timestampType": functions.lit(1), "partition": functions.lit(0)}
+    return frame.select(*(constants[name].alias(name) if name in constants else name for name in names))
+
+
+def _act(action, frame, names, count):
+    if action == "no-op":
+        frame.write.format("noop").mode("overwrite").save()
+        return
+    sums = {"value": lambda: functions.sum(functions.length("value")), "offset": lambda: functions.sum("offset")}
+    wanted = [sums.get(name, partial(functions.max, name))() for name in names]
+    found = frame.agg(functions.count(functions.lit(1)).alias("rows"), *wanted).collect()[0]["rows"]
+    if found != count:
+        raise RuntimeError(f"{found:,} records were read, not {count:,}")
+
+
+def sink(home, url, options, streams, files, count):
+    """Append what is in files to a stream for each run; and to what only counts it, and to Parquet."""
+    figures = {"liftpy": [], "counting sink": [], "write.parquet": []}
+    cpu = {}
+    with session(home) as spark, liftpy.connect_sync(url, timeout_s=10.0) as lift:
+        spark.dataSource.register(ReadyBatches)
+        frame = spark.read.parquet(files)
+        for run, stream in enumerate(streams):
+            appends = {
+                "liftpy": lambda stream=stream: _append(frame, options, stream, lift, count),
+                "counting sink": lambda: frame.write.format("ready-batches").mode("append").save(),
+                "write.parquet": lambda: frame.write.mode("overwrite").parquet(str(Path(home) / "written")),
+            }
+            for name, append in appends.items():
+                before, began = cpu_by_process(), time.perf_counter()
+                append()
+                elapsed_s = time.perf_counter() - began
+                if run:
+                    figures[name].append(count / elapsed_s)
+                    cpu[name] = spent(before)
+    say(figures=figures, cpu=cpu)
+
+
+def _append(frame, options, stream, lift, count):
+    """Append, and wait until all of it can be read."""
+    frame.write.format("liftpy").mode("append").options(**options, stream=stream).save()
+    _until(lambda: _readable(lift, stream) >= count, f"{count:,} records of {stream} can be read")
+    found = _readable(lift, stream)
+    if found != count:
+        raise RuntimeError(f"{found:,} records are in the stream, not {count:,}")
+
+
+def _readable(lift, stream):
+    return sum(each.high_watermark or 0 for each in lift.stream_info(stream).partitions)
+
+
+def micro_batches(home, url, options, subject, batches, idle_s):
+    """Queries with nothing to do, and then with next to nothing: a stream, files, and the source that counts time."""
+    with session(home) as spark, liftpy.connect_sync(url, timeout_s=10.0) as lift, lift.publisher() as publisher:
+        spark.dataSource.register(ReadyBatches)
+        directory = Path(home) / "arriving"
+        directory.mkdir(parents=True)
+
+        def publish(number):
+            publisher.publish_batch(subject, {"value": [b"%d" % number] * 10})
+
+        def write(number):
+            target = directory / f"{number}.txt"
+            target.with_suffix(".new").write_text("x\n" * 10)
+            target.with_suffix(".new").rename(target)
+
+        sources = {
+            "liftpy": (spark.readStream.format("liftpy").options(**options, startingOffsets="earliest"), publish),
+            "files": (spark.readStream.format("text").option("pathGlobFilter", "*.txt"), write),
+            "rate": (spark.readStream.format("rate").option("rowsPerSecond", 10), None),
+            "ready batches": (spark.readStream.format("ready-batches").option("size", 1), None),
+        }
+        batch_ms, through_ms, idle = {}, {}, {}
+        for name, (reader, feed) in sources.items():
+            frame = reader.load(str(directory)) if name == "files" else reader.load()
+            writer = frame.writeStream.format("noop").option("checkpointLocation", str(Path(home) / f"of-{name}"))
+            query = writer.start()
+            try:
+                batch_ms[name], since_ms = _batch_times(query, feed, batches)
+                if feed is not None:
+                    through_ms[name] = since_ms
+                    before = cpu_by_process()
+                    time.sleep(idle_s)
+                    idle[name] = {kind: seconds / idle_s for kind, seconds in spent(before).items()}
+            finally:
+                query.stop()
+    say(batch_ms=batch_ms, through_ms=through_ms, idle=idle)
+
+
+def _batch_times(query, feed, batches):
+    """Of each micro-batch that had records, ms: how long it took without waiting for them, and since they were there.
+
+    The first ones, in which code is loaded, are left out.
+    """
+    skipped = 3
+    done = {}
+    since_ms = []
+    for number in range(batches + skipped):
+        began = time.perf_counter()
+        if feed is not None:
+            feed(number)
+        _until(lambda wanted=number: _look(query, done) > wanted, f"micro-batch {number} of {query.id}")
+        since_ms.append((time.perf_counter() - began) * 1_000)
+    took_ms = [durations["triggerExecution"] - durations["latestOffset"] for durations in done.values()]
+    return took_ms[skipped:], since_ms[skipped:]
+
+
+def _look(query, done):
+    """Note a micro-batch that is done and had records; how many were."""
+    if query.exception() is not None:
+        raise query.exception()
+    progress = query.lastProgress
+    if progress is not None and progress.numInputRows:
+        done[progress.batchId] = progress.durationMs
+    return len(done)
+
+
+def first_row(home, kind, options, files):
+    """From nothing to the first row, s: the JVM, the session, and the query."""
+    began = time.perf_counter()
+    with session(home) as spark:
+        ready_s = time.perf_counter() - began
+        reader = spark.read.format("liftpy").options(**options) if kind == "liftpy" else spark.read.format("parquet")
+        frame = reader.load() if kind == "liftpy" else reader.load(files)
+        found = frame.select("offset", "value").limit(1).collect()
+        first_s = time.perf_counter() - began
+        again = time.perf_counter()
+        frame.select("offset", "value").limit(1).collect()
+        again_s = time.perf_counter() - again
+    assert len(found) == 1
+    say(session_s=ready_s, first_s=first_s, again_s=again_s)
+
+
+def _until(condition, what):
+    deadline = time.monotonic() + _WAIT_S
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"not within {_WAIT_S:g} s: {what}")
+        time.sleep(_POLL_S)
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]](**json.loads(sys.argv[2]))
