@@ -22,11 +22,11 @@ from liftpy_spark.sink_rows import Chunk
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from liftpy_log.tier.store import ObjectStore
+    from liftpy_log.tier.store import Entry, ObjectStore
 
-__all__ = ["collect_staging", "load_section", "remove_staged", "stage"]
+__all__ = ["STAGING", "collect_staging", "load_section", "remove_staged", "stage", "staging_leftovers"]
 
-_STAGING: Final = "spark/staging/"
+STAGING: Final = "spark/staging/"
 _DELETE_AT_ONCE: Final = 1_000
 _NAMES_IN_KEY: Final = 6  # spark, staging, uuid, application, batch, object
 
@@ -44,22 +44,26 @@ def stage(store: ObjectStore, key: str, chunks: Sequence[Chunk], nonce: str) -> 
         StoreError: it could not be written.
     """
     sink = pa.BufferOutputStream()
-    sections = []
+    placed = []
     for partition, share in groupby(chunks, lambda chunk: chunk.partition):
-        body, rows, count = _encode(list(share))
-        sections.append(Section(key, partition, sink.tell(), body.size, rows, count, google_crc32c.value(body)))
-        sink.write(body)
-    create_once(store, key, memoryview(sink.getvalue()), nonce)
+        start, written = sink.tell(), list(share)
+        _write(sink, written)
+        placed.append((partition, start, sink.tell() - start, written))
+    body = sink.getvalue()
+    sections = []
+    for partition, start, length, written in placed:
+        rows = sum(chunk.records.num_rows for chunk in written)
+        crc = google_crc32c.value(body.slice(start, length))
+        sections.append(Section(key, partition, start, length, rows, len(written), crc))
+    create_once(store, key, memoryview(body), nonce)
     return sections
 
 
-def _encode(chunks: list[Chunk]) -> tuple[pa.Buffer, int, int]:
-    """Chunks of one partition as bytes; how many records, and how many chunks."""
-    sink = pa.BufferOutputStream()
+def _write(sink: pa.NativeFile, chunks: Sequence[Chunk]) -> None:
+    """Write chunks of one partition; right to where they are sent from, since they are most of what a task holds."""
     with pa.ipc.new_stream(sink, chunks[0].records.schema) as writer:
         for chunk in chunks:
             writer.write_batch(chunk.records, custom_metadata={"subject": chunk.subject})
-    return sink.getvalue(), sum(chunk.records.num_rows for chunk in chunks), len(chunks)
 
 
 def load_section(store: ObjectStore, section: Section) -> list[Chunk]:
@@ -73,7 +77,7 @@ def load_section(store: ObjectStore, section: Section) -> list[Chunk]:
     try:
         body = store.get_range(section.key, section.start, section.length)
     except ObjectMissingError:
-        raise StagingDamagedError(f"{where}: it is gone; who deletes below {_STAGING} of the bucket?") from None
+        raise StagingDamagedError(f"{where}: it is gone; who deletes below {STAGING} of the bucket?") from None
     if len(body) != section.length or google_crc32c.value(body) != section.crc:
         raise StagingDamagedError(f"{where}: its checksum does not match")
     chunks = []
@@ -94,14 +98,12 @@ def remove_staged(store: ObjectStore, batch: Batch) -> None:
 
 
 def collect_staging(store: ObjectStore, older_than_s: float, now_ns: int | None = None) -> int:
-    """Delete staged objects that nobody needs any more: leftovers of failed, aborted and repeated batches.
-
-    What the decision of a batch that is not done names stays, however old it is: the batch may be executed again.
+    """Delete staged objects that nobody needs any more, as `staging_leftovers` finds them.
 
     Args:
         store: of the bucket.
-        older_than_s: younger objects stay, since their batch may still be on its way: more than a batch ever takes.
-        now_ns: by the clock of the store, ns since the epoch; by default that of this machine.
+        older_than_s: as of `staging_leftovers`.
+        now_ns: as of `staging_leftovers`; by default the time of this machine.
 
     Returns:
         How many objects were deleted.
@@ -109,21 +111,36 @@ def collect_staging(store: ObjectStore, older_than_s: float, now_ns: int | None 
     Raises:
         StoreError: the store does not do it.
     """
-    horizon_ns = (time.time_ns() if now_ns is None else now_ns) - int(older_than_s * 1e9)
-    pending: dict[str, bool] = {}
+    now_ns = time.time_ns() if now_ns is None else now_ns
+    return _delete(store, (entry.key for entry in staging_leftovers(store, older_than_s, now_ns)))
 
-    def leftovers() -> Iterator[str]:
-        for entry in store.list(_STAGING):
-            parts = entry.key.split("/")
-            if entry.modified_ns >= horizon_ns or len(parts) != _NAMES_IN_KEY or not parts[4].isdigit():
-                continue
-            batch = Batch(stream="", uuid=parts[2], application=parts[3], number=int(parts[4]))
-            if batch.staging_prefix not in pending:
-                pending[batch.staging_prefix] = exists(store, batch.decision_key) and not exists(store, batch.done_key)
-            if not pending[batch.staging_prefix]:
-                yield entry.key
 
-    return _delete(store, leftovers())
+def staging_leftovers(store: ObjectStore, older_than_s: float, now_ns: int, prefix: str = "") -> Iterator[Entry]:
+    """Staged objects that nobody needs any more: what failed, aborted and repeated batches have left.
+
+    What the decision of a batch that is not done names stays, however old it is: the batch may be executed again.
+
+    Args:
+        store: of the bucket.
+        older_than_s: younger objects stay, since their batch may still be on its way: more than a batch ever takes.
+        now_ns: by the clock of the store, ns since the epoch.
+        prefix: of the uuids of streams; "": of all.
+
+    Raises:
+        StoreError: the store does not answer.
+    """
+    horizon_ns = now_ns - int(older_than_s * 1e9)
+    looked_at, is_pending = "", False
+    for entry in store.list(f"{STAGING}{prefix}"):
+        parts = entry.key.split("/")
+        if entry.modified_ns >= horizon_ns or len(parts) != _NAMES_IN_KEY or not parts[4].isdigit():
+            continue
+        batch = Batch(stream="", uuid=parts[2], application=parts[3], number=int(parts[4]))
+        if batch.staging_prefix != looked_at:  # those of a batch stand side by side
+            looked_at = batch.staging_prefix
+            is_pending = exists(store, batch.decision_key) and not exists(store, batch.done_key)
+        if not is_pending:
+            yield entry
 
 
 def exists(store: ObjectStore, key: str) -> bool:

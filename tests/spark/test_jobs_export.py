@@ -10,12 +10,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from liftpy_log.tier.errors import ManifestCorruptError
 from liftpy_log.tier.pins import is_in_force
 from liftpy_log.tier.pins_held import load_pins
 from liftpy_spark.jobs import exporting
 from liftpy_spark.jobs.delta_target import DeltaError, DeltaTarget
 from liftpy_spark.jobs.export_files import place_of
-from liftpy_spark.jobs.export_task import export_range
+from liftpy_spark.jobs.export_task import MissingPiece, Written, export_range, read_exported
 from liftpy_spark.jobs.exporting import ExportRefusedError, export, plan_export
 from liftpy_spark.jobs.parquet_directory import ParquetDirectory
 from liftpy_spark.jobs.tasks import JobFailedError
@@ -194,3 +195,15 @@ def test_a_table_with_other_columns_is_refused(bucket, tmp_path):
     deltalake.write_deltalake(tmp_path / "x", pa.table({"a": [1]}))
     with pytest.raises(DeltaError, match="has the columns a; an export has key, value"):
         target_of("delta", tmp_path / "x", bucket)
+
+
+def test_what_a_task_exported_is_checked():
+    assert read_exported(["a.parquet", 5, 2, '{"numRecords": 2}']) == Written("a.parquet", 5, 2, '{"numRecords": 2}')
+    assert read_exported(["", 0, 0, ""]) == Written("", 0, 0, "")
+    assert read_exported(["sets/n1/objects/x"]) == MissingPiece("sets/n1/objects/x")
+    for wrong in (
+        *(None, [], {}, [1], [""], ["x", 1, 1], ["../x", 5, 2, "{}"], ["x", -1, 2, "{}"], ["x", 1, True, "{}"]),
+        *(["x", 5, 2, "{"], ["x", 5, 2, "[]"], ["", 5, 2, "{}"], ["x", 5, 2, b"{}"]),
+    ):
+        with pytest.raises((ManifestCorruptError, ValueError)):
+            read_exported(wrong)

@@ -6,7 +6,8 @@ from functools import partial
 
 import pytest
 
-from liftpy_log.tier.errors import OvertakenError
+from liftpy_log.tier.errors import ManifestCorruptError, OvertakenError
+from liftpy_log.tier.pointer_format import fragment_plain
 from liftpy_log.tier.root_file import RootFile
 from liftpy_log.tier.scrubbing import scrub
 from liftpy_server.tiering.context import Context
@@ -144,5 +145,35 @@ def test_a_damaged_object_is_named_and_stays(spark, bucket):
     key = bucket.paths[0].fragment(fragments(bucket)[3].name)
     bucket.damage(key, 300)
     with pytest.raises(JobFailedError, match=key):
+        merge(spark, bucket.settings, plan(bucket))
+    assert bucket.root() == root
+
+
+def test_what_a_task_merged_is_checked(bucket):
+    pointer = fragments(bucket)[0]
+    plain = fragment_plain(pointer)
+    assert merging._read_pointer(plain) == pointer
+    for wrong in (
+        None,
+        [],
+        plain | {"name": "../ROOT"},
+        plain | {"setsum": "0"},
+        plain | {"more": 1},
+        plain | {"end": 0},
+    ):
+        with pytest.raises(ManifestCorruptError, match=r"result\[merged\]"):
+            merging._read_pointer(wrong)
+
+
+def _writes_less(task):
+    """Write the object of a run without its last object, and say that it is all of it."""
+    less = task._replace(run=task.run._replace(pointers=task.run.pointers[:-1]))
+    return merging._merge_run(less) | {"end": task.run.pointers[-1].end}
+
+
+def test_an_object_that_has_not_all_records_is_refused(spark, bucket, monkeypatch):
+    root = bucket.root()
+    monkeypatch.setattr(merging, "_merge_run", by_value(_writes_less))
+    with pytest.raises(JobFailedError, match="has not the records that it was to have"):
         merge(spark, bucket.settings, plan(bucket))
     assert bucket.root() == root

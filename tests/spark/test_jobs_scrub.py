@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import os
+import pickle
+import re
 from dataclasses import replace
 from functools import partial
 
+import msgpack
 import pytest
 
+from liftpy_log.tier.errors import ManifestCorruptError
+from liftpy_log.tier.manifest_json import Row
 from liftpy_log.tier.scrubbing import scrub as scrub_here
+from liftpy_spark.jobs import scrubbing, tasks
 from liftpy_spark.jobs.access import store_of
 from liftpy_spark.jobs.scrubbing import plan_scrub, scrub
 from liftpy_spark.jobs.tasks import JobFailedError, run_tasks
@@ -95,7 +101,7 @@ def _dies_once(marker, number):
 
 def test_a_worker_that_dies_is_replaced(spark, tmp_path):
     work = partial(by_value(_dies_once), tmp_path / "died")
-    assert run_tasks(spark, [0, 1, 2], work, what="counting") == [0, 10, 20]
+    assert run_tasks(spark, [0, 1, 2], work, what="counting", read=int) == [0, 10, 20]
     assert (tmp_path / "died").exists()
 
 
@@ -107,14 +113,93 @@ def _fails(number):
 
 def test_a_task_that_always_fails_is_told_in_words(spark):
     with pytest.raises(JobFailedError, match=r"^counting: Spark gave up: ValueError: one is no good$"):
-        run_tasks(spark, [0, 1, 2], by_value(_fails), what="counting")
+        run_tasks(spark, [0, 1, 2], by_value(_fails), what="counting", read=int)
 
 
 def test_a_bucket_that_can_not_be_reached_is_told_in_words(spark, bucket):
     with pytest.raises(JobFailedError, match=r"^asking: "):
-        run_tasks(spark, [bucket.settings], by_value(_asks_nobody), what="asking")
+        run_tasks(spark, [bucket.settings], by_value(_asks_nobody), what="asking", read=str)
 
 
 def _asks_nobody(settings):
     nobody = replace(settings, endpoint="http://127.0.0.1:9", attempts_max=1)
     return store_of(nobody).head("catalog.json")
+
+
+class _Hostile:
+    """Whoever unpickles it writes a file."""
+
+    def __init__(self, marker):
+        self._marker = marker
+
+    def __reduce__(self):
+        return (self._marker.write_text, ("was here",))
+
+
+def _answers(body, work, value):
+    """What a worker sends that is not one of ours."""
+    return body
+
+
+def _echo(value):
+    return value
+
+
+CANNOT = r"^counting: what a task gave back can not be read: .*{}.*; do executors have the liftpy of the driver\?$"
+
+
+def test_a_pickle_is_never_loaded(spark, tmp_path, monkeypatch):
+    marker = tmp_path / "marker"
+    body = pickle.dumps(_Hostile(marker))
+    monkeypatch.setattr(tasks, "packed", partial(by_value(_answers), body))
+    with pytest.raises(JobFailedError, match=CANNOT.format("it is not msgpack")):
+        run_tasks(spark, [0, 1], by_value(_echo), what="counting", read=int)
+    assert not marker.exists()
+    pickle.loads(body)
+    assert marker.exists(), "it would have been seen"
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        (b"", "it is not msgpack"),
+        (msgpack.packb({"result": 1})[:-1], "it is not msgpack"),
+        (msgpack.packb({"result": 1}) + b"\0", "it is not msgpack"),
+        (b"\x81\x90\x01", "it is not msgpack"),
+        (msgpack.packb(1), "neither a result nor a failure"),
+        (msgpack.packb({}), "neither a result nor a failure"),
+        (msgpack.packb({"result": 1, "failure": ["x", True]}), "neither a result nor a failure"),
+        (msgpack.packb({"failure": ["x", 1]}), "neither a result nor a failure"),
+        (msgpack.packb({"failure": [1, True]}), "neither a result nor a failure"),
+        (msgpack.packb({"failure": ["x"]}), "neither a result nor a failure"),
+    ],
+)
+def test_what_is_no_reply_is_told_in_words(body, why):
+    with pytest.raises(JobFailedError, match=CANNOT.format(why)):
+        tasks.reply_of(body, "counting")
+
+
+def test_what_can_not_be_read_names_the_job(spark):
+    def pair(plain):
+        row = Row("pair", "result", plain, 2)
+        return row.number(0), row.number(1)
+
+    given = [(1, 2), (3, 4)]
+    assert run_tasks(spark, given, by_value(_echo), what="counting", read=pair) == given
+    with pytest.raises(JobFailedError, match=CANNOT.format(r"result\[1\] is not an integer")):
+        run_tasks(spark, [(1, 2), (1, "2")], by_value(_echo), what="counting", read=pair)
+    with pytest.raises(JobFailedError, match=CANNOT.format("invalid literal")):
+        run_tasks(spark, ["x"], by_value(_echo), what="counting", read=int)
+
+
+FOUND = [1, "missing", "a/key", 3, 5, "it is gone"]
+
+
+def test_what_a_scrub_found_is_checked():
+    (found,) = scrubbing._read_found([FOUND], [0, 1])
+    assert found == tuple(FOUND)
+    for wrong in ([2, *FOUND[1:]], [0, "gap", *FOUND[2:]], [*FOUND[:4], 2, "x"], FOUND[:5], [*FOUND[:5], None], None):
+        with pytest.raises((ManifestCorruptError, ValueError), match=r"result|partition"):
+            scrubbing._read_found([wrong], [0, 1])
+    with pytest.raises(ManifestCorruptError, match=re.escape("result[found] is not a list")):
+        scrubbing._read_found({}, [0])

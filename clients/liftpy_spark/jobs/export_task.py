@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from tempfile import TemporaryFile
-from typing import IO, TYPE_CHECKING, Final, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from liftpy_log.tier.errors import ObjectMissingError
+from liftpy_log.tier.manifest_json import Row
 from liftpy_log.tier.rows_schema import subject_bytes
 from liftpy_spark.jobs.parts import version_of
 from liftpy_spark.projection import Projection
@@ -23,9 +25,12 @@ if TYPE_CHECKING:
     from liftpy_spark.jobs.export_files import Place
     from liftpy_spark.jobs.parts import Part
 
-__all__ = ["ExportTask", "MissingPiece", "Written", "export_range"]
+__all__ = ["ExportTask", "MissingPiece", "Written", "export_range", "read_exported"]
 
 _ROW_GROUP_BYTES: Final = 32 * 1024 * 1024
+_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{0,255}")
+_KEY: Final = re.compile(r"[A-Za-z0-9_./-]{1,1024}")
+_TEXT: Final = re.compile(r".{0,4096}")
 
 
 class ExportTask(NamedTuple):
@@ -92,6 +97,21 @@ def export_range(task: ExportTask) -> Written | MissingPiece:
         size = file.tell()
         task.place.put(task.name, file, uuid4().hex)
     return Written(task.name, size, tally.records, tally.statistics(task.part.root.partition))
+
+
+def read_exported(plain: Any) -> Written | MissingPiece:
+    """What `export_range` gave, after it has travelled: the fields in a list.
+
+    Raises:
+        ManifestCorruptError, ValueError: it is not that.
+    """
+    if type(plain) is list and len(plain) == len(MissingPiece._fields):
+        return MissingPiece(Row("exported", "result", plain, len(plain)).text(0, _KEY))
+    row = Row("exported", "result", plain, len(Written._fields))
+    written = Written(row.text(0, _NAME), row.number(1), row.number(2), row.text(3, _TEXT))
+    if written.records and not (written.name and type(json.loads(written.statistics)) is dict):
+        raise ValueError("a file of records has no name or no statistics")
+    return written
 
 
 class _Tally:

@@ -21,7 +21,7 @@ from liftpy_log.tier.reading import TierVersion, open_version
 from liftpy_log.tier.root_file import RootFile
 from liftpy_spark.jobs.access import store_of
 from liftpy_spark.jobs.bins import TASK_BYTES, bins_of, bytes_of
-from liftpy_spark.jobs.export_task import ExportTask, MissingPiece, Written, export_range
+from liftpy_spark.jobs.export_task import ExportTask, MissingPiece, Written, export_range, read_exported
 from liftpy_spark.jobs.parts import Part, bare_root
 from liftpy_spark.jobs.tasks import run_tasks
 
@@ -261,11 +261,9 @@ def _written(
             )
             for each in ranges.values()
         ]
-        found = zip(
-            list(ranges), run_tasks(spark, tasks, export_range, what="exporting", progress=progress), strict=True
-        )
+        done = run_tasks(spark, tasks, export_range, what="exporting", read=read_exported, progress=progress)
         missing: dict[int, str] = {}
-        for number, result in found:
+        for number, result in zip(list(ranges), done, strict=True):
             if isinstance(result, MissingPiece):
                 missing[number] = result.key
             else:

@@ -10,20 +10,22 @@ from __future__ import annotations
 
 import mmap
 from tempfile import TemporaryFile
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import uuid4
 
 from liftpy_envelope.errors import LiftError
 from liftpy_log.tier.boundary import check
 from liftpy_log.tier.conditional import create_once
 from liftpy_log.tier.errors import OvertakenError
+from liftpy_log.tier.manifest_json import Fields
 from liftpy_log.tier.merging import merge_fragments
+from liftpy_log.tier.pointer_format import fragment_plain, fragments_of
 from liftpy_log.tier.root_changes import replace
 from liftpy_log.tier.root_file import RootFile
-from liftpy_log.tier.setsum import NO_RECORDS
+from liftpy_log.tier.setsum import NO_RECORDS, Setsum
 from liftpy_spark.jobs.access import store_of
 from liftpy_spark.jobs.bins import bins_of
-from liftpy_spark.jobs.tasks import run_tasks
+from liftpy_spark.jobs.tasks import JobFailedError, run_tasks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -127,7 +129,9 @@ def merge(
         moved = None if progress is None else _from(progress, start, len(runs))
         born = {path: _version(settings, path) for path in dict.fromkeys(run.path for run in wave)}
         tasks = [_MergeTask(settings, run) for run in wave]
-        made = run_tasks(spark, tasks, _merge_run, what="merging", progress=moved)
+        made = run_tasks(spark, tasks, _merge_run, what="merging", read=_read_pointer, progress=moved)
+        for run, pointer in zip(wave, made, strict=True):
+            _check(run, pointer)
         for path, version in born.items():
             _commit(settings, path, [pair for pair in zip(wave, made, strict=True) if pair[0].path == path], version)
     return sum(len(run.pointers) for run in runs)
@@ -137,8 +141,8 @@ def _from(progress: Progress, before: int, total: int) -> Progress:
     return lambda done, _: progress(before + done, total)
 
 
-def _merge_run(task: _MergeTask) -> FragmentPointer:
-    """Write the object of a run; gives the pointer to it."""
+def _merge_run(task: _MergeTask) -> dict[str, Any]:
+    """Write the object of a run; gives the pointer to it, as manifests write it."""
     store, path, pointers = store_of(task.settings), task.run.path, task.run.pointers
     nonce = _new_id()
     name = f"{pointers[0].base:020d}-{task.run.epoch}-{nonce}.parquet"
@@ -147,7 +151,31 @@ def _merge_run(task: _MergeTask) -> FragmentPointer:
         file.flush()
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped, memoryview(mapped) as body:
             create_once(store, path.fragment(name), body, nonce)
-    return written.pointer(name, base=pointers[0].base, end=pointers[-1].end)
+    return fragment_plain(written.pointer(name, base=pointers[0].base, end=pointers[-1].end))
+
+
+def _read_pointer(plain: Any) -> FragmentPointer:
+    """What `_merge_run` gave.
+
+    Raises:
+        ManifestCorruptError: it is not a pointer.
+    """
+    (pointer,) = fragments_of(Fields("merged", "result", {"merged": [plain]}, ("merged",)), "merged")
+    return pointer
+
+
+def _check(run: MergeRun, made: FragmentPointer) -> None:
+    """See that an object is that of a run: of the same offsets, with the same records.
+
+    Raises:
+        JobFailedError: it is not.
+    """
+    total = Setsum.total(each.setsum for each in run.pointers)
+    if (made.base, made.end, made.setsum) != (run.pointers[0].base, run.pointers[-1].end, total):
+        raise JobFailedError(
+            f"merging: a task wrote {made.name} for {run.path.root} from offset {run.pointers[0].base} on, and it has "
+            "not the records that it was to have; nothing of this step was committed"
+        )
 
 
 def _version(settings: S3Settings, path: PartitionPath) -> int:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from functools import partial
 from itertools import groupby
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from liftpy_log.tier.errors import BucketVersionError, ObjectCorruptError, ObjectMissingError, OvertakenError
+from liftpy_log.tier.manifest_json import Fields
 from liftpy_log.tier.reading import open_version
 from liftpy_log.tier.scrubbing import scrub_piece
 from liftpy_log.tier.verifying import verify
@@ -28,6 +31,8 @@ if TYPE_CHECKING:
 __all__ = ["ScrubPlan", "plan_scrub", "scrub"]
 
 _LOOKS_MAX: Final = 16
+_KIND: Final = re.compile("missing|corrupt")
+_TEXT: Final = re.compile(r"(?s).{1,65536}")
 
 
 class ScrubPlan(NamedTuple):
@@ -120,7 +125,10 @@ def scrub(
     for _ in range(_LOOKS_MAX):
         versions = _versions(settings, paths, waiting)
         found = run_tasks(
-            spark, _tasks(settings, versions, task_bytes), _scrub_parts, what="scrubbing", progress=progress
+            *(spark, _tasks(settings, versions, task_bytes), _scrub_parts),
+            what="scrubbing",
+            read=partial(_read_found, places=readable),
+            progress=progress,
         )
         waiting = []
         for each in sorted((each for task in found for each in task), key=lambda each: (each.place, each.start)):
@@ -180,6 +188,22 @@ def _scrub_parts(given: _Given) -> list[_Found]:
             except (ObjectMissingError, ObjectCorruptError, BucketVersionError) as error:
                 kind: Kind = "missing" if isinstance(error, ObjectMissingError) else "corrupt"
                 found.append(_Found(place, kind, piece.key, piece.start, piece.end, str(error)))
+    return found
+
+
+def _read_found(plain: Any, places: Sequence[int]) -> list[_Found]:
+    """What `_scrub_parts` gave, of the partitions that were asked for.
+
+    Raises:
+        ManifestCorruptError, ValueError: it is not that.
+    """
+    found = []
+    for row in Fields("found", "result", {"found": plain}, ("found",)).rows("found", len(_Found._fields)):
+        place, start = row.number(0), row.number(3)
+        if place not in places:
+            raise ValueError(f"it names partition {place} of {len(places)}")
+        kind: Kind = "missing" if row.text(1, _KIND) == "missing" else "corrupt"
+        found.append(_Found(place, kind, row.text(2, _TEXT), start, row.number(4, start), row.text(5, _TEXT)))
     return found
 
 

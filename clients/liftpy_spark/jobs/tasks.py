@@ -3,15 +3,19 @@
 A DataFrame has as many rows as there are tasks, and as many partitions. What goes wrong with the bucket comes back as
 a value, so that the driver can say it in words; where trying again can help, such a task is tried again in another
 round. A task whose worker or machine is lost is repeated by Spark. So work that is done in a task may be done twice.
+
+What tasks are given travels with their function, as Spark hands functions to its workers. What they give back comes
+from other machines: it is msgpack of plain values, and whoever runs the tasks rebuilds it, and checks it, on the
+driver. Nothing that comes from there is unpickled.
 """
 
 from __future__ import annotations
 
-import pickle
 import threading
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from uuid import uuid4
 
+import msgpack
 import pyarrow as pa
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # it has no types
 from pyspark.errors import PySparkException
@@ -19,13 +23,14 @@ from pyspark.sql.utils import is_remote
 from pyspark.util import InheritableThread
 
 from liftpy_envelope.errors import LiftError
+from liftpy_log.tier.errors import ManifestCorruptError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from pyspark.sql import SparkSession
 
-__all__ = ["JobFailedError", "Progress", "run_tasks"]
+__all__ = ["JobFailedError", "Progress", "Reply", "Watch", "cause_of", "packed", "reply_of", "result_of", "run_tasks"]
 
 _ROUNDS_MAX: Final = 3
 _POLL_S: Final = 0.25
@@ -48,35 +53,40 @@ class JobFailedError(LiftError):
     """A task of a job failed, and what it has done counts for nothing."""
 
 
-class _Failure(NamedTuple):
-    """What a task could not do."""
+class Reply(NamedTuple):
+    """What came from a task: its result as plain values, or what it could not do."""
 
-    text: str
-    is_retriable: bool
+    result: Any = None
+    failure: str | None = None
+    is_retriable: bool = False
 
 
 def run_tasks(
     spark: SparkSession,
     given: Sequence[_Given],
-    work: Callable[[_Given], _Result],
+    work: Callable[[_Given], Any],
     *,
     what: str,
+    read: Callable[[Any], _Result],
     progress: Progress | None = None,
 ) -> list[_Result]:
     """Do work for each value, in parallel.
 
     Args:
         spark: the session.
-        given: a value for each task; it can be pickled.
-        work: is called in a Python worker; a module that is there has it. It may be called twice for a value.
+        given: a value for each task; Spark can hand it to its workers with a function.
+        work: is called in a Python worker; a module that is there has it. It may be called twice for a value. It gives
+            plain values, as msgpack has them: numbers, text, bytes, lists, objects; a named tuple becomes a list.
         what: the work, for messages and for Spark's pages.
+        read: makes the result of what `work` gave, on the driver. It raises ManifestCorruptError (as `Row` and
+            `Fields` of `manifest_json` do) or ValueError where that is not what it must be.
         progress: is told of it.
 
     Returns:
-        what it gave, in the order of `given`.
+        what `read` made of it, in the order of `given`.
 
     Raises:
-        JobFailedError: a task failed for good.
+        JobFailedError: a task failed for good, or gave what can not be read.
     """
     results: dict[int, _Result] = {}
     waiting = list(range(len(given)))
@@ -85,13 +95,14 @@ def run_tasks(
             break
         failed = []
         moved = None if progress is None else _from(progress, len(results), len(given))
-        for task, result in _run(spark, [pickle.dumps(given[task]) for task in waiting], work, what, moved):
-            if not isinstance(result, _Failure):
-                results[waiting[task]] = result
-            elif result.is_retriable and round_left:
+        for task, body in _run(spark, [given[task] for task in waiting], work, what, moved):
+            reply = reply_of(body, what)
+            if reply.failure is None:
+                results[waiting[task]] = result_of(reply, read, what)
+            elif reply.is_retriable and round_left:
                 failed.append(waiting[task])
             else:
-                raise JobFailedError(f"{what}: {result.text}")
+                raise JobFailedError(f"{what}: {reply.failure}")
         waiting = sorted(failed)
     return [results[task] for task in range(len(given))]
 
@@ -101,34 +112,75 @@ def _from(progress: Progress, before: int, total: int) -> Progress:
 
 
 def _run(
-    spark: SparkSession, bodies: Sequence[bytes], work: Callable[[Any], Any], what: str, progress: Progress | None
-) -> Iterator[tuple[int, Any]]:
+    spark: SparkSession, given: Sequence[Any], work: Callable[[Any], Any], what: str, progress: Progress | None
+) -> Iterator[tuple[int, bytes]]:
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             tasks = batch.column(0).to_pylist()
-            done = [_done(work, bodies[task]) for task in tasks]
+            done = [packed(work, given[task]) for task in tasks]
             yield pa.RecordBatch.from_arrays([pa.array(tasks, pa.int64()), pa.array(done)], ["task", "body"])
 
-    rows = spark.range(0, len(bodies), 1, len(bodies)).mapInArrow(run, _SCHEMA)
-    with _Watch(spark, what, len(bodies), progress):
+    rows = spark.range(0, len(given), 1, len(given)).mapInArrow(run, _SCHEMA)
+    with Watch(spark, what, len(given), progress):
         try:
             table = rows.toArrow()
         except (PySparkException, Py4JError) as error:
-            raise JobFailedError(f"{what}: Spark gave up: {_cause(error)}") from None
-    for task, body in zip(table["task"].to_pylist(), table["body"].to_pylist(), strict=True):
-        yield task, pickle.loads(body)  # noqa: S301 (between the driver and its own workers, as Spark itself does it)
+            raise JobFailedError(f"{what}: Spark gave up: {cause_of(error)}") from None
+    bodies = dict(zip(table["task"].to_pylist(), table["body"].to_pylist(), strict=True))
+    if bodies.keys() != set(range(len(given))):
+        raise _unreadable(what, f"{table.num_rows} results came of {len(given)} tasks")
+    yield from sorted(bodies.items())
 
 
-def _done(work: Callable[[Any], Any], body: bytes) -> bytes:
-    """The result of a task, or its failure."""
+def packed(work: Callable[[Any], Any], value: Any) -> bytes:
+    """What a task sends back: the result of its work, or the failure of it."""
     try:
-        result = work(pickle.loads(body))  # noqa: S301 (as above)
+        reply = {"result": work(value)}
     except LiftError as error:
-        result = _Failure(str(error), error.retriable)
-    return pickle.dumps(result)
+        reply = {"failure": [str(error), error.retriable]}
+    body: bytes = msgpack.packb(reply)
+    return body
 
 
-def _cause(error: Exception) -> str:
+def reply_of(body: bytes, what: str) -> Reply:
+    """What a task gave back; it may be anything.
+
+    Raises:
+        JobFailedError: it is not a reply.
+    """
+    try:
+        plain = msgpack.unpackb(body)
+    except (ValueError, TypeError, msgpack.exceptions.UnpackException) as error:
+        raise _unreadable(what, f"it is not msgpack ({str(error) or type(error).__name__})") from None
+    match plain:
+        case {"result": result, **more} if not more:
+            return Reply(result)
+        case {"failure": [str(text), bool(is_retriable)], **more} if not more:
+            return Reply(failure=text, is_retriable=is_retriable)
+    raise _unreadable(what, "it is neither a result nor a failure")
+
+
+def result_of(reply: Reply, read: Callable[[Any], _Result], what: str) -> _Result:
+    """The result of a task that had one.
+
+    Raises:
+        JobFailedError: it can not be read.
+    """
+    try:
+        return read(reply.result)
+    except ManifestCorruptError as error:
+        raise _unreadable(what, error.why) from None
+    except ValueError as error:
+        raise _unreadable(what, str(error)) from None
+
+
+def _unreadable(what: str, why: str) -> JobFailedError:
+    return JobFailedError(
+        f"{what}: what a task gave back can not be read: {why[:_TEXT_MAX]}; do executors have the liftpy of the driver?"
+    )
+
+
+def cause_of(error: Exception) -> str:
     """What is said last in a traceback is what happened."""
     lines = [line.strip() for line in str(error).splitlines()]
     said = [line for line in lines if line and not line.startswith(("at ", "File ", "...", "Driver stacktrace"))]
@@ -136,7 +188,7 @@ def _cause(error: Exception) -> str:
     return (python or said or [type(error).__name__])[-1 if python else 0][:_TEXT_MAX]
 
 
-class _Watch:
+class Watch:
     """Tells how many tasks are done as long as it lasts. Through Spark Connect nobody can tell."""
 
     def __init__(self, spark: SparkSession, what: str, total: int, progress: Progress | None) -> None:

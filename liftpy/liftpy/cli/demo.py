@@ -6,24 +6,31 @@ import shutil
 import sysconfig
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from rich import box
 from rich.console import Group
+from rich.markup import escape
 from rich.table import Table
 
 from liftpy.cli.dev_layout import NODES_MAX
 from liftpy.cli.run import JsonFlag, print_json, run, stderr, stdout
 from liftpy.cli.units import show_bytes, show_count
+from liftpy.demo.delays import windows_of
+from liftpy.demo.pipeline import PROGRAMS, Pipeline
 from liftpy.demo.scenario import DemoReport, run_demo
 from liftpy.demo.view import LiveView, PlainView
+from liftpy_client.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from rich.console import RenderableType
 
 __all__ = ["demo"]
 
+_CARRIERS_SHOWN: Final = 6
 _COLUMNS: Final = ("Stream", "Subject", "Records", "On disk")
 
 
@@ -34,17 +41,26 @@ def demo(
     s3: Annotated[
         bool, typer.Option("--s3", help="With an S3 server (SeaweedFS): the replay comes from a bucket.")
     ] = False,
+    pipeline: Annotated[
+        Path | None,
+        typer.Option(
+            help="Then run this pipeline on Spark (examples/flights_pipeline); needs --s3 and Java 17.",
+            show_default=False,
+        ),
+    ] = None,
+    picture: Annotated[Path, typer.Option(help="The PNG that the pipeline makes.")] = Path("flights.png"),
     as_json: JsonFlag = False,
 ) -> None:
     """Store the flights of New York 2013, kill the leader on the way, replay them and check every one.
 
     Runs a nats-server and nodes of its own in a temporary directory, which takes some 160 MB of disk for each node.
-    With --s3 the streams leave the disks for a bucket as they are published, and come back from there.
+    With --s3 the streams leave the disks for a bucket as they are published, and come back from there. With --pipeline
+    Spark then adds up delays, once as a stream and once from history, and both are compared.
     """
 
     async def work() -> DemoReport:
         with LiveView(stderr) if stderr.is_terminal else PlainView(stderr) as view:
-            return await run_demo(view, nodes, s3=s3)
+            return await run_demo(view, nodes, s3=s3, pipeline=_pipeline(pipeline, picture, s3=s3))
 
     report = run(work(), as_json=as_json)
     if as_json:
@@ -53,8 +69,50 @@ def demo(
         stdout.print(_summary(report))
 
 
+def _pipeline(directory: Path | None, picture: Path, *, s3: bool) -> Pipeline | None:
+    """What to run.
+
+    Raises:
+        UsageError: it is not there, or there is no bucket for it.
+    """
+    if directory is None:
+        return None
+    missing = [name for name in PROGRAMS if not (directory / name).is_file()]
+    if missing:
+        raise UsageError(f"--pipeline {directory}: there is no {' and no '.join(missing)}")
+    if not s3:
+        raise UsageError("--pipeline needs --s3: its results are written by way of the bucket")
+    return Pipeline(directory, picture)
+
+
 def _summary(report: DemoReport) -> RenderableType:
-    return Group("", _streams(report), "", _ways(report), "", _story(report), "", _what_next())
+    parts: list[RenderableType] = ["", _streams(report), "", _ways(report), "", _story(report)]
+    if report.pipeline:
+        parts += ["", *_delays(report.pipeline)]
+    return Group(*parts, "", _what_next())
+
+
+def _delays(pipeline: dict[str, Any]) -> Iterator[RenderableType]:
+    """What the pipeline on Spark made of the flights."""
+    if "skipped" in pipeline:
+        yield f"The pipeline on Spark was left out: {escape(pipeline['skipped'])}."
+        return
+    streaming, batch = pipeline["streaming"], pipeline["batch"]
+    table = Table(title="Spark: how long carriers let people wait", box=box.ROUNDED, title_style="bold green")
+    for name in ("Carrier", "Flights", "Cancelled", "15 min late", "Mean delay"):
+        table.add_column(name, justify="left" if name == "Carrier" else "right")
+    for each in batch["carriers"][:_CARRIERS_SHOWN]:
+        left = max(1, each["flights"] - each["cancelled"])  # of none that left, the sums are 0
+        shares = (f"{each['late'] / left:.1%}", f"{each['delay_sum_min'] / left:.1f} min")
+        table.add_row(each["name"], show_count(each["flights"]), show_count(each["cancelled"]), *shares)
+    yield table
+    yield ""
+    rows = " and ".join(f"{show_count(count)} windows by {name}" for name, count in windows_of(batch).items())
+    yield (
+        f"A streaming job read all of it in {streaming['took_s']:.1f} s: {rows}, once each in a compacted stream "
+        f"and in Delta tables.\nA batch job computed them from history in {batch['took_s']:.1f} s: "
+        f"[bold green]all agree to the row[/]. The day in a picture: {escape(pipeline['picture'])}"
+    )
 
 
 def _streams(report: DemoReport) -> Table:

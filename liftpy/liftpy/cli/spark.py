@@ -1,4 +1,4 @@
-"""`liftpy spark ...`: work on all of a bucket, by Spark. Needs no node and no NATS."""
+"""`liftpy spark ...`: work on all of a bucket, by Spark. Where the bucket is named, it needs no node and no NATS."""
 
 from __future__ import annotations
 
@@ -8,13 +8,28 @@ import sys
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 from rich.markup import escape
 
 from liftpy.cli.run import JsonFlag, fail, print_json, stderr, stdout
-from liftpy.cli.tier_bucket import BucketUrl, Endpoint, OpenBucket, PartitionOption, Region, Where, with_bucket
+from liftpy.cli.spark_bucket import which_bucket
+from liftpy.cli.spark_collect import collect
+from liftpy.cli.spark_compact import compact
+from liftpy.cli.spark_options import Conf, DryRun, Master, SomeStream, Stream, TaskBytes, conf_of, needs_spark, tell
+from liftpy.cli.spark_restore import restore
+from liftpy.cli.tier_bucket import (
+    Alone,
+    BucketUrl,
+    Endpoint,
+    ObjectBytes,
+    OpenBucket,
+    PartitionOption,
+    Region,
+    Where,
+    with_bucket,
+)
 from liftpy.cli.tier_progress import show_progress
 from liftpy.cli.tier_tables import count_of
 from liftpy.cli.units import parse_bytes, parse_duration, show_bytes, show_count
@@ -35,20 +50,8 @@ _FOUND_EXIT: Final = 1
 
 app = typer.Typer(no_args_is_help=True, help="Work on all of a bucket, in parallel, by Spark. Needs no node.")
 app.callback()(let_pandas_in)  # Spark's driver does not run without it
-
-Stream = Annotated[str, typer.Argument(help="Name of the stream, or its uuid.", show_default=False)]
-SomeStream = Annotated[
-    str | None, typer.Argument(help="Name of the stream, or its uuid; by default, all.", show_default=False)
-]
-Master = Annotated[
-    str,
-    typer.Option(help="Where tasks run: local[4], spark://host:port, yarn, ...", envvar="LIFTPY_SPARK_MASTER"),
-]
-Conf = Annotated[
-    list[str] | None, typer.Option("--conf", metavar="NAME=VALUE", help="A setting of Spark.", show_default=False)
-]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and do nothing.")]
-TaskBytes = Annotated[str, typer.Option("--task-bytes", help="About how much a task reads.")]
+app.command("compact")(compact)
+app.command("restore")(restore)
 
 
 class Format(StrEnum):
@@ -60,6 +63,7 @@ class Format(StrEnum):
 
 @app.command("scrub")
 def scrub(
+    ctx: typer.Context,
     stream: SomeStream = None,
     partition: PartitionOption = None,
     bucket: BucketUrl = None,
@@ -75,10 +79,10 @@ def scrub(
 
     Ends with 1 when something is wrong.
     """
-    where = Where(bucket, endpoint, region)
+    where = which_bucket(ctx, Where(bucket, endpoint, region), as_json=as_json)
 
     def work(opened: OpenBucket) -> int:
-        with _needs_spark():
+        with needs_spark():
             from liftpy_spark.jobs.scrubbing import plan_scrub
             from liftpy_spark.jobs.scrubbing import scrub as run_scrub
             from liftpy_spark.jobs.sessions import session
@@ -89,9 +93,9 @@ def scrub(
         if dry_run:
             plan = plan_scrub(settings, paths, task_bytes=size)
             held = f"{count_of(plan.objects, 'object')} of {count_of(len(paths), 'partition')}, {show_bytes(plan.size)}"
-            _tell(opened, plan._asdict(), f"{held}, by {count_of(plan.tasks, 'task')}", dry_run=True, as_json=as_json)
+            tell(opened, plan._asdict(), f"{held}, by {count_of(plan.tasks, 'task')}", dry_run=True, as_json=as_json)
             return 0
-        with session(master, _conf(conf)) as spark, show_progress("scrubbing") as move:
+        with session(master, conf_of(conf)) as spark, show_progress("scrubbing") as move:
             reports = run_scrub(spark, settings, paths, progress=move, task_bytes=size)
         return _tell_reports(opened, places, reports, as_json=as_json)
 
@@ -123,6 +127,7 @@ def _tell_reports(bucket: OpenBucket, places: Sequence[Place], reports: Sequence
 
 @app.command("export")
 def export(
+    ctx: typer.Context,
     stream: Stream,
     target: Annotated[
         str, typer.Argument(help="A directory that all machines see, or s3://bucket/prefix.", show_default=False)
@@ -147,23 +152,25 @@ def export(
 
     May be repeated, also after it was killed: then it writes what is not there yet.
     """
-    where = Where(bucket, endpoint, region)
+    where = which_bucket(ctx, Where(bucket, endpoint, region), as_json=as_json)
 
     def work(opened: OpenBucket) -> None:
-        with _needs_spark():
+        with needs_spark():
             from liftpy_spark.jobs.exporting import export as run_export
             from liftpy_spark.jobs.exporting import plan_export
             from liftpy_spark.jobs.sessions import session
 
         settings, size, hold_s = opened.settings, parse_bytes(task_bytes), parse_duration(hold)
         paths = [place.path for place in opened.places(stream, partition)]
-        into = _target(target, kind, target_endpoint or endpoint, region, headers=headers, creates=not dry_run)
+        into = _target(
+            target, kind, target_endpoint or where.endpoint, where.region, headers=headers, creates=not dry_run
+        )
         if dry_run:
             plan = plan_export(settings, paths, into, task_bytes=size)
             said = f"{count_of(plan.files, 'file')} of {show_bytes(plan.size)} in the bucket"
-            _tell(opened, plan._asdict() | {"target": into.place.url}, said, dry_run=True, as_json=as_json)
+            tell(opened, plan._asdict() | {"target": into.place.url}, said, dry_run=True, as_json=as_json)
             return
-        with session(master, _conf(conf)) as spark, show_progress("exporting") as move:
+        with session(master, conf_of(conf)) as spark, show_progress("exporting") as move:
             done = run_export(
                 *(spark, settings, opened.stream(stream).stream.name, paths, into),
                 include_headers=headers,
@@ -173,7 +180,7 @@ def export(
             )
         held = f"{count_of(done.records, 'record')} in {count_of(done.files, 'file')}, {show_bytes(done.size)}"
         text = f"{into.place.url}: {held}" if done.files else "nothing is new"
-        _tell(opened, {"target": into.place.url} | done._asdict(), text, dry_run=False, as_json=as_json)
+        tell(opened, {"target": into.place.url} | done._asdict(), text, dry_run=False, as_json=as_json)
 
     with_bucket(where, work, as_json=as_json)
 
@@ -193,10 +200,11 @@ def _target(
 
 @app.command("merge")
 def merge(
+    ctx: typer.Context,
     stream: Stream,
     partition: PartitionOption = None,
-    object_bytes: Annotated[str, typer.Option("--object-bytes", help="How large objects become.")] = "256MiB",
-    alone: Annotated[bool, typer.Option("--alone", help="No node writes to this bucket.", show_default=False)] = False,
+    object_bytes: ObjectBytes = "256MiB",
+    alone: Alone = False,
     bucket: BucketUrl = None,
     endpoint: Endpoint = None,
     region: Region = None,
@@ -206,10 +214,10 @@ def merge(
     as_json: JsonFlag = False,
 ) -> None:
     """Merge small objects of a stream, where no leader does: that of a sealed stream, or of a cluster that is gone."""
-    where = Where(bucket, endpoint, region)
+    where = which_bucket(ctx, Where(bucket, endpoint, region), alone=alone, as_json=as_json)
 
     def work(opened: OpenBucket) -> None:
-        with _needs_spark():
+        with needs_spark():
             from liftpy_spark.jobs.merging import merge as run_merge
             from liftpy_spark.jobs.merging import plan_merge
             from liftpy_spark.jobs.sessions import session
@@ -219,11 +227,14 @@ def merge(
         planned = {"merged": sum(len(run.pointers) for run in runs), "made": len(runs)}
         said = f"{count_of(planned['merged'], 'object')} merged into {show_count(planned['made'])}"
         if not dry_run:
-            with session(master, _conf(conf)) as spark, show_progress("merging") as move:
+            with session(master, conf_of(conf)) as spark, show_progress("merging") as move:
                 run_merge(spark, settings, runs, progress=move)
-        _tell(opened, planned, said, dry_run=dry_run, as_json=as_json)
+        tell(opened, planned, said, dry_run=dry_run, as_json=as_json)
 
     with_bucket(where, work, as_json=as_json)
+
+
+app.command("collect")(collect)
 
 
 @app.command("submit", context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True})
@@ -247,14 +258,14 @@ def submit(
     Options of this command stand before the script. Ends as the script does.
     """
     try:
-        with _needs_spark():
+        with needs_spark():
             from liftpy_spark.jobs.sessions import submission
 
         for path in (script, *((archive,) if archive else ())):
             if not Path(path).is_file():
                 raise UsageError(f"there is no file {path}")
         call = submission(
-            *(script, arguments or ()), master=master, archive=archive, py_files=py_files or (), settings=_conf(conf)
+            *(script, arguments or ()), master=master, archive=archive, py_files=py_files or (), settings=conf_of(conf)
         )
         if dry_run and as_json:
             print_json(call._asdict())
@@ -281,40 +292,3 @@ def _linked(name: str | None) -> Iterator[None]:
         yield
     finally:
         Path(name).unlink(missing_ok=True)
-
-
-@contextmanager
-def _needs_spark() -> Iterator[None]:
-    """Say what is missing where Spark is not installed.
-
-    Raises:
-        LiftError: it is not.
-    """
-    try:
-        yield
-    except ImportError as error:
-        if (error.name or "").startswith("liftpy"):
-            raise  # it is not a package that is missing
-        raise LiftError(f"this needs more packages: pip install 'liftpy[spark]' ({error.name})") from None
-
-
-def _conf(given: Sequence[str] | None) -> dict[str, str]:
-    """Settings of Spark.
-
-    Raises:
-        UsageError: one has no value.
-    """
-    found = {}
-    for each in given or ():
-        name, equals, value = each.partition("=")
-        if not name or not equals:
-            raise UsageError(f"--conf {each!r:.100}: say NAME=VALUE")
-        found[name] = value
-    return found
-
-
-def _tell(bucket: OpenBucket, plain: dict[str, Any], text: str, *, dry_run: bool, as_json: bool) -> None:
-    if as_json:
-        print_json({"bucket": bucket.shown, "dry_run": dry_run} | plain)
-    else:
-        stdout.print(escape(text) + ("; nothing was done (--dry-run)" if dry_run else ""))

@@ -9,7 +9,17 @@ import typer
 from rich.markup import escape
 
 from liftpy.cli.run import Force, JsonFlag, confirm, open_lift, print_json, run, stderr, stdout, tell_warnings
-from liftpy.cli.tier_bucket import BucketUrl, Endpoint, OpenBucket, PartitionOption, Region, Where, with_bucket
+from liftpy.cli.tier_bucket import (
+    Alone,
+    BucketUrl,
+    Endpoint,
+    ObjectBytes,
+    OpenBucket,
+    PartitionOption,
+    Region,
+    Where,
+    with_bucket,
+)
 from liftpy.cli.tier_cursor import app as cursor_app
 from liftpy.cli.tier_tables import count_of, has_alarm, partitions_table, status_table
 from liftpy.cli.units import parse_bytes, parse_duration, show_bytes, show_count
@@ -184,8 +194,8 @@ def gc(
 def merge(
     stream: Stream,
     partition: PartitionOption = None,
-    object_bytes: Annotated[str, typer.Option("--object-bytes", help="How large objects become.")] = "256MiB",
-    alone: Annotated[bool, typer.Option("--alone", help="No node writes to this bucket.", show_default=False)] = False,
+    object_bytes: ObjectBytes = "256MiB",
+    alone: Alone = False,
     bucket: BucketUrl = None,
     endpoint: Endpoint = None,
     region: Region = None,

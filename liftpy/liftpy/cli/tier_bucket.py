@@ -25,9 +25,11 @@ if TYPE_CHECKING:
     from liftpy_log.tier.s3_settings import S3Settings
 
 __all__ = [
+    "Alone",
     "BucketUrl",
     "Endpoint",
     "FoundStream",
+    "ObjectBytes",
     "OpenBucket",
     "PartitionOption",
     "Place",
@@ -57,6 +59,8 @@ Region = Annotated[
 PartitionOption = Annotated[
     int | None, typer.Option("--partition", "-p", min=0, help="Only this partition.", show_default=False)
 ]
+Alone = Annotated[bool, typer.Option("--alone", help="No node writes to this bucket.", show_default=False)]
+ObjectBytes = Annotated[str, typer.Option("--object-bytes", help="How large objects become.")]
 
 _UUID: Final = re.compile("[0-9a-f]{32}")
 _NAMES_SHOWN_MAX: Final = 5

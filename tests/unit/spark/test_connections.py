@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+from types import SimpleNamespace
 
 import pytest
 
 from liftpy_envelope.errors import LiftError
 from liftpy_spark import connections
-from liftpy_spark.connections import bucket, lift
+from liftpy_spark.connections import bucket, bucket_address, lift
 from liftpy_spark.errors import BucketError, NatsError, plain_errors
 from liftpy_spark.option_values import OptionError
 from liftpy_spark.options import ConnectionOptions
@@ -58,6 +59,24 @@ def test_a_bucket_that_is_none():
         bucket(ConnectionOptions(servers="nats://a", bucket="s3://my-bucket", s3_endpoint="nowhere"))
     with aws_environment(), pytest.raises(BucketError, match=r"can not be read from the driver.*'cold' set to false"):
         bucket(ConnectionOptions(servers="nats://a", bucket="s3://my-bucket", s3_endpoint="http://127.0.0.1:1"))
+
+
+def told_by_nodes(monkeypatch, **said):
+    """Connections whose nodes say this of their bucket."""
+    told = SimpleNamespace(**{"url": "s3://of-nodes/p", "endpoint": None, "region": None} | said)
+    monkeypatch.setattr(connections, "lift", lambda _: SimpleNamespace(tier_status=lambda limit: told))
+
+
+def test_the_nodes_say_where_their_bucket_is(monkeypatch):
+    told_by_nodes(monkeypatch, endpoint="http://store:9000", region="eu-west-1")
+    nats = {"servers": "nats://a"}
+    assert bucket_address(ConnectionOptions(**nats)) == ("s3://of-nodes/p", "http://store:9000", "eu-west-1")
+    outside = ConnectionOptions(**nats, s3_endpoint="https://outside", s3_region="us-west-2")
+    assert bucket_address(outside) == ("s3://of-nodes/p", "https://outside", "us-west-2")
+    another = ConnectionOptions(**nats, bucket="s3://another")
+    assert bucket_address(another) == ("s3://another", None, None), "whose store is not that of the nodes' bucket"
+    told_by_nodes(monkeypatch, url=None)
+    assert bucket_address(ConnectionOptions(**nats)) is None
 
 
 def test_tracebacks_are_hidden_only_in_workers_that_end(monkeypatch):

@@ -88,6 +88,22 @@ def test_an_unknown_option_is_told_with_the_one_that_is_like_it():
 
 
 @pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("kafka.bootstrap.servers", "the option 'servers' says where it is"),
+        ("kafka.security.protocol", "options of Kafka's clients mean nothing to NATS"),
+        ("kafka.group.id", "a query is no consumer group"),
+        ("minOffsetsPerTrigger", "trigger(processingTime='1 minute')"),
+        ("topic", "what to write to is said by 'stream'"),
+    ],
+)
+def test_who_comes_from_kafka_is_told_what_to_do(name, said):
+    told = refusal(**{name: "1"})
+    assert f"unknown option {name.lower()!r}; " in told
+    assert said in told
+
+
+@pytest.mark.parametrize(
     ("given", "said"),
     [
         ({"startingOffsets": "{oops"}, "'{oops' is not JSON: Expecting property name"),

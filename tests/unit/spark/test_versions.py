@@ -44,5 +44,15 @@ def test_these_do_not(versions, said):
         check_versions(installed(**versions))
 
 
+def test_a_spark_that_pip_knows_nothing_of(monkeypatch):
+    """Clusters bring their own."""
+    monkeypatch.setattr(metadata, "version", installed(pandas="2.3.3"))
+    monkeypatch.setattr("pyspark.__version__", "3.5.9")
+    with pytest.raises(VersionError, match=r"pyspark 3.5.9 is too old.*pip install 'pyspark>=4.2,<4.4'"):
+        check_versions()
+    monkeypatch.setattr("pyspark.__version__", "4.3.1")
+    check_versions()
+
+
 def test_what_is_installed_here_works():
     check_versions()

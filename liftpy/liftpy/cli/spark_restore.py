@@ -1,0 +1,165 @@
+"""`liftpy spark restore`: bring a large history from a backup, or check it, before a cluster is restored from it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.markup import escape
+
+from liftpy.cli.restore import restore as restore_nodes
+from liftpy.cli.run import JsonFlag, fail, print_json, stdout, tell_warnings
+from liftpy.cli.spark_bucket import which_bucket
+from liftpy.cli.spark_options import Conf, DryRun, Master, TaskBytes, conf_of, needs_spark
+from liftpy.cli.tier_bucket import BucketUrl, Endpoint, OpenBucket, Region, Where, with_bucket
+from liftpy.cli.tier_progress import show_progress
+from liftpy.cli.tier_tables import count_of
+from liftpy.cli.units import parse_bytes, parse_duration, show_bytes, show_count
+from liftpy_client.errors import UsageError
+from liftpy_envelope.errors import ConfigError
+
+if TYPE_CHECKING:
+    from liftpy.cli.run import Connection
+    from liftpy_log.tier.s3_settings import S3Settings
+    from liftpy_spark.jobs.restoring import Copied, CopyPlan
+
+__all__ = ["restore"]
+
+
+def restore(
+    ctx: typer.Context,
+    source: Annotated[
+        str | None,
+        typer.Option("--from", metavar="S3://...", help="Copy histories from here first.", show_default=False),
+    ] = None,
+    stream: Annotated[
+        list[str] | None,
+        typer.Option("--stream", help="Copy this one, by name or uuid; by default, all.", show_default=False),
+    ] = None,
+    source_endpoint: Annotated[
+        str | None, typer.Option("--from-endpoint", help="By default, --endpoint.", show_default=False)
+    ] = None,
+    source_region: Annotated[
+        str | None, typer.Option("--from-region", help="By default, --region.", show_default=False)
+    ] = None,
+    hold: Annotated[str, typer.Option(help="If this is killed, objects of --from are held for so long.")] = "24h",
+    copy_only: Annotated[
+        bool, typer.Option("--copy-only", help="Copy or check, and leave nodes alone.", show_default=False)
+    ] = False,
+    servers: Annotated[
+        str | None, typer.Option(help="NATS address of the cluster, as -s before the command.", show_default=False)
+    ] = None,
+    replicas_max: Annotated[
+        int | None,
+        typer.Option(min=1, max=7, help="So many copies at most, where there are fewer nodes now.", show_default=False),
+    ] = None,
+    bucket: BucketUrl = None,
+    endpoint: Endpoint = None,
+    region: Region = None,
+    master: Master = "local[*]",
+    conf: Conf = None,
+    task_bytes: TaskBytes = "64MiB",
+    dry_run: DryRun = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Copy histories to the bucket of a new cluster, or check those that it has; then restore the cluster from it.
+
+    Every record is compared on the way. May be repeated, also after it was killed. Ends with 1 when something is wrong.
+    """
+    if servers is not None:
+        connection: Connection = ctx.find_root().obj
+        connection.options["url"] = servers
+    if stream and source is None:
+        fail(UsageError("--stream: say --from; a restore brings back all that the bucket has"), as_json=as_json)
+    where = which_bucket(ctx, Where(bucket, endpoint, region), as_json=as_json)
+    if source is None:
+        from liftpy.cli.spark import scrub  # it is what names this command
+
+        scrub(
+            ctx,
+            bucket=where.url,
+            endpoint=where.endpoint,
+            region=where.region,
+            master=master,
+            conf=conf,
+            task_bytes=task_bytes,
+            dry_run=dry_run,
+            as_json=as_json,
+        )
+    else:
+
+        def work(opened: OpenBucket) -> None:
+            options = {"names": stream or (), "task_bytes": parse_bytes(task_bytes), "hold_s": parse_duration(hold)}
+            _copy(opened, where, options, master, conf_of(conf), dry_run=dry_run, as_json=as_json)
+
+        with_bucket(_source(source, source_endpoint, source_region, where, as_json=as_json), work, as_json=as_json)
+    if not copy_only and not dry_run:
+        restore_nodes(ctx, bucket=where.url, dry_run=False, replicas_max=replicas_max, as_json=as_json)
+
+
+def _source(url: str, endpoint: str | None, region: str | None, where: Where, *, as_json: bool) -> Where:
+    """Where histories are: what is not said of it is as at the destination."""
+    from liftpy_log.tier.s3_settings import S3Settings
+
+    given = Where(url, endpoint or where.endpoint, region or where.region)
+    try:
+        _settings(S3Settings(url="s3://any"), given, "--from", "--from-")
+    except ConfigError as error:
+        fail(error, as_json=as_json)
+    return given
+
+
+def _copy(
+    opened: OpenBucket,
+    where: Where,
+    options: dict[str, Any],
+    master: str,
+    conf: dict[str, str],
+    *,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    with needs_spark():
+        from liftpy_spark.jobs.restoring import copy_history, plan_copy
+        from liftpy_spark.jobs.sessions import session
+
+    target = _settings(opened.settings, where, "--bucket", "--")
+    shown = {"from": opened.shown, "bucket": target.shown, "dry_run": dry_run}
+    if dry_run:
+        plan, done = plan_copy(opened.settings, target, options["names"]), None
+    else:
+        with session(master, conf) as spark, show_progress("copying") as move:
+            done = copy_history(spark, opened.settings, target, **options, progress=move)
+        plan = done.plan
+    if as_json:
+        print_json(shown | _plain(plan, done))
+        return
+    for each in plan.streams:
+        held = f"{count_of(each.objects, 'object')}, {count_of(each.records, 'record')}, {show_bytes(each.size)}"
+        stdout.print(f"{escape(each.name)}: {count_of(each.partitions, 'partition')}, {held}")
+    tell_warnings(plan.notes)
+    stdout.print(escape(_text(plan, done, target.shown)))
+
+
+def _settings(like: S3Settings, where: Where, named: str, prefix: str) -> S3Settings:
+    """How another place is reached: as the one that is known, but for what says which it is."""
+    assert where.url is not None, "there is no command without a bucket"
+    try:
+        return replace(like, url=where.url, endpoint=where.endpoint or None, region=where.region or None)
+    except ConfigError as error:
+        field = named if error.field == "url" else f"{prefix}{error.field}"
+        raise ConfigError(field, str(error).removeprefix(f"{error.field}: ")) from None
+
+
+def _plain(plan: CopyPlan, done: Copied | None) -> dict[str, Any]:
+    outcome = {} if done is None else {"copied": done.copied, "there": done.there, "bytes": done.size}
+    return {"streams": [each._asdict() for each in plan.streams], "notes": list(plan.notes)} | outcome
+
+
+def _text(plan: CopyPlan, done: Copied | None, shown: str) -> str:
+    if done is None:
+        objects = sum(each.objects for each in plan.streams)
+        return f"{count_of(objects, 'object')} would be at {shown}; nothing was done (--dry-run)"
+    there = f", {show_count(done.there)} were there" if done.there else ""
+    return f"{count_of(done.copied, 'object')} copied, {show_bytes(done.size)}{there}: {shown} has all of it"

@@ -1,0 +1,231 @@
+"""Histories copied by Spark, and a cluster restored from the copy: every record, field and offset is as it was."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from functools import partial
+
+import pyarrow as pa
+import pytest
+
+import liftpy
+from liftpy_client.group_offsets import committed, reset_group
+from liftpy_log.tier.layout import PartitionPath
+from liftpy_log.tier.reading import open_version
+from liftpy_spark.jobs import copy_waves
+from liftpy_spark.jobs.copy_roots import CopyRefusedError
+from liftpy_spark.jobs.copy_task import copy_objects
+from liftpy_spark.jobs.copy_waves import CopyDamagedError
+from liftpy_spark.jobs.restoring import copy_history, plan_copy
+from support.by_value import by_value
+from support.cli import Cli
+from support.copy_kit import OFFSETS, held_by, make_history, visible
+from support.spark_system import eventually, system_of
+
+GROUPS = {"readers": {"orders": {0: 41, 1: 7}}, "auditors": {"quiet": {0: 3}}}
+STREAMS = {
+    "orders": {"subject": "orders.>", "partitions": 2, "compression": "zstd"},
+    "keyed": {"subject": "keyed", "compact": True, "min_dirty_ratio": 0.1},
+    "quiet": {"subject": "quiet.*"},
+}
+TASK_BYTES = 8 << 20
+FEW = 3
+
+
+@pytest.fixture
+def cli(tmp_path):
+    aws = {name: text for name, text in os.environ.items() if name.startswith("AWS_")}
+    return partial(Cli, home=tmp_path, **aws)
+
+
+def prefixes(s3, tmp_path):
+    """Two places that nobody else uses."""
+    name = f"copies/{tmp_path.name}"
+    return s3.settings(f"{name}/from"), s3.settings(f"{name}/to"), f"{name}/from", f"{name}/to"
+
+
+@pytest.fixture
+def target(s3, tmp_path):
+    return prefixes(s3, tmp_path)[1]
+
+
+@pytest.fixture
+def target_store(s3, tmp_path):
+    return s3.store(prefixes(s3, tmp_path)[3])
+
+
+def test_by_tasks_of_spark(spark, s3, target, target_store):
+    history = make_history(s3)
+    before, seen = held_by(history.store), []
+    plan = plan_copy(history.orders.settings, target)
+    assert not any(target_store.list(""))
+    progress = partial(lambda *said: seen.append(said))
+    done = copy_history(spark, history.orders.settings, target, task_bytes=TASK_BYTES, progress=progress)
+    assert held_by(target_store) == before
+    assert done.copied == sum(stream.objects for stream in plan.streams)
+    assert seen[-1] == (done.copied, done.copied)
+    again = copy_history(spark, history.orders.settings, target, task_bytes=TASK_BYTES)
+    assert (again.copied, again.there) == (0, done.copied)
+
+
+def _dies_once(marker, task):
+    """Half of a task is done when its worker is gone."""
+    if not marker.exists():
+        copy_objects(task._replace(items=task.items[:2]))
+        marker.write_text("")
+        os._exit(1)
+    return copy_objects(task)
+
+
+def test_a_worker_that_dies_is_replaced(spark, s3, target, target_store, tmp_path, monkeypatch):
+    history = make_history(s3, objects=FEW)
+    monkeypatch.setattr(copy_waves, "copy_objects", partial(by_value(_dies_once), tmp_path / "died"))
+    done = copy_history(spark, history.orders.settings, target, task_bytes=TASK_BYTES)
+    assert (tmp_path / "died").exists()
+    assert done.there >= 2, "what it had done was not done again"
+    assert held_by(target_store) == held_by(history.store)
+
+
+def test_what_is_damaged_is_named_and_nothing_is_seen(spark, s3, target, target_store):
+    history = make_history(s3, objects=FEW)
+    path = history.orders.paths[1]
+    (fragment,) = history.orders.root(1).fragments
+    (shared, *_) = (entry.key for entry in history.store.list("sets/n1/objects/"))
+    key = path.fragment(fragment.name)
+    whole = history.store.get(key).body
+    history.orders.damage(key, 300)
+    with pytest.raises(CopyDamagedError, match=rf"partition {path.home} from offset 0 on: object {key} is damaged"):
+        copy_history(spark, history.orders.settings, target)
+    assert visible(target_store) == {}
+    assert not any(entry.key.endswith("ROOT") for entry in target_store.list(""))
+    history.orders.rewrite(key, whole)
+    body = history.store.get(shared).body
+    history.store.delete([shared])
+    with pytest.raises(CopyDamagedError, match=f"there is no object {shared}"):
+        copy_history(spark, history.orders.settings, target)
+    assert visible(target_store) == {}
+    history.store.create(shared, body, "back")
+    done = copy_history(spark, history.orders.settings, target)
+    assert done.there > done.copied, "what was whole was copied before"
+    assert held_by(target_store) == held_by(history.store)
+
+
+def test_another_history_is_refused(spark, s3, target, target_store):
+    history = make_history(s3, objects=FEW)
+    copy_history(spark, history.orders.settings, target, ["quiet"])
+    stranger = make_history(s3, objects=FEW)
+    with pytest.raises(CopyRefusedError, match="the destination has another stream quiet, with uuid"):
+        copy_history(spark, stranger.orders.settings, target)
+    assert visible(target_store).keys() == {"quiet", OFFSETS}
+
+
+class Busy:
+    """Publishes as long as it lasts."""
+
+    def __init__(self, system):
+        self._system = system
+        self._is_over = threading.Event()
+        self.count = 0
+        self._thread = threading.Thread(target=self._publish, daemon=True)
+
+    def __enter__(self):
+        self._thread.start()
+        eventually(lambda: self.count > 3, "something is published")
+        return self
+
+    def __exit__(self, *_):
+        self._is_over.set()
+        self._thread.join(60)
+
+    def _publish(self):
+        while not self._is_over.wait(0.01):
+            publish(self._system, 20, f"busy{self.count}")
+            self.count += 1
+
+
+def publish(system, records, tag, size=40):
+    numbers = range(records)
+    values = pa.array([None if n % 7 == 6 else os.urandom(size) + tag.encode() for n in numbers], pa.binary())
+    keys = pa.array([b"k%d" % (n % 5) for n in numbers], pa.binary())
+    for subject in ("orders.eu", "orders.us", "keyed", "quiet.x"):
+        system.publish(subject, value=values, key=keys)
+
+
+def offsets_of(url):
+    async def ask():
+        async with liftpy.connect(url) as lift:
+            return {
+                (group, stream): await committed(lift._session, group, stream)
+                for group, streams in GROUPS.items()
+                for stream in streams
+            }
+
+    return asyncio.run(ask())
+
+
+def commit(url):
+    async def work():
+        async with liftpy.connect(url) as lift:
+            for group, offsets in GROUPS.items():
+                await reset_group(lift._session, group, offsets)
+
+    asyncio.run(work())
+
+
+def rows_by_partition(system, stream):
+    table = system.records(stream)
+    found = {}
+    for row in table.drop_columns([name for name in ("stream",) if name in table.column_names]).to_pylist():
+        found.setdefault(row["partition"], []).append(row)
+    return found
+
+
+def test_a_live_history_is_copied_and_a_new_cluster_restored(spark, s3, tmp_path, cli):
+    source, target, from_prefix, to_prefix = prefixes(s3, tmp_path)
+    options = ("spark", "restore", "--from", source.url, "--bucket", target.url, "--endpoint", target.endpoint)
+    with system_of(tmp_path / "old", s3, from_prefix) as old:
+        for name, settings in STREAMS.items():
+            old.lift.create_stream(name, **settings)
+        publish(old, 60, "first")
+        publish(old, 300, "large", 4_000)  # more than what is shared
+        commit(old.url)
+        for name in STREAMS:
+            old.tiered(name)
+        keyed = PartitionPath(old.lift.stream_info("keyed").uuid, 0)
+        eventually(lambda: open_version(s3.store(from_prefix), keyed).root.compacted_end, "the bucket is compacted")
+        planned = cli(None).json(*options, "--dry-run")
+        assert {each["name"] for each in planned["streams"]} == {*STREAMS, OFFSETS}
+        with Busy(old) as busy:
+            first = cli(None).json(*options, "--copy-only", "--hold", "10m")
+            counted = busy.count
+            eventually(lambda: busy.count > counted, "it was published all the time")
+        assert first["copied"] > 0
+        store = s3.store(to_prefix)
+        assert visible(store).keys() == {*STREAMS, OFFSETS}
+        early = {place: (held.end, len(held.records)) for place, held in held_by(store).items()}
+        for name in STREAMS:
+            old.tiered(name)
+        positions, before = offsets_of(old.url), {name: rows_by_partition(old, name) for name in STREAMS}
+        configs = {name: old.lift.stream_info(name).config for name in STREAMS}
+    for (name, number), (end, count) in early.items():
+        if name in ("orders", "quiet"):
+            assert count == len([row for row in before[name].get(number, []) if row["offset"] < end]), "no hole"
+    assert any(end for end, _ in early.values())
+    kept = {record.offset for record in held_by(s3.store(from_prefix))["keyed", 0].records}
+    assert len(kept) < len(before["keyed"][0]), "the bucket is compacted, and the disk is not yet"
+    before["keyed"][0] = [row for row in before["keyed"][0] if row["offset"] in kept]
+    with system_of(tmp_path / "new", s3, to_prefix) as new:
+        said = cli(None).run(*options, "--servers", new.url).stdout
+        assert "every partition has a leader, and all that the bucket holds can be read" in said
+        assert {name: new.lift.stream_info(name).config for name in STREAMS} == configs
+        assert offsets_of(new.url) == positions
+        for name in STREAMS:
+            assert rows_by_partition(new, name) == before[name], name
+        again = cli(new.url).lines(*options)
+        assert again[0]["copied"] == 0
+        assert again[1]["restored"] == []
+        assert cli(new.url).lines("spark", "restore")[0]["problems"] == 0
+        publish(new, 5, "new")
+        assert sum(map(len, rows_by_partition(new, "quiet").values())) == len(before["quiet"][0]) + 5
