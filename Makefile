@@ -9,7 +9,7 @@ IN_PROCESS := tests/unit tests/simulation tests/test_packaging.py tests/test_tid
 .PHONY: demo test check bench bench-quick chaos soak format clean help
 
 help:
-	@echo "make demo     336,776 real messages through three nodes and a bucket, the leader killed half-way, every one checked"
+	@echo "make demo     336,776 real messages through three nodes, a bucket and Spark, the leader killed half-way, all checked"
 	@echo "make test     all tests but the slow ones"
 	@echo "make check    formatter, linter, types, import layers"
 	@echo "make bench    liftpy and JetStream side by side (make bench-quick for a short run)"
@@ -23,7 +23,7 @@ $(STAMP): pyproject.toml
 	@touch $(STAMP)
 
 demo: $(STAMP)
-	$(BIN)/liftpy demo --s3
+	$(BIN)/liftpy demo --s3 --pipeline examples/flights_pipeline --picture build/flights.png
 
 # What needs no other process runs on all cores. What starts nodes runs alone, and Spark in a process of its own. All of
 # it runs, also when something has failed.

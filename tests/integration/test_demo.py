@@ -6,15 +6,17 @@ import json
 import shutil
 import tempfile
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 
-from liftpy.demo import scenario
+from liftpy.demo import pipeline, scenario
 from liftpy.demo.bucket import BUCKET_SETTINGS, LOCAL_SETTINGS
 from liftpy.demo.flights import FLIGHTS_COUNT, Flight, FlightsMissingError, load_flights
 from support.cli import Cli
 
 COUNT = 30_000
+EXAMPLE = Path(__file__).parents[2] / "examples" / "flights_pipeline"
 
 
 def some_flights():
@@ -75,6 +77,23 @@ def test_a_replay_from_a_bucket(cli, tmp_path, monkeypatch):
     assert left_behind(tmp_path) == []
 
 
+def test_a_pipeline_where_there_is_no_java(cli, tmp_path, monkeypatch):
+    monkeypatch.setattr(pipeline, "java_trouble", lambda: "there is no Java")
+    monkeypatch.setitem(LOCAL_SETTINGS, "segment_bytes", 65_536)
+    monkeypatch.setitem(BUCKET_SETTINGS, "LIFTPY_TIER_UPLOAD_AGE_S", "0.5")
+    result = cli.run("demo", "--nodes", "1", "--s3", "--pipeline", str(EXAMPLE))
+    assert "the pipeline on Spark was left out: there is no Java" in result.stderr
+    assert "The pipeline on Spark was left out: there is no Java." in result.stdout
+    assert "Try next" in result.stdout
+    assert left_behind(tmp_path) == []
+
+
+def test_a_pipeline_that_is_not_there_or_has_no_bucket(cli, tmp_path):
+    said = cli.error("demo", "--s3", "--pipeline", str(tmp_path), code=2)
+    assert f"error: --pipeline {tmp_path}: there is no streaming.py and no batch.py" in said
+    assert "error: --pipeline needs --s3" in cli.error("demo", "--pipeline", str(EXAMPLE), code=2)
+
+
 def test_a_single_node(cli, tmp_path):
     result = cli.run("demo", "--nodes", "1")
     for said in (
@@ -128,4 +147,5 @@ def test_the_flights_are_those_of_2013():
     flights = load_flights()
     assert len(flights) == FLIGHTS_COUNT
     assert flights[0].subject == "flights.UA.EWR.IAH"
-    assert json.loads(flights[-1].payload)["month"] == 9
+    days = [(row["month"], row["day"]) for row in (json.loads(flight.payload) for flight in flights[::1_000])]
+    assert days == sorted(days)  # but for what leaves after midnight, of which none is among these

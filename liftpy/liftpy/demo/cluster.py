@@ -32,12 +32,20 @@ class DemoCluster:
     Attributes:
         url: of the nats-server.
         bucket: url of the bucket; None without one.
+        endpoint: where S3 is spoken; None without a bucket.
+        home: a directory for what processes keep; of files in it, `*.log` are kept when something goes wrong.
+        environment: of processes, with the credentials of the bucket.
         nodes: by their names.
     """
 
-    def __init__(self, url: str, nodes: list[NodeProcess], bucket: str | None = None) -> None:
+    def __init__(
+        self, url: str, nodes: list[NodeProcess], home: Path, environment: dict[str, str], bucket: SeaweedServer | None
+    ) -> None:
         self.url = url
-        self.bucket = bucket
+        self.bucket = None if bucket is None else bucket.url
+        self.endpoint = None if bucket is None else bucket.endpoint
+        self.home = home
+        self.environment = environment
         self.nodes = {node.node_id: node for node in nodes}
 
     async def start(self) -> None:
@@ -80,8 +88,9 @@ async def open_cluster(nodes: int, tell: Callable[[str], None], *, s3: bool = Fa
             server = NatsServer(0, shipped_config(), home / "nats-server.log")
             servers.callback(server.stop)
             server.start()
-            processes = _processes(server.url, home, nodes, bucket)
-            cluster = DemoCluster(server.url, processes, None if bucket is None else bucket.url)
+            environment = _environment(home, bucket)
+            processes = _processes(server.url, home, nodes, environment)
+            cluster = DemoCluster(server.url, processes, home, environment, bucket)
             try:
                 yield cluster
             finally:
@@ -94,9 +103,8 @@ async def open_cluster(nodes: int, tell: Callable[[str], None], *, s3: bool = Fa
         _clean(home, keeps_logs=keeps_logs)
 
 
-def _processes(url: str, home: Path, count: int, bucket: SeaweedServer | None) -> list[NodeProcess]:
+def _processes(url: str, home: Path, count: int, environment: dict[str, str]) -> list[NodeProcess]:
     command = [sys.executable, "-m", "liftpy", "-s", url, "server", "--json", "--pull-port", "0"]
-    environment = _environment(home, bucket)
     if count == 1:
         flags = ["--node-id", "node-1", "--data-dir", str(home / "node-1")]
         return [NodeProcess("node-1", [*command, *flags], environment, home / "node-1.log")]

@@ -3,7 +3,8 @@
 It knows nothing of liftpy but what any NATS client may know: a reply subject brings an ack, and a `Nats-Msg-Id`
 makes sending again harmless. When the acks stop, the leader may be gone, and with it what was on its way. Then the
 oldest message is sent again and again until a leader answers, and only then all the others, in their order. Where a new
-leader answers sooner than that is noticed, what was lost is sent again later, and is stored behind what came next.
+leader answers sooner than that is noticed, what was lost is sent again later, and is stored behind what came next:
+behind less than a window of it, as nothing is sent that is further ahead of the oldest one without an ack.
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ class AckedPublisher:
         """
         subscription = await self._nats.subscribe(f"{self._inbox}.*", cb=self._on_ack)
         for number, flight in enumerate(self._flights):
-            while len(self._missing) >= _WINDOW:
+            while self._missing and number - next(iter(self._missing)) >= _WINDOW:
                 await self._wait()
             self._missing[number] = set(self._streams_of(flight.subject))
             await self._send(number)

@@ -15,6 +15,7 @@ from liftpy.demo.bucket import LOCAL_SETTINGS, wait_tiered
 from liftpy.demo.check import Record, check_records
 from liftpy.demo.cluster import open_cluster
 from liftpy.demo.flights import load_flights
+from liftpy.demo.pipeline import run_pipeline
 from liftpy.demo.publish import AckedPublisher, Term
 from liftpy.demo.watch import Watch
 from liftpy_client.client import connect_as
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from liftpy.demo.bucket import Tiered
     from liftpy.demo.cluster import DemoCluster
     from liftpy.demo.flights import Flight
+    from liftpy.demo.pipeline import Pipeline
     from liftpy.demo.view import DemoView
     from liftpy.demo.watch import Seen
     from liftpy_client.client import Lift
@@ -65,6 +67,7 @@ class DemoReport:
         bucket: url of the bucket; "" without one.
         tiered_s: from the last ack until the bucket had everything and the disks had let go of it, in seconds.
         bucket_requests: how many requests to the bucket that took in all.
+        pipeline: what the pipeline on Spark gave, as `run_pipeline` says; empty where none was asked for.
     """
 
     nodes: int
@@ -88,18 +91,21 @@ class DemoReport:
     bucket: str = ""
     tiered_s: float = 0.0
     bucket_requests: int = 0
+    pipeline: dict[str, Any] = field(default_factory=dict)
 
 
-async def run_demo(view: DemoView, nodes: int = 3, *, s3: bool = False) -> DemoReport:
+async def run_demo(view: DemoView, nodes: int = 3, *, s3: bool = False, pipeline: Pipeline | None = None) -> DemoReport:
     """Run the demonstration.
 
     Args:
         view: shows it.
         nodes: how many; one is no cluster, and is killed all the same.
         s3: with a bucket, from which the replay comes.
+        pipeline: what is run on the flights then; it needs the bucket.
 
     Raises:
-        CheckFailedError: a record is missing, there twice, changed, or not in its place.
+        CheckFailedError: a record is missing, there twice, changed, or not in its place; or the pipeline gave what the
+            flights do not.
         LiftError: it could not be run.
     """
     view.work("reading the flights")
@@ -111,6 +117,8 @@ async def run_demo(view: DemoView, nodes: int = 3, *, s3: bool = False) -> DemoR
         await cluster.start()
         async with connect_as(NatsOptions(url=cluster.url, timeout_s=2.0), name="demo") as lift:
             await _Run(lift, cluster, flights, view, report).run()
+            if pipeline is not None:
+                report.pipeline = await run_pipeline(pipeline, lift, cluster, flights, view)
     return report
 
 

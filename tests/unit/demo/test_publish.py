@@ -141,3 +141,12 @@ async def test_giving_up(monkeypatch):
     leaders.refusing = True
     with pytest.raises(NoAckError, match=r"no ack of a for 0\.2 s; the last refusal: the disk is full"):
         await run(leaders)
+
+
+async def test_what_is_sent_again_is_never_more_than_a_window_late():
+    """A message gets lost alone: all others are acknowledged, so there is never silence."""
+    leaders = Leaders(["a"], {"a": (6, 7)})
+    await run(leaders)
+    order = list(leaders.stored["a"])
+    assert sorted(order, key=int) == [str(number) for number in range(COUNT)]
+    assert 5 < order.index("5") < 5 + publish._WINDOW
