@@ -24,7 +24,7 @@ def name_of(path: Path) -> str:
 
 def texts() -> list[Path]:
     tops = ("README.md", "CHANGELOG.md", "Makefile", "pyproject.toml", "nats.conf")
-    folders = (*SOURCES, ROOT / "tests", ROOT / "bench", ROOT / "docs", ROOT / ".ci")
+    folders = (*SOURCES, ROOT / "tests", ROOT / "bench", ROOT / "docs", ROOT / "examples", ROOT / ".ci")
     files = [path for folder in folders for path in folder.rglob("*") if path.is_file()]
     wanted = {".py", ".md", ".toml", ".conf", ""}
     return [ROOT / top for top in tops] + [
@@ -72,7 +72,7 @@ def test_every_page_of_the_docs_is_linked():
     pages = {path.name for path in (ROOT / "docs").glob("*.md")}
     linked = {
         Path(target).name
-        for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+        for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "examples").rglob("*.md")]
         for target in re.findall(r"\]\(([^)#]+\.md)", page.read_text())
     }
     assert pages - linked == set()
@@ -81,7 +81,7 @@ def test_every_page_of_the_docs_is_linked():
 def test_links_of_the_docs_lead_somewhere():
     broken = [
         f"{page.name}: {target}"
-        for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+        for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "examples").rglob("*.md")]
         for target in re.findall(r"\]\((?!https?://)([^)#]+)", page.read_text())
         if not (page.parent / target).exists()
     ]

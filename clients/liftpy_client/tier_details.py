@@ -67,6 +67,8 @@ class TierStatus:
         requests: to the store since the nodes started, by kind, without those of `read_requests`.
         failures: jobs that failed since the nodes started, by code.
         unreachable: nodes that did not answer, whose partitions are missing.
+        endpoint: URL of a store that is not AWS, as nodes reach it; None: AWS, or an older node.
+        region: of the bucket, where the nodes' settings name one.
         read_requests: to the store since the nodes started for consumers that read from it, by kind.
         raw: everything that the node said.
     """
@@ -84,6 +86,8 @@ class TierStatus:
     requests: dict[str, int]
     failures: dict[str, int]
     unreachable: tuple[str, ...] = ()
+    endpoint: str | None = None
+    region: str | None = None
     read_requests: dict[str, int] = field(default_factory=dict)
     raw: dict[str, Any] = field(repr=False, default_factory=dict)
 
@@ -96,6 +100,8 @@ class TierStatus:
             since=None if since_ns is None else datetime.fromtimestamp(since_ns / 1e9, UTC),
             partitions=tuple(map(TieredPartition.from_answer, answer["partitions"])),
             unreachable=tuple(answer["unreachable"]),
+            endpoint=answer.get("endpoint"),
+            region=answer.get("region"),
             read_requests=answer.get("read_requests", {}),
             raw=answer,
         )

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from liftpy_log.tier.store import ObjectStore
     from liftpy_spark.options import ConnectionOptions
 
-__all__ = ["OpenBucket", "bucket", "lift", "nats_failure", "open_bucket"]
+__all__ = ["BucketAddress", "OpenBucket", "bucket", "bucket_address", "lift", "nats_failure", "open_bucket"]
 
 _KEPT_MAX: Final = 8
 _NAME: Final = "liftpy spark"
@@ -137,27 +137,55 @@ def open_bucket(connection: ConnectionOptions) -> OpenBucket | None:
     return _buckets.get(connection, lambda: _find_bucket(connection))
 
 
-def _find_bucket(connection: ConnectionOptions) -> OpenBucket | None:
-    url = connection.bucket
-    if url is None:
-        try:
-            url = lift(connection).tier_status(limit=1).url
-        except (NodeUnavailableError, DisconnectedError) as error:
-            raise nats_failure(error) from None
-        if url is None:
-            return None
+class BucketAddress(NamedTuple):
+    """Where a bucket is.
+
+    Attributes:
+        url: `s3://bucket/prefix`.
+        endpoint: of a store that is not AWS.
+        region: of the bucket, where anybody says.
+    """
+
+    url: str
+    endpoint: str | None
+    region: str | None
+
+
+def bucket_address(connection: ConnectionOptions) -> BucketAddress | None:
+    """The bucket that the options name, or else that of the nodes; None where neither name one.
+
+    Store and region of the nodes go with their bucket alone; the options have the last word on each.
+
+    Raises:
+        NatsError: the nodes can not be asked which one they use.
+    """
+    if connection.bucket is not None:
+        return BucketAddress(connection.bucket, connection.s3_endpoint, connection.s3_region)
     try:
-        return _open(connection, url)
+        told = lift(connection).tier_status(limit=1)
+    except (NodeUnavailableError, DisconnectedError) as error:
+        raise nats_failure(error) from None
+    if told.url is None:
+        return None
+    return BucketAddress(told.url, connection.s3_endpoint or told.endpoint, connection.s3_region or told.region)
+
+
+def _find_bucket(connection: ConnectionOptions) -> OpenBucket | None:
+    address = bucket_address(connection)
+    if address is None:
+        return None
+    try:
+        return _open(connection, address)
     except ImportError as error:
         if (error.name or "").startswith("liftpy"):
             raise  # it is not a package that is missing
         raise BucketError(
-            f"{this_place()} can not read the bucket {url} without package {error.name}: pip install 'liftpy[s3]', or "
-            "set the option 'cold' to false to read everything through the nodes"
+            f"{this_place()} can not read the bucket {address.url} without package {error.name}: pip install "
+            "'liftpy[s3]', or set the option 'cold' to false to read everything through the nodes"
         ) from None
 
 
-def _open(connection: ConnectionOptions, url: str) -> OpenBucket:
+def _open(connection: ConnectionOptions, address: BucketAddress) -> OpenBucket:
     from liftpy_log.tier.catalog import CatalogFile  # noqa: PLC0415 (these need packages that only buckets need)
     from liftpy_log.tier.counting_store import CountingStore  # noqa: PLC0415
     from liftpy_log.tier.errors import TierError  # noqa: PLC0415
@@ -166,7 +194,7 @@ def _open(connection: ConnectionOptions, url: str) -> OpenBucket:
     from liftpy_log.tier.s3_store import S3Store  # noqa: PLC0415
 
     try:
-        settings = S3Settings(url=url, endpoint=connection.s3_endpoint, region=connection.s3_region)
+        settings = S3Settings(**address._asdict())
     except ConfigError as error:
         raise OptionError(_OPTION_OF_BUCKET.get(error.field, error.field), _after_field(error)) from None
     try:

@@ -16,6 +16,23 @@ __all__ = ["OptionError", "Options", "UnknownOptionError"]
 _SHOWN_CHARS_MAX: Final = 80
 _BOOLEANS: Final = {"true": True, "false": False}
 _LONG_MAX: Final = 2**63 - 1
+_NO_GROUP: Final = "a query is no consumer group, and keeps its offsets in its checkpoint; leave it out"
+_NO_WAITING: Final = "a batch waits for nothing; let batches begin less often: trigger(processingTime='1 minute')"
+_NO_CHOICE: Final = "how long nodes are waited for is fixed; leave it out"
+_OF_KAFKA: Final = {
+    "kafka.bootstrap.servers": "NATS takes the place of the brokers: the option 'servers' says where it is",
+    "topic": "what to write to is said by 'stream', what to read by 'subscribe'",
+    "kafka.group.id": _NO_GROUP,
+    "groupidprefix": _NO_GROUP,
+    "minoffsetspertrigger": _NO_WAITING,
+    "maxtriggerdelay": _NO_WAITING,
+    "kafkaconsumer.polltimeoutms": _NO_CHOICE,
+    "fetchoffset.numretries": _NO_CHOICE,
+    "fetchoffset.retryintervalms": _NO_CHOICE,
+    "maxrecordsperpartition": "'minPartitions' makes more tasks, and so smaller ones",
+    "includeheaders": "headers are written where there is a column headers; leave it out",
+}
+"""What to do in place of options of Spark's Kafka connector that are none here, by their names in lower case."""
 
 
 class OptionError(LiftError):
@@ -176,6 +193,11 @@ def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _unknown(key: str, spelled: Mapping[str, str]) -> OptionError:
     if key.lower() == "path":
         return UnknownOptionError(key, "load() and save() take no path here; streams are named by options of their own")
+    habit = _OF_KAFKA.get(key.lower())
+    if habit is None and key.lower().startswith("kafka."):
+        habit = "options of Kafka's clients mean nothing to NATS; leave it out"
+    if habit is not None:
+        return UnknownOptionError(key, habit)
     near = difflib.get_close_matches(key.lower(), spelled, n=1)
     known = ", ".join(sorted(set(spelled.values()), key=str.lower))
     hint = f"did you mean {spelled[near[0]]!r}?" if near else f"the options are {known}"

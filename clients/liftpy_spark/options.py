@@ -71,8 +71,8 @@ class ConnectionOptions:
         context: name of a context of the nats CLI.
         credentials_file: a NATS credentials file, which is on every machine.
         bucket: `s3://bucket/prefix`; None takes the one that the nodes use.
-        s3_endpoint: of a store that is not AWS.
-        s3_region: of the bucket.
+        s3_endpoint: of a store that is not AWS; None takes that of the nodes, where their bucket is taken.
+        s3_region: of the bucket; None likewise.
     """
 
     servers: str | None = None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from liftpy_spark.source import LiftpyDataSource
 from liftpy_spark.versions import check_versions
 
 if TYPE_CHECKING:
@@ -23,4 +22,6 @@ def register(spark: SparkSession) -> None:
         VersionError: Spark or pandas is installed in a version that does not work.
     """
     check_versions()
+    from liftpy_spark.source import LiftpyDataSource  # noqa: PLC0415 (older versions of Spark have nothing to derive it from)
+
     spark.dataSource.register(LiftpyDataSource)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from pyspark.sql import DataFrame
 from pyspark.sql.functions import col, lit
 
-from liftpy_spark.connections import lift, open_bucket
+from liftpy_spark.connections import bucket_address, lift, open_bucket
 from liftpy_spark.errors import BucketError
 from liftpy_spark.heads import heads
 from liftpy_spark.offsets import EARLIEST
@@ -136,8 +136,9 @@ def _text(value: object) -> str:
 
 def _addresses(connection: ConnectionOptions, scheme: str) -> Callable[[str], str]:
     """Where Spark finds an object, by its key."""
-    url = connection.bucket or lift(connection).tier_status(limit=1).url or ""
-    home = f"{scheme}://{url.removeprefix('s3://').rstrip('/')}"
+    found = bucket_address(connection)
+    assert found is not None, "it is open"
+    home = f"{scheme}://{found.url.removeprefix('s3://').rstrip('/')}"
     return lambda key: f"{home}/{key}"
 
 

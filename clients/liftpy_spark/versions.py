@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from importlib import metadata
 from typing import TYPE_CHECKING, Final
 
@@ -20,7 +21,24 @@ class VersionError(LiftError):
     """A package is installed in a version that does not work here; the message says which does."""
 
 
-def check_versions(version_of: Callable[[str], str] = metadata.version) -> None:
+def _installed(package: str) -> str:
+    """The version of a package; Spark's own pyspark is not installed by pip, and says it itself.
+
+    Raises:
+        PackageNotFoundError: there is none.
+    """
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        if package != "pyspark":
+            raise
+    try:
+        return str(importlib.import_module(package).__version__)
+    except ImportError:
+        raise metadata.PackageNotFoundError(package) from None
+
+
+def check_versions(version_of: Callable[[str], str] = _installed) -> None:
     """See that Spark and pandas are such that they work.
 
     Executors need no pandas, so it may be missing.
@@ -48,7 +66,7 @@ def _version(package: str, version_of: Callable[[str], str]) -> str | None:
     try:
         return version_of(package)
     except metadata.PackageNotFoundError:
-        return None  # a Spark that was not installed by pip brings its own pyspark
+        return None
 
 
 def _numbers(version: str) -> tuple[int, ...]:

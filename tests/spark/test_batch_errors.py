@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from contextlib import contextmanager
@@ -9,11 +10,13 @@ from contextlib import contextmanager
 import pyarrow as pa
 import pytest
 
+import liftpy_spark
 from liftpy_spark.errors import DataLossError
 from liftpy_spark.options import SourceOptions
 from liftpy_spark.planning import Range
 from liftpy_spark.range_reading import read_ranges
 from liftpy_spark.schema import source_schema
+from support.nats_proxy import NatsProxy
 from support.ports import free_port
 from support.spark_system import eventually
 
@@ -72,6 +75,46 @@ def test_who_can_not_reach_what(spark, system, name):
         load(spark, options | {"bucket": "my-bucket"}).count()
     with refused("option 'credentialsFile': there is no file"):
         load(spark, options | {"credentialsFile": "no/such.creds"}).count()
+
+
+def test_what_a_sink_can_not_reach(spark, system, name):
+    make(system, name, count=0)
+    options = system.options | {"stream": name, "subject": f"{name}.x"}
+    nowhere = f"127.0.0.1:{free_port()}"
+
+    def write(**changes):
+        rows = spark.range(3).selectExpr("string(id) AS value")
+        rows.write.format("liftpy").mode("append").options(**options | changes).save()
+
+    with refused(f"NATS at nats://{nowhere} can not be reached", "tried from the driver"):
+        write(servers=f"nats://{nowhere}")
+    with refused("the bucket can not be read from the driver", nowhere, "'s3.endpoint'"):
+        write(**{"s3.endpoint": f"http://{nowhere}"})
+    with refused("unknown option 'kafka.bootstrap.servers'; NATS takes the place", "'servers' says where it is"):
+        write(**{"kafka.bootstrap.servers": "a:9092"})
+    assert system.records(name).num_rows == 0
+
+
+def tasks_of(frame):
+    """Plans it."""
+    return frame.rdd.getNumPartitions()
+
+
+async def test_nats_that_goes_after_planning(spark, system, name):
+    options = make(system, name, tier=False) | {"cold": "false"}
+    async with NatsProxy(int(system.url.rpartition(":")[2])) as proxy:
+        url = proxy.url
+        frame = load(spark, options | {"servers": url})
+        assert await asyncio.to_thread(tasks_of, frame) == 1
+    with refused(f"NATS at {url} can not be reached", "tried from an executor on"):
+        await asyncio.to_thread(frame.count)
+
+
+def test_versions_that_do_not_work_are_refused_at_once(spark, monkeypatch):
+    installed = {"pandas": "3.1.1", "pyspark": "4.3.0"}
+    monkeypatch.setattr("importlib.metadata.version", installed.__getitem__)
+    with refused("pandas 3.1.1 does not work with this pyspark", "pip install 'pandas>=2.2,<3'"):
+        liftpy_spark.register(spark)
 
 
 def read(options, ranges, **more):

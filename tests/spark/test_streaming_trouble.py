@@ -144,6 +144,18 @@ def test_compaction_runs_beneath_a_query(spark, system, tmp_path, name):
     assert len(offsets) < count
 
 
+def test_a_checkpoint_of_another_source_is_refused(spark, system, tmp_path, name):
+    create(system, name, count=3)
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "file").write_text("a line")
+    frame = spark.readStream.text(str(tmp_path / "source"))
+    writer = frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "checkpoint"))
+    assert writer.trigger(availableNow=True).start().awaitTermination(TIMEOUT_S)
+    with pytest.raises(Exception, match="which is not of liftpy: was another source read with it") as raised:
+        in_batches(spark, system, name, tmp_path, lambda *_: None)
+    assert "Traceback" not in str(raised.value)
+
+
 DRIVER = """
 import json, sys
 from pathlib import Path

@@ -71,9 +71,12 @@ def merged_status(told: Mapping[str, Body], limit: int) -> Body:
         reads.update(answer.get("read_requests", {}))  # which an older node does not say
         failures.update(answer["failures"])
     rooms = [answer["room_s"] for answer in told.values() if answer["room_s"] is not None]
-    urls = [answer["url"] for answer in told.values() if answer["url"] is not None]
+    with_bucket = (answer for _, answer in sorted(told.items()) if answer["url"] is not None)
+    address = next(with_bucket, _OFF)
     return {
-        "url": urls[0] if urls else None,
+        "url": address["url"],
+        "endpoint": address.get("endpoint"),  # which an older node does not say, as little as the region
+        "region": address.get("region"),
         "state": worst["state"],
         "message": f"node {worst_id}: {worst['message']}" if worst["message"] and len(told) > 1 else worst["message"],
         "since_ns": worst["since_ns"],
@@ -102,6 +105,8 @@ _SUMS: Final = (
 )
 _OFF: Final[dict[str, Any]] = {
     "url": None,
+    "endpoint": None,
+    "region": None,
     "state": "off",
     "message": "",
     "since_ns": None,

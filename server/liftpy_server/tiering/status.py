@@ -81,6 +81,8 @@ def tier_status(tierer: Tierer, room: DiskRoom, reads: TierCounters, clock: Cloc
     since_s = [place.since_s for place, _ in places if place.since_s is not None]
     return {
         "url": tierer.config.url,
+        "endpoint": tierer.config.endpoint,
+        "region": tierer.config.region,
         "state": health.state.value,
         "message": health.message,
         "since_ns": None if is_well else clock.now_ns() - int((now_s - health.since_s) * 1e9),

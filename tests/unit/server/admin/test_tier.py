@@ -65,6 +65,17 @@ def test_the_worst_node_says_how_it_is_and_the_others_count():
     assert status.since is not None
 
 
+def test_the_address_of_the_bucket_is_that_of_one_node():
+    """Never the one's bucket with the other's store; and an older node names no store."""
+    off = asyncio.run(LocalTierHandlers(SimpleNamespace(tier=None)).status({}))
+    whole = told() | {"endpoint": "http://store:9000", "region": "eu-west-1"}
+    other = told() | {"url": "s3://other", "endpoint": "http://other:9000", "region": None}
+    status = TierStatus.from_answer(merged_status({"n3": other, "n1": off, "n2": whole}, 1) | {"unreachable": []})
+    assert (status.url, status.endpoint, status.region) == ("s3://bucket", "http://store:9000", "eu-west-1")
+    status = TierStatus.from_answer(merged_status({"n1": told()}, 1) | {"unreachable": []})
+    assert (status.url, status.endpoint, status.region) == ("s3://bucket", None, None)
+
+
 def test_without_a_bucket_and_without_answers():
     off = asyncio.run(LocalTierHandlers(SimpleNamespace(tier=None)).status({}))
     for answers in ({"n1": off}, {}):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -150,6 +151,17 @@ async def test_it_is_told_when_the_store_goes_and_when_it_comes_back(bench, capl
     await bench.tiered()
     assert "takes what comes in" in caplog.text
     assert bench.tierer.full_text("the disk is full") == "the disk is full"
+
+
+async def test_it_tells_where_the_bucket_is(bench):
+    def told():
+        status = tier_status(bench.tierer, DiskRoom(), TierCounters(), bench.kit.clock, limit=0)
+        return status["endpoint"], status["region"]
+
+    assert told() == (None, None)
+    address = {"endpoint": "https://store:9000", "region": "eu-west-1"}
+    bench.tierer.config = replace(bench.tierer.config, **address)
+    assert told() == ("https://store:9000", "eu-west-1")
 
 
 @pytest.mark.parametrize("code", ["unfit", "version", "foreign"])
