@@ -34,13 +34,13 @@ END = "2013-02-01T00:00:00"
 WAIT_S = 300
 
 
-def sample():
+def sample(flights_a_day=FLIGHTS_A_DAY):
     """Flights in the order in which they left, by time of the clock; some hours late, some cancelled."""
     rng = random.Random(7)
     flights = []
-    for number in range(DAYS * FLIGHTS_A_DAY):
+    for number in range(DAYS * flights_a_day):
         minutes = rng.randrange(5 * 60, 23 * 60)
-        at = FIRST_DAY + timedelta(days=number // FLIGHTS_A_DAY, minutes=minutes)
+        at = FIRST_DAY + timedelta(days=number // flights_a_day, minutes=minutes)
         delay = rng.choice((None, -3, 0, 5, 14, 15, 40, 600))
         parts = {name: getattr(at, name) for name in ("year", "month", "day", "hour", "minute")}
         place = {"carrier": rng.choice(CARRIERS), "origin": rng.choice(("EWR", "JFK")), "dest": f"D{rng.randrange(5)}"}
@@ -173,8 +173,9 @@ def test_mistakes_are_told_in_words(pipeline_of, capsys):
 def test_the_demonstration_runs_it(tmp_path, monkeypatch):
     """With these flights, one node, and all the checks."""
     flights = [
-        Flight(f"flights.{row['carrier']}.{row['origin']}.{row['dest']}", json.dumps(row).encode()) for row in sample()
-    ]
+        Flight(f"flights.{row['carrier']}.{row['origin']}.{row['dest']}", json.dumps(row).encode())
+        for row in sample(1_500)
+    ]  # so many that most leave the disk, from a stream of one carrier, too
     monkeypatch.setattr(scenario, "load_flights", lambda: flights)
     monkeypatch.setitem(LOCAL_SETTINGS, "segment_bytes", 65_536)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
