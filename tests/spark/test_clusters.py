@@ -165,9 +165,8 @@ spark.stop()
 """
 
 
+@pytest.mark.parametrize("cluster", [standalone_cluster], ids=["standalone"], indirect=True)
 def test_a_script_is_submitted_with_its_archive(cluster, lazy, tmp_path, name):
-    if not cluster.master.startswith("spark://"):
-        pytest.skip("scripts are submitted to a master")
     half_cold(lazy, name)
     lazy.lift.create_stream("copies", subject="copies", partitions=4)
     shim = tmp_path / "python"

@@ -176,7 +176,7 @@ def test_a_pickle_is_never_loaded(spark, tmp_path, monkeypatch):
 )
 def test_what_is_no_reply_is_told_in_words(body, why):
     with pytest.raises(JobFailedError, match=CANNOT.format(why)):
-        tasks.reply_of(body, "counting")
+        tasks._reply_of(body, "counting")
 
 
 def test_what_can_not_be_read_names_the_job(spark):

@@ -12,6 +12,21 @@ from liftpy_envelope.errors import ErrorCode
 from liftpy_envelope.stream_config import StreamConfig
 
 STARTED_NS = 1_700_000_000 * 10**9
+IDLE_STATUS = {
+    "state": "ok",
+    "message": "",
+    "since_ns": None,
+    "room_s": None,
+    "untiered_bytes": 0,
+    "untiered_age_s": 0.0,
+    "partition_count": 0,
+    "trouble_count": 0,
+    "requests": {},
+    "failures": {},
+    "partitions": [],
+    "unreachable": [],
+}
+"""What nodes tell of a bucket in which nothing happens, but for where it is."""
 
 
 def node_answer(node_id: str, **more: Any) -> dict[str, Any]:

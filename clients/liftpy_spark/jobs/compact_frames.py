@@ -24,7 +24,7 @@ from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 from liftpy_log.tier.setsum import NO_RECORDS, Setsum
 from liftpy_spark.jobs.compact_keys import CANDIDATES
 from liftpy_spark.jobs.compact_task import read_keys, read_made, rewrite
-from liftpy_spark.jobs.tasks import JobFailedError, Watch, cause_of, packed, reply_of, result_of
+from liftpy_spark.jobs.tasks import JobFailedError, Watch, cause_of, in_rounds, packed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -41,7 +41,6 @@ __all__ = ["Superseded", "checked", "find_superseded", "run_rewrites", "runs_of"
 
 _FINDING: Final = "finding superseded records"
 _WRITING: Final = "compacting"
-_ROUNDS_MAX: Final = 3
 _NO_OFFSET: Final = -1
 _REPLIES: Final = "task int, body binary"
 
@@ -115,27 +114,14 @@ def run_rewrites(
     Raises:
         JobFailedError: a task failed for good, or gave what can not be read.
     """
-    results: dict[int, Made] = {}
-    waiting = list(range(len(rewrites)))
-    for round_left in reversed(range(_ROUNDS_MAX)):
-        if not waiting:
-            break
-        failed = []
+
+    def run(waiting: Sequence[int]) -> dict[int, bytes]:
         rows = _rewritten(spark, found.frame, work, {task: rewrites[task] for task in waiting})
         table = _collected(spark, rows, _WRITING, len(waiting), progress)
-        bodies = dict(zip(table["task"].to_pylist(), table["body"].to_pylist(), strict=True))
-        if bodies.keys() != {*waiting}:
-            raise JobFailedError(f"{_WRITING}: {table.num_rows} results came of {len(waiting)} tasks")
-        for task, body in bodies.items():
-            reply = reply_of(body, _WRITING)
-            if reply.failure is None:
-                results[task] = checked(rewrites[task], result_of(reply, read_made, _WRITING))
-            elif reply.is_retriable and round_left:
-                failed.append(task)
-            else:
-                raise JobFailedError(f"{_WRITING}: {reply.failure}")
-        waiting = sorted(failed)
-    return [results[task] for task in range(len(rewrites))]
+        return dict(zip(table["task"].to_pylist(), table["body"].to_pylist(), strict=True))
+
+    made = in_rounds(len(rewrites), run, what=_WRITING, read=read_made)
+    return [checked(*each) for each in zip(rewrites, made, strict=True)]
 
 
 def checked(given: Rewrite, made: Made) -> Made:

@@ -26,11 +26,11 @@ from liftpy_envelope.errors import LiftError
 from liftpy_log.tier.errors import ManifestCorruptError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from pyspark.sql import SparkSession
 
-__all__ = ["JobFailedError", "Progress", "Reply", "Watch", "cause_of", "packed", "reply_of", "result_of", "run_tasks"]
+__all__ = ["JobFailedError", "Progress", "Watch", "cause_of", "in_rounds", "packed", "run_tasks"]
 
 _ROUNDS_MAX: Final = 3
 _POLL_S: Final = 0.25
@@ -53,7 +53,7 @@ class JobFailedError(LiftError):
     """A task of a job failed, and what it has done counts for nothing."""
 
 
-class Reply(NamedTuple):
+class _Reply(NamedTuple):
     """What came from a task: its result as plain values, or what it could not do."""
 
     result: Any = None
@@ -88,23 +88,50 @@ def run_tasks(
     Raises:
         JobFailedError: a task failed for good, or gave what can not be read.
     """
+
+    def run(waiting: Sequence[int]) -> dict[int, bytes]:
+        moved = None if progress is None else _from(progress, len(given) - len(waiting), len(given))
+        return _run(spark, {task: given[task] for task in waiting}, work, what, moved)
+
+    return in_rounds(len(given), run, what=what, read=read)
+
+
+def in_rounds(
+    tasks: int, run: Callable[[Sequence[int]], Mapping[int, bytes]], *, what: str, read: Callable[[Any], _Result]
+) -> list[_Result]:
+    """Run tasks, and those again that fail where that can help.
+
+    Args:
+        tasks: how many.
+        run: runs the tasks of these numbers, and gives what `packed` made of each.
+        what: the work, for messages.
+        read: as for `run_tasks`.
+
+    Returns:
+        what `read` made of it, in the order of the numbers.
+
+    Raises:
+        JobFailedError: a task failed for good, or gave what can not be read.
+    """
     results: dict[int, _Result] = {}
-    waiting = list(range(len(given)))
+    waiting = list(range(tasks))
     for round_left in reversed(range(_ROUNDS_MAX)):
         if not waiting:
             break
         failed = []
-        moved = None if progress is None else _from(progress, len(results), len(given))
-        for task, body in _run(spark, [given[task] for task in waiting], work, what, moved):
-            reply = reply_of(body, what)
+        bodies = run(waiting)
+        if bodies.keys() != {*waiting}:
+            raise _unreadable(what, f"{len(bodies)} results came of {len(waiting)} tasks")
+        for task, body in sorted(bodies.items()):
+            reply = _reply_of(body, what)
             if reply.failure is None:
-                results[waiting[task]] = result_of(reply, read, what)
+                results[task] = _result_of(reply, read, what)
             elif reply.is_retriable and round_left:
-                failed.append(waiting[task])
+                failed.append(task)
             else:
                 raise JobFailedError(f"{what}: {reply.failure}")
-        waiting = sorted(failed)
-    return [results[task] for task in range(len(given))]
+        waiting = failed
+    return [results[task] for task in range(tasks)]
 
 
 def _from(progress: Progress, before: int, total: int) -> Progress:
@@ -112,11 +139,14 @@ def _from(progress: Progress, before: int, total: int) -> Progress:
 
 
 def _run(
-    spark: SparkSession, given: Sequence[Any], work: Callable[[Any], Any], what: str, progress: Progress | None
-) -> Iterator[tuple[int, bytes]]:
+    spark: SparkSession, given: Mapping[int, Any], work: Callable[[Any], Any], what: str, progress: Progress | None
+) -> dict[int, bytes]:
+    """What tasks sent back, by the numbers that they say."""
+    numbers = list(given)
+
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            tasks = batch.column(0).to_pylist()
+            tasks = [numbers[place] for place in batch.column(0).to_pylist()]
             done = [packed(work, given[task]) for task in tasks]
             yield pa.RecordBatch.from_arrays([pa.array(tasks, pa.int64()), pa.array(done)], ["task", "body"])
 
@@ -126,10 +156,7 @@ def _run(
             table = rows.toArrow()
         except (PySparkException, Py4JError) as error:
             raise JobFailedError(f"{what}: Spark gave up: {cause_of(error)}") from None
-    bodies = dict(zip(table["task"].to_pylist(), table["body"].to_pylist(), strict=True))
-    if bodies.keys() != set(range(len(given))):
-        raise _unreadable(what, f"{table.num_rows} results came of {len(given)} tasks")
-    yield from sorted(bodies.items())
+    return dict(zip(table["task"].to_pylist(), table["body"].to_pylist(), strict=True))
 
 
 def packed(work: Callable[[Any], Any], value: Any) -> bytes:
@@ -142,7 +169,7 @@ def packed(work: Callable[[Any], Any], value: Any) -> bytes:
     return body
 
 
-def reply_of(body: bytes, what: str) -> Reply:
+def _reply_of(body: bytes, what: str) -> _Reply:
     """What a task gave back; it may be anything.
 
     Raises:
@@ -154,13 +181,13 @@ def reply_of(body: bytes, what: str) -> Reply:
         raise _unreadable(what, f"it is not msgpack ({str(error) or type(error).__name__})") from None
     match plain:
         case {"result": result, **more} if not more:
-            return Reply(result)
+            return _Reply(result)
         case {"failure": [str(text), bool(is_retriable)], **more} if not more:
-            return Reply(failure=text, is_retriable=is_retriable)
+            return _Reply(failure=text, is_retriable=is_retriable)
     raise _unreadable(what, "it is neither a result nor a failure")
 
 
-def result_of(reply: Reply, read: Callable[[Any], _Result], what: str) -> _Result:
+def _result_of(reply: _Reply, read: Callable[[Any], _Result], what: str) -> _Result:
     """The result of a task that had one.
 
     Raises:

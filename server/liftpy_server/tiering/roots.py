@@ -65,17 +65,13 @@ def file_of(context: Context, path: PartitionPath) -> RootFile:
 
 
 def find(context: Context, path: PartitionPath) -> Loaded | None:
-    """The root as it is now, if there is one.
-
-    Raises:
-        ObjectMissingError: there was one. Whoever asks again is told None.
-    """
+    """The root as it is now, if there is one."""
     file, cached = file_of(context, path), context.roots.get(path)
     try:
         loaded = file.load() if cached is None else file.load_newer(cached) or cached
     except ObjectMissingError:
         context.roots.drop(path)  # or every attempt of an upload would write its object before it finds that out
-        raise
+        return None
     return None if loaded is None else context.roots.keep(path, loaded)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from liftpy.cli import restore
 from support.cli import Cli, line_with
-from support.fake_cluster import FakeCluster, partition_answer, stream_answer
+from support.fake_cluster import IDLE_STATUS, FakeCluster, partition_answer, stream_answer
 
 UUIDS = {"orders": "a" * 32, "flights": "b" * 32}
 
@@ -54,7 +54,7 @@ class Restoring(FakeCluster):
         found = {"cluster_id": "c" * 32, "own_cluster_id": "d" * 32, "written_ns": 1}
         super().__init__(
             {
-                "TIER.STATUS": {"url": "s3://b/p", **_STATUS},
+                "TIER.STATUS": {"url": "s3://b/p", **IDLE_STATUS},
                 "RESTORE.BUCKET": found | {"total": 2, "streams": streams},
                 "RESTORE.LOOK": {"partitions": [partition(), partition(end=7, records=7)]},
                 "RESTORE.TAKE": {"cluster_id": "d" * 32},
@@ -63,22 +63,6 @@ class Restoring(FakeCluster):
             }
             | answers
         )
-
-
-_STATUS = {
-    "state": "ok",
-    "message": "",
-    "since_ns": None,
-    "room_s": None,
-    "untiered_bytes": 0,
-    "untiered_age_s": 0.0,
-    "partition_count": 0,
-    "trouble_count": 0,
-    "requests": {},
-    "failures": {},
-    "partitions": [],
-    "unreachable": [],
-}
 
 
 @pytest.fixture
@@ -135,7 +119,7 @@ def test_what_is_amiss_afterwards_is_named(cli):
 
 def test_a_bucket_that_is_still_not_usable_afterwards_is_amiss(cli):
     refused = {"state": "refused", "message": "below the prefix there is the object x, which is not ours"}
-    command, _ = cli(**{"TIER.STATUS": {"url": "s3://b/p", **_STATUS, **refused}})
+    command, _ = cli(**{"TIER.STATUS": {"url": "s3://b/p", **IDLE_STATUS, **refused}})
     said = command.run("restore", code=1).stdout
     assert "amiss: the bucket is refused: below the prefix there is the object x, which is not ours" in said
     assert "can be read" not in said
@@ -149,7 +133,9 @@ def test_doing_it_again_says_whether_the_bucket_is_usable_now(cli):
     answers["RESTORE.LOOK"] = {"partitions": [partition()]}
     command, _ = cli(**answers)
     assert "nothing to restore" in command.out("restore")
-    command, _ = cli(**answers, **{"TIER.STATUS": {"url": "s3://b/p", **_STATUS, "state": "away", "message": "gone"}})
+    command, _ = cli(
+        **answers, **{"TIER.STATUS": {"url": "s3://b/p", **IDLE_STATUS, "state": "away", "message": "gone"}}
+    )
     assert "amiss: the bucket is away: gone" in command.run("restore", code=1).stdout
     assert json.loads(command.run("restore", "--json", code=1).stdout)["amiss"] == ["the bucket is away: gone"]
     assert "amiss" not in command.out("restore", "--dry-run")
@@ -168,7 +154,7 @@ def test_damage_is_in_the_plan(cli):
     ("answers", "arguments", "said"),
     [
         (
-            {"TIER.STATUS": {"url": None, **_STATUS}},
+            {"TIER.STATUS": {"url": None, **IDLE_STATUS}},
             ("--bucket", "s3://b/p"),
             "start its nodes with --tier-url s3://b/p",
         ),

@@ -9,26 +9,10 @@ import pytest
 from liftpy.cli import tier_bucket
 from liftpy_envelope.errors import LiftError
 from support.cli import Cli
-from support.fake_cluster import FakeCluster
+from support.fake_cluster import IDLE_STATUS, FakeCluster
 from support.ports import free_port
 
-STATUS = {
-    "url": "s3://of-nodes/p",
-    "endpoint": "http://store:9000",
-    "region": "eu-west-1",
-    "state": "ok",
-    "message": "",
-    "since_ns": None,
-    "room_s": None,
-    "untiered_bytes": 0,
-    "untiered_age_s": 0.0,
-    "partition_count": 0,
-    "trouble_count": 0,
-    "requests": {},
-    "failures": {},
-    "partitions": [],
-    "unreachable": [],
-}
+STATUS = IDLE_STATUS | {"url": "s3://of-nodes/p", "endpoint": "http://store:9000", "region": "eu-west-1"}
 
 
 @pytest.fixture

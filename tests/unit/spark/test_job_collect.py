@@ -42,13 +42,13 @@ def use(monkeypatch, clock):
     """Lets tasks run here, on a store of the test, at its time."""
 
     def run_here(_spark, given, work, *, what, read, progress=None):
-        replies = [tasks.reply_of(tasks.packed(work, value), what) for value in given]
+        replies = [tasks._reply_of(tasks.packed(work, value), what) for value in given]
         for reply in replies:
             if reply.failure is not None:
                 raise JobFailedError(reply.failure)
         if progress is not None:
             progress(len(given), len(given))
-        return [tasks.result_of(reply, read, what) for reply in replies]
+        return [tasks._result_of(reply, read, what) for reply in replies]
 
     def use(store):
         monkeypatch.setattr(collecting, "run_tasks", run_here)

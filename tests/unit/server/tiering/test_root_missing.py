@@ -30,6 +30,17 @@ def test_a_log_that_has_lost_its_beginning_needs_the_root(store, job):
     assert ROOT not in [entry.key for entry in store.list("")]
 
 
+@pytest.mark.parametrize("job", ["look", "claim"])
+def test_a_root_that_was_seen_before_is_missed_as_well(job):
+    store = MemoryStore()
+    worker = Worker(store, "n1")
+    worker.call("claim", log_start=0, create=True, **ARGUMENTS)
+    store.create(PartitionPath(UUID, 0).fragment("some.parquet"), b"uploaded", "n")
+    store.delete([ROOT])
+    with pytest.raises(RootMissingError):
+        worker.call(job, log_start=816, create=True, **ARGUMENTS | {"epoch": 3})
+
+
 def test_a_log_that_has_everything_begins_anew(store):
     with pytest.raises(ObjectMissingError, match=f"no object {ROOT}$"):
         Worker(store, "n1").call("look", log_start=0, create=True, **ARGUMENTS)
