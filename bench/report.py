@@ -24,6 +24,8 @@ TARGETS = {  # the first that fits counts
     "tier, ingest at 10 MiB/s, 1 KiB: not in the bucket": ("MiB at most", 64.0),
     "not in the bucket at the last ack": None,
     "until the bucket has all": None,
+    "against plain PUTs": None,
+    "against plain GETs": None,
     "tier, ingest flat out": ("of no bucket", 0.5),
     "tier, ingest at 10 MiB/s": ("of no bucket", 0.95),
     "tier, consume again": None,

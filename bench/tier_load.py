@@ -10,22 +10,33 @@ import asyncio
 import json
 import os
 import select
+import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import liftpy
 from bench.load import say
 from bench.wire import connect, ping
 from liftpy.demo.flights import load_flights
+from liftpy_log.tier.s3_settings import S3Settings
+from liftpy_log.tier.s3_store import S3Store
 
 _INBOX = b"_INBOX.tier.%d"
 _ACK = b"MSG _INBOX.tier."
 _POOL_BYTES = 32 << 20  # of values that differ
 _AT_ONCE = 1_000
+_OBJECT_BYTES = 48 << 20  # as a node uploads them
+_GET_BYTES = 8 << 20
+_REQUESTS_AT_ONCE = 2
 
 
-def publish(port, subjects, size, count, window, bytes_per_s=0):
-    """Publish with acks, `window` of them on their way, round robin over the subjects; 0 bytes per second: flat out."""
+def publish(port, subjects, size, count, window, bytes_per_s=0, puts=None):
+    """Publish with acks, `window` of them on their way, round robin over the subjects; 0 bytes per second: flat out.
+
+    With `puts`, arguments of `put`, objects are put meanwhile, by a process that begins when this does.
+    """
     variants = max(1, min(count, _POOL_BYTES // size)) // len(subjects) * len(subjects) or len(subjects)
     values = os.urandom(variants * size)
     names = [subject.encode() for subject in subjects]
@@ -34,8 +45,25 @@ def publish(port, subjects, size, count, window, bytes_per_s=0):
         % (names[number % len(names)], _INBOX % number, size, values[number * size : (number + 1) * size])
         for number in range(variants)
     ]
-    figures = _acked(port, lambda number: frames[number % variants], count, window, bytes_per_s / size)
-    say(**figures)
+    with _beside("put", puts) as put_figures:
+        figures = _acked(port, lambda number: frames[number % variants], count, window, bytes_per_s / size)
+    say(**figures, **put_figures)
+
+
+@contextmanager
+def _beside(name, arguments):
+    """What `put` or `get` tells once it is through; nothing without arguments for it."""
+    figures = {}
+    if arguments is None:
+        yield figures
+        return
+    command = [sys.executable, "-m", "bench.tier_load", name, json.dumps(arguments)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert json.loads(process.stdout.readline())["ready"]
+        process.stdin.write("begin\n")
+        process.stdin.flush()
+        yield figures
+        figures |= json.loads(process.stdout.readline())
 
 
 def flights(port, window):
@@ -89,7 +117,33 @@ def _acked(port, frame_of, count, window, per_s):
     return {"rate": count / (time.perf_counter() - started), "silence_s": silence}
 
 
-async def consume(url, stream, count, skip, *, batches):
+def put(settings, total):
+    """Put that many bytes, which nobody has to encode or to sum up, when told to begin. Tells how long it took."""
+    store = S3Store(S3Settings(**settings))
+    content = memoryview(os.urandom(_OBJECT_BYTES))
+    sizes = [min(_OBJECT_BYTES, total - at) for at in range(0, total, _OBJECT_BYTES)]
+    taken_s = _when_told(lambda each: store.create(f"{each[0]}", content[: each[1]], "limit"), list(enumerate(sizes)))
+    say(put_s=taken_s)
+
+
+def get(settings, sizes):
+    """Get objects, whose sizes are given by key, and drop what comes, when told to begin. Tells how long it took."""
+    store = S3Store(S3Settings(**settings))
+    ranges = [(key, at, min(_GET_BYTES, size - at)) for key, size in sizes.items() for at in range(0, size, _GET_BYTES)]
+    say(get_s=_when_told(lambda each: len(store.get_range(*each)), ranges))
+
+
+def _when_told(ask, requests):
+    """Seconds that requests to the store take."""
+    say(ready=True)
+    sys.stdin.readline()
+    began = time.perf_counter()
+    with ThreadPoolExecutor(_REQUESTS_AT_ONCE) as pool:
+        list(pool.map(ask, requests))
+    return time.perf_counter() - began
+
+
+async def consume(url, stream, count, skip, *, batches, gets=None):
     """Read a stream from its beginning.
 
     Args:
@@ -98,7 +152,14 @@ async def consume(url, stream, count, skip, *, batches):
         count: of its messages.
         skip: so many come before the rate is measured, so that what reads ahead is under way.
         batches: in Arrow record batches instead of message by message.
+        gets: arguments of `get`, which does its work meanwhile.
     """
+    with _beside("get", gets) as get_figures:
+        figures = await _consume(url, stream, count, skip, batches=batches)
+    say(**figures, **get_figures)
+
+
+async def _consume(url, stream, count, skip, *, batches):
     async with liftpy.connect(url) as lift:
         asked = time.perf_counter()
         first_s = warm = None
@@ -117,7 +178,8 @@ async def consume(url, stream, count, skip, *, batches):
                 if taken == skip:
                     warm, warm_at = time.perf_counter(), taken
         ended = time.perf_counter()
-        say(rate=(taken - warm_at) / (ended - warm), taken=taken, first_s=first_s, all_s=ended - asked)
+        rate = (taken - warm_at) / (ended - warm)
+        return {"rate": rate, "taken": taken, "first_s": first_s, "all_s": ended - asked}
 
 
 async def restore(url, stream, count):

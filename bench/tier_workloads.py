@@ -23,6 +23,8 @@ _START_TIMEOUT_S = 30.0
 _SKIPPED = 4  # of a consume, one part in so many comes before its rate is measured
 _IDLE_S = 10.0
 _GC_INTERVAL_S = 60.0  # ten times as often as by default
+_PUTS = "plain PUTs"
+_GETS = "plain GETs"
 _ROUNDS = 3
 _ROUND_AGE_S = 4.0
 _INGEST_AGE_S = 10.0  # more than 64 MiB take at a steady rate: size says when, and the rest need not be waited for long
@@ -113,9 +115,10 @@ def ingest(home, plan):
 
 def _ingest(home, plan, size, name, total, **arguments):
     row = Row(name, _RELAXED, "acked/s", peer="no bucket")
+    limit = Row(f"{name}: against plain PUTs beside it", _RELAXED, "acked/s", peer=_PUTS)
     left = _figure(f"{name}: not in the bucket at the last ack", "MiB")
     lag = _figure(f"{name}: until the bucket has all", "s")
-    with tier_rig(home) as (_, start):
+    with tier_rig(home) as (bucket, start):
         nodes = {"liftpy": start("on", upload_age_s=_INGEST_AGE_S), "no bucket": start("off", is_tiered=False)}
         silences = dict.fromkeys(nodes, 0.0)
         for run in range(plan.runs):
@@ -133,12 +136,31 @@ def _ingest(home, plan, size, name, total, **arguments):
                     node.wait_tiered()
                     lag.add("liftpy", time.monotonic() - ended)
                 node.delete(f"in{run}")
+            if not arguments:
+                limit.add("liftpy", row.runs["liftpy"][-1])
+                limit.add(_PUTS, _ingest_limit(bucket, nodes["no bucket"], run, size, total))
         row.note = f"{total >> 20:,} MiB; longest time without an ack: {silences['liftpy']:.2f} s, without a bucket "
         row.note += f"{silences['no bucket']:.2f} s; {asked_text(nodes['liftpy'].requests())}"
         lag.note = f"the last part waits for upload_age_s, {_INGEST_AGE_S:g} s"
     yield row
+    if not arguments:
+        yield limit
     yield left
     yield lag
+
+
+def _ingest_limit(bucket, node, run, size, total):
+    """What an uploader that takes nothing of the cores would come to: the store takes as many bytes meanwhile.
+
+    Records per second until all are acknowledged, and all bytes but 64 MiB are in the bucket.
+    """
+    node.create(f"limit{run}", f"limit{run}", sync=_RELAXED)
+    puts = {"settings": bucket.settings(f"limit{run}"), "total": total - _WAITING_MAX}
+    with bucket.in_environment():
+        figures = _publish(node, f"limit{run}", size, total, puts=puts)
+    node.delete(f"limit{run}")
+    count = total // size
+    return count / max(count / figures["rate"], figures["put_s"])
 
 
 def _wait_caught_up(node):
@@ -173,11 +195,12 @@ def cold(home, plan):
             node.wait_dropped("cold", 0.9)
             for kind, is_batches in kinds.items():
                 load = {"url": node.url, "count": plan.ingested // size, "batches": is_batches}
-                yield from _cold(node, bucket.server.pid, plan, f"{kind}, {name}", load)
+                yield from _cold(node, bucket, plan, f"{kind}, {name}", load)
 
 
-def _cold(node, store_pid, plan, what, load):
+def _cold(node, bucket, plan, what, load):
     row = Row(f"tier, cold consume in {what}", "-", "msgs/s", peer="hot")
+    limit = Row(f"tier, cold consume against plain GETs, in {what}", "-", "msgs/s", peer=_GETS)
     again = Row(f"tier, consume again what was cold, in {what}", "-", "msgs/s", peer="hot")
     load |= {"skip": load["count"] // _SKIPPED}
     for _ in range(plan.runs):
@@ -185,7 +208,7 @@ def _cold(node, store_pid, plan, what, load):
         node.start_node()  # with an empty cache
         hot = _load("consume", stream="hot", **load)
         until(lambda: _has_worker(node.pid, "read"), _START_TIMEOUT_S, "the worker that reads is there")
-        pids = {"node": node.pid, "worker that reads": worker_of(node.pid, "read"), "store": store_pid}
+        pids = {"node": node.pid, "worker that reads": worker_of(node.pid, "read"), "store": bucket.server.pid}
         before = {each: cpu_s(pid) for each, pid in pids.items()}
         figures = _load("consume", stream="cold", **load)
         gib = plan.ingested / 2**30
@@ -194,6 +217,8 @@ def _cold(node, store_pid, plan, what, load):
         again.add("liftpy", _load("consume", stream="cold", **load)["rate"])
         for each in (row, again):
             each.add("hot", hot["rate"])
+        limit.add("liftpy", load["count"] / figures["all_s"])
+        limit.add(_GETS, _cold_limit(bucket, load))
         row.note = (
             f"the first part of {_SKIPPED} left out; first after {figures['first_s'] * 1e3:,.0f} ms, hot "
             f"{hot['first_s'] * 1e3:,.0f} ms; all in {figures['all_s']:.1f} s, hot {hot['all_s']:.1f} s; s of CPU "
@@ -201,8 +226,22 @@ def _cold(node, store_pid, plan, what, load):
             "at most"
         )
     again.note = "from the disk, where what was fetched is kept (cache_bytes)"
+    limit.note = "with the first part"
     yield row
+    yield limit
     yield again
+
+
+def _cold_limit(bucket, load):
+    """What a reader that takes nothing of the cores would come to: the store gives as many bytes meanwhile.
+
+    Records per second until all were consumed, and all objects were got.
+    """
+    sizes = {key: size for key, size in bucket.sizes("cold").items() if key.endswith(".parquet")}
+    with bucket.in_environment():
+        gets = {"settings": bucket.settings("cold"), "sizes": sizes}
+        figures = _load("consume", stream="hot", gets=gets, **load)
+    return load["count"] / max(figures["all_s"], figures["get_s"])
 
 
 def _has_worker(pid, name):
