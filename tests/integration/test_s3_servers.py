@@ -19,7 +19,7 @@ from liftpy.cli.nats_server import die_with_parent
 from liftpy_envelope.errors import LiftError
 from liftpy_log import ObjectLog
 from liftpy_log.tier.conditional import create_once
-from liftpy_log.tier.errors import OutcomeUnknownError, StoreDeniedError, StoreError
+from liftpy_log.tier.errors import OutcomeUnknownError, PreconditionFailedError, StoreDeniedError, StoreError
 from support.ports import free_port
 from support.s3_proxy import S3Proxy
 from support.s3_servers import S3Server, seaweedfs
@@ -97,6 +97,19 @@ def store(server):
 @pytest.mark.parametrize("check", CHECKS, ids=name_of_check)
 def test_conformance(store, check):
     check(store)
+
+
+@pytest.mark.parametrize("sign_payload", [True, False])
+@pytest.mark.parametrize("size", [0, 100, 9 << 20])
+def test_bodies_are_taken_with_a_signature_and_without(server, sign_payload, size):
+    store = server.store(f"prefix-{next(PREFIXES)}", sign_payload=sign_payload)
+    body = memoryview(bytes(range(256)) * (size // 256 + 1))[:size]
+    etag = store.create("k", body, "n")
+    with pytest.raises(PreconditionFailedError):
+        store.create("k", body, "n")
+    assert store.get("k").body == body
+    store.replace("k", b"small", etag, "n2")
+    assert store.get("k").body == b"small"
 
 
 @pytest.mark.parametrize("turn", range(RACES))

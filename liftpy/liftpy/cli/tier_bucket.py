@@ -43,7 +43,7 @@ __all__ = [
 T = TypeVar("T")
 
 _FLAGS: Final = {"url": "bucket"}
-_ONLY_VARIABLES: Final = ("addressing_style", "ca_file", "checksums", "quoted_etags", "verify")
+_ONLY_VARIABLES: Final = ("addressing_style", "ca_file", "checksums", "quoted_etags", "sign_payload", "verify")
 
 BucketUrl = Annotated[
     str | None,

@@ -1,14 +1,18 @@
-"""A file to read from that is memory of somebody else: however large, nothing is copied but what is read."""
+"""Memory of somebody else to be sent: as a file, of which nothing is copied but what is read, or in pieces."""
 
 from __future__ import annotations
 
 import io
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from _typeshed import WriteableBuffer
 
-__all__ = ["MemoryReader"]
+__all__ = ["MemoryPieces", "MemoryReader"]
+
+_PIECE_BYTES: Final = 256 * 1024  # has to be sent within one time-out of a socket
 
 
 class MemoryReader(io.RawIOBase):
@@ -22,6 +26,11 @@ class MemoryReader(io.RawIOBase):
         super().__init__()
         self._body = body.cast("B")
         self._position = 0
+
+    @property
+    def body(self) -> memoryview:
+        """The memory."""
+        return self._body
 
     def readable(self) -> bool:
         """It is."""
@@ -47,6 +56,13 @@ class MemoryReader(io.RawIOBase):
         self._position = from_there[whence] + offset
         return self._position
 
+    def read(self, size: int = -1, /) -> bytes:
+        """As much as is asked for and is there, copied once."""
+        end = len(self._body) if size < 0 else self._position + size
+        content = bytes(self._body[self._position : end])
+        self._position += len(content)
+        return content
+
     def readinto(self, buffer: WriteableBuffer, /) -> int:
         """As much as fits and is there."""
         target = memoryview(buffer).cast("B")
@@ -54,3 +70,24 @@ class MemoryReader(io.RawIOBase):
         target[: len(piece)] = piece
         self._position += len(piece)
         return len(piece)
+
+
+class MemoryPieces:
+    """The memory of a reader from its present position on, in pieces that nobody copies. May be iterated over again.
+
+    Args:
+        reader: that is not read any more.
+    """
+
+    def __init__(self, reader: MemoryReader) -> None:
+        self._reader = reader
+
+    def __iter__(self) -> Iterator[memoryview]:
+        """One after the other; none is empty."""
+        body = self._reader.body
+        for start in range(self._reader.tell(), len(body), _PIECE_BYTES):
+            yield body[start : start + _PIECE_BYTES]
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        """As of the reader: for whoever goes back to the beginning, to send all of it again."""
+        return self._reader.seek(offset, whence)

@@ -34,7 +34,7 @@ __all__ = ["HASH_NAME", "digests_of", "setsum_of"]
 HASH_NAME: Final = "blake2b-256"
 _HEAD: Final = np.dtype([("offset", "<i8"), ("timestamp", "<i8"), ("lengths", "<i4", 6)])
 _PIECE_BYTES: Final = 1024 * 1024  # what is made in the processor's cache costs a tenth
-_NOTHING: Final = pa.scalar(b"")
+_NOTHING: Final = b""  # no pa.scalar: to make one pyarrow imports pandas, which readers need not
 _NULL: Final = -1
 
 
@@ -63,7 +63,7 @@ def _digests_of_piece(rows: pa.RecordBatch) -> bytes:
     )
 
 
-def _canonical(rows: pa.RecordBatch) -> tuple[bytes, list[int]]:
+def _canonical(rows: pa.RecordBatch) -> tuple[memoryview, list[int]]:
     """The canonical bytes of rows, and where each begins and the last one ends."""
     count = rows.num_rows
     heads: npt.NDArray[np.void] = np.zeros(count, _HEAD)
@@ -83,10 +83,8 @@ def _canonical(rows: pa.RecordBatch) -> tuple[bytes, list[int]]:
         heads["lengths"][:, number] = lengths
         parts.append(column.cast(pa.binary()) if name == "subject" else column)
     ends = np.arange(count + 1, dtype=np.int32) * np.int32(_HEAD.itemsize)
-    head_column = pa.Array.from_buffers(
-        pa.binary(), count, [None, pa.py_buffer(ends.tobytes()), pa.py_buffer(heads.tobytes())]
-    )
+    head_column = pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(ends), pa.py_buffer(heads)])
     joined = pc.binary_join_element_wise(head_column, *parts, _NOTHING, null_handling="replace", null_replacement=b"")
     _, places, content = joined.buffers()
     assert joined.offset == 0
-    return content.to_pybytes(), np.frombuffer(places, "<i4", count + 1).tolist()
+    return memoryview(content), np.frombuffer(places, "<i4", count + 1).tolist()

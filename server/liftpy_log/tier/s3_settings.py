@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from dataclasses import dataclass
 from enum import StrEnum
@@ -11,7 +12,7 @@ from urllib.parse import SplitResult, urlsplit
 from liftpy_envelope.errors import ConfigError
 from liftpy_envelope.settings import describe, parse_settings, to_plain
 
-__all__ = ["AddressingStyle", "Checksums", "S3Settings"]
+__all__ = ["AddressingStyle", "Checksums", "S3Settings", "is_loopback"]
 
 _BUCKET: Final = re.compile(r"[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]")
 _PREFIX: Final = re.compile(r"[A-Za-z0-9!_.*'()/=-]*")
@@ -59,6 +60,9 @@ class S3Settings:
         read_timeout_s: for the store to say anything, seconds; large objects get more.
         checksums: None is `when_required` where there is an endpoint, else `when_supported`.
         quoted_etags: False sends etags in conditions without quotes, which Ceph before version 17 wants.
+        sign_payload: whether signatures of writes cover a SHA-256 of the body, a second of a core for a GiB. None is
+            False where the endpoint is plain HTTP on this machine, and else what botocore does: it signs a body
+            unless TLS and a checksum cover it.
 
     Raises:
         ConfigError: a setting is not as above.
@@ -76,6 +80,7 @@ class S3Settings:
     read_timeout_s: float = 10.0
     checksums: Checksums | None = None
     quoted_etags: bool = True
+    sign_payload: bool | None = None
 
     def __post_init__(self) -> None:
         self._check_url()
@@ -129,6 +134,13 @@ class S3Settings:
         """As said, or as fits."""
         return self.checksums or (Checksums.WHEN_REQUIRED if self.endpoint else Checksums.WHEN_SUPPORTED)
 
+    @property
+    def effective_sign_payload(self) -> bool | None:
+        """As said, or as fits; None leaves it to botocore."""
+        if self.sign_payload is None and urlsplit(self.endpoint or "").scheme == "http" and is_loopback(self.endpoint):
+            return False  # what leaves this process does not leave the machine
+        return self.sign_payload
+
     @classmethod
     def from_plain(cls, plain: object) -> Self:
         """From what `to_plain` gave, or a person wrote.
@@ -141,6 +153,15 @@ class S3Settings:
     def to_plain(self) -> dict[str, Any]:
         """As text, numbers and None, for JSON."""
         return to_plain(self)
+
+
+def is_loopback(endpoint: str | None) -> bool:
+    """Whether a store is on this machine, as far as its URL says; None, AWS, is not."""
+    host = urlsplit(endpoint or "").hostname or ""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _split(field: str, url: str) -> SplitResult:

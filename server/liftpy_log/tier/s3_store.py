@@ -25,7 +25,7 @@ from liftpy_log.tier.errors import (
     StoreError,
     StoreUnavailableError,
 )
-from liftpy_log.tier.memory_reader import MemoryReader
+from liftpy_log.tier.memory_reader import MemoryPieces, MemoryReader
 from liftpy_log.tier.s3_errors import CREDENTIALS, Refusal, error_of
 from liftpy_log.tier.store import Entry, Head, ObjectStore, Stored
 
@@ -87,25 +87,30 @@ class S3Store(ObjectStore):
 
     def _connect(self, session: Any, attempts_max: int, read_timeout_s: float) -> Any:
         settings = self._settings
+        about: dict[str, Any] = {"addressing_style": settings.effective_addressing_style.value}
+        if settings.effective_sign_payload is not None:
+            about["payload_signing_enabled"] = settings.effective_sign_payload
         config = Config(
             retries={"mode": "standard", "total_max_attempts": attempts_max},
             connect_timeout=settings.connect_timeout_s,
             read_timeout=read_timeout_s,
             max_pool_connections=settings.connections_max,
             tcp_keepalive=True,
-            s3={"addressing_style": settings.effective_addressing_style.value},
+            s3=about,
             request_checksum_calculation=settings.effective_checksums.value,
             response_checksum_validation=settings.effective_checksums.value,
         )
         # A store that is not AWS mostly takes any region; to sign, one has to be named.
         region = settings.region or session.region_name or ("us-east-1" if settings.endpoint else None)
-        return session.client(
+        client = session.client(
             "s3",
             endpoint_url=settings.endpoint,
             region_name=region,
             verify=settings.ca_file or (None if settings.verify else False),  # None: also what AWS_CA_BUNDLE says
             config=config,
         )
+        client.meta.events.register("before-send.s3.PutObject", _in_pieces)
+        return client
 
     def get(self, key: str) -> Stored:
         """The whole object."""
@@ -273,6 +278,12 @@ class S3Store(ObjectStore):
         if is_conditional:
             return OutcomeUnknownError(f"{shown}: whether object {key} was written is not known ({reason})")
         return StoreUnavailableError(f"{shown}: no answer that can be read ({reason})")
+
+
+def _in_pieces(request: Any, **_: Any) -> None:
+    """Memory is handed to the socket as it is: as a file it would be read, and copied, by 16 KiB."""
+    if isinstance(request.body, MemoryReader):
+        request.body = MemoryPieces(request.body)
 
 
 def _refusal_of(error: Any) -> Refusal:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import ipaddress
 import ssl
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import urlsplit
 
 from liftpy_envelope.errors import ConfigError
 from liftpy_envelope.settings import describe
-from liftpy_log.tier.s3_settings import AddressingStyle, Checksums, S3Settings
+from liftpy_log.tier.s3_settings import AddressingStyle, Checksums, S3Settings, is_loopback
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,6 +28,7 @@ _OF_STORE: Final = (
     "verify",
     "checksums",
     "quoted_etags",
+    "sign_payload",
 )
 _RANGES: Final[tuple[tuple[str, float, float], ...]] = (
     ("upload_bytes", 64 * _KIB, 2 * _GIB),
@@ -69,6 +68,7 @@ class TierConfig:
         addressing_style: where the bucket's name stands; None is `path` where there is an endpoint, else `auto`.
         checksums: when requests carry checksums of their own; None is `when_required` where there is an endpoint.
         quoted_etags: False sends etags in conditions without quotes, which Ceph before version 17 wants.
+        sign_payload: whether signatures cover bodies; None does so where `S3Settings` says.
     """
 
     url: str | None = None
@@ -90,12 +90,13 @@ class TierConfig:
     addressing_style: AddressingStyle | None = None
     checksums: Checksums | None = None
     quoted_etags: bool = True
+    sign_payload: bool | None = None
 
     def __post_init__(self) -> None:
         if self.url is not None:
             _check_address(self.url, self.endpoint)
             self._check_verify()
-        for name in ("endpoint", "region", "ca_file", "addressing_style", "checksums"):
+        for name in ("endpoint", "region", "ca_file", "addressing_style", "checksums", "sign_payload"):
             if self.url is None and getattr(self, name) is not None:
                 raise ConfigError(f"tier.{name}", "needs tier.url, the bucket: s3://bucket/prefix")
         for name, low, high in _RANGES:
@@ -113,7 +114,7 @@ class TierConfig:
             return
         if self.ca_file is not None:
             raise ConfigError("tier.verify", "false leaves tier.ca_file without a use: give one of them")
-        if not self.trust_any_certificate and not _is_loopback(self.endpoint):
+        if not self.trust_any_certificate and not is_loopback(self.endpoint):
             raise ConfigError(
                 "tier.verify",
                 f"false lets whoever is between this node and {self.endpoint or 'AWS'} read and change everything: "
@@ -147,14 +148,6 @@ def _check_address(url: str, endpoint: str | None) -> None:
         S3Settings(url=url, endpoint=endpoint)
     except ConfigError as error:
         raise ConfigError(f"tier.{error.field}", str(error).removeprefix(f"{error.field}: ")) from None
-
-
-def _is_loopback(endpoint: str | None) -> bool:
-    host = urlsplit(endpoint or "").hostname or ""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def store_settings(plain: Mapping[str, Any]) -> S3Settings:

@@ -7,7 +7,7 @@ import tracemalloc
 
 import pytest
 
-from liftpy_log.tier.memory_reader import MemoryReader
+from liftpy_log.tier.memory_reader import MemoryPieces, MemoryReader
 
 BODY = bytes(range(256)) * 40
 
@@ -30,6 +30,20 @@ def test_it_reads_as_any_file():
 def test_places_that_are_not_there(place):
     with pytest.raises(ValueError, match="no position"):
         MemoryReader(memoryview(BODY)).seek(*place)
+
+
+@pytest.mark.parametrize("size", [0, 1, 256 << 10, (256 << 10) + 1, 1 << 20])
+def test_pieces_are_the_memory_itself_as_often_as_they_are_asked_for(size):
+    body = bytearray(bytes(range(256)) * 4_096)[:size]
+    reader = MemoryReader(memoryview(body))
+    pieces = MemoryPieces(reader)
+    for _ in range(2):
+        assert b"".join(pieces) == body
+        assert all(0 < len(piece) <= 256 << 10 and piece.obj is body for piece in pieces)
+    assert pieces.seek(size // 2) == size // 2
+    assert b"".join(pieces) == body[size // 2 :]
+    assert pieces.seek(0) == 0
+    assert b"".join(pieces) == body
 
 
 def test_it_is_never_in_memory_twice():

@@ -39,6 +39,25 @@ def test_what_fits_where():
     assert (said.effective_addressing_style, said.effective_checksums) == ("virtual", "when_required")
 
 
+@pytest.mark.parametrize(
+    ("endpoint", "fits"),
+    [
+        (None, None),
+        ("https://store:443", None),
+        ("https://127.0.0.1:443", None),
+        ("http://store:80", None),
+        ("http://10.0.0.1:80", None),
+        ("http://127.0.0.1:80", False),
+        ("http://localhost:80", False),
+        ("http://[::1]:80", False),
+    ],
+)
+def test_bodies_need_no_signature_only_where_they_do_not_leave_the_machine(endpoint, fits):
+    assert S3Settings(url="s3://bucket", endpoint=endpoint).effective_sign_payload is fits
+    for said in (True, False):
+        assert S3Settings(url="s3://bucket", endpoint=endpoint, sign_payload=said).effective_sign_payload is said
+
+
 def test_plain_and_back():
     settings = S3Settings(url="s3://bucket/p", region="eu-west-1", addressing_style=AddressingStyle.PATH, verify=False)
     assert S3Settings.from_plain(settings.to_plain()) == settings

@@ -10,6 +10,7 @@ import ssl
 import subprocess
 import sys
 import threading
+from hashlib import sha256
 
 import pytest
 import trustme
@@ -25,6 +26,7 @@ from liftpy_log.tier.errors import (
     StoreUnavailableError,
     TakenError,
 )
+from liftpy_log.tier.memory_reader import MemoryReader
 from liftpy_log.tier.s3_settings import S3Settings
 from liftpy_log.tier.s3_store import S3Store
 from support.ports import free_port
@@ -284,6 +286,30 @@ def test_memory_is_sent_as_it_is(store):
     etag = store.create("large", body, "n")
     assert store.get("large").body == body
     assert store.head("large").etag == etag
+
+
+def test_memory_is_not_read_to_be_sent(store, monkeypatch):
+    """Without a checksum or a signature of it, nothing copies it before the socket does."""
+    for name in ("read", "readinto"):
+        monkeypatch.setattr(MemoryReader, name, None)
+    body = memoryview(bytearray(range(256)) * (12 << 10))
+    store.create("large", body, "n")
+    assert store.get("large").body == body
+
+
+@pytest.mark.parametrize("sign_payload", [None, True, False])
+@pytest.mark.parametrize("body", [b"body", memoryview(bytes(range(256)) * 2_000), b""])
+def test_what_a_signature_covers(moto, proxy, name, sign_payload, body):
+    """On this machine nothing is between a store and us."""
+    store = moto.store(name, endpoint=proxy.endpoint, sign_payload=sign_payload)
+    sent = []
+    ask = proxy.ask
+    proxy.ask = lambda method, path, headers, content: sent.append(headers) or ask(method, path, headers, content)
+    etag = store.create("k", body, "n")
+    store.replace("k", bytes(body), etag, "n2")
+    assert store.get("k").body == body
+    covered = sha256(body).hexdigest() if sign_payload else "UNSIGNED-PAYLOAD"
+    assert [headers.get("X-Amz-Content-SHA256") for headers in sent[:2]] == [covered] * 2
 
 
 def test_times_are_those_of_the_store(moto, name):

@@ -58,6 +58,7 @@ def test_what_the_store_needs_reaches_the_worker():
         "addressing_style": "virtual",
         "checksums": "when_supported",
         "quoted_etags": False,
+        "sign_payload": False,
     }
     store = store_settings(to_plain(parse_settings(TierConfig, given, "tier")))
     assert (store.url, store.endpoint, store.region, store.ca_file) == tuple(given.values())[:4]
@@ -65,6 +66,7 @@ def test_what_the_store_needs_reaches_the_worker():
     assert store.effective_checksums is Checksums.WHEN_SUPPORTED
     assert store.verify
     assert not store.quoted_etags
+    assert store.effective_sign_payload is False
 
 
 @pytest.mark.parametrize(
