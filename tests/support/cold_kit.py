@@ -42,6 +42,7 @@ class Bucket:
         error: what calls fail with.
         hole: what comes instead of offsets from its `start` up to its `end`.
         damage: called with the bytes of a chunk, returns what comes.
+        foreseen: how many fetches it says the ends of.
         starts: how often it was asked for what is not there, so that it begins.
     """
 
@@ -53,6 +54,7 @@ class Bucket:
         self.error: TierWorkError | None = None
         self.hole: dict[str, Any] | None = None
         self.damage: Any = lambda data: data
+        self.foreseen = 4
         self.starts = 0
         self._batches: dict[int, list[tuple[BatchHeader, bytes]]] = {}
 
@@ -95,16 +97,19 @@ class Bucket:
         if self.hole is not None and self.hole["start"] <= arguments["offset"] < self.hole["end"]:
             return {"hole": self.hole}
         at = next(n for n, (header, _) in enumerate(batches) if header.next_offset > arguments["offset"])
-        first = last = at // self.group * self.group
-        size = 0
-        while last < len(batches) and (last == first or (size < arguments["bytes_max"] and last % self.group)):
-            size += batches[last][0].length
-            last += 1
-        while last < len(batches) and last % self.group:
-            last += 1
-        taken = batches[first:last]
+        first = at // self.group * self.group
+        until = arguments["until"]
+        ends = [self._group_end(batches, first)]
+        while len(ends) <= self.foreseen and ends[-1] < len(batches):
+            ends.append(self._group_end(batches, ends[-1]))
+        cuts = [batches[end - 1][0].next_offset for end in ends]
+        taken = batches[first : ends[0] if until not in cuts else ends[cuts.index(until)]]
+        end = taken[-1][0].next_offset
         Path(arguments["path"]).write_bytes(self.damage(b"".join(data for _, data in taken)))
-        return {"start": taken[0][0].base_offset, "end": taken[-1][0].next_offset}
+        return {"start": taken[0][0].base_offset, "end": end, "following": [cut for cut in cuts if cut > end]}
+
+    def _group_end(self, batches: list[tuple[BatchHeader, bytes]], first: int) -> int:
+        return min(first - first % self.group + self.group, len(batches))
 
     async def close(self) -> None:
         self.is_open.set()

@@ -38,9 +38,10 @@ class Chunk(Segment):
         used_s: when it was read last.
         is_read: somebody has read of it.
         is_followed: what follows it was asked for.
+        following: where fetches end that follow on one another behind it, as far as that was foreseen.
     """
 
-    __slots__ = ("is_followed", "is_read", "is_wanted", "key", "landed_s", "target_bytes", "used_s")
+    __slots__ = ("following", "is_followed", "is_read", "is_wanted", "key", "landed_s", "target_bytes", "used_s")
 
     def __init__(
         self, disk: Disk, path: Path, key: PartitionKey, base_offset: int, target_bytes: int, *, is_wanted: bool
@@ -52,6 +53,7 @@ class Chunk(Segment):
         self.is_wanted = is_wanted
         self.landed_s = self.used_s = 0.0
         self.is_read = self.is_followed = False
+        self.following: tuple[int, ...] = ()
         self.start_over()
 
     def load(self) -> None:

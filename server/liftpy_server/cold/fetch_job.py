@@ -5,19 +5,21 @@ Both have the signature (store, arguments). What was read of manifests and foote
 
 from __future__ import annotations
 
+from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
 from liftpy_log.disk import OsDisk
-from liftpy_log.tier.errors import LineageError, ObjectMissingError
+from liftpy_log.tier.errors import LineageError, ObjectMissingError, TierError
 from liftpy_log.tier.fragment_read import trimmed
 from liftpy_log.tier.layout import PartitionPath
 from liftpy_log.tier.reading import TierVersion, open_version
 from liftpy_log.tier.reading_cache import Latest, ReadingCache
 from liftpy_log.tier.rows import batches_of, row_schema
-from liftpy_server.cold.fetch_runs import BROKEN, HoleError, Runs, Wanted, rows_of, spans_of
+from liftpy_server.cold.fetch_runs import BROKEN, HoleError, Runs, Wanted, cuts_of, rows_of, spans_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -37,9 +39,11 @@ _BATCH_BYTES_MIN: Final = 256 * 1024  # who wants one record takes the batch tha
 _BATCH_BYTES_MAX: Final = 1024 * 1024  # as those of a busy publisher
 _BATCHES: Final = 16  # in a fetch, between these
 _COVERED_MAX: Final = 2**31 - 1  # offsets by one file: its index counts them in 32 bits
+_FOLLOWING_MAX: Final = 4  # fetches that are foreseen
 _VERSIONS_MAX: Final = 256
 _BUCKETS_MAX: Final = 2  # a worker process has one
-_NO_ROWS: Final = pa.RecordBatch.from_pylist([], row_schema(keeps_replies=False))
+_SCHEMA: Final = row_schema(keeps_replies=False)
+_NO_ROWS: Final = pa.RecordBatch.from_arrays([pa.nulls(0, each) for each in _SCHEMA.types], schema=_SCHEMA)
 
 
 class _Bucket:
@@ -108,12 +112,15 @@ def fetch(store: ObjectStore, arguments: dict[str, Any]) -> dict[str, Any]:
         store: the bucket.
         arguments: uuid (32 hexadecimal digits), partition, offset (the first that is wanted), end (nothing from there
             on is wanted), enough (nor need what begins there or later be fetched), bytes_max (about how many
-            bytes of batches to write), codec (of the batches: none, lz4 or zstd), path (of the file).
+            bytes of batches to write), codec (of the batches: none, lz4 or zstd), path (of the file). If need be,
+            until (all up to this offset is to be written, while it is not far more than bytes_max), and
+            following_bytes (of each fetch that may follow; none is foreseen without).
 
     Returns:
-        `start` and `end` of what was written, and how many `bytes` that are. Or `hole`, when the object that holds the
-        first offset is missing or damaged: `start` and `end` of what can not be read, `code` ("missing" or "corrupt")
-        and `message`; then there is no file.
+        `start` and `end` of what was written, how many `bytes` that are, and `following`: where fetches end that follow
+        on one another from `end` on, so that they can be asked for side by side; as far as that can be told. Or `hole`,
+        when the object that holds the first offset is missing or damaged: `start` and `end` of what can not be read,
+        `code` ("missing" or "corrupt") and `message`; then there is no file.
 
     Raises:
         TierError: the bucket can not be read, or does not have the offset.
@@ -122,6 +129,7 @@ def fetch(store: ObjectStore, arguments: dict[str, Any]) -> dict[str, Any]:
     path = PartitionPath(arguments["uuid"], arguments["partition"])
     file_path = Path(arguments["path"])
     wanted = Wanted(*(arguments[name] for name in Wanted._fields))
+    until, following_bytes = arguments.get("until"), arguments.get("following_bytes", 0)
 
     bucket = _bucket_of(store)
 
@@ -129,7 +137,10 @@ def fetch(store: ObjectStore, arguments: dict[str, Any]) -> dict[str, Any]:
         file_path.unlink(missing_ok=True)  # of an older version, which turned out to be gone
         file = OsDisk().open(file_path, create=True)
         try:
-            return _write(version, bucket.root_file(path), wanted, file)
+            root_file = bucket.root_file(path)
+            cover = _write(version, root_file, wanted if until is None else wanted.up_to(until), file)
+            following = _following(version, root_file, wanted, cover, following_bytes)
+            return {"start": cover.start, "end": cover.end, "bytes": cover.size, "following": following}
         finally:
             file.close()
 
@@ -144,7 +155,7 @@ def fetch(store: ObjectStore, arguments: dict[str, Any]) -> dict[str, Any]:
         raise
 
 
-def _write(version: TierVersion, root_file: RootFile, wanted: Wanted, file: File) -> dict[str, Any]:
+def _write(version: TierVersion, root_file: RootFile, wanted: Wanted, file: File) -> _Cover:
     if not version.start <= wanted.offset < min(wanted.end, version.end):
         raise LineageError(
             f"partition {version.path.partition} of stream {version.path.uuid}: the bucket has offsets {version.start} "
@@ -159,46 +170,71 @@ def _write(version: TierVersion, root_file: RootFile, wanted: Wanted, file: File
     except HoleError:
         if cover.end is None:
             raise  # otherwise what lies before it is of use, and who reads on comes to it
-    return cover.result()
+    cover.finish()
+    return cover
+
+
+def _following(
+    version: TierVersion, root_file: RootFile, wanted: Wanted, cover: _Cover, following_bytes: int
+) -> list[int]:
+    cuts: list[int] = []
+    if following_bytes and cover.end is not None:
+        spans = spans_of(version, root_file, wanted._replace(offset=cover.end), is_needed=False)
+        with suppress(TierError):  # told to who asks for what can not be read
+            for cut in islice(cuts_of(spans, following_bytes, cover.growth), _FOLLOWING_MAX):
+                cuts.append(cut)  # noqa: PERF402 - those before an error count
+    return cuts
 
 
 class _Cover:
-    """Writes batches that cover a range without holes."""
+    """Writes batches that cover a range without holes.
+
+    Attributes:
+        start: the first offset of what was written.
+        end: the one after the last; None while nothing was.
+        size: bytes that were written.
+    """
 
     def __init__(self, version: TierVersion, wanted: Wanted, file: File) -> None:
         self._version = version
         self._wanted = wanted
         self._file = file
-        self._start = wanted.offset
-        self._size = 0
+        self._sizes_said = 0
+        self.start = wanted.offset
+        self.size = 0
         self._batch_bytes = min(max(_BATCH_BYTES_MIN, wanted.bytes_max // _BATCHES), _BATCH_BYTES_MAX)
         self.end: int | None = None
 
     @property
     def is_enough(self) -> bool:
-        covered = 0 if self.end is None else self.end - self._start
+        covered = 0 if self.end is None else self.end - self.start
         return self.bytes_wanted <= 0 or covered >= _COVERED_MAX
 
     @property
     def bytes_wanted(self) -> int:
-        return self._wanted.bytes_max - self._size
+        return self._wanted.bytes_max - self.size
+
+    @property
+    def growth(self) -> float:
+        """How many bytes of batches came of one byte of rows."""
+        return self.size / self._sizes_said if self._sizes_said else 1.0
 
     def add(self, span: Span, rows: pa.RecordBatch | None) -> None:
         if self.end is None:
             is_near = span.start <= self._wanted.offset < span.start + _COVERED_MAX
-            self._start = self.end = span.start if is_near else self._wanted.offset
-        self._extend(rows, self.end, min(span.end, self._start + _COVERED_MAX))
+            self.start = self.end = span.start if is_near else self._wanted.offset
+        self._sizes_said += span.size
+        self._extend(rows, self.end, min(span.end, self.start + _COVERED_MAX))
 
-    def result(self) -> dict[str, Any]:
+    def finish(self) -> None:
         if self.end is None:
             offset = self._wanted.offset
             self._extend(None, offset, min(self._wanted.end, self._version.end, offset + _COVERED_MAX))
-        return {"start": self._start, "end": self.end, "bytes": self._size}
 
     def _extend(self, rows: pa.RecordBatch | None, start: int, end: int) -> None:
         for parts in self._batches(rows, start, end):
-            self._file.write(self._size, parts)
-            self._size += sum(map(len, parts))
+            self._file.write(self.size, parts)
+            self.size += sum(map(len, parts))
         self.end = end
 
     def _batches(self, rows: pa.RecordBatch | None, start: int, end: int) -> Iterator[list[BufferLike]]:

@@ -23,9 +23,10 @@ if TYPE_CHECKING:
     from liftpy_log.tier.reading import Piece, TierVersion
     from liftpy_log.tier.root_file import RootFile
 
-__all__ = ["BROKEN", "HoleError", "Run", "Runs", "Span", "Wanted", "rows_of", "spans_of"]
+__all__ = ["BROKEN", "HoleError", "Run", "Runs", "Span", "Wanted", "cuts_of", "rows_of", "spans_of"]
 
 BROKEN: Final = (ObjectMissingError, ObjectCorruptError)
+_GUESSED: Final = 2  # times as much comes as was foreseen, at most
 _AT_ONCE_BYTES: Final = 16 * 1024 * 1024  # of rows, decoded, that are fetched with one request
 
 
@@ -53,6 +54,10 @@ class Wanted(NamedTuple):
     enough: int
     bytes_max: int
     codec: str
+
+    def up_to(self, until: int) -> Wanted:
+        """The same up to an offset that was foreseen; how many bytes come of that was a guess."""
+        return self._replace(end=min(self.end, until), bytes_max=_GUESSED * self.bytes_max)
 
 
 class Span(NamedTuple):
@@ -154,14 +159,20 @@ def rows_of(run: Run, span: Span) -> pa.RecordBatch | None:
         raise HoleError(span.start, span.end, error) from error
 
 
-def spans_of(version: TierVersion, root_file: RootFile, wanted: Wanted) -> Iterator[Span]:
-    """What follows on one another from the wanted offset on; one span at least, if there is any.
+def spans_of(version: TierVersion, root_file: RootFile, wanted: Wanted, *, is_needed: bool = True) -> Iterator[Span]:
+    """What follows on one another from the wanted offset on.
+
+    Args:
+        version: of the partition.
+        root_file: its root.
+        wanted: what of it.
+        is_needed: one span at least, if there is any, also where it begins behind what is `enough`.
 
     Raises:
         HoleError: what comes next can not be read.
         TierError: the bucket can not be read.
     """
-    is_first = True
+    is_first = is_needed
     for piece in _pieces(version, root_file, wanted):
         if not is_first and piece.start >= wanted.enough:
             return
@@ -175,6 +186,27 @@ def spans_of(version: TierVersion, root_file: RootFile, wanted: Wanted) -> Itera
                     return
                 is_first = False
                 yield span._replace(end=min(span.end, wanted.end))
+
+
+def cuts_of(spans: Iterator[Span], bytes_max: int, growth: float) -> Iterator[int]:
+    """Where fetches end that take all of these spans, one after the other.
+
+    Args:
+        spans: in order.
+        bytes_max: about how many bytes of batches each writes.
+        growth: how many bytes of batches come of one byte of rows.
+
+    Raises:
+        TierError: as the spans do.
+    """
+    size, end = 0.0, None
+    for span in spans:
+        size, end = size + growth * span.size, span.end
+        if size >= bytes_max:
+            yield end
+            size, end = 0.0, None
+    if end is not None:
+        yield end
 
 
 def _pieces(version: TierVersion, root_file: RootFile, wanted: Wanted) -> Iterator[Piece]:

@@ -7,12 +7,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from liftpy_envelope.errors import LiftError
 from liftpy_server.cold.chunk import Chunk
 from liftpy_server.cold.failures import ColdUnavailableError, Failures, HoleError, is_of_object, lost_text
-from liftpy_server.cold.limits import CACHE_SHARE, FETCHES_MAX, IDLE_S, LOOK_AGAIN_S, QUEUED_MAX, SEEK_BYTES, SLOW_S
+from liftpy_server.cold.fetch import Fetch
+from liftpy_server.cold.limits import (
+    AHEAD_PIECES,
+    CACHE_SHARE,
+    FETCHES_MAX,
+    IDLE_S,
+    LOOK_AGAIN_S,
+    PIECE_BYTES,
+    QUEUED_MAX,
+    SEEK_BYTES,
+    SLOW_S,
+)
 from liftpy_server.cold.metrics import ColdCounters
 from liftpy_server.limits import LOG_REPEAT_S
 from liftpy_server.tiering.wire import TierWorkError
@@ -25,50 +36,14 @@ if TYPE_CHECKING:
     from liftpy_envelope.pull import PartitionKey
     from liftpy_log.disk import Disk
     from liftpy_server.cold.cache import ChunkCache
+    from liftpy_server.cold.fetch import ColdWorker
     from liftpy_server.partition import Partition
 
-__all__ = ["ColdWorker", "Fetches"]
+__all__ = ["Fetches"]
 
 logger = logging.getLogger(__name__)
 
 _AHEAD_FETCHES_MAX: Final = FETCHES_MAX - 1  # one place is kept for those who wait
-
-
-class ColdWorker(Protocol):
-    """The process that reads the bucket; see `TierWorker`."""
-
-    async def call(self, job: str, /, **arguments: Any) -> dict[str, Any]:
-        """Have a job done.
-
-        Raises:
-            TierWorkError: it failed.
-        """
-
-    async def close(self) -> None:
-        """End it."""
-
-
-class _Fetch:
-    """One that waits for its turn, or is under way.
-
-    Attributes:
-        target_bytes: about how much to fetch.
-        is_wanted: somebody waits for it.
-        is_slow: it has been under way for long.
-    """
-
-    __slots__ = ("is_slow", "is_wanted", "offset", "partition", "target_bytes")
-
-    def __init__(self, partition: Partition, offset: int, target_bytes: int, *, is_wanted: bool) -> None:
-        self.partition = partition
-        self.offset = offset
-        self.target_bytes = target_bytes
-        self.is_wanted = is_wanted
-        self.is_slow = False
-
-    @property
-    def place(self) -> tuple[PartitionKey, int]:
-        return self.partition.key, self.offset
 
 
 class Fetches:
@@ -79,7 +54,7 @@ class Fetches:
         cache: takes what comes.
         disk: where the cache is.
         executor: reads from the disk.
-        read_ahead_bytes: at most, of one fetch.
+        read_ahead_bytes: how far a reader is kept ahead of, at most.
 
     Attributes:
         failures: of partitions that can not be read now.
@@ -96,8 +71,8 @@ class Fetches:
         self._ahead_bytes_max = max(SEEK_BYTES, min(read_ahead_bytes, cache.bytes_max // CACHE_SHARE))
         self._ahead_bytes = self._ahead_bytes_max
         self._loop = asyncio.get_running_loop()
-        self._queue: dict[tuple[PartitionKey, int], _Fetch] = {}
-        self._running: dict[tuple[PartitionKey, int], tuple[_Fetch, asyncio.Task[None]]] = {}
+        self._queue: dict[tuple[PartitionKey, int], Fetch] = {}
+        self._running: dict[tuple[PartitionKey, int], tuple[Fetch, asyncio.Task[None]]] = {}
         self._reserved_bytes = 0
         self._waiters: dict[PartitionKey, set[Callable[[], None]]] = {}
         self._count = 0
@@ -109,7 +84,7 @@ class Fetches:
 
     @property
     def ahead_bytes(self) -> int:
-        """How much is fetched at once by now where somebody reads on; less while the cache is too small for all."""
+        """How far is fetched ahead by now where somebody reads on; less while the cache is too small for all."""
         return self._ahead_bytes
 
     @property
@@ -134,8 +109,8 @@ class Fetches:
             if len(self._queue) >= QUEUED_MAX:
                 raise ColdUnavailableError("too much is being read from the bucket; ask again")
             before = self._cache.ending_at(key, offset)
-            target = SEEK_BYTES if before is None else self._more_than(before)
-            fetch = self._queue[key, offset] = _Fetch(partition, offset, target, is_wanted=True)
+            target = SEEK_BYTES if before is None else self._more_than(before.target_bytes)
+            fetch = self._queue[key, offset] = Fetch(partition, offset, target, is_wanted=True)
         elif fetch.is_slow:
             raise ColdUnavailableError(f"the bucket takes more than {SLOW_S:g} s to answer; ask again")
         fetch.is_wanted = True
@@ -143,17 +118,28 @@ class Fetches:
         self._pump_soon()
 
     def ask_ahead(self, partition: Partition, after: Chunk) -> None:
-        """Fetch what follows a chunk that is being read, if there is room for it."""
+        """Fetch what follows a chunk that is being read, in pieces side by side, if there is room for it."""
         after.is_followed = True
-        key, offset = partition.key, after.next_offset
-        cold = partition.cold
-        if cold is None or offset >= min(cold.end, partition.log.log_start) or len(self._queue) >= QUEUED_MAX:
-            return
-        if self._find(key, offset) is not None or self._cache.find(key, offset) is not None:
+        if partition.cold is None:
             return
         if not after.is_wanted:  # it was of use to have fetched that
             self._ahead_bytes = min(2 * self._ahead_bytes, self._ahead_bytes_max)
-        self._queue[key, offset] = _Fetch(partition, offset, self._more_than(after), is_wanted=False)
+        key, offset = partition.key, after.next_offset
+        end = min(partition.cold.end, partition.log.log_start)
+        target = self._more_than(after.target_bytes)
+        room = min(AHEAD_PIECES * after.target_bytes, self._ahead_bytes)
+        while room > 0 and offset < end and len(self._queue) < QUEUED_MAX:
+            chunk = self._cache.find(key, offset)
+            if chunk is not None:
+                room, offset = room - chunk.size, chunk.next_offset
+                continue
+            fetch = self._find(key, offset)
+            if fetch is None:
+                until = next((each for each in after.following if each > offset), None)
+                fetch = self._queue[key, offset] = Fetch(partition, offset, target, is_wanted=False, until=until)
+            if fetch.until is None:
+                break
+            room, offset = room - fetch.target_bytes, fetch.until
         self._pump_soon()
 
     def stop_waiting(self, key: PartitionKey, wake: Callable[[], None]) -> None:
@@ -164,12 +150,12 @@ class Fetches:
             if not waiters:
                 del self._waiters[key]
 
-    def _find(self, key: PartitionKey, offset: int) -> _Fetch | None:
+    def _find(self, key: PartitionKey, offset: int) -> Fetch | None:
         place = key, offset
         return self._running[place][0] if place in self._running else self._queue.get(place)
 
-    def _more_than(self, before: Chunk) -> int:
-        return min(max(SEEK_BYTES, 2 * before.target_bytes), self._ahead_bytes)
+    def _more_than(self, target_bytes: int) -> int:
+        return max(SEEK_BYTES, min(2 * target_bytes, PIECE_BYTES, self._ahead_bytes // AHEAD_PIECES))
 
     def _wake(self, key: PartitionKey) -> None:
         for wake in self._waiters.pop(key, ()):
@@ -189,7 +175,7 @@ class Fetches:
                 task = self._loop.create_task(self._run(fetch), name="read from the bucket")
                 self._running[fetch.place] = fetch, task
 
-    def _next(self) -> _Fetch | None:
+    def _next(self) -> Fetch | None:
         """The next one whose turn it is; those of readers who are gone are left out."""
         for place, fetch in list(self._queue.items()):
             if fetch.is_wanted:
@@ -200,7 +186,7 @@ class Fetches:
             return self._queue.pop(next(iter(self._queue)))
         return None
 
-    def _reserve(self, fetch: _Fetch) -> bool:
+    def _reserve(self, fetch: Fetch) -> bool:
         """Make room; nothing is fetched ahead where there is none, and little is fetched for those who wait."""
         fits, unread = self._cache.make_room(self._reserved_bytes + fetch.target_bytes)
         if unread or not fits:
@@ -212,7 +198,7 @@ class Fetches:
         self._reserved_bytes += fetch.target_bytes
         return True
 
-    async def _run(self, fetch: _Fetch) -> None:
+    async def _run(self, fetch: Fetch) -> None:
         key = fetch.partition.key
         self._count += 1
         path = self._cache.directory / f"{key.uuid.hex()}-{key.partition}-{fetch.offset:020d}-{self._count}.log"
@@ -237,11 +223,11 @@ class Fetches:
             self._wake(key)
         self._pump()
 
-    def _note_slow(self, fetch: _Fetch) -> None:
+    def _note_slow(self, fetch: Fetch) -> None:
         fetch.is_slow = True
         self._wake(fetch.partition.key)
 
-    async def _found(self, fetch: _Fetch, path: Path) -> Chunk:
+    async def _found(self, fetch: Fetch, path: Path) -> Chunk:
         """As `_fetched`, but look again where an object is missing or damaged: a collection may have replaced it."""
         for pause_s in LOOK_AGAIN_S:
             try:
@@ -252,7 +238,7 @@ class Fetches:
             await asyncio.sleep(pause_s)
         return await self._fetched(fetch, path)
 
-    async def _fetched(self, fetch: _Fetch, path: Path) -> Chunk:
+    async def _fetched(self, fetch: Fetch, path: Path) -> Chunk:
         partition, offset = fetch.partition, fetch.offset
         cold = partition.cold
         if cold is None:
@@ -265,12 +251,15 @@ class Fetches:
             end=cold.end,
             enough=partition.log.log_start,
             bytes_max=fetch.target_bytes,
+            until=fetch.until,
+            following_bytes=self._more_than(fetch.target_bytes),
             codec=partition.stream.config.compression.value,
             path=str(path),
         )
         if "hole" in result:
             raise HoleError(result["hole"])
         chunk = Chunk(self._disk, path, partition.key, result["start"], fetch.target_bytes, is_wanted=fetch.is_wanted)
+        chunk.following = tuple(result["following"])
         await self._loop.run_in_executor(self._executor, chunk.load)
         if not chunk.base_offset <= offset < chunk.next_offset:
             raise ColdUnavailableError(
@@ -278,7 +267,7 @@ class Fetches:
             )
         return chunk
 
-    def _failed(self, fetch: _Fetch, error: Exception) -> None:
+    def _failed(self, fetch: Fetch, error: Exception) -> None:
         code = error.code if isinstance(error, TierWorkError) else "internal"
         now_s = self._loop.time()
         self.counters.failures[code] += 1
@@ -293,7 +282,7 @@ class Fetches:
             name, number = fetch.partition.stream.name, fetch.partition.number
             logger.warning("stream %s partition %d: offset %d is in the bucket: %s", name, number, fetch.offset, error)
 
-    def _note_hole(self, fetch: _Fetch, error: Exception, now_s: float) -> None:
+    def _note_hole(self, fetch: Fetch, error: Exception, now_s: float) -> None:
         partition, offset = fetch.partition, fetch.offset
         start, end = (error.start, error.end) if isinstance(error, HoleError) else (offset, partition.log.log_start)
         end = max(min(end, partition.log.log_start), offset + 1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 __all__ = [
+    "AHEAD_PIECES",
     "CACHE_SHARE",
     "FETCHES_MAX",
     "FRESH_S",
@@ -14,6 +15,7 @@ __all__ = [
     "LOOK_AGAIN_S",
     "PAUSE_S_MAX",
     "PAUSE_S_MIN",
+    "PIECE_BYTES",
     "QUEUED_MAX",
     "SEEK_BYTES",
     "SLOW_S",
@@ -24,6 +26,8 @@ __all__ = [
 FETCHES_MAX: Final = 4  # at once: as many as the worker process has threads
 QUEUED_MAX: Final = 1_000  # fetches that wait for their turn; readers beyond it are told to come again
 SEEK_BYTES: Final = 512 * 1024  # asked for where nobody is known to read on
+PIECE_BYTES: Final = 16 * 1024 * 1024  # of one fetch at most: who reads need not wait for more at once
+AHEAD_PIECES: Final = 4  # are there or on their way, before the one who reads a piece
 CACHE_SHARE: Final = 8  # one read-ahead takes no more than this part of the cache
 FRESH_S: Final = 5.0  # who waits for a chunk gets it within this time, or it may go before it was read
 IDLE_S: Final = 600.0  # a chunk that nobody reads for so long goes

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from liftpy_log.disk import Disk
     from liftpy_log.files import FileCache
     from liftpy_log.reader import Slice
-    from liftpy_server.cold.fetches import ColdWorker
+    from liftpy_server.cold.fetch import ColdWorker
     from liftpy_server.partition import Partition
 
 __all__ = ["ColdReads", "ColdUnavailableError", "HistoryLostError", "is_cold", "is_unknown"]
@@ -66,7 +66,7 @@ class ColdReads:
         executor: reads from the disk.
         directory: for what is fetched; nothing else is in it, and what was is deleted by `start`.
         cache_bytes: of all that is fetched.
-        read_ahead_bytes: at most, of one fetch.
+        read_ahead_bytes: how far a reader is kept ahead of, at most.
     """
 
     def __init__(

@@ -24,6 +24,7 @@ from liftpy_server.tiering.context import Context
 from liftpy_server.tiering.jobs import JOBS
 from liftpy_server.tiering.settings import store_settings
 from liftpy_server.tiering.wire import encode_error, encode_progress, encode_result
+from liftpy_server.tiering.worker_memory import keep_memory, settle_objects
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["main", "serve"]
 
 _NICENESS: Final = {"upload": 10, "read": 0}
+_KEEPING_MEMORY: Final = frozenset({"read"})
 _THREADS: Final = 4
 
 
@@ -86,13 +88,17 @@ def _open(settings: Mapping[str, Any]) -> Context:
 
 def main() -> None:
     """Serve the node that started this process."""
-    become_child(_NICENESS[sys.argv[2]])
+    name = sys.argv[2]
+    become_child(_NICENESS[name])
+    if name in _KEEPING_MEMORY:
+        keep_memory()
     keep_pandas_out()
     pa.set_cpu_count(1)
     pa.set_io_thread_count(1)
     settings = sys.stdin.buffer.readline()
     if settings:
         context = _open(read_line(settings)["settings"])
+        settle_objects()
         serve(sys.stdin.buffer, sys.stdout.buffer, context, JOBS)
     leave()
 

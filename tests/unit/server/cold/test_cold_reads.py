@@ -235,6 +235,40 @@ async def test_reading_on_fetches_ahead_and_more_each_time(make_cold):
     assert sizes == sorted(sizes)
 
 
+@pytest.mark.parametrize(("foreseen", "at_once"), [(4, 2), (1, 2), (0, 1)])
+async def test_who_reads_on_is_fetched_ahead_for_in_several_pieces_at_once(make_cold, foreseen, at_once):
+    cold = make_cold(group=10)
+    cold.bucket.foreseen = foreseen
+    cold.store(100)
+    cold.tier()
+    cold.want(0)
+    cold.look()
+    await settle()
+    cold.bucket.is_open.clear()
+    assert cold.look() == [(0, offset) for offset in range(10)]
+    await settle()
+    assert cold.bucket.fetched == [0, 10, 20][: 1 + at_once]
+    assert cold.look() == []
+    await settle()
+    assert len(cold.bucket.fetched) == 1 + at_once, "who comes there waits for what is on its way"
+    cold.bucket.is_open.set()
+    assert await cold.read(90) == [(0, offset) for offset in range(10, 100)]
+    assert sorted(cold.bucket.fetched) == list(range(0, 100, 10)), "each once"
+
+
+async def test_no_further_ahead_is_fetched_than_there_is_room_for(make_cold):
+    with patch.object(fetches, "SEEK_BYTES", 4_000):
+        cold = make_cold(group=4, limits={"cache_bytes": 60_000})
+        cold.store(100, size=1_000)
+        cold.tier()
+        assert cold.reads.fetches.ahead_bytes < 2 * 4_000
+        cold.want(0)
+        await cold.read(1)
+        await settle()
+        assert cold.bucket.fetched == [0, 4, 8]
+        assert cold.reads.cache.used_bytes > cold.reads.fetches.ahead_bytes
+
+
 async def test_one_look_does_not_fetch_ahead(make_cold):
     cold = make_cold(group=10)
     cold.store(100, size=2_000)

@@ -192,6 +192,43 @@ def test_reading_on_costs_one_request_for_each_fetch(history, path):
     assert counting.counts["get_range"] == 1, "neighbours come together"
 
 
+@pytest.mark.parametrize("size", [1, 6_000, 20_000, MUCH])
+def test_what_follows_is_foreseen_and_comes_as_it_was(history, path, size):
+    first, _, found = ask(history, path, following_bytes=size)
+    offset, cuts = first["end"], first["following"]
+    assert cuts == sorted(set(cuts))
+    assert len(cuts) == 4 or cuts[-1] == 300
+    for cut in cuts:
+        result, _, records = ask(history, path, offset, bytes_max=size, until=cut)
+        assert (result["start"], result["end"]) == (offset, cut)
+        found += records
+        offset = cut
+    assert found == [record for record in everything() if record.offset < offset]
+
+
+def test_nothing_is_foreseen_that_is_not_to_be_fetched(history, path):
+    assert ask(history, path)[0]["following"] == []
+    assert ask(history, path, following_bytes=MUCH, end=150)[0]["following"] == [150]
+    assert ask(history, path, following_bytes=MUCH, enough=100)[0]["following"] == [100]
+    assert ask(history, path, 205, following_bytes=1, bytes_max=MUCH, enough=100)[0]["following"] == []
+
+
+def test_what_was_foreseen_too_small_comes_in_part(history, path):
+    result, *_ = ask(history, path, bytes_max=1, until=300)
+    assert result["end"] < 100
+
+
+def test_what_is_foreseen_ends_before_what_can_not_be_read(history, path):
+    history.store.delete([PATH.fragment(history.root.fragments[1].name)])
+    offset, foreseen = 0, []
+    while offset < 100:
+        result, *_ = ask(history, path, offset, following_bytes=1)
+        offset = result["end"]
+        assert all(cut <= 100 for cut in result["following"])
+        foreseen.append(len(result["following"]))
+    assert (foreseen[0], foreseen[-1]) == (4, 0)
+
+
 @pytest.mark.parametrize(("bytes_max", "largest"), [(1, 256 << 10), (8 << 20, 512 << 10), (MUCH, 1 << 20)])
 def test_who_reads_much_gets_larger_batches(path, bytes_max, largest):
     history, records = TierHistory(), plain_records(100, size=40_000)

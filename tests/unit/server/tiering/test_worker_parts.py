@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -155,3 +158,36 @@ def test_an_error_crosses_the_pipe(error, code, retriable):
     assert (arrived.code, arrived.retriable) == (code, retriable)
     assert str(error) in arrived.message
     assert arrived.message
+
+
+def run(program):
+    """What a process of its own prints last, as JSON."""
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_a_worker_loads_no_pandas():
+    pytest.importorskip("pandas")
+    assert run("import json, sys, liftpy_server.tiering.worker; print(json.dumps('pandas' in sys.modules))") is False
+
+
+PIECES = """
+import json, resource
+from liftpy_server.tiering.worker_memory import keep_memory
+is_kept = {keeps} and keep_memory()
+def use():
+    pieces = [b"x" * (18 << 20) for _ in range(3)]
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+first = use()
+for _ in range(3):
+    last = use()
+print(json.dumps([is_kept, last - first]))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="of the C library there")
+def test_memory_that_was_used_is_used_again():
+    is_kept, faults = run(PIECES.format(keeps=False))
+    assert faults > 3 * 3 * 18 * 256 / 2, "by default it is mapped anew each time"
+    is_kept, faults = run(PIECES.format(keeps=True))
+    assert not is_kept or faults < 1_000

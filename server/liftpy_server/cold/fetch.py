@@ -1,0 +1,57 @@
+"""A fetch from the bucket, and what does it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from liftpy_envelope.pull import PartitionKey
+    from liftpy_server.partition import Partition
+
+__all__ = ["ColdWorker", "Fetch"]
+
+
+class ColdWorker(Protocol):
+    """The process that reads the bucket; see `TierWorker`."""
+
+    async def call(self, job: str, /, **arguments: Any) -> dict[str, Any]:
+        """Have a job done.
+
+        Raises:
+            TierWorkError: it failed.
+        """
+
+    async def close(self) -> None:
+        """End it."""
+
+
+class Fetch:
+    """One that waits for its turn, or is under way.
+
+    Args:
+        partition: of which.
+        offset: the first that is wanted.
+        target_bytes: about how much to fetch.
+        is_wanted: somebody waits for it.
+        until: where it was foreseen to end; None where nobody can tell.
+
+    Attributes:
+        is_slow: it has been under way for long.
+    """
+
+    __slots__ = ("is_slow", "is_wanted", "offset", "partition", "target_bytes", "until")
+
+    def __init__(
+        self, partition: Partition, offset: int, target_bytes: int, *, is_wanted: bool, until: int | None = None
+    ) -> None:
+        self.partition = partition
+        self.offset = offset
+        self.target_bytes = target_bytes
+        self.is_wanted = is_wanted
+        self.until = until
+        self.is_slow = False
+
+    @property
+    def place(self) -> tuple[PartitionKey, int]:
+        """What it is known by."""
+        return self.partition.key, self.offset
