@@ -12,6 +12,7 @@ from liftpy.cli.tier_progress import show_progress
 from liftpy.cli.tier_tables import count_of
 from liftpy.cli.units import show_bytes
 from liftpy_log.tier.exporting import export_list
+from liftpy_log.tier.missed import check_root_never_was, trace_of
 from liftpy_log.tier.scrubbing import scrub
 from liftpy_log.tier.set_file import SetFile
 from liftpy_log.tier.verifying import verify
@@ -21,10 +22,11 @@ if TYPE_CHECKING:
 
     from liftpy.cli.tier_bucket import OpenBucket, Place
     from liftpy_log.tier.exporting import Export, ExportedObject
+    from liftpy_log.tier.set_manifest import SetManifest
     from liftpy_log.tier.store import ObjectStore
     from liftpy_log.tier.verifying_report import Report
 
-__all__ = ["Checked", "Exported", "check", "export", "tell_checked", "tell_exported", "tell_nothing"]
+__all__ = ["Checked", "Exported", "check", "export", "manifests_of", "tell_checked", "tell_exported", "tell_nothing"]
 
 _SETS: Final = "sets/"
 _BEHIND_SLASH: Final = "0"  # the character that follows on "/"
@@ -86,25 +88,22 @@ def check(bucket: OpenBucket, places: list[Place], *, reads_all: bool) -> Iterat
                     place.path,
                     progress=lambda done, total, _text: move(done, total),
                 )
-        is_empty = report.version == 0 and _is_nothing(store, place)
+        is_empty = report.version == 0 and trace_of(store, place.path, manifests_of(store)) is None
         if is_empty:
             report.problems.clear()
         yield Checked(place, report, is_empty)
 
 
-def _is_nothing(store: ObjectStore, place: Place) -> bool:
-    """A stream that was created a moment ago, or that keeps everything on disk, has no root, and no object either."""
-    path = place.path
-    if next(store.list(path.directory), None) is not None:
-        return False
-    manifests = (SetFile(store, node, new_id=new_id).load() for node in _nodes(store))
-    return not any(
-        (member.uuid, member.partition) == (path.uuid, path.partition)
-        for loaded in manifests
-        if loaded is not None
-        for pointer in loaded.manifest.objects
-        for member in pointer.members
-    )
+def manifests_of(store: ObjectStore) -> Iterator[SetManifest]:
+    """The set manifests of all nodes; what is wrong with one is raised when it is reached.
+
+    Raises:
+        TierError: one can not be read.
+    """
+    for node in _nodes(store):
+        loaded = SetFile(store, node, new_id=new_id).load()
+        if loaded is not None:
+            yield loaded.manifest
 
 
 def _nodes(store: ObjectStore) -> Iterator[str]:
@@ -160,10 +159,14 @@ def export(bucket: OpenBucket, place: Place) -> Exported | None:
     """The objects of the newest version of a partition; None where the bucket has nothing of it.
 
     Raises:
+        RootMissingError: there is no root, and there was one.
         TierError: the bucket could not be asked.
     """
     found = export_list(bucket.store, place.path)
-    return None if found is None else Exported(place, found)
+    if found is None:
+        check_root_never_was(bucket.store, place.path, manifests_of(bucket.store))
+        return None
+    return Exported(place, found)
 
 
 def tell_exported(exported: Exported, prefix: str, *, urls: bool) -> None:

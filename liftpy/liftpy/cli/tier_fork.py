@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from liftpy.cli.tier_bucket import new_id, now_ns
+from liftpy.cli.tier_checks import manifests_of
 from liftpy.cli.tier_progress import show_progress
 from liftpy_envelope.errors import LiftError
 from liftpy_envelope.stream_config import StreamConfig
@@ -21,6 +22,7 @@ from liftpy_log.tier.forking import fork
 from liftpy_log.tier.layout import PartitionPath
 from liftpy_log.tier.lineage import cut_epochs
 from liftpy_log.tier.merging import Source
+from liftpy_log.tier.missed import check_root_never_was
 from liftpy_log.tier.reading import open_version
 from liftpy_log.tier.root_changes import append
 from liftpy_log.tier.root_file import RootFile
@@ -122,6 +124,7 @@ def _fork_partition(context: Context, source: FoundStream, uuid: str, number: in
     path, target = PartitionPath(source.uuid, number), PartitionPath(uuid, number)
     loaded = RootFile(context.store, path, new_id=new_id).load()
     if loaded is None:
+        check_root_never_was(context.store, path, manifests_of(context.store))
         return ForkedPartition(number, 0, 0)  # there is nothing of it yet; the fork's begins empty, too
     epoch = max(epoch for epoch, *_ in (*loaded.root.epochs, *((each.epoch,) for each in loaded.root.claims)))
     forked = fork(context.store, path, target, epoch=epoch, node=_NODE, new_id=new_id)

@@ -16,6 +16,7 @@ __all__ = [
     "OvertakenError",
     "PreconditionFailedError",
     "RecordMissingError",
+    "RootMissingError",
     "SealedError",
     "StoreDeniedError",
     "StoreError",

@@ -41,7 +41,7 @@ def probe(store: ObjectStore, nonce: str) -> None:
         store.delete([key, absent])
     _probe_gone(store, key)
     if stale:
-        store.delete(stale)
+        store.delete([each for each in stale if _is_of_a_probe(store, each)])
 
 
 def _probe_create(store: ObjectStore, key: str, nonce: str) -> None:
@@ -95,6 +95,15 @@ def _probe_list(store: ObjectStore, key: str) -> list[str]:
     if ours.etag != store.head(key).etag:
         _unfit("lists an object as it was before")
     return [entry.key for entry in entries.values() if entry.modified_ns < ours.modified_ns - _STALE_NS]
+
+
+def _is_of_a_probe(store: ObjectStore, key: str) -> bool:
+    """A probe names its objects by its nonce, which stands in their metadata, too; others' objects are not ours."""
+    try:
+        nonce = store.head(key).nonce
+    except ObjectMissingError:  # another probe has cleared it away
+        return False
+    return bool(nonce) and nonce.startswith(key.removeprefix(PROBES).removesuffix("-absent"))
 
 
 def _probe_gone(store: ObjectStore, key: str) -> None:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from liftpy_log.tier.errors import BucketVersionError, ManifestCorruptError, ObjectMissingError
+from liftpy_log.tier.errors import BucketVersionError, ManifestCorruptError, ObjectMissingError, RootMissingError
 from liftpy_log.tier.fragment_read import fragment_key
 from liftpy_log.tier.layout import set_object_key
+from liftpy_log.tier.missed import check_set_never_was
 from liftpy_log.tier.orphans import Reach, is_ours, keys_of
 from liftpy_log.tier.pins_held import load_pin
 from liftpy_log.tier.reading_cache import ReadingCache
@@ -161,6 +162,11 @@ class _Look:
                 continue
             if manifest is not None:
                 manifests[node] = manifest
+                continue
+            try:
+                check_set_never_was(self._store, node)
+            except RootMissingError as error:
+                self.report.add("missing", error.key, root.end, str(error))
         resolved = resolve(root, manifests)
         self.report.end = resolved.end
         for member in resolved.members:

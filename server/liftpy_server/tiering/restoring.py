@@ -11,15 +11,17 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from liftpy_log.tier.errors import ObjectCorruptError, OvertakenError
+from liftpy_log.tier.errors import ObjectCorruptError, OvertakenError, RootMissingError
 from liftpy_log.tier.layout import PartitionPath
+from liftpy_log.tier.missed import check_root_never_was, check_set_never_was
 from liftpy_log.tier.resolving import counts, resolve
 from liftpy_log.tier.root_changes import claim, create
 from liftpy_log.tier.root_file import RootFile
 from liftpy_log.tier.set_file import SetFile
+from liftpy_server.tiering.set_nodes import nodes_with_sets
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from typing import Self
 
     from liftpy_log.tier.catalog import Catalog, CatalogStream
@@ -41,6 +43,7 @@ records of it would take the new ones for their continuation.
 
 _THREADS: Final = 16
 _ATTEMPTS: Final = 5
+_AMISS: Final = (ObjectCorruptError, RootMissingError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,6 +148,7 @@ class Bucket:
         self._new_id = new_id
         self._tell = tell
         self._sets: dict[str, _Members] = {}
+        self._nodes: list[str] | None = None
 
     def plan(self, catalog: Catalog, progress: Callable[[int, int], None] | None = None) -> RestorePlan:
         """Read where all partitions of all streams end.
@@ -205,9 +209,10 @@ class Bucket:
         try:
             loaded = RootFile(self._store, path, new_id=self._new_id).load()
             if loaded is None:
+                check_root_never_was(self._store, path, self._shared(path))
                 return _nothing(path)
             return _plan_of(loaded.root, self._resolved(loaded.root))
-        except ObjectCorruptError as error:
+        except _AMISS as error:
             return replace(_nothing(path), problem=str(error), is_readable=False)
 
     def _fence(self, path: PartitionPath, *, node: str) -> PartitionPlan:
@@ -217,7 +222,7 @@ class Bucket:
                 return self._claimed(file, path, file.load(), node)
             except OvertakenError:
                 continue  # by the leader that was, and it can not be many times
-            except ObjectCorruptError as error:
+            except _AMISS as error:
                 return replace(_nothing(path), problem=str(error), is_readable=False)
         raise OvertakenError(
             f"partition {path.partition} of stream {path.uuid}: another cluster goes on writing to the bucket; stop "
@@ -226,6 +231,7 @@ class Bucket:
 
     def _claimed(self, file: RootFile, path: PartitionPath, loaded: Loaded | None, node: str) -> PartitionPlan:
         if loaded is None:
+            check_root_never_was(self._store, path, self._shared(path))
             file.commit(None, create(path, epoch=EPOCH_GAP, node=node, start=0))
             return replace(_nothing(path), last_epoch=EPOCH_GAP)
         plan = _plan_of(loaded.root, self._resolved(loaded.root))
@@ -252,8 +258,22 @@ class Bucket:
             manifests[node] = members.of(path)
         return resolve(root, {node: manifest for node, manifest in manifests.items() if manifest is not None})
 
+    def _shared(self, path: PartitionPath) -> Iterator[SetManifest]:
+        """What nodes, all there are, share of a partition."""
+        if self._nodes is None:
+            self._nodes = nodes_with_sets(self._store)
+        for node in self._nodes:
+            members = self._sets.get(node)
+            if members is None:
+                members = self._sets[node] = self._load(node)
+            manifest = members.of(path)
+            if manifest is not None:
+                yield manifest
+
     def _load(self, node: str) -> _Members:
         loaded = SetFile(self._store, node, new_id=self._new_id).load()
+        if loaded is None:
+            check_set_never_was(self._store, node)
         return _Members(None if loaded is None else loaded.manifest)
 
 

@@ -188,6 +188,28 @@ def test_a_root_that_is_gone_is_a_problem_where_only_shared_objects_hold_the_rec
         assert expected in cli.run("tier", "verify", code=int(path == PATH)).stdout
 
 
+@pytest.mark.parametrize(
+    "command", [["export-list", "orders"], ["fork", "orders", "copy", "--subject", "copy", "--bucket-only"]]
+)
+def test_a_root_that_is_gone_is_not_an_empty_history(cli, history, command):
+    catalog, root = history.store.get(CATALOG).body, history.store.get(PATH.root).body
+    history.store.delete([PATH.root])
+    before = {entry.key for entry in history.store.list("")}
+    assert f"there is no object {PATH.root}, and there was one" in cli.error("tier", *command)
+    assert history.store.get(CATALOG).body == catalog, "the catalog names a fork of nothing"
+    assert {entry.key for entry in history.store.list("")} == before
+    history.store.create(PATH.root, root, "x")
+    cli.out("tier", *command)
+
+
+def test_what_strangers_put_there_is_not_a_history_without_a_root(cli, history):
+    history.store.delete([entry.key for entry in history.store.list(PATH.directory)])
+    for name in ("notes.txt", "fragments/notes.parquet"):
+        history.store.create(PATH.directory + name, b"theirs", "x")
+    assert "orders/0: nothing in the bucket" in cli.out("tier", "verify")
+    assert "copy/0 goes on at offset 0" in cli.out("tier", "fork", "orders", "copy", "--subject", "c", "--bucket-only")
+
+
 def test_export_list(cli):
     report = cli.json("tier", "export-list", "orders", "--bucket", "s3://b/p")
     (partition,) = report["partitions"]

@@ -112,9 +112,11 @@ def test_a_bad_day_is_no_unfit_store(number, fault):
 def test_what_a_dead_probe_left_is_cleared_away_after_a_day():
     now = [1]
     store = MemoryStore(lambda: now[0])
-    store.create(f"{PROBES}dead", b"", "n")
+    store.create(f"{PROBES}dead", b"", "dead-replaced")
+    store.create(f"{PROBES}dead-absent", b"", "dead-refused")  # of a store that had no idea of conditions
+    store.create(f"{PROBES}holiday.jpg", b"a stranger's", "")
     now[0] = DAY_NS
-    store.create(f"{PROBES}running", b"", "n")
-    now[0] += 2
+    store.create(f"{PROBES}running", b"", "running")
+    now[0] += 4
     probe(store, "n")
-    assert [entry.key for entry in store.list("")] == [f"{PROBES}running"]
+    assert [entry.key for entry in store.list("")] == [f"{PROBES}holiday.jpg", f"{PROBES}running"]

@@ -7,7 +7,7 @@ import pytest
 
 from liftpy_log.tier import set_changes
 from liftpy_log.tier.collecting import Collector
-from liftpy_log.tier.layout import PartitionPath, set_object_key
+from liftpy_log.tier.layout import PartitionPath, set_object_key, set_root_key
 from liftpy_log.tier.pins_held import Pins
 from liftpy_log.tier.pointers import SetMember, SetObjectPointer
 from liftpy_log.tier.root_changes import replace
@@ -206,6 +206,15 @@ def test_a_member_of_a_set_that_is_lost_and_a_gap_are_found(history):
     history.store.delete(names[:1])
     assert found(history, verify) == {("missing", names[0]), ("gap", names[2])}
     assert verify(history.store, PATH).end == 60
+
+
+def test_a_set_manifest_that_is_gone_is_found_by_what_it_named(history):
+    names = [set_object_key("n1", f"{number:020d}-x.parquet") for number in range(2)]
+    history.store.create(names[0], b"of a node that died before its first manifest", "n")
+    history.store.create("sets/n1/objects/notes.txt", b"a stranger's", "n")
+    assert found(history) == set()
+    history.store.create(names[1], b"body", "n")
+    assert found(history) == {("missing", set_root_key("n1"))}
 
 
 def test_what_verify_counts_is_what_the_root_says(history):

@@ -92,6 +92,56 @@ def test_a_root_that_makes_no_sense_is_told_and_no_reason_to_stop(left):
         assert key in plans[0].problem
 
 
+def objects(left):
+    return {entry.key for entry in left.store.list("")}
+
+
+@pytest.mark.parametrize("held", ["own", "shared"])
+def test_a_root_that_was_deleted_is_told_and_none_is_begun_over_what_it_named(left, held):
+    left.claim(A, epoch=3, start=0)
+    if held == "own":
+        key = PartitionPath(A, 0).fragment(f"{0:020d}-3-n.parquet")
+        left.store.create(key, b"records", "n")
+    else:
+        left.sets([(B, 0, 1, 0, 9), (A, 0, 3, 0, 10)])
+        key = f"sets/n1/objects/{1:020d}-"
+    left.store.delete([PartitionPath(A, 0).root])
+    before = objects(left)
+    for plans in (look(left, (A, 0)), fence(left, (A, 0))):
+        assert [plan.is_readable for plan in plans] == [False]
+        assert f"there is no object {PartitionPath(A, 0).root}, and there was one" in plans[0].problem
+        assert key in plans[0].problem
+    assert objects(left) == before
+    assert look(left, (C, 0)) == [PartitionPlan(uuid=C, partition=0)]
+
+
+def test_what_strangers_put_beside_it_is_no_trace_of_a_root(left):
+    for name in ("notes.txt", "fragments/", "fragments/notes.parquet", "pins/reader.json"):
+        left.store.create(PartitionPath(A, 0).directory + name, b"theirs", "n")
+    left.store.create("sets/README", b"theirs", "n")
+    assert look(left, (A, 0)) == [PartitionPlan(uuid=A, partition=0)]
+
+
+def test_a_set_manifest_that_was_deleted_is_told_and_the_history_is_not_cut_there(left):
+    left.claim(A, epoch=3, start=0)
+    left.claim(B, epoch=3, start=0, node="n2")
+    left.sets([(A, 0, 3, 0, 10)])
+    left.store.create(f"sets/n1/objects/{1:020d}-n.parquet", b"records", "n")
+    left.store.delete([set_root_key("n1")])
+    version = left.root(A).version
+    for plans in (look(left, (A, 0), (B, 0)), fence(left, (A, 0), (B, 0))):
+        assert [plan.is_readable for plan in plans] == [False, True]
+        assert f"there is no object {set_root_key('n1')}, and there was one" in plans[0].problem
+    assert left.root(A).version == version
+
+
+def test_a_node_that_died_before_its_first_set_manifest_had_none(left):
+    left.claim(A, epoch=3, start=0)
+    left.store.create(f"sets/n1/objects/{0:020d}-n.parquet", b"records", "n")
+    (plan,) = look(left, (A, 0))
+    assert (plan.end, plan.problem, plan.is_readable) == (0, "", True)
+
+
 def test_a_bucket_that_is_away_is_an_error(left):
     def away(_key):
         raise StoreUnavailableError("away")
