@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Batch", "Decision", "Numbered", "Section"]
 
-_VERSION: Final = 1
+_VERSION: Final = 2
+_READABLE: Final = (1, 2)  # their documents are alike; what sections are made of is not
 _PRODUCER_ID_BYTES: Final = 16
 
 
@@ -156,10 +157,10 @@ class Decision:
         try:
             document = json.loads(body)
             version = document["version"]
-            if version != _VERSION:
+            if version not in _READABLE:
                 raise StagingDamagedError(
-                    f"{batch}: its decision {batch.decision_key} has version {version}; this liftpy reads version "
-                    f"{_VERSION}: use the one that wrote it, or a newer one"
+                    f"{batch}: its decision {batch.decision_key} has version {version}; this liftpy reads versions "
+                    f"{_READABLE[0]} to {_READABLE[-1]}: use the one that wrote it, or a newer one"
                 )
             keys = document["objects"]
             sections = tuple(Section(keys[place], *_integers(rest)) for place, *rest in document["sections"])

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Final
 import google_crc32c
 import numpy as np
 
+from liftpy_spark.sink_columns import offsets_of
+
 if TYPE_CHECKING:
     import numpy.typing as npt
     import pyarrow as pa
@@ -45,18 +47,33 @@ def partitions_of(keys: pa.BinaryArray, partition_count: int) -> npt.NDArray[np.
 
 def checksums(keys: pa.BinaryArray) -> npt.NDArray[np.uint32]:
     """The CRC-32C of each key; that of nothing where there is none."""
-    count = len(keys)
-    sums = np.zeros(count, np.uint32)
-    _, offsets_buffer, data_buffer = keys.buffers()
-    if not count or data_buffer is None:
+    sums = np.zeros(len(keys), np.uint32)
+    data_buffer = keys.buffers()[2]
+    if not len(keys) or data_buffer is None:
         return sums
-    data = np.frombuffer(data_buffer, np.uint8)
-    offsets = np.frombuffer(offsets_buffer, np.int32)[keys.offset : keys.offset + count + 1].astype(np.int64)
-    starts, lengths = offsets[:-1], np.diff(offsets)
+    data, offsets = np.frombuffer(data_buffer, np.uint8), offsets_of(keys)
+    lengths = np.diff(offsets)
+    length = int(lengths[0])
+    if length <= _COLUMNWISE_BYTES_MAX and (lengths == length).all():
+        strings = data[offsets[0] : offsets[-1]].reshape(len(keys), length)
+        for first in range(0, len(keys), _ROWS_AT_ONCE):
+            some = slice(first, first + _ROWS_AT_ONCE)
+            sums[some] = _checksums_of_one_length(strings[some])
+        return sums
+    return _checksums_of_many_lengths(data, offsets.astype(np.int64), lengths)
+
+
+def _checksums_of_many_lengths(
+    data: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64], lengths: npt.NDArray[np.int32]
+) -> npt.NDArray[np.uint32]:
+    """The checksums of keys that are scattered by length; those of one length are gathered."""
+    sums = np.zeros(len(lengths), np.uint32)
+    starts = offsets[:-1]
     long = np.flatnonzero(lengths > _COLUMNWISE_BYTES_MAX)
     for row, start, end in zip(long.tolist(), starts[long].tolist(), offsets[long + 1].tolist(), strict=True):
         sums[row] = google_crc32c.value(data[start:end].tobytes())
-    for length in np.unique(lengths[lengths <= _COLUMNWISE_BYTES_MAX]).tolist():
+    counts = np.bincount(lengths[lengths <= _COLUMNWISE_BYTES_MAX])
+    for length in np.flatnonzero(counts).tolist():
         rows = np.flatnonzero(lengths == length)
         for first in range(0, len(rows), _ROWS_AT_ONCE):
             some = rows[first : first + _ROWS_AT_ONCE]

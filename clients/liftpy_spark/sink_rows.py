@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from liftpy_envelope.errors import SubjectInvalidError
 from liftpy_envelope.limits import ENVELOPE_RECORDS_MAX, KEY_BYTES_MAX
 from liftpy_envelope.subject import check_literal, matches
+from liftpy_spark.sink_columns import lengths_of
 from liftpy_spark.sink_errors import SinkRowError
 from liftpy_spark.sink_hashing import partitions_of
 from liftpy_spark.sink_headers import header_blocks
@@ -119,7 +120,7 @@ def _check_sizes(columns: dict[str, pa.Array], layout: Layout) -> None:
             "the stream)"
         )
     if "key" in columns:
-        longest = pc.max(pc.binary_length(columns["key"])).as_py() or 0
+        longest = int(lengths_of(columns["key"]).max())
         if longest > KEY_BYTES_MAX:
             raise SinkRowError(f"a key of {longest} bytes is over the limit of {KEY_BYTES_MAX}")
 
@@ -132,7 +133,7 @@ def _sizes(columns: list[pa.Array]) -> npt.NDArray[np.int64]:
     """Bytes of each record in a chunk, at most."""
     total = np.full(len(columns[0]), _ROW_BYTES, np.int64)
     for column in columns:
-        total += pc.fill_null(pc.binary_length(column), 0).to_numpy(zero_copy_only=False)
+        total += lengths_of(column)
     return total
 
 

@@ -1,4 +1,4 @@
-"""What tasks stage in the bucket: objects of sections, one for each partition, each an Arrow IPC stream of chunks.
+"""What tasks stage in the bucket: objects of sections, one for each partition, with the chunks of it.
 
 Staged objects are garbage as soon as their batch is in the stream, and from the beginning where no decision names them:
 those of tasks that failed, or ran twice. What a commit and an abort leave behind is collected by age.
@@ -18,6 +18,7 @@ from liftpy_log.tier.errors import ObjectMissingError
 from liftpy_spark.sink_decision import Batch, Section
 from liftpy_spark.sink_errors import StagingDamagedError
 from liftpy_spark.sink_rows import Chunk
+from liftpy_spark.sink_sections import decode_section, encode_section
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["STAGING", "collect_staging", "load_section", "remove_staged", "stage", "staging_leftovers"]
 
 STAGING: Final = "spark/staging/"
+_ARROW_STREAM: Final = b"\xff\xff\xff\xff"
 _DELETE_AT_ONCE: Final = 1_000
 _NAMES_IN_KEY: Final = 6  # spark, staging, uuid, application, batch, object
 
@@ -43,27 +45,22 @@ def stage(store: ObjectStore, key: str, chunks: Sequence[Chunk], nonce: str) -> 
     Raises:
         StoreError: it could not be written.
     """
-    sink = pa.BufferOutputStream()
-    placed = []
-    for partition, share in groupby(chunks, lambda chunk: chunk.partition):
-        start, written = sink.tell(), list(share)
-        _write(sink, written)
-        placed.append((partition, start, sink.tell() - start, written))
-    body = sink.getvalue()
+    parts: list[pa.Buffer | bytes] = []
     sections = []
-    for partition, start, length, written in placed:
+    start = 0
+    for partition, share in groupby(chunks, lambda chunk: chunk.partition):
+        written = list(share)
+        encoded = encode_section(written)
+        length, crc = 0, 0
+        for part in encoded:
+            length += len(part)
+            crc = google_crc32c.extend(crc, part)
         rows = sum(chunk.records.num_rows for chunk in written)
-        crc = google_crc32c.value(body.slice(start, length))
         sections.append(Section(key, partition, start, length, rows, len(written), crc))
-    create_once(store, key, memoryview(body), nonce)
+        parts += encoded
+        start += length
+    create_once(store, key, b"".join(parts), nonce)
     return sections
-
-
-def _write(sink: pa.NativeFile, chunks: Sequence[Chunk]) -> None:
-    """Write chunks of one partition; right to where they are sent from, since they are most of what a task holds."""
-    with pa.ipc.new_stream(sink, chunks[0].records.schema) as writer:
-        for chunk in chunks:
-            writer.write_batch(chunk.records, custom_metadata={"subject": chunk.subject})
 
 
 def load_section(store: ObjectStore, section: Section) -> list[Chunk]:
@@ -80,12 +77,22 @@ def load_section(store: ObjectStore, section: Section) -> list[Chunk]:
         raise StagingDamagedError(f"{where}: it is gone; who deletes below {STAGING} of the bucket?") from None
     if len(body) != section.length or google_crc32c.value(body) != section.crc:
         raise StagingDamagedError(f"{where}: its checksum does not match")
-    chunks = []
+    is_stream = body.startswith(_ARROW_STREAM)
+    try:
+        chunks = list(_chunks_in_stream(body, section) if is_stream else decode_section(body, section.partition))
+    except StagingDamagedError as error:
+        raise StagingDamagedError(f"{where}: {error}") from None
+    if len(chunks) != section.chunks:  # they are published under their numbers
+        raise StagingDamagedError(f"{where}: it has {len(chunks)} chunks, and {section.chunks} were decided")
+    return chunks
+
+
+def _chunks_in_stream(body: bytes, section: Section) -> Iterator[Chunk]:
+    """What a liftpy staged whose decisions have version 1: an Arrow IPC stream."""
     with pa.ipc.open_stream(body) as reader:
         for _ in range(section.chunks):
             records, metadata = reader.read_next_batch_with_custom_metadata()
-            chunks.append(Chunk(section.partition, metadata[b"subject"].decode(), records))
-    return chunks
+            yield Chunk(section.partition, metadata[b"subject"].decode(), records)
 
 
 def remove_staged(store: ObjectStore, batch: Batch) -> None:

@@ -125,7 +125,7 @@ def test_nullable_column_keeps_its_nulls(values):
 
 
 @examples(100)
-@given(st.binary(max_size=40), st.integers(1, 70))
+@given(st.binary(max_size=40), st.integers(1, 70) | st.integers(250, 900))
 def test_repeated_column_is_the_values_column_of_the_same_values(value, count):
     assert values_column([value] * count) == repeated_column(value, count)
 
