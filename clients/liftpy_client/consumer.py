@@ -264,6 +264,15 @@ class Consuming(ABC, Generic[_Item]):
         """
         return self._begun().cursor(self._key(partition, stream)).gone_below
 
+    def stream_uuid(self, *, stream: str | None = None) -> str:
+        """The uuid of a stream that is consumed, as 32 hexadecimal digits; one made anew under its name has another.
+
+        Raises:
+            UsageError: it has not begun, or there is no such stream.
+        """
+        self._begun()
+        return self._places[self._stream(stream)].uuid.hex()
+
     def _begun(self) -> Feed:
         if self._feed is None or not self._places:
             raise UsageError("this consumer has not begun: enter it with `async with`, or iterate it first")

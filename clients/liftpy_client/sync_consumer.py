@@ -39,6 +39,7 @@ class SyncConsumer(EnteredFacade[Consuming[Any]], Generic[_Item]):
     position = on_loop(Consuming.position)
     lag = on_loop(Consuming.lag)
     gone_below = on_loop(Consuming.gone_below)
+    stream_uuid = on_loop(Consuming.stream_uuid)
 
 
 class SyncGroupConsumer(EnteredFacade[GroupConsumer[_Item]], Generic[_Item]):

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from liftpy_spark.bounds import assigned, batch_ranges, ends, starts
-from liftpy_spark.connections import lift
 from liftpy_spark.errors import plain_errors
-from liftpy_spark.heads import find_streams, heads, offsets_at_time
-from liftpy_spark.planning import plan
+from liftpy_spark.planning import BatchTask
 from liftpy_spark.range_reading import read_ranges
 from liftpy_spark.schema import check_schema
 
@@ -48,21 +44,13 @@ class LiftpyReader(DataSourceReader):
         Raises:
             LiftError: the streams can not be found, or have not what the options ask for.
         """
+        from liftpy_spark.batch_planning import plan_batch  # noqa: PLC0415 (tasks import this module as well)
+
         with plain_errors():
-            options, connection = self._options, lift(self._options.connection)
-            found = assigned(heads(connection, find_streams(connection, options)), options.assign)
-            at_time = partial(offsets_at_time, connection)
-            assert options.ending is not None, "a batch ends somewhere"
-            ranges = batch_ranges(
-                starts(options.starting, found, at_time, late_is_latest=options.late_is_latest),
-                ends(options.ending, found, at_time),
-                found,
-                fail_on_data_loss=options.fail_on_data_loss,
-            )
-            tasks = plan(ranges, tasks_max=options.max_tasks, partitions_min=options.min_partitions)
-            return [InputPartition(task) for task in tasks]
+            return [InputPartition(task) for task in plan_batch(self._options)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The records of a task; on an executor. Where there is nothing to read Spark asks for None."""
         with plain_errors():
-            yield from read_ranges(partition.value or (), self._options, self._schema)
+            task = partition.value or BatchTask()
+            yield from read_ranges(task.ranges, self._options, self._schema, address=task.bucket)

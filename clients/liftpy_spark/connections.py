@@ -2,6 +2,9 @@
 
 Spark uses a Python worker for many tasks, and a connection takes longer than a small task; so connections stay open
 until the process ends, or others are wanted more. A process that was forked has none.
+
+A worker that did not finish its task, since a query wanted some rows only, ends with it. So what a client of NATS or of
+a bucket needs is imported when there is one: that takes longer than reading the first rows.
 """
 
 from __future__ import annotations
@@ -11,14 +14,12 @@ import threading
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
-from liftpy_client.errors import DisconnectedError, NodeUnavailableError, UnreachableError
-from liftpy_client.sync_client import connect_sync
 from liftpy_envelope.errors import ConfigError, LiftError
 from liftpy_spark.errors import BucketError, NatsError, this_place
 from liftpy_spark.option_values import OptionError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Hashable
 
     from liftpy_client.sync_client import SyncLift
     from liftpy_log.tier.counting_store import CountingStore
@@ -50,6 +51,20 @@ class OpenBucket(NamedTuple):
     shown: str
 
 
+class BucketAddress(NamedTuple):
+    """Where a bucket is.
+
+    Attributes:
+        url: `s3://bucket/prefix`.
+        endpoint: of a store that is not AWS.
+        region: of the bucket, where anybody says.
+    """
+
+    url: str
+    endpoint: str | None
+    region: str | None
+
+
 class _Kept(Generic[_Value]):
     """A bounded number of connections; what was used longest ago is given up."""
 
@@ -60,15 +75,15 @@ class _Kept(Generic[_Value]):
     def forget(self) -> None:
         """After a fork: what is here belongs to the parent, whose threads are not here."""
         self._lock = threading.Lock()
-        self._values: OrderedDict[ConnectionOptions, _Value] = OrderedDict()
+        self._values: OrderedDict[Hashable, _Value] = OrderedDict()
 
-    def get(self, connection: ConnectionOptions, make: Callable[[], _Value]) -> _Value:
+    def get(self, settings: Hashable, make: Callable[[], _Value]) -> _Value:
         """The one with these settings."""
         with self._lock:
-            if connection not in self._values:
-                self._values[connection] = make()
-            self._values.move_to_end(connection)
-            value = self._values[connection]
+            if settings not in self._values:
+                self._values[settings] = make()
+            self._values.move_to_end(settings)
+            value = self._values[settings]
             gone = self._values.popitem(last=False)[1] if len(self._values) > _KEPT_MAX else None
         if gone is not None:
             self._give_up(gone)
@@ -100,6 +115,9 @@ def lift(connection: ConnectionOptions) -> SyncLift:
 
 
 def _connect(connection: ConnectionOptions) -> SyncLift:
+    from liftpy_client.errors import UnreachableError  # noqa: PLC0415 (see the module)
+    from liftpy_client.sync_client import connect_sync  # noqa: PLC0415
+
     given: dict[str, Any] = {"creds": connection.credentials_file}
     try:
         return connect_sync(connection.servers, name=_NAME, context=connection.context, **given)
@@ -112,6 +130,8 @@ def _connect(connection: ConnectionOptions) -> SyncLift:
 
 def nats_failure(error: LiftError) -> NatsError:
     """What to tell of NATS or its nodes when they do not answer."""
+    from liftpy_client.errors import DisconnectedError, NodeUnavailableError  # noqa: PLC0415 (see the module)
+
     text = str(error)
     if isinstance(error, NodeUnavailableError):
         return NatsError(f"{text} (asked by {this_place()})")
@@ -126,29 +146,19 @@ def bucket(connection: ConnectionOptions) -> ObjectStore | None:
     return None if found is None else found.store
 
 
-def open_bucket(connection: ConnectionOptions) -> OpenBucket | None:
+def open_bucket(connection: ConnectionOptions, told: BucketAddress | None = None) -> OpenBucket | None:
     """The bucket, and what was read of it; None where neither the options nor the nodes name one.
+
+    Args:
+        connection: how NATS and the bucket are reached.
+        told: what `bucket_address` said to someone else, who passes it on; so that the nodes need not be asked again.
 
     Raises:
         BucketError: it can not be read from here, or is not one of liftpy.
         OptionError: an option does not name a bucket.
         NatsError: the nodes can not be asked which one they use.
     """
-    return _buckets.get(connection, lambda: _find_bucket(connection))
-
-
-class BucketAddress(NamedTuple):
-    """Where a bucket is.
-
-    Attributes:
-        url: `s3://bucket/prefix`.
-        endpoint: of a store that is not AWS.
-        region: of the bucket, where anybody says.
-    """
-
-    url: str
-    endpoint: str | None
-    region: str | None
+    return _buckets.get((connection, told), lambda: _find_bucket(connection, told))
 
 
 def bucket_address(connection: ConnectionOptions) -> BucketAddress | None:
@@ -161,6 +171,8 @@ def bucket_address(connection: ConnectionOptions) -> BucketAddress | None:
     """
     if connection.bucket is not None:
         return BucketAddress(connection.bucket, connection.s3_endpoint, connection.s3_region)
+    from liftpy_client.errors import DisconnectedError, NodeUnavailableError  # noqa: PLC0415 (see the module)
+
     try:
         told = lift(connection).tier_status(limit=1)
     except (NodeUnavailableError, DisconnectedError) as error:
@@ -170,8 +182,8 @@ def bucket_address(connection: ConnectionOptions) -> BucketAddress | None:
     return BucketAddress(told.url, connection.s3_endpoint or told.endpoint, connection.s3_region or told.region)
 
 
-def _find_bucket(connection: ConnectionOptions) -> OpenBucket | None:
-    address = bucket_address(connection)
+def _find_bucket(connection: ConnectionOptions, told: BucketAddress | None) -> OpenBucket | None:
+    address = told or bucket_address(connection)
     if address is None:
         return None
     try:
@@ -186,7 +198,7 @@ def _find_bucket(connection: ConnectionOptions) -> OpenBucket | None:
 
 
 def _open(connection: ConnectionOptions, address: BucketAddress) -> OpenBucket:
-    from liftpy_log.tier.catalog import CatalogFile  # noqa: PLC0415 (these need packages that only buckets need)
+    from liftpy_log.tier.catalog import CatalogFile  # noqa: PLC0415 (see the module)
     from liftpy_log.tier.counting_store import CountingStore  # noqa: PLC0415
     from liftpy_log.tier.errors import TierError  # noqa: PLC0415
     from liftpy_log.tier.reading_cache import ReadingCache  # noqa: PLC0415

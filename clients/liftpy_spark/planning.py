@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Range", "plan"]
+    from liftpy_spark.connections import BucketAddress
+
+__all__ = ["BatchTask", "Range", "plan"]
 
 _OFFSETS_PER_TASK: Final = 1_000_000  # half a second of work; a task costs a few hundredths
 
@@ -34,6 +36,18 @@ class Range(NamedTuple):
     partition: int
     start: int
     end: int
+
+
+class BatchTask(NamedTuple):
+    """A task of a batch.
+
+    Attributes:
+        ranges: what it reads.
+        bucket: where the bucket is, as far as that is known; a task that knows need not ask the nodes.
+    """
+
+    ranges: tuple[Range, ...] = ()
+    bucket: BucketAddress | None = None
 
 
 def plan(ranges: Sequence[Range], *, tasks_max: int, partitions_min: int = 1) -> list[tuple[Range, ...]]:

@@ -15,7 +15,6 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from liftpy_client.errors import AdminError, DisconnectedError, NodeUnavailableError, OffsetLostError
 from liftpy_spark.connections import lift, open_bucket
 from liftpy_spark.errors import BucketError, DataLossError, NatsError, this_place
 from liftpy_spark.offsets import StreamReplacedError
@@ -28,11 +27,12 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
+    from liftpy_client.details import StreamDetails
     from liftpy_envelope.errors import LiftError
     from liftpy_log.tier.reading import TierVersion
     from liftpy_spark.cold_reading import Step
-    from liftpy_spark.connections import OpenBucket
-    from liftpy_spark.options import SourceOptions
+    from liftpy_spark.connections import BucketAddress, OpenBucket
+    from liftpy_spark.options import ConnectionOptions, SourceOptions
     from liftpy_spark.planning import Range
 
 __all__ = ["ReadCounts", "read_ranges"]
@@ -68,6 +68,7 @@ def read_ranges(
     counts: ReadCounts | None = None,
     *,
     asks_nodes: bool = False,
+    address: BucketAddress | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """The records of some ranges, one range after the other, with the columns of a schema.
 
@@ -77,6 +78,7 @@ def read_ranges(
         schema: checked.
         counts: what was read is added to it, at the end.
         asks_nodes: whether a node is asked first if it has everything. It is worth it where that is likely.
+        address: of the bucket, where that is known.
 
     Raises:
         DataLossError: records are gone, and that is to be an error.
@@ -84,10 +86,11 @@ def read_ranges(
         LiftError: something is damaged.
     """
     counts = ReadCounts() if counts is None else counts
-    bucket = _Bucket(options)
+    bucket = _Bucket(options, address)
+    nodes = _Nodes(options.connection) if asks_nodes and bucket.is_wanted else None
     try:
         for each in ranges:
-            yield from _RangeReading(each, options, schema, bucket, counts, asks_nodes=asks_nodes).read()
+            yield from _RangeReading(each, options, schema, bucket, nodes, counts).read()
     finally:
         bucket.add_to(counts)
         logger.info("%d ranges: %s", len(ranges), counts)
@@ -96,15 +99,16 @@ def read_ranges(
 class _Bucket:
     """The bucket, which is opened when it is needed first."""
 
-    def __init__(self, options: SourceOptions) -> None:
+    def __init__(self, options: SourceOptions, address: BucketAddress | None) -> None:
         self._connection = options.connection if options.cold else None
+        self._address = address
         self._opened: OpenBucket | None = None
         self._before = (0, 0)
 
     def open(self) -> OpenBucket | None:
         """None where there is none, or it is not to be read."""
         if self._opened is None and self._connection is not None:
-            self._opened = open_bucket(self._connection)
+            self._opened = open_bucket(self._connection, self._address)
             if self._opened is None:
                 self._connection = None  # nobody need ask again
             else:
@@ -133,6 +137,35 @@ def _spent(bucket: OpenBucket) -> tuple[int, int]:
     return bucket.store.bytes_in, sum(bucket.store.counts.values())
 
 
+class _Nodes:
+    """What nodes say of streams; each is asked about once, since it only decides where to look first."""
+
+    def __init__(self, connection: ConnectionOptions) -> None:
+        self._connection = connection
+        self._said: dict[str, StreamDetails | None] = {}
+
+    def have_all(self, wanted: Range, offset: int) -> bool:
+        """Whether a range is with its node from `offset` on, and nothing of that in the bucket, as far as is known."""
+        if wanted.stream not in self._said:
+            self._said[wanted.stream] = self._ask(wanted.stream)
+        found = self._said[wanted.stream]
+        if found is None or found.uuid.replace("-", "") != wanted.uuid:
+            return False
+        place = next((each for each in found.partitions if each.partition == wanted.partition), None)
+        if place is None or place.local_start is None:
+            return False
+        return max(place.local_start, place.tiered_end or 0) <= offset
+
+    def _ask(self, stream: str) -> StreamDetails | None:
+        from liftpy_client.errors import AdminError, DisconnectedError, NodeUnavailableError  # noqa: PLC0415
+
+        try:
+            return lift(self._connection).stream_info(stream)
+        except (AdminError, DisconnectedError, NatsError, NodeUnavailableError) as error:
+            logger.info("stream %s: the bucket is looked at, since no node says more: %s", stream, error)
+            return None
+
+
 class _RangeReading:
     """Reads one range."""
 
@@ -142,9 +175,8 @@ class _RangeReading:
         options: SourceOptions,
         schema: StructType,
         bucket: _Bucket,
+        nodes: _Nodes | None,
         counts: ReadCounts,
-        *,
-        asks_nodes: bool,
     ) -> None:
         self._wanted = wanted
         self._options = options
@@ -152,7 +184,7 @@ class _RangeReading:
         self._chosen = RecordFilter(options.subject, options.key_equals)
         self._bucket = bucket
         self._counts = counts
-        self._asks_nodes = asks_nodes
+        self._nodes = nodes
         self._at = wanted.start
 
     def read(self) -> Iterator[pa.RecordBatch]:
@@ -176,18 +208,7 @@ class _RangeReading:
                 )
 
     def _is_all_hot(self) -> bool:
-        """Whether the rest of the range is with its node, and nothing of it in the bucket, as far as anybody says."""
-        if not self._asks_nodes or not self._bucket.is_wanted:
-            return False
-        try:
-            found = lift(self._options.connection).stream_info(self._wanted.stream)
-        except (AdminError, DisconnectedError, NatsError, NodeUnavailableError) as error:
-            logger.info("stream %s: the bucket is looked at, since no node says more: %s", self._wanted.stream, error)
-            return False
-        place = next((each for each in found.partitions if each.partition == self._wanted.partition), None)
-        if place is None or place.local_start is None or found.uuid.replace("-", "") != self._wanted.uuid:
-            return False
-        return max(place.local_start, place.tiered_end or 0) <= self._at
+        return self._nodes is not None and self._nodes.have_all(self._wanted, self._at)
 
     def _version(self) -> TierVersion | None:
         bucket = self._bucket.open()
@@ -226,7 +247,8 @@ class _RangeReading:
             self._counts.objects += reading.objects
 
     def _read_hot(self, until: int) -> Iterator[pa.RecordBatch]:
-        from liftpy_spark.hot_reading import read_hot  # noqa: PLC0415 (nobody who reads the bucket alone needs it)
+        from liftpy_client.errors import OffsetLostError  # noqa: PLC0415 (who reads the bucket alone needs no NATS)
+        from liftpy_spark.hot_reading import read_hot  # noqa: PLC0415
 
         rest = self._wanted._replace(start=self._at, end=until)
         steps = read_hot(lift(self._options.connection), rest, self._projection, self._chosen)

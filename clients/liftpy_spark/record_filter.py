@@ -42,11 +42,11 @@ class RecordFilter:
 
     def __init__(self, subjects: Sequence[str], key: bytes | None) -> None:
         self.subjects = tuple(subjects)
-        self._matcher = SubjectMatcher(self.subjects)
+        self._matcher = SubjectMatcher(self.subjects) if self.subjects else None
         self._spans = [_span(pattern) for pattern in self.subjects]
         self._key = key
         self.columns: tuple[str, ...] = ()
-        if not self._matcher.takes_all:
+        if self._matcher is not None and not self._matcher.takes_all:
             self.columns += ("subject",)
         if key is not None:
             self.columns += ("key",)
@@ -72,6 +72,7 @@ class RecordFilter:
         if least is None or most is None or most >= _MARK:
             return Match.SOME
         if least == most:
+            assert self._matcher is not None, "there are subjects to look for"
             return Match.ALL if self._matcher.matches(least.encode()) else Match.NONE
         return Match.SOME if any(low <= most and least <= high for low, high in self._spans) else Match.NONE
 
@@ -91,6 +92,7 @@ class RecordFilter:
         """
         mask = None
         if "subject" in self.columns:
+            assert self._matcher is not None, "there are subjects to look for"
             mask = self._matcher.mask(columns["subject"])
         if "key" in self.columns:
             equal = pc.fill_null(pc.equal(columns["key"], self._key), fill_value=False)

@@ -18,7 +18,6 @@ from pyspark.sql.functions import col, lit
 
 from liftpy_spark.connections import bucket_address, lift, open_bucket
 from liftpy_spark.errors import BucketError
-from liftpy_spark.heads import heads
 from liftpy_spark.offsets import EARLIEST
 from liftpy_spark.option_values import OptionError, Options
 from liftpy_spark.options import CONNECTION_ALIASES, CONNECTION_OPTIONS, ConnectionOptions
@@ -104,6 +103,7 @@ def table(
         BucketError: there is no bucket, or it can not be read.
         TierError: something in the bucket can not be read, or no pin can be written there.
     """
+    from liftpy_spark.heads import heads  # noqa: PLC0415 (tasks of the source import this module as well)
     from liftpy_spark.table_plan import PinnedStream  # noqa: PLC0415 (needs packages that only buckets need)
 
     given = {name: _text(value) for name, value in options.items()}

@@ -224,9 +224,20 @@ async def test_mistakes(mistake):
             mistake(consuming)
 
 
+async def test_what_it_knows_as_soon_as_it_has_begun():
+    logs = FakeLogs(s=[1], t=[9])
+    async with consumer(logs, "s", "t", start=2, stop=None) as consuming:
+        assert consuming.lag(stream="t") == {0: 7}
+        assert consuming.stream_uuid(stream="t") == logs.places["t"].uuid.hex()
+        with pytest.raises(UsageError, match="is not one of those that are consumed"):
+            consuming.stream_uuid()
+
+
 async def test_what_is_asked_too_early():
     with pytest.raises(UsageError, match="has not begun"):
         consumer(FakeLogs(s=[1])).position()
+    with pytest.raises(UsageError, match="has not begun"):
+        consumer(FakeLogs(s=[1])).stream_uuid()
     with pytest.raises(UsageError):
         consumer(FakeLogs(s=[1]), "s", "s")
     with pytest.raises(UsageError):

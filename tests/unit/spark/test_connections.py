@@ -79,6 +79,16 @@ def test_the_nodes_say_where_their_bucket_is(monkeypatch):
     assert bucket_address(ConnectionOptions(**nats)) is None
 
 
+def test_whoever_is_told_where_the_bucket_is_asks_nobody(monkeypatch):
+    monkeypatch.setattr(connections, "lift", lambda _: pytest.fail("the nodes are asked"))
+    told = connections.BucketAddress("s3://my-bucket", "http://127.0.0.1:1", None)
+    with (
+        aws_environment(),
+        pytest.raises(BucketError, match="that the nodes use can not be read from the driver"),
+    ):
+        connections.open_bucket(ConnectionOptions(servers="nats://told"), told)
+
+
 def test_tracebacks_are_hidden_only_in_workers_that_end(monkeypatch):
     monkeypatch.setenv("SPARK_HIDE_TRACEBACK", "")  # so that it is put back
     monkeypatch.delenv("SPARK_BUFFER_SIZE", raising=False)

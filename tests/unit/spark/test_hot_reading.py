@@ -33,9 +33,11 @@ def records(*rows):
 class FakeConsumer:
     """Hands out batches, and then waits until it is closed, if it is to."""
 
-    def __init__(self, batches, hangs):
+    def __init__(self, batches, hangs, uuid, waiting):
         self.batches = batches
         self.hangs = hangs
+        self.uuid = uuid
+        self.waiting = waiting
         self.closed = threading.Event()
 
     def __enter__(self):
@@ -52,12 +54,18 @@ class FakeConsumer:
     def close(self):
         self.closed.set()
 
+    def stream_uuid(self):
+        return self.uuid
+
+    def lag(self):
+        return self.waiting
+
 
 class FakeLift:
     """Makes one consumer."""
 
-    def __init__(self, batches=(), *, hangs=False, error=None):
-        self.consumer = FakeConsumer(batches, hangs)
+    def __init__(self, batches=(), *, hangs=False, error=None, uuid="u", waiting=5):
+        self.consumer = FakeConsumer(batches, hangs, uuid, {3: waiting})
         self.error = error
         self.asked = {}
 
@@ -68,13 +76,16 @@ class FakeLift:
         return self.consumer
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def head(monkeypatch):
-    """What is said of the stream; to be changed."""
-    found = {"uuid": "u", "end": 10}
-    monkeypatch.setattr(
-        hot_reading, "heads", lambda _, names: [StreamHeads(names[0], found["uuid"], {3: Head(0, found["end"])})]
-    )
+    """What is said of the stream when it is asked about; to be changed."""
+    found = {"uuid": "u", "end": 10, "asked": 0}
+
+    def heads(_, names):
+        found["asked"] += 1
+        return [StreamHeads(names[0], found["uuid"], {3: Head(0, found["end"])})]
+
+    monkeypatch.setattr(hot_reading, "heads", heads)
     monkeypatch.setattr(hot_reading, "_COMMITTED_S", 0.0)
     return found
 
@@ -110,17 +121,26 @@ def test_what_is_not_wanted_is_left_out_but_was_read():
 
 
 def test_another_stream_is_not_read(head):
-    head["uuid"] = "v"
+    found = records((5, 0, "a", None))
     with pytest.raises(StreamReplacedError, match="it was u, and is v now"):
-        read(FakeLift([records((5, 0, "a", None))]))
+        read(FakeLift([found], uuid="v"))
+    head["uuid"] = "w"
+    with pytest.raises(StreamReplacedError, match="it was u, and is w now"):
+        read(FakeLift([found], waiting=4))
     with pytest.raises(StreamReplacedError, match="orders was deleted:"):
         read(FakeLift(error=NoStreamError("gone")))
+
+
+def test_the_stream_is_asked_about_only_when_its_log_seems_to_end_too_early(head):
+    for waiting, asked in ((6, 0), (5, 0), (4, 1)):
+        assert read(FakeLift([records((9, 0, "a", None))], waiting=waiting))[1] == [10, 10]
+        assert head["asked"] == asked
 
 
 def test_a_log_that_ends_too_early_is_told(head):
     head["end"] = 9
     with pytest.raises(NatsError, match="ends at 9; when this was planned it went to 10"):
-        read(FakeLift())
+        read(FakeLift(waiting=4))
 
 
 def test_nobody_answers():

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyspark.sql.datasource import InputPartition
 
 from liftpy_client.errors import NodeUnavailableError, OffsetLostError
 from liftpy_envelope.subject import matches
@@ -21,11 +22,12 @@ from liftpy_log.tier.fragment_read import ObjectReader
 from liftpy_log.tier.reading_cache import ReadingCache
 from liftpy_log.tier.setsum import NO_RECORDS
 from liftpy_spark import cold_reading, hot_reading, range_reading
+from liftpy_spark.batch_reader import LiftpyReader
 from liftpy_spark.cold_reading import Step
-from liftpy_spark.connections import OpenBucket
+from liftpy_spark.connections import BucketAddress, OpenBucket
 from liftpy_spark.errors import BucketError, DataLossError
 from liftpy_spark.options import SourceOptions
-from liftpy_spark.planning import Range
+from liftpy_spark.planning import BatchTask, Range
 from liftpy_spark.range_reading import ReadCounts, read_ranges
 from liftpy_spark.schema import source_schema
 from support.tier_history import PATH, TierHistory
@@ -62,6 +64,7 @@ class World:
         self.use(self.history.store)
         self.opened = 0
         self.says: Details | Exception = Details()
+        self.infos = 0
         monkeypatch.setattr(range_reading, "open_bucket", self.open_bucket)
         monkeypatch.setattr(range_reading, "lift", lambda _: self)
         monkeypatch.setattr(hot_reading, "read_hot", self.read_hot)
@@ -70,11 +73,13 @@ class World:
         counting = CountingStore(store)
         self.bucket = OpenBucket(counting, ReadingCache(counting), "s3://memory")
 
-    def open_bucket(self, _connection):
+    def open_bucket(self, _connection, address):
         self.opened += 1
+        self.address = address
         return self.bucket
 
     def stream_info(self, _name):
+        self.infos += 1
         if isinstance(self.says, Exception):
             raise self.says
         return SimpleNamespace(uuid=self.says.uuid, partitions=[self.says])
@@ -256,6 +261,29 @@ def test_what_only_a_node_has_is_read_without_a_look_at_the_bucket(world, tiered
     assert world.offsets(10, 20) == list(range(10, 20))
     assert world.opened == 1
     assert world.counts.requests
+
+
+def test_a_task_asks_about_a_stream_once(world):
+    world.history.append(records(0, 10))
+    world.hot = records(10, 40)
+    ranges = [Range("orders", UUID, 0, *span) for span in ((10, 20), (20, 25), (30, 40))]
+    source = SourceOptions.read({"servers": "nats://nowhere", "subscribe": "orders"}, streaming=False)
+    for says in (Details(local_start=10, tiered_end=10), Details(local_start=0, tiered_end=30), NodeUnavailableError()):
+        world.says, world.infos = says, 0
+        read = read_ranges(ranges, source, SCHEMA, asks_nodes=True)
+        assert [row["offset"] for batch in read for row in batch.to_pylist()] == [*range(10, 25), *range(30, 40)]
+        assert world.infos == 1
+
+
+def test_whoever_was_told_where_the_bucket_is_opens_that(world):
+    world.history.append(records(0, 10))
+    source = SourceOptions.read({"servers": "nats://nowhere", "subscribe": "orders"}, streaming=False)
+    reader = LiftpyReader(source, SCHEMA)
+    told = BucketAddress("s3://of-nodes", None, None)
+    task = BatchTask((Range("orders", UUID, 0, 0, 10),), told)
+    assert sum(batch.num_rows for batch in reader.read(InputPartition(task))) == 10
+    assert world.address == told
+    assert list(reader.read(InputPartition(None))) == []
 
 
 @pytest.mark.parametrize(
