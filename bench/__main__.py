@@ -17,11 +17,13 @@ from bench.cluster_workloads import CLUSTER_WORKLOADS
 from bench.report import plot, save, show
 from bench.rig import Rig
 from bench.row import Plan
+from bench.spark_compact import SPARK_COMPACT_WORKLOADS
 from bench.spark_workloads import SPARK_WORKLOADS, spark_trouble
 from bench.tier_workloads import TIER_WORKLOADS
 from bench.workloads import WORKLOADS
 
-_APART = CLUSTER_WORKLOADS | TIER_WORKLOADS | SPARK_WORKLOADS  # with servers of their own
+_OF_SPARK = SPARK_WORKLOADS | SPARK_COMPACT_WORKLOADS
+_APART = CLUSTER_WORKLOADS | TIER_WORKLOADS | _OF_SPARK  # with servers of their own
 
 
 def measure(home, names, plan, console):
@@ -72,9 +74,9 @@ def main():
     console = Console(stderr=True)
     names = arguments.only or [*WORKLOADS, *_APART]
     trouble = spark_trouble()
-    if trouble is not None and not SPARK_WORKLOADS.keys().isdisjoint(names):
+    if trouble is not None and not _OF_SPARK.keys().isdisjoint(names):
         console.print(f"[yellow]nothing of Spark is measured: {trouble}[/]")
-        names = [name for name in names if name not in SPARK_WORKLOADS]
+        names = [name for name in names if name not in _OF_SPARK]
     with tempfile.TemporaryDirectory(prefix="liftpy-bench-", dir=os.environ.get("BENCH_DIR")) as directory:
         rows = measure(Path(directory), names, plan, console)
     python = f"Python {platform.python_version()}"

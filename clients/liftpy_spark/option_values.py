@@ -15,6 +15,7 @@ __all__ = ["OptionError", "Options", "UnknownOptionError"]
 
 _SHOWN_CHARS_MAX: Final = 80
 _BOOLEANS: Final = {"true": True, "false": False}
+_EMPTY: Final = "it is empty; leave it out, or give it a value"
 _LONG_MAX: Final = 2**63 - 1
 _NO_GROUP: Final = "a query is no consumer group, and keeps its offsets in its checkpoint; leave it out"
 _NO_WAITING: Final = "a batch waits for nothing; let batches begin less often: trigger(processingTime='1 minute')"
@@ -107,8 +108,19 @@ class Options:
         if value is None:
             return default
         if not value.strip():
-            raise OptionError(name, "it is empty; leave it out, or give it a value")
+            raise OptionError(name, _EMPTY)
         return value.strip()
+
+    def exact(self, name: str) -> str | None:
+        """The text of an option as it was given: spaces count.
+
+        Raises:
+            OptionError: it is empty.
+        """
+        value = self._values.get(name)
+        if value == "":
+            raise OptionError(name, _EMPTY)
+        return value
 
     @overload
     def integer(self, name: str, default: int, least: int = ...) -> int: ...

@@ -57,7 +57,7 @@ SOURCE_OPTIONS: Final = (
 _TASKS_MAX_DEFAULT: Final = 64
 _TASKS_MAX: Final = 100_000
 _POLL_MS_DEFAULT: Final = 500
-_TIME_MS_MAX: Final = 253_402_300_799_999
+_TIME_MS_MAX: Final = (2**63 - 1) // 10**6  # nodes count nanoseconds
 _ENDING: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
 _SEPARATOR: Final = re.compile(r"[\s,]+")
 
@@ -171,7 +171,7 @@ class SourceOptions:
         """
         options = Options(given, SOURCE_OPTIONS, CONNECTION_ALIASES)
         min_partitions, max_tasks = _tasks(options)
-        key = options.text("keyEquals")
+        key = options.exact("keyEquals")
         _check_limits(options)
         assign = options.json("assign")
         return cls(
@@ -291,7 +291,7 @@ def _bound(options: Options, side: str, default: str) -> Bound:
 def _check_times(option: str, times_ms: Iterable[int]) -> None:
     for time_ms in times_ms:
         if time_ms > _TIME_MS_MAX:
-            raise OptionError(option, f"{time_ms} is after the year 9999; it is in milliseconds since 1970")
+            raise OptionError(option, f"{time_ms} is after the year 2262; it is in milliseconds since 1970")
 
 
 def _strategy(options: Options) -> str:

@@ -11,6 +11,7 @@ import pytest
 
 from support.cli import Cli, run_process
 from support.job_bucket import STREAM, JobBucket
+from support.ports import free_port
 from support.tier_rows import plain_records
 
 
@@ -62,10 +63,37 @@ def test_merge(spark, bucket, cli):
     assert cli.out(*arguments) == "0 objects merged into 0\n"
 
 
-def test_mistakes_end_in_words(spark, cli, tmp_path):
+def test_restore_says_one_document_however_far_it_comes(spark, bucket, cli, tmp_path):
+    nowhere = f"nats://127.0.0.1:{free_port()}"
+    arguments = ("spark", "restore", "--servers", nowhere, "--json")
+    planned = cli.json(*arguments, "--dry-run")
+    assert (planned["copy"], planned["scrub"]["objects"], planned["restore"]) == (None, 2, None)
+    failed = cli.run(*arguments, code=1)
+    said = json.loads(failed.stdout)
+    assert (said["copy"], said["scrub"]["problems"], said["restore"]) == (None, 0, None)
+    assert nowhere in json.loads(failed.stderr)["error"]["message"]
+    target = f"{bucket.url}-copy"
+    failed = cli.run(*arguments, "--from", bucket.url, "--bucket", target, code=1)
+    said = json.loads(failed.stdout)
+    assert (said["copy"]["copied"], said["scrub"], said["restore"]) == (2, None, None)
+    bucket.damage(bucket.paths[0].fragment(bucket.root().fragments[1].name), 500)
+    damaged = cli.run(*arguments, code=1)
+    said = json.loads(damaged.stdout)
+    assert (said["scrub"]["problems"], said["restore"], damaged.stderr) == (1, None, "")
+    nothing = cli.run(*arguments, "--from", f"{bucket.url}-nowhere", "--bucket", target, code=1)
+    assert nothing.stdout == ""
+    assert "has no catalog of liftpy" in json.loads(nothing.stderr)["error"]["message"]
+
+
+def test_mistakes_end_in_words(spark, bucket, cli, tmp_path):
     assert "the bucket has no stream 'order'" in cli.error("spark", "scrub", "order")
     assert "--conf 'spark.x': say NAME=VALUE" in cli.error("spark", "scrub", "--conf", "spark.x", code=2)
     assert "neither s3://bucket/prefix nor a directory" in cli.error("spark", "export", STREAM, "gs://x/y", code=2)
+    assert "target: 's3://' is not of the form" in cli.error("spark", "export", STREAM, "s3://", code=2)
+    for kind in ("parquet", "delta"):
+        inside = ("spark", "export", STREAM, f"{bucket.url}/export", "--format", kind)
+        assert "where only liftpy may write" in cli.error(*inside)
+    assert not any("export" in entry.key for entry in bucket.store.list(""))
     assert "there is no file nowhere.py" in cli.error("spark", "submit", "nowhere.py", code=2)
     file = tmp_path / "file"
     file.write_text("")

@@ -15,7 +15,7 @@ from liftpy_log.tier.pins import is_in_force
 from liftpy_log.tier.pins_held import load_pins
 from liftpy_spark.jobs import exporting
 from liftpy_spark.jobs.delta_target import DeltaError, DeltaTarget
-from liftpy_spark.jobs.export_files import place_of
+from liftpy_spark.jobs.export_files import ExportPlaceError, place_of
 from liftpy_spark.jobs.export_task import MissingPiece, Written, export_range, read_exported
 from liftpy_spark.jobs.exporting import ExportRefusedError, export, plan_export
 from liftpy_spark.jobs.parquet_directory import ParquetDirectory
@@ -70,6 +70,33 @@ def assert_whole(found, bucket):
     assert found["timestamp"].cast(pa.timestamp("us", "UTC")).cast(pa.int64()).to_pylist() == times
     assert set(found["topic"].to_pylist()) == {STREAM}
     assert set(found["timestampType"].to_pylist()) == {1}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("is_local", [True, False])
+def test_parquet_and_delta_do_not_share_a_place(spark, s3, bucket, tmp_path, kind, is_local):
+    """Who reads the directory as Parquet would get every record twice."""
+    url = tmp_path / "out" if is_local else s3.url(f"exports/{kind}/{tmp_path.name}")
+    (other,) = {*KINDS} - {kind}
+    run(spark, bucket, other, url)
+    with pytest.raises(ExportPlaceError, match=f"say --format {other}, or export to a place of its own"):
+        target_of(kind, url, bucket)
+    assert run(spark, bucket, other, url).files == 0
+
+
+def test_a_place_in_the_bucket_of_the_cluster_is_refused(spark, s3, bucket):
+    """Nodes refuse a bucket with objects that are not theirs."""
+    before = {entry.key for entry in bucket.store.list("")}
+    for url in (bucket.url, f"{bucket.url}/export/x"):
+        for work in (partial(run, spark), plan):
+            with pytest.raises(ExportPlaceError, match="where only liftpy may write"):
+                work(bucket, "parquet", url)
+    assert {entry.key for entry in bucket.store.list("")} == before
+    assert run(spark, bucket, "parquet", f"{bucket.url}-export").records
+
+
+def plan(bucket, kind, url):
+    return plan_export(bucket.settings, bucket.paths, target_of(kind, url, bucket))
 
 
 def pins(bucket):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+from dataclasses import replace
 from functools import partial
 
 import pyarrow as pa
@@ -121,6 +122,15 @@ def test_another_history_is_refused(spark, s3, target, target_store):
     assert visible(target_store).keys() == {"quiet", OFFSETS}
 
 
+def test_a_place_below_the_other_is_refused(s3):
+    """Nodes refuse a bucket with objects that are not theirs."""
+    history = make_history(s3, objects=FEW)
+    here = history.orders.settings
+    for settings in (replace(here, url=f"{here.url}/copy"), replace(here, url=here.url.rpartition("/")[0])):
+        with pytest.raises(CopyRefusedError, match="one lies below the prefix of the other"):
+            plan_copy(here, settings)
+
+
 class Busy:
     """Publishes as long as it lasts."""
 
@@ -196,12 +206,13 @@ def test_a_live_history_is_copied_and_a_new_cluster_restored(spark, s3, tmp_path
         keyed = PartitionPath(old.lift.stream_info("keyed").uuid, 0)
         eventually(lambda: open_version(s3.store(from_prefix), keyed).root.compacted_end, "the bucket is compacted")
         planned = cli(None).json(*options, "--dry-run")
-        assert {each["name"] for each in planned["streams"]} == {*STREAMS, OFFSETS}
+        assert {each["name"] for each in planned["copy"]["streams"]} == {*STREAMS, OFFSETS}
         with Busy(old) as busy:
             first = cli(None).json(*options, "--copy-only", "--hold", "10m")
             counted = busy.count
             eventually(lambda: busy.count > counted, "it was published all the time")
-        assert first["copied"] > 0
+        assert first["copy"]["copied"] > 0
+        assert first["scrub"] is first["restore"] is None
         store = s3.store(to_prefix)
         assert visible(store).keys() == {*STREAMS, OFFSETS}
         early = {place: (held.end, len(held.records)) for place, held in held_by(store).items()}
@@ -223,9 +234,10 @@ def test_a_live_history_is_copied_and_a_new_cluster_restored(spark, s3, tmp_path
         assert offsets_of(new.url) == positions
         for name in STREAMS:
             assert rows_by_partition(new, name) == before[name], name
-        again = cli(new.url).lines(*options)
-        assert again[0]["copied"] == 0
-        assert again[1]["restored"] == []
-        assert cli(new.url).lines("spark", "restore")[0]["problems"] == 0
+        again = cli(new.url).json(*options)
+        assert again["copy"]["copied"] == 0
+        assert again["restore"]["restored"] == []
+        checked = cli(new.url).json("spark", "restore")
+        assert (checked["copy"], checked["scrub"]["problems"], checked["restore"]["amiss"]) == (None, 0, [])
         publish(new, 5, "new")
         assert sum(map(len, rows_by_partition(new, "quiet").values())) == len(before["quiet"][0]) + 5

@@ -9,9 +9,15 @@ if TYPE_CHECKING:
     from liftpy_log.tier.s3_settings import S3Settings
     from liftpy_log.tier.store import ObjectStore
 
-__all__ = ["store_of"]
+__all__ = ["is_within", "store_of"]
 
 _KEPT_MAX: Final = 4
+
+
+def is_within(inner: S3Settings, outer: S3Settings) -> bool:
+    """Whether all that is put into one place lies below the prefix of another; also where both are the same."""
+    stores = [(each.bucket, (each.endpoint or "").rstrip("/")) for each in (inner, outer)]
+    return stores[0] == stores[1] and inner.prefix.startswith(outer.prefix)
 
 
 @lru_cache(_KEPT_MAX)

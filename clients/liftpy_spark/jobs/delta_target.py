@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
 from liftpy_envelope.errors import LiftError
+from liftpy_spark.jobs.export_files import ExportPlaceError
+from liftpy_spark.jobs.parquet_directory import has_exported
 from liftpy_spark.schema import arrow_schema, source_schema
 
 if TYPE_CHECKING:
@@ -40,6 +42,8 @@ class DeltaTarget:
 
     Raises:
         DeltaError: it can not be opened, has other columns, or the package is not installed.
+        ExportPlaceError: there is no table, but files of an export to Parquet.
+        StoreError: the place can not be listed.
     """
 
     def __init__(self, place: Place, *, include_headers: bool, creates: bool) -> None:
@@ -54,6 +58,11 @@ class DeltaTarget:
         try:
             if deltalake.DeltaTable.is_deltatable(place.url, self._options()):
                 self._table = deltalake.DeltaTable(place.url, storage_options=self._options())
+            elif has_exported(place):
+                raise ExportPlaceError(
+                    f"there are files of another export at {place.url}, which would be read together with those of a "
+                    "Delta table: say --format parquet, or export to a place of its own"
+                )
             elif creates:
                 self._table = deltalake.DeltaTable.create(
                     place.url, self._schema, mode="ignore", storage_options=self._options()

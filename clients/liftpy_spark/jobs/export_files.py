@@ -15,12 +15,12 @@ from liftpy_envelope.errors import ConfigError, LiftError
 from liftpy_log.tier.conditional import create_once
 from liftpy_log.tier.errors import TakenError
 from liftpy_log.tier.s3_settings import S3Settings
-from liftpy_spark.jobs.access import store_of
+from liftpy_spark.jobs.access import is_within, store_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["ExportPlaceError", "Place", "place_of"]
+__all__ = ["ExportPlaceError", "Place", "check_apart", "place_of"]
 
 _S3: Final = "s3://"
 _FILE: Final = "file://"
@@ -56,6 +56,16 @@ class Place(NamedTuple):
             return  # it is made with the first file
         except OSError as error:
             raise self._failure(error) from None
+
+    def has_directory(self, name: str) -> bool:
+        """Whether there is a directory of this name.
+
+        Raises:
+            StoreError: nobody can tell.
+        """
+        if self.settings is not None:
+            return next(store_of(self.settings).list(f"{name}/"), None) is not None
+        return (Path(self.directory) / name).is_dir()
 
     def put(self, name: str, file: IO[bytes], nonce: str) -> None:
         """Put a file; where there is one of this name, it holds the same records, and one of the two stays.
@@ -104,6 +114,19 @@ class Place(NamedTuple):
         return self.directory if self.settings is None else self.settings.url
 
 
+def check_apart(place: Place, bucket: S3Settings) -> None:
+    """See that a place does not lie in the bucket of a cluster, below its prefix.
+
+    Raises:
+        ExportPlaceError: it does.
+    """
+    if place.settings is not None and is_within(place.settings, bucket):
+        raise ExportPlaceError(
+            f"{place.url} lies below {bucket.shown}, where only liftpy may write: its nodes would refuse a bucket with "
+            "objects that are not theirs. Export to another prefix, or to another bucket"
+        )
+
+
 def place_of(url: str, *, endpoint: str | None, region: str | None) -> Place:
     """What an address names.
 
@@ -116,7 +139,11 @@ def place_of(url: str, *, endpoint: str | None, region: str | None) -> Place:
         ConfigError: it is no such address.
     """
     if url.startswith(_S3):
-        return Place("", S3Settings(url=url, endpoint=endpoint, region=region))
+        try:
+            return Place("", S3Settings(url=url, endpoint=endpoint, region=region))
+        except ConfigError as error:
+            field = {"url": "target", "endpoint": "--target-endpoint"}.get(error.field, error.field)
+            raise ConfigError(field, str(error).removeprefix(f"{error.field}: ")) from None
     path = url.removeprefix(_FILE)
     if not path or "://" in path:
         raise ConfigError("target", f"{url!r:.200} is neither s3://bucket/prefix nor a directory")

@@ -21,6 +21,7 @@ from liftpy_log.tier.reading import TierVersion, open_version
 from liftpy_log.tier.root_file import RootFile
 from liftpy_spark.jobs.access import store_of
 from liftpy_spark.jobs.bins import TASK_BYTES, bins_of, bytes_of
+from liftpy_spark.jobs.export_files import check_apart
 from liftpy_spark.jobs.export_task import ExportTask, MissingPiece, Written, export_range, read_exported
 from liftpy_spark.jobs.parts import Part, bare_root
 from liftpy_spark.jobs.tasks import run_tasks
@@ -110,7 +111,9 @@ def plan_export(
     Raises:
         TierError: a manifest can not be read.
         ExportRefusedError: the target has more than the bucket.
+        ExportPlaceError: the target lies in the bucket of the cluster.
     """
+    check_apart(target.place, settings)
     store = store_of(settings)
     versions = [version for path in paths if (version := open_version(store, path)) is not None]
     ranges = [each for version in versions for each in _ranges(version, [*version.pieces()], target, task_bytes)]
@@ -146,8 +149,10 @@ def export(
         TierError: something in the bucket can not be read, or no pin can be written there.
         JobFailedError: a task failed for good; what was committed before stays.
         ExportRefusedError: the target has more than the bucket.
+        ExportPlaceError: the target lies in the bucket of the cluster.
         LiftError: the target did not take it.
     """
+    check_apart(target.place, settings)
     done = Exported(0, 0, 0)
     with _held(settings, paths, hold_s) as versions:
         ranges = [each for version, pieces in versions for each in _ranges(version, pieces, target, task_bytes)]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
+from liftpy_spark.jobs.export_files import ExportPlaceError
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -13,9 +15,19 @@ if TYPE_CHECKING:
     from liftpy_spark.jobs.export_task import Written
     from liftpy_spark.jobs.exporting import ExportRange
 
-__all__ = ["ParquetDirectory"]
+__all__ = ["ParquetDirectory", "has_exported"]
 
 _NAME: Final = re.compile(r"([0-9a-f]{32})-([0-9]+)-([0-9]{20})-([0-9]{20})\.parquet")
+_DELTA_LOG: Final = "_delta_log"
+
+
+def has_exported(place: Place) -> bool:
+    """Whether there are files of an export to Parquet.
+
+    Raises:
+        StoreError, ExportPlaceError: it can not be listed.
+    """
+    return any(_NAME.fullmatch(name) for name in place.names())
 
 
 class ParquetDirectory:
@@ -25,10 +37,15 @@ class ParquetDirectory:
         place: where it is.
 
     Raises:
-        StoreError, ExportPlaceError: it can not be listed.
+        StoreError, ExportPlaceError: it can not be listed, or there is a Delta table.
     """
 
     def __init__(self, place: Place) -> None:
+        if place.has_directory(_DELTA_LOG):
+            raise ExportPlaceError(
+                f"there is a Delta table at {place.url}, whose files would be read together with those of this export: "
+                "say --format delta, or export to a place of its own"
+            )
         self.place = place
         self._covered: dict[tuple[str, int], list[tuple[int, int]]] = {}
         for name in sorted(place.names()):

@@ -15,7 +15,7 @@ from liftpy_log.tier.errors import ForeignBucketError, StoreDeniedError
 from liftpy_log.tier.layout import PartitionPath
 from liftpy_log.tier.probe import probe
 from liftpy_log.tier.root_file import RootFile
-from liftpy_spark.jobs.access import store_of
+from liftpy_spark.jobs.access import is_within, store_of
 from liftpy_spark.jobs.bins import TASK_BYTES
 from liftpy_spark.jobs.copy_catalog import choose, is_internal
 from liftpy_spark.jobs.copy_roots import CopyRefusedError, of_its_own, with_tail
@@ -161,6 +161,11 @@ def _chosen(
     store, into = store_of(source), store_of(target)
     if (source.bucket, source.prefix, source.endpoint) == (target.bucket, target.prefix, target.endpoint):
         raise CopyRefusedError(f"source and destination are the same: {source.shown}")
+    if is_within(target, source) or is_within(source, target):
+        raise CopyRefusedError(
+            f"of {source.shown} and {target.shown} one lies below the prefix of the other, and nodes would refuse the "
+            "upper one, as there are objects that are not theirs: copy to a prefix beside it, or to another bucket"
+        )
     catalog = catalog_of(store)
     if catalog is None:
         raise ForeignBucketError(f"{source.shown} has no catalog of liftpy: is the prefix right?")

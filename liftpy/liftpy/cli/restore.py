@@ -20,10 +20,12 @@ from liftpy.cli.units import show_count
 from liftpy_envelope.errors import LiftError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from liftpy_client.client import Lift
     from liftpy_client.restoring import RestoredStream, RestorePlan
 
-__all__ = ["restore"]
+__all__ = ["restore", "restore_all"]
 
 _LEADERS_WITHIN_S: Final = 60.0
 _LOOK_EVERY_S: Final = 0.5
@@ -47,6 +49,29 @@ def restore(
     is meant. What had not reached the bucket is lost; consumers that had read it are told. May be repeated. Ends with 1
     when something did not come back.
     """
+    if restore_all(ctx, bucket, dry_run=dry_run, replicas_max=replicas_max, as_json=as_json):
+        raise typer.Exit(_AMISS_EXIT)
+
+
+def restore_all(
+    ctx: typer.Context,
+    bucket: str | None,
+    *,
+    dry_run: bool,
+    replicas_max: int | None,
+    as_json: bool,
+    say: Callable[[dict[str, Any]], None] = print_json,
+) -> bool:
+    """What `liftpy restore` does; gives whether something is amiss.
+
+    Args:
+        ctx: of the command.
+        bucket: the one that is meant.
+        dry_run: nothing is changed.
+        replicas_max: so many copies at most.
+        as_json: for programs.
+        say: is given what they are told.
+    """
 
     async def work() -> bool:
         async with open_lift(ctx) as lift:
@@ -59,7 +84,7 @@ def restore(
                 )
             if dry_run or not plan.missing:
                 amiss = [] if dry_run else await _bucket_amiss(lift)
-                _tell_plan(plan, amiss, dry_run=dry_run, as_json=as_json)
+                _tell_plan(plan, amiss, dry_run=dry_run, say=say if as_json else None)
                 return bool(amiss) or any(not part.is_readable for part in plan.partitions)
             if not as_json:
                 _show(plan)
@@ -67,11 +92,10 @@ def restore(
             with show_progress("restoring partitions") as move:
                 outcomes = await lift.restore(plan, replicas_max=replicas_max, progress=move)
             amiss = await _wait_whole(lift, plan, outcomes)
-        _tell_outcome(plan, outcomes, amiss, time.monotonic() - started, as_json=as_json)
+        _tell_outcome(plan, outcomes, amiss, time.monotonic() - started, say if as_json else None)
         return bool(amiss) or any(each.problem for each in outcomes)
 
-    if run(work(), as_json=as_json):
-        raise typer.Exit(_AMISS_EXIT)
+    return run(work(), as_json=as_json)
 
 
 async def _check_bucket(lift: Lift, url: str | None) -> None:
@@ -127,9 +151,11 @@ def _show(plan: RestorePlan) -> None:
     tell_warnings(plan.problems)
 
 
-def _tell_plan(plan: RestorePlan, amiss: list[str], *, dry_run: bool, as_json: bool) -> None:
-    if as_json:
-        print_json({"dry_run": dry_run} | _plain(plan) | {"restored": [], "amiss": amiss})
+def _tell_plan(
+    plan: RestorePlan, amiss: list[str], *, dry_run: bool, say: Callable[[dict[str, Any]], None] | None
+) -> None:
+    if say is not None:
+        say({"dry_run": dry_run} | _plain(plan) | {"restored": [], "amiss": amiss})
         return
     _show(plan)
     if not plan.missing:
@@ -145,11 +171,15 @@ def _tell_amiss(amiss: list[str]) -> None:
 
 
 def _tell_outcome(
-    plan: RestorePlan, outcomes: list[RestoredStream], amiss: list[str], elapsed_s: float, *, as_json: bool
+    plan: RestorePlan,
+    outcomes: list[RestoredStream],
+    amiss: list[str],
+    elapsed_s: float,
+    say: Callable[[dict[str, Any]], None] | None,
 ) -> None:
-    if as_json:
+    if say is not None:
         rows = [asdict(each) for each in outcomes]
-        print_json({"dry_run": False} | _plain(plan) | {"restored": rows, "amiss": amiss, "elapsed_s": elapsed_s})
+        say({"dry_run": False} | _plain(plan) | {"restored": rows, "amiss": amiss, "elapsed_s": elapsed_s})
         return
     for each in outcomes:
         if each.problem:

@@ -11,14 +11,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
-from rich.markup import escape
 
-from liftpy.cli.run import JsonFlag, fail, print_json, stderr, stdout
+from liftpy.cli.run import JsonFlag, fail, print_json, stdout
 from liftpy.cli.spark_bucket import which_bucket
 from liftpy.cli.spark_collect import collect
 from liftpy.cli.spark_compact import compact
-from liftpy.cli.spark_options import Conf, DryRun, Master, SomeStream, Stream, TaskBytes, conf_of, needs_spark, tell
+from liftpy.cli.spark_options import (
+    Conf,
+    DryRun,
+    Master,
+    Stream,
+    TaskBytes,
+    bytes_of,
+    conf_of,
+    needs_spark,
+    seconds_of,
+    tell,
+)
 from liftpy.cli.spark_restore import restore
+from liftpy.cli.spark_scrub import scrub
 from liftpy.cli.tier_bucket import (
     Alone,
     BucketUrl,
@@ -32,16 +43,15 @@ from liftpy.cli.tier_bucket import (
 )
 from liftpy.cli.tier_progress import show_progress
 from liftpy.cli.tier_tables import count_of
-from liftpy.cli.units import parse_bytes, parse_duration, show_bytes, show_count
+from liftpy.cli.units import show_bytes, show_count
 from liftpy_client.errors import UsageError
 from liftpy_envelope.errors import LiftError
 from liftpy_envelope.no_pandas import let_pandas_in
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
-    from liftpy.cli.tier_bucket import Place
-    from liftpy_log.tier.verifying_report import Report
+    from liftpy_spark.jobs.export_files import Place as ExportPlace
     from liftpy_spark.jobs.exporting import ExportTarget
 
 __all__ = ["app"]
@@ -52,6 +62,7 @@ app = typer.Typer(no_args_is_help=True, help="Work on all of a bucket, in parall
 app.callback()(let_pandas_in)  # Spark's driver does not run without it
 app.command("compact")(compact)
 app.command("restore")(restore)
+app.command("scrub")(scrub)
 
 
 class Format(StrEnum):
@@ -59,70 +70,6 @@ class Format(StrEnum):
 
     PARQUET = "parquet"
     DELTA = "delta"
-
-
-@app.command("scrub")
-def scrub(
-    ctx: typer.Context,
-    stream: SomeStream = None,
-    partition: PartitionOption = None,
-    bucket: BucketUrl = None,
-    endpoint: Endpoint = None,
-    region: Region = None,
-    master: Master = "local[*]",
-    conf: Conf = None,
-    task_bytes: TaskBytes = "64MiB",
-    dry_run: DryRun = False,
-    as_json: JsonFlag = False,
-) -> None:
-    """Verify, and read every byte: what `liftpy tier scrub` does, in parallel. It only reads.
-
-    Ends with 1 when something is wrong.
-    """
-    where = which_bucket(ctx, Where(bucket, endpoint, region), as_json=as_json)
-
-    def work(opened: OpenBucket) -> int:
-        with needs_spark():
-            from liftpy_spark.jobs.scrubbing import plan_scrub
-            from liftpy_spark.jobs.scrubbing import scrub as run_scrub
-            from liftpy_spark.jobs.sessions import session
-
-        settings, size = opened.settings, parse_bytes(task_bytes)
-        places = opened.places(stream, partition)
-        paths = [place.path for place in places]
-        if dry_run:
-            plan = plan_scrub(settings, paths, task_bytes=size)
-            held = f"{count_of(plan.objects, 'object')} of {count_of(len(paths), 'partition')}, {show_bytes(plan.size)}"
-            tell(opened, plan._asdict(), f"{held}, by {count_of(plan.tasks, 'task')}", dry_run=True, as_json=as_json)
-            return 0
-        with session(master, conf_of(conf)) as spark, show_progress("scrubbing") as move:
-            reports = run_scrub(spark, settings, paths, progress=move, task_bytes=size)
-        return _tell_reports(opened, places, reports, as_json=as_json)
-
-    if with_bucket(where, work, as_json=as_json):
-        raise typer.Exit(_FOUND_EXIT)
-
-
-def _tell_reports(bucket: OpenBucket, places: Sequence[Place], reports: Sequence[Report], *, as_json: bool) -> int:
-    """Tell what was found; gives the number of problems."""
-    from liftpy.cli.tier_checks import Checked, tell_checked
-
-    problems = 0
-    all_checked = []
-    for place, report in zip(places, reports, strict=True):
-        is_empty = report.version == 0 and next(bucket.store.list(place.path.directory), None) is None
-        if is_empty:
-            report.problems.clear()
-        checked = Checked(place, report, is_empty)
-        all_checked.append(checked.to_plain())
-        problems += len(report.problems)
-        if not as_json:
-            tell_checked(checked)
-    if as_json:
-        print_json({"bucket": bucket.shown, "problems": problems, "partitions": all_checked})
-    elif problems:
-        stderr.print(f"[bold red]{count_of(problems, 'problem')}[/] in {escape(bucket.shown)}")
-    return problems
 
 
 @app.command("export")
@@ -152,19 +99,22 @@ def export(
 
     May be repeated, also after it was killed: then it writes what is not there yet.
     """
+    size = bytes_of("--task-bytes", task_bytes, as_json=as_json)
+    hold_s = seconds_of("--hold", hold, as_json=as_json)
     where = which_bucket(ctx, Where(bucket, endpoint, region), as_json=as_json)
 
     def work(opened: OpenBucket) -> None:
         with needs_spark():
+            from liftpy_spark.jobs.export_files import check_apart, place_of
             from liftpy_spark.jobs.exporting import export as run_export
             from liftpy_spark.jobs.exporting import plan_export
             from liftpy_spark.jobs.sessions import session
 
-        settings, size, hold_s = opened.settings, parse_bytes(task_bytes), parse_duration(hold)
+        settings = opened.settings
         paths = [place.path for place in opened.places(stream, partition)]
-        into = _target(
-            target, kind, target_endpoint or where.endpoint, where.region, headers=headers, creates=not dry_run
-        )
+        place = place_of(target, endpoint=target_endpoint or where.endpoint, region=where.region)
+        check_apart(place, settings)
+        into = _target(place, kind, headers=headers, creates=not dry_run)
         if dry_run:
             plan = plan_export(settings, paths, into, task_bytes=size)
             said = f"{count_of(plan.files, 'file')} of {show_bytes(plan.size)} in the bucket"
@@ -185,14 +135,10 @@ def export(
     with_bucket(where, work, as_json=as_json)
 
 
-def _target(
-    url: str, kind: Format, endpoint: str | None, region: str | None, *, headers: bool, creates: bool
-) -> ExportTarget:
+def _target(place: ExportPlace, kind: Format, *, headers: bool, creates: bool) -> ExportTarget:
     from liftpy_spark.jobs.delta_target import DeltaTarget
-    from liftpy_spark.jobs.export_files import place_of
     from liftpy_spark.jobs.parquet_directory import ParquetDirectory
 
-    place = place_of(url, endpoint=endpoint, region=region)
     if kind is Format.PARQUET:
         return ParquetDirectory(place)
     return DeltaTarget(place, include_headers=headers, creates=creates)
@@ -214,6 +160,7 @@ def merge(
     as_json: JsonFlag = False,
 ) -> None:
     """Merge small objects of a stream, where no leader does: that of a sealed stream, or of a cluster that is gone."""
+    size = bytes_of("--object-bytes", object_bytes, as_json=as_json)
     where = which_bucket(ctx, Where(bucket, endpoint, region), alone=alone, as_json=as_json)
 
     def work(opened: OpenBucket) -> None:
@@ -223,10 +170,10 @@ def merge(
             from liftpy_spark.jobs.sessions import session
 
         settings, paths = opened.settings, [place.path for place in opened.places(stream, partition)]
-        runs = plan_merge(settings, paths, object_bytes=parse_bytes(object_bytes), alone=alone)
+        runs = plan_merge(settings, paths, object_bytes=size, alone=alone)
         planned = {"merged": sum(len(run.pointers) for run in runs), "made": len(runs)}
         said = f"{count_of(planned['merged'], 'object')} merged into {show_count(planned['made'])}"
-        if not dry_run:
+        if runs and not dry_run:
             with session(master, conf_of(conf)) as spark, show_progress("merging") as move:
                 run_merge(spark, settings, runs, progress=move)
         tell(opened, planned, said, dry_run=dry_run, as_json=as_json)

@@ -9,11 +9,11 @@ from rich.markup import escape
 
 from liftpy.cli.run import JsonFlag, print_json, stderr, stdout
 from liftpy.cli.spark_bucket import which_bucket
-from liftpy.cli.spark_options import Conf, Master, SomeStream, conf_of, needs_spark
+from liftpy.cli.spark_options import Conf, Master, SomeStream, conf_of, needs_spark, seconds_of
 from liftpy.cli.tier_bucket import BucketUrl, Endpoint, OpenBucket, PartitionOption, Region, Where, with_bucket
 from liftpy.cli.tier_progress import show_progress
 from liftpy.cli.tier_tables import count_of
-from liftpy.cli.units import parse_duration, show_bytes
+from liftpy.cli.units import show_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,6 +49,8 @@ def collect(
     By the rules of liftpy tier gc, in parallel, also beside a running cluster. Ends with 1 when a partition could not
     be looked at.
     """
+    grace_s = seconds_of("--grace", grace, as_json=as_json)
+    staging_grace_s = seconds_of("--staging-grace", staging_grace, as_json=as_json)
     where = which_bucket(ctx, Where(bucket, endpoint, region), as_json=as_json)
 
     def work(opened: OpenBucket) -> int:
@@ -57,7 +59,7 @@ def collect(
             from liftpy_spark.jobs.collecting import collect_staged, plan_collect
             from liftpy_spark.jobs.sessions import session
 
-        settings, grace_s, staging_grace_s = opened.settings, parse_duration(grace), parse_duration(staging_grace)
+        settings = opened.settings
         places = opened.places(stream, partition)
         paths = [place.path for place in places]
         uuid = opened.stream(stream).uuid if stream else None

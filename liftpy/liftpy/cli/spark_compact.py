@@ -8,7 +8,7 @@ import typer  # noqa: TC002 (it reads the annotations)
 
 from liftpy.cli.run import JsonFlag  # noqa: TC001 (as above)
 from liftpy.cli.spark_bucket import which_bucket
-from liftpy.cli.spark_options import Conf, DryRun, Master, Stream, TaskBytes, conf_of, needs_spark, tell
+from liftpy.cli.spark_options import Conf, DryRun, Master, Stream, TaskBytes, bytes_of, conf_of, needs_spark, tell
 from liftpy.cli.tier_bucket import (
     Alone,
     BucketUrl,
@@ -22,7 +22,7 @@ from liftpy.cli.tier_bucket import (
 )
 from liftpy.cli.tier_progress import show_progress
 from liftpy.cli.tier_tables import count_of
-from liftpy.cli.units import parse_bytes, show_bytes, show_count
+from liftpy.cli.units import show_bytes, show_count
 
 if TYPE_CHECKING:
     from liftpy_spark.jobs.compacting import Compacted, CompactPlan
@@ -49,6 +49,8 @@ def compact(
 
     May be repeated, also after it was killed, and while nodes work. With --alone tombstones go, too, when it is time.
     """
+    size = bytes_of("--task-bytes", task_bytes, as_json=as_json)
+    object_size = bytes_of("--object-bytes", object_bytes, as_json=as_json)
     where = which_bucket(ctx, Where(bucket, endpoint, region), alone=alone, as_json=as_json)
 
     def work(opened: OpenBucket) -> None:
@@ -57,10 +59,10 @@ def compact(
             from liftpy_spark.jobs.compacting import config_of, plan_compact
             from liftpy_spark.jobs.sessions import session
 
-        settings, size = opened.settings, parse_bytes(task_bytes)
+        settings = opened.settings
         paths = [place.path for place in opened.places(stream, partition)]
         found = opened.stream(stream).stream
-        config = config_of(found.name, found.config, object_bytes=parse_bytes(object_bytes))
+        config = config_of(found.name, found.config, object_bytes=object_size)
         plans = plan_compact(settings, paths, config)
         if dry_run:
             plain, text = _planned(plans)

@@ -3,21 +3,36 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 from rich.markup import escape
 
-from liftpy.cli.run import print_json, stdout
+from liftpy.cli.run import fail, print_json, stdout
+from liftpy.cli.units import parse_bytes, parse_duration
 from liftpy_client.errors import UsageError
 from liftpy_envelope.errors import LiftError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from liftpy.cli.tier_bucket import OpenBucket
 
-__all__ = ["Conf", "DryRun", "Master", "SomeStream", "Stream", "TaskBytes", "conf_of", "needs_spark", "tell"]
+__all__ = [
+    "Conf",
+    "DryRun",
+    "Master",
+    "SomeStream",
+    "Stream",
+    "TaskBytes",
+    "bytes_of",
+    "conf_of",
+    "needs_spark",
+    "seconds_of",
+    "tell",
+]
+
+T = TypeVar("T")
 
 Stream = Annotated[str, typer.Argument(help="Name of the stream, or its uuid.", show_default=False)]
 SomeStream = Annotated[
@@ -64,7 +79,38 @@ def conf_of(given: Sequence[str] | None) -> dict[str, str]:
     return found
 
 
-def tell(bucket: OpenBucket, plain: dict[str, Any], text: str, *, dry_run: bool, as_json: bool) -> None:
+def bytes_of(option: str, text: str, *, as_json: bool) -> int:
+    """The size that an option says; a mistake ends the command, before anything is begun.
+
+    Args:
+        option: as it is written.
+        text: what it says.
+        as_json: how errors are told.
+    """
+    return _parsed(parse_bytes, option, text, as_json=as_json)
+
+
+def seconds_of(option: str, text: str, *, as_json: bool) -> float:
+    """The time span that an option says, in seconds; otherwise as `bytes_of`."""
+    return _parsed(parse_duration, option, text, as_json=as_json)
+
+
+def _parsed(parse: Callable[[str], T], option: str, text: str, *, as_json: bool) -> T:
+    try:
+        return parse(text)
+    except UsageError as error:
+        fail(UsageError(f"{option}: {error}"), as_json=as_json)
+
+
+def tell(
+    bucket: OpenBucket,
+    plain: dict[str, Any],
+    text: str,
+    *,
+    dry_run: bool,
+    as_json: bool,
+    say: Callable[[dict[str, Any]], None] = print_json,
+) -> None:
     """Say what was done, or would be.
 
     Args:
@@ -73,8 +119,9 @@ def tell(bucket: OpenBucket, plain: dict[str, Any], text: str, *, dry_run: bool,
         text: the same for people.
         dry_run: nothing was done.
         as_json: for programs.
+        say: is given what they are told.
     """
     if as_json:
-        print_json({"bucket": bucket.shown, "dry_run": dry_run} | plain)
+        say({"bucket": bucket.shown, "dry_run": dry_run} | plain)
     else:
         stdout.print(escape(text) + ("; nothing was done (--dry-run)" if dry_run else ""))

@@ -2,29 +2,36 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from rich.markup import escape
 
-from liftpy.cli.restore import restore as restore_nodes
+from liftpy.cli.restore import restore_all
 from liftpy.cli.run import JsonFlag, fail, print_json, stdout, tell_warnings
 from liftpy.cli.spark_bucket import which_bucket
-from liftpy.cli.spark_options import Conf, DryRun, Master, TaskBytes, conf_of, needs_spark
+from liftpy.cli.spark_options import Conf, DryRun, Master, TaskBytes, bytes_of, conf_of, needs_spark, seconds_of
+from liftpy.cli.spark_scrub import scrub_all
 from liftpy.cli.tier_bucket import BucketUrl, Endpoint, OpenBucket, Region, Where, with_bucket
 from liftpy.cli.tier_progress import show_progress
 from liftpy.cli.tier_tables import count_of
-from liftpy.cli.units import parse_bytes, parse_duration, show_bytes, show_count
+from liftpy.cli.units import show_bytes, show_count
 from liftpy_client.errors import UsageError
 from liftpy_envelope.errors import ConfigError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from liftpy.cli.run import Connection
     from liftpy_log.tier.s3_settings import S3Settings
     from liftpy_spark.jobs.restoring import Copied, CopyPlan
 
 __all__ = ["restore"]
+
+_AMISS_EXIT: Final = 1
 
 
 def restore(
@@ -72,30 +79,38 @@ def restore(
         connection.options["url"] = servers
     if stream and source is None:
         fail(UsageError("--stream: say --from; a restore brings back all that the bucket has"), as_json=as_json)
+    size = bytes_of("--task-bytes", task_bytes, as_json=as_json)
+    hold_s = seconds_of("--hold", hold, as_json=as_json)
     where = which_bucket(ctx, Where(bucket, endpoint, region), as_json=as_json)
-    if source is None:
-        from liftpy.cli.spark import scrub  # it is what names this command
+    with _one_document(as_json=as_json) as document:
+        if source is None:
+            say = partial(document.__setitem__, "scrub")
+            problems = scrub_all(where, None, None, master, conf, task_bytes, dry_run=dry_run, as_json=as_json, say=say)
+            if problems:
+                raise typer.Exit(_AMISS_EXIT)
+        else:
 
-        scrub(
-            ctx,
-            bucket=where.url,
-            endpoint=where.endpoint,
-            region=where.region,
-            master=master,
-            conf=conf,
-            task_bytes=task_bytes,
-            dry_run=dry_run,
-            as_json=as_json,
-        )
-    else:
+            def work(opened: OpenBucket) -> None:
+                options = {"names": stream or (), "task_bytes": size, "hold_s": hold_s}
+                plain = _copy(opened, where, options, master, conf_of(conf), dry_run=dry_run, as_json=as_json)
+                document["copy"] = plain
 
-        def work(opened: OpenBucket) -> None:
-            options = {"names": stream or (), "task_bytes": parse_bytes(task_bytes), "hold_s": parse_duration(hold)}
-            _copy(opened, where, options, master, conf_of(conf), dry_run=dry_run, as_json=as_json)
+            with_bucket(_source(source, source_endpoint, source_region, where, as_json=as_json), work, as_json=as_json)
+        if not copy_only and not dry_run:
+            say = partial(document.__setitem__, "restore")
+            if restore_all(ctx, where.url, dry_run=False, replicas_max=replicas_max, as_json=as_json, say=say):
+                raise typer.Exit(_AMISS_EXIT)
 
-        with_bucket(_source(source, source_endpoint, source_region, where, as_json=as_json), work, as_json=as_json)
-    if not copy_only and not dry_run:
-        restore_nodes(ctx, bucket=where.url, dry_run=False, replicas_max=replicas_max, as_json=as_json)
+
+@contextmanager
+def _one_document(*, as_json: bool) -> Iterator[dict[str, Any]]:
+    """What the steps say; told at the end as one document, also where one of them fails that is not the first."""
+    document: dict[str, Any] = {"copy": None, "scrub": None, "restore": None}
+    try:
+        yield document
+    finally:
+        if as_json and any(step is not None for step in document.values()):
+            print_json(document)
 
 
 def _source(url: str, endpoint: str | None, region: str | None, where: Where, *, as_json: bool) -> Where:
@@ -119,7 +134,7 @@ def _copy(
     *,
     dry_run: bool,
     as_json: bool,
-) -> None:
+) -> dict[str, Any]:
     with needs_spark():
         from liftpy_spark.jobs.restoring import copy_history, plan_copy
         from liftpy_spark.jobs.sessions import session
@@ -132,14 +147,17 @@ def _copy(
         with session(master, conf) as spark, show_progress("copying") as move:
             done = copy_history(spark, opened.settings, target, **options, progress=move)
         plan = done.plan
-    if as_json:
-        print_json(shown | _plain(plan, done))
-        return
+    if not as_json:
+        _show(plan, _text(plan, done, target.shown))
+    return shown | _plain(plan, done)
+
+
+def _show(plan: CopyPlan, text: str) -> None:
     for each in plan.streams:
         held = f"{count_of(each.objects, 'object')}, {count_of(each.records, 'record')}, {show_bytes(each.size)}"
         stdout.print(f"{escape(each.name)}: {count_of(each.partitions, 'partition')}, {held}")
     tell_warnings(plan.notes)
-    stdout.print(escape(_text(plan, done, target.shown)))
+    stdout.print(escape(text))
 
 
 def _settings(like: S3Settings, where: Where, named: str, prefix: str) -> S3Settings:

@@ -117,8 +117,9 @@ def test_who_comes_from_kafka_is_told_what_to_do(name, said):
         ({"startingOffsets": "{}"}, "names no stream"),
         ({"startingOffsetsByTimestamp": '{"orders": {"0": -1}}'}, "is not a number from 0 on"),
         ({"startingTimestamp": "now"}, "'now' is not a whole number; it is in milliseconds"),
-        ({"startingTimestamp": "99999999999999999"}, "is after the year 9999"),
-        ({"endingOffsetsByTimestamp": '{"orders": {"0": 99999999999999999}}'}, "is after the year 9999"),
+        ({"startingTimestamp": "99999999999999999"}, "is after the year 2262"),
+        ({"endingTimestamp": "9999999999999"}, "is after the year 2262"),
+        ({"endingOffsetsByTimestamp": '{"orders": {"0": 9999999999999}}'}, "is after the year 2262"),
         ({"startingOffsets": "earliest", "startingTimestamp": "1"}, "startingOffsets is given, too"),
         ({"startingOffsetsByTimestampStrategy": "newest"}, "neither error nor latest"),
         ({"endingOffsets": "earliest"}, "nothing to read"),
@@ -151,6 +152,12 @@ def test_what_is_missing_is_told():
     assert "are not partitions" in without("subscribe", assign='{"orders": [-1]}')
     assert "names a partition twice" in without("subscribe", assign='{"orders": [1, 1]}')
     assert "is not allowed" in without("subscribe", assign='{"a b": [1]}')
+
+
+@pytest.mark.parametrize("key", [" 42", "42 ", " "])
+def test_a_key_is_taken_as_it_is(key):
+    given = {"servers": "h", "subscribe": "orders", "keyEquals": key}
+    assert SourceOptions.read(given, streaming=False).key_equals == key.encode()
 
 
 @pytest.mark.parametrize("name", ["endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"])
