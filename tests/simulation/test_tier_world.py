@@ -73,6 +73,12 @@ def test_what_is_read_is_what_was_published(part, worlds):
         worlds(seed)
 
 
+@pytest.mark.parametrize("seed", [2025, 4062])
+def test_histories_that_are_right_and_look_wrong(seed, tmp_path):
+    """Retention of what is shared behind a seal; and what a deposed leader shares while another one claims."""
+    run(seed, tmp_path, steps=80)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("thousand", range(1, 11))
 def test_what_is_read_is_what_was_published_in_many_more(thousand, tmp_path):

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from liftpy_log.tier.memory_store import MemoryStore
     from liftpy_log.tier.pins import Pin
     from liftpy_log.tier.reading import Piece
-    from liftpy_log.tier.root import Root
+    from liftpy_log.tier.root import Claim, Root
     from support.tier_world import World
     from support.tier_world_log import WorldLog
 
@@ -48,7 +48,8 @@ class Reading:
         self.start = self.end = self.wanted_start = 0
         self.may_compact = self.is_there = self.sealed = False
         self.pins: list[Pin] = []
-        self._acked = self._version = self._gone_below = 0
+        self._acked = self._version = self._gone_below = self._root_end = 0
+        self._claim: Claim | None = None
         self._gone: set[int] = set()
         self._is_summable = True
         self._rows: dict[str, tuple[Piece, list[Row]]] = {}  # of objects, whose names are never written twice
@@ -66,7 +67,7 @@ class Reading:
     def forked(self, path: PartitionPath, log: WorldLog, root: Root) -> Reading:
         """Of a fork, as it must be from now on."""
         other = Reading(self.store, path, log)
-        other.end = other._acked = root.end
+        other.end = other._acked = other._root_end = root.end
         other.start = other.wanted_start = root.start
         other._gone = {offset for offset in self._gone if root.start <= offset < root.end}
         other._gone_below, other.is_there = root.gone_below, True
@@ -83,12 +84,15 @@ class Reading:
         root = version.root
         assert root.version >= self._version, "P2: a root is older than before"
         assert self.start <= version.start <= self.wanted_start, f"P2: it begins at {version.start}"
-        held = max(self.end, self._acked)
+        held = max(self._root_end, self._acked)
         assert held <= version.end, f"P2: what was in the bucket up to {held} is there up to {version.end} only"
+        # What a deposed leader shares while another one is about to claim counts until that one does, see `confirm`.
+        assert self.end <= version.end or root.claims[-1] != self._claim, f"P2: {self.end} is back at {version.end}"
         assert version.end <= self.log.end, f"P3: {version.end} is beyond what was published"
         assert root.gone_below >= self._gone_below, "P2: tombstones are back"
         self._gone_below, self.sealed = root.gone_below, root.sealed
         self.start, self.end, self._version = version.start, version.end, root.version
+        self._root_end, self._claim = root.end, root.claims[-1]
         for pin in self.pins:
             if pin.root is not None:
                 for piece in TierVersion(self.store, self.path, pin.root, None).pieces():

@@ -85,7 +85,7 @@ def restore(
     with _one_document(as_json=as_json) as document:
         if source is None:
             say = partial(document.__setitem__, "scrub")
-            problems = scrub_all(where, None, None, master, conf, task_bytes, dry_run=dry_run, as_json=as_json, say=say)
+            problems = scrub_all(where, None, None, master, conf, size, dry_run=dry_run, as_json=as_json, say=say)
             if problems:
                 raise typer.Exit(_AMISS_EXIT)
         else:

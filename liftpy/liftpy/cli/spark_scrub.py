@@ -43,8 +43,9 @@ def scrub(
 
     Ends with 1 when something is wrong.
     """
+    size = bytes_of("--task-bytes", task_bytes, as_json=as_json)
     where = which_bucket(ctx, Where(bucket, endpoint, region), as_json=as_json)
-    if scrub_all(where, stream, partition, master, conf, task_bytes, dry_run=dry_run, as_json=as_json):
+    if scrub_all(where, stream, partition, master, conf, size, dry_run=dry_run, as_json=as_json):
         raise typer.Exit(_FOUND_EXIT)
 
 
@@ -54,7 +55,7 @@ def scrub_all(
     partition: int | None,
     master: str,
     conf: Sequence[str] | None,
-    task_bytes: str,
+    task_bytes: int,
     *,
     dry_run: bool,
     as_json: bool,
@@ -73,7 +74,6 @@ def scrub_all(
         as_json: for programs.
         say: is given what they are told.
     """
-    size = bytes_of("--task-bytes", task_bytes, as_json=as_json)
 
     def work(opened: OpenBucket) -> int:
         with needs_spark():
@@ -85,13 +85,13 @@ def scrub_all(
         places = opened.places(stream, partition)
         paths = [place.path for place in places]
         if dry_run:
-            plan = plan_scrub(settings, paths, task_bytes=size)
+            plan = plan_scrub(settings, paths, task_bytes=task_bytes)
             held = f"{count_of(plan.objects, 'object')} of {count_of(len(paths), 'partition')}, {show_bytes(plan.size)}"
             text = f"{held}, by {count_of(plan.tasks, 'task')}"
             tell(opened, plan._asdict(), text, dry_run=True, as_json=as_json, say=say)
             return 0
         with session(master, conf_of(conf)) as spark, show_progress("scrubbing") as move:
-            reports = run_scrub(spark, settings, paths, progress=move, task_bytes=size)
+            reports = run_scrub(spark, settings, paths, progress=move, task_bytes=task_bytes)
         return _tell_reports(opened, places, reports, say if as_json else None)
 
     return with_bucket(where, work, as_json=as_json)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from liftpy_log.tier import boundary
 from liftpy_log.tier.errors import OvertakenError
 from liftpy_log.tier.layout import PartitionPath, set_object_key, set_root_key
+from liftpy_log.tier.missed import check_set_never_was
 from liftpy_log.tier.orphans import is_older
 from liftpy_log.tier.pins_held import load_pins
 from liftpy_log.tier.resolving import counts
@@ -93,6 +94,7 @@ class SetCollector:
 
         Raises:
             OvertakenError: another writer was faster, several times; nothing was deleted.
+            RootMissingError: the manifest is gone; what it named is not garbage.
             LineageError: a later incarnation of the node has written.
             TierError: something is in the bucket that does not make sense; nothing was deleted.
         """
@@ -106,6 +108,8 @@ class SetCollector:
     def _collect(self) -> CollectedSets:
         listing = list(self._store.list(f"{self._directory}objects/"))
         loaded = self._set_file.load()
+        if loaded is None:
+            check_set_never_was(self._store, self._node)
         # Without a manifest there may be objects all the same: of a process that died before its first one stood.
         manifest = adopt(loaded.manifest, self._incarnation) if loaded else empty(self._node, self._incarnation)
         released = [each.name for each in self._released(manifest)]

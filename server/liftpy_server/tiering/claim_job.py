@@ -14,7 +14,7 @@ from liftpy_log.tier.root import Claim
 from liftpy_log.tier.root_changes import claim, create
 from liftpy_server.tiering.members import size_of
 from liftpy_server.tiering.merge_plan import run_to_merge, sizes_to_merge
-from liftpy_server.tiering.roots import check_never_was, file_of, find, path_of, resolved
+from liftpy_server.tiering.roots import check_never_was, check_sets_are_there, file_of, find, path_of, resolved
 
 if TYPE_CHECKING:
     from liftpy_log.tier.layout import PartitionPath
@@ -53,7 +53,7 @@ def claim_partition(context: Context, arguments: dict[str, Any]) -> dict[str, An
     Raises:
         LineageError: another leader has claimed it, or bucket and log hold different histories.
         ObjectMissingError: the bucket has nothing of it, and `create` is not set.
-        RootMissingError: the bucket has objects of it, and the root is gone.
+        RootMissingError: the bucket has objects of it, and the root or the manifest that names them is gone.
         NotNamedError: the bucket has nothing of it, and the catalog does not name the stream yet.
         ForeignBucketError: the catalog is another cluster's.
         OvertakenError: others claim it at the same moment.
@@ -84,7 +84,7 @@ def look(context: Context, arguments: dict[str, Any]) -> dict[str, Any]:
     Raises:
         LineageError: bucket and log hold different histories.
         ObjectMissingError: the bucket has nothing of it.
-        RootMissingError: the bucket has objects of it, and the root is gone.
+        RootMissingError: the bucket has objects of it, and the root or the manifest that names them is gone.
     """
     path = path_of(arguments)
     loaded = find(context, path)
@@ -93,6 +93,7 @@ def look(context: Context, arguments: dict[str, Any]) -> dict[str, Any]:
         raise ObjectMissingError(path.root)
     root = loaded.root
     held = resolved(context, root)
+    check_sets_are_there(context, root, held.end, arguments["log_start"])
     _check(root, held, arguments)
     return _answer(context, root, held)
 
@@ -109,6 +110,7 @@ def _claim(context: Context, path: PartitionPath, arguments: dict[str, Any]) -> 
         check_never_was(context, path, arguments["log_start"])
         loaded = file.commit(None, create(path, epoch=epoch, node=node, start=arguments["log_start"]))
     held = resolved(context, loaded.root)
+    check_sets_are_there(context, loaded.root, held.end, arguments["log_start"])
     current = loaded.root.claims[-1]
     is_ours = loaded.root.sealed or (current.epoch, current.node) == (epoch, node)
     # Refuses a deposed leader before its log is compared, which may differ, and would be none of its business.

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from liftpy_log.tier.boundary import check
 from liftpy_log.tier.errors import LineageError, ObjectMissingError, OvertakenError, RootMissingError
 from liftpy_log.tier.layout import PartitionPath
+from liftpy_log.tier.missed import check_set_never_was
 from liftpy_log.tier.resolving import Resolved, resolve
 from liftpy_log.tier.root_file import Loaded, RootFile
 from liftpy_log.tier.set_file import LoadedSet, SetFile
@@ -29,6 +30,7 @@ __all__ = [
     "Created",
     "check_in_force",
     "check_never_was",
+    "check_sets_are_there",
     "commit",
     "file_of",
     "find",
@@ -105,6 +107,24 @@ def check_never_was(context: Context, path: PartitionPath, log_start: int) -> No
         raise RootMissingError(path.root, found.key)
 
 
+def check_sets_are_there(context: Context, root: Root, end: int, log_start: int) -> None:
+    """Check, where neither bucket nor log has some offsets, that nobody has deleted a set manifest that has them.
+
+    Args:
+        context: of the worker.
+        root: of the partition.
+        end: where the history in the bucket ends.
+        log_start: where the local log begins.
+
+    Raises:
+        RootMissingError: a node that has claimed the partition has shared objects, and no manifest of them.
+    """
+    if end < log_start:
+        for node in dict.fromkeys(claim.node for claim in root.claims):
+            if newest_set(context, node) is None:
+                check_set_never_was(context.store, node)
+
+
 def known(context: Context, path: PartitionPath) -> Loaded:
     """The root as it was seen last, or as it is now."""
     return context.roots.get(path) or newest(context, path)
@@ -178,7 +198,17 @@ def resolved(context: Context, root: Root, own: str = "") -> Resolved:
 
 
 def newest_set(context: Context, node: str) -> LoadedSet | None:
-    """The set manifest of a node as it is now, if there is one; little is read where it is still the one we know."""
+    """The set manifest of a node as it is now, if there is one; little is read where it is still the one we know.
+
+    Raises:
+        RootMissingError: the one we know was deleted, and it was not the first.
+        ObjectMissingError: it was the first.
+    """
     file, cached = SetFile(context.store, node, new_id=context.new_id), context.sets.get(node)
-    loaded = file.load() if cached is None else file.load_newer(cached) or cached
+    try:
+        loaded = file.load() if cached is None else file.load_newer(cached) or cached
+    except ObjectMissingError:
+        context.sets.drop(node)
+        check_set_never_was(context.store, node)
+        raise
     return None if loaded is None else context.sets.keep(node, loaded)

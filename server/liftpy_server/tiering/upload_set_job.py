@@ -14,6 +14,7 @@ from liftpy_envelope.errors import BatchCorruptError, BatchVersionError
 from liftpy_log.tier.conditional import create_once
 from liftpy_log.tier.fragment_read import trimmed
 from liftpy_log.tier.layout import set_object_key
+from liftpy_log.tier.missed import check_set_never_was
 from liftpy_log.tier.pointers import SetObjectPointer
 from liftpy_log.tier.rows import rows_of_many
 from liftpy_log.tier.set_changes import add, adopt, empty
@@ -52,6 +53,7 @@ def upload_set(context: Context, arguments: dict[str, Any]) -> dict[str, Any]:
     Raises:
         SliceGoneError, BatchCorruptError, BatchVersionError: so it is with every member; that of the first one.
         LineageError: a later incarnation of the node has written.
+        RootMissingError: the set manifest of the node is gone: a new one would forget what it named.
         OvertakenError: somebody else writes this manifest; nothing counts of what was uploaded, try again.
     """
     node = arguments["node"]
@@ -59,6 +61,8 @@ def upload_set(context: Context, arguments: dict[str, Any]) -> dict[str, Any]:
     size = sum(each.length for member in members for each in slices_of(member))
     with context.sets.alone(node, context.progress), context.memory.hold(size + WORK_BYTES, context.progress):
         loaded = context.sets.get(node) or newest_set(context, node)
+        if loaded is None:
+            check_set_never_was(context.store, node)
         incarnation = arguments["incarnation"]
         manifest = empty(node, incarnation) if loaded is None else adopt(loaded.manifest, incarnation)
         nonce = context.new_id()

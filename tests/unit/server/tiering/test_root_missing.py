@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from liftpy_log.tier.errors import ObjectMissingError, RootMissingError
-from liftpy_log.tier.layout import PartitionPath
+from liftpy_log.tier.errors import ObjectMissingError, OvertakenError, RootMissingError
+from liftpy_log.tier.layout import PartitionPath, set_root_key
 from liftpy_log.tier.memory_store import MemoryStore
 from liftpy_server.tiering.wire import plain_error
-from support.tier_workers import Worker
+from support.tier_slices import LogFile
+from support.tier_workers import PATH, Worker, check_whole
 
 UUID = "a" * 32
 ROOT = PartitionPath(UUID, 0).root
@@ -50,3 +51,62 @@ def test_a_log_that_has_everything_begins_anew(store):
 def test_what_retention_took_before_there_was_a_bucket_is_not_missed():
     answer = Worker(MemoryStore(), "n1").call("claim", log_start=816, create=True, **ARGUMENTS)
     assert (answer["start"], answer["is_new"]) == (816, True)
+
+
+@pytest.fixture
+def log(tmp_path):
+    file = LogFile(tmp_path / "0.log")
+    file.append(100)
+    return file
+
+
+def shared(store, log):
+    worker = Worker(store)
+    worker.claim()
+    for base in range(0, 30, 10):
+        worker.upload_set([(log, base, base + 10, 0)])
+    return worker
+
+
+def keys_in(store):
+    return [entry.key for entry in store.list("")]
+
+
+def test_a_set_manifest_that_somebody_deleted_is_missed(log):
+    store = MemoryStore()
+    shared(store, log)
+    manifest = store.get(set_root_key("n1")).body
+    store.delete([set_root_key("n1")])
+    left = keys_in(store)
+    worker = Worker(store)  # a new process, which knows of nothing
+    worker.claim()
+    with pytest.raises(RootMissingError, match="Put it back"):
+        worker.upload_set([(log, 30, 40, 0)])
+    with pytest.raises(RootMissingError):
+        worker.call("collect_sets", node="n1", incarnation=1)
+    for job in ("look", "claim"):
+        with pytest.raises(RootMissingError):
+            worker.call(job, **PATH._asdict(), epoch=1, node="n1", log_start=30, epochs=[[0, 0]], create=True)
+    assert keys_in(store) == left, "nothing was begun anew, and nothing that it named was taken for garbage"
+    store.create(set_root_key("n1"), manifest, "n")
+    worker.upload_set([(log, 30, 40, 0)])
+    check_whole(store, 40)
+
+
+def test_a_process_that_knew_the_manifest_misses_it_as_well(log):
+    store = MemoryStore()
+    worker = shared(store, log)
+    store.delete([set_root_key("n1")])
+    with pytest.raises(RootMissingError):
+        worker.call("look", **PATH._asdict(), epoch=0, node="n1", log_start=30, epochs=[[0, 0]], create=True)
+    with pytest.raises((OvertakenError, RootMissingError)):
+        worker.upload_set([(log, 30, 40, 0)])
+    with pytest.raises(RootMissingError):
+        worker.upload_set([(log, 30, 40, 0)])
+    assert set_root_key("n1") not in keys_in(store)
+
+
+def test_a_node_that_has_shared_nothing_is_not_missed():
+    store = MemoryStore()
+    Worker(store).claim(log_start=5)
+    assert Worker(store, "n2").claim(epoch=1, epochs=[(0, 5)], log_start=9)["end"] == 5
