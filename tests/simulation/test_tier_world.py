@@ -206,7 +206,7 @@ def test_what_a_node_left_that_died_before_its_first_round_stood_is_collected(lo
     store, now_ns = clocked()
     Worker(store).claim()
     with pytest.raises(Crash):
-        Worker(FaultStore(store, before=crash_at(3))).upload_set([(log, 0, 10, 0)])
+        Worker(FaultStore(store, before=crash_at(4))).upload_set([(log, 0, 10, 0)])
     assert [entry.key.split("/")[0] for entry in store.list("sets/")] == ["sets"]
     now_ns[0] += 2 * GRACE_NS
     other = collecting(store, now_ns, "n1")

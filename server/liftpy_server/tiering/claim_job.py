@@ -37,9 +37,9 @@ def claim_partition(context: Context, arguments: dict[str, Any]) -> dict[str, An
     Args:
         context: of the worker.
         arguments: `uuid`, `partition`, `epoch` (of the leader), `node` (its id), `log_start` (where the partition
-            begins if the bucket has nothing of it), `epochs` ([leader epoch, first offset] of its log), `create`
-            (whether to begin a history where there is none), `cluster_id` (whose catalog must name the stream before
-            a history is begun; left out where there is no cluster).
+            begins on the disk, and in the bucket if that has nothing of it), `epochs` ([leader epoch, first offset] of
+            its log), `create` (whether to begin a history where there is none), `cluster_id` (whose catalog must name
+            the stream before a history is begun; left out where there is no cluster).
 
     Returns:
         `start` (the first offset that is wanted), `end` (after the last one that is there, in shared objects too),
@@ -76,7 +76,7 @@ def look(context: Context, arguments: dict[str, Any]) -> dict[str, Any]:
 
     Args:
         context: of the worker.
-        arguments: as of `claim_partition`; `epoch`, `node`, `log_start` and `create` do not matter.
+        arguments: as of `claim_partition`; `epoch`, `node` and `create` do not matter.
 
     Returns:
         As `claim_partition`.
