@@ -72,12 +72,14 @@ def time_query(when: datetime) -> int:
     """A time as ns since the epoch.
 
     Raises:
-        UsageError: it has no time zone, so nobody can know what it means.
+        UsageError: it has no time zone, so nobody can know what it means; or it is after the year 2262.
     """
     if when.tzinfo is None:
         raise UsageError(f"the time {when} has no time zone; use datetime.now(tz=UTC) or the like")
     delta = when - datetime.fromtimestamp(0, when.tzinfo)
     nanoseconds = (delta.days * 86_400 + delta.seconds) * 10**9 + delta.microseconds * 1_000
+    if nanoseconds >= 2**63:
+        raise UsageError(f"the time {when} is too late: streams count nanoseconds in 64 bits, up to April 2262")
     return max(0, nanoseconds)
 
 

@@ -232,13 +232,14 @@ def seal(
     as_json: JsonFlag = False,
 ) -> None:
     """Let the bucket take nothing more of a stream, for good. What is published from then on stays on the disks."""
-    confirm(f"Seal the history of stream {stream}? This can not be undone.", force=force)
 
     def work(opened: OpenBucket) -> None:
         from liftpy.cli.tier_upkeep import seal_place
 
         rows: list[dict[str, Any]] = []
-        for place in opened.places(stream, partition):
+        places = opened.places(stream, partition)
+        confirm(f"Seal the history of stream {stream}? This can not be undone.", force=force)
+        for place in places:
             end = seal_place(opened, place)
             rows.append({"partition": place.label, "end": end})
             if not as_json:

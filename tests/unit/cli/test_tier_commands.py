@@ -287,6 +287,7 @@ def test_objects_of_no_size_are_a_mistake(cli):
 
 
 def test_seal_asks_and_lets_merging_go_on(cli, history):
+    assert "none_such" in cli.error("tier", "seal", "none_such", code=1)  # before anybody is asked whether to
     cli.run("tier", "seal", "orders", code=1, answer="n\n")
     assert not history.file.load().root.sealed
     assert "orders/0 is sealed at offset 40" in cli.out("tier", "seal", "orders", "--yes")

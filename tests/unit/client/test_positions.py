@@ -57,6 +57,9 @@ def test_times_are_exact_and_zones_do_not_matter():
     assert time_query(moment) == 1_772_600_767_890_123_000
     assert time_query(moment.astimezone(timezone(timedelta(hours=-7)))) == time_query(moment)
     assert time_query(datetime(1950, 1, 1, tzinfo=UTC)) == 0
+    assert time_query(datetime(2262, 4, 11, tzinfo=UTC)) < 2**63
+    with pytest.raises(UsageError, match=r"2263-01-01 .* 64 bits"):
+        time_query(datetime(2263, 1, 1, tzinfo=UTC))
 
 
 @pytest.mark.parametrize(
