@@ -104,15 +104,12 @@ def _tell_reports(
     say: Callable[[dict[str, Any]], None] | None,
 ) -> int:
     """Tell what was found; gives the number of problems."""
-    from liftpy.cli.tier_checks import Checked, tell_checked
+    from liftpy.cli.tier_checks import judged, tell_checked
 
     problems = 0
     all_checked = []
     for place, report in zip(places, reports, strict=True):
-        is_empty = report.version == 0 and next(bucket.store.list(place.path.directory), None) is None
-        if is_empty:
-            report.problems.clear()
-        checked = Checked(place, report, is_empty)
+        checked = judged(bucket.store, place, report)
         all_checked.append(checked.to_plain())
         problems += len(report.problems)
         if say is None:

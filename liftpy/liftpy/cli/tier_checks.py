@@ -26,7 +26,17 @@ if TYPE_CHECKING:
     from liftpy_log.tier.store import ObjectStore
     from liftpy_log.tier.verifying_report import Report
 
-__all__ = ["Checked", "Exported", "check", "export", "manifests_of", "tell_checked", "tell_exported", "tell_nothing"]
+__all__ = [
+    "Checked",
+    "Exported",
+    "check",
+    "export",
+    "judged",
+    "manifests_of",
+    "tell_checked",
+    "tell_exported",
+    "tell_nothing",
+]
 
 _SETS: Final = "sets/"
 _BEHIND_SLASH: Final = "0"  # the character that follows on "/"
@@ -88,10 +98,19 @@ def check(bucket: OpenBucket, places: list[Place], *, reads_all: bool) -> Iterat
                     place.path,
                     progress=lambda done, total, _text: move(done, total),
                 )
-        is_empty = report.version == 0 and trace_of(store, place.path, manifests_of(store)) is None
-        if is_empty:
-            report.problems.clear()
-        yield Checked(place, report, is_empty)
+        yield judged(store, place, report)
+
+
+def judged(store: ObjectStore, place: Place, report: Report) -> Checked:
+    """What a report means: a partition without a root of which nothing was ever there has no problem.
+
+    Raises:
+        TierError: the bucket could not be asked.
+    """
+    is_empty = report.version == 0 and trace_of(store, place.path, manifests_of(store)) is None
+    if is_empty:
+        report.problems.clear()
+    return Checked(place, report, is_empty)
 
 
 def manifests_of(store: ObjectStore) -> Iterator[SetManifest]:

@@ -108,7 +108,7 @@ class SetCollector:
     def _collect(self) -> CollectedSets:
         listing = list(self._store.list(f"{self._directory}objects/"))
         loaded = self._set_file.load()
-        if loaded is None:
+        if loaded is None and listing:
             check_set_never_was(self._store, self._node)
         # Without a manifest there may be objects all the same: of a process that died before its first one stood.
         manifest = adopt(loaded.manifest, self._incarnation) if loaded else empty(self._node, self._incarnation)

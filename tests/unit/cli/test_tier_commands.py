@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from contextlib import nullcontext
 from io import StringIO
 
 import pytest
@@ -22,6 +23,7 @@ from liftpy_log.tier.root_file import RootFile
 from liftpy_log.tier.s3_settings import S3Settings
 from liftpy_log.tier.set_file import SetFile
 from liftpy_log.tier.set_manifest import SetManifest
+from liftpy_log.tier.verifying import verify
 from support.cli import Cli
 from support.fake_cluster import FakeCluster
 from support.manifest_kit import member, set_object
@@ -176,7 +178,17 @@ def test_a_root_that_is_gone_is_a_problem_and_nothing_at_all_is_none(cli, histor
     assert "orders/0: nothing in the bucket" in cli.out("tier", "verify")
 
 
-def test_a_root_that_is_gone_is_a_problem_where_only_shared_objects_hold_the_records(cli, history):
+@pytest.fixture
+def without_spark(history, monkeypatch):
+    """What tasks of Spark would find, found here."""
+    monkeypatch.setattr("liftpy_spark.jobs.sessions.session", lambda *_: nullcontext())
+    found = "liftpy_spark.jobs.scrubbing.scrub"
+    monkeypatch.setattr(found, lambda _spark, _settings, paths, **_: [verify(history.store, path) for path in paths])
+
+
+@pytest.mark.usefixtures("without_spark")
+@pytest.mark.parametrize("command", [["tier", "verify"], ["spark", "scrub", "--bucket", "s3://bucket"]])
+def test_a_root_that_is_gone_is_a_problem_where_only_shared_objects_hold_the_records(cli, history, command):
     history.store.delete([entry.key for entry in history.store.list(PATH.directory)])
     for node, path in (("node-1", PartitionPath(OTHER, 0)), ("node-2", PATH)):
         held = member(0, 10, path=path)
@@ -185,7 +197,7 @@ def test_a_root_that_is_gone_is_a_problem_where_only_shared_objects_hold_the_rec
         )
         SetFile(history.store, node, new_id=new_id).commit(None, manifest)
         expected = f"missing {PATH.root}" if path == PATH else "orders/0: nothing in the bucket"
-        assert expected in cli.run("tier", "verify", code=int(path == PATH)).stdout
+        assert expected in cli.run(*command, code=int(path == PATH)).stdout
 
 
 @pytest.mark.parametrize(
