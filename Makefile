@@ -25,12 +25,12 @@ $(STAMP): pyproject.toml
 demo: $(STAMP)
 	$(BIN)/liftpy demo --s3 --pipeline examples/flights_pipeline --picture build/flights.png
 
-# What needs no other process runs on all cores. What starts nodes runs alone, and Spark in a process of its own. All of
-# it runs, also when something has failed.
+# What needs no other process runs on all cores. What starts nodes mostly waits for them: two at a time, file by file.
+# Spark runs alone, in a process of its own. All of it runs, also when something has failed.
 test: $(STAMP)
 	@failed=0; \
 	$(BIN)/python -m pytest -m 'not slow and not chaos' -n logical --dist worksteal $(IN_PROCESS) || failed=1; \
-	$(BIN)/python -m pytest -m 'not slow and not chaos' tests/integration tests/faults tests/chaos || failed=1; \
+	$(BIN)/python -m pytest -m 'not slow and not chaos' -n 2 --dist loadfile tests/integration tests/faults tests/chaos || failed=1; \
 	$(BIN)/python -m pytest -m 'not slow and not chaos' tests/spark || failed=1; \
 	exit $$failed
 

@@ -9,6 +9,7 @@ import re
 import pytest
 
 import liftpy
+from liftpy_server.cold.limits import HOLE_S
 from support.cli import Cli
 from support.cluster import NodeProcess, eventually, quick_options
 from support.s3_servers import moto_server, seaweedfs
@@ -198,6 +199,7 @@ async def test_an_object_that_a_lifecycle_rule_deleted_is_named_and_comes_back(
 
         client.delete_object(Bucket=versioned.bucket, Key=first, VersionId=marker["VersionId"])
         assert "all is well" in await asyncio.to_thread(cli.out, "tier", "scrub", "s")
+        await asyncio.sleep(HOLE_S)  # so long a node remembers that it was not there
         assert await offsets(lift, "s") == list(range(COUNT + 300))
     process.stop()
     assert "Traceback" not in process.log()

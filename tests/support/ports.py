@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import random
 import socket
 
@@ -10,7 +11,15 @@ __all__ = ["free_port", "free_ports"]
 
 # Below those that outgoing connections take: a restart finds its ports free. And below those that `liftpy dev` and its
 # S3 server choose for themselves.
-_PORTS = range(10_000, 12_000)
+_ALL = range(10_000, 12_000)
+
+
+def _of_worker(worker: str, count: int) -> range:
+    """The part of them that one of several workers of the same test run has for itself."""
+    return _ALL[int(worker.removeprefix("gw")) :: count]
+
+
+_PORTS = _of_worker(os.environ.get("PYTEST_XDIST_WORKER", "gw0"), int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
 # Each is given out once: what a test starts with two of them must not get the same one twice. Where it begins is left
 # to chance, so that runs beside each other seldom meet.
 _NUMBERS = itertools.count(random.SystemRandom().randrange(len(_PORTS)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from liftpy_envelope.errors import LiftError
-from liftpy_server.cold.limits import HOLE_S, HOLES_MAX, PAUSE_S_MAX, PAUSE_S_MIN
+from liftpy_server.cold.limits import HOLE_KNOWN_S, HOLE_S, HOLES_MAX, PAUSE_S_MAX, PAUSE_S_MIN
 from liftpy_server.tiering.wire import TierWorkError
 
 if TYPE_CHECKING:
@@ -92,16 +92,31 @@ class Failures:
         Raises:
             HistoryLostError: it was.
         """
-        for (place, start), hole in self._holes.items():
-            if place == key and start <= offset < hole.end and now_s < hole.until_s:
-                raise HistoryLostError(hole.text)
+        hole = self._hole(key, offset)
+        if hole is not None and now_s < hole.until_s:
+            raise HistoryLostError(hole.text)
+
+    def is_known_hole(self, key: PartitionKey, offset: int, now_s: float) -> bool:
+        """Whether an offset could not be read lately, also after another look, and has not been read since."""
+        hole = self._hole(key, offset)
+        return hole is not None and now_s < hole.until_s + HOLE_KNOWN_S
+
+    def _hole(self, key: PartitionKey, offset: int) -> _Hole | None:
+        """The newest that an offset is in."""
+        for (place, start), hole in reversed(self._holes.items()):
+            if place == key and start <= offset < hole.end:
+                return hole
+        return None
 
     def lost(self, key: PartitionKey, start: int, end: int, text: str, now_s: float) -> None:
         """Take note that offsets from `start` up to `end` can not be read, and what to tell those who want them."""
-        self._holes = {at: old for at, old in self._holes.items() if now_s < old.until_s}
+        at = key, start
+        self._holes = {
+            place: old for place, old in self._holes.items() if place != at and now_s < old.until_s + HOLE_KNOWN_S
+        }
         if len(self._holes) >= HOLES_MAX:
             del self._holes[next(iter(self._holes))]
-        self._holes[key, start] = _Hole(end, text, now_s + HOLE_S)
+        self._holes[at] = _Hole(end, text, now_s + HOLE_S)
 
     def failed(self, key: PartitionKey, code: str, message: str, now_s: float) -> ColdUnavailableError:
         """Take note of a failure. Returns what to tell those who wait.
@@ -121,7 +136,13 @@ class Failures:
         self._latest[place] = _Failure(text, pause_s, now_s + pause_s)
         return ColdUnavailableError(text)
 
-    def succeeded(self, key: PartitionKey) -> None:
-        """The bucket has answered for a partition."""
+    def succeeded(self, key: PartitionKey, start: int, end: int) -> None:
+        """The bucket has given a partition's offsets from `start` up to `end`."""
+        if self._holes:
+            self._holes = {
+                (place, first): hole
+                for (place, first), hole in self._holes.items()
+                if place != key or first >= end or start >= hole.end
+            }
         self._latest.pop(None, None)
         self._latest.pop(key, None)

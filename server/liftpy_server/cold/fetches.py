@@ -209,7 +209,7 @@ class Fetches:
             self.counters.fetched_bytes += chunk.size
             self._cache.add(chunk)
             self._cache.make_room(self._reserved_bytes - fetch.target_bytes)
-            self.failures.succeeded(key)
+            self.failures.succeeded(key, chunk.base_offset, chunk.next_offset)
             self._sweep_later()
         except BaseException as error:
             self._disk.remove(path)
@@ -229,7 +229,8 @@ class Fetches:
 
     async def _found(self, fetch: Fetch, path: Path) -> Chunk:
         """As `_fetched`, but look again where an object is missing or damaged: a collection may have replaced it."""
-        for pause_s in LOOK_AGAIN_S:
+        is_known = self.failures.is_known_hole(fetch.partition.key, fetch.offset, self._loop.time())
+        for pause_s in () if is_known else LOOK_AGAIN_S:
             try:
                 return await self._fetched(fetch, path)
             except TierWorkError as error:

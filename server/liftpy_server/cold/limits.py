@@ -10,6 +10,7 @@ __all__ = [
     "FETCHES_MAX",
     "FRESH_S",
     "HOLES_MAX",
+    "HOLE_KNOWN_S",
     "HOLE_S",
     "IDLE_S",
     "LOOK_AGAIN_S",
@@ -36,6 +37,7 @@ TIMES_ASKED_MAX: Final = 4  # questions for the offset at a time, at once
 PAUSE_S_MIN: Final = 0.25  # after a failure; doubles with each that follows
 PAUSE_S_MAX: Final = 5.0
 LOOK_AGAIN_S: Final = (0.5, 1.5)  # after these pauses, where an object is missing or damaged
-HOLE_S: Final = 5.0  # so long readers are told of such an object without another look
+HOLE_S: Final = 1.0  # so long readers are told of such an object without another look
+HOLE_KNOWN_S: Final = 60.0  # so long after that the next look is a single one, without these pauses
 HOLES_MAX: Final = 1_000  # that are remembered
 WARM_UP_AFTER_S: Final = 1.0  # after the node has begun, which needs the cores for something else

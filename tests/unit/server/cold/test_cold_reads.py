@@ -344,7 +344,7 @@ async def test_a_bucket_that_is_away_is_told_to_those_who_need_it(make_cold):
     assert cold.look() == [(1, ErrorCode.NOT_AVAILABLE)]
     assert len(cold.bucket.calls) == 1, "it is not asked again at once"
     cold.bucket.error = None
-    cold.reads.fetches.failures.succeeded(key(1))
+    cold.reads.fetches.failures.succeeded(key(1), 0, 10)
     cold.want(None, 0)
     assert await cold.read(10) == [(1, offset) for offset in range(10)]
 
@@ -412,6 +412,24 @@ async def test_an_object_that_comes_back_is_read(cold):
         await asyncio.sleep(0.15)
         cold.want(40)
         assert (0, 99) in await cold.read(60)
+
+
+@pytest.mark.usefixtures("quick_looks")
+async def test_an_object_that_stays_missing_is_looked_for_once_at_a_time(cold):
+    cold.bucket.hole = HOLE
+    with patch.object(failures, "HOLE_S", 0.4):
+        for looks in (3, 4, 5):
+            assert (await refusal(cold, 40)).error is ErrorCode.BATCH_CORRUPT
+            assert cold.bucket.fetched == [40] * looks
+            await asyncio.sleep(0.5)
+    cold.bucket.hole = None
+    cold.want(40)
+    assert (0, 99) in await cold.read(60)
+    cold.reads.cache.clear()
+    cold.bucket.hole = HOLE
+    cold.bucket.calls.clear()
+    assert (await refusal(cold, 40)).error is ErrorCode.BATCH_CORRUPT
+    assert cold.bucket.fetched == [40] * 3, "it was there in between: what is the matter now is new"
 
 
 async def test_another_look_that_finds_the_object_is_all_that_it_takes(cold):
