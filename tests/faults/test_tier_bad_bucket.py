@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 
 import pytest
 
 import liftpy
+from liftpy_log.tier.manifest_json import FORMAT
 from support.cluster import NodeProcess, eventually, quick_options
+from support.manifest_kit import edited
 from support.s3_proxy import S3Proxy
 from support.s3_servers import seaweedfs
 from support.tier_kit import tier_toml
@@ -106,8 +107,9 @@ async def test_a_bucket_that_a_newer_version_wrote_is_left_alone(nats_server, no
         await tiered(lift, "s")
     process.stop()
     client, key = s3.client(), f"{tmp_path.name}/catalog.json"
-    plain = json.loads(client.get_object(Bucket=s3.bucket, Key=key)["Body"].read())
-    client.put_object(Bucket=s3.bucket, Key=key, Body=json.dumps(plain | {"format": 2}).encode())
+    body = client.get_object(Bucket=s3.bucket, Key=key)["Body"].read()
+    newer = edited(body, lambda plain: plain.update(format=FORMAT + 1))
+    client.put_object(Bucket=s3.bucket, Key=key, Body=newer)
     said = refused_at_start(process)
     assert "newer" in said
 

@@ -9,6 +9,7 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from liftpy_log.tier.layout import PartitionPath
+from liftpy_log.tier.manifest_checksum import CHECKSUM, with_checksum
 from liftpy_log.tier.pointers import FragmentPointer, SetMember, SetObjectPointer
 from liftpy_log.tier.setsum import Setsum
 
@@ -87,7 +88,16 @@ def set_object(sequence: int, *members: SetMember, nonce: str = "n") -> SetObjec
 
 
 def edited(body: bytes, change: Callable[[dict], None]) -> bytes:
-    """A manifest in which somebody changed something."""
+    """A manifest in which somebody changed something, and then put the checksum right, where it has one."""
     plain = json.loads(body)
+    has_checksum = plain.pop(CHECKSUM, None) is not None
     change(plain)
-    return json.dumps(plain).encode()
+    changed = json.dumps(plain).encode()
+    return with_checksum(changed) if has_checksum else changed
+
+
+def unchecked(body: bytes) -> bytes:
+    """A manifest as it was written before manifests had checksums."""
+    plain = json.loads(body)
+    del plain[CHECKSUM]
+    return json.dumps(plain | {"format": 1}, separators=(",", ":")).encode()

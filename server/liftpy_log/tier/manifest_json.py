@@ -1,7 +1,11 @@
 """JSON of manifests: written canonically, read with suspicion.
 
-Canonical is UTF-8 without spaces, `format` first and all other keys sorted, so that equal values are equal bytes. What
-is read is checked field by field, and an unknown field is refused: whoever adds one raises the format.
+Canonical is UTF-8 without spaces, `format` first, all other keys sorted and the checksum last, so that equal values
+are equal bytes. What is read is checked field by field, and an unknown field is refused: whoever adds one raises the
+format.
+
+Format 1, of before there were checksums, is read as well, and is written still where the name of the object is the
+digest of its bytes.
 """
 
 from __future__ import annotations
@@ -11,14 +15,28 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from liftpy_log.tier.errors import BucketVersionError, ManifestCorruptError, TierError
+from liftpy_log.tier.manifest_checksum import CHECKSUM, PUT_BACK, is_checked, with_checksum
 from liftpy_log.tier.setsum import Setsum
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
-__all__ = ["FORMAT", "ID", "INT64_MAX", "INT64_MIN", "MANIFEST_BYTES_MAX", "NODE", "UUID", "Fields", "Row", "encode"]
+__all__ = [
+    "FORMAT",
+    "ID",
+    "INT64_MAX",
+    "INT64_MIN",
+    "MANIFEST_BYTES_MAX",
+    "NODE",
+    "UUID",
+    "Fields",
+    "Row",
+    "encode",
+    "encode_named_by_digest",
+]
 
-FORMAT: Final = 1
+FORMAT: Final = 2
+_UNCHECKED_FORMAT: Final = 1
 MANIFEST_BYTES_MAX: Final = 16 * 1024 * 1024
 INT64_MAX: Final = 2**63 - 1
 INT64_MIN: Final = -(2**63)
@@ -39,8 +57,24 @@ def encode(key: str, plain: Mapping[str, Any]) -> bytes:
     Raises:
         TierError: it has more bytes than a reader would take.
     """
+    return _measured(key, with_checksum(_canonical(plain, FORMAT)))
+
+
+def encode_named_by_digest(key: str, plain: Mapping[str, Any]) -> bytes:
+    """The bytes of a manifest whose name is the digest of them, so that it needs no checksum. See `encode`.
+
+    Raises:
+        TierError: it has more bytes than a reader would take.
+    """
+    return _measured(key, _canonical(plain, _UNCHECKED_FORMAT))
+
+
+def _canonical(plain: Mapping[str, Any], version: int) -> bytes:
     fields = json.dumps(plain, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    body = f'{{"format":{FORMAT},{fields[1:]}'.encode()
+    return f'{{"format":{version},{fields[1:]}'.encode()
+
+
+def _measured(key: str, body: bytes) -> bytes:
     if len(body) > MANIFEST_BYTES_MAX:
         raise TierError(
             f"{key} would have {len(body)} bytes, more than the {MANIFEST_BYTES_MAX} that a manifest may have: "
@@ -180,18 +214,20 @@ class Fields(Row):
         Args:
             key: of the manifest.
             body: its bytes.
-            names: the fields that it must have, without `format`.
+            names: the fields that it must have, without `format` and the checksum.
 
         Raises:
-            ManifestCorruptError: it is not JSON, too long, or has other fields.
+            ManifestCorruptError: its checksum is wrong, it is not JSON, too long, or has other fields.
             BucketVersionError: its format is newer than ours.
         """
         if len(body) > MANIFEST_BYTES_MAX:
             raise ManifestCorruptError(key, f"{len(body)} bytes are more than a manifest may have")
+        # First of all, so that one whose format was changed is not taken for that of a newer program.
+        has_checksum = is_checked(key, body)
         try:
             value = _DECODER.decode(body.decode())
         except (ValueError, RecursionError) as error:
-            raise ManifestCorruptError(key, f"it is not JSON ({error})") from error
+            raise ManifestCorruptError(key, f"it is not JSON ({error}). {PUT_BACK}") from error
         found = value.get("format") if type(value) is dict else None
         if type(found) is not int or found < 1:
             raise ManifestCorruptError(key, "manifest[format] is not an integer above 0")
@@ -199,7 +235,11 @@ class Fields(Row):
             raise BucketVersionError(
                 f"{key} was written by a newer liftpy, in format {found}; this one reads up to {FORMAT}: upgrade it"
             )
-        return cls(key, "manifest", value, ("format", *names))
+        if found == _UNCHECKED_FORMAT:
+            return cls(key, "manifest", value, ("format", *names))
+        if not has_checksum:
+            raise ManifestCorruptError(key, f"it does not end with a checksum, as format {found} must. {PUT_BACK}")
+        return cls(key, "manifest", value, ("format", *names, CHECKSUM))
 
     def has(self, name: str) -> bool:
         """Whether an optional field is there."""

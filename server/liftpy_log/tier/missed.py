@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from liftpy_log.tier.errors import RootMissingError
 from liftpy_log.tier.layout import set_object_key, set_root_key
 from liftpy_log.tier.orphans import is_ours
+from liftpy_log.tier.set_manifest import SEQUENCE_FIRST
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["check_root_never_was", "check_set_never_was", "trace_of"]
 
-_FIRST: Final = f"{0:020d}-"
+_BEFORE_FIRST: Final = f"{SEQUENCE_FIRST - 1:020d}-"
 
 
 def trace_of(store: ObjectStore, path: PartitionPath, manifests: Iterable[SetManifest]) -> str | None:
@@ -58,7 +59,8 @@ def check_root_never_was(store: ObjectStore, path: PartitionPath, manifests: Ite
 def check_set_never_was(store: ObjectStore, node: str) -> None:
     """Check, where a node has no set manifest, that it had none.
 
-    The first object that a node shares may be there before its first manifest; any later one may not.
+    A manifest that names nothing is written before the first object. Only where older programs began one may be there
+    without: that of sequence 0, which is given out no more.
 
     Raises:
         RootMissingError: it had one.
@@ -67,5 +69,5 @@ def check_set_never_was(store: ObjectStore, node: str) -> None:
     directory = set_object_key(node, "")
     for entry in store.list(directory):
         name = entry.key.removeprefix(directory)
-        if name[:20].isdecimal() and name.endswith(".parquet") and not name.startswith(_FIRST):
+        if name[:20].isdecimal() and name.endswith(".parquet") and not name.startswith(_BEFORE_FIRST):
             raise RootMissingError(set_root_key(node), entry.key)

@@ -51,6 +51,8 @@ class S3Settings:
         url: "s3://bucket" or "s3://bucket/prefix"; everything of the log lies below it.
         endpoint: "https://host:port" of a store that is not AWS.
         region: of the bucket; None takes what the environment or the profile says.
+        profile: of the files of AWS tools, whose credentials are taken before those of the environment; None: as these
+            tools find them by themselves.
         addressing_style: None is `path` where there is an endpoint, else `auto`.
         ca_file: PEM file with the certificates that the store's certificate is checked against.
         verify: False takes any certificate: for trying things out only.
@@ -71,6 +73,7 @@ class S3Settings:
     url: str
     endpoint: str | None = None
     region: str | None = None
+    profile: str | None = None
     addressing_style: AddressingStyle | None = None
     ca_file: str | None = None
     verify: bool = True

@@ -78,7 +78,7 @@ class S3Store(ObjectStore):
         self._bucket = settings.bucket
         self._prefix = settings.prefix
         try:
-            session = boto3.session.Session()
+            session = boto3.session.Session(profile_name=settings.profile)
             self._client = self._connect(session, settings.attempts_max, settings.read_timeout_s)
             self._once = self._connect(session, 1, settings.read_timeout_s)
             self._once_large = self._connect(session, 1, max(settings.read_timeout_s, _LARGE_READ_TIMEOUT_S))

@@ -17,6 +17,7 @@ from liftpy_log.tier.reading_cache import ReadingCache
 from liftpy_log.tier.record_hash import setsum_of
 from liftpy_log.tier.setsum import NO_RECORDS
 from liftpy_log.tier.verifying import verify
+from liftpy_log.tier.verifying_report import hole_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -89,7 +90,8 @@ class _Scrubbing:
 
     def _add(self, kind: Kind, piece: Piece, error: Exception) -> None:
         if piece.key not in self._known:
-            self._report.add(kind, piece.key, piece.start, str(error))
+            what_to_do = "" if isinstance(error, BucketVersionError) else f"; {hole_of(piece.start)}"
+            self._report.add(kind, piece.key, piece.start, f"{error}{what_to_do}")
 
 
 def _has_moved(store: ObjectStore, version: TierVersion) -> bool:

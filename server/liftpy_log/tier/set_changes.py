@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from liftpy_log.tier.errors import LineageError, ManifestCorruptError, OvertakenError
 from liftpy_log.tier.layout import set_root_key
 from liftpy_log.tier.set_format import sequence_of
-from liftpy_log.tier.set_manifest import SetManifest
+from liftpy_log.tier.set_manifest import SEQUENCE_FIRST, SetManifest
 from liftpy_log.tier.setsum import NO_RECORDS, Setsum
 
 if TYPE_CHECKING:
@@ -20,17 +20,27 @@ if TYPE_CHECKING:
 
     from liftpy_log.tier.pointers import SetObjectPointer
 
-__all__ = ["add", "adopt", "drop", "empty", "replace"]
+__all__ = ["add", "adopt", "begin", "drop", "empty", "replace"]
 
 
 def empty(node: str, incarnation: int) -> SetManifest:
-    """That of a node that has none yet.
+    """That of a node that has none yet: not written, the first version is made from it.
 
     Args:
         node: its id.
         incarnation: of its process.
     """
-    return SetManifest(node=node, incarnation=incarnation, version=0, sequence=0)
+    return SetManifest(node=node, incarnation=incarnation, version=0, sequence=SEQUENCE_FIRST)
+
+
+def begin(node: str, incarnation: int) -> SetManifest:
+    """The first version, which names nothing: written before there is an object, so that none is without a manifest.
+
+    Args:
+        node: its id.
+        incarnation: of its process.
+    """
+    return dataclasses.replace(empty(node, incarnation), version=1)
 
 
 def adopt(manifest: SetManifest, incarnation: int) -> SetManifest:

@@ -110,7 +110,7 @@ class SetCollector:
         loaded = self._set_file.load()
         if loaded is None and listing:
             check_set_never_was(self._store, self._node)
-        # Without a manifest there may be objects all the same: of a process that died before its first one stood.
+        # Without a manifest there may be one all the same: older programs wrote it before their first manifest.
         manifest = adopt(loaded.manifest, self._incarnation) if loaded else empty(self._node, self._incarnation)
         released = [each.name for each in self._released(manifest)]
         orphans = self._orphans(listing, manifest)

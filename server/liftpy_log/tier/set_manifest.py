@@ -7,14 +7,17 @@ writer at a time: the node, or who adopted the manifest of a dead one, by compar
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from liftpy_log.tier.setsum import NO_RECORDS, Setsum
 
 if TYPE_CHECKING:
     from liftpy_log.tier.pointers import SetObjectPointer
 
-__all__ = ["SetManifest"]
+__all__ = ["SEQUENCE_FIRST", "SetManifest"]
+
+SEQUENCE_FIRST: Final = 1
+"""Of the first object of a node. 0 was that of objects that were written before the node had a manifest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

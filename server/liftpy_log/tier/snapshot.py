@@ -12,7 +12,8 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, TypeVar
 
 from liftpy_log.tier.errors import ManifestCorruptError
-from liftpy_log.tier.manifest_json import ID, INT64_MAX, UUID, Fields, encode
+from liftpy_log.tier.manifest_checksum import PUT_BACK
+from liftpy_log.tier.manifest_json import ID, INT64_MAX, UUID, Fields, encode_named_by_digest
 from liftpy_log.tier.pointer_format import check_order, fragment_plain, fragments_of, snapshot_plain, snapshots_of
 from liftpy_log.tier.pointers import FragmentPointer, SnapshotPointer
 from liftpy_log.tier.setsum import Setsum
@@ -77,7 +78,7 @@ def make_snapshot(
         "fragments": [fragment_plain(each) for each in fragments],
         "snapshots": [snapshot_plain(each) for each in snapshots],
     }
-    body = encode(f"{path.directory}snapshots/", plain)
+    body = encode_named_by_digest(f"{path.directory}snapshots/", plain)
     pointer = SnapshotPointer(
         digest=sha256(body).hexdigest(),
         depth=1 + max((each.depth for each in snapshots), default=0),
@@ -107,7 +108,7 @@ def decode_snapshot(path: PartitionPath, pointer: SnapshotPointer, body: bytes) 
     """
     key = path.snapshot(pointer.digest)
     if (found := sha256(body).hexdigest()) != pointer.digest:
-        raise ManifestCorruptError(key, f"the SHA-256 of its bytes is {found}")
+        raise ManifestCorruptError(key, f"its name is not the SHA-256 of its bytes, {found}. {PUT_BACK}")
     fields = Fields.of_body(key, body, ("nonce", "uuid", "partition", "fragments", "snapshots"))
     nonce = fields.text("nonce", ID)
     if (fields.text("uuid", UUID), fields.number("partition")) != path:

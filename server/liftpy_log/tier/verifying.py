@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from liftpy_log.tier.boundary import read_boundary
 from liftpy_log.tier.errors import BucketVersionError, ManifestCorruptError, ObjectMissingError, RootMissingError
 from liftpy_log.tier.fragment_read import fragment_key
+from liftpy_log.tier.garbage import load_garbage
 from liftpy_log.tier.layout import set_object_key
 from liftpy_log.tier.missed import check_set_never_was
 from liftpy_log.tier.orphans import Reach, is_ours, keys_of
@@ -18,7 +20,7 @@ from liftpy_log.tier.pins_held import load_pin
 from liftpy_log.tier.reading_cache import ReadingCache
 from liftpy_log.tier.resolving import counts, resolve
 from liftpy_log.tier.setsum import Setsum
-from liftpy_log.tier.verifying_report import Problem, Report
+from liftpy_log.tier.verifying_report import Problem, Report, hole_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,11 +30,16 @@ if TYPE_CHECKING:
     from liftpy_log.tier.root import Root
     from liftpy_log.tier.root_file import RootFile
     from liftpy_log.tier.store import Entry, ObjectStore
+    from liftpy_log.tier.verifying_report import Kind
 
 __all__ = ["Problem", "Report", "verify"]
 
 _ATTEMPTS: Final = 4
 _UNREADABLE: Final = (ManifestCorruptError, BucketVersionError)
+_WITHOUT_GARBAGE: Final = (
+    "Or delete it: it only announces what a collection was about to take, and the next one computes that anew. Until "
+    "then nothing of this partition is collected"
+)
 
 
 def verify(
@@ -69,6 +76,7 @@ class _Look:
         self._cache = ReadingCache(store)
         self._file = self._cache.root_file(path)
         self._listings: dict[str, dict[str, Entry]] = {}
+        self._noted: set[tuple[Kind, str]] = set()
         self.report = Report()
 
     def look(self) -> bool:
@@ -76,10 +84,10 @@ class _Look:
         try:
             loaded = self._file.load()
         except _UNREADABLE as error:
-            self.report.add("manifest", self._path.root, None, str(error))
+            self._note("manifest", self._path.root, None, str(error))
             return False
         if loaded is None:
-            self.report.add("missing", self._path.root, None, "the bucket has no root of this partition")
+            self._note("missing", self._path.root, None, "the bucket has no root of this partition")
             return False
         root = loaded.root
         self.report.version, self.report.start, self.report.end = root.version, root.start, root.end
@@ -88,13 +96,20 @@ class _Look:
         named = set(keys_of(reached, self._path, self._path))
         self._check_sets(root)
         named |= self._check_pins()
+        self._check_collection()
         listing = self._listing(self._path.directory)
         self.report.orphans = sorted(key for key in listing if key not in named and is_ours(self._path, key))
         try:
             return self._file.load_newer(loaded) is not None
         except (ObjectMissingError, *_UNREADABLE) as error:
-            self.report.add("manifest", self._path.root, None, str(error))
+            self._note("manifest", self._path.root, None, str(error))
             return False
+
+    def _note(self, kind: Kind, key: str, offset: int | None, text: str) -> None:
+        """Note a problem, once: the root and pins may name the same object."""
+        if (kind, key) not in self._noted:
+            self._noted.add((kind, key))
+            self.report.add(kind, key, offset, text)
 
     def _listing(self, directory: str) -> dict[str, Entry]:
         if directory not in self._listings:
@@ -114,11 +129,12 @@ class _Look:
                 snapshot = root_file.snapshot(pointer)
             except ObjectMissingError:
                 lost = (
-                    f"snapshot {key} is missing: what it names of offsets {pointer.base} to {pointer.end} is not found"
+                    f"snapshot {key} is missing: what it names of offsets {pointer.base} to {pointer.end} is not "
+                    "found. Put it back, as it was and under its name"
                 )
-                self.report.add("missing", key, pointer.base, lost)
+                self._note("missing", key, pointer.base, lost)
             except _UNREADABLE as error:
-                self.report.add("manifest", key, pointer.base, str(error))
+                self._note("manifest", key, pointer.base, str(error))
             else:
                 fragments += snapshot.fragments
                 waiting += reversed(snapshot.snapshots)
@@ -129,7 +145,7 @@ class _Look:
         for number, pointer in enumerate(fragments):
             key = fragment_key(self._path, pointer)
             if pointer.base < reached:
-                report.add("overlap", key, pointer.base, f"it begins at {pointer.base}, but others reach to {reached}")
+                self._note("overlap", key, pointer.base, f"it begins at {pointer.base}, but others reach to {reached}")
             reached = max(reached, pointer.end)
             self._check_object(key, pointer.size, pointer.base, self._path.at(pointer.home).directory)
             report.objects, report.records = report.objects + 1, report.records + pointer.records
@@ -138,19 +154,17 @@ class _Look:
                 self._progress(number + 1, len(fragments), f"verifying {self._path.directory}")
         total = Setsum.total(pointer.setsum for pointer in fragments)
         if total != root.setsum and not any(each.kind in ("missing", "manifest") for each in report.problems):
-            report.add("sum", self._path.root, None, f"its sum is {root.setsum.hex()}, that below it {total.hex()}")
+            self._note("sum", self._path.root, None, f"its sum is {root.setsum.hex()}, that below it {total.hex()}")
         records_from = next((pointer.base for pointer in fragments if pointer.records), None)
         if records_from is not None and (not root.epochs or root.epochs[0][1] > max(records_from, root.start)):
-            report.add("epochs", self._path.root, records_from, "it does not say of which epoch its first records are")
+            self._note("epochs", self._path.root, records_from, "it does not say of which epoch its first records are")
 
     def _check_object(self, key: str, size: int, offset: int, directory: str) -> None:
         entry = self._listing(directory).get(key)
         if entry is None:
-            self.report.add(
-                "missing", key, offset, f"{key} is missing; the partition has a hole from offset {offset} on"
-            )
+            self._note("missing", key, offset, f"{key} is missing; {hole_of(offset)}")
         elif entry.size != size:
-            self.report.add("size", key, offset, f"{key} has {entry.size} bytes, and must have {size}")
+            self._note("size", key, offset, f"{key} has {entry.size} bytes, and must have {size}; {hole_of(offset)}")
 
     def _check_sets(self, root: Root) -> None:
         manifests = {}
@@ -158,7 +172,7 @@ class _Look:
             try:
                 manifest = self._cache.set_manifest(node)
             except _UNREADABLE as error:
-                self.report.add("manifest", f"sets/{node}/ROOT", root.end, str(error))
+                self._note("manifest", f"sets/{node}/ROOT", root.end, str(error))
                 continue
             if manifest is not None:
                 manifests[node] = manifest
@@ -166,7 +180,7 @@ class _Look:
             try:
                 check_set_never_was(self._store, node)
             except RootMissingError as error:
-                self.report.add("missing", error.key, root.end, str(error))
+                self._note("missing", error.key, root.end, str(error))
         resolved = resolve(root, manifests)
         self.report.end = resolved.end
         for member in resolved.members:
@@ -179,7 +193,7 @@ class _Look:
         for ignored in resolved.ignored:
             if ignored.member.base > resolved.end and counts(ignored.member, ignored.node, root):
                 key = set_object_key(ignored.node, ignored.pointer.name)
-                self.report.add(
+                self._note(
                     "gap", key, resolved.end, f"offsets {resolved.end} to {ignored.member.base}, before it, are nowhere"
                 )
 
@@ -192,7 +206,7 @@ class _Look:
             try:
                 pin = load_pin(self._store, self._path, name)
             except _UNREADABLE as error:
-                self.report.add("pin", key, None, str(error))
+                self._note("pin", key, None, str(error))
                 continue
             if pin is None or pin.dropped or pin.root is None:
                 continue
@@ -201,5 +215,19 @@ class _Look:
             keys = set(keys_of(reached, target, self._path))
             held |= keys
             for lost in sorted(keys - self._listing(self._path.directory).keys()):
-                self.report.add("missing", lost, None, f"{lost} is missing, which pin {name} holds")
+                self._note("missing", lost, None, f"{lost} is missing, which pin {name} holds")
         return held
+
+    def _check_collection(self) -> None:
+        """See that what collectors go by can be read: until it can, they delete nothing."""
+        listing, path = self._listing(self._path.directory), self._path
+        if path.garbage in listing:
+            try:
+                load_garbage(self._store, path)
+            except _UNREADABLE as error:
+                self._note("corrupt", path.garbage, None, f"{error}. {_WITHOUT_GARBAGE}")
+        if path.boundary in listing:
+            try:
+                read_boundary(self._store, path.directory)
+            except _UNREADABLE as error:
+                self._note("corrupt", path.boundary, None, str(error))

@@ -5,9 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-__all__ = ["Kind", "Problem", "Report"]
+__all__ = ["Kind", "Problem", "Report", "hole_of"]
 
 Kind = Literal["corrupt", "epochs", "gap", "manifest", "missing", "overlap", "pin", "size", "sum"]
+
+
+def hole_of(offset: int) -> str:
+    """What it means that an object can not be read, and what to do.
+
+    Args:
+        offset: the first one of the object.
+    """
+    return f"the partition has a hole from offset {offset} on until it is put back, as it was and under its name"
 
 
 class Problem(NamedTuple):

@@ -1,7 +1,9 @@
 """A round of a node: the little that many partitions have becomes one shared object, named by one set manifest.
 
-Two writes, however many partitions there are. The members of a leader that was deposed meanwhile stand in the manifest
-and do not count; see `tier.resolving`. The rows of one member are in memory at a time, and the object.
+Two writes, however many partitions there are. The very first round has one more: a manifest that names nothing, so
+that shared objects without a manifest are always those of one that somebody deleted. The members of a leader that was
+deposed meanwhile stand in the manifest and do not count; see `tier.resolving`. The rows of one member are in memory at
+a time, and the object.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from liftpy_log.tier.layout import set_object_key
 from liftpy_log.tier.missed import check_set_never_was
 from liftpy_log.tier.pointers import SetObjectPointer
 from liftpy_log.tier.rows import rows_of_many
-from liftpy_log.tier.set_changes import add, adopt, empty
+from liftpy_log.tier.set_changes import add, adopt, begin
 from liftpy_log.tier.set_file import SetFile
 from liftpy_log.tier.set_write import SetWriter, WrittenSet
 from liftpy_server.tiering.memory_budget import WORK_BYTES
@@ -27,6 +29,8 @@ from liftpy_server.tiering.slices import batches_in, slices_of
 from liftpy_server.tiering.wire import SliceGoneError, plain_error
 
 if TYPE_CHECKING:
+    from liftpy_log.tier.set_file import LoadedSet
+    from liftpy_log.tier.set_manifest import SetManifest
     from liftpy_server.tiering.context import Context
 
 __all__ = ["set_object_name", "upload_set"]
@@ -63,23 +67,30 @@ def upload_set(context: Context, arguments: dict[str, Any]) -> dict[str, Any]:
         loaded = context.sets.get(node) or newest_set(context, node)
         if loaded is None:
             check_set_never_was(context.store, node)
-        incarnation = arguments["incarnation"]
-        manifest = empty(node, incarnation) if loaded is None else adopt(loaded.manifest, incarnation)
+        else:
+            adopt(loaded.manifest, arguments["incarnation"])  # one that is over does no work
         nonce = context.new_id()
-        name = set_object_name(manifest.sequence, nonce)
         with ObjectBuffer(size) as sink:
             written, skipped = _write(context, sink, node, nonce, members)
+            if loaded is None:
+                loaded = _commit(context, None, begin(node, arguments["incarnation"]))
+            manifest = adopt(loaded.manifest, arguments["incarnation"])
+            name = set_object_name(manifest.sequence, nonce)
             with sink.body() as body:
                 create_once(context.store, set_object_key(node, name), body, nonce)
         pointer = SetObjectPointer(name=name, size=written.size, footer=written.footer, members=written.members)
-        try:
-            file = SetFile(context.store, node, new_id=context.new_id)
-            context.sets.keep(node, file.commit(loaded, add(manifest, pointer)))
-        except BaseException:
-            context.sets.drop(node)  # it may have been written
-            raise
+        _commit(context, loaded, add(manifest, pointer))
     told = [{"uuid": each.uuid, "partition": each.partition, "end": each.end} for each in written.members]
     return {"members": told, "skipped": skipped, "stored_bytes": written.size}
+
+
+def _commit(context: Context, loaded: LoadedSet | None, manifest: SetManifest) -> LoadedSet:
+    try:
+        committed = SetFile(context.store, manifest.node, new_id=context.new_id).commit(loaded, manifest)
+    except BaseException:
+        context.sets.drop(manifest.node)  # it may have been written
+        raise
+    return context.sets.keep(manifest.node, committed)
 
 
 def _write(

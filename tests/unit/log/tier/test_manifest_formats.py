@@ -3,6 +3,7 @@
 import json
 import random
 import re
+from hashlib import sha256
 
 import pytest
 from hypothesis import given
@@ -10,7 +11,8 @@ from hypothesis import strategies as st
 
 from liftpy_log.tier.catalog import Catalog, CatalogStream, decode_catalog, encode_catalog
 from liftpy_log.tier.errors import BucketVersionError, ManifestCorruptError, TierError
-from liftpy_log.tier.manifest_json import MANIFEST_BYTES_MAX
+from liftpy_log.tier.manifest_checksum import with_checksum
+from liftpy_log.tier.manifest_json import FORMAT, MANIFEST_BYTES_MAX
 from liftpy_log.tier.root import Claim, Root
 from liftpy_log.tier.root_format import decode_root, encode_root
 from liftpy_log.tier.set_format import decode_set, encode_set
@@ -18,7 +20,7 @@ from liftpy_log.tier.set_manifest import SetManifest
 from liftpy_log.tier.setsum import Setsum
 from liftpy_log.tier.snapshot import decode_snapshot, make_snapshot
 from support.examples import examples
-from support.manifest_kit import OTHER_PATH, PATH, edited, fragment, ids, member, set_object, sum_of
+from support.manifest_kit import OTHER_PATH, PATH, edited, fragment, ids, member, set_object, sum_of, unchecked
 
 SNAPSHOT = make_snapshot(PATH, [fragment(0, 10), fragment(10, 30)], "n1")
 DEEP = make_snapshot(PATH, [SNAPSHOT.pointer], "n2")
@@ -79,14 +81,81 @@ def test_it_is_read_as_it_was_written(kind):
     assert decode(body) == value
 
 
+each_checked = pytest.mark.parametrize("kind", ["root", "set", "catalog"])  # a snapshot has its digest
+
+
 @each_manifest
 def test_its_bytes_are_canonical(kind):
     body = MANIFESTS[kind][0].decode()
     plain = json.loads(body)
-    assert body.startswith('{"format":1,')
-    assert [*plain][1:] == sorted([*plain][1:])
-    rest = {name: value for name, value in plain.items() if name != "format"}
-    assert body == '{"format":1,' + json.dumps(rest, sort_keys=True, separators=(",", ":"))[1:]
+    version = 1 if kind == "snapshot" else 2
+    assert body.startswith(f'{{"format":{version},')
+    end = ["checksum"] if "checksum" in plain else []
+    assert bool(end) is (kind != "snapshot")
+    names = [name for name in plain if name not in ("format", "checksum")]
+    assert [*plain] == ["format", *sorted(names), *end]
+    assert body == json.dumps(plain, separators=(",", ":"))
+
+
+@each_checked
+def test_its_last_field_is_the_sha_256_of_the_bytes_before_it(kind):
+    body = MANIFESTS[kind][0]
+    before = body[: body.rindex(b',"checksum":"')]
+    assert body == before + b',"checksum":"' + sha256(before).hexdigest().encode() + b'"}'
+
+
+@each_checked
+def test_one_of_before_there_were_checksums_is_read(kind):
+    body, decode, value, _ = MANIFESTS[kind]
+    old = unchecked(body)
+    assert b"checksum" not in old
+    assert decode(old) == value
+
+
+@each_checked
+def test_a_change_of_any_byte_is_told_as_damage(kind):
+    body, decode, _, key = MANIFESTS[kind]
+    for at, byte in enumerate(body):
+        for flipped in (byte ^ 1, byte ^ 2, byte ^ 0x20):  # other digits, other letters, small for capital
+            with pytest.raises(ManifestCorruptError) as refused:
+                decode(body[:at] + bytes([flipped]) + body[at + 1 :])
+            assert refused.value.key == key
+
+
+@each_checked
+@given(st.data())
+@examples(300)
+def test_bytes_that_are_changed_put_in_or_left_out_are_told_as_damage(kind, data):
+    body, decode, _, _ = MANIFESTS[kind]
+    at = data.draw(st.integers(0, len(body)))
+    put_in = data.draw(st.one_of(st.binary(max_size=3), st.sampled_from([b" ", b"\n", b"0", b"1", b",", b'"'])))
+    left_out = data.draw(st.integers(0, 3))
+    changed = body[:at] + put_in + body[at + left_out :]
+    if changed == body:
+        return
+    with pytest.raises(ManifestCorruptError):
+        decode(changed)
+
+
+def test_a_checksum_that_is_wrong_says_what_to_do():
+    body = encode_root(ROOT)
+    sealed = body.replace(b'"sealed":true', b'"sealed":null')
+    with pytest.raises(ManifestCorruptError, match=re.escape(PATH.root) + r" is damaged: its checksum .* Put back"):
+        decode_root(PATH, sealed)
+
+
+@each_checked
+def test_a_checksum_belongs_to_its_format(kind):
+    body, decode, _, _ = MANIFESTS[kind]
+    with pytest.raises(ManifestCorruptError, match="does not end with a checksum"):
+        decode(unchecked(body).replace(b'"format":1', b'"format":2', 1))
+    with pytest.raises(ManifestCorruptError, match="'checksum'"):
+        decode(with_checksum(unchecked(body)))
+
+
+def test_a_snapshot_keeps_the_name_that_it_had_before_there_were_checksums():
+    """Its bytes are made again when it is read, and must be those that its name is the digest of."""
+    assert SNAPSHOT.pointer.digest == "f86bd719a70df60268e83774969c375a5d98d12bf50e44fb83e6110acfe441a1"
 
 
 def test_the_root_names_the_hash_of_its_records_and_leaves_out_what_is_at_home():
@@ -96,11 +165,13 @@ def test_the_root_names_the_hash_of_its_records_and_leaves_out_what_is_at_home()
     assert plain["setsum"] == ROOT.setsum.hex()
 
 
-@pytest.mark.parametrize("kind", ["root", "set", "catalog"])  # of a snapshot the digest is looked at first
+@each_checked
 def test_one_of_a_newer_program_is_told_from_a_damaged_one(kind):
     body, decode, _, key = MANIFESTS[kind]
     with pytest.raises(BucketVersionError, match=re.escape(key)):
-        decode(edited(body, lambda plain: plain.update(format=2, more=1)))
+        decode(edited(body, lambda plain: plain.update(format=FORMAT + 1, more=1)))
+    with pytest.raises(BucketVersionError, match=re.escape(key)):  # however that one checks its bytes
+        decode(unchecked(body).replace(b'"format":1', b'"format":9', 1))
 
 
 ROOT_EDITS = {
@@ -245,6 +316,7 @@ def test_a_mutation_is_refused_or_makes_sense(kind, seed):
     rng = random.Random(seed)
     body, decode, value, key = MANIFESTS[kind]
     plain = json.loads(body)
+    is_sealed = plain.pop("checksum", None) is not None and rng.random() < 0.9
     for _ in range(rng.randint(1, 3)):
         container, at = rng.choice(places(plain, []))
         action = rng.randrange(4)
@@ -260,6 +332,8 @@ def test_a_mutation_is_refused_or_makes_sense(kind, seed):
     if rng.random() < 0.3:
         at = rng.randrange(len(mutated))
         mutated = mutated[:at] + bytes([rng.randrange(256)]) + mutated[at + 1 :]
+    if is_sealed and mutated.endswith(b"}"):
+        mutated = with_checksum(mutated)
     try:
         read = decode(mutated)
     except BucketVersionError:

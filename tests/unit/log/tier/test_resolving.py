@@ -10,7 +10,7 @@ from support.manifest_kit import OTHER_PATH, PATH, fragment, member, set_object
 
 def manifest_of(node, *members):
     manifest = empty(node, 1)
-    for sequence, each in enumerate(members):
+    for sequence, each in enumerate(members, manifest.sequence):
         manifest = add(manifest, set_object(sequence, each))
     return manifest
 

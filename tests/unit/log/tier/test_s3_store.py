@@ -312,6 +312,22 @@ def test_what_a_signature_covers(moto, proxy, name, sign_payload, body):
     assert [headers.get("X-Amz-Content-SHA256") for headers in sent[:2]] == [covered] * 2
 
 
+def test_credentials_of_a_profile(moto, proxy, name, tmp_path):
+    """They come before those of the environment, which may be of another store."""
+    file = tmp_path / "credentials"
+    file.write_text("[backup]\naws_access_key_id = AKIDOFBACKUP\naws_secret_access_key = s\n")
+    sent = []
+    ask = proxy.ask
+    proxy.ask = lambda method, path, headers, content: sent.append(headers) or ask(method, path, headers, content)
+    with aws_environment(**moto.environment, AWS_SHARED_CREDENTIALS_FILE=str(file)):
+        S3Store(moto.settings(name, endpoint=proxy.endpoint, profile="backup")).create("k", b"", "n")
+        assert "Credential=AKIDOFBACKUP/" in sent.pop()["Authorization"]
+        S3Store(moto.settings(name, endpoint=proxy.endpoint)).create("k2", b"", "n")
+        assert "Credential=moto/" in sent.pop()["Authorization"]
+        with pytest.raises(StoreDeniedError, match=r"no credentials that can be used .*backups"):
+            S3Store(moto.settings(name, profile="backups"))
+
+
 def test_times_are_those_of_the_store(moto, name):
     store = moto.store(name)
     store.create("k", b"", "n")

@@ -1,12 +1,14 @@
 """Verifying and scrubbing: whatever is wrong in the bucket is found, and the object named."""
 
 import dataclasses
-import json
 
 import pytest
 
 from liftpy_log.tier import set_changes
 from liftpy_log.tier.collecting import Collector
+from liftpy_log.tier.cursors import Cursor
+from liftpy_log.tier.errors import ManifestCorruptError
+from liftpy_log.tier.forking import fork
 from liftpy_log.tier.layout import PartitionPath, set_object_key, set_root_key
 from liftpy_log.tier.pins_held import Pins
 from liftpy_log.tier.pointers import SetMember, SetObjectPointer
@@ -18,6 +20,7 @@ from liftpy_log.tier.setsum import NO_RECORDS
 from liftpy_log.tier.verifying import verify
 from support.fault_store import FaultStore
 from support.garbage_kit import Ids
+from support.manifest_kit import edited, unchecked
 from support.tier_history import PATH, TierHistory, new_id
 from support.tier_rows import Record, rows_from, written
 
@@ -98,6 +101,7 @@ def test_a_fragment_of_another_stream_is_named(history):
     (problem,) = scrub(history.store, PATH).problems
     assert problem.key == key
     assert other.uuid in problem.text
+    assert "until it is put back" in problem.text
 
 
 EDITS = {
@@ -116,10 +120,89 @@ EDITS = {
 
 @pytest.mark.parametrize("edit", EDITS)
 def test_an_edited_root_is_found(history, edit):
-    plain = json.loads(history.store.get(PATH.root).body)
-    EDITS[edit](plain)
-    rewrite(history.store, PATH.root, json.dumps(plain).encode())
+    rewrite(history.store, PATH.root, edited(history.store.get(PATH.root).body, EDITS[edit]))
     assert found(history)
+
+
+@pytest.mark.parametrize("field", [b'"sealed":false', b'"gone_below":0', b'"compacted_end":0', b'"start":0', b'"n1"'])
+def test_an_edited_root_that_makes_sense_is_found_by_its_checksum(history, field):
+    body = history.store.get(PATH.root).body
+    other = field.replace(b"false", b"true").replace(b"0", b"9").replace(b"n1", b"n2")
+    assert body.count(field) == 1
+    edit = body.replace(field, other)
+    rewrite(history.store, PATH.root, unchecked(edit))
+    assert RootFile(history.store, PATH, new_id=new_id).load(), "without a checksum nobody knows"
+    rewrite(history.store, PATH.root, edit)
+    (problem,) = scrub(history.store, PATH).problems
+    assert (problem.kind, problem.key) == ("manifest", PATH.root)
+    assert "Put back" in problem.text
+
+
+def test_an_edited_set_manifest_is_found_by_its_checksum(history):
+    file = SetFile(history.store, "n1", new_id=Ids("s"))
+    file.commit(None, set_changes.begin("n1", 1))
+    key = set_root_key("n1")
+    assert found(history) == set()
+    rewrite(history.store, key, history.store.get(key).body.replace(b'"sequence":1', b'"sequence":7'))
+    assert found(history) == {("manifest", key)}
+
+
+@pytest.mark.parametrize("name", ["cursor", "range", "version"])
+def test_an_edited_pin_is_found_by_its_checksum(history, name):
+    pins = Pins(history.store, PATH, new_id=Ids("p"), now_ns=lambda: 10**18)
+    if name == "cursor":
+        pin = Cursor(history.store, PATH, "mine", new_id=Ids("c")).advance(10, None)
+    else:
+        pin = pins.hold_range("mine", 10, 20, None) if name == "range" else pins.hold_version("mine", None)
+    key = PATH.pin(pin.name)
+    assert found(history) == set()
+    body = history.store.get(key).body
+    rewrite(history.store, key, body.replace(b'"expires_ns":-1', b'"expires_ns":99'))
+    assert found(history) == {("pin", key)}
+
+
+def announced(history):
+    """A collection that was announced, and cut short."""
+    collector = Collector(history.store, PATH, new_id=Ids("g"), now_ns=lambda: 10**18, grace_ns=0)
+    collector.apply(collector.compute(10))
+
+
+@pytest.mark.parametrize(("key", "advice"), [(PATH.garbage, "Or delete it"), (PATH.boundary, "Put back")])
+@pytest.mark.parametrize("look", [verify, scrub])
+def test_what_collectors_go_by_is_looked_at(history, key, advice, look):
+    announced(history)
+    assert found(history, look) == set()
+    body = history.store.get(key).body
+    for broken in (b"", body[:-1], body.replace(b"version", b"vision"), body.replace(b'"format":2', b'"format":9')):
+        rewrite(history.store, key, broken)
+        (problem,) = look(history.store, PATH).problems
+        assert (problem.kind, problem.key) == ("corrupt", key)
+        assert advice in problem.text
+    collector = Collector(history.store, PATH, new_id=Ids("h"), now_ns=lambda: 10**18, grace_ns=0)
+    with pytest.raises(ManifestCorruptError, match=key):
+        collector.run(20)
+    rewrite(history.store, key, body)
+    assert collector.run(20).deleted
+
+
+def test_a_collection_goes_on_without_its_announcement(history):
+    """As a problem with it says."""
+    announced(history)
+    history.store.delete([PATH.garbage])
+    assert found(history) == set()
+    collector = Collector(history.store, PATH, new_id=Ids("h"), now_ns=lambda: 10**18, grace_ns=0)
+    assert collector.run(20).deleted == 2, "what was announced, and what came since"
+    assert found(history) == set()
+
+
+def test_what_is_missing_is_told_once_however_many_need_it(history):
+    fork(history.store, PATH, PartitionPath("c" * 32, 0), epoch=0, node="n1", new_id=Ids("f"))
+    Pins(history.store, PATH, new_id=Ids("p"), now_ns=lambda: 10**18).hold_version("long", None)
+    lost = keys(history)[1]
+    history.store.delete([lost])
+    for look in (verify, scrub):
+        (problem,) = look(history.store, PATH).problems
+        assert (problem.kind, problem.key, problem.offset) == ("missing", lost, 10)
 
 
 def test_an_edited_or_missing_snapshot_is_found(history):
@@ -183,7 +266,7 @@ def test_a_member_of_a_set_that_is_lost_and_a_gap_are_found(history):
     names, ids = [], Ids("s")
     file = SetFile(history.store, "n1", new_id=ids)
     loaded = None
-    for number, base in enumerate((40, 50, 70)):
+    for number, base in enumerate((40, 50, 70), 1):
         name = f"{number:020d}-{ids()}.parquet"
         member = SetMember(
             uuid=PATH.uuid,
@@ -210,7 +293,7 @@ def test_a_member_of_a_set_that_is_lost_and_a_gap_are_found(history):
 
 def test_a_set_manifest_that_is_gone_is_found_by_what_it_named(history):
     names = [set_object_key("n1", f"{number:020d}-x.parquet") for number in range(2)]
-    history.store.create(names[0], b"of a node that died before its first manifest", "n")
+    history.store.create(names[0], b"of an older program that died before its first manifest", "n")
     history.store.create("sets/n1/objects/notes.txt", b"a stranger's", "n")
     assert found(history) == set()
     history.store.create(names[1], b"body", "n")

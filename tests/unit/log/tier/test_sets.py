@@ -1,20 +1,27 @@
 """Set manifests: what may become of them, and who may write them."""
 
+import dataclasses
+
 import pytest
 
 from liftpy_log.tier.counting_store import CountingStore
 from liftpy_log.tier.errors import LineageError, ManifestCorruptError, ObjectMissingError, OvertakenError
 from liftpy_log.tier.memory_store import MemoryStore
 from liftpy_log.tier.root import COMMIT_IDS
-from liftpy_log.tier.set_changes import add, adopt, drop, empty, replace
+from liftpy_log.tier.set_changes import add, adopt, begin, drop, empty, replace
 from liftpy_log.tier.set_file import SetFile
 from liftpy_log.tier.setsum import NO_RECORDS
 from support.fault_store import Fault, FaultStore, plan_at
 from support.manifest_kit import OTHER_PATH, ids, member, set_object, sum_of
 
 
+def begun(incarnation=1):
+    """One whose first object has sequence 0, so that sequences are counts."""
+    return dataclasses.replace(empty("node-1", incarnation), sequence=0)
+
+
 def filled(objects, incarnation=1):
-    manifest = empty("node-1", incarnation)
+    manifest = begun(incarnation)
     for sequence in range(objects):
         base = 10 * sequence
         manifest = add(
@@ -27,6 +34,14 @@ def test_what_is_added_is_summed_up():
     manifest = filled(3)
     assert (manifest.version, manifest.sequence, len(manifest.objects)) == (3, 3, 3)
     assert manifest.setsum == sum_of(range(30)) + sum_of(range(30))
+
+
+def test_the_first_version_names_nothing_and_leaves_out_the_sequence_of_older_programs():
+    first = begin("node-1", 7)
+    assert (first.version, first.sequence, first.objects, first.incarnation) == (1, 1, (), 7)
+    assert add(first, set_object(1, member(0, 10))).sequence == 2
+    with pytest.raises(OvertakenError, match="gives out sequence 1 next"):
+        add(first, set_object(0, member(0, 10)))
 
 
 def test_a_sequence_is_given_out_once():
@@ -137,7 +152,7 @@ def test_a_commit_knows_itself_whatever_the_answer(fault, is_first):
 def test_a_thousand_quiet_partitions_fit_into_many_rounds():
     """What a node may have before it must merge: 40 rounds of 1,000 members."""
     members = [member(0, 1, path=OTHER_PATH._replace(partition=number)) for number in range(1000)]
-    manifest = empty("node-1", 1)
+    manifest = begun()
     for sequence in range(40):
         manifest = add(manifest, set_object(sequence, *members))
     file = SetFile(MemoryStore(), "node-1", new_id=ids())

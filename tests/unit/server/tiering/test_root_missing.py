@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from liftpy_log.tier.errors import ObjectMissingError, OvertakenError, RootMissingError
+from liftpy_log.tier.errors import ObjectMissingError, OvertakenError, RootMissingError, TierError
 from liftpy_log.tier.layout import PartitionPath, set_root_key
 from liftpy_log.tier.memory_store import MemoryStore
 from liftpy_server.tiering.wire import plain_error
+from support.fault_store import Fault, FaultStore, plan_at
 from support.tier_slices import LogFile
 from support.tier_workers import PATH, Worker, check_whole
 
@@ -60,10 +61,10 @@ def log(tmp_path):
     return file
 
 
-def shared(store, log):
+def shared(store, log, rounds=3):
     worker = Worker(store)
     worker.claim()
-    for base in range(0, 30, 10):
+    for base in range(0, 10 * rounds, 10):
         worker.upload_set([(log, base, base + 10, 0)])
     return worker
 
@@ -72,25 +73,42 @@ def keys_in(store):
     return [entry.key for entry in store.list("")]
 
 
-def test_a_set_manifest_that_somebody_deleted_is_missed(log):
+@pytest.mark.parametrize("rounds", [1, 3])
+def test_a_set_manifest_that_somebody_deleted_is_missed(log, rounds):
     store = MemoryStore()
-    shared(store, log)
+    shared(store, log, rounds)
+    end = 10 * rounds
     manifest = store.get(set_root_key("n1")).body
     store.delete([set_root_key("n1")])
     left = keys_in(store)
     worker = Worker(store)  # a new process, which knows of nothing
     worker.claim()
     with pytest.raises(RootMissingError, match="Put it back"):
-        worker.upload_set([(log, 30, 40, 0)])
+        worker.upload_set([(log, end, end + 10, 0)])
     with pytest.raises(RootMissingError):
         worker.call("collect_sets", node="n1", incarnation=1)
     for job in ("look", "claim"):
         with pytest.raises(RootMissingError):
-            worker.call(job, **PATH._asdict(), epoch=1, node="n1", log_start=30, epochs=[[0, 0]], create=True)
+            worker.call(job, **PATH._asdict(), epoch=1, node="n1", log_start=end, epochs=[[0, 0]], create=True)
     assert keys_in(store) == left, "nothing was begun anew, and nothing that it named was taken for garbage"
     store.create(set_root_key("n1"), manifest, "n")
-    worker.upload_set([(log, 30, 40, 0)])
-    check_whole(store, 40)
+    worker.upload_set([(log, end, end + 10, 0)])
+    check_whole(store, end + 10)
+
+
+@pytest.mark.parametrize("fault", [Fault.NOT_DONE, Fault.LOST, Fault.UNAVAILABLE])
+@pytest.mark.parametrize("at", range(1, 6))
+def test_a_first_round_that_was_cut_short_is_not_a_manifest_that_is_gone(log, fault, at):
+    store = MemoryStore()
+    Worker(store).claim()
+    faulty = FaultStore(store, plan_at(dict.fromkeys(range(at, at + 40), fault)))  # and nobody answers from then on
+    with pytest.raises(TierError):
+        Worker(faulty).upload_set([(log, 0, 10, 0)])
+    worker = Worker(store)
+    worker.claim(epoch=1, epochs=[(0, 0)])
+    end = worker.call("look", **PATH._asdict(), epoch=1, node="n1", log_start=0, epochs=[[0, 0]], create=True)["end"]
+    worker.upload_set([(log, end, 20, 1)])
+    check_whole(store, 20)
 
 
 def test_a_process_that_knew_the_manifest_misses_it_as_well(log):
