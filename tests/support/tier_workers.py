@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import count
+from itertools import count, pairwise
 from typing import TYPE_CHECKING
 
 from liftpy_log.tier.fragment_read import ObjectReader, fragment_key
@@ -58,7 +58,8 @@ class Worker:
             create=create,
         )
 
-    def upload(self, log: LogFile, base, end, epoch=0, epochs=(), path=PATH):
+    def upload(self, log: LogFile, base, end, epoch=0, epochs=(), path=PATH, *, further=()):
+        """Of `further`, each is the end of one more object."""
         return self.call(
             "upload",
             **path._asdict(),
@@ -67,6 +68,7 @@ class Worker:
             base=base,
             end=end,
             slices=log.slices(base, end),
+            further=[{"end": stop, "slices": log.slices(start, stop)} for start, stop in pairwise((end, *further))],
             keeps_replies=False,
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from types import SimpleNamespace
 
 from liftpy_server.metadata.state import PartitionInfo
@@ -33,6 +34,7 @@ class PlayedWorker:
         ends: where the bucket ends, by (uuid, partition).
         holders: nodes whose shared objects hold something of every partition.
         hold: jobs wait while this is not set.
+        stops_after: so many objects an upload makes at most.
     """
 
     def __init__(self) -> None:
@@ -44,6 +46,7 @@ class PlayedWorker:
         self.holders = []
         self.hold = asyncio.Event()
         self.hold.set()
+        self.stops_after = sys.maxsize
         self.is_closed = False
 
     async def call(self, job, /, **arguments):
@@ -89,8 +92,9 @@ class PlayedWorker:
     def _upload(self, arguments):
         key = arguments["uuid"], arguments["partition"]
         assert arguments["base"] == self.ends[key]
-        self.ends[key] = arguments["end"]
-        return {"uuid": key[0], "partition": key[1], "end": arguments["end"]}
+        ends = [arguments["end"], *(each["end"] for each in arguments.get("further", ()))]
+        self.ends[key] = ends[: self.stops_after][-1]
+        return {"uuid": key[0], "partition": key[1], "end": self.ends[key]}
 
     async def close(self):
         self.is_closed = True

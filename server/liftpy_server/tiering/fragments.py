@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from liftpy_log.tier.root import Root
     from liftpy_server.tiering.context import Context
 
-__all__ = ["Stored", "fragment_name", "store_fragment"]
+__all__ = ["Draft", "Stored", "drafted", "fragment_name", "put_draft", "store_fragment"]
 
 
 class Stored(NamedTuple):
@@ -35,9 +36,74 @@ class Stored(NamedTuple):
     created: Created
 
 
+class Draft(NamedTuple):
+    """A stream object that is not in the bucket yet.
+
+    Attributes:
+        key: of it.
+        nonce: of the write.
+        sink: holds its bytes.
+        pointer: to it; where it has no records the times are still to be said.
+    """
+
+    key: str
+    nonce: str
+    sink: ObjectBuffer
+    pointer: FragmentPointer
+
+
 def fragment_name(base: int, epoch: int, nonce: str) -> str:
     """How a stream object is called."""
     return f"{base:020d}-{epoch}-{nonce}.parquet"
+
+
+@contextmanager
+def drafted(
+    context: Context,
+    path: PartitionPath,
+    sources: Iterable[Source],
+    *,
+    base: int,
+    end: int,
+    epoch: int,
+    keeps_replies: bool,
+    expected_bytes: int = 0,
+) -> Iterator[Draft]:
+    """Write rows into memory, as the stream object that answers for [base, end). Its memory goes with the context.
+
+    Args:
+        context: of the worker.
+        path: of the partition.
+        sources: of the rows, in the order of their offsets, all within the range.
+        base: the first offset.
+        end: the offset after the last one.
+        epoch: leader epoch of the writer.
+        keeps_replies: whether there is a column for replies.
+        expected_bytes: about how large the object becomes, where that is known.
+    """
+    nonce = context.new_id()
+    with ObjectBuffer(expected_bytes) as sink:
+        watched = _watched(sources, context.progress)
+        written = merge(watched, sink, path=path, nonce=nonce, keeps_replies=keeps_replies)
+        pa.default_memory_pool().release_unused()
+        pointer = written.pointer(fragment_name(base, epoch, nonce), base=base, end=end)
+        yield Draft(path.fragment(pointer.name), nonce, sink, pointer)
+
+
+def put_draft(context: Context, root: Root, draft: Draft) -> Stored:
+    """Put a draft into the bucket.
+
+    Args:
+        context: of the worker.
+        root: of the partition, as it is known before the object is begun in the bucket.
+        draft: of the object, whose memory is there still.
+    """
+    with draft.sink.body() as body:
+        create_once(context.store, draft.key, body, draft.nonce)
+    pointer = draft.pointer
+    if not pointer.records:
+        pointer = replace(pointer, first_timestamp=(last := _last_timestamp(root)), last_timestamp=last)
+    return Stored(pointer, Created(draft.key, root.version))
 
 
 def store_fragment(
@@ -51,31 +117,22 @@ def store_fragment(
     keeps_replies: bool,
     expected_bytes: int = 0,
 ) -> Stored:
-    """Write rows as a stream object that answers for [base, end).
+    """Write rows as a stream object that answers for [base, end), of the partition of a root.
 
     Args:
         context: of the worker.
-        root: of the partition, as it is known before the object is begun.
-        sources: of the rows, in the order of their offsets, all within the range.
+        root: as for `put_draft`.
+        sources: as for `drafted`, as are all others.
         base: the first offset.
         end: the offset after the last one.
         epoch: leader epoch of the writer.
         keeps_replies: whether there is a column for replies.
         expected_bytes: about how large the object becomes, where that is known.
     """
-    path, nonce = PartitionPath(root.uuid, root.partition), context.new_id()
-    name = fragment_name(base, epoch, nonce)
-    key = path.fragment(name)
-    with ObjectBuffer(expected_bytes) as sink:
-        watched = _watched(sources, context.progress)
-        written = merge(watched, sink, path=path, nonce=nonce, keeps_replies=keeps_replies)
-        pa.default_memory_pool().release_unused()
-        with sink.body() as body:
-            create_once(context.store, key, body, nonce)
-    pointer = written.pointer(name, base=base, end=end)
-    if not written.records:
-        pointer = replace(pointer, first_timestamp=(last := _last_timestamp(root)), last_timestamp=last)
-    return Stored(pointer, Created(key, root.version))
+    path, about = PartitionPath(root.uuid, root.partition), {"base": base, "end": end, "epoch": epoch}
+    about |= {"expected_bytes": expected_bytes}
+    with drafted(context, path, sources, keeps_replies=keeps_replies, **about) as draft:
+        return put_draft(context, root, draft)
 
 
 def _watched(sources: Iterable[Source], progress: Callable[[], None]) -> Iterator[Source]:

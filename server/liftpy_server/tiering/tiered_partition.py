@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from liftpy_log.partition_log import PartitionLog
+    from liftpy_log.reader import Slice
     from liftpy_log.segment import Segment
     from liftpy_server.partition import Partition
 
-__all__ = ["claim_arguments", "may_have_history", "sure_end", "upload_arguments", "waiting_bytes"]
+__all__ = [
+    "claim_arguments",
+    "further_arguments",
+    "may_have_history",
+    "moved",
+    "sure_end",
+    "upload_arguments",
+    "waiting_bytes",
+]
+
+_FURTHER_MAX: Final = 3  # then other partitions, and other jobs of this one, come in between
 
 
 def may_have_history(partition: Partition) -> bool:
@@ -78,11 +89,41 @@ def upload_arguments(partition: Partition, base: int, bytes_max: int) -> dict[st
         "epochs": _epochs(log),
         "base": base,
         "end": slices[-1].next_offset,
-        "slices": [
-            {"path": str(each.segment.path), "position": each.position, "length": each.length} for each in slices
-        ],
+        "slices": _plain(slices),
         "keeps_replies": partition.stream.config.keep_replies,
     }
+
+
+def further_arguments(partition: Partition, base: int, bytes_max: int) -> list[dict[str, Any]]:
+    """What the job `upload` moves behind its first object: objects of full size only, of a partition that is behind.
+
+    Args:
+        partition: which.
+        base: where the first object ends.
+        bytes_max: about how much becomes an object.
+
+    Raises:
+        SegmentCorruptError: the log is damaged.
+    """
+    log, end = partition.log, sure_end(partition)
+    further: list[dict[str, Any]] = []
+    while len(further) < _FURTHER_MAX and waiting_bytes(log.segments, base, end) >= bytes_max:
+        slices = log.read(base, end, bytes_max)
+        if not slices:
+            break  # what waits is a part of a large batch, which goes when all of it is committed
+        base = slices[-1].next_offset
+        further.append({"end": base, "slices": _plain(slices)})
+    return further
+
+
+def moved(arguments: dict[str, Any], end: int) -> tuple[int, list[dict[str, Any]]]:
+    """Of what the job `upload` was asked for, how many objects reach up to an offset, and the slices in them."""
+    there = [arguments, *(each for each in arguments["further"] if each["end"] <= end)]
+    return len(there), [piece for each in there for piece in each["slices"]]
+
+
+def _plain(slices: Sequence[Slice]) -> list[dict[str, Any]]:
+    return [{"path": str(each.segment.path), "position": each.position, "length": each.length} for each in slices]
 
 
 def _name(partition: Partition) -> dict[str, Any]:

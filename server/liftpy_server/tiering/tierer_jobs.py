@@ -8,7 +8,13 @@ from liftpy_envelope.errors import LiftError
 from liftpy_server.tiering.cold_side import ColdSide
 from liftpy_server.tiering.message_ids import recall_message_ids
 from liftpy_server.tiering.schedule_places import Found, Job
-from liftpy_server.tiering.tiered_partition import claim_arguments, may_have_history, upload_arguments
+from liftpy_server.tiering.tiered_partition import (
+    claim_arguments,
+    further_arguments,
+    may_have_history,
+    moved,
+    upload_arguments,
+)
 from liftpy_server.tiering.wire import TierWorkError
 
 if TYPE_CHECKING:
@@ -189,9 +195,13 @@ class TierJobs:
     async def _upload(self, task: Task) -> bool:
         (place,) = task.places
         partition = self._partition(place)
-        arguments = self._arguments(partition, place, self._config.upload_bytes)
+        bytes_max = self._config.upload_bytes
+        arguments = self._arguments(partition, place, bytes_max)
+        arguments["further"] = further_arguments(partition, arguments["end"], bytes_max)
         answer = await self._worker.call(task.job.value, **arguments)
-        self._uploaded(task, {place.key: answer["end"]}, [(place, arguments)], answer["stored_bytes"])
+        objects, slices = moved(arguments, answer["end"])
+        asked = [(place, {**arguments, "slices": slices})]
+        self._uploaded(task, {place.key: answer["end"]}, asked, answer["stored_bytes"], objects=objects)
         return False
 
     async def _upload_set(self, task: Task) -> bool:
@@ -255,9 +265,11 @@ class TierJobs:
         ends: Mapping[PartitionKey, int],
         asked: list[tuple[Place, dict[str, Any]]],
         stored_bytes: int,
+        *,
+        objects: int = 1,
     ) -> None:
         counters = self._counters
-        counters.uploads += 1
+        counters.uploads += objects
         counters.stored_bytes += stored_bytes
         self._schedule.uploaded(task, ends, self._now_s())
         sizes = [sum(piece["length"] for piece in arguments["slices"]) for _, arguments in asked]

@@ -87,6 +87,7 @@ JOBS = {
     "upload": (with_objects, lambda worker, log: worker.upload(log, 100, 150)),
     "upload and fold": (with_many_objects, lambda worker, log: worker.upload(log, 100, 150)),
     "upload with members in front": (with_members, lambda worker, log: worker.upload(log, 100, 150)),
+    "upload of several": (with_members, lambda worker, log: worker.upload(log, 100, 120, further=[130, 150])),
     "upload_set": (with_members, lambda worker, log: worker.upload_set([(log, 100, 150, 0)])),
     "first upload_set": (with_objects, lambda worker, log: worker.upload_set([(log, 100, 150, 0)])),
     "retain": (with_objects, lambda worker, log: worker.call("retain", **PATH._asdict(), start=45, epoch=0)),
@@ -209,7 +210,8 @@ def act(workers, leader, epoch, action, log, rng):
     elif action == "set" and end < until:
         worker.upload_set([(log, end, until, epoch)])
     elif action == "upload" and end < until:
-        worker.upload(log, end, until, epoch, [(0, 0)])
+        first, *further = sorted({*rng.sample(range(end + 1, until + 1), min(rng.randrange(3), until - end)), until})
+        worker.upload(log, end, first, epoch, [(0, 0)], further=further)
 
 
 def test_a_crash_at_every_step_of_key_compaction(log, prepared):

@@ -281,3 +281,29 @@ async def test_what_the_kernel_may_keep_is_synced_when_it_is_time_to_upload_it(b
     bench.kit.clock.advance(100)
     await asyncio.sleep(0.1)
     assert synced == [1]
+
+
+@pytest.fixture
+async def far_behind(make_kit, monkeypatch):
+    """Of 224 records, of which fifty make an object: four objects, and a rest that goes when it is old enough."""
+    monkeypatch.setattr("support.tierer_bench.CONFIG", replace(CONFIG, upload_bytes=1 << 16, set_member_bytes_max=0))
+    bench = Bench(make_kit(log=LogConfig(segment_bytes=1 << 20)))
+    for _ in range(56):
+        bench.store(4)
+    assert (1 << 16) * 224 // bench.partition.log.size_bytes == 49  # and a part of the next one
+    yield bench
+    await bench.tierer.stop()
+
+
+@pytest.mark.parametrize(("stops_after", "further"), [(9, [3, 0]), (2, [3, 1, 0]), (1, [3, 2, 1, 0, 0])])
+async def test_what_is_far_behind_goes_as_several_objects_at_once(far_behind, stops_after, further):
+    far_behind.worker.stops_after = stops_after  # as where the next one can not be made
+    far_behind.open()
+    await far_behind.tiered()
+    told = [arguments for job, arguments in far_behind.worker.calls if job == "upload"]
+    assert [len(each["further"]) for each in told] == further
+    assert told[0]["further"][-1]["end"] == 4 * 50
+    assert told[-1]["base"] == 4 * 50
+    assert told[-1]["end"] == far_behind.partition.cold.records == 4 * 56
+    counters = far_behind.tierer.counters
+    assert (counters.uploads, counters.uploaded_bytes) == (5, far_behind.partition.log.size_bytes)
