@@ -72,15 +72,22 @@ def _act(action, frame, names, count):
 
 
 def sink(home, url, options, streams, files, count):
-    """Append what is in files to a stream for each run; and to what only counts it, and to Parquet."""
-    figures = {"liftpy": [], "counting sink": [], "write.parquet": []}
+    """Append what is in files to two streams for each run, by way of the bucket and of a directory.
+
+    And to what only counts it, and to Parquet.
+    """
+    staging = Path(home) / "staging"
+    staging.mkdir(parents=True, exist_ok=True)
+    by_directory = options | {"stagingDirectory": str(staging)}
+    figures = {"liftpy": [], "by a directory": [], "counting sink": [], "write.parquet": []}
     cpu = {}
     with session(home) as spark, liftpy.connect_sync(url, timeout_s=10.0) as lift:
         spark.dataSource.register(ReadyBatches)
         frame = spark.read.parquet(files)
-        for run, stream in enumerate(streams):
+        for run, (stream, other) in enumerate(streams):
             appends = {
                 "liftpy": lambda stream=stream: _append(frame, options, stream, lift, count),
+                "by a directory": lambda other=other: _append(frame, by_directory, other, lift, count),
                 "counting sink": lambda: frame.write.format("ready-batches").mode("append").save(),
                 "write.parquet": lambda: frame.write.mode("overwrite").parquet(str(Path(home) / "written")),
             }

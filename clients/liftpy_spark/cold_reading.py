@@ -1,7 +1,8 @@
 """Records from the bucket: row group by row group, of each only the columns that are needed, some row groups ahead.
 
-Neighbours of which nearly all is needed come with one request: what a request costs, here and in the store, is about
-what it costs to decode a row group.
+Neighbours of which nearly all is needed come with one request: what a request costs, here and in the store, is more
+than what it costs to decode a row group. They are decoded one by one, as they are taken: what was fetched is in memory,
+and of its rows those of one row group.
 
 What is left out is not fetched: row groups without a wanted subject or key, by the statistics in the footer of their
 object; columns that nobody asked for; and, where records are chosen, all other columns of a row group in which none is.
@@ -19,19 +20,19 @@ from liftpy_log.tier.rows_schema import subject_bytes
 from liftpy_spark.record_filter import Match
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 
     import pyarrow as pa
 
-    from liftpy_log.tier.fragment_read import ObjectReader
+    from liftpy_log.tier.fragment_read import Fetched, ObjectReader
     from liftpy_log.tier.reading import Piece, TierVersion
     from liftpy_spark.projection import Projection
     from liftpy_spark.record_filter import RecordFilter
 
 __all__ = ["ColdReading", "Step"]
 
-_AHEAD: Final = 3  # jobs whose rows are in memory
-_TOGETHER_BYTES: Final = 8 * 1024 * 1024  # of row groups that are fetched with one request
+_AHEAD: Final = 3  # jobs whose bytes or rows are in memory
+_TOGETHER_BYTES: Final = 16 * 1024 * 1024  # of row groups that are fetched with one request
 _THREADS: Final = 2
 _GAP_BYTES: Final = 128 * 1024  # fetching these costs less than another request
 
@@ -49,9 +50,12 @@ class Step(NamedTuple):
 
 
 class _Job(NamedTuple):
-    """Row groups to read; `run` is None where nothing of them is wanted, up to `next_offset`."""
+    """Row groups to read; `run` is None where nothing of them is wanted, up to `next_offset`.
 
-    run: Callable[[], list[Step]] | None
+    What `run` does is done ahead, and what it returns is gone through when it is its turn.
+    """
+
+    run: Callable[[], Iterable[Step]] | None
     next_offset: int
 
 
@@ -82,7 +86,7 @@ class ColdReading:
             TierError: something can not be read; what came before stands.
         """
         pool = ThreadPoolExecutor(_THREADS, "liftpy cold")
-        waiting: deque[tuple[Future[list[Step]] | None, int]] = deque()
+        waiting: deque[tuple[Future[Iterable[Step]] | None, int]] = deque()
         jobs = self._jobs(version, start, end)
         failure: TierError | None = None
         try:
@@ -144,16 +148,16 @@ class ColdReading:
     def _plain_job(self, reader: ObjectReader, indexes: list[int]) -> _Job:
         return _Job(partial(self._read_plain, reader, indexes), reader.row_groups[indexes[-1]].last + 1)
 
-    def _read_plain(self, reader: ObjectReader, indexes: Sequence[int]) -> list[Step]:
-        """All rows of row groups that are neighbours."""
-        fetched = reader.fetch(indexes)
-        steps = []
+    def _read_plain(self, reader: ObjectReader, indexes: Sequence[int]) -> Iterator[Step]:
+        """All rows of row groups that are neighbours; their bytes are fetched at once."""
+        return self._decoded(reader, reader.fetch(indexes), indexes)
+
+    def _decoded(self, reader: ObjectReader, fetched: Fetched, indexes: Sequence[int]) -> Iterator[Step]:
         for index in indexes:
             rows = reader.decode(fetched, index, self._projection.columns)
             columns = _in_bytes({name: rows.column(name) for name in self._projection.columns})
             batch = self._projection.apply(columns, rows.num_rows, self._stream, self._partition)
-            steps.append(Step(batch, reader.row_groups[index].last + 1))
-        return steps
+            yield Step(batch, reader.row_groups[index].last + 1)
 
     def _read_one(
         self, reader: ObjectReader, index: int, span: tuple[int, int] | None, match: Match, next_offset: int
@@ -208,7 +212,7 @@ class ColdReading:
         return self._projection.apply(cut, count, self._stream, self._partition)
 
 
-def _finished(found: Future[list[Step]] | None, next_offset: int) -> list[Step]:
+def _finished(found: Future[Iterable[Step]] | None, next_offset: int) -> Iterable[Step]:
     return [Step(None, next_offset)] if found is None else found.result()
 
 

@@ -34,6 +34,9 @@ _NAME: Final = "liftpy spark"
 _OPTION_OF: Final = {"url": "servers", "creds": "credentialsFile", "context": "context"}
 _OPTION_OF_BUCKET: Final = {"url": "bucket", "endpoint": "s3.endpoint", "region": "s3.region"}
 
+_READING_WITHOUT: Final = "with the option 'cold' set to false everything is read through the nodes"
+_WRITING_WITHOUT: Final = "with the option 'delivery' set to at-least-once rows are published without it"
+
 _Value = TypeVar("_Value")
 
 
@@ -141,24 +144,27 @@ def nats_failure(error: LiftError) -> NatsError:
 
 
 def bucket(connection: ConnectionOptions) -> ObjectStore | None:
-    """The bucket; None where neither the options nor the nodes name one. Errors as of `open_bucket`."""
-    found = open_bucket(connection)
+    """The bucket for writing; None where neither the options nor the nodes name one. Errors as of `open_bucket`."""
+    found = open_bucket(connection, instead=_WRITING_WITHOUT)
     return None if found is None else found.store
 
 
-def open_bucket(connection: ConnectionOptions, told: BucketAddress | None = None) -> OpenBucket | None:
+def open_bucket(
+    connection: ConnectionOptions, told: BucketAddress | None = None, *, instead: str = _READING_WITHOUT
+) -> OpenBucket | None:
     """The bucket, and what was read of it; None where neither the options nor the nodes name one.
 
     Args:
         connection: how NATS and the bucket are reached.
         told: what `bucket_address` said to someone else, who passes it on; so that the nodes need not be asked again.
+        instead: what can be done without a bucket, for messages.
 
     Raises:
         BucketError: it can not be read from here, or is not one of liftpy.
         OptionError: an option does not name a bucket.
         NatsError: the nodes can not be asked which one they use.
     """
-    return _buckets.get((connection, told), lambda: _find_bucket(connection, told))
+    return _buckets.get((connection, told), lambda: _find_bucket(connection, told, instead))
 
 
 def bucket_address(connection: ConnectionOptions) -> BucketAddress | None:
@@ -182,22 +188,22 @@ def bucket_address(connection: ConnectionOptions) -> BucketAddress | None:
     return BucketAddress(told.url, connection.s3_endpoint or told.endpoint, connection.s3_region or told.region)
 
 
-def _find_bucket(connection: ConnectionOptions, told: BucketAddress | None) -> OpenBucket | None:
+def _find_bucket(connection: ConnectionOptions, told: BucketAddress | None, instead: str) -> OpenBucket | None:
     address = told or bucket_address(connection)
     if address is None:
         return None
     try:
-        return _open(connection, address)
+        return _open(connection, address, instead)
     except ImportError as error:
         if (error.name or "").startswith("liftpy"):
             raise  # it is not a package that is missing
         raise BucketError(
-            f"{this_place()} can not read the bucket {address.url} without package {error.name}: pip install "
-            "'liftpy[s3]', or set the option 'cold' to false to read everything through the nodes"
+            f"{this_place()} can not use the bucket {address.url} without package {error.name}: pip install "
+            f"'liftpy[s3]'; {instead}"
         ) from None
 
 
-def _open(connection: ConnectionOptions, address: BucketAddress) -> OpenBucket:
+def _open(connection: ConnectionOptions, address: BucketAddress, instead: str) -> OpenBucket:
     from liftpy_log.tier.catalog import CatalogFile  # noqa: PLC0415 (see the module)
     from liftpy_log.tier.counting_store import CountingStore  # noqa: PLC0415
     from liftpy_log.tier.errors import TierError  # noqa: PLC0415
@@ -216,8 +222,7 @@ def _open(connection: ConnectionOptions, address: BucketAddress) -> OpenBucket:
         whose = "the bucket" if connection.bucket else "the bucket that the nodes use"
         raise BucketError(
             f"{whose} can not be read from {this_place()}: {error}; the options 'bucket', 's3.endpoint' and "
-            "'s3.region' say where it is, variables such as AWS_ACCESS_KEY_ID have the credentials, and with the "
-            "option 'cold' set to false everything is read through the nodes"
+            f"'s3.region' say where it is, variables such as AWS_ACCESS_KEY_ID have the credentials, and {instead}"
         ) from None
     if connection.bucket and not has_catalog:
         raise BucketError(

@@ -36,6 +36,13 @@ _OF_KAFKA: Final = {
 """What to do in place of options of Spark's Kafka connector that are none here, by their names in lower case."""
 
 
+_SECRETS: Final = ("accesskey", "secretkey", "secretaccess", "sessiontoken")
+_NO_SECRETS: Final = (
+    "credentials of the bucket are no options, which Spark may show: the environment of driver and executors has them, "
+    "as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE, or the role of the machine"
+)
+
+
 class OptionError(LiftError):
     """An option that a user gave means nothing; the message names it, its value, and what would be right.
 
@@ -208,6 +215,9 @@ def _unknown(key: str, spelled: Mapping[str, str]) -> OptionError:
     habit = _OF_KAFKA.get(key.lower())
     if habit is None and key.lower().startswith("kafka."):
         habit = "options of Kafka's clients mean nothing to NATS; leave it out"
+    letters = "".join(filter(str.isalnum, key.lower()))
+    if any(secret in letters for secret in _SECRETS):
+        habit = _NO_SECRETS
     if habit is not None:
         return UnknownOptionError(key, habit)
     near = difflib.get_close_matches(key.lower(), spelled, n=1)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Self
 from liftpy_envelope.errors import NameInvalidError, SubjectInvalidError
 from liftpy_envelope.names import check_name
 from liftpy_envelope.subject_filter import check_patterns
-from liftpy_spark.offsets import EARLIEST, parse_numbers, parse_partitions
+from liftpy_spark.offsets import EARLIEST, LATEST, parse_numbers, parse_partitions
 from liftpy_spark.option_values import OptionError, Options
 
 if TYPE_CHECKING:
@@ -174,13 +174,15 @@ class SourceOptions:
         key = options.exact("keyEquals")
         _check_limits(options)
         assign = options.json("assign")
+        starting, ending = _starting(options, streaming=streaming), _ending(options, streaming=streaming)
+        _check_order(starting, ending)
         return cls(
             connection=ConnectionOptions.read(options),
             subscribe=_subscribe(options),
             subscribe_pattern=_pattern(options),
             assign=None if assign is None else _named(parse_partitions("assign", assign)),
-            starting=_starting(options, streaming=streaming),
-            ending=_ending(options, streaming=streaming),
+            starting=starting,
+            ending=ending,
             late_is_latest=_strategy(options) == "latest",
             include_headers=options.boolean("includeHeaders", False),
             subject=_subjects(options),
@@ -286,6 +288,30 @@ def _bound(options: Options, side: str, default: str) -> Bound:
     if not text.startswith("{"):
         raise OptionError(by_offsets, f"{text!r:.200} is neither earliest nor latest, nor offsets as JSON")
     return Bound(offsets=parse_numbers(by_offsets, options.json(by_offsets), EARLIEST))
+
+
+def _check_order(starting: Bound, ending: Bound | None) -> None:
+    """Refuse what begins behind where it ends, as far as the options alone say so: it would read nothing."""
+    if ending is None:
+        return
+    if isinstance(starting.everywhere, int) and isinstance(ending.everywhere, int):
+        if starting.everywhere > ending.everywhere:
+            raise OptionError(
+                "startingTimestamp", f"{starting.everywhere} is after endingTimestamp, which is {ending.everywhere}"
+            )
+        return
+    by_times = starting.times_ms is not None
+    begins, ends = (starting.times_ms, ending.times_ms) if by_times else (starting.offsets, ending.offsets)
+    suffix = "OffsetsByTimestamp" if by_times else "Offsets"
+    for stream, of in (begins or {}).items():
+        said = (ends or {}).get(stream, {})
+        for number, start in of.items():
+            end = said.get(number, LATEST)
+            if end != LATEST and start > end:
+                raise OptionError(
+                    f"starting{suffix}",
+                    f"{start} of stream {stream} partition {number} is after ending{suffix}, which is {end} there",
+                )
 
 
 def _check_times(option: str, times_ms: Iterable[int]) -> None:

@@ -63,8 +63,9 @@ def check_schema(schema: StructType) -> None:
     for field in schema.fields:
         known = _FIELDS.get(field.name)
         if known is None:
-            near = difflib.get_close_matches(field.name, _FIELDS, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"the columns are {', '.join(_FIELDS)}"
+            spelled = {name.lower(): name for name in _FIELDS}
+            near = difflib.get_close_matches(field.name.lower(), spelled, n=1)
+            hint = f"did you mean {spelled[near[0]]}?" if near else f"the columns are {', '.join(_FIELDS)}"
             raise SchemaError(f"the schema has a column {field.name!r:.80}, which streams do not have; {hint}")
         if field.dataType != known.dataType:
             raise SchemaError(

@@ -19,8 +19,8 @@ from liftpy_spark.sink_staging import load_section
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from liftpy_log.tier.store import ObjectStore
     from liftpy_spark.sink_decision import Decision, Numbered
+    from liftpy_spark.sink_place import StagingPlace
     from liftpy_spark.sink_rows import Chunk
     from liftpy_spark.sink_target import Target
 
@@ -32,7 +32,7 @@ _CHUNKS_IN_FLIGHT: Final = 8  # of one partition
 
 async def apply(
     decision: Decision,
-    store: ObjectStore,
+    place: StagingPlace,
     target: Target,
     *,
     since_s: float | None,
@@ -42,7 +42,7 @@ async def apply(
 
     Args:
         decision: what the batch is made of.
-        store: where its staged objects are.
+        place: where its rows are staged.
         target: the stream.
         since_s: when, by `clock`, nothing of the batch was in the stream, at the recorded ends; None where that is not
             known: another execution may have begun.
@@ -57,7 +57,7 @@ async def apply(
 
     async def apply_share(partition: int) -> int:
         async with room:
-            share = _Share(decision, partition, store, target, clock)
+            share = _Share(decision, partition, place, target, clock)
             return await share.apply(since_s)
 
     try:
@@ -80,11 +80,11 @@ class _Share:
     """What one partition gets of a batch."""
 
     def __init__(
-        self, decision: Decision, partition: int, store: ObjectStore, target: Target, clock: Callable[[], float]
+        self, decision: Decision, partition: int, place: StagingPlace, target: Target, clock: Callable[[], float]
     ) -> None:
         self._decision = decision
         self._partition = partition
-        self._store = store
+        self._place = place
         self._target = target
         self._clock = clock
         self._producer_id = decision.batch.producer_id(partition)
@@ -169,7 +169,7 @@ class _Share:
         return not self._there.issuperset(numbers)
 
     async def _load(self, numbered: Numbered) -> list[Chunk]:
-        return await asyncio.to_thread(load_section, self._store, numbered.section)
+        return await asyncio.to_thread(load_section, self._place, numbered.section)
 
 
 async def _some(tasks: set[asyncio.Task[None]]) -> None:

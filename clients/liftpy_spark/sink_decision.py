@@ -4,6 +4,10 @@
     spark/commits/<stream uuid>/<application>/<batch:020d>.done   all of it is in the stream
     spark/staging/<stream uuid>/<application>/<batch:020d>/...    what tasks staged for it
 
+What tasks staged may be in a directory instead (`liftpy_spark.sink_directory`), which the decision names then: it is
+published from there, whatever the options of a later execution say. Such a decision has version 3, so that a liftpy
+that would look for it in the bucket refuses it.
+
 A re-execution of the batch uses what the decision names, and ignores what it staged anew. Chunks are numbered by
 partition in the order of the sections, so what a producer's sequence means follows from the decision alone.
 """
@@ -15,7 +19,9 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from liftpy_spark.sink_directory import check_path, is_staged_key
 from liftpy_spark.sink_errors import StagingDamagedError
+from liftpy_spark.sink_place import STAGING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -23,7 +29,8 @@ if TYPE_CHECKING:
 __all__ = ["Batch", "Decision", "Numbered", "Section"]
 
 _VERSION: Final = 2
-_READABLE: Final = (1, 2)  # their documents are alike; what sections are made of is not
+_DIRECTORY_VERSION: Final = 3
+_READABLE: Final = (1, 2, 3)  # the documents of 1 and 2 are alike, what sections are made of is not; 3 has a directory
 _PRODUCER_ID_BYTES: Final = 16
 
 
@@ -31,7 +38,7 @@ class Section(NamedTuple):
     """The chunks of one partition in a staged object.
 
     Attributes:
-        key: of the object.
+        key: of the object, or of the file in its place.
         partition: of the stream.
         start: where the section begins in the object.
         length: its bytes.
@@ -85,7 +92,7 @@ class Batch:
     @property
     def staging_prefix(self) -> str:
         """Where tasks stage its objects."""
-        return f"spark/staging/{self.uuid}/{self.application}/{self.number:020d}/"
+        return f"{STAGING}{self.uuid}/{self.application}/{self.number:020d}/"
 
     def commit_key(self, number: int, suffix: str) -> str:
         """Where a document of one of the application's batches is."""
@@ -108,11 +115,13 @@ class Decision:
         batch: which.
         ends: by partition, the offset after the last committed record before any chunk was published.
         sections: in their order.
+        directory: where they are staged, an absolute path; None for the bucket.
     """
 
     batch: Batch
     ends: tuple[int, ...]
     sections: tuple[Section, ...]
+    directory: str | None = None
 
     @property
     def rows(self) -> int:
@@ -136,7 +145,7 @@ class Decision:
         keys = sorted({section.key for section in self.sections})
         places = {key: place for place, key in enumerate(keys)}
         document = {
-            "version": _VERSION,
+            "version": _VERSION if self.directory is None else _DIRECTORY_VERSION,
             "stream": self.batch.stream,
             "uuid": self.batch.uuid,
             "application": self.batch.application,
@@ -145,6 +154,8 @@ class Decision:
             "objects": keys,
             "sections": [[places[section.key], *section[1:]] for section in self.sections],
         }
+        if self.directory is not None:
+            document["directory"] = self.directory
         return json.dumps(document, separators=(",", ":")).encode()
 
     @classmethod
@@ -166,6 +177,7 @@ class Decision:
             sections = tuple(Section(keys[place], *_integers(rest)) for place, *rest in document["sections"])
             found = (document["uuid"], document["application"], document["batch"])
             ends = tuple(_integers(document["ends"]))
+            directory = _directory(batch, document["directory"], keys) if version == _DIRECTORY_VERSION else None
         except (ValueError, TypeError, KeyError, IndexError, RecursionError) as error:
             raise StagingDamagedError(
                 f"{batch}: its decision {batch.decision_key} can not be read: {error!r:.200}"
@@ -174,7 +186,17 @@ class Decision:
             raise StagingDamagedError(f"{batch}: its decision {batch.decision_key} is that of another batch: {found}")
         if any(not 0 <= section.partition < len(ends) for section in sections):
             raise StagingDamagedError(f"{batch}: its decision {batch.decision_key} names partitions that have no end")
-        return cls(batch=batch, ends=ends, sections=sections)
+        return cls(batch=batch, ends=ends, sections=sections, directory=directory)
+
+
+def _directory(batch: Batch, directory: str, keys: list[str]) -> str:
+    """The directory of a decision, in which it may name files of its own batch alone."""
+    if type(directory) is not str or check_path(directory) != directory:
+        raise ValueError(f"{directory!r:.200} is not the path of a directory as liftpy writes it")
+    foreign = [key for key in keys if not is_staged_key(key) or not key.startswith(batch.staging_prefix)]
+    if foreign:
+        raise ValueError(f"{foreign[0]!r:.200} is no file that tasks stage for this batch")
+    return directory
 
 
 def _integers(numbers: Iterable[Any]) -> list[int]:

@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 from liftpy_envelope.errors import LiftError
+from liftpy_log.tier.errors import StoreError
 
-__all__ = ["CommitUnclearError", "SinkModeError", "SinkRowError", "SinkSchemaError", "StagingDamagedError"]
+__all__ = [
+    "CommitUnclearError",
+    "SinkModeError",
+    "SinkRowError",
+    "SinkSchemaError",
+    "StagingDamagedError",
+    "StagingDirectoryError",
+]
 
 
 class SinkSchemaError(LiftError):
@@ -20,7 +28,11 @@ class SinkRowError(LiftError):
 
 
 class StagingDamagedError(LiftError):
-    """A staged object that a batch needs is gone, or not as it was written."""
+    """A staged object or file that a batch needs is gone, or not as it was written."""
+
+
+class StagingDirectoryError(StoreError):
+    """The directory for staged rows can not be used where the message says, or is another one than the driver's."""
 
 
 class CommitUnclearError(LiftError):

@@ -12,6 +12,7 @@ from liftpy_envelope.names import check_name
 from liftpy_envelope.subject import check_literal
 from liftpy_spark.option_values import OptionError, Options
 from liftpy_spark.options import CONNECTION_ALIASES, CONNECTION_OPTIONS, ConnectionOptions
+from liftpy_spark.sink_directory import check_path
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,6 +27,7 @@ SINK_OPTIONS: Final = (
     "txnAppId",
     "txnVersion",
     "stagingBytes",
+    "stagingDirectory",
 )
 _OF_SPARK: Final = ("checkpointLocation", "queryName", "truncate", "numRows")
 """What Spark hands over of its own."""
@@ -54,6 +56,7 @@ class SinkOptions:
         application: who writes, for batches that may be written again; None: a streaming query's id, or nobody's.
         version: which of the application's batches this is; of a batch alone.
         staging_bytes: about how many bytes of rows a task holds, and stages in one object.
+        staging_directory: where driver and tasks stage rows, an absolute path; None for the bucket.
     """
 
     connection: ConnectionOptions
@@ -63,6 +66,7 @@ class SinkOptions:
     application: str | None = None
     version: int | None = None
     staging_bytes: int = _STAGING_BYTES
+    staging_directory: str | None = None
 
     @classmethod
     def read(cls, given: Mapping[str, str], *, streaming: bool) -> Self:
@@ -90,6 +94,7 @@ class SinkOptions:
             application=application,
             version=version,
             staging_bytes=staging_bytes,
+            staging_directory=_staging_directory(options, delivery),
         )
 
 
@@ -117,6 +122,18 @@ def _delivery(options: Options) -> Delivery:
         return Delivery(text.lower())
     except ValueError:
         raise OptionError("delivery", f"{text!r:.80} is neither exactly-once nor at-least-once") from None
+
+
+def _staging_directory(options: Options, delivery: Delivery) -> str | None:
+    path = options.text("stagingDirectory")
+    if path is None:
+        return None
+    if delivery is Delivery.AT_LEAST_ONCE:
+        raise OptionError("stagingDirectory", "delivery is at-least-once, which stages nothing; leave one of them out")
+    try:
+        return check_path(path)
+    except ValueError as error:
+        raise OptionError("stagingDirectory", str(error)) from None
 
 
 def _transaction(options: Options, delivery: Delivery, *, streaming: bool) -> tuple[str | None, int | None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -12,6 +13,7 @@ from liftpy_envelope.subject import is_literal, matches
 from liftpy_spark.connections import bucket, lift, nats_failure
 from liftpy_spark.errors import NoSuchStreamError
 from liftpy_spark.option_values import OptionError
+from liftpy_spark.sink_directory import prepare
 from liftpy_spark.sink_errors import SinkModeError
 from liftpy_spark.sink_link import open_link
 from liftpy_spark.sink_options import Delivery, SinkOptions
@@ -38,12 +40,16 @@ class SinkPlan:
         uuid: of the stream, in hexadecimal.
         window_s: for how long nodes know the ids of the stream's batches; 0 where they keep none.
         layout: what rows are laid out by.
+        marker: by which tasks know the directory that rows are staged in; "" where that is the bucket.
+        driver: the machine of the driver, for messages.
     """
 
     options: SinkOptions
     uuid: str
     window_s: float
     layout: Layout
+    marker: str = ""
+    driver: str = ""
 
 
 def make_plan(options: SinkOptions, schema: StructType, *, overwrite: bool) -> SinkPlan:
@@ -52,23 +58,26 @@ def make_plan(options: SinkOptions, schema: StructType, *, overwrite: bool) -> S
     Raises:
         SinkSchemaError: its columns are not those of records.
         SinkModeError: the stream, or the cluster, can not do what is asked for.
-        OptionError: an option does not fit the stream.
+        OptionError: an option does not fit the stream, or names a directory that can not be used.
         NoSuchStreamError: there is no such stream.
         NatsError, BucketError: something can not be reached.
     """
     if overwrite:
         raise SinkModeError(
-            f"a stream is a log, and can not be overwritten: write to {options.stream} with mode('append')"
+            f"a stream is a log, and can not be overwritten: write to {options.stream} with mode('append'), or "
+            "outputMode('append') of a streaming query"
         )
     columns = check_columns(schema)
     details = _details(options)
     config = details.config
     if options.stream.startswith(INTERNAL_PREFIX) or config.acks is AckMode.OFF:
         raise SinkModeError(f"stream {options.stream} sends no acks (acks = off), so nothing can be written safely")
+    _check_open(details)
     keeps_ids = config.dedupe_ids_max > 0
     window_s = config.dedupe_window_s if keeps_ids else 0.0
     if options.delivery is Delivery.EXACTLY_ONCE:
         _check_exactly_once(options, window_s)
+    marker = "" if options.staging_directory is None else prepare(options.staging_directory)
     with open_link(options.connection) as link:
         payload_bytes_max = link.payload_bytes_max
     layout = Layout(
@@ -78,7 +87,14 @@ def make_plan(options: SinkOptions, schema: StructType, *, overwrite: bool) -> S
         subject=_subject(options, config.subject, columns),
         record_bytes_max=min(payload_bytes_max - _ENVELOPE_BYTES, config.message_bytes_max),
     )
-    return SinkPlan(options=options, uuid=details.uuid, window_s=window_s, layout=layout)
+    return SinkPlan(
+        options=options,
+        uuid=details.uuid,
+        window_s=window_s,
+        layout=layout,
+        marker=marker,
+        driver=socket.gethostname(),
+    )
 
 
 def _details(options: SinkOptions) -> StreamDetails:
@@ -93,6 +109,17 @@ def _details(options: SinkOptions) -> StreamDetails:
         raise
     except (NodeUnavailableError, DisconnectedError) as error:
         raise nats_failure(error) from None
+
+
+def _check_open(details: StreamDetails) -> None:
+    """See that the stream takes records, before rows are computed and staged that nodes would refuse."""
+    name = details.config.name
+    for is_shut, state, command in (
+        (details.paused, "paused", f"liftpy stream resume {name}"),
+        (details.read_only, "read-only", f"liftpy stream readonly {name} --off"),
+    ):
+        if is_shut:
+            raise SinkModeError(f"stream {name} is {state}, and takes nothing until somebody says: {command}")
 
 
 def _check_exactly_once(options: SinkOptions, window_s: float) -> None:

@@ -37,7 +37,7 @@ def check_columns(schema: StructType) -> frozenset[str]:
     names = schema.fieldNames()
     for field in schema.fields:
         if field.name not in _COLUMNS:
-            near = difflib.get_close_matches(field.name, _COLUMNS, n=1)
+            near = difflib.get_close_matches(field.name.lower(), _COLUMNS, n=1)
             hint = f"did you mean {near[0]}?" if near else "select those that are to be written"
             raise SinkSchemaError(
                 f"column {field.name!r:.80} is none of a record's, which are {', '.join(_COLUMNS)}; {hint}"

@@ -1,7 +1,8 @@
-"""What tasks stage in the bucket: objects of sections, one for each partition, with the chunks of it.
+"""What tasks stage: objects, or files, of sections, one for each partition, with the chunks of it.
 
-Staged objects are garbage as soon as their batch is in the stream, and from the beginning where no decision names them:
-those of tasks that failed, or ran twice. What a commit and an abort leave behind is collected by age.
+Where they are is for `liftpy_spark.sink_place` to say. Staged objects are garbage as soon as their batch is in the
+stream, and from the beginning where no decision names them: those of tasks that failed, or ran twice. What a commit and
+an abort leave behind is collected by age.
 """
 
 from __future__ import annotations
@@ -13,31 +14,51 @@ from typing import TYPE_CHECKING, Final
 import google_crc32c
 import pyarrow as pa
 
-from liftpy_log.tier.conditional import create_once
 from liftpy_log.tier.errors import ObjectMissingError
 from liftpy_spark.sink_decision import Batch, Section
+from liftpy_spark.sink_directory import DirectoryPlace
 from liftpy_spark.sink_errors import StagingDamagedError
+from liftpy_spark.sink_place import STAGING, BucketPlace
 from liftpy_spark.sink_rows import Chunk
 from liftpy_spark.sink_sections import decode_section, encode_section
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from liftpy_log.tier.store import Entry, ObjectStore
+    from liftpy_spark.sink_place import StagingPlace
 
-__all__ = ["STAGING", "collect_staging", "load_section", "remove_staged", "stage", "staging_leftovers"]
+__all__ = [
+    "collect_staging",
+    "directory_leftovers",
+    "exists",
+    "load_section",
+    "place_of",
+    "remove_staged",
+    "stage",
+    "staging_leftovers",
+]
 
-STAGING: Final = "spark/staging/"
 _ARROW_STREAM: Final = b"\xff\xff\xff\xff"
 _DELETE_AT_ONCE: Final = 1_000
 _NAMES_IN_KEY: Final = 6  # spark, staging, uuid, application, batch, object
 
 
-def stage(store: ObjectStore, key: str, chunks: Sequence[Chunk], nonce: str) -> list[Section]:
+def place_of(store: ObjectStore, directory: str | None) -> StagingPlace:
+    """Where rows are staged.
+
+    Args:
+        store: of the bucket.
+        directory: in place of the bucket; None: the bucket.
+    """
+    return BucketPlace(store) if directory is None else DirectoryPlace(directory)
+
+
+def stage(place: StagingPlace, key: str, chunks: Sequence[Chunk], nonce: str) -> list[Section]:
     """Write chunks as one object.
 
     Args:
-        store: where.
+        place: where.
         key: of the object; never written twice.
         chunks: ordered by partition, at least one.
         nonce: of this write.
@@ -59,22 +80,22 @@ def stage(store: ObjectStore, key: str, chunks: Sequence[Chunk], nonce: str) -> 
         sections.append(Section(key, partition, start, length, rows, len(written), crc))
         parts += encoded
         start += length
-    create_once(store, key, b"".join(parts), nonce)
+    place.create(key, parts, nonce)
     return sections
 
 
-def load_section(store: ObjectStore, section: Section) -> list[Chunk]:
+def load_section(place: StagingPlace, section: Section) -> list[Chunk]:
     """Read the chunks of a section.
 
     Raises:
         StagingDamagedError: it is gone, or not as it was written.
-        StoreError: the store does not answer.
+        StoreError: it can not be read now.
     """
-    where = f"staged object {section.key}, {section.length} bytes from {section.start} on"
+    where = f"{place.name(section.key)}, {section.length} bytes from {section.start} on"
     try:
-        body = store.get_range(section.key, section.start, section.length)
+        body = place.read(section.key, section.start, section.length)
     except ObjectMissingError:
-        raise StagingDamagedError(f"{where}: it is gone; who deletes below {STAGING} of the bucket?") from None
+        raise StagingDamagedError(f"{where}: it is gone; {place.loss}") from None
     if len(body) != section.length or google_crc32c.value(body) != section.crc:
         raise StagingDamagedError(f"{where}: its checksum does not match")
     is_stream = body.startswith(_ARROW_STREAM)
@@ -95,13 +116,13 @@ def _chunks_in_stream(body: bytes, section: Section) -> Iterator[Chunk]:
             yield Chunk(section.partition, metadata[b"subject"].decode(), records)
 
 
-def remove_staged(store: ObjectStore, batch: Batch) -> None:
+def remove_staged(place: StagingPlace, batch: Batch) -> None:
     """Delete everything that was staged for a batch, also by tasks that failed.
 
     Raises:
-        StoreError: the store does not do it.
+        StoreError: it can not be done.
     """
-    _delete(store, (entry.key for entry in store.list(batch.staging_prefix)))
+    _delete(place, (entry.key for entry in place.entries(batch.staging_prefix)))
 
 
 def collect_staging(store: ObjectStore, older_than_s: float, now_ns: int | None = None) -> int:
@@ -119,7 +140,7 @@ def collect_staging(store: ObjectStore, older_than_s: float, now_ns: int | None 
         StoreError: the store does not do it.
     """
     now_ns = time.time_ns() if now_ns is None else now_ns
-    return _delete(store, (entry.key for entry in staging_leftovers(store, older_than_s, now_ns)))
+    return _delete(BucketPlace(store), (entry.key for entry in staging_leftovers(store, older_than_s, now_ns)))
 
 
 def staging_leftovers(store: ObjectStore, older_than_s: float, now_ns: int, prefix: str = "") -> Iterator[Entry]:
@@ -136,9 +157,41 @@ def staging_leftovers(store: ObjectStore, older_than_s: float, now_ns: int, pref
     Raises:
         StoreError: the store does not answer.
     """
+    return _leftovers(store, store.list(f"{STAGING}{prefix}"), older_than_s, now_ns)
+
+
+def directory_leftovers(
+    store: ObjectStore, directory: str, is_ours: Callable[[str], bool], older_than_s: float, now_ns: int
+) -> Iterator[Entry]:
+    """Staged files that nobody needs any more, as `staging_leftovers` finds objects.
+
+    Args:
+        store: of the bucket that has the decisions.
+        directory: where the files are.
+        is_ours: whether the stream with a uuid is one whose decisions are in this bucket. Clusters may share a
+            directory, and this bucket does not tell what another one has decided; so files of other streams stay.
+        older_than_s: as of `staging_leftovers`.
+        now_ns: by the clock of the directory, ns since the epoch.
+
+    Raises:
+        StoreError: the store or the directory does not answer.
+    """
+    entries = DirectoryPlace(directory).entries(STAGING)
+    known: dict[str, bool] = {}
+    ours = []
+    for entry in entries:
+        uuid = entry.key.removeprefix(STAGING).partition("/")[0]
+        if uuid not in known:
+            known[uuid] = is_ours(uuid)
+        if known[uuid]:
+            ours.append(entry)
+    return _leftovers(store, iter(ours), older_than_s, now_ns)
+
+
+def _leftovers(store: ObjectStore, entries: Iterator[Entry], older_than_s: float, now_ns: int) -> Iterator[Entry]:
     horizon_ns = now_ns - int(older_than_s * 1e9)
     looked_at, is_pending = "", False
-    for entry in store.list(f"{STAGING}{prefix}"):
+    for entry in entries:
         parts = entry.key.split("/")
         if entry.modified_ns >= horizon_ns or len(parts) != _NAMES_IN_KEY or not parts[4].isdigit():
             continue
@@ -163,16 +216,16 @@ def exists(store: ObjectStore, key: str) -> bool:
     return True
 
 
-def _delete(store: ObjectStore, keys: Iterator[str]) -> int:
+def _delete(place: StagingPlace, keys: Iterator[str]) -> int:
     """Delete what is listed, some at a time: the list itself is as long as it is."""
     found: list[str] = []
     count = 0
     for key in keys:
         found.append(key)
         if len(found) == _DELETE_AT_ONCE:
-            store.delete(found)
+            place.delete(found)
             count += len(found)
             found = []
     if found:
-        store.delete(found)
+        place.delete(found)
     return count + len(found)

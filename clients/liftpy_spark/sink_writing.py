@@ -13,10 +13,12 @@ from pyspark.sql.datasource import WriterCommitMessage
 from liftpy_envelope.ack import AckPolicy
 from liftpy_spark.connections import bucket
 from liftpy_spark.sink_commit import commit, forget
-from liftpy_spark.sink_errors import SinkModeError, SinkRowError
+from liftpy_spark.sink_directory import DirectoryPlace
+from liftpy_spark.sink_errors import SinkModeError, SinkRowError, StagingDirectoryError
 from liftpy_spark.sink_link import open_link
+from liftpy_spark.sink_place import BucketPlace
 from liftpy_spark.sink_rows import flushes
-from liftpy_spark.sink_staging import stage
+from liftpy_spark.sink_staging import place_of, stage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
     from liftpy_log.tier.store import ObjectStore
     from liftpy_spark.sink_decision import Batch, Section
+    from liftpy_spark.sink_place import StagingPlace
     from liftpy_spark.sink_plan import SinkPlan
     from liftpy_spark.sink_rows import Chunk
     from liftpy_spark.sink_target import Target
@@ -51,20 +54,21 @@ class Written(WriterCommitMessage):
 
 
 def stage_rows(plan: SinkPlan, batch: Batch, rows: Iterable[pa.RecordBatch], task: int) -> Written:
-    """Stage the rows of a task; where one of them does not fit, nothing of it stays in the bucket.
+    """Stage the rows of a task; where one of them does not fit, or there is no room, nothing of it stays.
 
     Raises:
         SinkRowError: a row can not become a record.
+        StagingDirectoryError: the directory does not take them, or is another one than the driver's.
         StoreError: the bucket does not take them.
     """
-    store = _bucket(plan)
+    place = _seen_place(plan)
     sections: list[Section] = []
     try:
         for chunks in flushes(rows, plan.layout, plan.options.staging_bytes, task):
             nonce = uuid4().hex
-            sections += stage(store, f"{batch.staging_prefix}{task:05d}-{nonce}.arrows", chunks, nonce)
-    except SinkRowError:
-        store.delete(sorted({section.key for section in sections}))  # no abort knows of a task that failed
+            sections += stage(place, f"{batch.staging_prefix}{task:05d}-{nonce}.arrows", chunks, nonce)
+    except (SinkRowError, StagingDirectoryError):
+        place.delete(sorted({section.key for section in sections}))  # no abort knows of a task that failed
         raise
     return Written(task=task, batch=batch, sections=tuple(sections))
 
@@ -124,9 +128,10 @@ def commit_rows(plan: SinkPlan, messages: Iterable[WriterCommitMessage | None], 
         return
     (batch,) = batches
     store = _bucket(plan)
+    place = place_of(store, plan.options.staging_directory)
     with open_link(plan.options.connection) as link:
         target = link.target(batch.stream, batch.uuid, plan.window_s, AckPolicy.ALL)
-        link.run(commit(batch, sections, store, target, uuid4().hex))
+        link.run(commit(batch, sections, store, place, target, uuid4().hex))
         if streaming:
             link.run(forget(batch, _DECISIONS_KEPT, store))
 
@@ -137,17 +142,27 @@ def abort_rows(plan: SinkPlan, messages: Sequence[WriterCommitMessage | None]) -
     Spark also aborts after a commit that failed, which may have decided: then all tasks have told what they did.
 
     Raises:
-        StoreError: the bucket does not do it.
+        StoreError: it can not be done.
     """
     if all(message is not None for message in messages):
         return
     keys = sorted({section.key for each in _written(messages) for section in each.sections})
     if keys:
-        _bucket(plan).delete(keys)
+        place_of(_bucket(plan), plan.options.staging_directory).delete(keys)
 
 
 def _written(messages: Iterable[WriterCommitMessage | None]) -> Iterator[Written]:
     return (message for message in messages if isinstance(message, Written))
+
+
+def _seen_place(plan: SinkPlan) -> StagingPlace:
+    """Where a task stages; a directory that is not the one of the driver is refused."""
+    directory = plan.options.staging_directory
+    if directory is None:
+        return BucketPlace(_bucket(plan))
+    place = DirectoryPlace(directory)
+    place.check_seen(plan.marker, plan.driver)
+    return place
 
 
 def _bucket(plan: SinkPlan) -> ObjectStore:

@@ -53,7 +53,7 @@ def test_export(spark, cli, tmp_path):
 
 def test_merge(spark, bucket, cli):
     before = bucket.records()
-    assert "is tiered by node n1" in cli.error("spark", "merge", STREAM)
+    assert f"{STREAM}/0 is tiered by node n1" in cli.error("spark", "merge", STREAM)
     arguments = ("spark", "merge", STREAM, "--alone")
     assert cli.out(*arguments, "--dry-run") == "2 objects merged into 1; nothing was done (--dry-run)\n"
     assert len(bucket.root().fragments) == 2

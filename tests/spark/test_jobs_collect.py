@@ -15,6 +15,7 @@ from liftpy_spark.jobs.collecting import collect, collect_staged, plan_collect
 from liftpy_spark.jobs.merging import merge, plan_merge
 from liftpy_spark.jobs.tasks import JobFailedError
 from liftpy_spark.sink_decision import Batch
+from liftpy_spark.sink_directory import DirectoryPlace, prepare
 from support.by_value import by_value
 from support.cli import Cli
 from support.job_bucket import STREAM, JobBucket, new_id
@@ -229,3 +230,26 @@ def test_the_command_tells_what_is_wrong(spark, bucket, cli):
     assert "orders/0: " in result.stdout
     assert f"orders/1: object {bucket.paths[1].root} is damaged" in result.stderr.replace("\n", " ")
     assert "'soon' is not a time span" in cli.error("spark", "collect", "--grace", "soon", code=2)
+
+
+def test_the_command_looks_at_a_staging_directory(spark, bucket, cli, tmp_path):
+    place = DirectoryPlace(str(tmp_path / "staging"))
+    (tmp_path / "staging").mkdir()
+    prepare(place.directory)
+    left, pending = (Batch(stream=STREAM, uuid=bucket.uuid, application="app", number=number) for number in (7, 8))
+    bucket.store.create(pending.decision_key, b"{}", "n")
+    keys = [f"{each.staging_prefix}00000-{'0' * 32}.arrows" for each in (left, pending)]
+    for key in (*keys, keys[0].replace(bucket.uuid, "e" * 32)):
+        place.create(key, [b"12345"], "0" * 32)
+
+    def staged(*more):
+        asked = ("spark", "collect", "--staging-directory", place.directory, *more)
+        return cli.json(*asked)["staged_files"]
+
+    assert staged("--delete") == {"objects": 0, "size": 0}, "they are young"
+    assert staged("--staging-grace", "0s") == {"objects": 1, "size": 5}
+    said = cli.out(
+        "spark", "collect", STREAM, "--staging-directory", place.directory, "--staging-grace", "0s", "--delete"
+    )
+    assert "left behind by the sink in its directory: 1 file deleted, 5 B" in said
+    assert [entry.key for entry in place.entries("")] == sorted((keys[1], keys[0].replace(bucket.uuid, "e" * 32)))

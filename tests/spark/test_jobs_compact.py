@@ -126,7 +126,7 @@ def test_the_command(spark, s3, tmp_path):
     command = ("spark", "compact", STREAM)
     said = cli.error(*command)
     assert "stream orders keeps all records of a key (compact = false), so nothing was done" in said
-    assert "liftpy stream update orders --compact" in said
+    assert "liftpy stream edit orders --compact" in said
     set_compact(bucket)
     assert "the bucket has no stream 'order'" in cli.error("spark", "compact", "order")
     assert "stream orders has partitions 0 to 0" in cli.error(*command, "--partition", "1", code=2)

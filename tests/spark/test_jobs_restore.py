@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 
@@ -23,6 +24,7 @@ from liftpy_spark.jobs.restoring import copy_history, plan_copy
 from support.by_value import by_value
 from support.cli import Cli
 from support.copy_kit import OFFSETS, held_by, make_history, visible
+from support.s3_servers import aws_environment, seaweedfs
 from support.spark_system import eventually, system_of
 
 GROUPS = {"readers": {"orders": {0: 41, 1: 7}}, "auditors": {"quiet": {0: 3}}}
@@ -97,7 +99,7 @@ def test_what_is_damaged_is_named_and_nothing_is_seen(spark, s3, target, target_
     key = path.fragment(fragment.name)
     whole = history.store.get(key).body
     history.orders.damage(key, 300)
-    with pytest.raises(CopyDamagedError, match=rf"partition {path.home} from offset 0 on: object {key} is damaged"):
+    with pytest.raises(CopyDamagedError, match=f"not whole: orders/1 from offset 0 on: object {key} is damaged"):
         copy_history(spark, history.orders.settings, target)
     assert visible(target_store) == {}
     assert not any(entry.key.endswith("ROOT") for entry in target_store.list(""))
@@ -120,6 +122,35 @@ def test_another_history_is_refused(spark, s3, target, target_store):
     with pytest.raises(CopyRefusedError, match="the destination has another stream quiet, with uuid"):
         copy_history(spark, stranger.orders.settings, target)
     assert visible(target_store).keys() == {"quiet", OFFSETS}
+
+
+@pytest.fixture
+def elsewhere(spark, tmp_path, monkeypatch):
+    """A server whose keys are those of a profile, here and where tasks run, and of nobody else."""
+    with ExitStack() as stack:
+        with aws_environment():  # whose keys the server would take as well
+            server = stack.enter_context(seaweedfs(tmp_path))
+        keys = {name.lower(): text for name, text in server.environment.items()}
+        file = tmp_path / "credentials"
+        file.write_text("\n".join(["[backup]", *(f"{name} = {text}" for name, text in keys.items())]))
+        monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(file))
+        monkeypatch.setitem(spark.sparkContext.environment, "AWS_SHARED_CREDENTIALS_FILE", str(file))
+        yield server
+
+
+def test_a_source_with_credentials_of_its_own(elsewhere, s3, target, target_store, tmp_path):
+    history = make_history(elsewhere, objects=FEW)
+    cli = Cli(None, tmp_path, **{name: text for name, text in os.environ.items() if name.startswith("AWS_")})
+    source = ("--from", history.orders.url, "--from-endpoint", elsewhere.endpoint)
+    options = ("spark", "restore", *source, "--bucket", target.url, "--endpoint", s3.endpoint, "--copy-only")
+    assert "does not know the access key" in cli.error(*options)
+    assert "no credentials that can be used (The config profile (b) could" in cli.error(*options, "--from-profile", "b")
+    said = cli.out(*options, "--from-profile", "backup")
+    assert "orders: 2 partitions, 6 objects, 69 records, " in said
+    assert "KiB and 14 records in shared objects" in said
+    assert "quiet: 2 partitions, 2 objects, 11 records, all in shared objects" in said
+    assert held_by(target_store) == held_by(history.store)
+    assert "--from-profile: say --from" in cli.error("spark", "restore", "--from-profile", "backup", code=2)
 
 
 def test_a_place_below_the_other_is_refused(s3):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -102,6 +104,37 @@ def test_a_batch_of_an_application_is_written_once_in_whatever_distribution(spar
     assert staged(system, "sinktwice") == []
 
 
+def test_rows_go_by_way_of_a_directory(spark, system, tmp_path):
+    system.lift.create_stream("sinkfiles", subject="sinkfiles", partitions=4)
+    for tasks in (3, 5):
+        df = frame(spark).repartition(tasks)
+        write(system, df, "sinkfiles", txnAppId="job", txnVersion=7, stagingDirectory=str(tmp_path))
+    assert rows_of(system.records("sinkfiles")) == expected()
+    (marker,) = (path.name for path in tmp_path.iterdir())
+    assert marker.startswith("liftpy-staging-")
+    assert staged(system, "sinkfiles") == []
+    (decision,) = (key for key in staged(system, "sinkfiles", "commits") if key.endswith(".json"))
+    document = json.loads(system.server.store("liftpy").get(decision).body)
+    assert document["directory"] == str(tmp_path), "it was not staged in the bucket"
+
+
+def test_tasks_that_do_not_see_the_directory_of_the_driver_say_so(spark, system, tmp_path):
+    """The first ones take the marker away: the later ones see what tasks of another machine would see."""
+    system.lift.create_stream("sinkblind", subject="sinkblind")
+
+    def unmark(batches, directory=str(tmp_path)):
+        for path in Path(directory).glob("liftpy-staging-*"):
+            path.unlink(missing_ok=True)
+        yield from batches
+
+    df = spark.range(0, 80, 1, 8).selectExpr("encode(string(id), 'utf-8') AS value").mapInArrow(unmark, "value binary")
+    words = rf"a task on \S+ does not see the directory {tmp_path} of the driver on \S+ .*: mount one and the same"
+    with pytest.raises(Exception, match=words):
+        write(system, df, "sinkblind", stagingDirectory=str(tmp_path))
+    assert system.records("sinkblind").num_rows == 0
+    assert staged(system, "sinkblind", "commits") == []
+
+
 def test_at_least_once_goes_without_the_bucket(spark, system):
     system.lift.create_stream("sinkquick", subject="sinkquick", partitions=2)
     write(system, frame(spark), "sinkquick", delivery="at-least-once")
@@ -130,6 +163,17 @@ def test_an_empty_frame(spark, system):
         (["'v' AS value"], {"subject": "sinkwrong.a", "delivry": "x"}, "did you mean 'delivery'?"),
         (["'v' AS value", "9 AS partition"], {"subject": "sinkwrong.a"}, "9 is not a partition of stream sinkwrong"),
         (["repeat('v', 2000000) AS value", "'big' AS key"], {"subject": "sinkwrong.a"}, "key b'big'"),
+        (["'v' AS value"], {"subject": "sinkwrong.a", "stagingDirectory": "x/y"}, "'x/y' is no absolute path"),
+        (
+            ["'v' AS value"],
+            {"subject": "sinkwrong.a", "stagingDirectory": "/there/is/none"},
+            "option 'stagingDirectory': there is no directory /there/is/none on ",
+        ),
+        (
+            ["'v' AS value"],
+            {"subject": "sinkwrong.a", "stagingDirectory": "/dev/null"},
+            "option 'stagingDirectory': /dev/null is not a directory on ",
+        ),
     ],
 )
 def test_what_can_not_be_written_is_refused_with_words(spark, system, columns, options, words):
@@ -141,6 +185,21 @@ def test_what_can_not_be_written_is_refused_with_words(spark, system, columns, o
     assert words in str(caught.value)
     assert system.records("sinkwrong").num_rows == 0
     assert staged(system, "sinkwrong") == []
+
+
+def test_a_stream_that_takes_nothing_now(spark, system):
+    system.lift.create_stream("sinkshut", subject="sinkshut")
+    df = frame(spark, 3)
+    system.lift.pause_stream("sinkshut")
+    with pytest.raises(
+        Exception, match="is paused, and takes nothing until somebody says: liftpy stream resume sinksh"
+    ):
+        write(system, df, "sinkshut")
+    system.lift.resume_stream("sinkshut")
+    system.lift.set_read_only("sinkshut", read_only=True)
+    with pytest.raises(Exception, match=r"is read-only, and .*: liftpy stream readonly sinkshut --off"):
+        write(system, df, "sinkshut", delivery="at-least-once")
+    assert staged(system, "sinkshut", "commits") == staged(system, "sinkshut") == []
 
 
 def test_a_stream_is_not_overwritten(spark, system):

@@ -14,10 +14,11 @@ from liftpy_spark import sink_applying, sink_link
 from liftpy_spark.connections import bucket
 from liftpy_spark.sink_commit import commit
 from liftpy_spark.sink_decision import Batch
-from liftpy_spark.sink_errors import CommitUnclearError, SinkModeError
+from liftpy_spark.sink_errors import CommitUnclearError, SinkModeError, StagingDamagedError
 from liftpy_spark.sink_link import StreamTarget, open_link
 from liftpy_spark.sink_options import SinkOptions
 from liftpy_spark.sink_plan import make_plan
+from liftpy_spark.sink_staging import place_of
 from liftpy_spark.sink_writing import abort_rows, commit_rows, stage_rows
 
 SCHEMA = StructType([StructField("key", BinaryType()), StructField("value", BinaryType())])
@@ -82,16 +83,24 @@ def interrupt(plan, batch, *, after, is_stored):
     connection = plan.options.connection
     with mock.patch.object(sink_link, "StreamTarget", Dying), open_link(connection) as link:
         target = link.target(plan.options.stream, plan.uuid, plan.window_s, AckPolicy.ALL)
-        committing = commit(batch, sections_of(staged(plan, batch)), bucket(connection), target, "dying")
+        store = bucket(connection)
+        place = place_of(store, plan.options.staging_directory)
+        committing = commit(batch, sections_of(staged(plan, batch)), store, place, target, "dying")
         with pytest.raises(Killed):
             link.run(committing)
 
 
+@pytest.fixture(params=["bucket", "directory"])
+def staging(request, tmp_path):
+    """The options for both ways of staging."""
+    return {} if request.param == "bucket" else {"stagingDirectory": str(tmp_path)}
+
+
 @pytest.mark.parametrize("is_stored", [False, True])
-def test_a_driver_that_dies_between_partitions(system, is_stored):
-    stream = f"sinkdies{is_stored}"
+def test_a_driver_that_dies_between_partitions(system, staging, is_stored):
+    stream = f"sinkdies{is_stored}{len(staging)}"
     system.lift.create_stream(stream, subject=stream, partitions=4)
-    plan = plan_of(system, stream)
+    plan = plan_of(system, stream, **staging)
     for number, after in enumerate((0, 1, 3, 6)):
         batch = batch_of(plan, number)
         interrupt(plan, batch, after=after, is_stored=is_stored)
@@ -101,6 +110,31 @@ def test_a_driver_that_dies_between_partitions(system, is_stored):
         assert numbers(system, stream) == Counter(dict.fromkeys(range(COUNT), number + 1))
         commit_rows(plan, staged(plan, batch, tasks=5), streaming=False)
         assert numbers(system, stream).total() == (number + 1) * COUNT
+        assert left(plan, batch) == []
+
+
+def left(plan, batch):
+    place = place_of(bucket(plan.options.connection), plan.options.staging_directory)
+    return [entry.key for entry in place.entries(batch.staging_prefix)]
+
+
+def test_a_batch_goes_on_from_its_directory_or_not_at_all(system, tmp_path):
+    """Also where the option is no longer given; and not at all where the directory is not there, or lost a file."""
+    system.lift.create_stream("sinkmoves", subject="sinkmoves", partitions=4)
+    directory, gone = tmp_path / "staging", tmp_path / "gone"
+    directory.mkdir()
+    plan, plain = plan_of(system, "sinkmoves", stagingDirectory=str(directory)), plan_of(system, "sinkmoves")
+    batch = batch_of(plan)
+    interrupt(plan, batch, after=0, is_stored=False)  # decided, and nothing is on its way
+    directory.rename(gone)
+    words = rf"^{batch}: staged file {directory}/.* it is gone; is its directory mounted here.*nothing is skipped"
+    with pytest.raises(StagingDamagedError, match=words):
+        commit_rows(plain, staged(plain, batch, tasks=4), streaming=False)
+    assert numbers(system, "sinkmoves").total() == 0
+    gone.rename(directory)
+    commit_rows(plain, staged(plain, batch, tasks=4), streaming=False)
+    assert numbers(system, "sinkmoves") == Counter(dict.fromkeys(range(COUNT), 1))
+    assert left(plan, batch) == left(plain, batch) == []
 
 
 def test_nodes_that_have_forgotten_are_asked_for_their_logs(system):
@@ -129,18 +163,18 @@ def test_a_log_that_is_gone_is_a_reason_to_refuse(system):
     assert system.records("sinkgone").num_rows == 0
 
 
-def test_an_abort_leaves_what_may_have_been_decided(system):
-    system.lift.create_stream("sinkabort", subject="sinkabort")
-    plan = plan_of(system, "sinkabort")
+def test_an_abort_leaves_what_may_have_been_decided(system, staging):
+    stream = f"sinkabort{len(staging)}"
+    system.lift.create_stream(stream, subject=stream)
+    plan = plan_of(system, stream, **staging)
     batch = batch_of(plan)
-    store = bucket(plan.options.connection)
     written = staged(plan, batch)
     abort_rows(plan, written)
-    assert len(list(store.list(batch.staging_prefix))) == 2, "all tasks were through: a commit may have decided"
+    assert len(left(plan, batch)) == 2, "all tasks were through: a commit may have decided"
     abort_rows(plan, [None, written[1]])
-    assert [entry.key for entry in store.list(batch.staging_prefix)] == [written[0].sections[0].key]
+    assert left(plan, batch) == [written[0].sections[0].key]
     abort_rows(plan, [written[0], None])
-    assert not list(store.list(batch.staging_prefix))
+    assert left(plan, batch) == []
 
 
 def test_streams_that_can_not_take_records_once(system):

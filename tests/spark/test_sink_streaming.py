@@ -19,6 +19,7 @@ from support.spark_system import eventually
 
 COUNT = 3_000
 WAIT_S = 90
+DRIVEN_S = 240  # a driver of its own has a JVM and workers to start, and others may use the machine
 TESTS = Path(__file__).parents[1]
 
 DRIVER = """
@@ -80,17 +81,31 @@ def warm(spark, system, tmp_path_factory):
     run(spark, system, files(directory / "source", 1, each=1), "streamedfirst", directory / "checkpoint")
 
 
-@pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])
-def test_every_row_is_in_the_stream_once_across_restarts(spark, system, tmp_path, delivery):
-    stream = f"streamed-{delivery}"
+@pytest.mark.parametrize("way", ["exactly-once", "at-least-once", "directory"])
+def test_every_row_is_in_the_stream_once_across_restarts(spark, system, tmp_path, way):
+    stream = f"streamed-{way}"
     system.lift.create_stream(stream, subject=stream, partitions=8)
+    options = staged_in(tmp_path / "staging") if way == "directory" else {"delivery": way}
     source = files(tmp_path / "source", 2)
-    run(spark, system, source, stream, tmp_path / "checkpoint", delivery=delivery)
+    run(spark, system, source, stream, tmp_path / "checkpoint", **options)
     assert values(system, stream) == once(2)
     files(source, 1, 2)
-    run(spark, system, source, stream, tmp_path / "checkpoint", tasks=3, delivery=delivery)
+    run(spark, system, source, stream, tmp_path / "checkpoint", tasks=3, **options)
     assert values(system, stream) == once(3)
     assert staged(system, stream) == []
+    if way == "directory":
+        assert_empty(tmp_path / "staging")
+
+
+def staged_in(directory):
+    directory.mkdir()
+    return {"stagingDirectory": str(directory)}
+
+
+def assert_empty(directory):
+    """Nothing is staged there, and once something was."""
+    (marker,) = (path.name for path in directory.iterdir())
+    assert marker.startswith("liftpy-staging-")
 
 
 def test_a_batch_that_is_replayed_in_another_distribution_is_there_once(spark, system, tmp_path):
@@ -117,23 +132,29 @@ def test_what_can_not_be_written_is_told_to_who_starts_the_query(spark, system, 
 
 
 @pytest.mark.slow
-def test_drivers_that_are_killed(spark, system, tmp_path):
+@pytest.mark.parametrize("way", ["bucket", "directory"])
+def test_drivers_that_are_killed(spark, system, tmp_path, way):
     """A driver is killed again and again in the middle of what it does; in the end every row is there once."""
-    system.lift.create_stream("killed", subject="killed", partitions=4)
-    batches = 12
+    stream = f"killed-{way}"
+    system.lift.create_stream(stream, subject=stream, partitions=4)
+    options = system.options | (staged_in(tmp_path / "staging") if way == "directory" else {})
+    batches = 6
     source = files(tmp_path / "source", batches)
-    arguments = [str(TESTS), json.dumps(system.options), str(source), str(tmp_path / "checkpoint"), "killed"]
+    arguments = [str(TESTS), json.dumps(options), str(source), str(tmp_path / "checkpoint"), stream]
     store = system.server.store("liftpy")
+    log = tmp_path / "driver.log"
     for _ in range(3):
-        kill_amid(arguments, lambda: values(system, "killed").total())
-    process = drive(arguments)
+        kill_amid(arguments, log, lambda: sum(each.high_watermark for each in system.partitions(stream)))
+    process = drive(arguments, log)
     try:
-        assert process.wait(300) == 0
+        assert process.wait(300) == 0, said(log)
     finally:
         kill_all(process)
-    assert values(system, "killed") == once(batches)
+    assert values(system, stream) == once(batches)
+    if way == "directory":
+        assert_empty(tmp_path / "staging")
     marks = [
-        entry.key for entry in store.list("spark/commits/") if "killed" in store.get(_decision(entry.key)).body.decode()
+        entry.key for entry in store.list("spark/commits/") if stream in store.get(_decision(entry.key)).body.decode()
     ]
     assert len([key for key in marks if key.endswith(".done")]) == batches
 
@@ -142,23 +163,35 @@ def _decision(key):
     return key.removesuffix(".done").removesuffix(".json") + ".json"
 
 
-def drive(arguments):
-    return subprocess.Popen(
-        [sys.executable, "-c", DRIVER, *arguments],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-    )
+def said(log):
+    return log.read_text(errors="replace")[-3_000:]
 
 
-def kill_amid(arguments, progress):
-    """Start a driver, and kill it when there is progress, if it has not ended before."""
+def drive(arguments, log):
+    with log.open("wb") as out:
+        return subprocess.Popen(
+            [sys.executable, "-c", DRIVER, *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            start_new_session=True,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        )
+
+
+def kill_amid(arguments, log, progress):
+    """Start a driver, and kill it when there is progress; it is to end by itself only when all is written."""
     before = progress()
-    process = drive(arguments)
+    process = drive(arguments, log)
+
+    def goes_on():
+        assert process.poll() in {None, 0}, "the driver has failed"
+        return process.poll() == 0 or progress() > before
+
     try:
-        eventually(lambda: process.poll() is not None or progress() > before, "something more is written", 120)
+        eventually(goes_on, "something more is written", DRIVEN_S)
+    except AssertionError as error:
+        raise AssertionError(f"{error}\n{said(log)}") from error
     finally:
         kill_all(process)
 

@@ -3,6 +3,7 @@
 world = SinkWorld(partitions=2)
 await world.execute(rows, tasks=3)              # stages rows in another distribution each time, and commits
 world.at = {5: world.crash}                     # what happens before the fifth effect: a request or a publication
+world = SinkWorld(directory=tmp_path)           # rows are staged in a directory, where all but writing is an effect
 """
 
 from __future__ import annotations
@@ -18,13 +19,19 @@ from liftpy_client.errors import PublishTimeoutError
 from liftpy_log.tier.memory_store import MemoryStore
 from liftpy_spark.sink_commit import commit
 from liftpy_spark.sink_decision import Batch, Section
+from liftpy_spark.sink_directory import DirectoryPlace
+from liftpy_spark.sink_place import STAGING, BucketPlace
 from liftpy_spark.sink_rows import Layout, flushes
-from liftpy_spark.sink_staging import stage
+from liftpy_spark.sink_staging import place_of, stage
 from liftpy_spark.sink_target import Look, Place
 from support.fault_store import Crash, FaultStore
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+    from liftpy_log.tier.store import Entry
+    from liftpy_spark.sink_place import StagingPlace
 
 __all__ = ["SinkWorld", "Target", "batch_of", "layout_of", "lose_ack"]
 
@@ -46,6 +53,7 @@ class SinkWorld:
     Args:
         partitions: of the stream.
         record_bytes_max: what makes chunks small: each holds a few records.
+        directory: where rows are staged; None: in the bucket.
 
     Attributes:
         at: by number of an effect, what happens before it.
@@ -54,7 +62,8 @@ class SinkWorld:
         late: publications that are on their way, and arrive when somebody lets them.
     """
 
-    def __init__(self, partitions: int = 2, record_bytes_max: int = 200) -> None:
+    def __init__(self, partitions: int = 2, record_bytes_max: int = 200, directory: Path | None = None) -> None:
+        self.directory = directory
         self.layout = layout_of(partitions, record_bytes_max=record_bytes_max)
         self.memory = MemoryStore()
         self.now_s = 1_000.0
@@ -96,21 +105,31 @@ class SinkWorld:
     async def execute(self, rows: Sequence[tuple[bytes | None, bytes]], tasks: int, batch: Batch | None = None):
         """Stage keys and values as so many tasks do, and commit."""
         batch = batch or batch_of()
-        return await self.commit(batch, self.staged(batch, rows, tasks), self.store(), Target(self))
+        return await self.commit(batch, self.stage(batch, rows, tasks), self.store(), Target(self))
 
     async def commit(self, batch: Batch, sections: Sequence[Section], store: FaultStore, target: Target):
         """Commit what was staged, as a driver that is told apart from others."""
-        return await commit(batch, sections, store, target, f"d{next(self._nonces)}", self.clock)
+        place = BucketPlace(store) if self.directory is None else _SteppedDirectory(self, str(self.directory))
+        return await commit(batch, sections, store, place, target, f"d{next(self._nonces)}", self.clock)
 
-    def staged(self, batch: Batch, rows: Sequence[tuple[bytes | None, bytes]], tasks: int) -> list[Section]:
+    def place(self) -> StagingPlace:
+        """Where rows are staged, behind the back of what counts effects."""
+        return place_of(self.memory, None if self.directory is None else str(self.directory))
+
+    def staged(self) -> list[str]:
+        """The keys of what is staged."""
+        return [entry.key for entry in self.place().entries(STAGING)]
+
+    def stage(self, batch: Batch, rows: Sequence[tuple[bytes | None, bytes]], tasks: int) -> list[Section]:
         """Stage keys and values as so many tasks do."""
         sections: list[Section] = []
         for task, share in ((task, rows[task::tasks]) for task in range(tasks)):
             keys, values = (pa.array([row[column] for row in share], pa.binary()) for column in (0, 1))
             table = pa.record_batch({"key": keys, "value": values})
             for chunks in flushes([table], self.layout, 1 << 20, task):
-                nonce = f"n{next(self._nonces)}"
-                sections += stage(self.memory, f"{batch.staging_prefix}{task:05d}-{nonce}", chunks, nonce)
+                nonce = f"{next(self._nonces):032x}"
+                key = f"{batch.staging_prefix}{task:05d}-{nonce}.arrows"
+                sections += stage(self.place(), key, chunks, nonce)
         return sections
 
     def arrive(self) -> None:
@@ -134,6 +153,31 @@ class SinkWorld:
 
     def values(self) -> Counter[bytes]:
         return Counter(value for log in self.logs for _, _, values in log for value in values)
+
+
+class _SteppedDirectory(DirectoryPlace):
+    """A directory as one driver sees it: what it does there is an effect."""
+
+    def __init__(self, world: SinkWorld, directory: str) -> None:
+        super().__init__(directory)
+        self._world = world
+
+    def read(self, key: str, start: int, length: int) -> bytes:
+        number = self._world.step()
+        body = super().read(key, start, length)
+        self._world.done(number)
+        return body
+
+    def entries(self, prefix: str) -> Iterator[Entry]:
+        number = self._world.step()
+        found = list(super().entries(prefix))
+        self._world.done(number)
+        return iter(found)
+
+    def delete(self, keys: Sequence[str]) -> None:
+        number = self._world.step()
+        super().delete(keys)
+        self._world.done(number)
 
 
 class Target:

@@ -34,7 +34,7 @@ from liftpy_spark.jobs.collect_task import (
     take_staged,
 )
 from liftpy_spark.jobs.tasks import JobFailedError, run_tasks
-from liftpy_spark.sink_staging import STAGING
+from liftpy_spark.sink_place import STAGING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

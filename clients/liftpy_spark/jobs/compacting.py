@@ -114,7 +114,7 @@ def config_of(name: str, config: Mapping[str, Any], *, object_bytes: int) -> His
     if not stream.compact:
         raise NotCompactedError(
             f"stream {name} keeps all records of a key (compact = false), so nothing was done; if only the last record "
-            f"of each is wanted, say so first: liftpy stream update {name} --compact. The bucket's catalog has it some "
+            f"of each is wanted, say so first: liftpy stream edit {name} --compact. The bucket's catalog has it some "
             "seconds later"
         )
     return HistoryCompactionConfig(

@@ -62,7 +62,12 @@ class SourcePartition(NamedTuple):
     @property
     def records(self) -> int:
         """How many there are, about."""
-        return sum(each.records for each in self._below) + sum(each.pointer.records for each in self.tail)
+        return sum(each.records for each in self._below) + self.shared_records
+
+    @property
+    def shared_records(self) -> int:
+        """How many of these follow on the root, in objects that streams share."""
+        return sum(each.pointer.records for each in self.tail)
 
     @property
     def size(self) -> int:

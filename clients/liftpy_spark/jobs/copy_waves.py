@@ -70,12 +70,12 @@ class CopyDamagedError(LiftError):
 
     Args:
         problems: all of them.
+        labels: of partitions, for people.
     """
 
-    def __init__(self, problems: Sequence[CopyProblem]) -> None:
+    def __init__(self, problems: Sequence[CopyProblem], labels: Mapping[PartitionPath, str]) -> None:
         shown = "; ".join(
-            f"partition {each.path.home} from offset {each.offset} on: {each.text}"
-            for each in problems[:_PROBLEMS_SHOWN_MAX]
+            f"{labels[each.path]} from offset {each.offset} on: {each.text}" for each in problems[:_PROBLEMS_SHOWN_MAX]
         )
         more = len(problems) - _PROBLEMS_SHOWN_MAX
         super().__init__(
@@ -129,6 +129,7 @@ def copy_all(
     source: S3Settings,
     target: S3Settings,
     partitions: Mapping[PartitionPath, SourcePartition],
+    labels: Mapping[PartitionPath, str],
     *,
     task_bytes: int,
     progress: Progress | None = None,
@@ -140,6 +141,7 @@ def copy_all(
         source: where they are.
         target: where they go.
         partitions: by their paths.
+        labels: of the partitions, for people.
         task_bytes: about how much a task copies.
         progress: is told of how many objects are done, of how many.
 
@@ -159,7 +161,7 @@ def copy_all(
         _copy_wave(spark, source, target, wave, copies, moved)
         done += objects
     if copies.problems:
-        raise CopyDamagedError(copies.problems)
+        raise CopyDamagedError(copies.problems, labels)
     return copies
 
 

@@ -28,7 +28,7 @@ from liftpy_spark.jobs.bins import bins_of
 from liftpy_spark.jobs.tasks import JobFailedError, run_tasks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from pyspark.sql import SparkSession
 
@@ -69,7 +69,12 @@ class _MergeTask(NamedTuple):
 
 
 def plan_merge(
-    settings: S3Settings, paths: Sequence[PartitionPath], *, object_bytes: int, alone: bool
+    settings: S3Settings,
+    paths: Sequence[PartitionPath],
+    *,
+    object_bytes: int,
+    alone: bool,
+    labels: Mapping[PartitionPath, str] | None = None,
 ) -> list[MergeRun]:
     """What `merge` would do now, in order.
 
@@ -78,15 +83,20 @@ def plan_merge(
         paths: the partitions.
         object_bytes: how large objects become at most; those of more than half of it stay as they are.
         alone: no node writes to this bucket.
+        labels: names of the partitions, for messages; by default they are called by uuid and number.
 
     Raises:
         LeaderAtWorkError: one may, to a partition that is not sealed.
         TierError: a manifest can not be read.
     """
-    return [run for path in paths for run in _runs(settings, path, object_bytes, alone=alone)]
+    named = labels or {}
+    shown = [(path, named.get(path, f"partition {path.home}")) for path in paths]
+    return [run for path, label in shown for run in _runs(settings, path, label, object_bytes, alone=alone)]
 
 
-def _runs(settings: S3Settings, path: PartitionPath, object_bytes: int, *, alone: bool) -> Iterator[MergeRun]:
+def _runs(
+    settings: S3Settings, path: PartitionPath, label: str, object_bytes: int, *, alone: bool
+) -> Iterator[MergeRun]:
     file = RootFile(store_of(settings), path, new_id=_new_id)
     loaded = file.load()
     if loaded is None:
@@ -94,7 +104,7 @@ def _runs(settings: S3Settings, path: PartitionPath, object_bytes: int, *, alone
     root = loaded.root
     if not alone and not root.sealed:
         raise LeaderAtWorkError(
-            f"partition {path.home} is tiered by node {root.claims[-1].node}, which merges by itself and must be the "
+            f"{label} is tiered by node {root.claims[-1].node}, which merges by itself and must be the "
             "only one that does; merge a sealed partition, or say that no node writes to this bucket any more (--alone)"
         )
     there = list(file.fragments(root))

@@ -60,6 +60,7 @@ class CopyStream(NamedTuple):
         objects: how many it will have at the destination.
         records: in them, about.
         size: their bytes, without those of objects that streams share.
+        shared_records: how many of the records are in objects that streams share.
     """
 
     uuid: str
@@ -68,6 +69,7 @@ class CopyStream(NamedTuple):
     objects: int
     records: int
     size: int
+    shared_records: int
 
 
 class CopyPlan(NamedTuple):
@@ -146,8 +148,8 @@ def copy_history(
     store, into = store_of(source), store_of(target)
     probe(into, new_id())
     with _chosen(source, target, names, hold_s) as (catalog, choice, partitions):
-        copies = copy_all(spark, source, target, partitions, task_bytes=task_bytes, progress=progress)
-
+        labels = _labels(choice.copied)
+        copies = copy_all(spark, source, target, partitions, labels, task_bytes=task_bytes, progress=progress)
         _put_roots(store, into, choice.copied, partitions, copies.made)
         enter(into, catalog, choice.copied, names)
         return Copied(_plan(choice, partitions), copies.copied, copies.there, copies.size)
@@ -216,8 +218,9 @@ def _plan(choice: Choice, partitions: Mapping[PartitionPath, SourcePartition]) -
     streams = []
     for uuid, stream in sorted(choice.copied.items(), key=lambda each: (each[1].name, each[0])):
         of = by_stream.get(uuid, [])
-        objects, records = sum(each.objects for each in of), sum(each.records for each in of)
-        streams.append(CopyStream(uuid, stream.name, len(of), objects, records, sum(each.size for each in of)))
+        held = [(each.objects, each.records, each.size, each.shared_records) for each in of]
+        totals = [sum(column) for column in zip(*held, strict=True)] or [0, 0, 0, 0]
+        streams.append(CopyStream(uuid, stream.name, len(of), *totals))
     return CopyPlan(tuple(streams), choice.notes)
 
 

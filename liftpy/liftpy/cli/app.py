@@ -11,20 +11,21 @@ from liftpy.cli import group, node, spark, stream, tier
 from liftpy.cli.consume import CONSUME_EXAMPLES, consume
 from liftpy.cli.demo import demo
 from liftpy.cli.dev import dev
+from liftpy.cli.option_values import seconds_of
+from liftpy.cli.parsing import Commands, wants_json
 from liftpy.cli.publish import publish
 from liftpy.cli.reassign import reassign
 from liftpy.cli.restore import restore
-from liftpy.cli.run import Connection, fail, stdout
+from liftpy.cli.run import Connection, stdout
 from liftpy.cli.server import server
 from liftpy.cli.status import status
 from liftpy.cli.table import table
-from liftpy.cli.units import parse_duration
-from liftpy_client.errors import UsageError
 
 __all__ = ["app"]
 
 app = typer.Typer(
     name="liftpy",
+    cls=Commands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -73,10 +74,7 @@ def root(
     ] = False,
 ) -> None:
     """Durable streams for the NATS you already run."""
-    try:
-        timeout_s = None if timeout is None else parse_duration(timeout)
-    except UsageError as error:
-        fail(error, as_json=False)
+    timeout_s = None if timeout is None else seconds_of("--timeout", timeout, as_json=wants_json(ctx))
     ctx.obj = Connection(
         context,
         url=server_url,

@@ -13,7 +13,7 @@ from rich.markup import escape
 
 from liftpy.cli.restore_tables import plan_table, recovery_point
 from liftpy.cli.run import JsonFlag, open_lift, print_json, run, stdout, tell_warnings
-from liftpy.cli.tier_bucket import BucketUrl  # noqa: TC001 - typer reads annotations
+from liftpy.cli.tier_bucket import BucketUrl, check_url
 from liftpy.cli.tier_progress import show_progress
 from liftpy.cli.tier_tables import count_of
 from liftpy.cli.units import show_count
@@ -74,6 +74,7 @@ def restore_all(
     """
 
     async def work() -> bool:
+        check_url(bucket)
         async with open_lift(ctx) as lift:
             await _check_bucket(lift, bucket)
             with show_progress("looking at partitions") as move:

@@ -169,8 +169,8 @@ def merge(
             from liftpy_spark.jobs.merging import plan_merge
             from liftpy_spark.jobs.sessions import session
 
-        settings, paths = opened.settings, [place.path for place in opened.places(stream, partition)]
-        runs = plan_merge(settings, paths, object_bytes=size, alone=alone)
+        settings, labels = opened.settings, {place.path: place.label for place in opened.places(stream, partition)}
+        runs = plan_merge(settings, [*labels], object_bytes=size, alone=alone, labels=labels)
         planned = {"merged": sum(len(run.pointers) for run in runs), "made": len(runs)}
         said = f"{count_of(planned['merged'], 'object')} merged into {show_count(planned['made'])}"
         if runs and not dry_run:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
 
-from liftpy.cli.run import fail, print_json, stdout
-from liftpy.cli.units import parse_bytes, parse_duration
+from liftpy.cli.option_values import bytes_of, seconds_of
+from liftpy.cli.run import print_json, stdout
 from liftpy_client.errors import UsageError
 from liftpy_envelope.errors import LiftError
 
@@ -31,8 +31,6 @@ __all__ = [
     "seconds_of",
     "tell",
 ]
-
-T = TypeVar("T")
 
 Stream = Annotated[str, typer.Argument(help="Name of the stream, or its uuid.", show_default=False)]
 SomeStream = Annotated[
@@ -77,29 +75,6 @@ def conf_of(given: Sequence[str] | None) -> dict[str, str]:
             raise UsageError(f"--conf {each!r:.100}: say NAME=VALUE")
         found[name] = value
     return found
-
-
-def bytes_of(option: str, text: str, *, as_json: bool) -> int:
-    """The size that an option says; a mistake ends the command, before anything is begun.
-
-    Args:
-        option: as it is written.
-        text: what it says.
-        as_json: how errors are told.
-    """
-    return _parsed(parse_bytes, option, text, as_json=as_json)
-
-
-def seconds_of(option: str, text: str, *, as_json: bool) -> float:
-    """The time span that an option says, in seconds; otherwise as `bytes_of`."""
-    return _parsed(parse_duration, option, text, as_json=as_json)
-
-
-def _parsed(parse: Callable[[str], T], option: str, text: str, *, as_json: bool) -> T:
-    try:
-        return parse(text)
-    except UsageError as error:
-        fail(UsageError(f"{option}: {error}"), as_json=as_json)
 
 
 def tell(

@@ -27,11 +27,18 @@ if TYPE_CHECKING:
 
     from liftpy.cli.run import Connection
     from liftpy_log.tier.s3_settings import S3Settings
-    from liftpy_spark.jobs.restoring import Copied, CopyPlan
+    from liftpy_spark.jobs.restoring import Copied, CopyPlan, CopyStream
 
 __all__ = ["restore"]
 
 _AMISS_EXIT: Final = 1
+
+SourceProfile = Annotated[
+    str | None,
+    typer.Option(
+        "--from-profile", metavar="NAME", help="AWS profile with the credentials of --from.", show_default=False
+    ),
+]
 
 
 def restore(
@@ -50,6 +57,7 @@ def restore(
     source_region: Annotated[
         str | None, typer.Option("--from-region", help="By default, --region.", show_default=False)
     ] = None,
+    source_profile: SourceProfile = None,
     hold: Annotated[str, typer.Option(help="If this is killed, objects of --from are held for so long.")] = "24h",
     copy_only: Annotated[
         bool, typer.Option("--copy-only", help="Copy or check, and leave nodes alone.", show_default=False)
@@ -77,8 +85,8 @@ def restore(
     if servers is not None:
         connection: Connection = ctx.find_root().obj
         connection.options["url"] = servers
-    if stream and source is None:
-        fail(UsageError("--stream: say --from; a restore brings back all that the bucket has"), as_json=as_json)
+    if source is None:
+        _check_without_source(stream, source_profile, as_json=as_json)
     size = bytes_of("--task-bytes", task_bytes, as_json=as_json)
     hold_s = seconds_of("--hold", hold, as_json=as_json)
     where = which_bucket(ctx, Where(bucket, endpoint, region), as_json=as_json)
@@ -95,11 +103,20 @@ def restore(
                 plain = _copy(opened, where, options, master, conf_of(conf), dry_run=dry_run, as_json=as_json)
                 document["copy"] = plain
 
-            with_bucket(_source(source, source_endpoint, source_region, where, as_json=as_json), work, as_json=as_json)
+            given = Where(source, source_endpoint, source_region, source_profile)
+            with_bucket(_source(given, where, as_json=as_json), work, as_json=as_json)
         if not copy_only and not dry_run:
             say = partial(document.__setitem__, "restore")
             if restore_all(ctx, where.url, dry_run=False, replicas_max=replicas_max, as_json=as_json, say=say):
                 raise typer.Exit(_AMISS_EXIT)
+
+
+def _check_without_source(stream: list[str] | None, profile: str | None, *, as_json: bool) -> None:
+    """See that nothing is said of a source that there is not; a mistake ends the command."""
+    if profile is not None:
+        fail(UsageError("--from-profile: say --from; the credentials of --bucket are AWS_PROFILE"), as_json=as_json)
+    if stream:
+        fail(UsageError("--stream: say --from; a restore brings back all that the bucket has"), as_json=as_json)
 
 
 @contextmanager
@@ -113,11 +130,11 @@ def _one_document(*, as_json: bool) -> Iterator[dict[str, Any]]:
             print_json(document)
 
 
-def _source(url: str, endpoint: str | None, region: str | None, where: Where, *, as_json: bool) -> Where:
-    """Where histories are: what is not said of it is as at the destination."""
+def _source(said: Where, where: Where, *, as_json: bool) -> Where:
+    """Where histories are: what is not said of it is as at the destination, but for credentials."""
     from liftpy_log.tier.s3_settings import S3Settings
 
-    given = Where(url, endpoint or where.endpoint, region or where.region)
+    given = said._replace(endpoint=said.endpoint or where.endpoint, region=said.region or where.region)
     try:
         _settings(S3Settings(url="s3://any"), given, "--from", "--from-")
     except ConfigError as error:
@@ -154,17 +171,27 @@ def _copy(
 
 def _show(plan: CopyPlan, text: str) -> None:
     for each in plan.streams:
-        held = f"{count_of(each.objects, 'object')}, {count_of(each.records, 'record')}, {show_bytes(each.size)}"
-        stdout.print(f"{escape(each.name)}: {count_of(each.partitions, 'partition')}, {held}")
+        held = f"{count_of(each.objects, 'object')}, {count_of(each.records, 'record')}"
+        stdout.print(f"{escape(each.name)}: {count_of(each.partitions, 'partition')}, {held}, {_size_of(each)}")
     tell_warnings(plan.notes)
     stdout.print(escape(text))
+
+
+def _size_of(stream: CopyStream) -> str:
+    """What objects of its own take; objects that streams share have their size for all of them together."""
+    own = show_bytes(stream.size)
+    if not stream.shared_records:
+        return own
+    if stream.shared_records == stream.records:
+        return "all in shared objects"
+    return f"{own} and {count_of(stream.shared_records, 'record')} in shared objects"
 
 
 def _settings(like: S3Settings, where: Where, named: str, prefix: str) -> S3Settings:
     """How another place is reached: as the one that is known, but for what says which it is."""
     assert where.url is not None, "there is no command without a bucket"
     try:
-        return replace(like, url=where.url, endpoint=where.endpoint or None, region=where.region or None)
+        return replace(like, **{**where._asdict(), "endpoint": where.endpoint or None, "region": where.region or None})
     except ConfigError as error:
         field = named if error.field == "url" else f"{prefix}{error.field}"
         raise ConfigError(field, str(error).removeprefix(f"{error.field}: ")) from None

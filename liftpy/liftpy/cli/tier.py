@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
+from liftpy.cli.option_values import bytes_of, seconds_of
 from liftpy.cli.run import Force, JsonFlag, confirm, open_lift, print_json, run, stderr, stdout, tell_warnings
 from liftpy.cli.tier_bucket import (
     Alone,
@@ -22,7 +23,7 @@ from liftpy.cli.tier_bucket import (
 )
 from liftpy.cli.tier_cursor import app as cursor_app
 from liftpy.cli.tier_tables import count_of, has_alarm, partitions_table, status_table
-from liftpy.cli.units import parse_bytes, parse_duration, show_bytes, show_count
+from liftpy.cli.units import show_bytes, show_count
 from liftpy_client.errors import UsageError
 from liftpy_envelope.errors import LiftError
 
@@ -172,11 +173,11 @@ def gc(
 
     Objects that streams share are left to the nodes that wrote them.
     """
+    grace_s = seconds_of("--grace", grace, as_json=as_json)
 
     def work(opened: OpenBucket) -> None:
         from liftpy.cli.tier_upkeep import collect_place
 
-        grace_s = parse_duration(grace)
         rows: list[dict[str, Any]] = []
         for place in opened.places(stream, partition):
             collected = collect_place(opened, place, grace_s)
@@ -202,11 +203,11 @@ def merge(
     as_json: JsonFlag = False,
 ) -> None:
     """Merge small objects of a stream, where no leader does: that of a sealed stream, or of a cluster that is gone."""
+    size = bytes_of("--object-bytes", object_bytes, as_json=as_json)
 
     def work(opened: OpenBucket) -> None:
         from liftpy.cli.tier_upkeep import merge_place
 
-        size = parse_bytes(object_bytes)
         if not size:
             raise UsageError("--object-bytes: objects of no size hold nothing; say a size such as 256MiB")
         rows: list[dict[str, Any]] = []
@@ -234,10 +235,11 @@ def seal(
     """Let the bucket take nothing more of a stream, for good. What is published from then on stays on the disks."""
 
     def work(opened: OpenBucket) -> None:
-        from liftpy.cli.tier_upkeep import seal_place
+        from liftpy.cli.tier_upkeep import check_readable, seal_place
 
         rows: list[dict[str, Any]] = []
         places = opened.places(stream, partition)
+        check_readable(opened, places)
         confirm(f"Seal the history of stream {stream}? This can not be undone.", force=force)
         for place in places:
             end = seal_place(opened, place)

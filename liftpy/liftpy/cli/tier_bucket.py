@@ -35,6 +35,7 @@ __all__ = [
     "Place",
     "Region",
     "Where",
+    "check_url",
     "new_id",
     "now_ns",
     "with_bucket",
@@ -73,6 +74,7 @@ class Where(NamedTuple):
     url: str | None
     endpoint: str | None
     region: str | None
+    profile: str | None = None
 
 
 class FoundStream(NamedTuple):
@@ -199,6 +201,27 @@ def _need_packages() -> None:
         raise LiftError(f"the bucket needs more packages: pip install 'liftpy[s3]' ({error.name})") from None
 
 
+def check_url(url: str | None) -> None:
+    """See that `--bucket` is the address of a bucket, where somebody else opens it.
+
+    Raises:
+        ConfigError: it is not.
+    """
+    from liftpy_log.tier.s3_settings import S3Settings
+
+    if url is None:
+        return
+    try:
+        S3Settings(url=url)
+    except ConfigError as error:
+        raise _of_flag(error) from None
+
+
+def _of_flag(error: ConfigError) -> ConfigError:
+    """The same error, of the option that says this setting."""
+    return ConfigError(f"--{_FLAGS.get(error.field, error.field)}", str(error).removeprefix(f"{error.field}: "))
+
+
 def open_bucket(where: Where) -> OpenBucket:
     """Open the bucket that the command line, or the environment, names.
 
@@ -215,15 +238,21 @@ def open_bucket(where: Where) -> OpenBucket:
     from liftpy_log.tier.s3_store import S3Store
 
     given = [name for name in _ONLY_VARIABLES if _variable(name) in os.environ]
-    plain = {"url": where.url, "endpoint": where.endpoint or None, "region": where.region or None}
+    plain = {
+        "url": where.url,
+        "endpoint": where.endpoint or None,
+        "region": where.region or None,
+        "profile": where.profile,
+    }
     try:
         settings = S3Settings.from_plain(
             plain | {name: from_text(S3Settings, name, os.environ[_variable(name)]) for name in given}
         )
         store = S3Store(settings)
     except ConfigError as error:
-        field = _variable(error.field) if error.field in given else f"--{_FLAGS.get(error.field, error.field)}"
-        raise ConfigError(field, str(error).removeprefix(f"{error.field}: ")) from None
+        if error.field not in given:
+            raise _of_flag(error) from None
+        raise ConfigError(_variable(error.field), str(error).removeprefix(f"{error.field}: ")) from None
     return OpenBucket(CountingStore(store), settings)
 
 

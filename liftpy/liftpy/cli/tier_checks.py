@@ -11,11 +11,12 @@ from liftpy.cli.tier_bucket import new_id
 from liftpy.cli.tier_progress import show_progress
 from liftpy.cli.tier_tables import count_of
 from liftpy.cli.units import show_bytes
+from liftpy_log.tier.errors import BucketVersionError, ManifestCorruptError
 from liftpy_log.tier.exporting import export_list
 from liftpy_log.tier.missed import check_root_never_was, trace_of
 from liftpy_log.tier.scrubbing import scrub
 from liftpy_log.tier.set_file import SetFile
-from liftpy_log.tier.verifying import verify
+from liftpy_log.tier.verifying import Problem, verify
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -105,9 +106,15 @@ def judged(store: ObjectStore, place: Place, report: Report) -> Checked:
     """What a report means: a partition without a root of which nothing was ever there has no problem.
 
     Raises:
-        TierError: the bucket could not be asked.
+        StoreError: the bucket could not be asked.
     """
-    is_empty = report.version == 0 and trace_of(store, place.path, manifests_of(store)) is None
+    if [each.kind for each in report.problems] != ["missing"] or report.problems[0].key != place.path.root:
+        return Checked(place, report, is_empty=False)
+    try:
+        is_empty = trace_of(store, place.path, manifests_of(store)) is None
+    except (ManifestCorruptError, BucketVersionError) as error:
+        is_empty, text = False, f"{error}. Whether it names records of this partition can not be told until then"
+        report.problems = [Problem("manifest", getattr(error, "key", _SETS), None, text)]
     if is_empty:
         report.problems.clear()
     return Checked(place, report, is_empty)

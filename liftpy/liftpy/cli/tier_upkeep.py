@@ -15,7 +15,7 @@ from liftpy_client.errors import UsageError
 from liftpy_envelope.errors import LiftError
 from liftpy_log.tier.collecting import Collector
 from liftpy_log.tier.cursors import Cursor
-from liftpy_log.tier.pins import is_in_force
+from liftpy_log.tier.pins import PinRefusedError, is_in_force
 from liftpy_log.tier.pins_held import load_pins
 from liftpy_log.tier.reading import open_version
 from liftpy_log.tier.root_file import RootFile
@@ -24,11 +24,14 @@ from liftpy_server.tiering.context import Context
 from liftpy_server.tiering.merge_job import merge
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from liftpy.cli.tier_bucket import OpenBucket, Place
     from liftpy_log.tier.pins import Pin
 
 __all__ = [
     "Collected",
+    "check_readable",
     "collect_place",
     "cursor_place",
     "drop_cursor",
@@ -110,6 +113,16 @@ def merge_place(bucket: OpenBucket, place: Place, object_bytes: int, *, alone: b
     return merged
 
 
+def check_readable(bucket: OpenBucket, places: Iterable[Place]) -> None:
+    """See that the bucket can say where partitions end, before something is done that can not be undone.
+
+    Raises:
+        TierError: it can not.
+    """
+    for place in places:
+        open_version(bucket.store, place.path)
+
+
 def seal_place(bucket: OpenBucket, place: Place) -> int:
     """Seal a partition for good; gives the end of what the bucket holds of it.
 
@@ -147,10 +160,15 @@ def set_cursor(bucket: OpenBucket, place: Place, name: str, position: int) -> Pi
     """Make a cursor, or move it.
 
     Raises:
-        PinRefusedError: the bucket does not have this offset any more, or it can not have this name.
+        PinRefusedError: the bucket does not have this offset any more, or not yet; or it can not have this name.
         OvertakenError: somebody else moved it at this moment.
     """
     cursor = Cursor(bucket.store, place.path, name, new_id=new_id)
+    version = open_version(bucket.store, place.path)
+    if version is not None and position > version.end:
+        raise PinRefusedError(
+            f"the bucket has {place.label} up to offset {version.end}: a cursor at {position} would hold nothing of it"
+        )
     return cursor.advance(position, cursor.load())
 
 

@@ -54,7 +54,7 @@ class Restoring(FakeCluster):
         found = {"cluster_id": "c" * 32, "own_cluster_id": "d" * 32, "written_ns": 1}
         super().__init__(
             {
-                "TIER.STATUS": {"url": "s3://b/p", **IDLE_STATUS},
+                "TIER.STATUS": {"url": "s3://bucket/p", **IDLE_STATUS},
                 "RESTORE.BUCKET": found | {"total": 2, "streams": streams},
                 "RESTORE.LOOK": {"partitions": [partition(), partition(end=7, records=7)]},
                 "RESTORE.TAKE": {"cluster_id": "d" * 32},
@@ -80,12 +80,29 @@ def cli(monkeypatch, tmp_path):
 
 def test_a_dry_run_changes_nothing(cli):
     command, cluster = cli()
-    said = command.out("restore", "--dry-run", "--bucket", "s3://b/p/")
+    said = command.out("restore", "--dry-run", "--bucket", "s3://bucket/p/")
     assert "to come back" in line_with(said, "orders", "40", "4.0 KiB")
     assert "2 streams, 2 partitions, 47 records" in said
     assert "Recovery point: 2023-11-14 22:13:20 UTC" in said
     assert not cluster.bodies("RESTORE.TAKE")
     assert not cluster.bodies("RESTORE.APPLY")
+
+
+@pytest.mark.parametrize(
+    ("bucket", "said"),
+    [
+        ("nonsense", "--bucket: 'nonsense' is not of the form s3://bucket/prefix"),
+        ("s3://me:hidden@bucket", "--bucket: has credentials in it"),
+        ("", "--bucket: '' is not of the form"),
+    ],
+)
+def test_an_address_that_is_none_is_told_before_nodes_are_asked(cli, bucket, said):
+    command, cluster = cli()
+    error = command.error("restore", "--bucket", bucket, code=2)
+    assert said in error
+    assert "hidden" not in error
+    assert "--tier-url" not in error
+    assert not cluster.bodies("TIER.STATUS")
 
 
 def test_everything_comes_back(cli):
@@ -119,7 +136,7 @@ def test_what_is_amiss_afterwards_is_named(cli):
 
 def test_a_bucket_that_is_still_not_usable_afterwards_is_amiss(cli):
     refused = {"state": "refused", "message": "below the prefix there is the object x, which is not ours"}
-    command, _ = cli(**{"TIER.STATUS": {"url": "s3://b/p", **IDLE_STATUS, **refused}})
+    command, _ = cli(**{"TIER.STATUS": {"url": "s3://bucket/p", **IDLE_STATUS, **refused}})
     said = command.run("restore", code=1).stdout
     assert "amiss: the bucket is refused: below the prefix there is the object x, which is not ours" in said
     assert "can be read" not in said
@@ -134,7 +151,7 @@ def test_doing_it_again_says_whether_the_bucket_is_usable_now(cli):
     command, _ = cli(**answers)
     assert "nothing to restore" in command.out("restore")
     command, _ = cli(
-        **answers, **{"TIER.STATUS": {"url": "s3://b/p", **IDLE_STATUS, "state": "away", "message": "gone"}}
+        **answers, **{"TIER.STATUS": {"url": "s3://bucket/p", **IDLE_STATUS, "state": "away", "message": "gone"}}
     )
     assert "amiss: the bucket is away: gone" in command.run("restore", code=1).stdout
     assert json.loads(command.run("restore", "--json", code=1).stdout)["amiss"] == ["the bucket is away: gone"]
@@ -155,10 +172,10 @@ def test_damage_is_in_the_plan(cli):
     [
         (
             {"TIER.STATUS": {"url": None, **IDLE_STATUS}},
-            ("--bucket", "s3://b/p"),
-            "start its nodes with --tier-url s3://b/p",
+            ("--bucket", "s3://bucket/p"),
+            "start its nodes with --tier-url s3://bucket/p",
         ),
-        ({}, ("--bucket", "s3://b/other"), "this cluster has the bucket s3://b/p, not s3://b/other"),
+        ({}, ("--bucket", "s3://bucket/other"), "this cluster has the bucket s3://bucket/p, not s3://bucket/other"),
         ({"RESTORE.TAKE": "a bucket is restored to an empty cluster"}, (), "a bucket is restored to an empty cluster"),
     ],
 )

@@ -30,3 +30,14 @@ def test_a_size_or_a_time_that_is_none(tmp_path, command, option, what):
     told = json.loads(cli.error("spark", *command, option, "many", "--json", code=2))
     assert told["error"]["kind"] == "UsageError"
     assert said in told["error"]["message"]
+
+
+def test_a_staging_directory_that_is_none(tmp_path):
+    cli = Cli(None, tmp_path)
+    for path, more, said in (
+        ("staging", (), "'staging' is no absolute path"),
+        (str(tmp_path / "missing"), (), f"there is no directory {tmp_path}/missing on this machine"),
+        (str(tmp_path), ("-p", "1"), "what is staged is of a stream, so leave --partition out"),
+    ):
+        told = json.loads(cli.error("spark", "collect", "orders", "--staging-directory", path, *more, "--json", code=2))
+        assert told["error"]["message"] == f"--staging-directory: {said}"

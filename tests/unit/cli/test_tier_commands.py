@@ -17,10 +17,12 @@ from liftpy_envelope.stream_config import StreamConfig
 from liftpy_log.tier.catalog import Catalog, CatalogFile, CatalogStream
 from liftpy_log.tier.collecting import Collector
 from liftpy_log.tier.counting_store import CountingStore
-from liftpy_log.tier.layout import CATALOG, PartitionPath
+from liftpy_log.tier.layout import CATALOG, PartitionPath, set_root_key
 from liftpy_log.tier.reading import open_version
+from liftpy_log.tier.root_changes import create
 from liftpy_log.tier.root_file import RootFile
 from liftpy_log.tier.s3_settings import S3Settings
+from liftpy_log.tier.set_changes import begin
 from liftpy_log.tier.set_file import SetFile
 from liftpy_log.tier.set_manifest import SetManifest
 from liftpy_log.tier.verifying import verify
@@ -117,6 +119,19 @@ def first_key(history):
     return PATH.fragment(next(iter(history.file.fragments(history.root))).name)
 
 
+def rewrite(store, key, body):
+    store.delete([key])
+    store.create(key, body, "x")
+
+
+def damaged_set(store, node):
+    """The key of a set manifest that was edited."""
+    SetFile(store, node, new_id=new_id).commit(None, begin(node, 1))
+    key = set_root_key(node)
+    rewrite(store, key, store.get(key).body.replace(b'"sequence":1', b'"sequence":2'))
+    return key
+
+
 def damage(history):
     key = first_key(history)
     body = history.store.get(key).body
@@ -176,6 +191,30 @@ def test_a_root_that_is_gone_is_a_problem_and_nothing_at_all_is_none(cli, histor
     assert f"missing {PATH.root}" in cli.run("tier", "verify", code=1).stdout
     history.store.delete([entry.key for entry in history.store.list(PATH.directory)])
     assert "orders/0: nothing in the bucket" in cli.out("tier", "verify")
+
+
+@pytest.mark.parametrize("command", ["verify", "scrub"])
+def test_a_damaged_root_of_a_partition_without_records_is_not_taken_for_nothing(cli, history, command):
+    path, store = PartitionPath(OTHER, 0), history.store
+    RootFile(store, path, new_id=new_id).commit(None, create(path, epoch=0, node="n1", start=0))
+    assert "old/0: offsets 0 to 0, 0 records in 0 objects: all is well" in cli.out("tier", command, OTHER)
+    rewrite(store, path.root, store.get(path.root).body.replace(b'"epochs"', b'"ebochs"'))
+    assert f"manifest {path.root}: " in cli.run("tier", command, OTHER, code=1).stdout
+
+
+@pytest.mark.parametrize("command", ["verify", "scrub"])
+def test_a_damaged_set_manifest_does_not_keep_the_others_from_being_looked_at(cli, history, command):
+    loaded = CatalogFile(history.store, new_id=new_id).load()
+    streams = {uuid: dataclasses.replace(each, deleted_ns=None) for uuid, each in loaded.catalog.streams.items()}
+    catalog = dataclasses.replace(loaded.catalog, version=2, streams=streams)
+    CatalogFile(history.store, new_id=new_id).commit(loaded, catalog)
+    key = damaged_set(history.store, "another")
+    said = cli.run("tier", command, code=1).stdout
+    assert f"  manifest {key}: object {key} is damaged" in said
+    assert "Whether it names records of this partition can not be told" in said
+    assert said.index("old/0: offsets 0 to 0") < said.index("orders/0: offsets 0 to 40")
+    report = json.loads(cli.run("tier", command, "--json", code=1).stdout)
+    assert [len(each["problems"]) for each in report["partitions"]] == [1, 0]
 
 
 @pytest.fixture
@@ -298,6 +337,18 @@ def test_objects_of_no_size_are_a_mistake(cli):
     assert "--object-bytes" in error
 
 
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (["gc", "--grace", "soon"], "--grace: 'soon' is not a time span"),
+        (["merge", "orders", "--alone", "--object-bytes", "big"], "--object-bytes: 'big' is not a size"),
+    ],
+)
+def test_a_value_that_is_none_is_told_with_its_option(cli, command, said):
+    assert said in cli.error("tier", *command, code=2)
+    assert said in json.loads(cli.error("tier", *command, "--json", code=2))["error"]["message"]
+
+
 def test_seal_asks_and_lets_merging_go_on(cli, history):
     assert "none_such" in cli.error("tier", "seal", "none_such", code=1)  # before anybody is asked whether to
     cli.run("tier", "seal", "orders", code=1, answer="n\n")
@@ -305,6 +356,15 @@ def test_seal_asks_and_lets_merging_go_on(cli, history):
     assert "orders/0 is sealed at offset 40" in cli.out("tier", "seal", "orders", "--yes")
     assert history.file.load().root.sealed
     assert cli.json("tier", "merge", "orders")["partitions"] == [{"partition": "orders/0", "merged": 4}]
+
+
+def test_what_can_not_be_read_is_not_sealed(cli, history):
+    key = damaged_set(history.store, "n1")
+    assert f"object {key} is damaged" in cli.error("tier", "seal", "orders", "--yes")
+    assert not history.file.load().root.sealed
+    history.store.delete([key])
+    cli.out("tier", "seal", "orders", "--yes")
+    assert history.file.load().root.sealed
 
 
 def test_cursors(cli):
@@ -316,6 +376,15 @@ def test_cursors(cli):
     assert "can not be" not in cli.out("tier", "cursor", "drop", "orders", "spark")
     assert "no cursor spark" in cli.error("tier", "cursor", "drop", "orders", "spark")
     assert "no name for a pin" in cli.error("tier", "cursor", "set", "orders", "a/b", "1")
+
+
+def test_a_cursor_beyond_the_end_would_hold_nothing(cli):
+    command = ("tier", "cursor", "set", "orders", "spark")
+    assert "the bucket has orders/0 up to offset 40: a cursor at 41 would hold" in cli.error(*command, "41")
+    assert cli.json("tier", "cursor", "list") == []
+    cli.out(*command, "40")  # all of it has been read
+    assert "a cursor at 400 would" in cli.error(*command, "400")
+    assert cli.json("tier", "cursor", "list")[0]["start"] == 40
 
 
 def test_a_fork_has_the_history_and_a_place_in_the_catalog(cli, history):

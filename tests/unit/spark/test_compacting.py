@@ -383,7 +383,7 @@ def test_a_damaged_object_is_named_and_stays(bucket):
 
 def test_only_what_is_to_be_compacted_is():
     plain = {"name": "orders", "subject": "orders.>", "compact": False}
-    with pytest.raises(NotCompactedError, match="liftpy stream update orders --compact"):
+    with pytest.raises(NotCompactedError, match="liftpy stream edit orders --compact"):
         config_of("orders", plain, object_bytes=1)
     config = config_of("orders", plain | {"compact": True, "min_compaction_lag_s": 2.0}, object_bytes=7)
     assert (config.min_lag_ns, config.delete_retention_ns) == (2 * 10**9, DAY_NS)

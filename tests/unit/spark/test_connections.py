@@ -9,7 +9,7 @@ import pytest
 
 from liftpy_envelope.errors import LiftError
 from liftpy_spark import connections
-from liftpy_spark.connections import bucket, bucket_address, lift
+from liftpy_spark.connections import bucket, bucket_address, lift, open_bucket
 from liftpy_spark.errors import BucketError, NatsError, plain_errors
 from liftpy_spark.option_values import OptionError
 from liftpy_spark.options import ConnectionOptions
@@ -54,11 +54,18 @@ def test_a_server_that_is_not_there():
 
 def test_a_bucket_that_is_none():
     with pytest.raises(OptionError, match=r"'bucket'.*not of the form s3://bucket/prefix"):
-        bucket(ConnectionOptions(servers="nats://a", bucket="my-bucket"))
+        open_bucket(ConnectionOptions(servers="nats://a", bucket="my-bucket"))
     with pytest.raises(OptionError, match=r"'s3.endpoint'"):
-        bucket(ConnectionOptions(servers="nats://a", bucket="s3://my-bucket", s3_endpoint="nowhere"))
+        open_bucket(ConnectionOptions(servers="nats://a", bucket="s3://my-bucket", s3_endpoint="nowhere"))
     with aws_environment(), pytest.raises(BucketError, match=r"can not be read from the driver.*'cold' set to false"):
-        bucket(ConnectionOptions(servers="nats://a", bucket="s3://my-bucket", s3_endpoint="http://127.0.0.1:1"))
+        open_bucket(ConnectionOptions(servers="nats://a", bucket="s3://my-bucket", s3_endpoint="http://127.0.0.1:1"))
+
+
+def test_a_sink_is_not_told_of_options_that_it_has_not():
+    nowhere = ConnectionOptions(servers="nats://a", bucket="s3://my-bucket", s3_endpoint="http://127.0.0.1:1")
+    with aws_environment(), pytest.raises(BucketError, match=r"'delivery' set to at-least-once") as caught:
+        bucket(nowhere)
+    assert "'cold'" not in str(caught.value)
 
 
 def told_by_nodes(monkeypatch, **said):
@@ -86,7 +93,7 @@ def test_whoever_is_told_where_the_bucket_is_asks_nobody(monkeypatch):
         aws_environment(),
         pytest.raises(BucketError, match="that the nodes use can not be read from the driver"),
     ):
-        connections.open_bucket(ConnectionOptions(servers="nats://told"), told)
+        open_bucket(ConnectionOptions(servers="nats://told"), told)
 
 
 def test_tracebacks_are_hidden_only_in_workers_that_end(monkeypatch):

@@ -88,6 +88,8 @@ def test_all_of_it_is_there(history, target):
     assert [stream.name for stream in plan.streams] == [OFFSETS, "orders", "orders-test", "quiet"]
     records = {name: sum(len(held.records) for (of, _), held in before.items() if of == name) for name, *_ in before}
     assert {stream.name: stream.records for stream in plan.streams} == records
+    shared = {stream.name: stream.shared_records for stream in plan.streams}
+    assert shared == {OFFSETS: 6, "orders": 14, "orders-test": 0, "quiet": 11}
     assert not any(target.list("sets/")), "what was shared is everybody's own"
 
 

@@ -103,6 +103,59 @@ def test_who_comes_from_kafka_is_told_what_to_do(name, said):
     assert said in told
 
 
+@pytest.mark.parametrize("name", ["s3.access.key", "s3.secretKey", "aws_session_token", "fs.s3a.access.key"])
+def test_who_gives_credentials_is_told_where_they_belong(name):
+    told = refusal(**{name: "AKIDEXAMPLE"})
+    assert f"unknown option {name.lower()!r}; credentials of the bucket are no options" in told
+    assert "AWS_ACCESS_KEY_ID" in told
+    assert "did you mean" not in told
+    assert "AKIDEXAMPLE" not in told
+
+
+@pytest.mark.parametrize(
+    ("starting", "ending", "said"),
+    [
+        (
+            {"startingOffsets": '{"orders": {"1": 24}}'},
+            {"endingOffsets": '{"orders": {"0": 3, "1": 23}}'},
+            "'startingOffsets': 24 of stream orders partition 1 is after endingOffsets, which is 23 there",
+        ),
+        (
+            {"startingOffsetsByTimestamp": '{"orders": {"0": 5}}'},
+            {"endingOffsetsByTimestamp": '{"orders": {"0": 4}}'},
+            "ByTimestamp': 5 of stream orders partition 0 is after endingOffsetsByTimestamp, which is 4 there",
+        ),
+        (
+            {"startingTimestamp": "5"},
+            {"endingTimestamp": "4"},
+            "'startingTimestamp': 5 is after endingTimestamp, which is 4",
+        ),
+    ],
+)
+def test_what_begins_behind_its_end_is_told(starting, ending, said):
+    assert said in refusal(**starting, **ending)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"startingOffsets": '{"orders": {"0": 3}}', "endingOffsets": '{"orders": {"0": 3}}'},
+        {"startingOffsets": '{"orders": {"0": 3}}', "endingOffsets": '{"orders": {"0": -1, "1": 2}}'},
+        {"startingOffsets": '{"orders": {"0": -1}}', "endingOffsets": '{"orders": {"0": 2}}'},
+        {"startingOffsets": '{"orders": {"0": 3}}', "endingTimestamp": "2"},
+        {"startingTimestamp": "4", "endingTimestamp": "4"},
+        {"startingTimestamp": "4", "endingOffsets": '{"orders": {"0": 2}}'},
+    ],
+)
+def test_where_the_options_alone_do_not_say_so_a_batch_may_be_empty(given):
+    SourceOptions.read({"servers": "h", "subscribe": "orders"} | given, streaming=False)
+
+
+def test_patterns_are_divided_by_commas_or_spaces():
+    given = {"servers": "h", "subscribe": "orders", "subject": " a.*,b.c  d.> ,e"}
+    assert SourceOptions.read(given, streaming=False).subject == ("a.*", "b.c", "d.>", "e")
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [

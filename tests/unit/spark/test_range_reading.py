@@ -329,3 +329,25 @@ def test_neighbours_are_fetched_together_where_nearly_all_of_them_is_needed(worl
     world.use(scripted)
     assert world.offsets(0, 40) == list(range(40))
     assert world.counts.bytes < pointer.size / 10
+
+
+def test_what_was_fetched_together_is_decoded_row_group_by_row_group(world, monkeypatch):
+    rng = random.Random(2)
+    wide = [Record(at, at * 1_000, b"a.x", value=rng.randbytes(60_000)) for at in range(40)]
+    world.history.append(wide, row_group_bytes=600_000)
+    decoded = []
+    decode = ObjectReader.decode
+
+    def counted(reader, fetched, index, columns=None):
+        decoded.append(index)
+        return decode(reader, fetched, index, columns)
+
+    monkeypatch.setattr(ObjectReader, "decode", counted)
+    source = SourceOptions.read({"servers": "nats://nowhere", "subscribe": "orders"}, streaming=False)
+    batches = read_ranges([Range("orders", UUID, 0, 0, 40)], source, SCHEMA)
+    rows = 0
+    for taken, batch in enumerate(batches, 1):
+        rows += batch.num_rows
+        assert decoded == list(range(taken))
+    assert rows == 40
+    assert len(decoded) >= 4

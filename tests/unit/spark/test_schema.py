@@ -34,6 +34,8 @@ def test_the_columns_are_those_of_kafka_and_the_subject():
     [
         ([], "no column"),
         ([StructField("ofset", LongType())], "'ofset', which streams do not have; did you mean offset"),
+        ([StructField("OFFSET", LongType())], "'OFFSET', which streams do not have; did you mean offset"),
+        ([StructField("timestamptype", IntegerType())], "did you mean timestampType"),
         ([StructField("xyz", LongType())], "the columns are key, value"),
         ([StructField("offset", IntegerType())], "offset is int; it is bigint: read it as that, and cast it"),
         ([StructField("headers", ArrayType(StringType()))], "headers is array<string>"),

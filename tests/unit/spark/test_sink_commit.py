@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 from collections import Counter
+from itertools import count
 
 import pytest
 
 from liftpy_client.errors import PublishTimeoutError
+from liftpy_spark.jobs.collect_directory import collect_directory
 from liftpy_spark.sink_commit import forget
 from liftpy_spark.sink_decision import Batch
 from liftpy_spark.sink_errors import CommitUnclearError, StagingDamagedError
@@ -20,29 +23,41 @@ ROWS = [(b"k%d" % (number % 17), b"value-%04d-" % number + bytes(40)) for number
 ONCE = Counter(value for _, value in ROWS)
 
 
-def staged(world):
-    return [entry.key for entry in world.memory.list("spark/staging/")]
+@pytest.fixture(params=["bucket", "directory"])
+def new_world(request, tmp_path):
+    """Makes worlds in which rows are staged in the bucket, or in a directory."""
+    numbers = count()
+
+    def make(**options):
+        if request.param == "bucket":
+            return SinkWorld(**options)
+        directory = tmp_path / str(next(numbers))
+        directory.mkdir()
+        return SinkWorld(**options, directory=directory)
+
+    return make
 
 
 def assert_written(world):
     assert world.values() == ONCE
-    assert staged(world) == []
+    assert world.staged() == []
+    assert list(world.memory.list("spark/staging/")) == []
     assert [key.rsplit(".", 1)[1] for key in (entry.key for entry in world.memory.list("spark/commits/"))] == [
         "done",
         "json",
     ]
 
 
-async def count_effects():
-    world = SinkWorld()
+async def count_effects(new_world):
+    world = new_world()
     await world.execute(ROWS, 3)
     assert_written(world)
     assert world.looks == 0, "whoever decides knows that nothing is there"
     return world.effects
 
 
-async def test_a_batch_is_written_and_written_again_it_changes_nothing():
-    world = SinkWorld()
+async def test_a_batch_is_written_and_written_again_it_changes_nothing(new_world):
+    world = new_world()
     first = await world.execute(ROWS, 3)
     assert first.rows == len(ROWS)
     assert first.published == world.publications > 4
@@ -54,10 +69,10 @@ async def test_a_batch_is_written_and_written_again_it_changes_nothing():
 
 
 @pytest.mark.parametrize("when", ["at", "after"])
-async def test_a_crash_between_any_two_effects(when):
-    total = await count_effects()
+async def test_a_crash_between_any_two_effects(new_world, when):
+    total = await count_effects(new_world)
     for number in range(1, total + 1):
-        world = SinkWorld()
+        world = new_world()
         setattr(world, when, {number: world.crash})
         with pytest.raises(Crash):
             await world.execute(ROWS, 3)
@@ -68,9 +83,9 @@ async def test_a_crash_between_any_two_effects(when):
 
 
 @pytest.mark.parametrize("seed", range(30))
-async def test_crashes_lost_acks_and_stalls_without_end(seed):
+async def test_crashes_lost_acks_and_stalls_without_end(new_world, seed):
     rng = random.Random(seed)
-    world = SinkWorld(partitions=rng.choice([1, 3]))
+    world = new_world(partitions=rng.choice([1, 3]))
 
     def stall():
         world.now_s += rng.choice([1, 30, 500])
@@ -91,8 +106,8 @@ async def test_crashes_lost_acks_and_stalls_without_end(seed):
     assert_written(world)
 
 
-async def test_a_chunk_that_is_late_arrives_after_the_look_and_is_not_doubled():
-    world = SinkWorld(partitions=1)
+async def test_a_chunk_that_is_late_arrives_after_the_look_and_is_not_doubled(new_world):
+    world = new_world(partitions=1)
     target = Target(world)
     publish = target.publish
 
@@ -103,7 +118,7 @@ async def test_a_chunk_that_is_late_arrives_after_the_look_and_is_not_doubled():
         return await publish(chunk, producer_id, sequence)
 
     target.publish = vanish
-    sections = world.staged(batch_of(), ROWS, 3)
+    sections = world.stage(batch_of(), ROWS, 3)
     with pytest.raises(PublishTimeoutError):
         await world.commit(batch_of(), sections, world.store(), target)
     assert world.late
@@ -121,8 +136,8 @@ async def test_a_chunk_that_is_late_arrives_after_the_look_and_is_not_doubled():
     assert world.looks >= 2
 
 
-async def test_a_driver_that_sleeps_while_another_does_its_work():
-    world = SinkWorld(partitions=2)
+async def test_a_driver_that_sleeps_while_another_does_its_work(new_world):
+    world = new_world(partitions=2)
     started, finish = asyncio.Event(), asyncio.Event()
     target = Target(world)
     publish = target.publish
@@ -133,7 +148,7 @@ async def test_a_driver_that_sleeps_while_another_does_its_work():
         return await publish(chunk, producer_id, sequence)
 
     target.publish = sleep_first
-    sections = world.staged(batch_of(), ROWS, 3)
+    sections = world.stage(batch_of(), ROWS, 3)
     sleeper = asyncio.create_task(world.commit(batch_of(), sections, world.store(), target))
     await started.wait()
     await world.execute(ROWS, 4)
@@ -142,22 +157,20 @@ async def test_a_driver_that_sleeps_while_another_does_its_work():
     assert_written(world)
 
 
-async def test_a_driver_that_wakes_up_when_nobody_knows_ids_any_more():
-    world = SinkWorld(partitions=2)
-    sections = world.staged(batch_of(), ROWS, 3)
+async def test_a_driver_that_wakes_up_when_nobody_knows_ids_any_more(new_world):
+    world = new_world(partitions=2)
+    sections = world.stage(batch_of(), ROWS, 3)
     store = world.store()
-    counted = store.before
+    woken = []
 
-    def sleep(request):
-        counted(request)
-        if request.kind == "get_range" and not woken:
-            woken.append(request)
+    def sleep():
+        if not woken:
+            woken.append(1)
             # Another one does everything, but for the mark, and dies.
             asyncio.run(_do_all_but_mark(world))
             world.now_s += 50 * WINDOW_S
 
-    woken = []
-    store.before = sleep
+    world.at = {world.effects + 2: sleep}  # the first section is read, the decision is there
     await world.commit(batch_of(), sections, store, Target(world))
     assert woken
     assert world.looks > 0
@@ -175,13 +188,13 @@ async def _do_all_but_mark(world):
 
     store.before = die
     with pytest.raises(Crash):
-        await world.commit(batch_of(), world.staged(batch_of(), ROWS, 3), store, Target(world))
+        await world.commit(batch_of(), world.stage(batch_of(), ROWS, 3), store, Target(world))
     assert world.values() == ONCE
 
 
-async def test_what_can_not_be_told_any_more_is_not_doubled():
-    world = SinkWorld(partitions=1)
-    total = await count_effects()
+async def test_what_can_not_be_told_any_more_is_not_doubled(new_world):
+    world = new_world(partitions=1)
+    total = await count_effects(new_world)
     world.at = {total // 2: world.crash}
     with pytest.raises(Crash):
         await world.execute(ROWS, 3)
@@ -196,9 +209,9 @@ async def test_what_can_not_be_told_any_more_is_not_doubled():
     assert_written(world)
 
 
-async def test_a_doubt_is_none_where_all_chunks_are_found():
-    world = SinkWorld()
-    total = await count_effects()
+async def test_a_doubt_is_none_where_all_chunks_are_found(new_world):
+    world = new_world()
+    total = await count_effects(new_world)
     world.at = {total - 2: world.crash}  # before the mark that all is done
     with pytest.raises(Crash):
         await world.execute(ROWS, 3)
@@ -208,50 +221,72 @@ async def test_a_doubt_is_none_where_all_chunks_are_found():
     assert_written(world)
 
 
-async def test_staged_objects_that_are_damaged_or_gone():
+async def test_staged_objects_that_are_damaged_or_gone(new_world):
     for damage in ("gone", "damaged"):
-        world = SinkWorld()
+        world = new_world()
         world.after = {1: world.crash}
         with pytest.raises(Crash):
             await world.execute(ROWS, 3)
-        (key, *_) = staged(world)
-        body = world.memory.get(key).body
-        world.memory.delete([key])
+        (entry, *_) = world.place().entries("spark/staging/")
+        body = world.place().read(entry.key, 0, entry.size)
+        world.place().delete([entry.key])
         if damage == "damaged":
-            world.memory.create(key, body[:-9] + b"x" + body[-8:], "n")
+            put(world, entry.key, body[:-9] + b"x" + body[-8:])
         world.after = {}
-        with pytest.raises(StagingDamagedError, match=key):
+        before = world.values()
+        with pytest.raises(StagingDamagedError, match=re.escape(world.place().name(entry.key))) as caught:
             await world.execute(ROWS, 3)
+        assert str(caught.value).startswith("batch 0 of app into stream s: staged ")
+        assert ("it is gone; " if damage == "gone" else "its checksum does not match") in str(caught.value)
+        assert f"create the object {batch_of().done_key} in the bucket" in str(caught.value)
+        assert not any(entry.key.endswith(".done") for entry in world.memory.list("spark/commits/"))
+        assert before <= world.values() <= ONCE
+        put(world, entry.key, body)
+        await world.execute(ROWS, 3)
+        assert_written(world)
 
 
-async def test_a_batch_without_rows_decides_nothing():
-    world = SinkWorld()
+def put(world, key, body):
+    """Have something under a key, whatever is there."""
+    world.place().delete([key])
+    world.place().create(key, [body], key[-39:-7])
+
+
+async def test_a_batch_without_rows_decides_nothing(new_world):
+    world = new_world()
     assert (await world.execute([], 2)).rows == 0
     assert world.effects == 0
     await world.execute(ROWS, 2)
     assert_written(world)
 
 
-async def test_leftovers_are_collected_but_for_those_that_may_be_needed():
-    world = SinkWorld()
+async def test_leftovers_are_collected_but_for_those_that_may_be_needed(new_world):
+    world = new_world()
     batches = [batch_of(number) for number in range(3)]
     await world.execute(ROWS, 2, batches[0])
-    for key in (batches[0], batches[1]):
-        world.memory.create(f"{key.staging_prefix}00000-left", b"a", "n")  # a task that failed, or was late
+    for batch in (batches[0], batches[1]):
+        put(world, f"{batch.staging_prefix}00000-{'e' * 32}.arrows", b"a")  # a task that failed, or was late
     world.at = {world.effects + 2: world.crash}
     with pytest.raises(Crash):
         await world.execute(ROWS, 2, batches[2])
-    needed = {entry.key for entry in world.memory.list(batches[2].staging_prefix)}
-    assert collect_staging(world.memory, 3_600, now_ns=10**9) == 0
-    assert collect_staging(world.memory, 0, now_ns=10**18) == 2
-    assert set(staged(world)) == needed
+    needed = {entry.key for entry in world.place().entries(batches[2].staging_prefix)}
+    assert collected(world, 3_600, now_ns=10**9) == 0
+    assert collected(world, 0, now_ns=10**19) == 2
+    assert set(world.staged()) == needed
     world.at = {}
     await world.execute(ROWS, 3, batches[2])
-    assert staged(world) == []
+    assert world.staged() == []
 
 
-async def test_decisions_are_forgotten_after_many_batches():
-    world = SinkWorld()
+def collected(world, older_than_s, now_ns):
+    if world.directory is None:
+        return collect_staging(world.memory, older_than_s, now_ns)
+    ages = {"older_than_s": older_than_s, "now_ns": now_ns}
+    return collect_directory(world.memory, str(world.directory), (), **ages, deletes=True).objects
+
+
+async def test_decisions_are_forgotten_after_many_batches(new_world):
+    world = new_world()
     for number in range(4):
         await world.execute(ROWS[:3], 1, batch_of(number))
         await forget(batch_of(number), 2, world.memory)
@@ -259,8 +294,8 @@ async def test_decisions_are_forgotten_after_many_batches():
     assert kept == {key for number in (2, 3) for key in (batch_of(number).decision_key, batch_of(number).done_key)}
 
 
-async def test_two_streams_and_two_applications_do_not_meet():
-    world = SinkWorld()
+async def test_two_streams_and_two_applications_do_not_meet(new_world):
+    world = new_world()
     for batch in (
         batch_of(),
         batch_of(application="other"),

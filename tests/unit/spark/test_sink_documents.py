@@ -16,6 +16,7 @@ from liftpy_spark.option_values import OptionError
 from liftpy_spark.sink_decision import Decision, Section
 from liftpy_spark.sink_errors import SinkSchemaError, StagingDamagedError
 from liftpy_spark.sink_options import Delivery, SinkOptions
+from liftpy_spark.sink_place import BucketPlace
 from liftpy_spark.sink_rows import Chunk
 from liftpy_spark.sink_schema import check_columns
 from liftpy_spark.sink_staging import load_section, stage
@@ -47,7 +48,7 @@ def test_what_is_no_decision(body):
 def test_decisions_that_do_not_fit():
     good = json.loads(Decision(batch=batch_of(), ends=(1, 2), sections=(Section("k", 1, 0, 8, 1, 1, 5),)).encode())
     for change, words in (
-        ({"version": 3}, "has version 3; this liftpy reads versions 1 to 2"),
+        ({"version": 4}, "has version 4; this liftpy reads versions 1 to 3"),
         ({"batch": 3}, "another batch"),
         ({"ends": [1]}, "partitions that have no end"),
         ({"ends": [1, -2]}, "not whole numbers"),
@@ -79,8 +80,8 @@ def test_staged_chunks_read_back(shares):
         for number, (partition, values) in enumerate(sorted(shares, key=lambda share: share[0]))
     ]
     store = MemoryStore()
-    sections = stage(store, "key", chunks, "nonce")
-    assert [chunk for section in sections for chunk in load_section(store, section)] == chunks
+    sections = stage(BucketPlace(store), "key", chunks, "nonce")
+    assert [chunk for section in sections for chunk in load_section(BucketPlace(store), section)] == chunks
     assert sum(section.rows for section in sections) == sum(chunk.records.num_rows for chunk in chunks)
 
 
@@ -95,14 +96,14 @@ def test_what_an_older_version_staged_is_read():
     store, body = MemoryStore(), sink.getvalue().to_pybytes()
     store.create("key", b"before" + body, "nonce")
     section = Section("key", 3, 6, len(body), 4, 2, google_crc32c.value(body))
-    assert load_section(store, section) == chunks
+    assert load_section(BucketPlace(store), section) == chunks
 
 
 def test_a_section_with_other_chunks_than_were_decided():
     store = MemoryStore()
-    (section,) = stage(store, "key", [Chunk(0, "s.x", pa.record_batch({"value": [b"v"]}))], "nonce")
+    (section,) = stage(BucketPlace(store), "key", [Chunk(0, "s.x", pa.record_batch({"value": [b"v"]}))], "nonce")
     with pytest.raises(StagingDamagedError, match=r"staged object key, .* it has 1 chunks, and 2 were decided"):
-        load_section(store, section._replace(chunks=2))
+        load_section(BucketPlace(store), section._replace(chunks=2))
 
 
 def read(streaming=False, **options):
@@ -147,6 +148,7 @@ def test_options_that_mean_nothing(options, words):
         ("value binary, headers array<string>", "headers is array<string>; it has to be array<struct"),
         ("value binary, offset long", "column 'offset' is none of a record's"),
         ("value binary, subjct string", "did you mean subject"),
+        ("VALUE binary", "did you mean value"),
         ("value string, value binary", "there twice"),
     ],
 )

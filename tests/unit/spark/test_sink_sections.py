@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from liftpy_log.tier.memory_store import MemoryStore
 from liftpy_spark.sink_errors import StagingDamagedError
+from liftpy_spark.sink_place import BucketPlace
 from liftpy_spark.sink_rows import Chunk
 from liftpy_spark.sink_sections import decode_section, encode_section
 from liftpy_spark.sink_staging import load_section, stage
@@ -98,9 +99,9 @@ def test_damage_is_told(data):
 @pytest.mark.parametrize("size", [3, 12, 50])
 def test_a_section_that_breaks_off_is_told_with_its_object(size):
     store = MemoryStore()
-    (section,) = stage(store, "key", [chunk_of(value=[b"v" * 100])], "nonce")
+    (section,) = stage(BucketPlace(store), "key", [chunk_of(value=[b"v" * 100])], "nonce")
     body = store.get("key").body[:size]
     store.create("other", body, "nonce")
     damaged = section._replace(key="other", length=size, crc=google_crc32c.value(body))
     with pytest.raises(StagingDamagedError, match=f"staged object other, {size} bytes from 0 on: it "):
-        load_section(store, damaged)
+        load_section(BucketPlace(store), damaged)
