@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import signal
 import time
+from collections import Counter
 from contextlib import asynccontextmanager, contextmanager
 
 import pytest
@@ -149,48 +150,39 @@ async def test_a_static_process_that_restarts_within_its_session_moves_nothing(l
         assert await shares() == had
 
 
-class Timed(Reading):
-    """Notes when it got each message of each partition."""
-
-    async def _read(self):
-        self.times = {}
-        async for message in self.consumer:
-            self.messages.append(message)
-            self.times.setdefault(message.partition, []).append(time.monotonic())
-
-    def gap_s(self, partition, begin_s, end_s):
-        """The longest time without a message of a partition in a time."""
-        inside = [at for at in self.times[partition] if begin_s <= at <= end_s]
-        return max(later - sooner for sooner, later in itertools.pairwise([begin_s, *inside, end_s]))
+def read_of(reader):
+    """How many messages it got, by partition."""
+    return Counter(message.partition for message in reader.messages)
 
 
 async def test_only_partitions_that_move_pause(lift, name):
-    """The old owner takes long to let go of what moves; what stays is read all the time."""
-    slow_s = 3.0
-    revoked = asyncio.Event()
+    """The old owner lets go of what moves when it has read much more of what stays."""
+    moving, may_go = asyncio.get_running_loop().create_future(), asyncio.Event()
 
-    async def let_go(_partitions):
-        revoked.set()
-        await asyncio.sleep(slow_s)
+    async def let_go(partitions):
+        if not moving.done():
+            moving.set_result(({number for _, number in partitions}, read_of(one)))
+        await may_go.wait()
 
     await make(lift, name, partitions=6, count=60)
-    async with (
-        filling(lift, name, 0.005),
-        Timed(lift, name, f"{name}-g", session_timeout_s=20.0, on_revoked=let_go) as one,
-    ):
-        await eventually(lambda: len(getattr(one, "times", {})) == 6)
-        joined_s = time.monotonic()
-        async with reading(lift, name, f"{name}-g", session_timeout_s=20.0) as two:
-            await asyncio.wait_for(revoked.wait(), 40)
-            await eventually(lambda: len({message.partition for message in two.messages}) == 3)
-            end_s = time.monotonic()
-            stay, moved = set(numbers(one)), set(numbers(two))
+    one = Reading(lift, name, f"{name}-g", on_revoked=let_go)
+    async with filling(lift, name, 0.005), one:
+        await eventually(lambda: len(read_of(one)) == 6)
+        async with reading(lift, name, f"{name}-g") as two:
+            moved, had = await asyncio.wait_for(moving, 40)
+            stay = set(range(6)) - moved
             assert (len(stay), len(moved)) == (3, 3)
-            longest_s = max(one.gap_s(partition, joined_s, end_s) for partition in stay)
-            print(f"partitions that stay: at most {longest_s:.3f} s without a message in {end_s - joined_s:.1f} s")
-            assert longest_s < slow_s * 0.8, "it waits for what moves"
-            assert not [at for partition in moved for at in one.times[partition] if at > end_s - slow_s]
-            revoked.clear()
+            try:
+                await eventually(
+                    lambda: all(read_of(one)[partition] >= had[partition] + 50 for partition in stay),
+                    message="what stays waits for what moves",
+                )
+                assert {partition: read_of(one)[partition] for partition in moved} == {at: had[at] for at in moved}
+                assert two.messages == []
+            finally:
+                may_go.set()
+            await eventually(lambda: set(read_of(two)) == moved)
+            assert (set(numbers(one)), set(numbers(two))) == (stay, moved)
 
 
 def numbers(reader):

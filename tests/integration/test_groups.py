@@ -124,8 +124,7 @@ async def test_a_member_that_is_killed_loses_nothing(lift, shared_nats, name):
     await make(lift, name, partitions=2, count=100)
     async with MemberProcess(shared_nats.url, name, f"{name}-g", handling_s=0.02) as killed:
         await eventually(lambda: killed.count("message") > 20)
-        killed.process.kill()
-        await killed.process.wait()
+        await killed.kill()
         async with reading(lift, name, f"{name}-g") as heir:
             expected = {
                 (name, message.partition, message.offset) async for message in lift.consume(name, stop="latest")

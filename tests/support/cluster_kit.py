@@ -10,7 +10,6 @@ import time
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-import psutil
 import pytest
 
 import liftpy
@@ -19,6 +18,7 @@ from liftpy_client.errors import LiftError
 from support.cluster import NatsServer, NodeProcess, eventually
 from support.link_proxy import LinkProxy
 from support.ports import free_port
+from support.socket_owner import has_socket, inodes_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
@@ -86,15 +86,19 @@ class ClusterKit:
             self.nodes[name] = NodeProcess(self.url, home / name, *arguments, toml=settings + toml)
 
     def start(self) -> ClusterKit:
-        """Start everything; returns when all nodes are up."""
-        for server in self.nats:
-            server.start()
-        if self.links is not None:
-            self.links.start()
-            for name, ports in self._ports.items():
-                for port in ports:
-                    self.links.listen(name, (self._told[name], port), (self._hosts[name], port))
-        self.start_nodes()
+        """Start everything; returns when all nodes are up. When they do not come up, nothing of it stays."""
+        try:
+            for server in self.nats:
+                server.start()
+            if self.links is not None:
+                self.links.start()
+                for name, ports in self._ports.items():
+                    for port in ports:
+                        self.links.listen(name, (self._told[name], port), (self._hosts[name], port))
+            self.start_nodes()
+        except BaseException:
+            self.close()
+            raise
         return self
 
     def start_nodes(self, names: Iterable[str] | None = None) -> None:
@@ -170,17 +174,11 @@ class ClusterKit:
                 self.links.cut(other, name)
 
     def _owner(self, port: int) -> str:
+        inodes = inodes_of(port)
         for name, node in self.nodes.items():
-            if node.is_running and _has_port(node.process.pid, port):
+            if node.is_running and has_socket(node.process.pid, inodes):
                 return name
         return CLIENT
-
-
-def _has_port(pid: int, port: int) -> bool:
-    try:
-        return any(each.laddr.port == port for each in psutil.Process(pid).net_connections("tcp4"))
-    except psutil.NoSuchProcess:
-        return False
 
 
 def _toml(name: str, table: dict[str, Any]) -> str:

@@ -17,7 +17,8 @@ SESSION_S = 2.0
 
 
 def say(what: str, *more: object) -> None:
-    print(what, *more, flush=True)
+    sys.stdout.write(" ".join(map(str, (what, *more))) + "\n")  # in one piece, also when nothing is buffered
+    sys.stdout.flush()
 
 
 async def main(url: str, stream: str, group: str, instance_id: str, handling_s: float) -> None:
@@ -52,10 +53,15 @@ class MemberProcess:
         return self
 
     async def _listen(self) -> None:
-        while line := await self.process.stdout.readline():
+        # The last line of who is killed may be torn.
+        while (line := await self.process.stdout.readline()).endswith(b"\n"):
             self.lines.append(line.decode().split())
 
     async def __aexit__(self, *_: object) -> None:
+        await self.kill()
+
+    async def kill(self) -> None:
+        """SIGKILL; what it said before is all there when this returns."""
         if self.process.returncode is None:
             self.process.kill()
         await self.process.wait()
