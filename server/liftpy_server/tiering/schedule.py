@@ -149,7 +149,7 @@ class Schedule:
     def collects(self, key: PartitionKey) -> None:
         """There is more that nobody names of a partition than was deleted."""
         place = self.places.get(key)
-        if place is not None and place.phase is Phase.CLAIMED:
+        if place is not None and place.phase in {Phase.KNOWN, Phase.CLAIMED}:
             self._upkeep.wants(place, Job.COLLECT)
 
     def collects_sets(self) -> None:
@@ -213,6 +213,7 @@ class Schedule:
                 self._upkeep.claimed(place, found, now_s)
             elif place.phase is Phase.UNKNOWN:
                 place.phase = Phase.KNOWN
+                self._upkeep.looked(place, found, now_s)
             self._upkeep.retains(place)
         self._went_well(task, places, now_s)
         if is_sealed and task.job is Job.CLAIM:

@@ -73,6 +73,11 @@ class Upkeep:
         if place.set_bytes >= self._limits.merge_bytes or place.object_bytes >= self._limits.object_bytes:
             self.wants(place, Job.MERGE)
 
+    def looked(self, place: Place, found: Found, now_s: float) -> None:
+        """What the leaders before have left that nothing names is in the way of nobody, claimed or not."""
+        if found.may_have_garbage:
+            self._littered(place, now_s)
+
     def claimed(self, place: Place, found: Found, now_s: float) -> None:
         """What the leaders before have left to be done is done by who claims: nobody keeps a list of it."""
         place.set_bytes, place.new_bytes = found.set_bytes, found.new_bytes
@@ -164,5 +169,7 @@ class Upkeep:
 
 
 def _may(job: Job, phase: Phase) -> bool:
-    """Nothing is changed before it is claimed; what is claimed need not be looked at."""
-    return phase is Phase.UNKNOWN if job is Job.LOOK else phase is Phase.CLAIMED
+    """Nothing that counts is changed before it is claimed; what is claimed need not be looked at."""
+    if job is Job.LOOK:
+        return phase is Phase.UNKNOWN
+    return phase is Phase.CLAIMED or (job is Job.COLLECT and phase is Phase.KNOWN)

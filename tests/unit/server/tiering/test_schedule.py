@@ -522,6 +522,18 @@ def test_garbage_of_the_leaders_before_is_looked_for_once_when_the_grace_period_
     assert not bench.tasks()
 
 
+@pytest.mark.parametrize("is_there", [True, False])
+def test_it_is_looked_for_also_where_nothing_comes_in_any_more(is_there):
+    bench = Bench()
+    bench.lead(has_history=True)
+    found = Found(may_have_garbage=is_there)
+    bench.schedule.looked(bench.one(Job.LOOK), 0, 10, is_sealed=False, now_s=bench.now_s, found=found)
+    assert [job for _, job in bench.collected(20)] == [Job.COLLECT] * is_there
+    bench.schedule.collects(key(0))
+    bench.schedule.kept_up(bench.one(Job.COLLECT), None, bench.now_s)
+    assert not bench.tasks()
+
+
 def test_what_another_node_holds_is_moved_in_after_a_claim():
     bench = Bench()
     bench.lead(has_history=True)
