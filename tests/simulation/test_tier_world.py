@@ -206,8 +206,8 @@ def test_what_a_node_left_that_died_before_its_first_round_stood_is_collected(lo
     store, now_ns = clocked()
     Worker(store).claim()
     with pytest.raises(Crash):
-        Worker(FaultStore(store, before=crash_at(4))).upload_set([(log, 0, 10, 0)])
-    assert [entry.key.split("/")[0] for entry in store.list("sets/")] == ["sets"]
+        Worker(FaultStore(store, before=crash_at(5))).upload_set([(log, 0, 10, 0)])
+    assert [entry.key.split("/")[2] for entry in store.list("sets/")] == ["ROOT", "objects"]
     now_ns[0] += 2 * GRACE_NS
     other = collecting(store, now_ns, "n1")
     assert other.call("collect_sets", node="n1", incarnation=2)["deleted"] == 1

@@ -56,6 +56,7 @@ class WatchedStore(MemoryStore):
         self._now_ns, self._grace_ns = clock, grace_ns
         self._born: dict[str, int] = {}  # versions of manifests when objects were created, by key
         self._named: set[str] = set()  # shared objects that a manifest names, or named
+        self._begun: set[str] = set()  # commits that began a set manifest, and named nothing: they stand for themselves
         self.paths: list[PartitionPath] = []
         self.pins: list[Pin] = []
         self.jobs: dict[str, Job] = {}
@@ -87,11 +88,12 @@ class WatchedStore(MemoryStore):
 
     def deny(self, job: Job) -> None:
         """A job was refused: what it wanted to commit is not there, and never will be."""
-        self.denied |= job.ids
+        wanted = job.ids - self._begun
+        self.denied |= wanted
         for key, stored in self._objects.items():
             if key.endswith("/ROOT"):
                 manifest = self._decoded(key, stored.body)
-                assert job.ids.isdisjoint(manifest.commits), f"{job.name} was refused, but {key} has what it did"
+                assert wanted.isdisjoint(manifest.commits), f"{job.name} was refused, but {key} has what it did"
 
     # -- writes
 
@@ -124,6 +126,8 @@ class WatchedStore(MemoryStore):
     def _look_at_set(self, old: SetManifest | None, new: SetManifest) -> None:
         self._named |= {set_object_key(new.node, each.name) for each in new.objects}
         if old is None:
+            assert not new.objects, "a set manifest begins with an object that was there before it"
+            self._begun.add(new.commits[-1])
             return
         job = self.jobs[new.commits[-1]]
         if job.name == "collect_sets":

@@ -32,13 +32,13 @@ def opened(monkeypatch, tmp_path):
 
 
 def test_it_is_that_of_the_nodes(opened):
-    assert opened() == ["s3://of-nodes/p", "http://store:9000", "eu-west-1"]
-    assert opened("--endpoint", "https://outside") == ["s3://of-nodes/p", "https://outside", "eu-west-1"]
-    assert opened("--region", "us-west-2") == ["s3://of-nodes/p", "http://store:9000", "us-west-2"]
+    assert opened() == ["s3://of-nodes/p", "http://store:9000", "eu-west-1", None]
+    assert opened("--endpoint", "https://outside") == ["s3://of-nodes/p", "https://outside", "eu-west-1", None]
+    assert opened("--region", "us-west-2") == ["s3://of-nodes/p", "http://store:9000", "us-west-2", None]
 
 
 def test_one_that_is_named_needs_no_node_and_takes_nothing_of_the_other(opened):
-    assert opened("--bucket", "s3://another") == ["s3://another", None, None]
+    assert opened("--bucket", "s3://another") == ["s3://another", None, None, None]
 
 
 def test_a_bucket_that_nobody_writes_to_is_not_that_of_nodes(tmp_path, monkeypatch):
