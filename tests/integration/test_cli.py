@@ -99,7 +99,7 @@ def test_publish_and_consume(cli, name):
 def test_what_strangers_publish_does_not_act_on_the_terminal(cli, name):
     cli.run("stream", "add", name, "--subject", f"{name}.[/x].:smile:.>")
     cli.run("publish", f"{name}.[/x].:smile:.[red]", "\x1b[2J [bold] :smile: [/] \n two")
-    cli.run("publish", f"{name}.[/x].:smile:.a\\", b"x" * 500)
+    cli.run("publish", f"{name}.[/x].:smile:.a\\", "x" * 500)
     shown = cli.out("consume", name, "--stop", "latest")
     assert r"[red] \x1b[2J [bold] :smile: [/] \n two" in shown
     assert "x" * 200 + "…" in shown
