@@ -7,10 +7,10 @@ from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from liftpy_log.tier.errors import BucketVersionError, ObjectCorruptError, ObjectMissingError, OvertakenError
+from liftpy_log.tier.errors import OvertakenError
 from liftpy_log.tier.manifest_json import Fields
 from liftpy_log.tier.reading import open_version
-from liftpy_log.tier.scrubbing import scrub_piece
+from liftpy_log.tier.scrubbing import problem_of
 from liftpy_log.tier.verifying import verify
 from liftpy_spark.jobs.access import store_of
 from liftpy_spark.jobs.bins import TASK_BYTES, bins_of, bytes_of
@@ -183,11 +183,9 @@ def _scrub_parts(given: _Given) -> list[_Found]:
     for place, part in given.parts:
         version = version_of(given.settings, part)
         for piece in part.pieces:
-            try:
-                scrub_piece(store, version, piece)
-            except (ObjectMissingError, ObjectCorruptError, BucketVersionError) as error:
-                kind: Kind = "missing" if isinstance(error, ObjectMissingError) else "corrupt"
-                found.append(_Found(place, kind, piece.key, piece.start, piece.end, str(error)))
+            problem = problem_of(store, version, piece)
+            if problem is not None:
+                found.append(_Found(place, problem.kind, problem.key, piece.start, piece.end, problem.text))
     return found
 
 

@@ -17,7 +17,7 @@ from liftpy_log.tier.reading_cache import ReadingCache
 from liftpy_log.tier.record_hash import setsum_of
 from liftpy_log.tier.setsum import NO_RECORDS
 from liftpy_log.tier.verifying import verify
-from liftpy_log.tier.verifying_report import hole_of
+from liftpy_log.tier.verifying_report import Problem, hole_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,11 +29,10 @@ if TYPE_CHECKING:
     from liftpy_log.tier.store import ObjectStore
     from liftpy_log.tier.verifying_report import Kind, Report
 
-__all__ = ["scrub", "scrub_piece"]
+__all__ = ["problem_of", "scrub", "scrub_piece"]
 
 _MAGIC: Final = b"PAR1"
 _VERSIONS_MAX: Final = 100
-_DAMAGED: Final = (ObjectCorruptError, BucketVersionError)
 
 
 def scrub(store: ObjectStore, path: PartitionPath, progress: Callable[[int, int, str], None] | None = None) -> Report:
@@ -75,28 +74,37 @@ class _Scrubbing:
     def run(self, version: TierVersion, start: int) -> int | None:
         """Read a version from an offset on; gives where to go on in a newer one, as this one is over."""
         for piece in version.pieces(start):
-            try:
-                scrub_piece(self._store, version, piece)
-            except ObjectMissingError as error:
-                if _has_moved(self._store, version):
+            problem = problem_of(self._store, version, piece)
+            if problem is not None:
+                if problem.kind == "missing" and _has_moved(self._store, version):
                     return piece.start  # it was collected, and something else took its place
-                self._add("missing", piece, error)
-            except _DAMAGED as error:
-                self._add("corrupt", piece, error)
+                if problem.key not in self._known:
+                    self._report.add(*problem)
             self._bytes += piece.size
             if self._progress is not None:
                 self._progress(self._bytes, max(self._bytes, self._report.size), f"reading {piece.key}")
         return None
 
-    def _add(self, kind: Kind, piece: Piece, error: Exception) -> None:
-        if piece.key not in self._known:
-            what_to_do = "" if isinstance(error, BucketVersionError) else f"; {hole_of(piece.start)}"
-            self._report.add(kind, piece.key, piece.start, f"{error}{what_to_do}")
-
 
 def _has_moved(store: ObjectStore, version: TierVersion) -> bool:
     loaded = ReadingCache(store).root_file(version.path).load()
     return loaded is None or loaded.root.version != version.root.version
+
+
+def problem_of(store: ObjectStore, version: TierVersion, piece: Piece) -> Problem | None:
+    """Read what a pointer names, and say what is wrong with it, for people; None where nothing is.
+
+    Raises:
+        StoreError: it could not be read.
+    """
+    try:
+        scrub_piece(store, version, piece)
+    except BucketVersionError as error:
+        return Problem("corrupt", piece.key, piece.start, str(error))
+    except (ObjectMissingError, ObjectCorruptError) as error:
+        kind: Kind = "missing" if isinstance(error, ObjectMissingError) else "corrupt"
+        return Problem(kind, piece.key, piece.start, f"{error}; {hole_of(piece.start)}")
+    return None
 
 
 def scrub_piece(store: ObjectStore, version: TierVersion, piece: Piece) -> None:
