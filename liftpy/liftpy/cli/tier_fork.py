@@ -28,7 +28,7 @@ from liftpy_log.tier.root_changes import append
 from liftpy_log.tier.root_file import RootFile
 from liftpy_server.tiering.collect_job import drop_stream
 from liftpy_server.tiering.context import Context
-from liftpy_server.tiering.fragments import store_fragment
+from liftpy_server.tiering.fragments import drafted, put_draft
 from liftpy_server.tiering.roots import commit
 
 if TYPE_CHECKING:
@@ -137,23 +137,20 @@ def _fork_partition(context: Context, source: FoundStream, uuid: str, number: in
 
 def _copy(context: Context, version: TierVersion, root: Root, epoch: int) -> None:
     """Give the fork an object of its own with what the source has behind, mostly in objects that streams share."""
-    base, end = root.end, version.end
+    base, end, target = root.end, version.end, PartitionPath(root.uuid, root.partition)
 
     def store(*, keeps_replies: bool) -> Stored:
         source = Source(version.path.root, version.read(base, end), None)
-        return store_fragment(context, root, [source], base=base, end=end, epoch=epoch, keeps_replies=keeps_replies)
+        about = {"base": base, "end": end, "epoch": epoch}
+        with drafted(context, target, [source], keeps_replies=keeps_replies, **about) as draft:
+            return put_draft(context, root, draft)
 
     try:
         stored = store(keeps_replies=False)
     except ValueError:  # there are replies
         stored = store(keeps_replies=True)
     epochs = cut_epochs(version.epochs, base, end)
-    commit(
-        context,
-        PartitionPath(root.uuid, root.partition),
-        lambda root: append(root, stored.pointer, epoch=epoch, epochs=epochs),
-        stored.created,
-    )
+    commit(context, target, lambda root: append(root, stored.pointer, epoch=epoch, epochs=epochs), stored.created)
 
 
 def _enter(bucket: OpenBucket, uuid: str, source: FoundStream, config: StreamConfig) -> None:

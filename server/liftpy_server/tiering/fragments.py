@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import pyarrow as pa
 
 from liftpy_log.tier.conditional import create_once
-from liftpy_log.tier.layout import PartitionPath
 from liftpy_log.tier.merging import Source, merge
 from liftpy_server.tiering.object_buffer import ObjectBuffer
 from liftpy_server.tiering.roots import Created
@@ -17,11 +16,12 @@ from liftpy_server.tiering.roots import Created
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+    from liftpy_log.tier.layout import PartitionPath
     from liftpy_log.tier.pointers import FragmentPointer
     from liftpy_log.tier.root import Root
     from liftpy_server.tiering.context import Context
 
-__all__ = ["Draft", "Stored", "drafted", "fragment_name", "put_draft", "store_fragment"]
+__all__ = ["Draft", "Stored", "drafted", "fragment_name", "put_draft"]
 
 
 class Stored(NamedTuple):
@@ -104,35 +104,6 @@ def put_draft(context: Context, root: Root, draft: Draft) -> Stored:
     if not pointer.records:
         pointer = replace(pointer, first_timestamp=(last := _last_timestamp(root)), last_timestamp=last)
     return Stored(pointer, Created(draft.key, root.version))
-
-
-def store_fragment(
-    context: Context,
-    root: Root,
-    sources: Iterable[Source],
-    *,
-    base: int,
-    end: int,
-    epoch: int,
-    keeps_replies: bool,
-    expected_bytes: int = 0,
-) -> Stored:
-    """Write rows as a stream object that answers for [base, end), of the partition of a root.
-
-    Args:
-        context: of the worker.
-        root: as for `put_draft`.
-        sources: as for `drafted`, as are all others.
-        base: the first offset.
-        end: the offset after the last one.
-        epoch: leader epoch of the writer.
-        keeps_replies: whether there is a column for replies.
-        expected_bytes: about how large the object becomes, where that is known.
-    """
-    path, about = PartitionPath(root.uuid, root.partition), {"base": base, "end": end, "epoch": epoch}
-    about |= {"expected_bytes": expected_bytes}
-    with drafted(context, path, sources, keeps_replies=keeps_replies, **about) as draft:
-        return put_draft(context, root, draft)
 
 
 def _watched(sources: Iterable[Source], progress: Callable[[], None]) -> Iterator[Source]:

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from liftpy_log.tier.conditional import create_once
+from liftpy_log.tier.layout import PartitionPath
 from liftpy_log.tier.lineage import cut_epochs
 from liftpy_log.tier.merging import merge_fragments
 from liftpy_log.tier.root_changes import Change, append, replace
 from liftpy_log.tier.setsum import NO_RECORDS
 from liftpy_server.tiering.file_body import body_of
-from liftpy_server.tiering.fragments import Stored, fragment_name, store_fragment
+from liftpy_server.tiering.fragments import Stored, drafted, fragment_name, put_draft
 from liftpy_server.tiering.members import size_of, sources_of
 from liftpy_server.tiering.memory_budget import WORK_BYTES
 from liftpy_server.tiering.merge_plan import run_to_merge, sizes_to_merge
@@ -25,7 +26,6 @@ from liftpy_server.tiering.roots import Created, check_in_force, commit, file_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from liftpy_log.tier.layout import PartitionPath
     from liftpy_log.tier.pointers import FragmentPointer
     from liftpy_log.tier.resolving import ResolvedMember
     from liftpy_log.tier.root import Root
@@ -86,15 +86,16 @@ def _move_members(context: Context, path: PartitionPath, epoch: int) -> tuple[in
 
 def _stored(context: Context, root: Root, members: Sequence[ResolvedMember], epoch: int) -> Stored:
     def store(*, keeps_replies: bool) -> Stored:
-        end, sources = members[-1].end, sources_of(context, members)
-        return store_fragment(
-            *(context, root, sources),
+        draft = drafted(
+            *(context, PartitionPath(root.uuid, root.partition), sources_of(context, members)),
             base=root.end,
-            end=end,
+            end=members[-1].end,
             epoch=epoch,
             keeps_replies=keeps_replies,
             expected_bytes=sum(map(size_of, members)),
         )
+        with draft as made:
+            return put_draft(context, root, made)
 
     try:
         return store(keeps_replies=False)
