@@ -1,4 +1,4 @@
-"""`python -m bench [--quick] [--only NAME ...] [--results DIRECTORY]`."""
+"""`python -m bench [--quick] [--only NAME ...] [--results DIRECTORY] [--s3a-jars DIRECTORY]`."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from bench.report import plot, save, show
 from bench.rig import Rig
 from bench.row import Plan
 from bench.spark_compact import SPARK_COMPACT_WORKLOADS
+from bench.spark_s3a import FETCH, PARQUET_BY_S3A, TABLE, VARIABLE, s3a_trouble
 from bench.spark_workloads import SPARK_WORKLOADS, spark_trouble
 from bench.tier_workloads import TIER_WORKLOADS
 from bench.workloads import WORKLOADS
@@ -60,6 +61,12 @@ def main():
     parser.add_argument("--streams", nargs="+", type=int, help="how many streams cluster-idle has, one after the other")
     parser.add_argument("--seconds", type=float, help="for how long `offsets` commits")
     parser.add_argument("--records", type=int, help="how many records the workloads of Spark have")
+    parser.add_argument(
+        "--s3a-jars",
+        default=os.environ.get(VARIABLE),
+        metavar=f"DIRECTORY|{FETCH}",
+        help=f"where the JARs of S3A are for spark-cold, or that Spark fetches them; else {VARIABLE} says so",
+    )
     parser.add_argument("--results", type=Path, default=Path("bench/results"), help="where JSON and plot go")
     arguments = parser.parse_args()
     plan = Plan.quick() if arguments.quick else Plan.full()
@@ -71,6 +78,7 @@ def main():
         plan = replace(plan, idle_streams=tuple(arguments.streams))
     if arguments.records:
         plan = replace(plan, spark_records=arguments.records)
+    plan = replace(plan, s3a_jars=arguments.s3a_jars)
     console = Console(stderr=True)
     names = arguments.only or [*WORKLOADS, *_APART]
     trouble = spark_trouble()
@@ -86,6 +94,9 @@ def main():
         "versions": versions,
         "runs": f"{plan.runs} of each, one contestant after the other; medians",
     }
+    no_s3a = s3a_trouble(plan.s3a_jars) if "spark-cold" in names else None
+    if no_s3a is not None:
+        facts["no S3A"] = f"{PARQUET_BY_S3A} and {TABLE} were left out: {no_s3a}"
     show(rows, facts)
     arguments.results.mkdir(parents=True, exist_ok=True)
     stem = arguments.results / time.strftime("%Y%m%d-%H%M%S")

@@ -33,6 +33,8 @@ TARGETS = {  # the first that fits counts
     "tier, bytes in the bucket per byte of payload": ("at most", 0.25),
     "spark, cold, aggregation": ("of spark.read.parquet", 0.8),
     "spark, cold, no-op": ("of spark.read.parquet", 0.55),
+    "spark, cold against S3A, aggregation": ("of spark.read.parquet by S3A", 0.8),
+    "spark, cold against S3A, no-op": ("of spark.read.parquet by S3A", 0.55),
     "spark, hot": ("records/s", 2_000_000.0),
     "spark, sink": ("records/s", 500_000.0),
     "spark, idle query, JVM": None,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
@@ -15,8 +16,10 @@ from pyspark.sql import functions
 
 import liftpy
 from bench.load import say
+from bench.spark_s3a import PARQUET_BY_S3A, TABLE
 from bench.spark_session import cpu_by_process, session, spent
 from bench.spark_sources import ReadyBatches
+from liftpy_spark.table import table
 
 COLUMNS = "offset long, timestamp timestamp, value binary"
 _CLOCKED = "aggregation", "no-op"
@@ -24,34 +27,60 @@ _WAIT_S = 180.0
 _POLL_S = 0.02
 
 
-def scan(home, options, files, count, size, runs, column_types=COLUMNS):
-    """Read a stream, and what others can read: files that hold the same, if there are any, and ready batches."""
-    with session(home) as spark:
+def scan(home, options, files, count, size, runs, column_types=COLUMNS, s3a=None, store_pid=None):
+    """Read a stream, and what others can read: files that hold the same, its objects by S3A, and ready batches.
+
+    Args:
+        home: a directory.
+        options: of liftpy.
+        files: a directory with copies of the objects; None for none.
+        count: how many records there are.
+        size: of a value, bytes.
+        runs: how often.
+        column_types: what is read.
+        s3a: `settings` of the session, and the addresses of the `objects`; None where there is no S3A.
+        store_pid: the process that keeps the objects, if there is one; what it takes is told, too.
+    """
+    settings = {} if s3a is None else s3a["settings"]
+    with session(home, **settings) as spark:
         spark.dataSource.register(ReadyBatches)
         names = [column.split()[0] for column in column_types.split(",")]
         ready = {"rows": str(count), "size": str(size)}
 
-        def from_liftpy():
+        def from_liftpy(_held):
             return spark.read.format("liftpy").options(**options).schema(column_types).load()
+
+        def from_batches(_held):
+            return spark.read.format("ready-batches").options(**ready).schema(column_types).load()
 
         frames = {"liftpy": from_liftpy}
         if files is not None:
-            frames["spark.read.parquet"] = lambda: _with_constants(spark.read.parquet(files), names)
-        frames["ready batches"] = lambda: (
-            spark.read.format("ready-batches").options(**ready).schema(column_types).load()
-        )
+            frames["spark.read.parquet"] = lambda _held: _with_constants(spark.read.parquet(files), names)
+        if s3a is not None:
+            frames |= _by_s3a(spark, options, s3a["objects"], names)
+        frames["ready batches"] = from_batches
         figures = {action: {name: [] for name in frames} for action in _CLOCKED}
-        cpu = {action: {} for action in _CLOCKED}
+        cpu = {action: {name: [] for name in frames} for action in _CLOCKED}
         for run in range(runs + 1):
             for action in _CLOCKED:
                 for name, frame in frames.items():
-                    before, began = cpu_by_process(), time.perf_counter()
-                    _act(action, frame(), names, count)
+                    before, began = cpu_by_process(store_pid), time.perf_counter()
+                    with ExitStack() as held:
+                        _act(action, frame(held), names, count)
                     elapsed_s = time.perf_counter() - began
                     if run:
                         figures[action][name].append(count / elapsed_s)
-                        cpu[action][name] = spent(before)
+                        cpu[action][name].append(spent(before, store_pid))
     say(figures=figures, cpu=cpu)
+
+
+def _by_s3a(spark, options, objects, names):
+    """What the JVM reads from the bucket by itself: the same objects, and a table of the stream, with its pin."""
+    reach = {name: value for name, value in options.items() if name != "subscribe"}
+    return {
+        PARQUET_BY_S3A: lambda _held: _with_constants(spark.read.parquet(*objects), names),
+        TABLE: lambda held: held.enter_context(table(spark, options["subscribe"], **reach)).frame.select(*names),
+    }
 
 
 def _with_constants(frame, names):
@@ -80,7 +109,7 @@ def sink(home, url, options, streams, files, count):
     staging.mkdir(parents=True, exist_ok=True)
     by_directory = options | {"stagingDirectory": str(staging)}
     figures = {"liftpy": [], "by a directory": [], "counting sink": [], "write.parquet": []}
-    cpu = {}
+    cpu = {name: [] for name in figures}
     with session(home) as spark, liftpy.connect_sync(url, timeout_s=10.0) as lift:
         spark.dataSource.register(ReadyBatches)
         frame = spark.read.parquet(files)
@@ -97,7 +126,7 @@ def sink(home, url, options, streams, files, count):
                 elapsed_s = time.perf_counter() - began
                 if run:
                     figures[name].append(count / elapsed_s)
-                    cpu[name] = spent(before)
+                    cpu[name].append(spent(before))
     say(figures=figures, cpu=cpu)
 
 

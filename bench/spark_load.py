@@ -43,7 +43,7 @@ def copy(url, endpoint, uuid, partitions, count, directory):
     found = sum(pq.read_metadata(path).num_rows for path in files)
     if found != count:
         raise RuntimeError(f"{found:,} records are in the objects of the stream, not {count:,}")
-    say(objects=len(files), bytes=sum(path.stat().st_size for path in files))
+    say(keys=sorted(keys), bytes=sum(path.stat().st_size for path in files))
 
 
 def write(directory, size, count):

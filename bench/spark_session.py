@@ -56,23 +56,29 @@ def session(directory, **settings):
         gateway.proc.wait(_STOP_S)
 
 
-def cpu_by_process():
-    """CPU seconds so far of this process and those below it, by what tells them apart; and whether it is a JVM."""
+def cpu_by_process(store_pid=None):
+    """CPU seconds so far of this process and those below it, by what tells them apart; and what each of them is.
+
+    And of the store, which is none of them, but has the same cores.
+    """
     found = {}
     here = psutil.Process()
-    for process in (here, *here.children(recursive=True)):
+    kinds = dict.fromkeys((here, *here.children(recursive=True)))
+    if store_pid is not None:
+        kinds[psutil.Process(store_pid)] = "store"
+    for process, kind in kinds.items():
         try:
             times = process.cpu_times()
-            kind = "JVM" if "java" in process.name() else "Python"
-            found[process.pid, process.create_time()] = (kind, times.user + times.system)
+            known = kind or ("JVM" if "java" in process.name() else "Python")
+            found[process.pid, process.create_time()] = (known, times.user + times.system)
         except psutil.NoSuchProcess:
             continue
     return found
 
 
-def spent(before):
-    """CPU seconds since `before` was found, of Python and of the JVM; without those of processes that have ended."""
+def spent(before, store_pid=None):
+    """CPU seconds since `before` was found, by what the processes are; without those of processes that have ended."""
     totals = {"Python": 0.0, "JVM": 0.0}
-    for key, (kind, seconds) in cpu_by_process().items():
-        totals[kind] += seconds - before.get(key, (kind, 0.0))[1]
+    for key, (kind, seconds) in cpu_by_process(store_pid).items():
+        totals[kind] = totals.get(kind, 0.0) + seconds - before.get(key, (kind, 0.0))[1]
     return totals

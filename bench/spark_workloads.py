@@ -1,7 +1,8 @@
 """What Spark makes of streams, beside what else it can read and write. Each workload starts a node and a bucket.
 
-Every row has a peer from the same session: files that hold the same, and a source or sink in Python that has nothing to
-do, which no other in Python can be quicker than. All processes share the cores, the node and the S3 server among them.
+Every row has a peer from the same session: files that hold the same, or the very objects read by S3A, and a source or
+sink in Python that has nothing to do, which no other in Python can be quicker than. All processes share the cores, the
+node and the S3 server among them.
 """
 
 from __future__ import annotations
@@ -9,11 +10,13 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+import statistics
 from itertools import chain
 from pathlib import Path
 
 from bench.rig import finish, spawn
 from bench.row import Row
+from bench.spark_s3a import PARQUET_BY_S3A, TABLE, jar_settings, s3a_settings, s3a_trouble
 from bench.tier_rig import tier_rig
 
 __all__ = ["SPARK_WORKLOADS", "spark_trouble"]
@@ -60,23 +63,55 @@ def _publish(bucket, node, stream, plan):
 
 
 def cold(home, plan):
-    """All of a stream from the bucket, against `spark.read.parquet` of the same objects, as files on the disk."""
+    """All of a stream from the bucket, against `spark.read.parquet` of the same objects, as files on the disk.
+
+    And, where S3A can be had, against `spark.read.parquet` of the very objects in the bucket.
+    """
     with tier_rig(home) as (bucket, start):
         node = start("cold", upload_age_s=_AGE_S)
         node.create("scan", "scan", partitions=_PARTITIONS)
         _publish(bucket, node, "scan", plan)
         node.wait_tiered()
         files = _fresh(home / "files")
-        where = bucket.settings("cold") | {"uuid": _uuid(node, "scan"), "partitions": _PARTITIONS}
+        place = bucket.settings("cold")
+        where = place | {"uuid": _uuid(node, "scan"), "partitions": _PARTITIONS}
         copied = _run("spark_load", "copy", bucket, **where, count=plan.spark_records, directory=str(files))
         options = _options(node, bucket, "cold") | {"subscribe": "scan"}
         arguments = {"options": options, "files": str(files), "count": plan.spark_records, "size": _SIZE}
-        arguments |= {"home": str(home / "spark"), "runs": plan.runs}
-        what = f"{copied['objects']} objects of {copied['bytes'] / 2**20:,.0f} MiB"
+        arguments |= {"home": str(home / "spark"), "runs": plan.runs, "store_pid": bucket.server.pid}
+        if s3a_trouble(plan.s3a_jars) is None:
+            settings = jar_settings(plan.s3a_jars) | s3a_settings(place["endpoint"])
+            home_of_keys = place["url"].replace("s3://", "s3a://")
+            arguments["s3a"] = {
+                "settings": settings,
+                "objects": [f"{home_of_keys}/{key}" for key in copied["keys"]],
+            }
+        what = f"{len(copied['keys'])} objects of {copied['bytes'] / 2**20:,.0f} MiB"
         figures = _run("spark_driver", "scan", bucket, **arguments)
-        yield from _scanned(figures, "spark, cold, {}, 128 B", "spark.read.parquet", what)
+        yield from _scanned_cold(figures, "cold", what)
         figures = _run("spark_driver", "scan", bucket, **arguments, column_types=_ALL_COLUMNS)
-        yield from _scanned(figures, "spark, all columns cold, {}, 128 B", "spark.read.parquet", what)
+        yield from _scanned_cold(figures, "all columns cold", what)
+
+
+def _scanned_cold(found, what_is_read, what):
+    """Rows against files on the disk, and against S3A where it was measured; of the table, against S3A as well."""
+    by_s3a = {action: _taken(figures, PARQUET_BY_S3A, TABLE) for action, figures in found["figures"].items()}
+    yield from _scanned(found, f"spark, {what_is_read}, {{}}, 128 B", "spark.read.parquet", what)
+    for action, theirs in by_s3a.items():
+        if not theirs:
+            continue
+        parquet = {PARQUET_BY_S3A: theirs[PARQUET_BY_S3A]}
+        for name, ours in (("", found["figures"][action]["liftpy"]), ("table ", theirs[TABLE])):
+            row = Row(f"spark, {name}{what_is_read} against S3A, {action}, 128 B", "-", "records/s")
+            row.peer, row.runs = PARQUET_BY_S3A, {"liftpy": ours} | parquet
+            local = statistics.median(ours) / statistics.median(found["figures"][action]["spark.read.parquet"])
+            row.note = f"{local:.2f} of spark.read.parquet of local files"
+            yield row
+
+
+def _taken(figures, *names):
+    """Those of these contestants that were there, which are no part of `figures` any more."""
+    return {name: figures.pop(name) for name in names if name in figures}
 
 
 def hot(home, plan):
@@ -101,11 +136,16 @@ def _scanned(found, name, peer, what, **kind):
 
 
 def _cpu_text(by_contestant):
+    """What each took in a run, in the median."""
+    medians = {
+        name: {kind: statistics.median(run[kind] for run in runs) for kind in runs[0]}
+        for name, runs in by_contestant.items()
+        if runs
+    }
     of_each = (
-        f"{name} {', '.join(f'{kind} {seconds:.1f}' for kind, seconds in cpu.items())}"
-        for name, cpu in by_contestant.items()
+        f"{name} {', '.join(f'{kind} {seconds:.1f}' for kind, seconds in cpu.items())}" for name, cpu in medians.items()
     )
-    return f"s of CPU in the last run: {'; '.join(of_each)}"
+    return f"s of CPU: {'; '.join(of_each)}"
 
 
 def sink(home, plan):
