@@ -122,7 +122,9 @@ def table(
         undo.callback(pinned.release)
         address = locate or _addresses(connection, scheme)
         starting = {n: pinned.cold[n].end if n in pinned.cold else EARLIEST for n in head.partitions}
-        tail = _tail(spark, stream, given, starting)
+        # The pins are younger than the heads, so an object may end behind what was the end before.
+        ending = {n: max(each.end, starting[n]) for n, each in head.partitions.items()}
+        tail = _tail(spark, stream, given, starting, ending)
         parts = [_cold_frame(spark, stream, each, address) for each in pinned.cold.values() if each.keys]
         frame = reduce(DataFrame.unionByName, [*parts, tail])
         undo.pop_all()
@@ -152,8 +154,15 @@ def _cold_frame(spark: SparkSession, stream: str, cold: ColdPartition, address: 
     return rows.where(counts).select(*(same.get(name, col(name)).alias(name) for name in schema.names))
 
 
-def _tail(spark: SparkSession, stream: str, given: Mapping[str, str], starting: Mapping[int, int]) -> DataFrame:
-    """What is behind the objects, as far as there is anything now."""
-    offsets = json.dumps({stream: {str(number): offset for number, offset in starting.items()}})
+def _tail(
+    spark: SparkSession,
+    stream: str,
+    given: Mapping[str, str],
+    starting: Mapping[int, int],
+    ending: Mapping[int, int],
+) -> DataFrame:
+    """What is behind the objects, as far as there is anything now, whenever it is read first."""
     reader = spark.read.format("liftpy").options(**given).option("subscribe", stream)
-    return reader.option("startingOffsets", offsets).load()
+    for option, offsets in (("startingOffsets", starting), ("endingOffsets", ending)):
+        reader = reader.option(option, json.dumps({stream: {str(n): offset for n, offset in offsets.items()}}))
+    return reader.load()

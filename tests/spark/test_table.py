@@ -84,6 +84,20 @@ def test_both_parts_are_the_stream_and_stay_so(spark, system, download, name):
         assert rows(made.frame) == stored(system, name)
 
 
+def test_what_is_published_before_the_first_use_is_not_in_it(spark, system, download, name):
+    history(system, name)
+    before = stored(system, name)
+    with table(spark, name, locate=download, **system.options) as made:
+        publish(system, name, 500, first=2_000)
+        assert rows(made.frame) == before
+
+
+def test_a_partition_without_records_is_empty(spark, system, download, name):
+    system.lift.create_stream(name, subject=f"{name}.>", partitions=2)
+    with table(spark, name, locate=download, **system.options) as made:
+        assert rows(made.frame) == []
+
+
 def test_what_is_wrong_is_said_in_words_and_nothing_stays_pinned(spark, system, name):
     uuid = history(system, name)
     with pytest.raises(OptionError, match="unknown option 'startingOffsets'"):
