@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import struct
 from array import array
-from functools import cache
+from functools import cache, lru_cache
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
@@ -54,6 +54,8 @@ _RECORD_BATCH_VTABLE: Final = struct.pack("<5H", 10, 20, 4, 12, 16)
 _OFFSET: Final = struct.Struct("<i")
 _TWO_OFFSETS: Final = struct.Struct("<2i")
 _MANY: Final = 256  # of which Arrow makes numbers quicker than Python does
+_KEPT_COUNT_MAX: Final = 1 << 16  # so that what is kept is 4 MiB at most
+_KEPT_SIZE_MAX: Final = 1_024
 _PADDING: Final = tuple(b"\0" * size for size in range(8))
 
 
@@ -87,10 +89,21 @@ def repeated_column(value: bytes, count: int) -> ColumnBuffers:
     """A binary column of `count` times the same value."""
     size = len(value)
     if count > _MANY and size:
-        edges = pa.arange(0, size * count + 1, size).cast(pa.int32())
-        return ColumnBuffers(0, (b"", edges.buffers()[1], value * count))
+        if size <= _KEPT_SIZE_MAX and count < _KEPT_COUNT_MAX:
+            edges = _kept_edges(size, 1 << count.bit_length())[: 4 * count + 4]
+        else:
+            edges = _edges(size, count)
+        return ColumnBuffers(0, (b"", edges, value * count))
     offsets = array("i", range(0, size * count + 1, size) if size else bytes(4 * (count + 1)))
     return ColumnBuffers(0, (b"", offsets.tobytes(), value * count))
+
+
+def _edges(size: int, count: int) -> pa.Buffer:
+    """The offsets of `count` values of one size."""
+    return pa.arange(0, size * count + 1, size).cast(pa.int32()).buffers()[1]
+
+
+_kept_edges = lru_cache(maxsize=16)(_edges)  # of a stream, batches have one subject, or a few, and similar counts
 
 
 def fixed_column(values: Sequence[int], typecode: str) -> ColumnBuffers:

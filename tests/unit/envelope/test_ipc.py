@@ -130,6 +130,14 @@ def test_repeated_column_is_the_values_column_of_the_same_values(value, count):
     assert values_column([value] * count) == repeated_column(value, count)
 
 
+@pytest.mark.parametrize("size", [1, 7, 1_024, 1_025])
+@pytest.mark.parametrize("count", [257, 511, 512, 513, 3_000, 65_535, 65_536, 65_537])
+def test_repeated_column_of_many(size, count):
+    null_count, (validity, offsets, data) = repeated_column(b"x" * size, count)
+    assert (null_count, validity, len(data)) == (0, b"", size * count)
+    assert bytes(offsets) == struct.pack(f"<{count + 1}i", *range(0, size * count + 1, size))
+
+
 @pytest.mark.parametrize(("typecode", "kind", "bits"), [("q", pa.int64(), 63), ("i", pa.int32(), 31)])
 def test_fixed_column_holds_every_integer_of_its_width(typecode, kind, bits):
     values = [-(2**bits), -1, 0, 1, 2**bits - 1]

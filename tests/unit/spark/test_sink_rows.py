@@ -143,3 +143,13 @@ def test_text_counts_as_bytes():
     rows = pa.record_batch({"value": ["grüße"], "key": ["k"]})
     ((chunk,),) = flushes([rows], layout_of(), 1 << 20)
     assert chunk.records.to_pydict() == {"value": ["grüße".encode()], "key": [b"k"]}
+
+
+@pytest.mark.parametrize("count", [1, 99, 100, 101, 1_000])
+def test_pieces_are_about_one_size(count):
+    rows = pa.record_batch({"value": [b"v" * 100] * count})
+    (chunks,) = flushes([rows], layout_of(1, record_bytes_max=11_600), 1 << 20)  # of 100 records with what they need
+    assert len(chunks) == -(-count // 100)
+    sizes = [chunk.records.num_rows for chunk in chunks]
+    assert sum(sizes) == count
+    assert max(sizes) - min(sizes) <= len(chunks)
