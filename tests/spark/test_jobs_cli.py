@@ -138,12 +138,26 @@ def test_submit_runs_a_script_with_tasks(tmp_path):
     assert f"RAN --flag {sys.executable}".encode() in ended.stdout
 
 
-@pytest.mark.slow
-def test_a_command_starts_a_session_of_its_own(bucket, tmp_path):
+def test_where_there_is_no_java_that_is_all_that_is_said(bucket, tmp_path):
     aws = {name: text for name, text in os.environ.items() if name.startswith("AWS_")}
     where = ("--bucket", bucket.url, "--endpoint", bucket.settings.endpoint)
-    arguments = ("spark", "scrub", *where, "--master", "local[1]", "--json")
-    ended = run_process(*arguments, home=tmp_path, **aws)
-    assert ended.returncode == 0, ended.stderr
-    assert json.loads(ended.stdout)["problems"] == 0
-    assert b"Traceback" not in ended.stderr
+    nowhere = {"JAVA_HOME": str(tmp_path / "no-java"), "TMPDIR": str(tmp_path)}
+    ended = run_process("spark", "scrub", *where, "--json", home=tmp_path, **nowhere, **aws)
+    assert (ended.returncode, ended.stdout) == (1, b"")
+    said = json.loads(ended.stderr)["error"]["message"]
+    assert "Spark does not start with master local[*]; it needs Java 17 or newer" in said
+    assert f"{tmp_path}/no-java/bin/java" in said
+    (kept,) = tmp_path.glob("liftpy-spark-*.log")
+    assert said.endswith(f"what Spark said is in {kept}")
+    assert "no-java" in kept.read_text()
+
+
+@pytest.mark.slow
+def test_a_session_of_its_own_says_nothing_besides_the_command(bucket, tmp_path):
+    aws = {name: text for name, text in os.environ.items() if name.startswith("AWS_")}
+    nowhere = f"nats://127.0.0.1:{free_port()}"
+    where = ("--bucket", bucket.url, "--endpoint", bucket.settings.endpoint, "--servers", nowhere)
+    ended = run_process("spark", "restore", *where, "--master", "local[1]", "--json", home=tmp_path, **aws)
+    assert ended.returncode == 1, ended.stderr
+    assert json.loads(ended.stdout)["scrub"]["problems"] == 0
+    assert nowhere in json.loads(ended.stderr)["error"]["message"]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from functools import partial
+from io import BytesIO
 from pathlib import Path
 
 import deltalake
@@ -20,8 +22,9 @@ from liftpy_spark.jobs.export_task import MissingPiece, Written, export_range, r
 from liftpy_spark.jobs.exporting import ExportRefusedError, export, plan_export
 from liftpy_spark.jobs.parquet_directory import ParquetDirectory
 from liftpy_spark.jobs.tasks import JobFailedError
+from liftpy_spark.schema import arrow_schema, source_schema
 from support.by_value import by_value
-from support.job_bucket import STREAM, JobBucket
+from support.job_bucket import STREAM, JobBucket, new_id
 from support.tier_rows import plain_records
 
 SMALL = 1_000
@@ -177,6 +180,25 @@ def test_a_driver_that_dies(spark, bucket, tmp_path, monkeypatch, kind, when):
     assert_whole(rows_of(kind, tmp_path / "x"), bucket)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_was_killed_within_a_file_leaves_nothing_for_good(spark, bucket, tmp_path, kind):
+    target = target_of(kind, tmp_path / "out", bucket)
+    target.place.put(target.file_name(bucket.paths[0], 0, 10), BytesIO(b"half a file"), new_id())
+    (whole,) = (tmp_path / "out").glob("*.parquet")
+    left = [whole.with_name(f".{whole.name}.{new_id()}") for _ in range(2)]
+    whole.rename(left[0])
+    left[1].touch()
+    other = whole.with_name(".somebody-elses.parquet")
+    other.touch()
+    for old in (left[0], other):
+        os.utime(old, (1, 1))
+    run(spark, bucket, kind, tmp_path / "out")
+    assert not left[0].exists()
+    assert left[1].exists(), "it may be one that is being written"
+    assert other.exists()
+    assert rows_of(kind, tmp_path / "out").num_rows == 670
+
+
 def test_two_at_the_same_time_do_not_both_commit(spark, bucket, tmp_path):
     late = target_of("delta", tmp_path / "x", bucket)
     run(spark, bucket, "delta", tmp_path / "x")
@@ -222,6 +244,27 @@ def test_a_table_with_other_columns_is_refused(bucket, tmp_path):
     deltalake.write_deltalake(tmp_path / "x", pa.table({"a": [1]}))
     with pytest.raises(DeltaError, match="has the columns a; an export has key, value"):
         target_of("delta", tmp_path / "x", bucket)
+
+
+def test_a_table_with_columns_of_other_types_is_refused(bucket, tmp_path):
+    of_export = arrow_schema(source_schema(False))
+    text = pa.schema([field.with_type(pa.string()) if field.name == "value" else field for field in of_export])
+    deltalake.write_deltalake(tmp_path / "x", text.empty_table())
+    with pytest.raises(DeltaError, match="of other types: value is string and not binary; export to a table"):
+        target_of("delta", tmp_path / "x", bucket)
+
+
+def test_a_table_that_can_not_be_read_is_told_in_one_line(bucket, tmp_path):
+    log = tmp_path / "x" / "_delta_log"
+    log.mkdir(parents=True)
+    (log / f"{0:020d}.json").write_text("garbage")
+    with pytest.raises(DeltaError, match="could not be opened: ") as refused:
+        target_of("delta", tmp_path / "x", bucket)
+    with pytest.raises(DeltaError, match="could not be opened: ") as unreachable:
+        target_of("delta", "s3://no-such-bucket/x", bucket)
+    for text in (str(refused.value), str(unreachable.value)):
+        assert text.isprintable(), text
+        assert "unknown" not in text
 
 
 def test_what_a_task_exported_is_checked():

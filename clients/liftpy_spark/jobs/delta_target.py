@@ -6,6 +6,7 @@ the table refuses the second one.
 
 from __future__ import annotations
 
+import re
 import time
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 __all__ = ["DeltaError", "DeltaTarget"]
 
 _REASON_MAX: Final = 300
+_DRESS: Final = re.compile(r"\x1b\[[0-9;]*m|↳")  # the package colours what it says, for terminals
+_FRAMES: Final = re.compile(r"(?s)\n\s*0: .*")  # and tells where in its own code that was
 
 
 class DeltaError(LiftError):
@@ -82,17 +85,28 @@ class DeltaTarget:
         return {name: text for name, text in given.items() if text is not None}
 
     def _failure(self, what: str, error: Exception) -> DeltaError:
-        return DeltaError(f"the Delta table {self.place.url} could not be {what}: {str(error)[:_REASON_MAX]}")
+        said = " ".join(_FRAMES.sub("", _DRESS.sub(" ", str(error))).split())
+        return DeltaError(f"the Delta table {self.place.url} could not be {what}: {said[:_REASON_MAX]}")
 
     def _check_columns(self) -> None:
+        """See that the table has the columns of an export: whoever reads others would not get what the files have."""
         if self._table is None:
             return
-        names = [field.name for field in self._table.schema().fields]
-        if sorted(names) != sorted(self._schema.names):
+        there, wanted = ({field.name: field.type for field in schema.fields} for schema in self._schemas())
+        if there.keys() != wanted.keys():
             raise DeltaError(
-                f"the Delta table {self.place.url} has the columns {', '.join(names)}; an export has "
-                f"{', '.join(self._schema.names)}: export to a table of its own"
+                f"the Delta table {self.place.url} has the columns {', '.join(there)}; an export has "
+                f"{', '.join(wanted)}: export to a table of its own"
             )
+        other = [name for name, kind in wanted.items() if there[name] != kind]
+        if other:
+            shown = ", ".join(f"{name} is {_kind(there[name])} and not {_kind(wanted[name])}" for name in other)
+            raise DeltaError(
+                f"the Delta table {self.place.url} has columns of other types: {shown}; export to a table of its own"
+            )
+
+    def _schemas(self) -> tuple[Any, Any]:
+        return self._table.schema(), self._package.Schema.from_arrow(self._schema)
 
     def covered(self, path: PartitionPath) -> list[tuple[int, int]]:
         """All up to where the last commit of the partition says."""
@@ -130,3 +144,8 @@ class DeltaTarget:
 
 def _application(path: PartitionPath) -> str:
     return f"liftpy-{path.uuid}-{path.partition}"
+
+
+def _kind(kind: Any) -> str:
+    """A type of a column, for people: those that are not nested have a name."""
+    return str(getattr(kind, "type", kind))

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import mmap
 import os
+import re
+import time
 from pathlib import Path
 from shutil import copyfileobj
 from typing import IO, TYPE_CHECKING, Final, NamedTuple
@@ -24,6 +26,8 @@ __all__ = ["ExportPlaceError", "Place", "check_apart", "place_of"]
 
 _S3: Final = "s3://"
 _FILE: Final = "file://"
+_DRAFT: Final = re.compile(r"\.[0-9a-f]{32}-[0-9]+-[0-9]{20}-[0-9]{20}(-[0-9a-f]{32})?\.parquet\.[0-9a-f]{32}")
+_DRAFT_AGE_S: Final = 3_600.0
 
 
 class ExportPlaceError(LiftError):
@@ -87,6 +91,26 @@ class Place(NamedTuple):
                 create_once(store_of(self.settings), name, body, nonce)
             except TakenError:
                 return  # an earlier attempt at the same range
+
+    def clear(self) -> None:
+        """Delete what attempts that were killed left of files in a directory, an hour after they wrote to it last.
+
+        In a bucket there is nothing of the kind.
+
+        Raises:
+            ExportPlaceError: it can not be looked at, or not be deleted.
+        """
+        if self.settings is not None:
+            return
+        oldest = time.time() - _DRAFT_AGE_S
+        try:
+            for draft in Path(self.directory).glob(".*"):
+                if _DRAFT.fullmatch(draft.name) and draft.stat().st_mtime < oldest:
+                    draft.unlink(missing_ok=True)
+        except FileNotFoundError:
+            return  # who wrote it was at work still, or another export has deleted it
+        except OSError as error:
+            raise self._failure(error) from None
 
     def _put_here(self, name: str, file: IO[bytes], nonce: str) -> None:
         directory = Path(self.directory)

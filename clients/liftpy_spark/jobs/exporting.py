@@ -153,6 +153,7 @@ def export(
         LiftError: the target did not take it.
     """
     check_apart(target.place, settings)
+    target.place.clear()
     done = Exported(0, 0, 0)
     with _held(settings, paths, hold_s) as versions:
         ranges = [each for version, pieces in versions for each in _ranges(version, pieces, target, task_bytes)]

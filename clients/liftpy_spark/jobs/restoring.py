@@ -11,8 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from liftpy_log.tier.errors import ForeignBucketError, StoreDeniedError
-from liftpy_log.tier.layout import PartitionPath
+from liftpy_log.tier.errors import ForeignBucketError, ObjectMissingError, StoreDeniedError
+from liftpy_log.tier.layout import CATALOG, PartitionPath
 from liftpy_log.tier.probe import probe
 from liftpy_log.tier.root_file import RootFile
 from liftpy_spark.jobs.access import is_within, store_of
@@ -101,7 +101,7 @@ class Copied(NamedTuple):
 
 
 def plan_copy(source: S3Settings, target: S3Settings, names: Sequence[str] = ()) -> CopyPlan:
-    """What `copy_history` would copy now; nothing is written anywhere.
+    """What `copy_history` would copy now; nothing is written anywhere. All manifests are read, and no objects.
 
     Args:
         source: where histories are.
@@ -112,7 +112,15 @@ def plan_copy(source: S3Settings, target: S3Settings, names: Sequence[str] = ())
         CopyRefusedError: it would be refused.
         TierError: a manifest can not be read.
     """
+    store = store_of(source)
+
+    def look(of: SourcePartition) -> None:
+        for _ in snapshots_below(store, of.root):
+            pass  # it is read, and compared with its name
+
     with _chosen(source, target, names, 0.0) as (_, choice, partitions):
+        with ThreadPoolExecutor(THREADS, thread_name_prefix="copy") as pool:
+            list(pool.map(look, partitions.values()))
         return _plan(choice, partitions)
 
 
@@ -161,16 +169,12 @@ def _chosen(
 ) -> Iterator[tuple[Catalog, Choice, Mapping[PartitionPath, SourcePartition]]]:
     """What is copied, held as long as this lasts, once nothing at the destination is in its way."""
     store, into = store_of(source), store_of(target)
-    if (source.bucket, source.prefix, source.endpoint) == (target.bucket, target.prefix, target.endpoint):
-        raise CopyRefusedError(f"source and destination are the same: {source.shown}")
-    if is_within(target, source) or is_within(source, target):
-        raise CopyRefusedError(
-            f"of {source.shown} and {target.shown} one lies below the prefix of the other, and nodes would refuse the "
-            "upper one, as there are objects that are not theirs: copy to a prefix beside it, or to another bucket"
-        )
+    _check_apart(source, target)
     catalog = catalog_of(store)
     if catalog is None:
         raise ForeignBucketError(f"{source.shown} has no catalog of liftpy: is the prefix right?")
+    if _written(store) == _written(into):
+        raise CopyRefusedError(f"{source.shown} and {target.shown} have one catalog, so they are the same place")
     choice = choose(catalog, catalog_of(into), names)
     with ExitStack() as stack:
         kept = stack.enter_context(held(store, _groups(choice.kept), 0.0))
@@ -183,6 +187,32 @@ def _chosen(
         _check_all(into, _labels(choice.kept), kept.values(), may_be_ahead=True)
         _check_all(into, _labels(choice.copied), copied.values(), may_be_ahead=False)
         yield catalog, choice, copied
+
+
+def _check_apart(source: S3Settings, target: S3Settings) -> None:
+    """See that of two places none lies in the other, as far as their addresses tell.
+
+    Raises:
+        CopyRefusedError: one does.
+    """
+    inside = is_within(target, source), is_within(source, target)
+    if all(inside):
+        raise CopyRefusedError(f"source and destination are the same: {source.shown}")
+    if any(inside):
+        raise CopyRefusedError(
+            f"of {source.shown} and {target.shown} one lies below the prefix of the other, and nodes would refuse the "
+            "upper one, as there are objects that are not theirs: copy to a prefix beside it, or to another bucket"
+        )
+
+
+def _written(store: ObjectStore) -> tuple[str, str, int] | None:
+    """Which object the catalog is, and since when: a place that has two addresses has the same one at both."""
+    try:
+        nonce = store.head(CATALOG).nonce
+    except ObjectMissingError:
+        return None
+    (entry,) = (each for each in store.list(CATALOG) if each.key == CATALOG)
+    return nonce, entry.etag, entry.modified_ns
 
 
 def _check_all(

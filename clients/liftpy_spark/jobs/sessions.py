@@ -9,10 +9,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from pyspark.errors import PySparkException
+from pyspark import SparkConf
 from pyspark.sql import SparkSession
 
-from liftpy_spark.jobs.tasks import JobFailedError
+from liftpy_spark.jobs.jvm_log import JvmLog
 from liftpy_spark.versions import check_versions
 
 if TYPE_CHECKING:
@@ -48,27 +48,27 @@ def session(master: str, settings: Mapping[str, str]) -> Iterator[SparkSession]:
         yield there
         return
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Spark takes whatever python3 is on the PATH otherwise
-    builder = SparkSession.builder.appName("liftpy")
-    usual = {"spark.ui.showConsoleProgress": "false", "spark.sql.session.timeZone": "UTC"}
+    usual = {
+        "spark.app.name": "liftpy",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.ui.showConsoleProgress": "false",
+    }
     if _is_local(master):
         os.environ.setdefault(_LOCAL_IP, _LOOPBACK)
         usual |= {"spark.ui.enabled": "false"}
     if _SUBMITTED not in os.environ:
         usual |= {"spark.master": master}
-    for name, value in {**usual, **settings}.items():
-        builder = builder.config(name, value)
-    try:
-        made = builder.getOrCreate()
-    except PySparkException as error:
-        raise JobFailedError(
-            f"Spark does not start with master {master}; it needs Java 17 or newer, named by JAVA_HOME or on the PATH "
-            f"({str(error).splitlines()[0][:200]})"
-        ) from None
-    try:
-        made.sparkContext.setLogLevel("ERROR")
-        yield made
-    finally:
-        made.stop()
+    conf = SparkConf().setAll([*{**usual, **settings}.items()])
+    with JvmLog() as log:
+        with log.explains_start(master):
+            log.start(conf)
+            made = SparkSession.builder.config(conf=conf).getOrCreate()
+        try:
+            made.sparkContext.setLogLevel("ERROR")
+            log.begin()
+            yield made
+        finally:
+            made.stop()
 
 
 class Submission(NamedTuple):

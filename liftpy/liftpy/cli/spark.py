@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from contextlib import contextmanager
@@ -49,14 +50,14 @@ from liftpy_envelope.errors import LiftError
 from liftpy_envelope.no_pandas import let_pandas_in
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping, Sequence
 
     from liftpy_spark.jobs.export_files import Place as ExportPlace
     from liftpy_spark.jobs.exporting import ExportTarget
 
 __all__ = ["app"]
 
-_FOUND_EXIT: Final = 1
+_SIGNALLED_EXIT: Final = 128
 
 app = typer.Typer(no_args_is_help=True, help="Work on all of a bucket, in parallel, by Spark. Needs no node.")
 app.callback()(let_pandas_in)  # Spark's driver does not run without it
@@ -222,10 +223,28 @@ def submit(
             stdout.print(" ".join(shown), markup=False)
             return
         with _linked(call.link):
-            ended = subprocess.run(call.command, env=os.environ | call.environment, check=False)  # noqa: S603 (the user's own script)
+            code = _run_to_its_end(call.command, os.environ | call.environment)
     except (LiftError, OSError) as error:
         fail(error, as_json=as_json)
-    raise typer.Exit(ended.returncode)
+    raise typer.Exit(code)
+
+
+def _run_to_its_end(command: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Run a command that decides by itself what signals mean; gives its exit code, as shells count it.
+
+    Ctrl-C at a terminal goes to it as well as to us, SIGTERM only to us. In either case it may have much to put away.
+    """
+    with subprocess.Popen(command, env=environment) as process:  # noqa: S603 (the user's own script)
+        before = signal.signal(signal.SIGTERM, lambda *_: process.terminate())
+        try:
+            while True:
+                try:
+                    code = process.wait()
+                except KeyboardInterrupt:
+                    continue
+                return code if code >= 0 else _SIGNALLED_EXIT - code
+        finally:
+            signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager

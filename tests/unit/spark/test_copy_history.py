@@ -9,7 +9,7 @@ import pytest
 from liftpy_log.tier import root_changes
 from liftpy_log.tier.catalog import Catalog, CatalogFile
 from liftpy_log.tier.cursors import Cursor
-from liftpy_log.tier.errors import StoreDeniedError, StoreUnfitError
+from liftpy_log.tier.errors import ObjectMissingError, StoreDeniedError, StoreUnfitError
 from liftpy_log.tier.memory_store import MemoryStore
 from liftpy_log.tier.pins_held import load_pins
 from liftpy_log.tier.root_file import RootFile
@@ -195,6 +195,10 @@ def roots_of(store):
     return {entry.key: store.get(entry.key).body for entry in store.list("streams/") if entry.key.endswith("/ROOT")}
 
 
+def keys_of(store):
+    return {(entry.key, entry.etag) for entry in store.list("")}
+
+
 def another_cluster(store, **streams):
     """The catalog of a cluster that has begun to use a bucket, with streams of its own."""
     CatalogFile(store, new_id=new_id).commit(None, Catalog(cluster_id="d" * 32, version=1, streams=streams))
@@ -282,6 +286,17 @@ def test_the_same_place(history):
         plan_copy(history.orders.settings, history.orders.settings)
 
 
+def test_the_same_place_by_another_address(server, history):
+    alias = S3Settings(url=server.url("alias"))
+    server.stores[alias.url] = history.store
+    before = keys_of(history.store)
+    with pytest.raises(CopyRefusedError, match="have one catalog, so they are the same place"):
+        copy_history(None, history.orders.settings, alias)
+    with pytest.raises(CopyRefusedError, match="have one catalog, so they are the same place"):
+        plan_copy(history.orders.settings, alias)
+    assert keys_of(history.store) == before, "neither pins nor probes were left there"
+
+
 def test_a_store_that_ignores_conditions(server, history):
     class Careless(MemoryStore):
         def create(self, key, body, nonce):
@@ -314,6 +329,15 @@ def test_all_that_is_damaged_is_named_at_once(history, target):
         copied(history.orders, ["orders"])
     assert [(each.kind, each.key) for each in caught.value.problems] == [("corrupt", keys[0]), ("missing", keys[1])]
     assert visible(target) == {}
+
+
+def test_a_plan_has_looked_at_all_manifests(history, target):
+    assert plan_copy(history.orders.settings, TARGET).streams
+    key = next(entry.key for entry in history.store.list("streams/") if "/snapshots/" in entry.key)
+    history.store.delete([key])
+    with pytest.raises(ObjectMissingError, match=key):
+        plan_copy(history.orders.settings, TARGET)
+    assert not [*target.list("")]
 
 
 def test_what_is_shared_and_goes_is_looked_up_anew(server, history, target):
