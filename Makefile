@@ -13,8 +13,8 @@ help:
 	@echo "make test     all tests but the slow ones"
 	@echo "make check    formatter, linter, types, import layers"
 	@echo "make bench    liftpy and JetStream side by side (make bench-quick for a short run)"
-	@echo "make soak     the slow tests"
-	@echo "make chaos    a cluster under load while nodes, links, disks and NATS fail; prints what it measures"
+	@echo "make soak     the slow tests: two to three hours on two cores"
+	@echo "make chaos    a cluster under load while nodes, links, disks and NATS fail: half an hour; prints what it measures"
 
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -46,9 +46,11 @@ bench: $(STAMP)
 bench-quick: $(STAMP)
 	$(BIN)/python -m bench --quick
 
+# As for `make test`; but what starts nodes runs one at a time: it asks for all that the machine has.
 soak: $(STAMP)
 	@failed=0; \
-	$(BIN)/python -m pytest -m 'slow and not chaos' --ignore=tests/spark || failed=1; \
+	$(BIN)/python -m pytest -m 'slow and not chaos' -n logical --dist worksteal $(IN_PROCESS) || failed=1; \
+	$(BIN)/python -m pytest -m 'slow and not chaos' tests/integration tests/faults || failed=1; \
 	$(BIN)/python -m pytest -m 'slow and not chaos' tests/spark || failed=1; \
 	exit $$failed
 

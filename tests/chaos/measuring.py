@@ -122,9 +122,10 @@ class PlainProbe:
         """End; whatever was sent has reached the server."""
         assert self._task is not None
         self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+        (ended,) = await asyncio.gather(self._task, return_exceptions=True)
         await self._client.flush(10)
         await self._client.close()
+        assert isinstance(ended, asyncio.CancelledError), f"nothing was published any more since {ended!r}"
 
     async def _run(self) -> None:
         while True:

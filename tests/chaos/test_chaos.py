@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import signal
 import time
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
@@ -33,10 +34,13 @@ pytestmark = [pytest.mark.chaos, pytest.mark.slow]
 MIB = 1024 * 1024
 SEED = int(os.environ.get("CHAOS_SEED", "0")) or random.SystemRandom().randrange(1, 1_000_000)
 ROUNDS = int(os.environ.get("CHAOS_ROUNDS", "32"))
+ROUND_S = 60
+AROUND_S = 400  # to begin, to end, and to judge
 RECOVERED_WITHIN_S = 30.0
 ACKS_AFTER_FAULT = 10
 SMALL_DISK = 512 * MIB
 STREAMS = {"one": 1, "six": 6}
+SETTINGS = {"dedupe_window_s": 3_600.0}  # longer than any outage: whatever comes twice is a fault of the cluster
 KEPT = "[storage]\ndisk_reserve_bytes = 4194304\n"
 
 
@@ -159,6 +163,7 @@ async def run_rounds(kit: ClusterKit, load: Load, faults: Faults, lift: liftpy.L
 
 
 async def test_rounds_of_faults(tmp_path, capsys):
+    signal.alarm(ROUNDS * ROUND_S + AROUND_S)  # it knows how long it takes; the limit of all tests does not
     chance = random.Random(SEED)
     history = History(time.time)
     kit = ClusterKit(tmp_path, is_proxied=True, toml=KEPT)
@@ -171,7 +176,7 @@ async def test_rounds_of_faults(tmp_path, capsys):
                 async with kit.connect() as lift:
                     for stream, count in STREAMS.items():
                         subject = stream if count == 1 else f"{stream}.*"
-                        await create(lift, stream, subject, partitions=count)
+                        await create(lift, stream, subject, partitions=count, **SETTINGS)
                     load = Load(kit, history)
                     try:
                         await load.goes_on()

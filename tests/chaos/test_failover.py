@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import time
 from contextlib import asynccontextmanager
 
@@ -28,6 +29,9 @@ RETURN_S = {"preferred_return_s": 1.0}  # so that soon each node leads something
 SMALL = ("s0", "s1", "s2")
 BACK_S_MAX = 10.0
 IN_SYNC_S_MAX = 120.0
+KILL_S = 60  # with all that follows from it, until all is as it was
+LARGE_KILL_S = 240
+AROUND_S = 400  # to begin, and to judge
 
 
 @asynccontextmanager
@@ -63,6 +67,7 @@ async def victim_and_stream(lift, kind):
 
 
 async def test_failover(tmp_path, capsys):
+    signal.alarm(KILLS * KILL_S + AROUND_S)  # it knows how long it takes; the limit of all tests does not
     kinds = ("stream leader", "metadata leader", "both")
     back_s = {kind: [] for kind in kinds}
     gaps = {}
@@ -107,6 +112,7 @@ async def all_in_sync(lift):
 
 
 async def test_failover_of_many_partitions(tmp_path, capsys):
+    signal.alarm(LARGE_KILLS * LARGE_KILL_S + AROUND_S)
     names = [f"large{number}" for number in range(-(-PARTITIONS // STREAM_PARTITIONS_MAX))]
     count = PARTITIONS // len(names)
     first, last, in_sync = [], [], []

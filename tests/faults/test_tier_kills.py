@@ -17,11 +17,13 @@ from liftpy_log.tier.scrubbing import scrub
 from liftpy_log.tier.verifying import verify
 from support.acked import assert_stored_once, start_publishers
 from support.cluster import NodeProcess, eventually
+from support.progress import until_through
 from support.s3_servers import seaweedfs
 from support.tier_kit import tier_toml
 
 NAME = "orders"
 VALUE_BYTES = 4_000
+STALLED_S = 90.0
 PAUSE_S = 0.2  # after every window of messages: how much there is to be moved does not depend on the machine
 SETTINGS = {"segment_bytes": 1 << 20, "local_retention_bytes": 2 << 20}
 
@@ -92,12 +94,13 @@ class Faults:
         return [self.kill_worker, self.stop_worker, self.kill_node, self.stop_node, self.kill_store]
 
 
-async def caught_up(lift, timeout_s=90.0):
+async def caught_up(lift):
     async def look():
         (partition,) = (await lift.stream_info(NAME)).raw["partitions"]
-        return partition["tiered_end"] == partition["high_watermark"] > 0
+        end, mark = partition["tiered_end"], partition["high_watermark"]
+        return None if end == mark > 0 else (end, mark)
 
-    await eventually(look, timeout_s, "the bucket does not get what came in")
+    await until_through(look, STALLED_S, "the bucket does not get what came in")
 
 
 async def check_bucket(lift, store):

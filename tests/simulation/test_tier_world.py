@@ -80,9 +80,9 @@ def test_histories_that_are_right_and_look_wrong(seed, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("thousand", range(1, 11))
-def test_what_is_read_is_what_was_published_in_many_more(thousand, tmp_path):
-    for seed in range(thousand * 1_000, thousand * 1_000 + 1_000):
+@pytest.mark.parametrize("first_seed", range(1_000, 11_000, 200))
+def test_what_is_read_is_what_was_published_in_many_more(first_seed, tmp_path):
+    for seed in range(first_seed, first_seed + 200):
         run(seed, tmp_path, steps=80)
 
 

@@ -176,7 +176,8 @@ class ClusterKit:
     def _owner(self, port: int) -> str:
         inodes = inodes_of(port)
         for name, node in self.nodes.items():
-            if node.is_running and has_socket(node.process.pid, inodes):
+            process = node.process  # another thread may just be reaping it
+            if process is not None and has_socket(process.pid, inodes):
                 return name
         return CLIENT
 

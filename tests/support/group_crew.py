@@ -209,6 +209,8 @@ class Crew:
         for worker in self.serving():
             await self.dismiss(worker)
             assert worker.of("left")[0][2], f"{worker.name} could not commit when it left"
+        assert self._asking is not None
+        assert not self._asking.done(), f"nobody asked until the end what is committed: {self._asking}"
         await self._stop_asking()
 
     async def _stop_asking(self) -> None:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 RESEND_S = 1.0
 RETRY_S = 0.1
+REFUSED_S_MAX = 1.0  # where nothing is taken, sending again and again must not be what keeps the machine busy
 OUTSTANDING_MAX = 50
 FINISH_TIMEOUT_S = 60.0
 
@@ -127,6 +128,7 @@ class RecordedPublisher(_Task):
 
     async def _persist(self, client: nats.NATS, inbox: str, number: int) -> None:
         content = f"{self.who}-{number}".encode()
+        pause_s = RETRY_S
         while True:
             self._tries += 1
             name = str(self._tries)
@@ -134,7 +136,8 @@ class RecordedPublisher(_Task):
             answer = await self._ask(client, f"{inbox}.{name}", name, self._subject(number), content)
             if answer is not None and self._took(content, answer):
                 return
-            await asyncio.sleep(RETRY_S)
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, REFUSED_S_MAX)
 
     async def _ask(self, client: nats.NATS, reply: str, name: str, subject: str, content: bytes) -> bytes | None:
         """The answer; None when there is none in time."""

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["EXECUTORS", "SparkCluster", "drive", "local_cluster", "standalone_cluster"]
 
 EXECUTORS = 2
-WORK_S = 300.0
+WORK_S = 540.0
 START_S = 180.0
 QUICK_JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 _MARK = "LIFTPY_TEST_CLUSTER"

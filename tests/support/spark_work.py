@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["read", "read_held", "stream_to_files", "stream_to_stream", "write", "writers_of"]
 
-QUERY_S = 240
+QUERY_S = 480
 
 
 def troubled(notes: Path, kills: tuple[int, ...]) -> Work:

@@ -17,6 +17,7 @@ from liftpy_log.tier.verifying import verify
 from support.cluster import eventually
 from support.cluster_kit import ClusterKit, create, settled
 from support.history import Violation, check, timeline
+from support.progress import until_through
 from support.reading import take
 from support.recorded_load import RecordedConsumer, RecordedPublisher
 from support.s3_servers import seaweedfs
@@ -40,7 +41,7 @@ STREAMS = {"one": 1, "four": 4}
 SETTINGS = {"segment_bytes": 65_536, "local_retention_bytes": 131_072}
 GRACE_S = 3.0
 COLLECTED_WITHIN_S = 60.0
-TIERED_WITHIN_S = 45.0
+STALLED_S = 45.0
 MOVES_WITHIN_S = 40.0
 ACKS = 10
 EVENTS_SHOWN = 40
@@ -163,23 +164,23 @@ class TierCrew:
 
     async def is_tiered(self) -> None:
         """Wait until the bucket has all that is committed."""
-        waiting: list[str] = []
 
-        async def look() -> bool:
-            waiting.clear()
+        async def look() -> list[str] | None:
+            waiting = []
             for stream in STREAMS:
                 for row in await self.rows(stream):
                     end, mark = row.get("tiered_end") or 0, row.get("high_watermark")
                     if end != mark:
                         waiting.append(f"{stream}[{row['partition']}]: {end} of {mark}")
-            return not waiting
+            return waiting or None
 
         try:
-            await eventually(look, TIERED_WITHIN_S)
-        except AssertionError:
+            await until_through(look, STALLED_S, "the bucket does not get all")
+        except AssertionError as error:
             status = await self.status()
             told = None if status is None else (status.state, status.message, status.raw["partitions"])
-            raise AssertionError(f"the bucket does not get all: {waiting}; the status says {told}") from None
+            error.add_note(f"the status says {told}")
+            raise
 
     async def finish(self) -> None:
         """Everything that was sent is acknowledged, and whoever reads has read it."""

@@ -98,17 +98,20 @@ class NodeHandlers:
         try:
             async with asyncio.timeout(_LATEST_TIMEOUT_S):
                 return await self._node.metadata.read()
-        except (LiftError, TimeoutError) as error:
-            logger.info("listing what this node knows of the cluster, which may be old: %s", error)
-            return self._node.metadata.state
+        except LiftError as error:
+            reason = str(error)
+        except TimeoutError:
+            reason = f"no answer from a majority within {_LATEST_TIMEOUT_S:g} s"
+        logger.info("listing what this node knows of the cluster, which may be old: %s", reason)
+        return self._node.metadata.state
 
     async def list(self, body: Body) -> Body:
         """The nodes of the cluster, with what they lead and keep, and how far they are behind."""
         parse_settings(NoRequest, body)
-        return {"nodes": await self._nodes()}
+        return {"nodes": await self._nodes(await self._latest(), self._quorum())}
 
-    async def _nodes(self) -> Sequence[dict[str, Any]]:
-        shown = show_nodes(await self._latest(), self._quorum())
+    async def _nodes(self, state: MetadataState, quorum: Quorum) -> Sequence[dict[str, Any]]:
+        shown = show_nodes(state, quorum)
         answers = await self._requests.ask_all(shown, "NODE.LAGS", {}, NUMBERS_TIMEOUT_S)
         told = {node_id: answer for node_id, answer in answers.items() if isinstance(answer, dict)}
         lags = dict.fromkeys(shown, 0)
@@ -127,7 +130,7 @@ class NodeHandlers:
         request = parse_settings(ClusterRequest, body)
         state, quorum = await self._latest(), self._quorum()
         moving, few, none = reassignments(state), under_replicated(state), leaderless(state)
-        nodes, moves = await asyncio.gather(self._nodes(), self._progress(moving[: request.limit]))
+        nodes, moves = await asyncio.gather(self._nodes(state, quorum), self._progress(moving[: request.limit]))
         return {
             "cluster": {
                 "cluster_id": self._node.metadata.cluster_id,

@@ -38,3 +38,23 @@ def test_what_did_not_come_up_is_gone(tmp_path, monkeypatch):
         kit.start()
     assert [process.returncode for process in silent] == [-9, -9]
     assert not kit.nats[0].is_running
+
+
+class Reaped:
+    """A process that another thread reaps as soon as somebody looks whether it runs."""
+
+    def __init__(self, node, pid):
+        self._node, self.pid = node, pid
+        node.process = self
+
+    def poll(self):
+        self._node.process = None
+
+
+def test_who_connects_is_found_out_also_while_nodes_are_reaped(tmp_path, monkeypatch):
+    kit = ClusterKit(tmp_path)
+    for pid, node in enumerate(kit.nodes.values(), 1):
+        Reaped(node, pid)
+    monkeypatch.setattr("support.cluster_kit.inodes_of", lambda _port: {7})
+    monkeypatch.setattr("support.cluster_kit.has_socket", lambda pid, _inodes: pid == 2)
+    assert kit._owner(4_222) == "node-2"

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
+
 import pytest
 from nats.errors import TimeoutError as NatsTimeoutError
 
 from liftpy_envelope.errors import ErrorCode
+from liftpy_server.admin import node_handlers
 from liftpy_server.admin.errors import AdminError, NodeSilentError
 from liftpy_server.metadata.errors import MetadataRefusedError
 from liftpy_server.metadata.raft.settings import Voter
@@ -51,6 +55,23 @@ async def test_a_leader_of_the_metadata_that_fell_silent_is_none(cluster):
     shown = (await cluster["n2"].ask("CLUSTER.INFO"))["cluster"]
     assert shown["metadata_leader"] is None
     assert not any(node["metadata_leader"] for node in shown["nodes"])
+
+
+@pytest.mark.parametrize("endpoint", ["CLUSTER.INFO", "NODE.LIST"])
+async def test_a_majority_is_asked_once(cluster, endpoint):
+    """Where there is none, every time costs a second, and whoever asks waits no longer than five."""
+    cluster["n2"].silence = NatsTimeoutError()
+    await cluster["n1"].ask(endpoint)
+    assert cluster.metadata.reads == 1
+
+
+async def test_where_no_majority_answers_is_told_what_this_node_knows(cluster, monkeypatch, caplog):
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(node_handlers, "_LATEST_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(cluster.metadata, "read", asyncio.Event().wait)
+    assert (await cluster["n1"].ask("CLUSTER.INFO"))["cluster"]["metadata_leader"] == "n1"
+    text = "listing what this node knows of the cluster, which may be old: no answer from a majority within 0.01 s"
+    assert caplog.messages == [text]
 
 
 async def test_info_of_any_node(cluster):
