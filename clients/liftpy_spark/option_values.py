@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 from typing import TYPE_CHECKING, Any, Final, overload
 
 from liftpy_envelope.errors import LiftError
+from liftpy_spark.option_hints import hint_for
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -17,30 +17,6 @@ _SHOWN_CHARS_MAX: Final = 80
 _BOOLEANS: Final = {"true": True, "false": False}
 _EMPTY: Final = "it is empty; leave it out, or give it a value"
 _LONG_MAX: Final = 2**63 - 1
-_NO_GROUP: Final = "a query is no consumer group, and keeps its offsets in its checkpoint; leave it out"
-_NO_WAITING: Final = "a batch waits for nothing; let batches begin less often: trigger(processingTime='1 minute')"
-_NO_CHOICE: Final = "how long nodes are waited for is fixed; leave it out"
-_OF_KAFKA: Final = {
-    "kafka.bootstrap.servers": "NATS takes the place of the brokers: the option 'servers' says where it is",
-    "topic": "what to write to is said by 'stream', what to read by 'subscribe'",
-    "kafka.group.id": _NO_GROUP,
-    "groupidprefix": _NO_GROUP,
-    "minoffsetspertrigger": _NO_WAITING,
-    "maxtriggerdelay": _NO_WAITING,
-    "kafkaconsumer.polltimeoutms": _NO_CHOICE,
-    "fetchoffset.numretries": _NO_CHOICE,
-    "fetchoffset.retryintervalms": _NO_CHOICE,
-    "maxrecordsperpartition": "'minPartitions' makes more tasks, and so smaller ones",
-    "includeheaders": "headers are written where there is a column headers; leave it out",
-}
-"""What to do in place of options of Spark's Kafka connector that are none here, by their names in lower case."""
-
-
-_SECRETS: Final = ("accesskey", "secretkey", "secretaccess", "sessiontoken")
-_NO_SECRETS: Final = (
-    "credentials of the bucket are no options, which Spark may show: the environment of driver and executors has them, "
-    "as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE, or the role of the machine"
-)
 
 
 class OptionError(LiftError):
@@ -93,7 +69,7 @@ class Options:
         for key, value in given.items():
             name = spelled.get(key.lower())
             if name is None:
-                raise _unknown(key, spelled)
+                raise UnknownOptionError(key, hint_for(key, spelled))
             if name in self._values:
                 raise OptionError(name, f"it is given twice, also as {key!r}; give it once")
             self._values[name] = value
@@ -130,18 +106,15 @@ class Options:
         return value
 
     @overload
-    def integer(self, name: str, default: int, least: int = ...) -> int: ...
+    def integer(self, name: str, default: int, least: int = ..., most: int = ...) -> int: ...
     @overload
-    def integer(self, name: str, default: None = None, least: int = ...) -> int | None: ...
-    def integer(self, name: str, default: int | None = None, least: int = 0) -> int | None:
+    def integer(self, name: str, default: None = None, least: int = ..., most: int = ...) -> int | None: ...
+    def integer(self, name: str, default: int | None = None, least: int = 0, most: int = _LONG_MAX) -> int | None:
         """The whole number of an option.
 
         Raises:
-            OptionError: it is none, or is less than `least`.
+            OptionError: it is none, or is less than `least` or more than `most`.
         """
-        return self._integer(name, default, least)
-
-    def _integer(self, name: str, default: int | None, least: int) -> int | None:
         text = self.text(name)
         if text is None:
             return default
@@ -149,8 +122,8 @@ class Options:
             value = int(text)
         except ValueError:
             raise OptionError(name, f"{_shown(text)} is not a whole number") from None
-        if not least <= value <= _LONG_MAX:
-            raise OptionError(name, f"{_shown(text)} is not between {least} and {_LONG_MAX}")
+        if not least <= value <= most:
+            raise OptionError(name, f"{_shown(text)} is not between {least} and {most}")
         return value
 
     def boolean(self, name: str, default: bool) -> bool:  # noqa: FBT001 (an option's default stands beside its name)
@@ -182,20 +155,22 @@ class Options:
         except (ValueError, RecursionError) as error:
             raise OptionError(name, f"{_shown(text)} is not JSON: {error}") from None
 
-    @overload
-    def millis(self, name: str, default: int, least: int = ...) -> int: ...
-    @overload
-    def millis(self, name: str, default: None = None, least: int = ...) -> int | None: ...
-    def millis(self, name: str, default: int | None = None, least: int = 0) -> int | None:
-        """Milliseconds: a span, or a time since 1970-01-01 in UTC.
+    def millis(self, name: str, default: int, least: int = 0, *, since: str = "") -> int:
+        """Milliseconds: a span, or a time.
+
+        Args:
+            name: of the option.
+            default: where it is not given.
+            least: the least number that means something.
+            since: what a time is counted from, for messages.
 
         Raises:
             OptionError: it is not a whole number, or is less than `least`.
         """
         try:
-            return self._integer(name, default, least)
+            return self.integer(name, default, least)
         except OptionError as error:
-            raise OptionError(name, f"{_message(error)}; it is in milliseconds") from None
+            raise OptionError(name, f"{_message(error)}; it is in milliseconds{since}") from None
 
 
 class _DoubleKeyError(Exception):
@@ -207,23 +182,6 @@ def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) < len(pairs):
         raise _DoubleKeyError(next(repr(key) for at, (key, _) in enumerate(pairs) if key in dict(pairs[:at])))
     return found
-
-
-def _unknown(key: str, spelled: Mapping[str, str]) -> OptionError:
-    if key.lower() == "path":
-        return UnknownOptionError(key, "load() and save() take no path here; streams are named by options of their own")
-    habit = _OF_KAFKA.get(key.lower())
-    if habit is None and key.lower().startswith("kafka."):
-        habit = "options of Kafka's clients mean nothing to NATS; leave it out"
-    letters = "".join(filter(str.isalnum, key.lower()))
-    if any(secret in letters for secret in _SECRETS):
-        habit = _NO_SECRETS
-    if habit is not None:
-        return UnknownOptionError(key, habit)
-    near = difflib.get_close_matches(key.lower(), spelled, n=1)
-    known = ", ".join(sorted(set(spelled.values()), key=str.lower))
-    hint = f"did you mean {spelled[near[0]]!r}?" if near else f"the options are {known}"
-    return UnknownOptionError(key, hint)
 
 
 def _shown(text: str) -> str:

@@ -10,6 +10,7 @@ from liftpy_envelope.errors import NameInvalidError, SubjectInvalidError
 from liftpy_envelope.names import check_name
 from liftpy_envelope.subject_filter import check_patterns
 from liftpy_spark.offsets import EARLIEST, LATEST, parse_numbers, parse_partitions
+from liftpy_spark.option_names import CONNECTION_ALIASES, CONNECTION_OPTIONS, SOURCE_OPTIONS
 from liftpy_spark.option_values import OptionError, Options
 
 if TYPE_CHECKING:
@@ -26,39 +27,12 @@ __all__ = [
     "SourceOptions",
 ]
 
-CONNECTION_OPTIONS: Final = ("servers", "context", "credentialsFile", "bucket", "s3.endpoint", "s3.region")
-"""Names of the options that sources and sinks have in common."""
-CONNECTION_ALIASES: Final = {"nats.servers": "servers"}
-"""Other names for some of them."""
-
-SOURCE_OPTIONS: Final = (
-    *CONNECTION_OPTIONS,
-    "subscribe",
-    "subscribePattern",
-    "assign",
-    "startingOffsets",
-    "startingTimestamp",
-    "startingOffsetsByTimestamp",
-    "startingOffsetsByTimestampStrategy",
-    "endingOffsets",
-    "endingTimestamp",
-    "endingOffsetsByTimestamp",
-    "subject",
-    "keyEquals",
-    "includeHeaders",
-    "failOnDataLoss",
-    "minPartitions",
-    "maxTasks",
-    "maxOffsetsPerTrigger",
-    "maxBytesPerTrigger",
-    "maxPollMs",
-    "cold",
-)
 _TASKS_MAX_DEFAULT: Final = 64
 _TASKS_MAX: Final = 100_000
 _POLL_MS_DEFAULT: Final = 500
 _TIME_MS_MAX: Final = (2**63 - 1) // 10**6  # nodes count nanoseconds
 _ENDING: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
+_AS_JSON: Final = 'offsets as JSON, such as {"orders": {"0": 23}}'
 _SEPARATOR: Final = re.compile(r"[\s,]+")
 
 
@@ -208,10 +182,8 @@ def _check_limits(options: Options) -> None:
 
 
 def _tasks(options: Options) -> tuple[int, int]:
-    max_tasks = options.integer("maxTasks", _TASKS_MAX_DEFAULT, 1)
-    if max_tasks > _TASKS_MAX:
-        raise OptionError("maxTasks", f"{max_tasks} is more than {_TASKS_MAX}")
-    min_partitions = options.integer("minPartitions", 1, 1)
+    max_tasks = options.integer("maxTasks", _TASKS_MAX_DEFAULT, 1, _TASKS_MAX)
+    min_partitions = options.integer("minPartitions", 1, 1, _TASKS_MAX)
     if min_partitions > max_tasks:
         raise OptionError("minPartitions", f"{min_partitions} is more than maxTasks, which is {max_tasks}")
     return min_partitions, max_tasks
@@ -279,14 +251,14 @@ def _bound(options: Options, side: str, default: str) -> Bound:
             _check_times(by_times, of.values())
         return Bound(times_ms=times)
     if by_time in options:
-        time_ms = options.millis(by_time, 0)
+        time_ms = options.millis(by_time, 0, since=" since 1970-01-01 in UTC")
         _check_times(by_time, [time_ms])
         return Bound(everywhere=time_ms)
     text = options.text(by_offsets, default)
     if text.lower() in {"earliest", "latest"}:
         return Bound(everywhere=text.lower())
     if not text.startswith("{"):
-        raise OptionError(by_offsets, f"{text!r:.200} is neither earliest nor latest, nor offsets as JSON")
+        raise OptionError(by_offsets, f"{text!r:.200} is neither earliest nor latest, nor {_AS_JSON}")
     return Bound(offsets=parse_numbers(by_offsets, options.json(by_offsets), EARLIEST))
 
 

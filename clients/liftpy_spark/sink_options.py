@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Final, Self
 from liftpy_envelope.errors import NameInvalidError, SubjectInvalidError
 from liftpy_envelope.names import check_name
 from liftpy_envelope.subject import check_literal
+from liftpy_spark.option_names import CONNECTION_ALIASES, SINK_OPTIONS
 from liftpy_spark.option_values import OptionError, Options
-from liftpy_spark.options import CONNECTION_ALIASES, CONNECTION_OPTIONS, ConnectionOptions
+from liftpy_spark.options import ConnectionOptions
 from liftpy_spark.sink_directory import check_path
 
 if TYPE_CHECKING:
@@ -19,16 +20,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Delivery", "SinkOptions"]
 
-SINK_OPTIONS: Final = (
-    *CONNECTION_OPTIONS,
-    "stream",
-    "subject",
-    "delivery",
-    "txnAppId",
-    "txnVersion",
-    "stagingBytes",
-    "stagingDirectory",
-)
 _OF_SPARK: Final = ("checkpointLocation", "queryName", "truncate", "numRows")
 """What Spark hands over of its own."""
 _APPLICATION: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
@@ -83,9 +74,6 @@ class SinkOptions:
         options = Options(given, known, CONNECTION_ALIASES)
         delivery = _delivery(options)
         application, version = _transaction(options, delivery, streaming=streaming)
-        staging_bytes = options.integer("stagingBytes", _STAGING_BYTES, _STAGING_BYTES_MIN)
-        if staging_bytes > _STAGING_BYTES_MAX:
-            raise OptionError("stagingBytes", f"{staging_bytes} is more than {_STAGING_BYTES_MAX}")
         return cls(
             connection=ConnectionOptions.read(options),
             stream=_stream(options),
@@ -93,7 +81,7 @@ class SinkOptions:
             delivery=delivery,
             application=application,
             version=version,
-            staging_bytes=staging_bytes,
+            staging_bytes=options.integer("stagingBytes", _STAGING_BYTES, _STAGING_BYTES_MIN, _STAGING_BYTES_MAX),
             staging_directory=_staging_directory(options, delivery),
         )
 

@@ -23,7 +23,7 @@ from pyspark.sql.types import (
 from liftpy_spark.sink_errors import SinkSchemaError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 __all__ = ["check_columns"]
 
@@ -35,6 +35,7 @@ def check_columns(schema: StructType) -> frozenset[str]:
         SinkSchemaError: they are not.
     """
     names = schema.fieldNames()
+    _check_spelling(names)
     for field in schema.fields:
         if field.name not in _COLUMNS:
             near = difflib.get_close_matches(field.name.lower(), _COLUMNS, n=1)
@@ -55,6 +56,15 @@ def check_columns(schema: StructType) -> frozenset[str]:
     if len(set(names)) < len(names):
         raise SinkSchemaError(f"a column is there twice: {', '.join(names)}")
     return frozenset(names)
+
+
+def _check_spelling(names: Sequence[str]) -> None:
+    """Refuse columns that Spark takes for the same one, before one of them is called unknown."""
+    spelled: dict[str, str] = {}
+    for name in names:
+        other = spelled.setdefault(name.lower(), name)
+        if other != name:
+            raise SinkSchemaError(f"columns {other} and {name} differ in upper and lower case alone; leave one out")
 
 
 def _is_bytes(kind: DataType) -> bool:

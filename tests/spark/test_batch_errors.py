@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
-from contextlib import contextmanager
+import signal
+from contextlib import contextmanager, suppress
 
 import pyarrow as pa
 import pytest
 
 import liftpy_spark
-from liftpy_spark.errors import DataLossError
-from liftpy_spark.options import SourceOptions
+from liftpy_spark.connections import lift
+from liftpy_spark.errors import DataLossError, NatsError
+from liftpy_spark.options import ConnectionOptions, SourceOptions
 from liftpy_spark.planning import Range
 from liftpy_spark.range_reading import read_ranges
 from liftpy_spark.schema import source_schema
+from support.cluster import make_nats
 from support.nats_proxy import NatsProxy
 from support.ports import free_port
 from support.spark_system import eventually
@@ -108,6 +112,34 @@ async def test_nats_that_goes_after_planning(spark, system, name):
         assert await asyncio.to_thread(tasks_of, frame) == 1
     with refused(f"NATS at {url} can not be reached", "tried from an executor on"):
         await asyncio.to_thread(frame.count)
+
+
+def users(password):
+    return f"authorization {{ users = [ {{ user: spark, password: {password} }} ] }}\n"
+
+
+def test_a_connection_that_nats_closed_for_good_is_made_anew(tmp_path):
+    server = make_nats(tmp_path, config=users("one"))
+    try:
+        connection = ConnectionOptions(servers=server.url.replace("//", "//spark:one@"))
+        first = lift(connection)
+        assert lift(connection) is first
+        (tmp_path / "nats.conf").write_text(users("two"))
+        os.kill(server.pid, signal.SIGHUP)
+        eventually(lambda: first.is_closed, "NATS has closed the connection")
+        with pytest.raises(NatsError, match="Authorization Violation"):
+            lift(connection)
+        (tmp_path / "nats.conf").write_text(users("one"))
+        os.kill(server.pid, signal.SIGHUP)
+
+        def again():
+            with suppress(NatsError):
+                return lift(connection)
+
+        assert eventually(again, "NATS takes the password again") is not first
+        lift(connection).close()
+    finally:
+        server.stop()
 
 
 def test_versions_that_do_not_work_are_refused_at_once(spark, monkeypatch):

@@ -169,6 +169,32 @@ def test_mistakes_are_told_in_words(pipeline_of, capsys):
     assert "'0' is no whole number of 1 or more" in capsys.readouterr().err
 
 
+def test_flights_are_published(pipeline_of, monkeypatch, capsys):
+    pipeline, program = pipeline_of("published"), importlib.import_module("publish_flights")
+    rows = [json.dumps(row).encode() for row in sample(5)]
+    flights = [Flight(f"flights.UA.EWR.D{number % 7}", row) for number, row in enumerate(rows)]
+    monkeypatch.setattr(program, "load_flights", lambda: flights)
+    monkeypatch.setattr(program, "_AHEAD", 4)
+    common = ["--servers", pipeline.system.url, "--subject", "published"]
+    assert program.main([*common, "--count", "8"]) == 0
+    assert program.main([*common, "--first", "8", "--clock"]) == 0
+    assert capsys.readouterr().out == f"8 flights published\n{len(rows) - 8} flights published\n"
+    stored = pipeline.system.records("published")
+    values, subjects = (stored.column(name).to_pylist() for name in ("value", "subject"))
+    assert (values.pop(), subjects.pop()) == (b'{"clock": "2014-02-01T00:00:00"}', "published.clock")
+    assert sorted(values) == sorted(rows)
+    assert set(subjects) == {f"published.UA.EWR.D{number}" for number in range(7)}
+    # Only neighbours change places: windows take what is a little late.
+    assert [sorted(values[at : at + 4]) for at in range(0, len(rows), 4)] == [
+        sorted(rows[at : at + 4]) for at in range(0, len(rows), 4)
+    ]
+    assert program.main([*common, "--subject", "nobodys", "--count", "1"]) == 1
+    assert capsys.readouterr().err.startswith("error: ")
+    with pytest.raises(SystemExit):
+        program.main([*common, "--first", "-1"])
+    assert "'-1' is no whole number of 0 or more" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_the_demonstration_runs_it(tmp_path, monkeypatch):
     """With these flights, one node, and all the checks."""

@@ -103,6 +103,30 @@ def test_who_comes_from_kafka_is_told_what_to_do(name, said):
     assert said in told
 
 
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("stream", "what to write to is said by 'stream', what to read by 'subscribe'"),
+        ("streams", "what to read by 'subscribe'"),
+        ("topics", "what to read by 'subscribe'"),
+        ("txnAppId", "it is of writing: df.write and df.writeStream"),
+        ("stagingBytes", "it is of writing"),
+        ("checkpointLocation", "a checkpoint is of a streaming query: give it to df.writeStream"),
+        ("outputMode", "it is no option: df.writeStream.outputMode('append')"),
+        ("mode", "it is no option: df.write.mode('append')"),
+        ("user", "credentials of NATS are in the file of 'credentialsFile', or in a 'context' of the nats CLI"),
+        ("password", "credentials of NATS are in the file"),
+        ("token", "credentials of NATS are in the file"),
+    ],
+)
+def test_what_belongs_elsewhere_is_told_where(name, said):
+    told = refusal(**{name: "hunter2"})
+    assert told.startswith(f"unknown option {name.lower()!r}; ")
+    assert said in told
+    assert "did you mean" not in told
+    assert "hunter2" not in told
+
+
 @pytest.mark.parametrize("name", ["s3.access.key", "s3.secretKey", "aws_session_token", "fs.s3a.access.key"])
 def test_who_gives_credentials_is_told_where_they_belong(name):
     told = refusal(**{name: "AKIDEXAMPLE"})
@@ -182,9 +206,12 @@ def test_patterns_are_divided_by_commas_or_spaces():
         ({"subscribe": "a,a"}, "names a stream twice"),
         ({"subscribe": " "}, "it is empty"),
         ({"assign": '{"orders": [0]}'}, "subscribe is given, too"),
-        ({"minPartitions": "0"}, "is not between 1 and"),
+        ({"minPartitions": "0"}, "'0' is not between 1 and 100000"),
+        ({"startingOffsets": "5"}, 'nor offsets as JSON, such as {"orders": {"0": 23}}'),
+        ({"startingTimestamp": "2026-11-22"}, "it is in milliseconds since 1970-01-01 in UTC"),
+        ({"maxPollMs": "1s"}, "'1s' is not a whole number; it is in milliseconds"),
         ({"minPartitions": "65"}, "more than maxTasks, which is 64"),
-        ({"maxTasks": "1000000"}, "is more than 100000"),
+        ({"maxTasks": "1000000"}, "'1000000' is not between 1 and 100000"),
         ({"maxTasks": "1.5"}, "is not a whole number"),
         ({"failOnDataLoss": "yes"}, "'yes' is neither true nor false"),
         ({"maxOffsetsPerTrigger": "1", "maxBytesPerTrigger": "1"}, "Spark takes one limit"),
