@@ -45,6 +45,11 @@ class Lift(Admin, Consumes):
         """The connection to NATS, for whatever else one does with NATS."""
         return self._session.nats
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether the connection is closed: by `close`, or for good by NATS, where it takes our credentials no more."""
+        return self._session.nats.is_closed
+
     async def close(self) -> None:
         """Close the connection."""
         if not self._session.nats.is_closed:

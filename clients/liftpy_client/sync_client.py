@@ -129,6 +129,11 @@ class SyncLift(Facade[Lift]):
     ) -> None:
         self.close()
 
+    @property
+    def is_closed(self) -> bool:
+        """See `Lift.is_closed`."""
+        return self._inner.is_closed
+
     def close(self) -> None:
         """Close the connection, with whatever still uses it, and end its thread; idempotent."""
         try:

@@ -1,7 +1,8 @@
 """Connections to NATS and to the bucket, one of each per process and settings.
 
 Spark uses a Python worker for many tasks, and a connection takes longer than a small task; so connections stay open
-until the process ends, or others are wanted more. A process that was forked has none.
+until the process ends, or others are wanted more. A process that was forked has none. NATS closes a connection for good
+when its credentials expire, which need not be so of those that are in the file by then: whoever asks next gets another.
 
 A worker that did not finish its task, since a query wanted some rows only, ends with it. So what a client of NATS or of
 a bucket needs is imported when there is one: that takes longer than reading the first rows.
@@ -15,7 +16,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
 from liftpy_envelope.errors import ConfigError, LiftError
-from liftpy_spark.errors import BucketError, NatsError, this_place
+from liftpy_spark.errors import BucketError, BucketUnreachableError, NatsError, NatsSilentError, this_place
 from liftpy_spark.option_values import OptionError
 
 if TYPE_CHECKING:
@@ -69,10 +70,11 @@ class BucketAddress(NamedTuple):
 
 
 class _Kept(Generic[_Value]):
-    """A bounded number of connections; what was used longest ago is given up."""
+    """A bounded number of connections; what was used longest ago is given up, and what is over when it is wanted."""
 
-    def __init__(self, give_up: Callable[[_Value], None]) -> None:
+    def __init__(self, give_up: Callable[[_Value], None], is_over: Callable[[_Value], bool]) -> None:
         self._give_up = give_up
+        self._is_over = is_over
         self.forget()
 
     def forget(self) -> None:
@@ -82,14 +84,20 @@ class _Kept(Generic[_Value]):
 
     def get(self, settings: Hashable, make: Callable[[], _Value]) -> _Value:
         """The one with these settings."""
-        with self._lock:
-            if settings not in self._values:
-                self._values[settings] = make()
-            self._values.move_to_end(settings)
-            value = self._values[settings]
-            gone = self._values.popitem(last=False)[1] if len(self._values) > _KEPT_MAX else None
-        if gone is not None:
-            self._give_up(gone)
+        gone = []
+        try:
+            with self._lock:
+                if settings in self._values and self._is_over(self._values[settings]):
+                    gone.append(self._values.pop(settings))
+                if settings not in self._values:
+                    self._values[settings] = make()
+                self._values.move_to_end(settings)
+                value = self._values[settings]
+                if len(self._values) > _KEPT_MAX:
+                    gone.append(self._values.popitem(last=False)[1])
+        finally:
+            for each in gone:
+                self._give_up(each)
         return value
 
 
@@ -97,12 +105,21 @@ def _close(gone: SyncLift) -> None:
     gone.close()
 
 
+def _is_closed(kept: SyncLift) -> bool:
+    return kept.is_closed
+
+
 def _leave(_: OpenBucket | None) -> None:
     """A bucket has nothing to close."""
 
 
-_lifts: _Kept[SyncLift] = _Kept(_close)
-_buckets: _Kept[OpenBucket | None] = _Kept(_leave)
+def _stays(_: OpenBucket | None) -> bool:
+    """A bucket is never closed."""
+    return False
+
+
+_lifts: _Kept[SyncLift] = _Kept(_close, _is_closed)
+_buckets: _Kept[OpenBucket | None] = _Kept(_leave, _stays)
 os.register_at_fork(after_in_child=_lifts.forget)
 os.register_at_fork(after_in_child=_buckets.forget)
 
@@ -137,9 +154,9 @@ def nats_failure(error: LiftError) -> NatsError:
 
     text = str(error)
     if isinstance(error, NodeUnavailableError):
-        return NatsError(f"{text} (asked by {this_place()})")
+        return NatsSilentError(f"{text} (asked by {this_place()})")
     if isinstance(error, DisconnectedError):
-        return NatsError(f"the connection of {this_place()} to NATS was closed: {text}")
+        return NatsSilentError(f"the connection of {this_place()} to NATS was closed: {text}")
     return NatsError(f"{text} (tried from {this_place()}; the option 'servers' says where NATS is)")
 
 
@@ -220,7 +237,8 @@ def _open(connection: ConnectionOptions, address: BucketAddress, instead: str) -
         has_catalog = CatalogFile(store, new_id=_commits_nothing).load() is not None
     except TierError as error:
         whose = "the bucket" if connection.bucket else "the bucket that the nodes use"
-        raise BucketError(
+        kind = BucketUnreachableError if error.retriable else BucketError
+        raise kind(
             f"{whose} can not be read from {this_place()}: {error}; the options 'bucket', 's3.endpoint' and "
             f"'s3.region' say where it is, variables such as AWS_ACCESS_KEY_ID have the credentials, and {instead}"
         ) from None

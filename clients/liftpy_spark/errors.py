@@ -18,8 +18,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BucketError",
+    "BucketSilentError",
+    "BucketUnreachableError",
     "DataLossError",
     "NatsError",
+    "NatsSilentError",
     "NoSuchStreamError",
     "ReadStalledError",
     "plain_errors",
@@ -34,8 +37,24 @@ class NatsError(LiftError):
     """NATS, or a node behind it, can not be reached from where the message says."""
 
 
+class NatsSilentError(NatsError):
+    """NATS was reached before, and nobody answers now; `lift` may give a connection on which somebody does."""
+
+    retriable = True
+
+
 class BucketError(LiftError):
     """The bucket can not be read from where the message says."""
+
+
+class BucketUnreachableError(BucketError):
+    """The store of the bucket was never reached from where the message says."""
+
+
+class BucketSilentError(BucketError):
+    """The bucket was read before, and its store does not answer at the moment."""
+
+    retriable = True
 
 
 class NoSuchStreamError(LiftError):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from liftpy_client.errors import AdminError
 from liftpy_spark.errors import NatsError
+from liftpy_spark.patience import Patience
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
 __all__ = ["HeadWatch", "record_bytes"]
 
-_PATIENCE_S: Final = 60.0
 _FIRST_PAUSE_S: Final = 0.05
 _PAUSE_MAX_S: Final = 0.25
 _RECORD_BYTES_GUESS: Final = 1_024
@@ -57,15 +57,15 @@ class HeadWatch:
         Raises:
             NatsError, AdminError: nobody could say for a minute; at the first look of all it is said at once.
         """
-        until_s = self._clock() + (_PATIENCE_S if self.seen is not None else 0.0)
+        patience = Patience(clock=self._clock, sleep=self._sleep)
         while True:
             try:
                 self.seen = self._ask()
             except (NatsError, AdminError) as error:
                 passes = isinstance(error, NatsError) or error.code.retriable
-                if not passes or self._clock() >= until_s:
+                if not passes or self.seen is None:
                     raise
-                self._sleep(_PAUSE_MAX_S)
+                patience.wait(error)
             else:
                 return self.seen
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from liftpy_client.errors import AdminError, DisconnectedError, NodeUnavailableError, NoStreamError
 from liftpy_envelope.errors import ErrorCode
 from liftpy_spark.connections import nats_failure
-from liftpy_spark.errors import NatsError, NoSuchStreamError
+from liftpy_spark.errors import NatsSilentError, NoSuchStreamError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from liftpy_client.sync_client import SyncLift
     from liftpy_spark.options import SourceOptions
 
-__all__ = ["Head", "StreamHeads", "find_streams", "heads", "heads_now", "offsets_at_time"]
+__all__ = ["Head", "StreamHeads", "find_streams", "heads", "heads_now", "is_wanted", "no_leader", "offsets_at_time"]
 
 _PATIENCE_S: Final = 15.0  # a leader may have to be found, and to find out what is committed
 _PAUSE_S: Final = 0.2
@@ -63,8 +63,14 @@ def find_streams(lift: SyncLift, options: SourceOptions) -> list[str]:
     """
     if options.subscribe_pattern is None:
         return sorted(options.assign or options.subscribe)
-    pattern = re.compile(options.subscribe_pattern)
-    return sorted(each.name for each in _all(lift) if pattern.fullmatch(each.name))
+    return sorted(each.name for each in _all(lift) if is_wanted(options, each.name))
+
+
+def is_wanted(options: SourceOptions, stream: str) -> bool:
+    """Whether a stream is one of those to read, if it exists."""
+    if options.subscribe_pattern is None:
+        return stream in (options.assign or options.subscribe)
+    return re.fullmatch(options.subscribe_pattern, stream) is not None
 
 
 def heads(lift: SyncLift, names: Sequence[str]) -> list[StreamHeads]:
@@ -86,10 +92,7 @@ def heads(lift: SyncLift, names: Sequence[str]) -> list[StreamHeads]:
         if not unknown:
             return found
         if time.monotonic() >= until_s:
-            raise NatsError(
-                f"nobody says where {', '.join(unknown[:_SHOWN_MAX])} ends: the leader does not answer, or there is "
-                "none; `liftpy status` shows the nodes"
-            )
+            raise no_leader(unknown)
         time.sleep(_PAUSE_S)
 
 
@@ -101,6 +104,14 @@ def heads_now(lift: SyncLift, names: Sequence[str]) -> list[StreamHeads]:
     """
     details = _details(lift, names)
     return [_heads_of(details[name]) for name in sorted(details)]
+
+
+def no_leader(partitions: Sequence[str]) -> NatsSilentError:
+    """What to tell of partitions, as `stream/partition`, when nobody says where they end."""
+    return NatsSilentError(
+        f"nobody says where {', '.join(partitions[:_SHOWN_MAX])} ends: the leader does not answer, or there is none; "
+        "`liftpy status` shows the nodes"
+    )
 
 
 def offsets_at_time(lift: SyncLift, head: StreamHeads, times_ms: Mapping[int, int]) -> dict[int, int | None]:

@@ -6,6 +6,9 @@ in any case, in order; but for those that compaction has taken away by then.
 
 A streaming query that keeps up reads what the bucket does not have yet. So its tasks ask the node first, which costs a
 fraction of what a look at the bucket does; and as long as it has everything, the bucket is not even opened.
+
+Nodes and a bucket that were reached before, and do not answer now, are waited for: reading goes on behind the last
+record that came. Where the store is away and the node still has all of the range on its disks, it is read from there.
 """
 
 from __future__ import annotations
@@ -16,8 +19,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from liftpy_spark.connections import lift, open_bucket
-from liftpy_spark.errors import BucketError, DataLossError, NatsError, this_place
+from liftpy_spark.errors import (
+    BucketError,
+    BucketSilentError,
+    BucketUnreachableError,
+    DataLossError,
+    NatsError,
+    NatsSilentError,
+    this_place,
+)
 from liftpy_spark.offsets import StreamReplacedError
+from liftpy_spark.patience import Patience
 from liftpy_spark.projection import Projection
 from liftpy_spark.record_filter import RecordFilter
 
@@ -69,6 +81,7 @@ def read_ranges(
     *,
     asks_nodes: bool = False,
     address: BucketAddress | None = None,
+    patience: Patience | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """The records of some ranges, one range after the other, with the columns of a schema.
 
@@ -79,30 +92,37 @@ def read_ranges(
         counts: what was read is added to it, at the end.
         asks_nodes: whether a node is asked first if it has everything. It is worth it where that is likely.
         address: of the bucket, where that is known.
+        patience: for how long it may be silent.
 
     Raises:
         DataLossError: records are gone, and that is to be an error.
-        BucketError, NatsError: the bucket, or NATS, can not be reached from here.
+        BucketError, NatsError: the bucket, or NATS, can not be reached from here, or not any more for a minute.
         LiftError: something is damaged.
     """
     counts = ReadCounts() if counts is None else counts
+    patience = Patience() if patience is None else patience
     bucket = _Bucket(options, address)
     nodes = _Nodes(options.connection) if asks_nodes and bucket.is_wanted else None
     try:
         for each in ranges:
-            yield from _RangeReading(each, options, schema, bucket, nodes, counts).read()
+            yield from _RangeReading(each, options, schema, bucket, nodes, counts, patience).read()
     finally:
         bucket.add_to(counts)
         logger.info("%d ranges: %s", len(ranges), counts)
 
 
 class _Bucket:
-    """The bucket, which is opened when it is needed first."""
+    """The bucket, which is opened when it is needed first.
+
+    Attributes:
+        is_away: whether its store did not answer.
+    """
 
     def __init__(self, options: SourceOptions, address: BucketAddress | None) -> None:
         self._connection = options.connection if options.cold else None
         self._address = address
         self._opened: OpenBucket | None = None
+        self.is_away = False
         self._before = (0, 0)
 
     def open(self) -> OpenBucket | None:
@@ -144,8 +164,14 @@ class _Nodes:
         self._connection = connection
         self._said: dict[str, StreamDetails | None] = {}
 
-    def have_all(self, wanted: Range, offset: int) -> bool:
-        """Whether a range is with its node from `offset` on, and nothing of that in the bucket, as far as is known."""
+    def have_all(self, wanted: Range, offset: int, *, alone: bool) -> bool:
+        """Whether a range is with its node from `offset` on, as far as is known.
+
+        Args:
+            wanted: the range.
+            offset: from where on.
+            alone: whether nothing of that is in the bucket, either.
+        """
         if wanted.stream not in self._said:
             self._said[wanted.stream] = self._ask(wanted.stream)
         found = self._said[wanted.stream]
@@ -154,7 +180,7 @@ class _Nodes:
         place = next((each for each in found.partitions if each.partition == wanted.partition), None)
         if place is None or place.local_start is None:
             return False
-        return max(place.local_start, place.tiered_end or 0) <= offset
+        return max(place.local_start, (place.tiered_end or 0) if alone else 0) <= offset
 
     def _ask(self, stream: str) -> StreamDetails | None:
         from liftpy_client.errors import AdminError, DisconnectedError, NodeUnavailableError  # noqa: PLC0415
@@ -177,6 +203,7 @@ class _RangeReading:
         bucket: _Bucket,
         nodes: _Nodes | None,
         counts: ReadCounts,
+        patience: Patience,
     ) -> None:
         self._wanted = wanted
         self._options = options
@@ -185,20 +212,23 @@ class _RangeReading:
         self._bucket = bucket
         self._counts = counts
         self._nodes = nodes
+        self._patience = patience
         self._at = wanted.start
 
     def read(self) -> Iterator[pa.RecordBatch]:
+        self._patience.renew()
         looks = 0
         while self._at < self._wanted.end:
             began = self._at
-            version = None if self._is_all_hot() else self._version()
-            if version is not None and version.start <= self._at < version.end:
-                yield from self._read_cold(version)
-            else:
-                until = self._wanted.end
-                if version is not None and self._at < version.start:
-                    until = min(until, version.start)
-                yield from self._read_hot(until)
+            try:
+                yield from self._read_on()
+            except (BucketSilentError, BucketUnreachableError, NatsSilentError) as error:
+                if self._goes_without_bucket(error):
+                    continue
+                if not error.retriable:
+                    raise
+                self._patience.wait(error)
+                continue
             looks = looks + 1 if self._at == began else 0
             if looks >= _LOOKS_MAX:
                 raise BucketError(
@@ -207,8 +237,29 @@ class _RangeReading:
                     f"(by {this_place()}); `liftpy tier verify` says what is missing"
                 )
 
+    def _read_on(self) -> Iterator[pa.RecordBatch]:
+        """From where it is on what the bucket has, or else up to where the bucket begins or the range ends."""
+        version = None if self._is_all_hot() else self._version()
+        if version is not None and version.start <= self._at < version.end:
+            yield from self._read_cold(version)
+            return
+        until = self._wanted.end
+        if version is not None and self._at < version.start:
+            until = min(until, version.start)
+        yield from self._read_hot(until)
+
     def _is_all_hot(self) -> bool:
-        return self._nodes is not None and self._nodes.have_all(self._wanted, self._at)
+        alone = not self._bucket.is_away
+        return self._nodes is not None and self._nodes.have_all(self._wanted, self._at, alone=alone)
+
+    def _goes_without_bucket(self, error: BucketError | NatsError) -> bool:
+        if self._bucket.is_away or not isinstance(error, BucketError):
+            return False
+        self._bucket.is_away = True
+        if not self._is_all_hot():
+            return False
+        logger.warning("%s; what the nodes still have is read from there", error)
+        return True
 
     def _version(self) -> TierVersion | None:
         bucket = self._bucket.open()
@@ -225,7 +276,8 @@ class _RangeReading:
             raise self._bucket_failure(error) from None
 
     def _bucket_failure(self, error: LiftError) -> BucketError:
-        return BucketError(f"the bucket {self._bucket.shown} can not be read from {this_place()}: {error}")
+        kind = BucketSilentError if error.retriable else BucketError
+        return kind(f"the bucket {self._bucket.shown} can not be read from {this_place()}: {error}")
 
     def _read_cold(self, version: TierVersion) -> Iterator[pa.RecordBatch]:
         from liftpy_log.tier.errors import ObjectMissingError, StoreError  # noqa: PLC0415
@@ -272,6 +324,7 @@ class _RangeReading:
             if batch is not None:
                 yield batch
             self._at = next_offset
+            self._patience.renew()
 
     def _lose(self, what: str) -> None:
         text = f"stream {self._wanted.stream} partition {self._wanted.partition}: {what}"

@@ -12,10 +12,10 @@ from liftpy_spark.bounds import assigned, starts
 from liftpy_spark.connections import nats_failure
 from liftpy_spark.errors import DataLossError
 from liftpy_spark.head_watch import HeadWatch, record_bytes
-from liftpy_spark.heads import find_streams, heads, heads_now, offsets_at_time
+from liftpy_spark.heads import find_streams, heads, heads_now, is_wanted, no_leader, offsets_at_time
 from liftpy_spark.offsets import LATEST, Checkpoint
 from liftpy_spark.option_values import OptionError
-from liftpy_spark.stream_progress import capped, compare, ends_of
+from liftpy_spark.stream_progress import capped, compare, ends_of, silent_before
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["StreamPlanner"]
 
 _LOG: Final = logging.getLogger(__name__)
+_SILENT_S: Final = 60.0
 _SETTLE_S: Final = 15.0  # what a new leader, or a node that came back, says may be old for a moment
 _FIND_INTERVAL_S: Final = 5.0
 _SIZES_INTERVAL_S: Final = 10.0
@@ -42,7 +43,7 @@ class StreamPlanner:
 
     Args:
         options: what to read, and how.
-        lift: a connection.
+        connect: gives a connection: the same, as long as it is not closed.
         clock: seconds, never going back.
         sleep: waits for some seconds.
     """
@@ -50,13 +51,13 @@ class StreamPlanner:
     def __init__(
         self,
         options: SourceOptions,
-        lift: SyncLift,
+        connect: Callable[[], SyncLift],
         *,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._options = options
-        self._lift = lift
+        self._connect = connect
         self._clock = clock
         self._watch = HeadWatch(self._ask, clock=clock, sleep=sleep)
         self._names: list[str] = []
@@ -77,8 +78,9 @@ class StreamPlanner:
         """
         if self._beginning is None:
             options = self._options
-            there = assigned(heads(self._lift, find_streams(self._lift, options)), options.assign)
-            at_time = partial(offsets_at_time, self._lift)
+            lift = self._connect()
+            there = assigned(heads(lift, find_streams(lift, options)), options.assign)
+            at_time = partial(offsets_at_time, lift)
             offsets = starts(options.starting, there, at_time, late_is_latest=options.late_is_latest)
             _check_beginning(offsets, there)
             self._beginning = Checkpoint(offsets, {each.stream: each.uuid for each in there})
@@ -98,10 +100,11 @@ class StreamPlanner:
         Raises:
             NoSuchStreamError, NatsError: as of `begin`.
         """
-        names = find_streams(self._lift, self._options)
+        lift = self._connect()
+        names = find_streams(lift, self._options)
         if not self._options.fail_on_data_loss:
-            names = [each.stream for each in heads_now(self._lift, names)]
-        self._target = ends_of(self._assigned(heads(self._lift, names)))
+            names = [each.stream for each in heads_now(lift, names)]
+        self._target = ends_of(self._assigned(heads(lift, names)))
 
     def advance(self, start: Checkpoint, divide: Divide) -> Checkpoint:
         """The end of the next batch; `start` where there is nothing new, after some waiting for it.
@@ -125,6 +128,9 @@ class StreamPlanner:
         self._tell([*gone, *found.losses, *found.behind])
         if self._target is not None:
             found = compare(start, capped(there, self._target, start))
+            if not _has_news(found) and silent_before(self._target, there, start):
+                self._await_silent(start, self._target)
+                return self.advance(start, divide)
         return found.reached(divide(found.backlogs))
 
     def latest(self) -> Checkpoint | None:
@@ -139,25 +145,36 @@ class StreamPlanner:
         }
 
     def _ask(self) -> list[StreamHeads]:
-        now_s = self._clock()
+        lift, now_s = self._connect(), self._clock()
         if now_s >= self._find_at_s:
-            self._names = find_streams(self._lift, self._options)
+            self._names = find_streams(lift, self._options)
             self._find_at_s = now_s + _FIND_INTERVAL_S
-        there = heads_now(self._lift, self._names)
+        there = heads_now(lift, self._names)
         if self._options.max_bytes_per_trigger is not None and now_s >= self._weigh_at_s:
-            self._weigh(there)
+            self._weigh(lift, there)
             self._weigh_at_s = now_s + _SIZES_INTERVAL_S
         return self._assigned(there)
 
-    def _weigh(self, there: list[StreamHeads]) -> None:
+    def _weigh(self, lift: SyncLift, there: list[StreamHeads]) -> None:
         try:
-            self._sizes = record_bytes([self._lift.stream_info(each.stream) for each in there])
+            self._sizes = record_bytes([lift.stream_info(each.stream) for each in there])
         except (NodeUnavailableError, DisconnectedError) as error:
             raise nats_failure(error) from None
 
+    def _await_silent(self, start: Checkpoint, target: Checkpoint) -> None:
+        """Wait until all that is to be read up to `target` can be read: to Spark a batch without news is the end.
+
+        Raises:
+            NatsError: nobody says for a long time where it ends.
+        """
+        there = self._watch.look_until(lambda found: not silent_before(target, found, start), _SILENT_S)
+        silent = silent_before(target, there, start)
+        if silent:
+            raise no_leader(silent)
+
     def _is_doubtful(self, found: Comparison) -> bool:
         """Whether what is amiss may be so for a moment alone, until a new leader or a node that came back is ready."""
-        return bool(found.behind or set(found.gone) & set(self._names))
+        return bool(found.behind or any(is_wanted(self._options, stream) for stream in found.gone))
 
     def _assigned(self, there: list[StreamHeads]) -> list[StreamHeads]:
         """Only the partitions to read; of those that are assigned some may not be known at the moment."""
@@ -175,7 +192,7 @@ class StreamPlanner:
         if self._names_are_checked or not options.fail_on_data_loss or options.subscribe_pattern is not None:
             return
         known = {each.stream for each in there} | set(start.offsets)
-        heads(self._lift, [name for name in self._names if name not in known])
+        heads(self._connect(), [name for name in self._names if name not in known])
         self._names_are_checked = True
 
     def _tell(self, losses: list[str]) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from liftpy_spark.heads import StreamHeads
 
-__all__ = ["Comparison", "capped", "compare", "ends_of", "ranges_between"]
+__all__ = ["Comparison", "capped", "compare", "ends_of", "ranges_between", "silent_before"]
 
 
 @dataclass(slots=True)
@@ -124,6 +124,23 @@ def capped(heads: Iterable[StreamHeads], target: Checkpoint, start: Checkpoint) 
         }
         seen.append(each._replace(partitions=partitions))
     return seen
+
+
+def silent_before(target: Checkpoint, heads: Iterable[StreamHeads], start: Checkpoint) -> list[str]:
+    """Partitions, as `stream/partition`, that are to be read up to `target` and that nobody knows of at the moment."""
+    return [
+        f"{each.stream}/{number}"
+        for each in heads
+        if target.uuids.get(each.stream) == each.uuid
+        for number, end in target.offsets[each.stream].items()
+        if number not in each.partitions and _read_up_to(start, each, number) < end
+    ]
+
+
+def _read_up_to(start: Checkpoint, there: StreamHeads, partition: int) -> int:
+    """How far a partition was read; -1 where the query does not know it yet."""
+    is_same = start.uuids.get(there.stream) == there.uuid
+    return start.offsets[there.stream].get(partition, -1) if is_same else -1
 
 
 def ranges_between(start: Checkpoint, end: Checkpoint) -> list[Range]:

@@ -9,7 +9,7 @@ batch that is empty, so that it is kept: a query that fails before its first bat
 
 from __future__ import annotations
 
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -67,7 +67,7 @@ class LiftpyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @property
     def _plans(self) -> StreamPlanner:
         if self._planner is None:
-            self._planner = StreamPlanner(self._options, lift(self._options.connection))
+            self._planner = StreamPlanner(self._options, partial(lift, self._options.connection))
         return self._planner
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 (the name is of Spark)

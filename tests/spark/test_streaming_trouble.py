@@ -249,6 +249,24 @@ class _NoBucket:
         return ""
 
 
+@pytest.mark.parametrize("cold", ["true", "false"])
+def test_a_node_that_starts_when_tasks_begin_is_waited_for(spark, s3, tmp_path, name, cold):
+    with system_of(tmp_path / "system", s3, prefix=f"starts-{cold}") as system:
+        create(system, name, partitions=2, count=300)
+        read = []
+
+        def each(batch, number):
+            if number == 1:
+                system.node.kill()
+                system.node.spawn()
+            read.extend((row.offset, row.partition) for row in batch.select("offset", "partition").collect())
+            if number == 1:
+                system.node.wait_ready()
+
+        in_batches(spark, system, name, tmp_path, each, maxOffsetsPerTrigger="100", cold=cold)
+        assert sorted(read) == sorted((offset, partition) for _, partition, offset, _ in stored(system, name))
+
+
 @pytest.mark.slow
 def test_an_idle_query_takes_next_to_nothing(spark, system, tmp_path, name):
     create(system, name, partitions=4, count=100)

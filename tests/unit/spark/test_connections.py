@@ -7,9 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from liftpy_client.errors import DisconnectedError, NodeUnavailableError, UnreachableError
 from liftpy_envelope.errors import LiftError
 from liftpy_spark import connections
-from liftpy_spark.connections import bucket, bucket_address, lift, open_bucket
+from liftpy_spark.connections import bucket, bucket_address, lift, nats_failure, open_bucket
 from liftpy_spark.errors import BucketError, NatsError, plain_errors
 from liftpy_spark.option_values import OptionError
 from liftpy_spark.options import ConnectionOptions
@@ -19,7 +20,7 @@ from support.s3_servers import aws_environment
 
 def test_connections_are_kept_and_the_oldest_goes():
     gone = []
-    kept = connections._Kept(gone.append)
+    kept = connections._Kept(gone.append, lambda _: False)
     made = [ConnectionOptions(servers=f"nats://{number}") for number in range(9)]
     for number, each in enumerate(made[:8]):
         assert kept.get(each, lambda number=number: number) == number
@@ -32,7 +33,7 @@ def test_connections_are_kept_and_the_oldest_goes():
 
 
 def test_what_can_not_be_made_is_not_kept():
-    kept = connections._Kept(lambda _: None)
+    kept = connections._Kept(lambda _: None, lambda _: False)
     connection = ConnectionOptions(servers="nats://a")
 
     def fail():
@@ -41,6 +42,30 @@ def test_what_can_not_be_made_is_not_kept():
     with pytest.raises(NatsError):
         kept.get(connection, fail)
     assert kept.get(connection, lambda: 1) == 1
+
+
+def test_what_is_over_is_made_anew():
+    gone, over = [], set()
+    kept = connections._Kept(gone.append, over.__contains__)
+    connection = ConnectionOptions(servers="nats://a")
+    assert kept.get(connection, lambda: 1) == 1
+    over.add(1)
+
+    def fail():
+        raise NatsError("no answer")
+
+    with pytest.raises(NatsError):
+        kept.get(connection, fail)
+    assert gone == [1]
+    assert kept.get(connection, lambda: 2) == 2
+    assert kept.get(connection, lambda: 3) == 2
+    assert gone == [1]
+
+
+@pytest.mark.parametrize("error", [NodeUnavailableError("nobody answers"), DisconnectedError("it is closed")])
+def test_who_answered_before_may_answer_again(error):
+    assert nats_failure(error).retriable
+    assert not nats_failure(UnreachableError("no answer")).retriable
 
 
 def test_a_server_that_is_not_there():

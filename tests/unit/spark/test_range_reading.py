@@ -17,7 +17,7 @@ from liftpy_client.errors import NodeUnavailableError, OffsetLostError
 from liftpy_envelope.subject import matches
 from liftpy_log.tier import root_changes
 from liftpy_log.tier.counting_store import CountingStore
-from liftpy_log.tier.errors import StoreUnavailableError
+from liftpy_log.tier.errors import StoreDeniedError, StoreUnavailableError
 from liftpy_log.tier.fragment_read import ObjectReader
 from liftpy_log.tier.reading_cache import ReadingCache
 from liftpy_log.tier.setsum import NO_RECORDS
@@ -25,8 +25,9 @@ from liftpy_spark import cold_reading, hot_reading, range_reading
 from liftpy_spark.batch_reader import LiftpyReader
 from liftpy_spark.cold_reading import Step
 from liftpy_spark.connections import BucketAddress, OpenBucket
-from liftpy_spark.errors import BucketError, DataLossError
+from liftpy_spark.errors import BucketError, BucketUnreachableError, DataLossError, NatsError, NatsSilentError
 from liftpy_spark.options import SourceOptions
+from liftpy_spark.patience import Patience
 from liftpy_spark.planning import BatchTask, Range
 from liftpy_spark.range_reading import ReadCounts, read_ranges
 from liftpy_spark.schema import source_schema
@@ -65,6 +66,9 @@ class World:
         self.opened = 0
         self.says: Details | Exception = Details()
         self.infos = 0
+        self.now_s = 0.0
+        self.pauses = 0
+        self.silences: dict[int, int] = {}  # how often a node is silent before it hands out an offset
         monkeypatch.setattr(range_reading, "open_bucket", self.open_bucket)
         monkeypatch.setattr(range_reading, "lift", lambda _: self)
         monkeypatch.setattr(hot_reading, "read_hot", self.read_hot)
@@ -78,6 +82,13 @@ class World:
         self.address = address
         return self.bucket
 
+    def clock(self):
+        return self.now_s
+
+    def sleep(self, seconds):
+        self.pauses += 1
+        self.now_s += seconds
+
     def stream_info(self, _name):
         self.infos += 1
         if isinstance(self.says, Exception):
@@ -90,6 +101,9 @@ class World:
             raise OffsetLostError(wanted.stream, 0, wanted.start, self.log_start, wanted.end)
         found = [each for each in self.hot if wanted.start <= each.offset < wanted.end]
         for each in found:
+            if self.silences.get(each.offset):
+                self.silences[each.offset] -= 1
+                raise NatsSilentError("no node answers")
             columns = {name: pa.array([getattr(each, name)], pa.binary()) for name in ("key", "value", "headers")}
             columns |= {"offset": pa.array([each.offset]), "subject": pa.array([each.subject], pa.binary())}
             columns["timestamp"] = pa.array([each.timestamp // 1_000], pa.timestamp("us", "UTC"))
@@ -102,7 +116,9 @@ class World:
         ranges = [Range("orders", UUID, 0, start, end)]
         self.counts = ReadCounts()
         source = SourceOptions.read(given, streaming=False)
-        read = read_ranges(ranges, source, type(SCHEMA)(fields), self.counts, asks_nodes=asks_nodes)
+        patience = Patience(clock=self.clock, sleep=self.sleep)
+        how = {"asks_nodes": asks_nodes, "patience": patience}
+        read = read_ranges(ranges, source, type(SCHEMA)(fields), self.counts, **how)
         return [row for batch in read for row in batch.to_pylist()]
 
     def offsets(self, start, end, **options):
@@ -227,8 +243,71 @@ def test_a_bucket_that_goes_away(world):
         raise StoreUnavailableError("no answer")
 
     world.use(Scripted(world.history.store, before))
-    with pytest.raises(BucketError, match="s3://memory can not be read from the driver: no answer"):
+    with pytest.raises(BucketError, match=r"s3://memory can not be read from the driver: no answer; it .* for 60 s"):
         world.offsets(0, 10)
+    assert 60 <= world.now_s < 61
+
+
+def test_a_bucket_that_is_away_for_a_while_is_waited_for(world):
+    for start in range(0, 40, 10):
+        world.history.append(records(start, start + 10))
+
+    def before(number, _key):
+        if 5 <= number < 100:
+            raise StoreUnavailableError("no answer")
+
+    world.use(Scripted(world.history.store, before))
+    assert world.offsets(0, 40) == list(range(40))
+    assert world.pauses > 10
+
+
+@pytest.mark.parametrize("ever_answered", [True, False])
+def test_a_query_that_keeps_up_goes_on_without_a_bucket_that_is_away(world, monkeypatch, ever_answered):
+    world.history.append(records(0, 20))
+    world.hot = records(5, 40)
+    world.says = Details(local_start=5, tiered_end=20)
+
+    def before(_number, _key):
+        raise StoreUnavailableError("no answer")
+
+    def unreachable(_connection, _address):
+        world.opened += 1
+        raise BucketUnreachableError("no way there")
+
+    if ever_answered:
+        world.use(Scripted(world.history.store, before))
+    else:
+        monkeypatch.setattr(range_reading, "open_bucket", unreachable)
+    assert world.offsets(10, 40, asks_nodes=True) == list(range(10, 40)), "the node has all of it"
+    assert (world.asked, world.pauses, world.opened) == ([(10, 40)], 0, 1)
+    with pytest.raises(BucketError, match=r"no answer|no way there"):
+        world.offsets(4, 40, asks_nodes=True)
+    assert world.asked == [(10, 40)], "what it has not is not looked for there"
+    with pytest.raises(BucketError, match=r"no answer|no way there"):
+        world.offsets(10, 40)
+
+
+def test_a_node_that_is_away_for_a_while_is_waited_for(world):
+    world.history.append(records(0, 10))
+    world.hot = records(10, 20)
+    world.silences = {10: 200, 15: 200, 19: 200}
+    assert world.offsets(0, 20) == list(range(20)), "a minute begins anew when something comes"
+    assert world.now_s == pytest.approx(150)
+    world.silences = {15: 300}
+    with pytest.raises(NatsError, match="no node answers; it has been so for 60 s"):
+        world.offsets(0, 20)
+
+
+def test_what_will_not_pass_is_not_waited_for(world):
+    world.history.append(records(0, 10))
+
+    def before(_number, _key):
+        raise StoreDeniedError("not for you")
+
+    world.use(Scripted(world.history.store, before))
+    with pytest.raises(BucketError, match="not for you"):
+        world.offsets(0, 10)
+    assert world.pauses == 0
 
 
 def test_records_below_the_start_of_the_bucket(world):

@@ -9,7 +9,7 @@ import pytest
 
 from liftpy_client.errors import AdminError, NodeUnavailableError
 from liftpy_envelope.errors import ErrorCode
-from liftpy_spark.errors import DataLossError, NoSuchStreamError
+from liftpy_spark.errors import DataLossError, NatsError, NoSuchStreamError
 from liftpy_spark.offsets import Checkpoint
 from liftpy_spark.option_values import OptionError
 from liftpy_spark.options import SourceOptions
@@ -74,7 +74,7 @@ def planner(lift, **options):
     chosen = {"subscribe": "orders"} if not {"subscribePattern", "assign"} & set(options) else {}
     given = SourceOptions.read({"servers": "nats://x", **chosen, **options}, streaming=True)
     time = Time(lift)
-    made = StreamPlanner(given, lift, clock=time, sleep=time.sleep)
+    made = StreamPlanner(given, lambda: lift, clock=time, sleep=time.sleep)
     made.time = time
     return made
 
@@ -206,6 +206,30 @@ def test_a_partition_without_a_leader_waits_and_the_others_go_on():
     assert planner(lift).advance(at(p0=3, p1=1), everything) == at(p0=3, p1=5)
 
 
+def test_what_there_is_now_is_read_to_its_end_when_a_leader_is_missing_meanwhile():
+    lift = FakeLift(orders=[A, {0: (0, 9), 1: (0, 5)}])
+    asked = planner(lift)
+    asked.aim()
+    lift.there["orders"][1][1] = None
+    assert asked.advance(at(p0=3, p1=1), everything) == at(p0=9, p1=1), "the others go on"
+    asked.time.then[20.0] = lambda: lift.there["orders"][1].update({1: (0, 7)})
+    assert asked.advance(at(p0=9, p1=1), everything) == at(p0=9, p1=5)
+    lift.there["orders"][1][1] = None
+    assert asked.advance(at(p0=9, p1=5), everything) == at(p0=9, p1=5), "it has been read"
+
+
+def test_a_leader_that_is_missing_for_good_is_no_end_of_what_there_is_now():
+    lift = FakeLift(orders=[A, {0: (0, 9), 1: (0, 5)}])
+    asked = planner(lift)
+    asked.aim()
+    lift.there["orders"][1][1] = None
+    with pytest.raises(NatsError, match="nobody says where orders/1 ends"):
+        asked.advance(at(p0=9, p1=1), everything)
+    assert 60 <= asked.time.now_s < 61
+    with pytest.raises(NatsError, match="nobody says where orders/1 ends"):
+        asked.advance(at(p0=9), everything)  # of a partition that it has only found
+
+
 def test_a_cluster_that_is_away_for_a_while_is_waited_for():
     lift = FakeLift(orders=[A, {0: (0, 9)}])
     asked = planner(lift)
@@ -246,6 +270,14 @@ def test_a_stream_that_a_node_does_not_know_for_a_moment_is_waited_for():
     asked = planner(lift)
     asked.time.then[4.0] = lambda: lift.there.update(orders=[A, {0: (0, 5)}])
     assert asked.advance(at(p0=3), everything) == at(p0=5)
+
+
+@pytest.mark.parametrize("fails", ["true", "false"])
+def test_a_stream_of_a_pattern_that_a_node_does_not_know_for_a_moment_is_waited_for(fails):
+    lift = FakeLift(payments=[B, {0: (0, 1)}])
+    asked = planner(lift, subscribePattern="o.*", failOnDataLoss=fails)
+    asked.time.then[4.0] = lambda: lift.there.update(orders=[A, {0: (0, 5)}])
+    assert asked.advance(at(p0=3), everything) == at(p0=5), "and not read from its start again"
 
 
 def test_a_stream_that_is_not_to_be_read_any_more_is_not_waited_for():

@@ -56,17 +56,12 @@ def test_histories_with_deep_snapshots(seed):
 
 
 @pytest.mark.slow
-@given(seeds)
-@examples(2000)
-def test_many_histories(seed):
-    run(seed, 0.1)
-
-
-@pytest.mark.slow
-@given(seeds)
-@examples(2000)
-def test_many_histories_with_deep_snapshots(seed):
-    run(seed, 0.1, SMALL)
+@pytest.mark.parametrize("bounds", [{}, SMALL], ids=["usual", "deep snapshots"])
+@pytest.mark.parametrize("first_seed", range(0, 2_000, 250))
+def test_many_histories(first_seed, bounds):
+    for seed in range(first_seed, first_seed + 250):
+        print(f"seed {seed}")
+        run(seed, 0.1, bounds)
 
 
 def test_the_histories_are_what_they_should_be():
