@@ -33,6 +33,7 @@ _HINTS: Final = {
     "kafkaconsumer.polltimeoutms": _NO_CHOICE,
     "fetchoffset.numretries": _NO_CHOICE,
     "fetchoffset.retryintervalms": _NO_CHOICE,
+    "maxrecordspertrigger": "records are counted by their offsets: 'maxOffsetsPerTrigger'",
     "maxrecordsperpartition": "'minPartitions' makes more tasks, and so smaller ones",
     "includeheaders": "headers are written where there is a column headers; leave it out",
     "checkpointlocation": "a checkpoint is of a streaming query: give it to df.writeStream",

@@ -111,6 +111,7 @@ def test_who_comes_from_kafka_is_told_what_to_do(name, said):
         ("topics", "what to read by 'subscribe'"),
         ("txnAppId", "it is of writing: df.write and df.writeStream"),
         ("stagingBytes", "it is of writing"),
+        ("maxRecordsPerTrigger", "'maxOffsetsPerTrigger'"),
         ("checkpointLocation", "a checkpoint is of a streaming query: give it to df.writeStream"),
         ("outputMode", "it is no option: df.writeStream.outputMode('append')"),
         ("mode", "it is no option: df.write.mode('append')"),
