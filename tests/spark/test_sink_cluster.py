@@ -52,7 +52,7 @@ def plan_of(system, stream, **options):
 
 def rows(first=0, count=COUNT):
     """Large ones, so that every partition gets several chunks."""
-    values = [b"%06d" % number + bytes(9_000) for number in range(first, first + count)]
+    values = [b"%06d" % number + bytes(20_000) for number in range(first, first + count)]
     return pa.record_batch({"key": [b"k%d" % (number % 50) for number in range(count)], "value": values})
 
 

@@ -333,7 +333,7 @@ def test_all_that_is_damaged_is_named_at_once(history, target):
 
 def test_a_plan_has_looked_at_all_manifests(history, target):
     assert plan_copy(history.orders.settings, TARGET).streams
-    key = next(entry.key for entry in history.store.list("streams/") if "/snapshots/" in entry.key)
+    key = history.orders.paths[0].snapshot(history.orders.root().snapshots[0].digest)
     history.store.delete([key])
     with pytest.raises(ObjectMissingError, match=key):
         plan_copy(history.orders.settings, TARGET)
