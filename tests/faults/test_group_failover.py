@@ -59,9 +59,10 @@ async def place_of(lift):
 async def asking(lift):
     """What is committed, asked again and again; each answer is to say as much as the one before."""
     told = []
+    over = asyncio.Event()
 
     async def ask():
-        while True:
+        while not over.is_set():  # no cancellation: `wait_for` of Python 3.11 swallows one that comes with the answer
             try:
                 told.append(await offsets(lift))
             except LiftError:
@@ -72,8 +73,8 @@ async def asking(lift):
     try:
         yield told
     finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        over.set()
+        await task
     known = {}
     for number, answer in enumerate(told):
         back = {key: (at, answer.get(key)) for key, at in known.items() if answer.get(key, 0) < at}
