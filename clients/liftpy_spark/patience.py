@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 
     from liftpy_envelope.errors import LiftError
 
-__all__ = ["Patience"]
+__all__ = ["PATIENCE_S", "Patience"]
 
-_PATIENCE_S: Final = 60.0
+PATIENCE_S: Final = 60.0
+"""For how long nothing may come."""
 _PAUSE_S: Final = 0.25
 
 
@@ -52,7 +53,7 @@ class Patience:
             LiftError: the same, when nothing has come for a minute.
         """
         silent_s = self._clock() - self._since_s
-        if silent_s < _PATIENCE_S:
+        if silent_s < PATIENCE_S:
             self._sleep(_PAUSE_S)
         elif isinstance(error, (BucketError, NatsError)):
             raise type(error)(f"{error}; it has been so for {silent_s:.0f} s")

@@ -15,6 +15,7 @@ from liftpy_spark.head_watch import HeadWatch, record_bytes
 from liftpy_spark.heads import find_streams, heads, heads_now, is_wanted, no_leader, offsets_at_time
 from liftpy_spark.offsets import LATEST, Checkpoint
 from liftpy_spark.option_values import OptionError
+from liftpy_spark.patience import PATIENCE_S
 from liftpy_spark.stream_progress import capped, compare, ends_of, silent_before
 
 if TYPE_CHECKING:
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 __all__ = ["StreamPlanner"]
 
 _LOG: Final = logging.getLogger(__name__)
-_SILENT_S: Final = 60.0
 _SETTLE_S: Final = 15.0  # what a new leader, or a node that came back, says may be old for a moment
 _FIND_INTERVAL_S: Final = 5.0
 _SIZES_INTERVAL_S: Final = 10.0
@@ -167,7 +167,7 @@ class StreamPlanner:
         Raises:
             NatsError: nobody says for a long time where it ends.
         """
-        there = self._watch.look_until(lambda found: not silent_before(target, found, start), _SILENT_S)
+        there = self._watch.look_until(lambda found: not silent_before(target, found, start), PATIENCE_S)
         silent = silent_before(target, there, start)
         if silent:
             raise no_leader(silent)

@@ -236,13 +236,19 @@ def test_objects_that_are_gone_for_good(world):
         world.offsets(0, 20)
 
 
+def failing(error):
+    """What a store does before every request, that answers none."""
+
+    def before(_number, _key):
+        raise error
+
+    return before
+
+
 def test_a_bucket_that_goes_away(world):
     world.history.append(records(0, 10))
 
-    def before(_number, _key):
-        raise StoreUnavailableError("no answer")
-
-    world.use(Scripted(world.history.store, before))
+    world.use(Scripted(world.history.store, failing(StoreUnavailableError("no answer"))))
     with pytest.raises(BucketError, match=r"s3://memory can not be read from the driver: no answer; it .* for 60 s"):
         world.offsets(0, 10)
     assert 60 <= world.now_s < 61
@@ -267,15 +273,12 @@ def test_a_query_that_keeps_up_goes_on_without_a_bucket_that_is_away(world, monk
     world.hot = records(5, 40)
     world.says = Details(local_start=5, tiered_end=20)
 
-    def before(_number, _key):
-        raise StoreUnavailableError("no answer")
-
     def unreachable(_connection, _address):
         world.opened += 1
         raise BucketUnreachableError("no way there")
 
     if ever_answered:
-        world.use(Scripted(world.history.store, before))
+        world.use(Scripted(world.history.store, failing(StoreUnavailableError("no answer"))))
     else:
         monkeypatch.setattr(range_reading, "open_bucket", unreachable)
     assert world.offsets(10, 40, asks_nodes=True) == list(range(10, 40)), "the node has all of it"
@@ -301,10 +304,7 @@ def test_a_node_that_is_away_for_a_while_is_waited_for(world):
 def test_what_will_not_pass_is_not_waited_for(world):
     world.history.append(records(0, 10))
 
-    def before(_number, _key):
-        raise StoreDeniedError("not for you")
-
-    world.use(Scripted(world.history.store, before))
+    world.use(Scripted(world.history.store, failing(StoreDeniedError("not for you"))))
     with pytest.raises(BucketError, match="not for you"):
         world.offsets(0, 10)
     assert world.pauses == 0
