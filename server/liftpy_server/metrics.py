@@ -70,12 +70,25 @@ class _NodeCollector(Collector):
             yield GaugeMetricFamily(f"liftpy_{name}", text, value=float(info[name]))
         for name, text in _NODE_COUNTERS:
             yield CounterMetricFamily(f"liftpy_{name}", text, value=float(info[name]))
+        yield from self._doors()
         yield from self._streams()
         yield from self._partitions()
         if self._node.tier is not None:
             yield from tier_metrics(self._node.tier.status(0))
         if self._node.cold is not None:
             yield from cold_metrics(self._node.cold.standing)
+
+    def _doors(self) -> Iterator[Metric]:
+        refusals = self._node.refusals
+        for name, counts, text in (
+            ("auth_failures", refusals.auth_failures, "peers that did not prove what they were asked to, by door"),
+            ("malformed_requests", refusals.malformed, "requests that could not be read, by door"),
+            ("busy_refusals", refusals.busy, "peers sent away as there were too many, by door"),
+        ):
+            family = CounterMetricFamily(f"liftpy_{name}", text, labels=["door"])
+            for door, count in counts.items():
+                family.add_metric([door], float(count))
+            yield family
 
     def _streams(self) -> Iterator[Metric]:
         streams = self._node.streams.by_uuid.values()

@@ -24,6 +24,7 @@ from liftpy_server.admin.service import AdminService
 from liftpy_server.commit_rounds import CommitRounds
 from liftpy_server.committing import Load
 from liftpy_server.damage import damage_of
+from liftpy_server.door_refusals import DoorRefusals
 from liftpy_server.group_hosting.host import GroupHost
 from liftpy_server.http import HttpServer
 from liftpy_server.ingest.connection import IngestConnection
@@ -64,6 +65,7 @@ class Node:
         disk: the machine's, unless a test brings another.
 
     Attributes:
+        refusals: what its doors refuse.
         tier: the bucket; None without one.
         cold: reads it; None without one.
     """
@@ -72,6 +74,7 @@ class Node:
         self.config = config
         self.clock = clock or SystemClock()
         self.started_ns = self.clock.now_ns()
+        self.refusals = DoorRefusals()
         self.pull_token = secrets.token_urlsafe(24)
         self._follow_token = secrets.token_urlsafe(24)
         self._disk = disk or OsDisk()

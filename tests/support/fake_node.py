@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 from liftpy_server.config import NodeConfig
+from liftpy_server.door_refusals import DoorRefusals
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,6 +30,7 @@ def fake_node(kit: Kit, directory: Path) -> SimpleNamespace:
         pull=SimpleNamespace(port=4270, connection_count=2),
         data_dir=SimpleNamespace(root=directory),
         maintenance=SimpleNamespace(storage_full=False),
+        refusals=DoorRefusals(),
         tier=None,
         cold=None,
         files=kit.files,

@@ -25,7 +25,7 @@ from liftpy_server.cold.limits import (
     SLOW_S,
 )
 from liftpy_server.cold.metrics import ColdCounters
-from liftpy_server.limits import LOG_REPEAT_S
+from liftpy_server.repeated_warnings import RepeatedWarnings
 from liftpy_server.tiering.wire import TierWorkError
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class Fetches:
         self._count = 0
         self._sweep: asyncio.TimerHandle | None = None
         self._pumping: asyncio.Handle | None = None
-        self._logged_s = float("-inf")
+        self._warnings = RepeatedWarnings(logger)
         self.failures = Failures()
         self.counters = ColdCounters()
 
@@ -278,10 +278,12 @@ class Fetches:
             self._note_hole(fetch, error, now_s)
         if not isinstance(error, (LiftError, OSError)):
             logger.error("a fetch from the bucket met an error", exc_info=error)
-        elif now_s - self._logged_s >= LOG_REPEAT_S:
-            self._logged_s = now_s
-            name, number = fetch.partition.stream.name, fetch.partition.number
-            logger.warning("stream %s partition %d: offset %d is in the bucket: %s", name, number, fetch.offset, error)
+        else:
+            partition = fetch.partition
+            text = (
+                f"stream {partition.stream.name} partition {partition.number}: offset {fetch.offset} is in the bucket"
+            )
+            self._warnings.tell("", f"{text}: {error}", now_s)
 
     def _note_hole(self, fetch: Fetch, error: Exception, now_s: float) -> None:
         partition, offset = fetch.partition, fetch.offset

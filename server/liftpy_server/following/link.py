@@ -24,7 +24,7 @@ from liftpy_envelope.limits import FETCH_WAIT_MS_MAX
 from liftpy_envelope.pull import Api, error_code
 from liftpy_server.following.link_answers import check_batches, epoch_end_answer, fetch_answer
 from liftpy_server.following.link_book import FollowBook
-from liftpy_server.limits import LOG_REPEAT_S
+from liftpy_server.repeated_warnings import RepeatedWarnings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -103,7 +103,7 @@ class FollowLink:
         self._book = FollowBook(node_id, _RESPONSE_BYTES_MAX, wait_ms_max)
         self._loop = asyncio.get_running_loop()
         self._heard_s = self._loop.time()
-        self._warned_s = -LOG_REPEAT_S
+        self._warnings = RepeatedWarnings(logger)
         self._connection: PullConnection | None = None
         self._in_flight: deque[int] = deque()  # correlation ids, in the order of the responses
         self._large: deque[Response] = deque()  # of which only as many can be as are in flight
@@ -166,13 +166,8 @@ class FollowLink:
             backoff_s = min(2 * backoff_s, _BACKOFF_MAX_S)
 
     def _warn(self, error: Exception, *, is_ours: bool = False) -> None:
-        if self._loop.time() - self._warned_s < LOG_REPEAT_S:
-            return
-        self._warned_s = self._loop.time()
-        what = str(error) or type(error).__name__
-        logger.warning(
-            "can not follow node %s: %s; trying again", self._leader, what, exc_info=error if is_ours else None
-        )
+        text = f"can not follow node {self._leader}: {str(error) or type(error).__name__}; trying again"
+        self._warnings.tell("", text, self._loop.time(), error=error if is_ours else None)
 
     async def _follow(self) -> None:
         """Serve one connection until it breaks."""

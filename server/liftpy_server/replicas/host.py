@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from liftpy_log.recent import RecentBatches
 from liftpy_server.following.link import FollowLink
-from liftpy_server.limits import LOG_REPEAT_S
+from liftpy_server.repeated_warnings import RepeatedWarnings
 from liftpy_server.replicas.proposals import FinishReassignment
 from liftpy_server.replicas.views import incarnations, partition_view
 
@@ -88,7 +88,7 @@ class ReplicaHost:
         self._moving: dict[LocalReplica, None] = {}
         self._led_by: dict[LocalReplica, str] = {}
         self._heard: dict[str, float] = {}
-        self._warned: dict[LocalReplica, dict[str, float]] = {}
+        self._warnings: dict[LocalReplica, RepeatedWarnings] = {}
         self._leaving: set[asyncio.Task[None]] = set()
         self._is_stopped = False
         self._tick_s = times.leader_timeout_s / _TICKS_PER_TIMEOUT
@@ -151,7 +151,7 @@ class ReplicaHost:
         self.replicas.pop(replica.key, None)
         self._active.pop(replica, None)
         self._moving.pop(replica, None)
-        self._warned.pop(replica, None)
+        self._warnings.pop(replica, None)
 
     def follow_nodes(self, state: MetadataState) -> Iterable[LocalReplica]:
         """Take note of nodes that came, went or started again. Returns the replicas that must hear of it."""
@@ -250,11 +250,11 @@ class ReplicaHost:
 
     def warn(self, replica: LocalReplica, text: str) -> None:
         """Log something about a replica that may happen again and again; what stands before a colon tells it apart."""
-        now_s, what = self.now_s(), text.partition(":")[0]
-        warned = self._warned.setdefault(replica, {})
-        if now_s - warned.get(what, -LOG_REPEAT_S) >= LOG_REPEAT_S:
-            warned[what] = now_s
-            logger.warning("stream %s partition %d: %s", replica.partition.stream.name, replica.partition.number, text)
+        warnings = self._warnings.get(replica)
+        if warnings is None:
+            warnings = self._warnings[replica] = RepeatedWarnings(logger)
+        where = f"stream {replica.partition.stream.name} partition {replica.partition.number}"
+        warnings.tell(text.partition(":")[0], f"{where}: {text}", self.now_s())
 
     # -- who was heard when
 

@@ -54,6 +54,17 @@ def test_node(node):
     assert found[("liftpy_resident_bytes",)] > 1_000_000
 
 
+def test_doors(node):
+    node.refusals.auth_failed("pull", "10.0.0.9:4000", "wrong token")
+    node.refusals.was_busy("admin", "LIFT.API.CLUSTER.INFO", "too many at once")
+    node.refusals.was_malformed("raft", "10.0.0.9:4001", "not a frame")
+    found = samples(node)
+    assert found[("liftpy_auth_failures_total", ("door", "pull"))] == 1
+    assert found[("liftpy_auth_failures_total", ("door", "node"))] == 0
+    assert found[("liftpy_busy_refusals_total", ("door", "admin"))] == 1
+    assert found[("liftpy_malformed_requests_total", ("door", "raft"))] == 1
+
+
 def test_followers(node):
     states = [
         {"node": "b", "log_end": 2, "lag_messages": 1, "in_sync": True},

@@ -22,12 +22,12 @@ from pysyncobj.transport import Transport
 
 from liftpy_envelope.errors import FrameError, LiftError
 from liftpy_server.metadata.raft.admission import PeerRefusedError, check_peer
-from liftpy_server.metadata.raft.complaints import Complaints
 from liftpy_server.metadata.raft.link import Link, tls_context
 from liftpy_server.metadata.raft.messages import Message, decode_message, encode_message
 from liftpy_server.metadata.raft.monotonic import monotonic
 from liftpy_server.metadata.raft.session import Identity, WrongKeyError, WrongNodeError
 from liftpy_server.metadata.raft.silence import Silence
+from liftpy_server.repeated_warnings import RepeatedWarnings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -84,7 +84,7 @@ class RaftTransport(Transport):  # type: ignore[misc]  # pysyncobj is not typed
         self._next_check = 0.0
         self._idle_max_s = 4 * settings.election_timeout_min_s
         self._missing: dict[str, float] = {}  # since when there has been no connection
-        self._complaints = Complaints()
+        self._warnings = RepeatedWarnings(logger)
         self.silence = Silence(monotonic())
         self.before_send: Callable[[], None] = lambda: None
         self.identity: Callable[[], Identity] = Identity
@@ -272,7 +272,7 @@ class RaftTransport(Transport):  # type: ignore[misc]  # pysyncobj is not typed
     def _refuse(self, link: Link, why: str) -> None:
         """Tell this node's operator why, and the peer, whose operator may be looking for the reason."""
         peer_id = str(link.session.peer_id)
-        self._complaints.tell(peer_id, "refused", f"no connection with {peer_id!r:.100}: {why}", monotonic())
+        self._warnings.tell(f"refused {peer_id:.100}", f"no connection with {peer_id!r:.100}: {why}", monotonic())
         self._dials[peer_id] = (monotonic() + _REFUSED_RETRY_S, None)
         with suppress(OSError):  # it is gone already
             link.send(encode_message({"type": "refused", "why": why[:_WHY_CHARACTERS_MAX]}), monotonic())
@@ -285,7 +285,7 @@ class RaftTransport(Transport):  # type: ignore[misc]  # pysyncobj is not typed
         is_telling = isinstance(why, WrongKeyError | WrongNodeError | ssl.SSLError)
         if link.session.peer_id is not None and (is_telling or (link.is_ready and isinstance(why, FrameError))):
             text = f"no connection with {link.session.peer_id!r:.100}: {why}"
-            self._complaints.tell(link.session.peer_id, type(why).__name__, text, monotonic())
+            self._warnings.tell(f"{type(why).__name__} {link.session.peer_id:.100}", text, monotonic())
         self._selector.unregister(link.socket)
         link.close()
         self._unknown.discard(link)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import logging
-
 import pytest
 
 from liftpy_server.metadata.raft.admission import PeerRefusedError, check_peer
-from liftpy_server.metadata.raft.complaints import Complaints
 from liftpy_server.metadata.raft.session import Identity
 from liftpy_server.metadata.raft.settings import Voter
 from liftpy_server.metadata.raft.silence import Silence
@@ -62,18 +59,6 @@ def test_a_node_that_was_away_since_its_first_minute_takes_the_members_of_now():
     own = Identity("", "disk of a", "1", 1)
     assert refusal("later", Identity(CLUSTER, "disk", "1", 11), own) is None
     assert "not a member" in refusal("later", Identity("", "disk", "1", 11), own)
-
-
-def test_the_same_warning_is_given_once_in_half_a_minute(caplog):
-    complaints = Complaints()
-    with caplog.at_level(logging.WARNING):
-        for now in range(100):
-            complaints.tell("b", "key", "wrong key", float(now))
-            complaints.tell("c", "key", "wrong key", float(now))
-    assert len(caplog.records) == 8
-    for number in range(1000):
-        complaints.tell(f"n{number}", "key", "wrong key", 200.0)
-    assert len(caplog.records) == 72
 
 
 def test_silence_counts_while_this_node_listens():
