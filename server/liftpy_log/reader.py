@@ -5,7 +5,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import TYPE_CHECKING, NamedTuple
 
-from liftpy_envelope.batch import decode_records
 from liftpy_envelope.columns import Column
 
 if TYPE_CHECKING:
@@ -106,8 +105,8 @@ class LogReader:
             position, header = found
             if not header.columns & (Column.TIMESTAMP | Column.OFFSET_DELTA):
                 return header.base_offset
-            header, body = segment.read(file, position)
-            return header.base_offset + _first_delta(header, decode_records(header, body), timestamp)
+            header, records = segment.records(file, position)
+            return header.base_offset + _first_delta(header, records, timestamp)
         return None
 
 

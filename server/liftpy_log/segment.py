@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
+from liftpy_envelope.batch import decode_records
 from liftpy_envelope.errors import BatchCorruptError, BatchTruncatedError, BatchVersionError
 from liftpy_log.disk import read_whole, write_atomically
 from liftpy_log.errors import SegmentCorruptError
@@ -21,6 +22,8 @@ from liftpy_log.scan import read_batch, walk_headers
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    import pyarrow as pa
 
     from liftpy_envelope.batch import BatchHeader
     from liftpy_log.disk import Disk, File
@@ -305,6 +308,18 @@ class Segment:
         try:
             return read_batch(file, position, self.size)
         except _BAD as error:
+            raise SegmentCorruptError(self.path, position, str(error)) from error
+
+    def records(self, file: File, position: int) -> tuple[BatchHeader, pa.RecordBatch]:
+        """Header and records of the batch at `position`; its checksum is looked at before anything of it is believed.
+
+        Raises:
+            SegmentCorruptError: it is damaged, or not what its header announces.
+        """
+        header, body = self.read(file, position)
+        try:
+            return header, decode_records(header, body)
+        except BatchCorruptError as error:
             raise SegmentCorruptError(self.path, position, str(error)) from error
 
 

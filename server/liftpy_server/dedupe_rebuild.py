@@ -9,14 +9,13 @@ import pyarrow as pa
 from liftpy_envelope.batch import HEADER_SIZE, NO_PRODUCER, decode_records
 from liftpy_envelope.columns import Column
 from liftpy_log.dedupe import Stored
-from liftpy_log.scan import walk_headers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from liftpy_envelope.batch import BatchHeader
     from liftpy_envelope.ipc import BufferLike
-    from liftpy_log.dedupe import DedupeId, DedupeWindow, NotedIds
+    from liftpy_log.dedupe import DedupeId, DedupeWindow
     from liftpy_log.files import FileCache
     from liftpy_log.partition_log import PartitionLog
 
@@ -64,7 +63,7 @@ def rebuild_dedupe(window: DedupeWindow, log: PartitionLog, files: FileCache) ->
     """Fill an empty window with the ids of the records that are young enough, compared with the newest.
 
     Raises:
-        SegmentCorruptError: a batch on the way is damaged.
+        SegmentCorruptError: a batch on the way is damaged; nothing that it says of its ids was believed.
     """
     if not window.ids_max or not log.last_timestamp:
         return
@@ -72,10 +71,16 @@ def rebuild_dedupe(window: DedupeWindow, log: PartitionLog, files: FileCache) ->
     if start is None:
         return
     for piece in log.read(start, log.log_end, 2**62):
-        file = files.get(piece.segment)
-        for position, header in walk_headers(file, piece.position, piece.position + piece.length):
-            if _has_ids(header):
-                _note(window, header, file.read(position + HEADER_SIZE, header.length - HEADER_SIZE))
+        file, segment = files.get(piece.segment), piece.segment
+        for position, header in segment.headers(file, piece.position):
+            if position >= piece.position + piece.length:
+                break
+            if not _has_ids(header):
+                continue
+            if header.producer_id != NO_PRODUCER:
+                window.note(header.max_timestamp, _ProducerId(header))
+                continue
+            _note_ids(window, *segment.records(file, position))
 
 
 def note_batches(window: DedupeWindow, headers: Sequence[BatchHeader], data: BufferLike | memoryview) -> None:
@@ -106,12 +111,14 @@ def _has_ids(header: BatchHeader) -> bool:
 
 
 def _note(window: DedupeWindow, header: BatchHeader, body: BufferLike) -> None:
-    ids: NotedIds
     if header.producer_id != NO_PRODUCER:
-        ids = _ProducerId(header)
+        window.note(header.max_timestamp, _ProducerId(header))
     else:
-        records = decode_records(header, body)
-        deltas = records.column("offset_delta") if header.columns & Column.OFFSET_DELTA else None
-        ids = _MessageIds(header.base_offset, records.column("message_id"), deltas)
+        _note_ids(window, header, decode_records(header, body))
+
+
+def _note_ids(window: DedupeWindow, header: BatchHeader, records: pa.RecordBatch) -> None:
+    deltas = records.column("offset_delta") if header.columns & Column.OFFSET_DELTA else None
+    ids = _MessageIds(header.base_offset, records.column("message_id"), deltas)
     if ids.count:
         window.note(header.max_timestamp, ids)

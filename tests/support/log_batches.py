@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import google_crc32c
 
-from liftpy_envelope.batch import HEADER_SIZE, BatchHeader, encode_body, encode_header, read_header
+from liftpy_envelope.batch import HEADER_SIZE, BatchBody, BatchHeader, encode_body, encode_header, read_header
 from liftpy_envelope.columns import Column
 from liftpy_envelope.ipc import fixed_column, values_column
 
@@ -27,6 +27,12 @@ def with_times(base_offset: int, times: Sequence[int], epoch: int = 0) -> bytes:
         body, base_offset=base_offset, leader_epoch=epoch, base_timestamp=times[0], max_timestamp=times[-1]
     )
     return header + b"".join(bytes(part) for part in body.parts)
+
+
+def zeros_body(columns: int) -> BatchBody:
+    """A body with a good checksum that is no Arrow message."""
+    zeros = bytes(64)
+    return BatchBody([zeros], len(zeros), google_crc32c.value(zeros), 0, columns, 1)
 
 
 def headers_of(data: bytes) -> list[BatchHeader]:

@@ -96,9 +96,9 @@ def _decode(pieces: Sequence[tuple[File, Slice]]) -> list[Rows]:
         while position < end:
             try:
                 header, body = read_batch(file, position, end)
+                records = decode_records(header, body)
             except (BatchCorruptError, BatchTruncatedError) as error:
                 raise SegmentCorruptError(piece.segment.path, position, str(error)) from error
-            records = decode_records(header, body)
             for start in range(0, records.num_rows, SLICE_ROWS):
                 part = records.slice(start, SLICE_ROWS)
                 slices.append((part.column("key").to_pylist(), part.column("value").to_pylist()))

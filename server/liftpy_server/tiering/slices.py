@@ -53,7 +53,7 @@ def batches_in(slices: Iterable[Slice], start: int, end: int) -> Iterator[tuple[
 
     Raises:
         SliceGoneError: a file is not there, shorter, or holds other offsets than it did.
-        BatchCorruptError, BatchVersionError: a batch is damaged, or of a newer version; the file is named.
+        BatchCorruptError, BatchVersionError: a batch is damaged, or of a newer version; file and byte are named.
     """
     expected = start
     for each in slices:
@@ -76,16 +76,21 @@ def batches_in(slices: Iterable[Slice], start: int, end: int) -> Iterator[tuple[
 
 
 def _batches_of(each: Slice) -> Iterator[tuple[BatchHeader, pa.Buffer]]:
+    at = each.position
     try:
         with open(each.path, "rb", buffering=0) as file:  # noqa: PTH123 - unbuffered, and once per slice
-            file.seek(each.position)
-            yield from _walk(file, each)
+            file.seek(at)
+            for header, body in _walk(file, each):
+                yield header, body
+                at += header.length
     except FileNotFoundError as error:
         raise SliceGoneError(f"{each.path} is not there any more") from error
     except BatchTruncatedError as error:
-        raise BatchCorruptError(f"{each.path}: a batch goes beyond the piece that was to be uploaded") from error
+        raise BatchCorruptError(
+            f"{each.path}: the batch at byte {at} goes beyond the piece that was to be uploaded"
+        ) from error
     except (BatchCorruptError, BatchVersionError) as error:
-        raise type(error)(f"{each.path}: {error}") from error
+        raise type(error)(f"{each.path}: at byte {at}: {error}") from error
 
 
 def _walk(file: FileIO, each: Slice) -> Iterator[tuple[BatchHeader, pa.Buffer]]:

@@ -6,11 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from liftpy_envelope.columns import Column
 from liftpy_log import segment as segment_module
 from liftpy_log.errors import OffsetOutOfRangeError, SegmentCorruptError
 from liftpy_log.partition_log import LogConfig, PartitionLog
 from liftpy_log.segment import segment_path
-from support.log_batches import with_times
+from support.log_batches import with_times, zeros_body
 from support.log_model import DIRECTORY, T0, OpenLog, bytes_of, check_read
 from support.log_settings import examples
 from support.simdisk import SimDisk
@@ -170,3 +171,11 @@ def test_a_damaged_body_met_by_a_look_up_by_time_is_named():
     with pytest.raises(SegmentCorruptError) as caught:
         opened.offset_at_time(T0 + 25)
     assert (caught.value.path, caught.value.position) == (opened.active.path, position)
+
+
+def test_a_batch_that_is_not_what_its_header_says_is_named_with_file_and_byte():
+    log = log_of([(3, 10, 0)])
+    at = log.log.active.size
+    log.log.append(zeros_body(Column.TIMESTAMP | Column.SUBJECT), leader_epoch=0, timestamp=T0 + 10)
+    with pytest.raises(SegmentCorruptError, match=f"{log.path} is damaged at byte {at}: "):
+        log.log.offset_at_time(T0 + 5)

@@ -11,13 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from liftpy_envelope.columns import Column
 from liftpy_log.compaction_read import StoredBatch
 from liftpy_log.dedupe import DedupeWindow
+from liftpy_log.errors import SegmentCorruptError
 from liftpy_log.partial_batch import PartialBatch
 from liftpy_server.dedupe_rebuild import note_batches, rebuild_dedupe
 from support.envelopes import idempotent
 from support.examples import examples
-from support.log_batches import headers_of
+from support.log_batches import headers_of, zeros_body
 from support.nats_frames import header_block, msg
 from support.server_kit import Kit
 
@@ -108,3 +110,43 @@ def test_ids_of_compressed_batches(make_kit, codec):
 
 def test_empty_log(kit):
     assert len(rebuilt(kit)) == 0
+
+
+def flip(kit, position):
+    path = kit.log.active.path
+    data = bytearray(path.read_bytes())
+    data[position] ^= 1
+    path.write_bytes(data)
+    return path
+
+
+def test_a_flipped_bit_in_an_id_is_not_read_as_another_id(make_kit):
+    kit = make_kit()
+    kit.receive(with_id("first"))
+    kit.receive(with_id("second"))
+    data = kit.log.active.path.read_bytes()
+    place = data.index(b"second", data.index(b"second") + 1)  # in the column of ids, behind that of the headers
+    path = flip(kit, place)
+    start = headers_of(data)[0].length
+    with pytest.raises(SegmentCorruptError, match=f"{path} is damaged at byte {start}: .*checksum"):
+        rebuilt(kit)
+
+
+@pytest.mark.parametrize("place", [20, 88, -1])
+def test_an_error_while_the_ids_are_rebuilt_names_file_and_byte(make_kit, place):
+    kit = make_kit()
+    kit.receive(with_id("first"))
+    kit.receive(with_id("second"))
+    start = headers_of(kit.log.active.path.read_bytes())[0].length
+    path = flip(kit, start + place if place >= 0 else place)
+    with pytest.raises(SegmentCorruptError, match=f"{path} is damaged at byte {start}: "):
+        rebuilt(kit)
+
+
+def test_a_batch_that_is_not_what_its_header_says_is_named_with_file_and_byte(make_kit):
+    kit = make_kit()
+    kit.receive(with_id("first"))
+    position = kit.log.active.size
+    kit.partition.append_body(zeros_body(Column.SUBJECT | Column.VALUE | Column.MESSAGE_ID), 1)
+    with pytest.raises(SegmentCorruptError, match=f"{kit.log.active.path} is damaged at byte {position}: "):
+        rebuilt(kit)

@@ -8,12 +8,14 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from liftpy_envelope.columns import Column
 from liftpy_envelope.errors import BatchVersionError
 from liftpy_envelope.pull import PartitionKey
 from liftpy_log.errors import SegmentCorruptError
 from liftpy_server.group_hosting import replaying
 from liftpy_server.group_hosting.replaying import read_groups
 from liftpy_server.groups.records import Committed, Record, encode_offset, encode_records, offset_key
+from support.log_batches import zeros_body
 from support.server_kit import NOW_NS, Kit
 
 UUID = b"o" * 16
@@ -116,3 +118,13 @@ async def test_damage_is_said(kit, executor):
     with pytest.raises(SegmentCorruptError, match="checksum"):
         await read_groups(partition, kit.files, executor)
     assert partition.log.failure is not None, "a leader that can not read its log goes on leading"
+
+
+async def test_a_batch_that_is_not_what_its_header_says_is_named_with_file_and_byte(kit, executor):
+    partition = filled(kit, 10, 10)
+    at = partition.log.active.size
+    partition.append_body(zeros_body(Column.KEY | Column.VALUE), NOW_NS)
+    partition.settle()
+    kit.sync()
+    with pytest.raises(SegmentCorruptError, match=f"{partition.log.active.path} is damaged at byte {at}: "):
+        await read_groups(partition, kit.files, executor)

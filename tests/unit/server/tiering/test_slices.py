@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from liftpy_envelope.batch import decode_records
+from liftpy_envelope.batch import decode_records, read_header
 from liftpy_envelope.errors import BatchCorruptError, BatchVersionError
 from liftpy_server.tiering import slices
 from liftpy_server.tiering.slices import Slice, batches_in, slices_of
@@ -78,8 +78,10 @@ def test_a_flipped_byte_is_damage_of_that_file(log):
         turned = data.copy()
         turned[position] ^= 4
         log.path.write_bytes(turned)
-        with pytest.raises((BatchCorruptError, BatchVersionError), match=r"0\.log: "):
+        with pytest.raises((BatchCorruptError, BatchVersionError), match=r"0\.log: at byte \d+: ") as error:
             list(batches_in(slices_of({"slices": log.slices(0, 95)}), 0, 95))
+        at = int(str(error.value).partition("at byte ")[2].partition(":")[0])
+        assert at <= position < at + read_header(bytes(data), at).length
 
 
 def test_a_batch_of_a_newer_version_is_told(tmp_path):
