@@ -269,8 +269,9 @@ class LocalReplica(Answering):
         except (PartitionOfflineError, BatchCorruptError) as error:
             self.partition.fail(str(error))
             return
+        stored = [header for header in records.headers if header.next_offset <= appended.next_offset]
         try:
-            note_batches(self.partition.dedupe, records.headers, records.data)
+            note_batches(self.partition.dedupe, stored, records.data)
         except BatchCorruptError as error:  # a restart would find it in the log, and say the same
             self.partition.fail(str(error))
             return

@@ -7,6 +7,7 @@ import errno
 import pytest
 
 from liftpy_envelope.errors import AckErrorCode, ErrorCode
+from liftpy_log.partition_log import LogConfig
 from liftpy_server.replication import effects as fx
 from support.nats_frames import header_block, msg
 from support.replica_kit import ReplicaKit
@@ -199,6 +200,26 @@ def test_a_follower_with_a_full_disk_goes_on_when_there_is_room(three):
     three.tick(1)
     assert three["b"].bytes() == three["a"].bytes()
     assert [offset for _, offset in three["a"].kit.offsets()] == [0, 1]
+
+
+def test_ids_of_what_found_no_room_are_not_remembered(make):
+    """A follower stores three of six messages; as a leader it must store the sixth again, and not call it stored."""
+    kit = make(segment_bytes=100_000)
+    kit.lead("a", 1)
+    kit.run()
+    for message in frames(6, ids=True):
+        publish(kit["a"], message)
+    size = kit["a"].partition.log.active.size // 6
+    kit["b"].partition.log.config = LogConfig(segment_bytes=size * 3 + 10)
+    kit["b"].kit.disk.create_errors.append(errno.ENOSPC)
+    kit["b"].deliver()
+    assert kit["b"].partition.log.log_end == 3, "the disk is full where the second segment begins"
+    kit.lead("b", 2, isr="bc")
+    publish(kit["b"], *frames(5, 10))
+    publish(kit["b"], *frames(1, 5, ids=True))
+    kit.run("bc")
+    acks = [(ack["offset"], ack.get("duplicate", False)) for subject, ack in kit["b"].kit.acks() if subject == b"r5"]
+    assert acks == [(8, False)]
 
 
 def test_a_leader_whose_disk_fails_gives_up(three):
