@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from liftpy_server.metadata.commands import Command, apply_command
 from liftpy_server.metadata.state import MetadataState
@@ -11,17 +11,37 @@ from simulation.scheduler import MS, S
 if TYPE_CHECKING:
     import random
     from collections import Counter
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from liftpy_server.metadata.commands import Outcome
-    from simulation.model import Model
     from simulation.network import Network
-    from simulation.node import SimNode
     from simulation.scheduler import Scheduler
 
 META = "meta"
 UUID = f"{7:032x}"
 SESSION_US = 3 * S
+
+
+class Node(Protocol):
+    """A node, as the metadata knows it."""
+
+    node_id: str
+
+    def wall_ns(self) -> int:
+        """What its wall clock says."""
+
+    def metadata_changed(self, state: MetadataState) -> None:
+        """A state arrives."""
+
+
+class Model(Protocol):
+    """Who watches."""
+
+    isr: tuple[str, ...]
+    voters: tuple[str, ...]
+
+    def check_isr(self) -> None:
+        """The ISR is another one."""
 
 
 class SimMetadata:
@@ -39,7 +59,7 @@ class SimMetadata:
         self._seen = seen
         self.model = model
         self.state = MetadataState()
-        self.nodes: dict[str, SimNode] = {}
+        self.nodes: Mapping[str, Node] = {}
         self.is_down = False
         self.elections = 0
         self.proposals = 0
@@ -55,8 +75,16 @@ class SimMetadata:
             self.apply("register_node", node=_node(node))
             self._heard[node] = 0
         config = {"name": "s", "subject": "s", "replicas": replicas, "observers": observers, "min_isr": min_isr}
-        outcome = self.apply("create_stream", uuid=UUID, config=config, assignment=[nodes[: replicas + observers]])
+        self.create(config, nodes[: replicas + observers])
+        self.watch()
+
+    def create(self, config: dict[str, Any], nodes: list[str]) -> None:
+        """Make the stream."""
+        outcome = self.apply("create_stream", uuid=UUID, config=config, assignment=[nodes])
         assert not outcome.error, outcome
+
+    def watch(self) -> None:
+        """Begin to look after sessions."""
         self._scheduler.after(500 * MS, self._watch_sessions)
 
     def apply(self, op: str, *, command_id: str | None = None, now_ns: int | None = None, **args: Any) -> Outcome:
@@ -84,14 +112,21 @@ class SimMetadata:
         return outcome
 
     def propose(
-        self, node: SimNode, op: str, command_id: str, answer: Callable[[Outcome], None] | None, args: dict[str, Any]
+        self, node: Node, op: str, command_id: str, answer: Callable[[Outcome], None] | None, args: dict[str, Any]
     ) -> None:
         """From a node, stamped with its wall clock."""
-        self._network.send(node.node_id, META, self._arrived, node, op, command_id, node.wall_ns(), answer, args)
+        self.submit(node, Command(id=command_id, op=op, now_ns=node.wall_ns(), args=args), answer)
+
+    def submit(self, node: Node, command: Command, answer: Callable[[Outcome], None] | None) -> None:
+        """A command is on its way; the answer may be lost, and so may it."""
+        self._network.send(
+            *(node.node_id, META, self._arrived, node),
+            *(command.op, command.id, command.now_ns, answer, command.args),
+        )
 
     def _arrived(
         self,
-        node: SimNode,
+        node: Node,
         op: str,
         command_id: str,
         now_ns: int,
@@ -108,13 +143,14 @@ class SimMetadata:
             self._heard[node.node_id] = self._scheduler.now_us
         if answer is not None:
             self._network.send(META, node.node_id, answer, outcome)
-        self._broadcast()
+        self.broadcast()
 
-    def _broadcast(self) -> None:
+    def broadcast(self) -> None:
+        """Tell all nodes how things are."""
         for node_id, node in self.nodes.items():
             self._network.send(META, node_id, node.metadata_changed, self.state)
 
-    def heartbeat(self, node: SimNode, incarnation: int) -> None:
+    def heartbeat(self, node: Node, incarnation: int) -> None:
         if self.is_down:
             return
         if self.state.nodes[node.node_id].incarnation == incarnation:
@@ -130,7 +166,7 @@ class SimMetadata:
             info = self.state.nodes[node_id]
             if self._scheduler.now_us - heard > SESSION_US and not info.expired:
                 self.apply("expire_node", node_id=node_id, incarnation=info.incarnation)
-                self._broadcast()
+                self.broadcast()
 
 
 def _node(node_id: str) -> dict[str, Any]:

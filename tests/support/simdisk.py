@@ -328,12 +328,31 @@ class SimDisk:
                 self._change_name(_NameChange(path, None, None))
 
     def rename(self, old: Path, new: Path) -> None:
-        assert old.parent == new.parent, "a rename within one directory is all that is simulated"
+        if old in self._directories:
+            self._move_directory(old, new)
+            return
+        assert old.parent == new.parent, "a rename of a file within one directory is all that is simulated"
         with self._lock:
             if old not in self._names:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(old))
             self._begin("rename", new)
             self._change_name(_NameChange(old, new, self._names[old]))
+
+    def _move_directory(self, old: Path, new: Path) -> None:
+        """With all that is in it; it is durable at once."""
+        with self._lock:
+            self._begin("rename", new)
+            moved = lambda path: new / path.relative_to(old) if path.is_relative_to(old) else path
+            self._directories = {moved(path) for path in self._directories}
+            self._fleeting = {path for path in self._fleeting if not path.is_relative_to(old)}
+            for path in [path for path in (*self._names, *self._durable_names) if path.is_relative_to(old)]:
+                for names in (self._names, self._durable_names):
+                    if path in names:
+                        names[moved(path)] = names.pop(path)
+            for directory in [path for path in self._changes if path.is_relative_to(old)]:
+                for change in self._changes.pop(directory):
+                    change.apply(self._durable_names)
+            self._durable_names = {moved(path): inode for path, inode in self._durable_names.items()}
 
     def sync_directory(self, directory: Path) -> None:
         with self._lock:
@@ -423,6 +442,17 @@ class SimDisk:
         self._names.pop(path, None)
         self._durable_names.pop(path, None)
         self._forget_changes(path)
+
+    def delete_directory(self, directory: Path) -> None:
+        """Take a directory away with all that is in it, durably, behind everybody's back."""
+        for path in [path for path in {**self._names, **self._durable_names} if path.is_relative_to(directory)]:
+            self.delete(path)
+        for known in (self._directories, self._fleeting):
+            known -= {path for path in known if path.is_relative_to(directory)}
+
+    def has_directory(self, directory: Path) -> bool:
+        """Whether there is a directory of that name."""
+        return directory in self._directories
 
     def exists(self, path: Path) -> bool:
         """Whether there is a file of that name."""

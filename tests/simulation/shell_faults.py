@@ -1,0 +1,268 @@
+"""What goes wrong with whole nodes, their disks, clocks and links, and inside of the shell: drawn from the seed."""
+
+from __future__ import annotations
+
+import errno
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
+
+from liftpy_log.partition_log import PartitionLog
+from liftpy_server.partition import Partition
+from simulation.metadata import META
+from simulation.scheduler import MS, S
+from support.simdisk import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from simulation.shell_node import ShellNode
+    from simulation.shell_world import ShellWorld
+
+__all__ = ["InjectedError", "ShellFaults", "raising"]
+
+
+class InjectedError(Exception):
+    """An error that nobody expected, as a mistake in the shell would raise it."""
+
+
+RAISING = {
+    "append_batches": PartitionLog,
+    "truncate": PartitionLog,
+    "replicated": Partition,
+    "was_cut": Partition,
+    "commit": Partition,
+}
+
+
+@contextmanager
+def raising(world: ShellWorld) -> Iterator[None]:
+    """While this is open, calls raise whose node is told so by `error_in`."""
+
+    def wrapped(name: str, usual: Callable[..., Any]) -> Callable[..., Any]:
+        def call(self: Any, *args: Any, **named: Any) -> Any:
+            result = usual(self, *args, **named)
+            disk = self._disk if isinstance(self, PartitionLog) else self.log._disk
+            for node in world.node_list:
+                if node.disk is disk and node.error_in == name:
+                    node.error_in = None
+                    world.seen["error in the shell"] += 1
+                    raise InjectedError(name)
+            return result
+
+        return call
+
+    with ExitStack() as stack:
+        for name, owner in RAISING.items():
+            stack.enter_context(patch.object(owner, name, wrapped(name, getattr(owner, name))))
+        yield
+
+
+class ShellFaults:
+    """Between `begin` and `heal` something happens every `every_us` on average."""
+
+    def __init__(self, world: ShellWorld) -> None:
+        rng = world.rng
+        self._world = world
+        self._is_over = False
+        self._every_us = rng.choice((200, 400, 800)) * MS
+        self._copies_to_lose = world.copies_to_lose
+        kinds: list[Callable[[], None]] = [
+            self._kill,
+            self._kill_leader,
+            self._power_loss,
+            self._power_loss_of_all,
+            self._pause,
+            self._cut_one_way,
+            self._isolate,
+            self._metadata_failover,
+            self._fill_disk,
+            self._no_room_for_files,
+            self._fail_disk,
+            self._slow_disk,
+            self._clock_jump,
+            self._move_leader,
+            self._error_in_shell,
+            self._lose_directory,
+        ]
+        kinds = [kind for kind in kinds if kind.__name__ not in world.without]
+        # Most runs see a few kinds only, so that rare combinations are not drowned.
+        self._kinds = rng.sample(kinds, rng.choice((3, 5, len(kinds))))
+
+    def begin(self) -> None:
+        self._next()
+
+    def _next(self) -> None:
+        self._world.scheduler.after(int(self._world.rng.random() * 2 * self._every_us) + 1, self._strike)
+
+    def _strike(self) -> None:
+        if self._is_over:
+            return
+        kind = self._world.rng.choice(self._kinds)
+        self._world.note(kind.__name__)
+        kind()
+        self._next()
+
+    def heal(self) -> None:
+        """From now on everything works, and somebody starts what is down, or has failed, again."""
+        self._is_over = True
+        world = self._world
+        world.network.cut.clear()
+        world.network.is_calm = True
+        world.metadata.is_down = False
+        for node in world.node_list:
+            node.disk.heal()
+            node.error_in = None
+            node.sync_us = 1 * MS
+            if node.is_paused:
+                node.resume()
+            if node.is_up and (node.partition is None or node.partition.log.failure is not None):
+                node.kill()
+            if not node.is_up:
+                node.start()
+
+    def _later(self, longest_us: int, act: Callable[[], None]) -> None:
+        def unless_over() -> None:
+            if not self._is_over:
+                act()
+
+        self._world.scheduler.after(int(self._world.rng.random() * longest_us) + 1, unless_over)
+
+    def _any(self) -> ShellNode:
+        return self._world.rng.choice(self._world.node_list)
+
+    # -- processes
+
+    def _kill(self) -> None:
+        self._down([self._any()], power=False)
+
+    def _kill_leader(self) -> None:
+        leader = self._world.info.leader
+        node = self._any() if leader is None else self._world.nodes[leader]
+        self._down([node], power=self._world.rng.random() < 0.5)
+
+    def _power_loss(self) -> None:
+        self._down([self._any()], power=True)
+
+    def _power_loss_of_all(self) -> None:
+        self._down(self._world.node_list, power=self._world.rng.random() < 0.7)
+
+    def _down(self, nodes: list[ShellNode], *, power: bool) -> None:
+        for node in nodes:
+            if node.is_up:
+                node.kill(power=power)
+            self._later(self._world.rng.choice((200 * MS, 3 * S)), lambda node=node: self._up(node))
+
+    @staticmethod
+    def _up(node: ShellNode) -> None:
+        if not node.is_up:
+            node.start()
+
+    def _pause(self) -> None:
+        node = self._any()
+        if node.is_up and not node.is_paused:
+            node.pause()
+            self._later(self._world.rng.choice((500 * MS, 5 * S)), lambda: self._resume(node))
+
+    @staticmethod
+    def _resume(node: ShellNode) -> None:
+        if node.is_paused:
+            node.resume()
+
+    def _error_in_shell(self) -> None:
+        """Something that a step of the shell calls raises, when it is through, what nobody expected."""
+        self._any().error_in = self._world.rng.choice(tuple(RAISING))
+
+    # -- links
+
+    def _cut_one_way(self) -> None:
+        a, b = self._world.rng.sample([*self._world.nodes, META], 2)
+        self._cut([(a, b)])
+
+    def _isolate(self) -> None:
+        """From the other nodes, from the metadata, or from both."""
+        node = self._any().node_id
+        others = [other for other in self._world.nodes if other != node]
+        far = self._world.rng.choice((others, [META], [*others, META]))
+        self._cut([(node, other) for other in far] + [(other, node) for other in far])
+
+    def _cut(self, pairs: list[tuple[str, str]]) -> None:
+        cut = self._world.network.cut
+        cut.update(pairs)
+        self._later(4 * S, lambda: cut.difference_update(pairs))
+
+    def _metadata_failover(self) -> None:
+        metadata = self._world.metadata
+        metadata.is_down = True
+
+        def back() -> None:
+            metadata.is_down = False
+
+        self._later(2 * S, back)
+
+    def _move_leader(self) -> None:
+        world, info = self._world, self._world.info
+        if info.isr and not world.metadata.is_down:
+            term = {"leader_epoch": info.leader_epoch, "version": info.version}
+            uuid = world.metadata.state.streams["s"].uuid
+            target = world.rng.choice(info.isr)
+            world.metadata.apply("move_leader", name="s", uuid=uuid, partition=0, leader=target, **term)
+            world.metadata.broadcast()
+
+    # -- disks
+
+    def _fill_disk(self) -> None:
+        """There is room for a little more; then there is again."""
+        disk = self._any().disk
+        disk.capacity = sum(map(len, disk.files().values())) + self._world.rng.choice((0, 100, 1_000, 5_000))
+
+        def free() -> None:
+            disk.capacity = None
+
+        self._later(3 * S, free)
+
+    def _no_room_for_files(self) -> None:
+        """Some operations find no room, in the middle of whatever it is that they are part of."""
+        rng = self._world.rng
+        kinds = rng.choice((("create",), ("write",), ("create", "write"), ("write", "rename", "create")))
+        self._any().disk.fail(*kinds, code=errno.ENOSPC, skip=rng.randrange(4), times=rng.choice((1, 1, 2, 5)))
+
+    def _fail_disk(self) -> None:
+        """A write, a sync or a read fails: the log takes nothing more, until its node is started again."""
+        rng, node = self._world.rng, self._any()
+        kinds = rng.choice((("sync",), ("write",), ("sync_directory",), ("create",), ("truncate",), ("read",)))
+        node.disk.fail(*kinds, code=errno.EIO, skip=rng.randrange(3), where=lambda path: "streams" in path.parts)
+        self._later(4 * S, lambda: self._restart_failed(node))
+
+    @staticmethod
+    def _restart_failed(node: ShellNode) -> None:
+        if node.is_up and node.partition is not None and node.partition.log.failure is not None:
+            node.kill()
+            node.start()
+
+    def _slow_disk(self) -> None:
+        node = self._any()
+        node.sync_us = self._world.rng.choice((50, 400, 1_500)) * MS
+
+        def fast() -> None:
+            node.sync_us = 1 * MS
+
+        self._later(4 * S, fast)
+
+    def _lose_directory(self) -> None:
+        """A volume is not mounted, or a disk replaced, while the node is down; as often as the promise allows."""
+        if not self._copies_to_lose:
+            return
+        self._copies_to_lose -= 1
+        node = self._any()
+        if node.is_up:
+            node.kill()
+        node.disk.delete_directory(ROOT / "streams" if self._world.rng.random() < 0.5 else ROOT)
+        node.is_doubtful = True
+        self._world.model.loses(node)
+        self._later(1 * S, lambda: self._up(node))
+
+    # -- clocks
+
+    def _clock_jump(self) -> None:
+        self._any().clock_offset_ns += self._world.rng.choice((-3_600, -600, -2, 2, 600, 3_600)) * 1_000_000_000

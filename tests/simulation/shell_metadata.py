@@ -1,0 +1,109 @@
+"""A node's door to the simulated metadata: the real store's proposals, retries and outcomes, without its consensus."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgpack
+from pysyncobj import FAIL_REASON
+
+from liftpy_server.metadata.commands import Command
+from liftpy_server.metadata.raft.leader import NO_OP
+from liftpy_server.metadata.raft.proposing import Proposer
+from liftpy_server.metadata.raft.settings import RaftSettings, Voter
+from liftpy_server.metadata.raft.store import RaftMetadataStore
+from simulation.metadata import META, SimMetadata
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from liftpy_server.metadata.commands import Outcome
+    from liftpy_server.metadata.state import MetadataState
+    from simulation.metadata import Node
+    from simulation.shell_node import ShellNode
+
+__all__ = ["NodeMetadata", "ShellMetadata"]
+
+_PROPOSE_TIMEOUT_S = 2.0
+_VOTERS = (Voter("m1", "h", 1), Voter("m2", "h", 2), Voter("m3", "h", 3))
+
+
+class ShellMetadata(SimMetadata):
+    """Also answers what a voter that does not lead any more may answer: that it does not take a command."""
+
+    def read(self, node: Node, answer: Callable[[MetadataState], None]) -> None:
+        """A node asks how things are."""
+        self._network.send(node.node_id, META, self._read, node, answer)
+
+    def _read(self, node: Node, answer: Callable[[MetadataState], None]) -> None:
+        if not self.is_down:
+            self._network.send(META, node.node_id, answer, self.state)
+
+    def _arrived(
+        self,
+        node: Node,
+        op: str,
+        command_id: str,
+        now_ns: int,
+        answer: Callable[[Outcome | None], None] | None,
+        args: dict[str, Any],
+    ) -> None:
+        if self.is_down and answer is not None and self._rng.random() < 0.3:
+            self._network.send(META, node.node_id, answer, None)
+        else:
+            super()._arrived(node, op, command_id, now_ns, answer, args)
+
+
+class NodeMetadata(RaftMetadataStore):
+    """See the module. Who asks is the node; who answers is `SimMetadata`."""
+
+    def __init__(self, node: ShellNode) -> None:
+        settings = RaftSettings(
+            node_id="m1",
+            voters=_VOTERS,
+            folder=Path("/nowhere"),
+            cluster_key=bytes(32),
+            propose_timeout_s=_PROPOSE_TIMEOUT_S,
+        )
+        super().__init__(settings, node.clock)
+        self._node = node
+        self._loop = node.loop
+        self._proposer = Proposer(self._submit, _PROPOSE_TIMEOUT_S)
+
+    @property
+    def voters(self) -> tuple[Voter, ...]:
+        return _VOTERS
+
+    @property
+    def is_leader(self) -> bool:
+        return False
+
+    @property
+    def port(self) -> int:
+        return 1
+
+    def learned(self, state: MetadataState) -> None:
+        """A state arrived, maybe out of order."""
+        if state.revision > self._machine.state.revision:
+            self._machine.state = state
+            self._state_changed()
+
+    def _submit(self, entry: bytes, callback: Callable[[Any, int], None]) -> None:
+        metadata, enter = self._node.world.metadata, self._node.entrance()
+        if entry[0] == NO_OP:  # a barrier: an answer that was sent after the question came
+            metadata.read(self._node, lambda state: enter(self._read, state, callback))
+            return
+        _, _, encoded = msgpack.unpackb(entry[1:])
+
+        def answered(outcome: Outcome | None) -> None:
+            if outcome is None:
+                enter(callback, None, FAIL_REASON.REQUEST_DENIED)
+            else:
+                enter(callback, outcome, FAIL_REASON.SUCCESS)
+
+        metadata.submit(self._node, Command.decode(encoded), answered)
+
+    def _read(self, state: MetadataState, callback: Callable[[Any, int], None]) -> None:
+        self.learned(state)
+        callback(None, FAIL_REASON.SUCCESS)

@@ -1,0 +1,301 @@
+"""What must hold of the shell: an observer that looks at every log after every step, and remembers what was committed.
+
+P1  an acked message is committed at the offset that its ack says; it is on the disks of `min_isr` replicas when it
+    commits, and on all replicas in the end; a disk that keeps its promise has after a crash what was durable before
+P2  what was committed at an offset keeps its content, on every replica, and one epoch has one leader that commits
+P3  no high watermark, and no consumer, is ever beyond what is committed, or is shown anything else
+ids no message with an id is committed twice, however often it is published
+order  what a publisher sends when the message before was acked stands behind it
+best   who begins to lead has all that is committed, as far as a copy of it is left anywhere
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from liftpy_envelope.batch import HEADER_SIZE, check_body, decode_records, read_header
+from liftpy_envelope.errors import LiftError
+from simulation.model import ViolationError
+
+if TYPE_CHECKING:
+    from liftpy_log.partition_log import PartitionLog
+    from liftpy_server.partition import Partition
+    from simulation.shell_node import ShellNode
+
+__all__ = ["Record", "ShellModel", "records_in"]
+
+_LOOKED_BACK = 20
+
+
+class Record(NamedTuple):
+    """A record, as far as it matters."""
+
+    epoch: int
+    number: int
+
+
+_decoded: dict[bytes, list[tuple[int, Record]]] = {}  # every replica has the same bytes
+
+
+def records_in(data: bytes) -> list[tuple[int, Record]]:
+    """(offset, record) of whole batches.
+
+    Raises:
+        LiftError: a batch is damaged.
+    """
+    found: list[tuple[int, Record]] = []
+    position = 0
+    while position < len(data):
+        header = read_header(data, position)
+        batch = data[position : position + header.length]
+        if batch not in _decoded:
+            if len(_decoded) > 5_000:
+                _decoded.clear()
+            check_body(header, batch[HEADER_SIZE:])
+            records = decode_records(header, batch[HEADER_SIZE:])
+            numbers = [int(value.partition(b"|")[0]) for value in records.column("value").to_pylist()]
+            names = records.schema.names
+            deltas = records.column("offset_delta").to_pylist() if "offset_delta" in names else range(len(numbers))
+            _decoded[batch] = [
+                (header.base_offset + delta, Record(header.leader_epoch, number))
+                for delta, number in zip(deltas, numbers, strict=True)
+            ]
+        found += _decoded[batch]
+        position += header.length
+    return found
+
+
+class Copy:
+    """What is known of one node's log.
+
+    Attributes:
+        start: offset of the first of `records`.
+        durable_end: records below it were reported to be durable.
+    """
+
+    def __init__(self) -> None:
+        self.log: PartitionLog | None = None
+        self.start = 0
+        self.records: list[Record] = []
+        self.durable_end = 0
+        self.high_watermark = 0
+        self.led_epoch = 0
+        self.cuts = 0
+        self.run = 0
+
+    @property
+    def end(self) -> int:
+        return self.start + len(self.records)
+
+    def between(self, begin: int, end: int) -> list[Record]:
+        return self.records[max(0, begin - self.start) : max(0, end - self.start)]
+
+    def cut(self, end: int) -> None:
+        del self.records[max(0, end - self.start) :]
+        self.durable_end = min(self.durable_end, end)
+
+
+class ShellModel:
+    """See the module."""
+
+    def __init__(self, min_isr: int, nodes: list[str]) -> None:
+        self.committed: list[Record] = []
+        self.offsets: dict[int, int] = {}  # by number
+        self.acked: dict[int, int] = {}
+        self.isr: tuple[str, ...] = ()
+        self.voters: tuple[str, ...] = ()
+        self.with_id: set[int] = set()
+        self.trace: list[Any] = []
+        self.served = 0
+        self.duplicates = 0
+        self._min_isr = min_isr
+        self._copies = {node: Copy() for node in nodes}
+        self._nodes: dict[str, ShellNode] = {}
+        self._committers: dict[int, str] = {}
+
+    def watch(self, nodes: dict[str, ShellNode]) -> None:
+        """The nodes there are."""
+        self._nodes = nodes
+
+    def copy_of(self, node: str) -> Copy:
+        """What is known of a node's log."""
+        return self._copies[node]
+
+    # -- after every step of a node
+
+    def dies(self, node: ShellNode) -> None:
+        """A process is about to be killed."""
+        self._copies[node.node_id].log = None
+
+    def loses(self, node: ShellNode) -> None:
+        """A disk lost what it held."""
+        copy = self._copies[node.node_id]
+        copy.records, copy.durable_end = [], copy.start
+
+    def observe(self, node: ShellNode) -> None:
+        partition = node.partition
+        if partition is None or partition.log.failure is not None:
+            return
+        copy, log = self._copies[node.node_id], partition.log
+        if copy.log is not log:
+            self._opened(node, copy, log)
+        elif log.log_end < copy.end or log._cuts != copy.cuts:
+            self._cut(node, copy, log)
+        if log.log_end > copy.end:
+            copy.records += self._read(node, log, copy.end)
+        copy.durable_end = max(copy.durable_end, min(partition.durable_end, copy.end))
+        if partition.is_leading and copy.led_epoch != partition.epoch:
+            copy.led_epoch = partition.epoch
+            self._began(node, copy)
+        if partition.high_watermark > copy.high_watermark:
+            self._advanced(node, partition, copy)
+        copy.high_watermark = partition.high_watermark
+
+    def _opened(self, node: ShellNode, copy: Copy, log: PartitionLog) -> None:
+        """A disk that keeps its promise has all that was durable, unless the log has failed and is copied anew."""
+        is_renewed, copy.run = copy.run == node.run, node.run
+        if is_renewed and node.node_id in self.isr:
+            raise ViolationError(f"P1: {node.node_id}, in the ISR, begins its log anew")
+        before, durable_end = copy.records, copy.durable_end
+        start = copy.start
+        copy.log, copy.start, copy.cuts = log, log.segments[0].base_offset, log._cuts
+        copy.records = []
+        copy.records = self._read(node, log, copy.start)
+        copy.durable_end = copy.start
+        copy.high_watermark = copy.led_epoch = 0
+        durable_end = min(durable_end, len(self.committed))  # what is not committed may have been cut meanwhile
+        kept = before[max(0, copy.start - start) : max(0, durable_end - start)]
+        if not node.is_doubtful and not is_renewed and copy.records[: len(kept)] != kept:
+            raise ViolationError(
+                f"P1: {node.node_id} had {start}..{durable_end} durable, and after its restart has "
+                f"{copy.start}..{copy.end}"
+            )
+
+    def _cut(self, node: ShellNode, copy: Copy, log: PartitionLog) -> None:
+        copy.cuts = log._cuts
+        if log.segments[0].base_offset > copy.end or log.log_end < copy.start:  # begun anew
+            copy.start, copy.records, copy.durable_end = log.segments[0].base_offset, [], log.segments[0].base_offset
+        fresh = self._read(node, log, max(copy.start, log.segments[0].base_offset))
+        begin = max(copy.start, log.segments[0].base_offset)
+        old = copy.between(begin, copy.end)
+        same = next((i for i, pair in enumerate(zip(old, fresh, strict=False)) if pair[0] != pair[1]), None)
+        end = begin + (min(len(old), len(fresh)) if same is None else same)
+        lost = copy.between(end, copy.end)
+        if node.node_id in self.isr and not node.is_doubtful:
+            for offset, record in enumerate(lost, end):
+                if offset < len(self.committed) and self.committed[offset] == record:
+                    raise ViolationError(f"P1: {node.node_id}, in the ISR, drops the committed record {offset}")
+        copy.cut(end)
+
+    def _read(self, node: ShellNode, log: PartitionLog, begin: int) -> list[Record]:
+        """The records from an offset on, as they are on the disk now."""
+        found: list[Record] = []
+        for segment in log.segments:
+            if segment.next_offset <= begin or not segment.size:
+                continue
+            data = node.disk.content(segment.path)[: segment.size]
+            try:
+                found += [record for offset, record in records_in(data) if offset >= begin]
+            except LiftError as error:
+                if node.is_damaged:
+                    return found  # that it is not served, and not elected, is looked at elsewhere
+                raise ViolationError(f"{node.node_id} has {segment.path}: {error}") from error
+        return found
+
+    def _began(self, node: ShellNode, copy: Copy) -> None:
+        """Somebody leads."""
+        self.trace.append((node.node_id, copy.led_epoch, copy.end))
+        best = max(self._common(node_id) for node_id in self._copies)
+        if self._common(node.node_id) < best:
+            raise ViolationError(
+                f"best: {node.node_id} leads in epoch {copy.led_epoch} with {self._common(node.node_id)} of "
+                f"{len(self.committed)} committed records; another copy has {best}"
+            )
+
+    def _common(self, node_id: str) -> int:
+        """How many of the committed records a node has."""
+        copy = self._copies[node_id]
+        end = min(copy.durable_end if self._nodes[node_id].streams is None else copy.end, len(self.committed))
+        first = max(copy.start, end - _LOOKED_BACK)
+        while end > first and copy.between(first, end) != self.committed[first:end]:
+            end -= 1
+        return end
+
+    def _advanced(self, node: ShellNode, partition: Partition, copy: Copy) -> None:
+        mark = partition.high_watermark
+        if mark > copy.end:
+            raise ViolationError(f"P3: {node.node_id} has no record at its high watermark {mark}")
+        if mark > len(self.committed):
+            if not partition.is_leading:
+                raise ViolationError(f"P3: follower {node.node_id} shows {mark} of {len(self.committed)} committed")
+            self._commit(node, copy, mark, partition.epoch)
+        first = max(copy.start, mark - _LOOKED_BACK)
+        if copy.between(first, mark) != self.committed[first:mark]:
+            raise ViolationError(f"P2: {node.node_id} has other content below its high watermark {mark}")
+
+    def _commit(self, node: ShellNode, copy: Copy, mark: int, epoch: int) -> None:
+        if self._committers.setdefault(epoch, node.node_id) != node.node_id:
+            raise ViolationError(f"P4: {node.node_id} and {self._committers[epoch]} both commit in epoch {epoch}")
+        begin = len(self.committed)
+        fresh = copy.between(begin, mark)
+        holders = [
+            other
+            for other in self.voters
+            if self._copies[other].durable_end >= mark and self._copies[other].between(begin, mark) == fresh
+        ]
+        if len(holders) < self._min_isr:
+            raise ViolationError(f"P1: records {begin}..{mark} are committed with {len(holders)} durable copies")
+        for offset, record in enumerate(fresh, begin):
+            known = self.offsets.setdefault(record.number, offset)
+            if known != offset and record.number in self.with_id:
+                raise ViolationError(f"ids: message {record.number} is committed at {known} and at {offset}")
+        self.committed += fresh
+        self.trace.append((node.node_id, epoch, mark))
+        self.check_isr()
+
+    def check_isr(self) -> None:
+        """Records were committed, or the ISR is another one: all its members have all of them."""
+        for node_id in self.isr:
+            node = self._nodes[node_id]
+            partition = node.partition
+            if node.is_doubtful or (partition is not None and partition.log.failure is not None):
+                continue
+            if self._copies[node_id].durable_end < len(self.committed):
+                raise ViolationError(
+                    f"P1: {node_id} is in the ISR with {self._copies[node_id].durable_end} of "
+                    f"{len(self.committed)} committed records durable"
+                )
+
+    # -- publishers and consumers
+
+    def acknowledged(self, number: int, offset: int, *, duplicate: bool) -> None:
+        """A publisher got an ack."""
+        if offset >= len(self.committed) or self.committed[offset].number != number:
+            there = self.committed[offset] if offset < len(self.committed) else "nothing"
+            raise ViolationError(
+                f"P1: message {number} is acked at {offset}{' as a duplicate' if duplicate else ''}, where {there} is "
+                "committed"
+            )
+        self.duplicates += duplicate
+        self.acked.setdefault(number, offset)
+
+    def shown(self, node_id: str, records: list[tuple[int, Record]]) -> None:
+        """A consumer was given records."""
+        self.served += len(records)
+        for offset, record in records:
+            if offset >= len(self.committed) or self.committed[offset] != record:
+                raise ViolationError(f"P3: {node_id} shows {record} at {offset}, which is not what is committed")
+
+    def finished(self) -> None:
+        """Everything has healed and settled: every replica has everything, and the same."""
+        for node_id in self.voters:
+            node, partition = self._nodes[node_id], self._nodes[node_id].partition
+            assert partition is not None
+            log = partition.log
+            begin = log.segments[0].base_offset
+            found = self._read(node, log, begin)
+            if found != self.committed[begin:] and not node.is_damaged:
+                raise ViolationError(f"P1: {node_id} has not what is committed after everything has healed")
+        for number, offset in self.acked.items():
+            if self.committed[offset].number != number:
+                raise ViolationError(f"P1: the acked message {number} is gone from {offset}")

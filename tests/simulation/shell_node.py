@@ -1,0 +1,346 @@
+"""One node: the real shell in a process that can be paused, killed and started, on a disk that can lose power.
+
+Everything between the NATS socket and the disk is the code under test: ingest, partition, replica, host, proposals,
+session, standing, opening, log, write-ahead log, group commit, ids, acks, and both ends of the follow protocol. The
+order of start is that of `Node`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import Executor, Future
+from typing import TYPE_CHECKING, Any
+
+from liftpy_envelope.pull import PartitionKey
+from liftpy_log.checkpoint import Checkpoint, load_checkpoint
+from liftpy_log.data_dir import DataDir
+from liftpy_log.files import FileCache
+from liftpy_log.group_commit import GroupCommit
+from liftpy_log.wal import WriteAheadLog, replay_wal
+from liftpy_server.cluster_config import ClusterConfig
+from liftpy_server.commit_rounds import CommitRounds
+from liftpy_server.committing import Load
+from liftpy_server.config import NodeConfig
+from liftpy_server.ingest.ingest import Ingest
+from liftpy_server.maintenance import keep_checkpoint, make_checkpoint
+from liftpy_server.metadata_follower import MetadataFollower
+from liftpy_server.outbox import Outbox
+from liftpy_server.replicas.cluster_side import ClusterSide
+from liftpy_server.replicas.standing import Standing
+from liftpy_server.stream_opening import StreamOpening
+from liftpy_server.streams import Streams
+from simulation.metadata import META, UUID
+from simulation.scheduler import MS
+from simulation.shell_loop import SimLoop
+from simulation.shell_metadata import NodeMetadata
+from support.nats_frames import encode_all, header_block, msg
+from support.published import published
+from support.simdisk import ROOT, Order, SimDisk
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from liftpy_log.partition_log import PartitionLog
+    from liftpy_server.ingest.binding import Binding
+    from liftpy_server.metadata.state import MetadataState
+    from liftpy_server.partition import Partition
+    from liftpy_server.stream_state import StreamState
+    from simulation.shell_world import ShellWorld
+
+__all__ = ["KEY", "ShellNode"]
+
+KEY = PartitionKey(bytes.fromhex(UUID), 0)
+EPOCH_NS = 1_700_000_000 * 10**9
+HEARTBEAT_S = 0.5
+CHECKPOINT_S = 1.0
+
+
+class _Clock:
+    """Of one node."""
+
+    def __init__(self, node: ShellNode) -> None:
+        self._node = node
+
+    def now_ns(self) -> int:
+        return self._node.wall_ns()
+
+    def monotonic(self) -> float:
+        return self._node.world.scheduler.now_us / 1e6
+
+
+class _AtOnce(Executor):
+    """Small files are written when that is asked for."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        future.set_result(fn(*args, **kwargs))
+        return future
+
+
+class _Rounds(CommitRounds):
+    """Rounds of group commit: each begins some time after it was asked for, and is told of some time after it ended."""
+
+    def __init__(self, node: ShellNode, wal: WriteAheadLog, partitions: Any, after: Callable[[], None]) -> None:
+        assert node.files is not None
+        super().__init__(node.files, wal, node.loop, partitions, after)
+        self._commits = GroupCommit(node.files, wal, self._after_round, node.world.direct_max)
+        self._node = node
+        self._asked: dict[PartitionLog, None] = {}
+        self._is_waiting = False
+
+    def request(self, log: PartitionLog) -> None:
+        self._asked[log] = None
+        if not self._is_waiting:
+            self._is_waiting = True
+            sync_us = self._node.sync_us
+            delay_us = sync_us + int(self._node.world.rng.random() * sync_us)
+            self._node.loop.call_later(delay_us / 1e6, self._round)
+
+    def _round(self) -> None:
+        self._is_waiting = False
+        asked, self._asked = list(self._asked), {}
+        self._commits.run_round(asked)
+
+
+class _Subscriptions:
+    """What an ingest connection does, where the NATS server is always there."""
+
+    def __init__(self, node: ShellNode) -> None:
+        self.ingest = Ingest(node.clock, node.outbox, lambda _: None, node.loop.call_later)
+        self._node = node
+        self._numbers = 0
+
+    async def bind(self, bindings: Sequence[Binding]) -> None:
+        self.take(bindings)
+
+    def take(self, bindings: Sequence[Binding]) -> None:
+        for binding in bindings:
+            self._numbers += 1
+            self.ingest.bindings[self._numbers] = binding
+            self._confirmed(binding.stream)
+
+    async def unbind(self, bindings: Sequence[Binding]) -> None:
+        for number, binding in list(self.ingest.bindings.items()):
+            if binding in bindings:
+                del self.ingest.bindings[number]
+
+    def refusal(self, _bindings: Sequence[Binding]) -> None:
+        return None
+
+    async def review(self, stream: StreamState) -> None:
+        self._confirmed(stream)
+
+    def _confirmed(self, stream: StreamState) -> None:
+        assert self._node.streams is not None
+        stream.close_gap(self._node.wall_ns())
+        self._node.streams.confirmed(stream)
+
+
+class ShellNode:
+    """See the module.
+
+    Attributes:
+        is_doubtful: its disk lost, or holds wrong, what it promised to keep, and the cluster was not told yet.
+    """
+
+    def __init__(self, world: ShellWorld, node_id: str) -> None:
+        self.world = world
+        self.node_id = node_id
+        self.disk = SimDisk()
+        self.is_up = False
+        self.is_paused = False
+        self.is_doubtful = False
+        self.is_damaged = False
+        self.clock_offset_ns = 0
+        self.sync_us = 1 * MS
+        self.run = 0
+        self.boots = 0
+        self.error_in: str | None = None  # the next call of this raises
+        self.ends: list[str] = []
+        self.clock = _Clock(self)
+        self.loop: SimLoop
+        self.files: FileCache | None = None
+        self.cluster: ClusterSide | None = None
+        self.streams: Streams | None = None
+        self._metadata: NodeMetadata
+        self._inbox: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
+        self._subscriptions: _Subscriptions | None = None
+        self.loops: list[SimLoop] = []  # of all processes: what was killed is kept, so that nothing of it is ever run
+
+    def wall_ns(self) -> int:
+        return EPOCH_NS + self.world.scheduler.now_us * 1_000 + self.clock_offset_ns
+
+    @property
+    def partition(self) -> Partition | None:
+        """As it is open now."""
+        return None if self.streams is None else self.streams.by_key.get(KEY)
+
+    # -- the process
+
+    def start(self) -> None:
+        self.is_up = True
+        self.run += 1
+        run = self.run
+        self.loop = SimLoop(
+            self.world.scheduler, self.world.rng, lambda act, *args: self.enter(run, act, *args), self.world.surprised
+        )
+        self.loops.append(self.loop)
+        self.enter(run, lambda: self.loop.create_task(self._main(), name=f"node {self.node_id}"))
+
+    async def _main(self) -> None:
+        try:
+            await self._start()
+        except Exception as error:
+            self.ends.append(str(error))
+            self.world.node_ended(self, error)
+
+    async def _start(self) -> None:
+        disk = self.disk
+        data_dir = DataDir(ROOT, -1)
+        is_new = not disk.has_directory(data_dir.streams_directory)
+        replay_wal(disk, data_dir.wal_directory, ROOT)
+        checkpoint = load_checkpoint(disk, data_dir.checkpoint_path) or Checkpoint()
+        standing = Standing(disk, ROOT / "standing.json", f"boot-{self.boots}", is_new=is_new)
+        self._metadata = metadata = NodeMetadata(self)
+        cluster = ClusterConfig(leader_timeout_s=1.0, replica_lag_max_s=2.0, preferred_return_s=2.0)
+        config = NodeConfig(node_id=self.node_id, cluster=cluster)
+        pull = {"pull_host": self.node_id, "pull_port": 1}
+        self.cluster = ClusterSide(
+            config, metadata, pull, self.clock, self._leadership_changed, self._committed, self._superseded
+        )
+        await self.cluster.register(standing, was_clean=checkpoint.clean)
+        self.is_doubtful = self.is_damaged
+        self._open_storage(data_dir, checkpoint)
+        self.cluster.start()
+        MetadataFollower(metadata, self._follow).start()
+        self.loop.create_task(self._heartbeats())
+        self.loop.create_task(self._upkeep(data_dir))
+
+    def _open_storage(self, data_dir: DataDir, checkpoint: Checkpoint) -> None:
+        disk = self.disk
+        assert self.cluster is not None
+        self.files = FileCache(disk, 8)
+        wal = WriteAheadLog(disk, data_dir.wal_directory, ROOT, self.world.wal_bytes)
+        streams: Streams
+        rounds = _Rounds(self, wal, lambda: streams.by_log, self._committed)
+        self.outbox = Outbox(self._send_acks)
+        opening = StreamOpening(
+            *(self.node_id, disk, self.files, data_dir, checkpoint, self.clock, self.outbox, Load()),
+            *(rounds.request, _AtOnce()),
+        )
+        self.streams = streams = Streams(opening, self.cluster.host, _AtOnce())
+        streams.open_all(self._metadata.state)
+        if checkpoint.clean:
+            keep_checkpoint(disk, data_dir, Checkpoint(checkpoint.time_ns, False, checkpoint.high_watermarks))
+        self._subscriptions = _Subscriptions(self)
+        self._subscriptions.take(streams.connect(self._subscriptions))  # type: ignore[arg-type]
+
+    async def _follow(self, state: MetadataState) -> None:
+        assert self.cluster is not None
+        assert self.streams is not None
+        await self.cluster.follow(state)
+        await self.streams.follow(state)
+
+    async def _heartbeats(self) -> None:
+        assert self.cluster is not None
+        while True:
+            await asyncio.sleep(HEARTBEAT_S)
+            metadata = self.world.metadata
+            self.world.network.send(self.node_id, META, metadata.heartbeat, self, self.cluster.incarnation)
+
+    async def _upkeep(self, data_dir: DataDir) -> None:
+        """What `Maintenance` does from time to time."""
+        assert self.streams is not None
+        while True:
+            await asyncio.sleep(CHECKPOINT_S * (0.5 + self.world.rng.random()))
+            keep_checkpoint(self.disk, data_dir, make_checkpoint(self.streams, self.clock, clean=False))
+            for partition in self.streams.partitions:
+                if partition.log.failure is not None:
+                    self.streams.renew(partition)
+
+    def _leadership_changed(self, replica: Any) -> None:
+        assert self.streams is not None
+        self.streams.leadership_changed(replica)
+
+    def _committed(self) -> None:
+        self.outbox.flush()
+
+    def _superseded(self, why: str) -> None:
+        self.world.node_ended(self, RuntimeError(why))
+
+    def kill(self, *, power: bool = False) -> None:
+        """Kill -9, or a power loss."""
+        self.world.model.dies(self)
+        self.is_up = self.is_paused = False
+        self.run += 1
+        self._inbox.clear()
+        self.streams = self.cluster = self.files = self._subscriptions = None
+        if power:
+            self.boots += 1
+            self.disk = self.disk.crash(self.world.rng, self.world.rng.choice(list(Order)))
+        else:
+            self.disk = self.disk.kill()
+
+    def pause(self) -> None:
+        self.is_paused = True
+
+    def resume(self) -> None:
+        self.is_paused = False
+        inbox, self._inbox = self._inbox, []
+        for act, args in inbox:
+            self.enter(self.run, act, *args)
+
+    def entrance(self) -> Callable[..., None]:
+        """For what is addressed to this process, and to no later one."""
+        run = self.run
+        return lambda act, *args: self.enter(run, act, *args)
+
+    def enter(self, run: int, act: Callable[..., Any], *args: Any) -> None:
+        """Run something in the process."""
+        if run != self.run or not self.is_up:
+            return
+        if self.is_paused:
+            self._inbox.append((act, args))
+            return
+        asyncio._set_running_loop(self.loop)
+        try:
+            act(*args)
+        except Exception as error:
+            self.world.surprised(error, "in a call")
+        finally:
+            asyncio._set_running_loop(None)
+        if run == self.run:
+            self.world.model.observe(self)
+
+    # -- what comes over the network
+
+    def metadata_changed(self, state: MetadataState) -> None:
+        if self.cluster is not None:
+            self.enter(self.run, self._metadata.learned, state)
+
+    def published(self, messages: Sequence[tuple[int, bool]]) -> None:
+        """From NATS: (number, whether it has an id) of each message of a chunk."""
+        self.enter(self.run, self._ingest, messages)
+
+    def _ingest(self, messages: Sequence[tuple[int, bool]]) -> None:
+        subscriptions = self._subscriptions
+        if subscriptions is None:
+            return
+        for sid in list(subscriptions.ingest.bindings):
+            frames = [
+                msg(
+                    b"s",
+                    self.world.value_of(number),
+                    sid=sid,
+                    reply=b"_INBOX.%d" % number,
+                    headers=header_block(Nats_Msg_Id=f"m{number}") if has_id else None,
+                )
+                for number, has_id in messages
+            ]
+            subscriptions.ingest.receive(encode_all(frames))
+
+    def _send_acks(self, frames: bytes) -> bool:
+        for ack in published(frames):
+            number = int(ack.subject.rpartition(b".")[2])
+            self.world.network.send(self.node_id, "nats", self.world.acked, number, ack.json)
+        return True

@@ -1,0 +1,351 @@
+"""A run of real shells: nodes on simulated disks, metadata commands, clients, faults, peace; and what must have held.
+
+`python -m simulation.shell_world SEED` runs one seed and prints what it came to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import random
+import sys
+from collections import Counter
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
+
+from liftpy_client.errors import DisconnectedError
+from liftpy_server import stream_opening, streams
+from liftpy_server.following import link
+from liftpy_server.metadata.raft import batches, store
+from liftpy_server.replicas import proposals, sessions
+from simulation.model import ViolationError
+from simulation.network import Network
+from simulation.scheduler import MS, S, Scheduler
+from simulation.shell_clients import ShellConsumer, ShellPublisher
+from simulation.shell_faults import InjectedError, ShellFaults, raising
+from simulation.shell_link import FollowConnection
+from simulation.shell_metadata import ShellMetadata
+from simulation.shell_model import ShellModel
+from simulation.shell_node import ShellNode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from liftpy_log.entries import LogConfig
+    from liftpy_server.metadata.state import PartitionInfo
+    from liftpy_server.stream_state import StreamState
+
+__all__ = ["ShellResult", "ShellWorld", "run_shell"]
+
+TROUBLE_US = 5 * S
+NOT_YET = frozenset({"_clock_jump"})  # faults that the shell does not survive yet
+PEACE_US = 60 * S
+STEADY_US = 1 * S
+
+
+@dataclass(frozen=True)
+class ShellResult:
+    """What a run came to.
+
+    Attributes:
+        digest: of everything that happened.
+        committed: records.
+        acked: messages.
+        duplicates: acks that say so.
+        elections: changes of the leader epoch.
+        served: records that consumers got.
+        settled_us: how long after the last fault everything was well again.
+        seen: how often what happened.
+    """
+
+    digest: str
+    committed: int
+    acked: int
+    duplicates: int
+    elections: int
+    served: int
+    settled_us: int
+    seen: Counter[str]
+
+
+class _Watch(logging.Handler):
+    """Errors that the shell only logs are no less a surprise."""
+
+    def __init__(self, world: ShellWorld) -> None:
+        super().__init__(logging.WARNING)
+        self._world = world
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.exc_info and record.exc_info[1] is not None:
+            self._world.surprised(record.exc_info[1], record.getMessage())
+
+
+class ShellWorld:
+    """See the module.
+
+    Args:
+        seed: of everything.
+        trouble_us: how long things go wrong.
+        copies_to_lose: how many copies may be lost or damaged; by default as many as the promise allows.
+        without: names of faults that do not happen.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        *,
+        trouble_us: int = TROUBLE_US,
+        copies_to_lose: int | None = None,
+        without: frozenset[str] = NOT_YET,
+    ) -> None:
+        self.without = without
+        self.rng = rng = random.Random(seed)
+        self.seen: Counter[str] = Counter()
+        self.surprises: list[str] = []
+        self.min_isr = 2
+        self.copies_to_lose = self.min_isr - 1 if copies_to_lose is None else copies_to_lose
+        self.publish_every_us = rng.choice((40, 100, 250)) * MS
+        self.consume_every_us = rng.choice((150, 400)) * MS
+        self.segment_bytes = rng.choice((1_500, 4_000, 20_000))
+        self.wal_bytes = rng.choice((2_000, 20_000))
+        self.direct_max = rng.choice((0, 3))
+        self.value_bytes = rng.choice((10, 100, 700))
+        self.is_idle = False
+        self.scheduler = Scheduler()
+        self.network = Network(self.scheduler, rng)
+        self._trouble_us = trouble_us
+        self._trace: list[Any] = []
+        self.model = ShellModel(self.min_isr, list("abc"))
+        self.metadata = ShellMetadata(self.scheduler, self.network, rng, self.model, self._trace, self.seen)
+        self.nodes = {name: ShellNode(self, name) for name in "abc"}
+        self.node_list = list(self.nodes.values())
+        self.metadata.nodes = self.nodes
+        self.model.watch(self.nodes)
+        self.model.trace = self._trace
+        self._owners: dict[int, ShellPublisher] = {}
+        self._violation: ViolationError | None = None
+
+    # -- what the others ask for
+
+    @property
+    def info(self) -> PartitionInfo:
+        """The partition, as the metadata has it."""
+        return self.metadata.state.streams["s"].partitions[0]
+
+    def note(self, what: str) -> None:
+        """Something happened."""
+        self.seen[what] += 1
+        self._trace.append((self.scheduler.now_us, what))
+
+    def new_number(self, owner: ShellPublisher, *, has_id: bool) -> int:
+        """Of another message."""
+        number = len(self._owners) + 1
+        self._owners[number] = owner
+        if has_id:
+            self.model.with_id.add(number)
+        return number
+
+    def value_of(self, number: int) -> bytes:
+        """Of a message."""
+        return b"%d|" % number + bytes(number * 7 % self.value_bytes)
+
+    def acked(self, number: int, answer: dict[str, Any]) -> None:
+        """An ack, or a refusal, arrives at its publisher."""
+        self._owners[number].acked(number, answer)
+
+    def surprised(self, error: BaseException | None, what: str) -> None:
+        """An error that nobody caught, or that was only logged."""
+        if isinstance(error, ViolationError):
+            self._violation = self._violation or error
+        elif not isinstance(error, InjectedError):
+            self.surprises.append(f"{what}: {error!r}")
+
+    def node_ended(self, node: ShellNode, error: Exception) -> None:
+        """A process ended by itself; somebody starts it again."""
+        self.note(f"{node.node_id} ended: {type(error).__name__}")
+        self.scheduler.after(0, node.kill)
+        self.scheduler.after(500 * MS, lambda: node.is_up or node.start())
+
+    # -- the run
+
+    def run(self) -> ShellResult:
+        """Run to the end.
+
+        Raises:
+            ViolationError: a promise is broken.
+        """
+        with ExitStack() as stack:
+            self._patch(stack)
+            try:
+                return self._run()
+            finally:
+                for node in self.node_list:
+                    for loop in node.loops:
+                        loop.close()
+
+    def _patch(self, stack: ExitStack) -> None:
+        world = self
+
+        class Connections:
+            @staticmethod
+            async def open(host: str, _port: int, *, client: str, **_: Any) -> FollowConnection:
+                return await world.connect(client.partition("/")[0], host)
+
+        def log_config(stream: StreamState) -> LogConfig:
+            return replace(usual(stream), segment_bytes=world.segment_bytes)
+
+        stack.enter_context(raising(self))
+        usual = stream_opening.log_config
+        numbers = iter(range(1 << 30))
+        stack.enter_context(patch.object(link, "PullConnection", Connections))
+        for module in (stream_opening, streams):
+            stack.enter_context(patch.object(module, "log_config", log_config))
+        for module in (batches, store, proposals, sessions):
+            if hasattr(module, "uuid4"):
+                fake = lambda: type("Uuid", (), {"hex": f"{next(numbers):032x}"})
+                stack.enter_context(patch.object(module, "uuid4", fake))
+        loggers = [logging.getLogger(name) for name in ("liftpy_server", "liftpy_log", "asyncio")]
+        watch = _Watch(self)
+        for logger in loggers:
+            levels = logger.level, logger.propagate
+            logger.addHandler(watch)
+            logger.setLevel(logging.WARNING)
+            logger.propagate = False
+            stack.callback(lambda logger=logger, levels=levels: self._unpatch(logger, watch, *levels))
+
+    @staticmethod
+    def _unpatch(logger: logging.Logger, watch: _Watch, level: int, propagate: bool) -> None:
+        logger.removeHandler(watch)
+        logger.setLevel(level)
+        logger.propagate = propagate
+
+    async def connect(self, follower: str, leader: str) -> FollowConnection:
+        """A follower connects."""
+        here, there = self.nodes[follower], self.nodes[leader]
+        await asyncio.sleep(0.002 + self.rng.random() * 0.002)
+        is_cut = bool({(follower, leader), (leader, follower)} & self.network.cut)
+        if is_cut or there.is_paused:
+            await asyncio.sleep(1.0)
+            raise TimeoutError("no answer")
+        if not there.is_up or there.streams is None:
+            raise DisconnectedError("connection refused")
+        return FollowConnection(here, there)
+
+    def _run(self) -> ShellResult:
+        for node in self.node_list:
+            node.start()
+        self.metadata.watch()
+        self._until(lambda: len(self.metadata.state.nodes) == len(self.nodes), "nodes register")
+        config = {"name": "s", "subject": "s", "replicas": 3, "min_isr": self.min_isr}
+        self.metadata.create(config, list(self.nodes))
+        self.metadata.broadcast()
+        self.publishers = [
+            ShellPublisher(self, has_ids=True, window=1),
+            ShellPublisher(self, has_ids=True, window=8),
+            ShellPublisher(self, has_ids=False, window=4),
+        ]
+        self.consumers = [ShellConsumer(self), ShellConsumer(self)]
+        self._advance(800 * MS)
+        faults = ShellFaults(self)
+        faults.begin()
+        self._advance(self._trouble_us)
+        faults.heal()
+        healed_us = self.scheduler.now_us
+        settled_us = self._settle()
+        self.is_idle = True
+        self._until(lambda: not any(publisher.waiting for publisher in self.publishers), "everything is acked")
+        self._until(self._is_well, "everything is well")
+        self.model.finished()
+        if self.surprises:
+            raise ViolationError(f"nobody expected {self.surprises[:3]}")
+        self._trace.append(self.model.committed)
+        return ShellResult(
+            digest=hashlib.sha256(repr(self._trace).encode()).hexdigest(),
+            committed=len(self.model.committed),
+            acked=len(self.model.acked),
+            duplicates=self.model.duplicates,
+            elections=self.metadata.elections,
+            served=self.model.served,
+            settled_us=settled_us - healed_us,
+            seen=self.seen,
+        )
+
+    def _advance(self, us: int) -> None:
+        end_us = self.scheduler.now_us + us
+        while self.scheduler.now_us < end_us:
+            self.scheduler.run_until(min(end_us, self.scheduler.now_us + 50 * MS))
+            if self._violation is not None:
+                raise self._violation
+
+    def _until(self, is_so: Any, what: str) -> None:
+        end_us = self.scheduler.now_us + PEACE_US
+        while not is_so():
+            if self.scheduler.now_us > end_us:
+                raise ViolationError(f"after {PEACE_US // S} s of peace it is not so that {what}")
+            self._advance(50 * MS)
+
+    def _settle(self) -> int:
+        """Run until everything has been well for a while. Returns since when."""
+        version, since_us = -1, self.scheduler.now_us
+        end_us = since_us + PEACE_US
+        while self.scheduler.now_us < since_us + STEADY_US:
+            if self.scheduler.now_us > end_us:
+                raise ViolationError(f"not well after {PEACE_US // S} s of peace")
+            self._advance(100 * MS)
+            if self.info.version != version or not self._is_well():
+                version, since_us = self.info.version, self.scheduler.now_us
+        return since_us
+
+    def _is_well(self) -> bool:
+        """Everybody is in sync and has everything, and the preferred replica leads."""
+        info = self.info
+        if set(info.isr) != set(info.voters) or info.leader != info.voters[0]:
+            return False
+        for node in self.node_list:
+            partition = node.partition
+            if partition is None or partition.log.failure is not None:
+                return False
+            if self.model.copy_of(node.node_id).durable_end < len(self.model.committed):
+                return False
+        return True
+
+    def describe(self) -> str:
+        """For a run that failed."""
+        try:
+            info: Any = self.info
+        except KeyError:
+            info = "no stream"
+        parts = []
+        for node in self.node_list:
+            copy, partition = self.model.copy_of(node.node_id), node.partition
+            state = (
+                "no log" if partition is None else partition.log.failure or ("leads" if partition.is_leading else "ok")
+            )
+            parts.append(
+                f"{node.node_id} {copy.start}..{copy.durable_end}..{copy.end} up={node.is_up} {state} {node.ends}"
+            )
+        return f"{info}; {'; '.join(parts)}; committed {len(self.model.committed)}; surprises {self.surprises[:2]}"
+
+
+def run_shell(seed: int, **how: Any) -> ShellResult:
+    """One run; a failure says how to have it again."""
+    world = ShellWorld(seed, **how)
+    try:
+        return world.run()
+    except AssertionError as error:
+        again = f"PYTHONPATH=tests python -m simulation.shell_world {seed}"
+        raise ViolationError(f"seed {seed}: {error} [{world.describe()}]\nto see it again: {again}") from error
+
+
+def _seeds(arguments: list[str]) -> Iterator[int]:
+    for argument in arguments:
+        first, _, last = argument.partition("-")
+        yield from range(int(first), int(last or first) + 1)
+
+
+if __name__ == "__main__":
+    for each in _seeds(sys.argv[1:]):
+        print(each, run_shell(each))
