@@ -59,6 +59,13 @@ def test_every_module_is_used():
     assert dead == []
 
 
+def test_only_one_module_decodes_msgpack():
+    """Whatever comes from outside is bounded before it is decoded: see liftpy_envelope.unpacking."""
+    decoder = re.compile(r"\bmsgpack\.(unpack|load|Unpacker|fallback)|\bfrom msgpack\b")
+    found = {name_of(path) for path in MODULES if decoder.search(path.read_text())}
+    assert found == {"liftpy_envelope.unpacking"}
+
+
 def test_every_package_is_typed_and_shipped():
     packages = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"][
         "packages"

@@ -14,9 +14,11 @@ from nats.errors import TimeoutError as NatsTimeoutError
 
 from liftpy_client.errors import AdminError, DisconnectedError, NodeUnavailableError, NoStreamError, UsageError
 from liftpy_envelope.errors import ErrorCode
+from liftpy_envelope.limits import ADMIN_ANSWER_ITEMS_MAX
 from liftpy_envelope.pull import PartitionKey, error_code
 from liftpy_envelope.stream_config import StreamConfig
 from liftpy_envelope.subject import matches
+from liftpy_envelope.unpacking import UnpackError, read_json
 
 if TYPE_CHECKING:
     from nats.aio.client import Client
@@ -229,8 +231,8 @@ def _encode(body: dict[str, Any]) -> bytes:
 
 def _decode(data: bytes, subject: str) -> dict[str, Any]:
     try:
-        answer = json.loads(data)
-    except (ValueError, RecursionError):
+        answer = read_json(data, items_max=ADMIN_ANSWER_ITEMS_MAX)
+    except UnpackError:
         answer = None
     if not isinstance(answer, dict):
         raise NodeUnavailableError(f"what answers {subject} is no liftpy node: {data[:80]!r}")

@@ -20,6 +20,7 @@ import msgpack
 import numpy as np
 import pyarrow as pa
 
+from liftpy_envelope.unpacking import OWN_FILE, unpack
 from liftpy_spark.sink_columns import offsets_of
 from liftpy_spark.sink_errors import StagingDamagedError
 from liftpy_spark.sink_rows import Chunk
@@ -40,7 +41,7 @@ _SAMPLE_SHARE_MAX: Final = 0.9  # what a sample of a part may need of its size, 
 _BINARY: Final = pa.binary()
 _MALFORMED: Final = (
     *(ValueError, TypeError, ArithmeticError, LookupError, MemoryError, OSError),
-    *(struct.error, msgpack.UnpackException),
+    struct.error,
 )
 
 
@@ -107,7 +108,7 @@ def decode_section(body: bytes, partition: int) -> Iterator[Chunk]:
         while position < len(body):
             (size,) = _SIZE.unpack_from(body, position)
             position += _SIZE.size
-            subject, count, columns = msgpack.unpackb(body[position : position + size])
+            subject, count, columns = unpack(body[position : position + size], OWN_FILE)
             position += size
             arrays = {}
             for name, nulls, width, sizes in columns:

@@ -28,9 +28,12 @@ from liftpy_envelope.ipc import column_buffers, encode_message
 from liftpy_envelope.limits import (
     ACK_INBOX_BYTES_MAX,
     CORRELATION_ID_BYTES_MAX,
+    ENVELOPE_HEADERS_MAX,
     ENVELOPE_RECORDS_MAX,
     MESSAGE_ID_BYTES_MAX,
+    NATS_PAYLOAD_BYTES_MAX,
 )
+from liftpy_envelope.unpacking import Bounds, UnpackError, unpack_first
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -53,6 +56,14 @@ KIND_BATCH: Final = 1
 _FIXED: Final = 8
 _WITH_CRC: Final = 12
 _BATCH_FIELDS_BYTES_MAX: Final = 16 * 1024
+_MESSAGE_BOUNDS: Final = Bounds(
+    items=2 * ENVELOPE_HEADERS_MAX,
+    length=ENVELOPE_HEADERS_MAX,
+    text_bytes=NATS_PAYLOAD_BYTES_MAX,
+    binary_bytes=NATS_PAYLOAD_BYTES_MAX,
+    depth=3,
+)
+_BATCH_BOUNDS: Final = Bounds(items=64, length=32, text_bytes=1_024, binary_bytes=1_024, depth=1)
 _BATCH_COLUMNS: Final = Column.KEY | Column.HEADERS | Column.VALUE
 _COLUMN_BITS: Final = {"key": Column.KEY, "headers": Column.HEADERS, "value": Column.VALUE}
 
@@ -215,22 +226,15 @@ def decode_envelope(payload: bytes) -> MessageEnvelope | BatchEnvelope | None:
 
 
 def _decode_body(kind: int, payload: bytes, start: int) -> MessageEnvelope | BatchEnvelope:
-    unpacker = msgpack.Unpacker(max_buffer_size=len(payload), strict_map_key=True)
     # The unpacker copies what it is fed; the records of a batch need not go through it.
-    unpacker.feed(memoryview(payload)[start : start + _BATCH_FIELDS_BYTES_MAX if kind == KIND_BATCH else None])
+    view = memoryview(payload)[start : start + _BATCH_FIELDS_BYTES_MAX if kind == KIND_BATCH else None]
     try:
-        fields = unpacker.unpack()
-    except (
-        ValueError,
-        TypeError,
-        UnicodeDecodeError,
-        msgpack.exceptions.UnpackException,
-        RecursionError,
-    ) as error:
-        raise EnvelopeError(f"the envelope's body is not msgpack: {error}") from error
+        fields, size = unpack_first(view, _BATCH_BOUNDS if kind == KIND_BATCH else _MESSAGE_BOUNDS)
+    except UnpackError as error:
+        raise EnvelopeError(f"the envelope's body can not be read: {error}") from error
     if not isinstance(fields, dict):
         raise EnvelopeError("the envelope's body is not a msgpack map")
-    end = start + unpacker.tell()
+    end = start + size
     if kind == KIND_MESSAGE:
         if end != len(payload):
             raise EnvelopeError(f"{len(payload) - end} bytes follow the envelope's body")

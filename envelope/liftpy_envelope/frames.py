@@ -17,7 +17,14 @@ import msgpack
 import pyarrow as pa
 
 from liftpy_envelope.errors import ErrorCode, FrameError, FrameTooLargeError
-from liftpy_envelope.limits import REQUEST_FRAME_BYTES_MAX, RESPONSE_BODY_BYTES_MAX, RESPONSE_HEADER_BYTES_MAX
+from liftpy_envelope.limits import (
+    FETCH_PARTITIONS_MAX,
+    REQUEST_FRAME_BYTES_MAX,
+    RESPONSE_BODY_BYTES_MAX,
+    RESPONSE_HEADER_BYTES_MAX,
+    STRANGER_FRAME_BYTES_MAX,
+)
+from liftpy_envelope.unpacking import Bounds, UnpackError, unpack
 
 __all__ = ["Request", "RequestReader", "Response", "ResponseReader", "encode_request", "encode_response"]
 
@@ -25,6 +32,21 @@ _LENGTH: Final = struct.Struct("<I")
 _LENGTHS: Final = struct.Struct("<IQ")
 _SCRATCH_BYTES: Final = 16 * 1024  # a copy of so much is cheaper than another system call
 _NO_BODY: Final = pa.py_buffer(b"")
+_STRANGER_BOUNDS: Final = Bounds(items=32, length=8, text_bytes=1_024, binary_bytes=1_024, depth=3)
+_REQUEST_BOUNDS: Final = Bounds(
+    items=12 * FETCH_PARTITIONS_MAX,  # a follower's rows are the longest
+    length=FETCH_PARTITIONS_MAX,
+    text_bytes=REQUEST_FRAME_BYTES_MAX,
+    binary_bytes=REQUEST_FRAME_BYTES_MAX,
+    depth=None,
+)
+_RESPONSE_BOUNDS: Final = Bounds(
+    items=RESPONSE_HEADER_BYTES_MAX // 4,
+    length=RESPONSE_HEADER_BYTES_MAX // 16,
+    text_bytes=RESPONSE_HEADER_BYTES_MAX,
+    binary_bytes=RESPONSE_HEADER_BYTES_MAX,
+    depth=None,
+)
 
 
 class Request(NamedTuple):
@@ -67,27 +89,28 @@ def encode_response(
     return _LENGTHS.pack(len(packed), body_length) + packed
 
 
-def _unpack(packed: bytes | memoryview, size: int, what: str) -> list[Any]:
+def _unpack(packed: bytes | memoryview, bounds: Bounds, size: int, what: str) -> list[Any]:
     try:
-        fields = msgpack.unpackb(packed)
-    except (
-        ValueError,
-        TypeError,
-        UnicodeDecodeError,
-        msgpack.exceptions.UnpackException,
-        RecursionError,
-    ) as error:
-        raise FrameError(f"the {what} is not msgpack: {error}") from error
+        fields = unpack(packed, bounds)
+    except UnpackError as error:
+        raise FrameError(f"the {what} can not be read: {error}") from error
     if not isinstance(fields, list) or len(fields) != size:
         raise FrameError(f"the {what} is not a msgpack array of {size}")
     return fields
 
 
 class RequestReader:
-    """Cuts a stream of bytes into requests."""
+    """Cuts a stream of bytes into requests; small ones alone, until its peer is admitted."""
 
     def __init__(self) -> None:
         self._pending = bytearray()
+        self._bounds = _STRANGER_BOUNDS
+        self._frame_bytes_max = STRANGER_FRAME_BYTES_MAX
+
+    def admit(self) -> None:
+        """From now on take all that a peer may ask."""
+        self._bounds = _REQUEST_BOUNDS
+        self._frame_bytes_max = REQUEST_FRAME_BYTES_MAX
 
     def feed(self, data: bytes) -> list[Request]:
         """Take the next bytes from the peer.
@@ -99,28 +122,27 @@ class RequestReader:
             FrameError: the bytes are not the pull protocol; the connection can not be used further.
         """
         if not self._pending and len(data) >= _LENGTH.size and len(data) == _LENGTH.size + _LENGTH.unpack_from(data)[0]:
-            return [_request(data[_LENGTH.size :])]  # one whole request, as they mostly come
+            return [self._request(data[_LENGTH.size :])]  # one whole request, as they mostly come
         self._pending += data
         requests = []
         position = 0
         while len(self._pending) - position >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(self._pending, position)
-            if length > REQUEST_FRAME_BYTES_MAX:
-                raise FrameTooLargeError(f"a request of {length} bytes is over {REQUEST_FRAME_BYTES_MAX}")
+            if length > self._frame_bytes_max:
+                raise FrameTooLargeError(f"a request of {length} bytes is over {self._frame_bytes_max}")
             end = position + _LENGTH.size + length
             if len(self._pending) < end:
                 break
-            requests.append(_request(bytes(self._pending[position + _LENGTH.size : end])))
+            requests.append(self._request(bytes(self._pending[position + _LENGTH.size : end])))
             position = end
         del self._pending[:position]
         return requests
 
-
-def _request(packed: bytes) -> Request:
-    correlation_id, api, version, body = _unpack(packed, 4, "request")
-    if not all(type(number) is int and 0 <= number < 2**63 for number in (correlation_id, api, version)):
-        raise FrameError("correlation id, api and version of a request are whole numbers")
-    return Request(correlation_id, api, version, body)
+    def _request(self, packed: bytes) -> Request:
+        correlation_id, api, version, body = _unpack(packed, self._bounds, 4, "request")
+        if not all(type(number) is int and 0 <= number < 2**63 for number in (correlation_id, api, version)):
+            raise FrameError("correlation id, api and version of a request are whole numbers")
+        return Request(correlation_id, api, version, body)
 
 
 class ResponseReader:
@@ -170,7 +192,7 @@ class ResponseReader:
             if body_at > end:
                 self._make_room(body_at - start)
                 break
-            header = _unpack(bytes(view[start + _LENGTHS.size : body_at]), 4, "response")
+            header = _unpack(bytes(view[start + _LENGTHS.size : body_at]), _RESPONSE_BOUNDS, 4, "response")
             body = pa.allocate_buffer(body_length) if body_length else _NO_BODY
             start = min(end, body_at + body_length)
             if body_length:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 import google_crc32c
 import msgpack
 
+from liftpy_envelope.unpacking import OWN_FILE, unpack
 from liftpy_log.disk import read_whole, write_atomically
 from liftpy_log.errors import CheckpointCorruptError
 
@@ -65,5 +66,5 @@ def load_checkpoint(disk: Disk, path: Path) -> Checkpoint | None:
     content = data[_HEAD.size :]
     if data[: _HEAD.size] != _HEAD.pack(_MAGIC, _VERSION, google_crc32c.value(content)):
         raise CheckpointCorruptError(f"{path} is damaged; delete it to start without it")
-    time_ns, clean, rows = msgpack.unpackb(content)
+    time_ns, clean, rows = unpack(content, OWN_FILE)
     return Checkpoint(time_ns, clean, {(uuid, partition): mark for uuid, partition, mark in rows})

@@ -23,6 +23,7 @@ from pyspark.sql.utils import is_remote
 from pyspark.util import InheritableThread
 
 from liftpy_envelope.errors import LiftError
+from liftpy_envelope.unpacking import OWN_FILE, UnpackError, unpack
 from liftpy_log.tier.errors import ManifestCorruptError
 
 if TYPE_CHECKING:
@@ -176,9 +177,9 @@ def _reply_of(body: bytes, what: str) -> _Reply:
         JobFailedError: it is not a reply.
     """
     try:
-        plain = msgpack.unpackb(body)
-    except (ValueError, TypeError, msgpack.exceptions.UnpackException) as error:
-        raise _unreadable(what, f"it is not msgpack ({str(error) or type(error).__name__})") from None
+        plain = unpack(body, OWN_FILE)
+    except UnpackError as error:
+        raise _unreadable(what, f"it is not msgpack ({error})") from None
     match plain:
         case {"result": result, **more} if not more:
             return _Reply(result)

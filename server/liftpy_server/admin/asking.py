@@ -15,7 +15,9 @@ from nats.errors import NoRespondersError
 from nats.errors import TimeoutError as NatsTimeoutError
 
 from liftpy_envelope.errors import LiftError
+from liftpy_envelope.limits import ADMIN_ANSWER_ITEMS_MAX
 from liftpy_envelope.pull import error_code
+from liftpy_envelope.unpacking import read_json
 from liftpy_server.admin.errors import AdminError, NodeSilentError
 
 if TYPE_CHECKING:
@@ -72,7 +74,7 @@ class NodeRequests:
         except (NatsError, OSError) as error:
             raise NodeSilentError(f"node {node_id!r} can not be asked over NATS: {error}") from error
         try:
-            answer = json.loads(reply.data)
+            answer = read_json(reply.data, items_max=ADMIN_ANSWER_ITEMS_MAX)
             refusal = answer.get("error")
             if refusal is None:
                 return dict(answer)

@@ -6,7 +6,6 @@ a node that was to join was started alone.
 
 from __future__ import annotations
 
-import json
 import logging
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
@@ -14,6 +13,8 @@ from typing import TYPE_CHECKING, Final
 from nats.errors import Error as NatsError
 
 from liftpy_envelope.errors import LiftError
+from liftpy_envelope.limits import ADMIN_ANSWER_ITEMS_MAX
+from liftpy_envelope.unpacking import read_json
 from liftpy_server.nats_link import NatsLink
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ async def check_alone(options: NatsOptions, node_id: str, cluster_id: str) -> No
     await link.start()
     try:
         reply = await link.client.request(_SUBJECT, b"{}", timeout=_ANSWER_S)
-        other = json.loads(reply.data)["cluster"]["cluster_id"]
+        other = read_json(reply.data, items_max=ADMIN_ANSWER_ITEMS_MAX)["cluster"]["cluster_id"]
     except (NatsError, ValueError, LookupError, TypeError) as error:
         logger.debug("no cluster answers %s: %r", _SUBJECT, error)  # as it should be
         return

@@ -16,6 +16,8 @@ from nats.micro import add_service
 from nats.micro.service import ServiceConfig
 
 from liftpy_envelope.errors import ConfigError, ErrorCode, LiftError
+from liftpy_envelope.limits import ADMIN_REQUEST_ITEMS_MAX
+from liftpy_envelope.unpacking import read_json
 from liftpy_server.admin.asking import NODE_PREFIX, NodeRequests
 from liftpy_server.admin.errors import AdminError, NodeSilentError
 from liftpy_server.admin.group_handlers import GroupHandlers, LocalGroupHandlers
@@ -209,7 +211,7 @@ class _Doors:
 
 def _body(data: bytes) -> dict[str, Any]:
     try:
-        body = json.loads(data.decode()) if data.strip() else {}
+        body = read_json(data, items_max=ADMIN_REQUEST_ITEMS_MAX) if data.strip() else {}
         json.dumps(body, ensure_ascii=False).encode()  # half a surrogate pair is text that nothing can write down
     except (ValueError, RecursionError) as error:
         raise AdminError(ErrorCode.INVALID_REQUEST, f"the request is not JSON: {error}") from None

@@ -18,6 +18,7 @@ import msgpack
 
 from liftpy_envelope.errors import BatchVersionError
 from liftpy_envelope.pull import PartitionKey
+from liftpy_envelope.unpacking import OWN_FILE, unpack
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -200,7 +201,7 @@ def _spread(rows: Iterable[tuple[int, bytes, list[int]]]) -> dict[PartitionKey, 
 
 
 def _unpacked(value: bytes, what: str) -> list[Any]:
-    version, *row = msgpack.unpackb(value)
+    version, *row = unpack(value, OWN_FILE)
     if version != _VERSION:
         raise BatchVersionError(
             f"{what} has version {version} in the log; this liftpy reads version {_VERSION}: upgrade the node"

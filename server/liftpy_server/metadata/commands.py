@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgpack
 
 from liftpy_envelope.errors import ConfigError, ErrorCode, LiftError
+from liftpy_envelope.unpacking import Bounds, unpack
 from liftpy_server.metadata.changes import Draft, RefusedError
 from liftpy_server.metadata.node_commands import NODE_OPERATIONS
 from liftpy_server.metadata.outcomes import Outcome
@@ -38,9 +39,12 @@ if TYPE_CHECKING:
 
     from liftpy_server.metadata.state import MetadataState
 
-__all__ = ["BATCH", "Command", "Outcome", "apply_command", "check_proposable"]
+__all__ = ["BATCH", "COMMAND_BOUNDS", "Command", "Outcome", "apply_command", "check_proposable"]
 
 BATCH: Final = "batch"
+
+COMMAND_BOUNDS: Final = Bounds(items=2**20, length=50_000, text_bytes=2**20, binary_bytes=2**20, depth=None)
+"""Of a command, or a batch of them; an entry bounds their bytes."""
 
 _OPERATIONS: Final[dict[str, Callable[..., Any]]] = {
     **STREAM_OPERATIONS,
@@ -83,7 +87,7 @@ class Command:
             LiftError: the bytes are no command, or one of a newer liftpy.
         """
         try:
-            fields = msgpack.unpackb(data)
+            fields = unpack(data, COMMAND_BOUNDS)
             if fields.pop("v") > LEVEL:
                 raise LiftError("the metadata holds commands of a newer liftpy; upgrade this node")
             command = cls(**fields)

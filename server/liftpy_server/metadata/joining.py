@@ -16,6 +16,8 @@ from nats.errors import Error as NatsError
 from nats.errors import NoRespondersError
 
 from liftpy_envelope.errors import LiftError
+from liftpy_envelope.limits import ADMIN_ANSWER_ITEMS_MAX
+from liftpy_envelope.unpacking import read_json
 from liftpy_server.limits import LOG_REPEAT_S
 from liftpy_server.metadata.raft.settings import Voter
 from liftpy_server.nats_link import NatsLink
@@ -102,7 +104,7 @@ async def _ask(client: Client, where: str, node: Voter, timeout_s: float) -> Inv
 
 def _decode(data: bytes) -> dict[str, Any]:
     try:
-        answer = json.loads(data)
+        answer = read_json(data, items_max=ADMIN_ANSWER_ITEMS_MAX)
     except ValueError as error:
         raise JoinError(f"what answers {_SUBJECT} is no liftpy node: {error}") from error
     if not isinstance(answer, dict) or not isinstance(answer.get("error", {}), dict):

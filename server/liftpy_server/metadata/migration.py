@@ -18,9 +18,8 @@ import sqlite3
 from contextlib import closing
 from typing import TYPE_CHECKING, Final
 
-import msgpack
-
 from liftpy_envelope.errors import LiftError
+from liftpy_envelope.unpacking import OWN_FILE, unpack
 from liftpy_log.disk import OsDisk
 from liftpy_log.errors import DataDirError
 from liftpy_server.metadata.commands import Command, apply_command
@@ -125,7 +124,7 @@ def read_old_metadata(path: Path) -> MetadataState:
         if index != expected:
             raise JournalError(f"{path} has no entry {expected}")
     try:
-        state = MetadataState() if row is None else MetadataState.from_plain(msgpack.unpackb(row[1]))
+        state = MetadataState() if row is None else MetadataState.from_plain(unpack(row[1], OWN_FILE))
         for _, command in entries:
             state, _ = apply_command(state, Command.decode(command))
     except (LiftError, ValueError, LookupError, TypeError) as error:

@@ -244,6 +244,7 @@ class PullConnection:
             text = "the token is not this node's; clients get it over NATS from LIFT.API.METADATA"
             raise RequestError(ErrorCode.UNAUTHENTICATED, text)
         self._admitted = True
+        self._frames.admit()
         result = HelloResult(backend.node_id, backend.incarnation, {int(api): top for api, top in API_VERSIONS.items()})
         await self._sender.send(encode_response(request.correlation_id, result.to_result()))
 

@@ -11,7 +11,12 @@ from hypothesis import strategies as st
 
 from liftpy_envelope.errors import ErrorCode, FrameError, FrameTooLargeError
 from liftpy_envelope.frames import Request, RequestReader, ResponseReader, encode_request, encode_response
-from liftpy_envelope.limits import REQUEST_FRAME_BYTES_MAX, RESPONSE_BODY_BYTES_MAX, RESPONSE_HEADER_BYTES_MAX
+from liftpy_envelope.limits import (
+    REQUEST_FRAME_BYTES_MAX,
+    RESPONSE_BODY_BYTES_MAX,
+    RESPONSE_HEADER_BYTES_MAX,
+    STRANGER_FRAME_BYTES_MAX,
+)
 from support.damage import attempt, damaged, every_damage
 from support.examples import examples
 
@@ -54,6 +59,7 @@ def chunks(data, cuts):
 
 def read_requests(pieces):
     reader = RequestReader()
+    reader.admit()
     return [request for piece in pieces for request in reader.feed(piece)]
 
 
@@ -168,7 +174,12 @@ def test_requests_have_a_limit():
 @pytest.mark.parametrize("length", [REQUEST_FRAME_BYTES_MAX + 1, 2**31, 2**32 - 1])
 def test_an_announced_request_beyond_the_limit_is_refused_at_once(length):
     with pytest.raises(FrameTooLargeError):
-        RequestReader().feed(struct.pack("<I", length))
+        read_requests([struct.pack("<I", length)])
+
+
+def test_a_stranger_asks_for_little():
+    with pytest.raises(FrameTooLargeError):
+        RequestReader().feed(struct.pack("<I", STRANGER_FRAME_BYTES_MAX + 1))
 
 
 @pytest.mark.parametrize(
@@ -220,7 +231,7 @@ NOT_REQUESTS = [
 @pytest.mark.parametrize("packed", NOT_REQUESTS, ids=lambda packed: packed[:12].hex())
 def test_what_is_no_request_is_refused(packed):
     with pytest.raises(FrameError):
-        RequestReader().feed(struct.pack("<I", len(packed)) + packed)
+        read_requests([struct.pack("<I", len(packed)) + packed])
 
 
 NOT_RESPONSES = [

@@ -8,7 +8,8 @@ from uuid import uuid4
 import msgpack
 
 from liftpy_envelope.errors import ErrorCode
-from liftpy_server.metadata.commands import Outcome
+from liftpy_envelope.unpacking import unpack
+from liftpy_server.metadata.commands import COMMAND_BOUNDS, Outcome
 from liftpy_server.metadata.raft.settings import COMMAND_BYTES_MAX
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def refuse_unfit(proposals: Sequence[Proposal]) -> dict[int, Outcome]:
     for position, (op, command_id, args) in enumerate(proposals):
         try:
             encoded = msgpack.packb([command_id or "", op, dict(args)])
-            msgpack.unpackb(encoded)
+            unpack(encoded, COMMAND_BOUNDS)
         except (ValueError, ArithmeticError, TypeError, RecursionError) as error:
             text = f"{op}: an argument can not be written down: {error}"
             refused[position] = Outcome(error=ErrorCode.INVALID_REQUEST, message=text)

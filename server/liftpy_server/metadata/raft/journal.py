@@ -21,6 +21,7 @@ from uuid import uuid4
 import google_crc32c
 import msgpack
 
+from liftpy_envelope.unpacking import OWN_FILE, unpack
 from liftpy_log.disk import OsDisk
 from liftpy_server.metadata.errors import JournalError, NewerJournalError
 from liftpy_server.metadata.raft.settings import Voter
@@ -182,7 +183,7 @@ class RaftJournal:
         if row[0] != node_id:
             raise JournalError(f"{self._path} is the journal of node {row[0]!r}, and this is {node_id!r}")
         try:
-            return tuple(map(Voter.from_plain, msgpack.unpackb(row[1])))
+            return tuple(map(Voter.from_plain, unpack(row[1], OWN_FILE)))
         except (ValueError, TypeError) as error:
             raise JournalError(f"the first voters in {self._path} are damaged: {error}") from error
 

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 import msgpack
 
 from liftpy_envelope.errors import ErrorCode, LiftError
-from liftpy_server.metadata.commands import Command, Outcome, apply_command
+from liftpy_envelope.unpacking import unpack
+from liftpy_server.metadata.commands import COMMAND_BOUNDS, Command, Outcome, apply_command
 from liftpy_server.metadata.outcomes import OUTCOMES_MIN
 from liftpy_server.metadata.state import MetadataState
 
@@ -48,9 +49,7 @@ def _decode_entry(entry: bytes) -> tuple[int, Command]:
         NewerEntryError: a newer liftpy wrote it.
         ValueError: it is malformed.
     """
-    match msgpack.unpackb(entry):
-        case msgpack.ExtType():  # is a tuple, and would match below
-            raise ValueError("not an entry")
+    match unpack(entry, COMMAND_BOUNDS):
         case [int(version), *_] if version > _VERSION:
             raise NewerEntryError("the metadata holds entries of a newer liftpy; upgrade this node")
         case [_, int(known_revision), bytes(encoded)]:

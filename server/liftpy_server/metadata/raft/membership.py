@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgpack
 
+from liftpy_envelope.unpacking import Bounds, unpack
 from liftpy_server.metadata.raft.settings import VOTERS_MAX, Voter
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ MEMBERSHIP: Final = 2
 
 _OPS: Final = frozenset({"learn", "add", "rem", "set", "bind"})
 _MEMBERS_MAX: Final = 64
+_BOUNDS: Final = Bounds(items=16, length=8, text_bytes=1_024, binary_bytes=0, depth=2)
 
 _Change = tuple[str, Voter]
 
@@ -57,7 +59,7 @@ def decode_change(command: bytes) -> _Change | None:
     if command[:1] != bytes((MEMBERSHIP,)):
         return None
     try:
-        op, voter = msgpack.unpackb(command[1:])
+        op, voter = unpack(command[1:], _BOUNDS)
         return (op, Voter.from_plain(voter)) if op in _OPS else None
     except (ValueError, TypeError):
         return None

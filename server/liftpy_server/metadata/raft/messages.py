@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgpack
 
 from liftpy_envelope.errors import FrameError
+from liftpy_envelope.unpacking import Bounds, UnpackError, unpack
 from liftpy_server.metadata.raft.settings import COMMAND_BYTES_MAX
 
 if TYPE_CHECKING:
@@ -36,6 +37,8 @@ ENTRY_BYTES_MAX: Final = COMMAND_BYTES_MAX + 64
 """A command in its entry."""
 
 _NUMBER_MAX: Final = 1 << 62
+_BOUNDS: Final = Bounds(items=1_000_000, length=200_000, text_bytes=64 * 1024, binary_bytes=1 << 30, depth=None)
+"""The session bounds the bytes of a frame; every field is checked."""
 _TEXT_CHARACTERS_MAX: Final = 1_000
 
 
@@ -103,9 +106,9 @@ def decode_message(data: bytes) -> Message:
         FrameError: it is no message of ours.
     """
     try:
-        message = msgpack.unpackb(data)
-    except (ValueError, TypeError, RecursionError) as error:
-        raise FrameError(f"not a message: {error!r:.200}") from error
+        message = unpack(data, _BOUNDS)
+    except UnpackError as error:
+        raise FrameError(f"not a message: {error}") from error
     if type(message) is not dict:
         raise FrameError("not a message")
     kind = message.pop("type", None)

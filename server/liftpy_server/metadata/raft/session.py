@@ -24,6 +24,7 @@ from typing import Final, NamedTuple
 import msgpack
 
 from liftpy_envelope.errors import FrameError, FrameTooLargeError
+from liftpy_envelope.unpacking import Bounds, unpack
 
 __all__ = ["FRAME_BYTES_MAX", "NONCE_BYTES", "Identity", "Session", "WrongKeyError", "WrongNodeError"]
 
@@ -33,6 +34,7 @@ NONCE_BYTES: Final = 32
 _MAGIC: Final = "liftpy-raft"
 _VERSION: Final = 1
 _HANDSHAKE_BYTES_MAX: Final = 512
+_BOUNDS: Final = Bounds(items=32, length=8, text_bytes=_HANDSHAKE_BYTES_MAX, binary_bytes=64, depth=2)
 _LENGTH: Final = struct.Struct("<I")
 _COUNTER: Final = struct.Struct("<Q")
 _MAC_BYTES: Final = 16
@@ -184,7 +186,7 @@ class Session:
             raise FrameError(f"not the {self._expects} of a voter: {error!r:.200}") from error
 
     def _on_hello(self, frame: bytes) -> None:
-        match msgpack.unpackb(frame):
+        match unpack(frame, _BOUNDS):
             case [str(magic), 1, str(peer_id), str(wanted), bytes(nonce), identity] if magic == _MAGIC:
                 self.peer = _identity(identity)
             case _:
@@ -206,7 +208,7 @@ class Session:
         return _LENGTH.pack(len(payload)) + payload
 
     def _on_challenge(self, frame: bytes) -> None:
-        match msgpack.unpackb(frame):
+        match unpack(frame, _BOUNDS):
             case [1, str(peer_id), bytes(nonce), bytes(proof), identity] if len(nonce) == NONCE_BYTES:
                 self.peer = _identity(identity)
             case _:

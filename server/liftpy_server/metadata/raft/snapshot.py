@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgpack
 
 from liftpy_envelope.errors import LiftError
+from liftpy_envelope.unpacking import OWN_FILE, unpack
 from liftpy_log.disk import OsDisk, write_atomically
 from liftpy_server.metadata.raft.settings import Voter
 
@@ -87,7 +88,7 @@ class Snapshot:
         if version > _VERSION:
             raise SnapshotError(f"it is of version {version}, written by a newer liftpy")
         try:
-            previous, last, voters, learners, cluster_id, state = msgpack.unpackb(body, strict_map_key=False)
+            previous, last, voters, learners, cluster_id, state = unpack(body, OWN_FILE, int_keys=True)
             found = cls(
                 previous=_entry(previous),
                 last=_entry(last),
