@@ -179,12 +179,3 @@ class Admin(TierAdmin, RestoreAdmin):
             AdminError: it has replicas still.
         """
         await self._cluster.request("NODE.REMOVE", {"node_id": node_id}, _MEMBERS_TIMEOUT_S)
-
-    async def join_node(self, node_id: str, host: str, port: int) -> dict[str, Any]:
-        """Let a new node vote on the metadata; `host` and `port` are those of its metadata port.
-
-        Returns:
-            The `cluster_id`, and the `voters` as [node_id, host, port].
-        """
-        body = {"node_id": node_id, "host": host, "port": port}
-        return await self._cluster.request("NODE.JOIN", body, _MEMBERS_TIMEOUT_S)

@@ -164,7 +164,6 @@ class SyncLift(Facade[Lift]):
     node_info = blocking(Lift.node_info)
     drain_node = blocking(Lift.drain_node)
     remove_node = blocking(Lift.remove_node)
-    join_node = blocking(Lift.join_node)
 
     groups = blocking(Lift.groups)
     group = blocking(Lift.group)

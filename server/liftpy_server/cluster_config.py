@@ -56,7 +56,8 @@ class ClusterConfig:
             go by what their data directory says.
         join: this node is new, and the running cluster that it finds over NATS shall take it in.
         key_file: file with the secret that the nodes of the cluster share; at least 32 bytes.
-        tls_cert: certificate for mutual TLS between the nodes; it carries the node's id as a DNS name.
+        tls_cert: certificate for mutual TLS between the nodes, besides the secret; it carries the node's id as a DNS
+            name.
         tls_key: its key.
         tls_ca: authority of the other nodes' certificates.
         leader_timeout_s: a leader that is silent for so long is deposed, and a node loses its leaderships.
@@ -104,8 +105,12 @@ class ClusterConfig:
             raise ConfigError("cluster.tls_cert", "tls_cert, tls_key and tls_ca belong together")
         if (self.join or len(ids) > 1) and self.port is None:
             raise ConfigError("cluster.port", "a node of a cluster of several needs a port for the others")
-        if self.port is not None and self.key_file is None and self.tls_cert is None:
-            raise ConfigError("cluster.key_file", "nodes that listen for others need a key_file or certificates")
+        if self.port is not None and self.key_file is None:
+            raise ConfigError(
+                "cluster.key_file",
+                "nodes that listen for others need a secret, also where they have certificates: what they ask each "
+                "other over NATS is proven by it; openssl rand -hex 32 makes one, the same for all nodes",
+            )
         if self.host in {"0.0.0.0", "::"} and self.advertise_host is None:  # noqa: S104 - refused, not bound
             raise ConfigError("cluster.advertise_host", f"others can not connect to {self.host}: name an address")
 

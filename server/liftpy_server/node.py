@@ -76,7 +76,7 @@ class Node:
         self.started_ns = self.clock.now_ns()
         self.refusals = DoorRefusals()
         self.pull_token = secrets.token_urlsafe(24)
-        self._follow_token = secrets.token_urlsafe(24)
+        self.follow_token = secrets.token_urlsafe(24)
         self._disk = disk or OsDisk()
         self.tier: TierSide | None = None
         self.cold: ColdReads | None = None
@@ -123,7 +123,7 @@ class Node:
                 kernel_boot_id(),
                 is_new=not data_dir.streams_directory.exists(),
             )
-        self.metadata = await open_metadata(config, data_dir, self.clock)
+        self.metadata = await open_metadata(config, data_dir, self.clock, self.refusals)
         self._undo.append(self.metadata.stop)
         self._open_files = raise_open_files_limit()
         self.pull = PullServer(config.pull, connections_allowed(config, self._open_files))
@@ -162,7 +162,7 @@ class Node:
             "pull_port": self.pull.port,
             "pull_tls": pull.tls_cert is not None,
             "pull_token": self.pull_token,
-            "follow_token": self._follow_token,
+            "follow_token": self.follow_token,
         }
         self.cluster = ClusterSide(
             self.config,
@@ -257,7 +257,7 @@ class Node:
                 node_id=self.config.node_id,
                 incarnation=self.incarnation,
                 token=self.pull_token,
-                follow_token=self._follow_token,
+                follow_token=self.follow_token,
                 lookup=self.streams.lookup,
                 readable=self.streams.lookup_readable,
                 replicas=self.streams.lookup_replica,

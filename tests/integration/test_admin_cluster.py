@@ -55,11 +55,6 @@ async def running(url, home):
         pa.set_io_thread_count(io_threads)
 
 
-async def ask(client, node_id, endpoint, **body):
-    message = await client.nats.request(f"LIFT.NODE.{node_id}.{endpoint}", json.dumps(body).encode(), timeout=20)
-    return json.loads(message.data)
-
-
 @pytest.fixture
 async def cluster(nats_server, tmp_path):
     async with running(nats_server.url, tmp_path) as nodes, liftpy.connect(nats_server.url, timeout_s=10.0) as client:
@@ -85,7 +80,8 @@ async def test_streams_of_a_cluster(cluster):
     seen = [(await client.stream_info("orders")).messages for _ in range(9)]
     assert seen == [30] * 9
     for name in NAMES:
-        assert (await ask(client, name, "NODE.INFO"))["node"]["node_id"] == name
+        told = await nodes["n1"].admin.requests.ask(name, "NODE.INFO", {}, 20.0)
+        assert told["node"]["node_id"] == name
         assert (await client.node_info(name))["unreachable"] is False
     paused = await client.pause_stream("orders")
     assert (paused.paused, paused.warnings) == (True, ())

@@ -227,9 +227,6 @@ async def test_bad_updates_change_nothing(lift, name, changes, told):
         ("STREAM.FIND", {"subject": 5}),
         ("CLUSTER.INFO", {"limit": 0}),
         ("NODE.INFO", {"node_id": 5}),
-        ("NODE.JOIN", {"node_id": "a b", "host": "h", "port": 1}),
-        ("NODE.JOIN", {"node_id": "n2", "host": "", "port": 1}),
-        ("NODE.JOIN", {"node_id": "n2", "host": "h", "port": 65_536}),
         ("NODE.DRAIN", {"node_id": "n2", "cancel": "yes"}),
         ("STREAM.REASSIGN", {"name": "x", "partitions": {"0": "n1"}}),
     ],
@@ -243,7 +240,7 @@ async def test_a_node_alone_has_nowhere_to_move_anything(lift, name):
     await lift.create_stream(name, subject=name)
     assert "drain it first" in (await error_of(lift, "NODE.REMOVE", {"node_id": "liftpy-1"}))["description"]
     assert "there are 1" in (await error_of(lift, "STREAM.REASSIGN", {"name": name, "replicas": 2}))["description"]
-    error = await error_of(lift, "NODE.JOIN", {"node_id": "n2", "host": "127.0.0.1", "port": 7000})
+    error = await error_of(lift, "NODE.JOIN", {})
     assert "cluster.port" in error["description"]
     await lift.delete_stream(name)
 

@@ -12,8 +12,11 @@ import pytest
 from liftpy_client.nats_options import NatsOptions
 from liftpy_log.clock import SystemClock
 from liftpy_log.data_dir import DataDir
+from liftpy_server.admin.node_door import NodeDoor
+from liftpy_server.admin.node_key import NodeKey
 from liftpy_server.cluster_config import ClusterConfig
 from liftpy_server.config import NodeConfig
+from liftpy_server.door_refusals import DoorRefusals
 from liftpy_server.metadata import opening
 from liftpy_server.metadata.joining import JoinError
 from liftpy_server.metadata.opening import open_metadata
@@ -49,14 +52,19 @@ async def opened(tmp_path, node_id, url, key_file, **cluster):
 
 
 @asynccontextmanager
-async def answering(url, answer):
-    """Answers requests to join with what `answer` makes of them."""
+async def answering(url, answer, secret=KEY):
+    """Answers requests to join, that prove the key, with what `answer` makes of them."""
     client = await nats.connect(url)
 
-    async def respond(message):
-        await message.respond(json.dumps(await answer(json.loads(message.data))).encode())
+    async def invite(message):
+        await message.respond(b'{"node_id": "n1", "challenge": "c"}')
 
-    await client.subscribe("LIFT.API.NODE.JOIN", cb=respond)
+    async def respond(request):
+        await request.respond(json.dumps(await answer(json.loads(request.data))).encode())
+
+    door = NodeDoor("n1", lambda _: "c", NodeKey(secret), {"NODE.JOIN": respond}, DoorRefusals())
+    await client.subscribe("LIFT.API.NODE.JOIN", cb=invite)
+    await client.subscribe(door.subject, cb=door.accept)
     await client.flush()
     try:
         yield
@@ -125,11 +133,55 @@ async def test_nobody_is_there(tmp_path, nats_server, key_file, monkeypatch, cap
 
 
 @pytest.mark.parametrize("answer", [[], {"voters": 5}, {"cluster_id": "c", "voters": []}, {"error": "no"}])
-async def test_an_answer_that_is_none_is_an_error(tmp_path, nats_server, key_file, answer):
+async def test_an_answer_that_is_none_is_an_error(tmp_path, nats_server, key_file, answer, monkeypatch):
     async def garbage(_):
         return answer
 
+    monkeypatch.setattr(opening, "_JOIN_TIMEOUT_S", 1.2)
     async with answering(nats_server.url, garbage):
         with pytest.raises(JoinError):
             async with opened(tmp_path, "n2", nats_server.url, key_file, join=True):
                 pass
+
+
+async def test_a_cluster_with_another_key_is_said(tmp_path, nats_server, key_file, monkeypatch):
+    """Neither does the cluster believe the node, nor the node what answers."""
+    asked = []
+
+    async def take_in(request):
+        asked.append(request)
+
+    monkeypatch.setattr(opening, "_JOIN_TIMEOUT_S", 3.0)
+    async with answering(nats_server.url, take_in, b"another secret of 32 bytes......"):
+        with pytest.raises(JoinError, match=r"within 3 s: .*all nodes of a cluster need the same cluster\.key_file"):
+            async with opened(tmp_path, "n2", nats_server.url, key_file, join=True):
+                pass
+    assert asked == []
+
+
+@pytest.mark.parametrize(
+    "invitation", [b"nonsense", b"[]", b'{"node_id": "*", "challenge": "c"}', b'{"node_id": "n1"}']
+)
+async def test_who_only_plays_a_cluster_is_not_believed(tmp_path, nats_server, key_file, monkeypatch, invitation):
+    """It says which addresses are those of the cluster, and the node connects to none of them."""
+    dialed = []
+    server = await asyncio.start_server(lambda _, writer: dialed.append(writer), "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    client = await nats.connect(nats_server.url)
+
+    async def invite(message):
+        await message.respond(invitation)
+
+    async def pretend(message):
+        await message.respond(json.dumps({"cluster_id": "c" * 32, "voters": [["n1", "127.0.0.1", port]]}).encode())
+
+    await client.subscribe("LIFT.API.NODE.JOIN", cb=invite)
+    await client.subscribe("LIFT.NODE.>", cb=pretend)
+    await client.flush()
+    monkeypatch.setattr(opening, "_JOIN_TIMEOUT_S", 1.2)
+    with pytest.raises(JoinError, match="could not join"):
+        async with opened(tmp_path, "n2", nats_server.url, key_file, join=True):
+            pass
+    assert dialed == []
+    await client.close()
+    server.close()

@@ -7,17 +7,21 @@ import json
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from nats.aio.msg import Msg
 from nats.errors import NoRespondersError
-from nats.errors import TimeoutError as NatsTimeoutError
 
 from liftpy_envelope.errors import ErrorCode, LiftError
+from liftpy_server.admin.answering import read_body, refuse
 from liftpy_server.admin.asking import NODE_PREFIX, NodeRequests
 from liftpy_server.admin.errors import AdminError
 from liftpy_server.admin.handlers import Handlers
 from liftpy_server.admin.local import LocalHandlers
+from liftpy_server.admin.node_door import NodeDoor
 from liftpy_server.admin.node_handlers import NodeHandlers
+from liftpy_server.admin.node_key import NodeKey
 from liftpy_server.admin.reassign_handlers import ReassignHandlers
 from liftpy_server.config import NodeConfig
+from liftpy_server.door_refusals import DoorRefusals
 from liftpy_server.metadata.errors import MetadataRefusedError
 from liftpy_server.metadata.raft.settings import Voter
 from liftpy_server.stream_state import StreamState
@@ -162,11 +166,34 @@ class AdminNode:
             group_commit_rounds=0,
         )
         self.local = LocalHandlers(self.node)
-        requests = NodeRequests(node_id, self.local.endpoints(), lambda: cluster)
-        nodes = NodeHandlers(self.node, requests)
-        self.between_nodes = self.local.endpoints() | {"NODE.REMOVE": nodes.remove}
-        handlers = (Handlers(self.node, requests), nodes, ReassignHandlers(self.node))
+        self.refusals = DoorRefusals()
+        self.requests = NodeRequests(
+            *(node_id, self.local.endpoints(), lambda: cluster, cluster.key, cluster.token_of), self.refusals
+        )
+        nodes = NodeHandlers(self.node, self.requests, f"challenge of {node_id}")
+        self.between_nodes = self.local.endpoints() | nodes.node_endpoints()
+        tokens = {"NODE.JOIN": f"challenge of {node_id}"}
+        self.door = NodeDoor(
+            node_id,
+            lambda endpoint: tokens.get(endpoint, f"token of {node_id}"),
+            cluster.key,
+            {name: self._answering(name) for name in self.between_nodes},
+            self.refusals,
+        )
+        handlers = (Handlers(self.node, self.requests), nodes, ReassignHandlers(self.node))
         self.public = {name: handle for each in handlers for name, handle in each.endpoints().items()}
+
+    def _answering(self, endpoint: str) -> Any:
+        async def answer(request: Any) -> None:
+            self.asked.append(endpoint)
+            try:
+                told = await self.between_nodes[endpoint](read_body(request.data))
+            except (AdminError, MetadataRefusedError) as error:
+                await refuse(request, error.code, str(error))
+            else:
+                await request.respond(json.dumps(told).encode())
+
+        return answer
 
     async def _wait_followed(self) -> None:
         if not self.follows:
@@ -188,16 +215,24 @@ class AdminNode:
         """A public request that this node answers, by way of JSON."""
         return json.loads(json.dumps(await self.public[endpoint](json.loads(json.dumps(body)))))
 
+    async def ask_as_node(self, endpoint: str, **body: Any) -> Any:
+        """A request of another node, which proved the key."""
+        return json.loads(json.dumps(await self.between_nodes[endpoint](json.loads(json.dumps(body)))))
+
 
 class AdminCluster:
     """Nodes n1, n2, ... which are also the NATS connection between them."""
 
     def __init__(self, root: Any, count: int = 3, **nodes: Any) -> None:
         self.root = root
+        self.key = NodeKey(b"k" * 32)
+        self.inboxes: dict[str, Any] = {}
+        self.passing: set[asyncio.Task[None]] = set()
         self.author = Author()
         self.metadata = SharedMetadata(self.author)
         for number in range(1, count + 1):
-            self.author.do("register_node", node=NODE | {"node_id": f"n{number}"} | nodes)
+            told = {"node_id": f"n{number}", "follow_token": f"token of n{number}"}
+            self.author.do("register_node", node=NODE | told | nodes)
         names = [f"n{number}" for number in range(1, count + 1)]
         self.metadata.voters = tuple(Voter(name, "127.0.0.1", 7000) for name in names)
         self.nodes = {name: AdminNode(self, name) for name in names}
@@ -213,20 +248,34 @@ class AdminCluster:
         self.author.do("create_stream", uuid=uuid, config=config, assignment=[list(each) for each in assignment])
         return uuid
 
-    async def request(self, subject: str, payload: bytes, timeout: float) -> SimpleNamespace:
-        """As a NATS connection does it."""
-        node_id, _, endpoint = subject.removeprefix(f"{NODE_PREFIX}.").partition(".")
-        node = self.nodes.get(node_id)
+    def token_of(self, node_id: str) -> str:
+        """By the metadata."""
+        known = self.author.state.nodes.get(node_id)
+        return "" if known is None else known.follow_token
+
+    def new_inbox(self) -> str:
+        """As a NATS connection does it, and the next two as well."""
+        return f"_INBOX.{len(self.inboxes)}"
+
+    async def subscribe(self, subject: str, cb: Any) -> SimpleNamespace:
+        self.inboxes[subject] = cb
+
+        async def unsubscribe() -> None:
+            self.inboxes[subject] = None
+
+        return SimpleNamespace(unsubscribe=unsubscribe)
+
+    async def publish(self, subject: str, data: bytes, reply: str = "", headers: Any = None) -> None:
+        message = Msg(self, subject=subject, reply=reply, data=data, headers=headers)
+        if subject in self.inboxes:
+            if self.inboxes[subject] is not None:
+                await self.inboxes[subject](message)
+            return
+        node = self.nodes.get(subject.removeprefix(f"{NODE_PREFIX}.").partition(".")[0])
         if node is None:
             raise NoRespondersError
         if node.silence is not None:
             raise node.silence
-        node.asked.append(endpoint)
-        try:
-            async with asyncio.timeout(timeout):
-                answer = await node.between_nodes[endpoint](json.loads(payload))
-        except TimeoutError:
-            raise NatsTimeoutError from None
-        except (AdminError, MetadataRefusedError) as error:
-            answer = {"error": {"code": 400, "err_code": int(error.code), "description": str(error)}}
-        return SimpleNamespace(data=json.dumps(answer).encode())
+        task = asyncio.create_task(node.door.accept(message))
+        self.passing.add(task)
+        task.add_done_callback(self.passing.discard)

@@ -1,35 +1,44 @@
 """Requests from node to node, over NATS: `LIFT.NODE.<node_id>.<endpoint>`, JSON like the public ones.
 
 Numbers about a partition are known to its leader alone, so whichever node is asked something asks the leaders. A node
-asks itself without the network: its connection does not hear what it says itself.
+asks itself without the network. Requests and answers prove the cluster's key (`node_key`): an answer that does not is
+somebody else's, and is passed over.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import secrets
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from nats.errors import Error as NatsError
 from nats.errors import NoRespondersError
-from nats.errors import TimeoutError as NatsTimeoutError
+from nats.js.api import Header
 
 from liftpy_envelope.errors import LiftError
 from liftpy_envelope.limits import ADMIN_ANSWER_ITEMS_MAX
 from liftpy_envelope.pull import error_code
 from liftpy_envelope.unpacking import read_json
 from liftpy_server.admin.errors import AdminError, NodeSilentError
+from liftpy_server.admin.node_key import PROOF_HEADER, SENDER_HEADER, NotProvenError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping
 
     from nats.aio.client import Client
+    from nats.aio.msg import Msg
 
-__all__ = ["NODE_PREFIX", "Body", "NodeRequests"]
+    from liftpy_server.admin.node_key import NodeKey
+    from liftpy_server.door_refusals import DoorRefusals
+
+__all__ = ["NODE_PREFIX", "Body", "NodeRequests", "request_proven"]
 
 Body = dict[str, Any]
 
 NODE_PREFIX: Final = "LIFT.NODE"
+_NO_RESPONDERS: Final = "503"
 
 
 class NodeRequests:
@@ -39,42 +48,77 @@ class NodeRequests:
         node_id: this node.
         local: its own node-addressed endpoints.
         client: gives the NATS connection of the moment.
+        key: of the cluster; None for a node that is alone and has none, which asks nobody else.
+        token_of: by node, the token of its run in the metadata.
+        refusals: counts answers that are somebody else's.
     """
 
     def __init__(
-        self, node_id: str, local: Mapping[str, Callable[[Body], Awaitable[Body]]], client: Callable[[], Client]
+        self,
+        node_id: str,
+        local: Mapping[str, Callable[[Body], Awaitable[Body]]],
+        client: Callable[[], Client],
+        key: NodeKey | None,
+        token_of: Callable[[str], str],
+        refusals: DoorRefusals,
     ) -> None:
         self._node_id = node_id
         self._local = local
         self._client = client
+        self._key = key
+        self._token_of = token_of
+        self._refusals = refusals
+        self._run = secrets.token_hex(8)
+        self._count = 0
 
-    async def ask(self, node_id: str, endpoint: str, body: Body, timeout_s: float) -> Body:
+    async def ask(self, node_id: str, endpoint: str, body: Body, timeout_s: float, *, token: str | None = None) -> Body:
         """Ask one node.
+
+        Args:
+            node_id: which.
+            endpoint: what it is asked for.
+            body: of the request.
+            timeout_s: for its answer.
+            token: of its run, for a node that the metadata have no longer.
 
         Raises:
             NodeSilentError: it does not answer in time.
             AdminError: it refuses, or another `LiftError` when it is this node that does.
         """
         if node_id != self._node_id:
-            return await self._ask_other(node_id, endpoint, body, timeout_s)
+            token = self._token_of(node_id) if token is None else token
+            return await self._ask_other(node_id, endpoint, body, timeout_s, token)
         try:
             async with asyncio.timeout(timeout_s):
                 return await self._local[endpoint](body)
         except TimeoutError:
             raise NodeSilentError(f"node {node_id!r} is not through with it after {timeout_s:.1f} s") from None
 
-    async def _ask_other(self, node_id: str, endpoint: str, body: Body, timeout_s: float) -> Body:
+    async def _ask_other(self, node_id: str, endpoint: str, body: Body, timeout_s: float, token: str) -> Body:
+        key = self._key
+        if key is None:
+            raise NodeSilentError(f"node {node_id!r} can not be asked: this node has no cluster.key_file")
+        self._count += 1
+        sender = f"{self._node_id} {self._run} {self._count}"
+        data = json.dumps(body).encode()
+
+        def prove(reply: str) -> dict[str, str]:
+            proof = key.proof_of_request(sender, node_id, token, endpoint, reply, data)
+            return {SENDER_HEADER: sender, PROOF_HEADER: proof}
+
         subject = f"{NODE_PREFIX}.{node_id}.{endpoint}"
         try:
-            reply = await self._client().request(subject, json.dumps(body).encode(), timeout=timeout_s)
+            reply = await request_proven(self._client(), subject, data, prove, key, timeout_s, self._refusals)
         except NoRespondersError:
             raise NodeSilentError(f"node {node_id!r} is not there: nobody answers for it over NATS") from None
-        except (NatsTimeoutError, TimeoutError):
+        except NotProvenError as error:
+            raise NodeSilentError(f"node {node_id!r} did not answer within {timeout_s:.1f} s; {error}") from None
+        except TimeoutError:
             raise NodeSilentError(f"node {node_id!r} did not answer within {timeout_s:.1f} s") from None
         except (NatsError, OSError) as error:
             raise NodeSilentError(f"node {node_id!r} can not be asked over NATS: {error}") from error
         try:
-            answer = read_json(reply.data, items_max=ADMIN_ANSWER_ITEMS_MAX)
+            answer = read_json(reply, items_max=ADMIN_ANSWER_ITEMS_MAX)
             refusal = answer.get("error")
             if refusal is None:
                 return dict(answer)
@@ -97,3 +141,66 @@ class NodeRequests:
         asked = list(dict.fromkeys(nodes))
         answers = await asyncio.gather(*(one(node_id) for node_id in asked))
         return dict(zip(asked, answers, strict=True))
+
+
+async def request_proven(
+    client: Client,
+    subject: str,
+    data: bytes,
+    prove: Callable[[str], dict[str, str]],
+    key: NodeKey,
+    timeout_s: float,
+    refusals: DoorRefusals,
+    *,
+    foreign_s: float | None = None,
+) -> bytes:
+    """Send a request that proves the cluster's key, and wait for the answer that does.
+
+    Args:
+        client: connected.
+        subject: of the request.
+        data: its body.
+        prove: makes its headers for a reply subject.
+        key: of the cluster.
+        timeout_s: for the answer.
+        refusals: counts answers that are somebody else's.
+        foreign_s: for the answer, once somebody else's came; None waits as long as without it.
+
+    Raises:
+        NoRespondersError: nobody is there.
+        NotProvenError: time is up, and there were answers of others.
+        TimeoutError: time is up.
+        NatsError: NATS does not take it.
+    """
+    inbox = client.new_inbox()
+    answers: asyncio.Queue[Msg] = asyncio.Queue()
+
+    async def take(message: Msg) -> None:
+        answers.put_nowait(message)
+
+    headers = prove(inbox)
+    foreign: NotProvenError | None = None
+    subscription = await client.subscribe(inbox, cb=take)
+    try:
+        async with asyncio.timeout(timeout_s) as patience:
+            await client.publish(subject, data, reply=inbox, headers=headers)
+            while True:
+                message = await answers.get()
+                if not message.data and (message.headers or {}).get(Header.STATUS) == _NO_RESPONDERS:
+                    raise NoRespondersError
+                try:
+                    key.check_answer(headers[PROOF_HEADER], message.headers, message.data)
+                except NotProvenError as error:
+                    if foreign is None and foreign_s is not None:
+                        patience.reschedule(asyncio.get_running_loop().time() + min(foreign_s, timeout_s))
+                    foreign = NotProvenError(error.kind, f"{error} came: {message.data[:200]!r}")
+                    refusals.auth_failed("node", f"an answer to {subject}", str(foreign), kind="answer")
+                else:
+                    return message.data
+    except TimeoutError:
+        if foreign is not None:
+            raise foreign from None
+        raise
+    finally:
+        with suppress(NatsError, OSError):  # the connection is gone, and the subscription with it
+            await subscription.unsubscribe()

@@ -11,7 +11,8 @@ from liftpy_envelope.errors import ErrorCode
 from liftpy_envelope.settings import parse_settings
 from liftpy_server.admin.errors import AdminError
 from liftpy_server.admin.info import follower_lags, led_stream, node_info
-from liftpy_server.admin.node_requests import FollowedRequest, LeftRequest, NodeStreamsRequest, read_node_purge
+from liftpy_server.admin.internal import check_owned
+from liftpy_server.admin.node_requests import FollowedRequest, NodeStreamsRequest, read_node_purge
 from liftpy_server.admin.requests import NoRequest
 from liftpy_server.ingest.connection import SubscriptionRefusedError
 from liftpy_server.streams import StreamNotOpenedError
@@ -46,7 +47,6 @@ class LocalHandlers:
         return {
             "NODE.INFO": self.node_info,
             "NODE.LAGS": self.lags,
-            "NODE.LEFT": self.left,
             "STREAM.FOLLOWED": self.followed,
             "STREAM.INFO": self.streams,
             "STREAM.PURGE": self.purge,
@@ -62,11 +62,6 @@ class LocalHandlers:
         """How far others are behind this node in the partitions that it leads."""
         parse_settings(NoRequest, body)
         return {"version": version("liftpy"), "followers": follower_lags(self._node)}
-
-    async def left(self, body: Body) -> Body:
-        """This node was removed: it hears nothing of the cluster any more, and must not go on answering for it."""
-        self._node.was_removed(parse_settings(LeftRequest, body).incarnation)
-        return {}
 
     async def streams(self, body: Body) -> Body:
         """What this node knows as a leader of streams, and the uuids of those that did not fit into the answer."""
@@ -118,7 +113,7 @@ class LocalHandlers:
     async def purge(self, body: Body) -> Body:
         """Purge partitions that this node leads; answers when their records are gone here."""
         request = read_node_purge(body)
-        self._stream(request.uuid)
+        check_owned(self._stream(request.uuid).name, "be purged")
         led = {number: self._led(request.uuid, number) for number in request.partitions}
         outcomes = await asyncio.gather(
             *(

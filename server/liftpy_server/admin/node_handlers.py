@@ -20,7 +20,7 @@ from liftpy_server.admin.cluster_view import (
 )
 from liftpy_server.admin.errors import AdminError, NodeSilentError
 from liftpy_server.admin.gather import NUMBERS_TIMEOUT_S, Gatherer
-from liftpy_server.admin.node_requests import ClusterRequest, JoinRequest, NodeInfoRequest, RemoveRequest
+from liftpy_server.admin.node_requests import ClusterRequest, JoinRequest, KnownRequest, NodeInfoRequest, RemoveRequest
 from liftpy_server.admin.requests import NoRequest
 from liftpy_server.metadata.raft.settings import Voter
 
@@ -42,6 +42,7 @@ _LEADER_SILENT_S: Final = 2.0  # a leader speaks ten times a second
 _LATEST_TIMEOUT_S: Final = 1.0
 _LOOK_S: Final = 0.02
 _SILENCE_TIMEOUT_S: Final = 3.0
+_KNOWN_TIMEOUT_S: Final = 1.5
 
 
 class NodeHandlers:
@@ -50,10 +51,12 @@ class NodeHandlers:
     Args:
         node: this node.
         requests: asks other nodes.
+        challenge: of this run, for nodes that ask to join.
     """
 
-    def __init__(self, node: Node, requests: NodeRequests) -> None:
+    def __init__(self, node: Node, requests: NodeRequests, challenge: str) -> None:
         self._node = node
+        self._challenge = challenge
         self._requests = requests
         self._gather = Gatherer(node, requests)
 
@@ -62,9 +65,18 @@ class NodeHandlers:
         return {
             "CLUSTER.INFO": self.cluster,
             "NODE.INFO": self.info,
-            "NODE.JOIN": self.join,
+            "NODE.JOIN": self.invite,
             "NODE.LIST": self.list,
             "NODE.REMOVE": self.remove,
+        }
+
+    def node_endpoints(self) -> dict[str, Callable[[Body], Awaitable[Body]]]:
+        """Handlers of what only nodes ask, which have proven the cluster's key."""
+        return {
+            "NODE.JOIN": self.join,
+            "NODE.KNOWN": self.known,
+            "NODE.LEFT": self.left,
+            "NODE.REMOVE": self.remove,  # a node can not take its own vote: it asks another to do so
         }
 
     def _quorum(self) -> Quorum:
@@ -158,17 +170,30 @@ class NodeHandlers:
             for stream, number, partition in moving
         ]
 
-    async def join(self, body: Body) -> Body:
-        """Take a new node in: it follows the metadata at once, and votes when it has them. Idempotent until it did."""
-        request = parse_settings(JoinRequest, body)
+    async def invite(self, body: Body) -> Body:
+        """Tell a new node whom to ask, and what its proof of the cluster's key must cover."""
+        parse_settings(NoRequest, body)
+        self._check_listening()
+        return {"node_id": self._node.config.node_id, "challenge": self._challenge}
+
+    def _check_listening(self) -> None:
         metadata = self._node.metadata
         deaf = [voter.node_id for voter in metadata.voters if not voter.port]
         if deaf:
             text = (
-                f"node {', '.join(deaf)} does not listen for other nodes: set cluster.port, and a key_file or "
-                "certificates, there and start it again; then let the new node join"
+                f"node {', '.join(deaf)} does not listen for other nodes: set cluster.port and cluster.key_file "
+                "there and start it again; then let the new node join"
             )
             raise AdminError(ErrorCode.CONFLICT, text)
+
+    async def join(self, body: Body) -> Body:
+        """Take a new node in: it follows the metadata at once, and votes when it has them. Idempotent until it did.
+
+        It has proven the cluster's key: before that, no node of the cluster connects to where it says it is.
+        """
+        request = parse_settings(JoinRequest, body)
+        metadata = self._node.metadata
+        self._check_listening()
         await metadata.add_voter(Voter(request.node_id, request.host, request.port))
         return {"cluster_id": metadata.cluster_id, "voters": [voter.to_plain() for voter in metadata.voters]}
 
@@ -197,15 +222,36 @@ class NodeHandlers:
         await self._silence(known, is_waiting=request.is_own_wish)
         return {"removed": node_id, "voters": _show_members(metadata.voters)}
 
+    async def known(self, body: Body) -> Body:
+        """The incarnation of a node by the metadata, with all that was ever answered; None when it is in none."""
+        node_id = parse_settings(KnownRequest, body).node_id
+        found = (await self._node.metadata.read()).nodes.get(node_id)
+        return {"incarnation": None if found is None else found.incarnation}
+
+    async def left(self, body: Body) -> Body:
+        """Somebody says that this node was removed. It looks itself, at a node that has the metadata still.
+
+        One that was removed hears nothing of the cluster any more, and must not go on answering for it.
+        """
+        parse_settings(NoRequest, body)
+        node_id, incarnation = self._node.config.node_id, self._node.incarnation
+        others = [other for other in sorted(self._node.metadata.state.nodes) if other != node_id]
+        answers = await self._requests.ask_all(others, "NODE.KNOWN", {"node_id": node_id}, _KNOWN_TIMEOUT_S)
+        told = [answer["incarnation"] for answer in answers.values() if isinstance(answer, dict)]
+        if not told:
+            raise AdminError(ErrorCode.NOT_AVAILABLE, f"node {node_id!r} finds nobody who has the metadata; it stays")
+        if incarnation in told:
+            raise AdminError(ErrorCode.CONFLICT, f"node {node_id!r} belongs to the cluster by its metadata; it stays")
+        self._node.was_removed(incarnation)
+        return {}
+
     async def _silence(self, removed: NodeInfo, *, is_waiting: bool) -> None:
         """See to it that a removed node does not answer with what it knew before."""
         node_id = removed.node_id
         try:
             async with asyncio.timeout(_SILENCE_TIMEOUT_S):
                 while True:
-                    await self._requests.ask(
-                        node_id, "NODE.LEFT", {"incarnation": removed.incarnation}, _SILENCE_TIMEOUT_S
-                    )
+                    await self._requests.ask(node_id, "NODE.LEFT", {}, _SILENCE_TIMEOUT_S, token=removed.follow_token)
                     if is_waiting:  # it closes its doors behind the answer that it waits for
                         return
                     await asyncio.sleep(_LOOK_S)

@@ -15,7 +15,7 @@ __all__ = [
     "DrainRequest",
     "FollowedRequest",
     "JoinRequest",
-    "LeftRequest",
+    "KnownRequest",
     "NodeInfoRequest",
     "NodePurgeRequest",
     "NodeStreamsRequest",
@@ -76,10 +76,10 @@ class RemoveRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LeftRequest:
-    """The incarnation of the node that was removed: one that joined anew under its name is another."""
+class KnownRequest:
+    """The node that is looked for in the metadata."""
 
-    incarnation: int
+    node_id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

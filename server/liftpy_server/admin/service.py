@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import secrets
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,14 +17,15 @@ from nats.micro import add_service
 from nats.micro.service import ServiceConfig
 
 from liftpy_envelope.errors import ConfigError, ErrorCode, LiftError
-from liftpy_envelope.limits import ADMIN_REQUEST_ITEMS_MAX
-from liftpy_envelope.unpacking import read_json
-from liftpy_server.admin.asking import NODE_PREFIX, NodeRequests
+from liftpy_server.admin.answering import read_body, refuse
+from liftpy_server.admin.asking import NodeRequests
 from liftpy_server.admin.errors import AdminError, NodeSilentError
 from liftpy_server.admin.group_handlers import GroupHandlers, LocalGroupHandlers
 from liftpy_server.admin.handlers import Handlers
 from liftpy_server.admin.local import LocalHandlers
+from liftpy_server.admin.node_door import NodeDoor
 from liftpy_server.admin.node_handlers import NodeHandlers
+from liftpy_server.admin.node_key import NodeKey
 from liftpy_server.admin.reassign_handlers import ReassignHandlers
 from liftpy_server.admin.restore_handlers import RestoreHandlers
 from liftpy_server.admin.tier_handlers import LocalTierHandlers, TierHandlers
@@ -50,18 +52,6 @@ _EVERY_NODE: Final = frozenset({"METADATA", "STREAM.FIND"})
 """What clients need to find the next leader: all nodes answer, and the first answer counts. In one queue group NATS
 would go on giving its share to a node that hangs."""
 _REQUESTS_MAX: Final = 256
-_DESCRIPTION_CHARACTERS_MAX: Final = 1_000
-_HTTP: Final = {
-    ErrorCode.UNKNOWN_STREAM: 404,
-    ErrorCode.UNKNOWN_GROUP: 404,
-    ErrorCode.STREAM_EXISTS: 409,
-    ErrorCode.CONFLICT: 409,
-    ErrorCode.INTERNAL: 500,
-    ErrorCode.NOT_AVAILABLE: 503,
-    ErrorCode.OUTCOME_UNKNOWN: 503,
-    ErrorCode.TOO_MANY_REQUESTS: 429,
-    ErrorCode.SUBSCRIPTION_REFUSED: 403,
-}
 
 
 class AdminService:
@@ -76,12 +66,22 @@ class AdminService:
 
     def __init__(self, node: Node) -> None:
         self._node = node
-        self._link = NatsLink(node.config.nats, f"liftpy {node.config.node_id} admin", on_client=self._serve)
+        node_id, nats = node.config.node_id, node.config.nats
+        secret = node.config.cluster.read_key()
+        key = None if secret is None else NodeKey(secret)
+        self._link = NatsLink(nats, f"liftpy {node_id} admin", on_client=self._serve)
+        # On a connection of its own: what people ask must not keep the nodes from hearing each other.
+        self._nodes_link = (
+            None if key is None else NatsLink(nats, f"liftpy {node_id} nodes", on_client=self._serve_nodes)
+        )
         self._local = LocalHandlers(node)
         local = self._local.endpoints() | LocalGroupHandlers(node).endpoints() | LocalTierHandlers(node).endpoints()
-        self.requests = requests = NodeRequests(node.config.node_id, local, lambda: self._link.client)
+        self.requests = requests = NodeRequests(
+            node_id, local, self._nodes_client, key, lambda other: _token_of(node, other), node.refusals
+        )
         self._streams = Handlers(node, requests)
-        nodes = NodeHandlers(node, requests)
+        challenge = secrets.token_hex(16)
+        nodes = NodeHandlers(node, requests, challenge)
         groups = GroupHandlers(node, requests)
         self._public_endpoints = (
             self._streams.endpoints()
@@ -90,13 +90,18 @@ class AdminService:
             | groups.endpoints()
             | TierHandlers(node, requests).endpoints()
             | RestoreHandlers(
-                node.config.node_id, node.metadata, lambda: None if node.tier is None else node.tier.worker
+                node_id, node.metadata, lambda: None if node.tier is None else node.tier.worker
             ).endpoints()
         )
-        # A node can not take its own vote: it asks another to do so.
-        self._own_endpoints = local | {"NODE.REMOVE": nodes.remove}
         self._public = _Doors(self._answer)
         self._between_nodes = _Doors(self._answer)
+        self._door: NodeDoor | None = None
+        if key is not None:
+            own = {
+                name: self._between_nodes.behind(handle) for name, handle in (local | nodes.node_endpoints()).items()
+            }
+            tokens = {"NODE.JOIN": challenge}  # who is to join knows no metadata, and was told this one
+            self._door = NodeDoor(node_id, lambda name: tokens.get(name, node.follow_token), key, own, node.refusals)
 
     async def start(self) -> None:
         """Connect and offer the endpoints.
@@ -104,6 +109,8 @@ class AdminService:
         Raises:
             NatsRefusedError: the server refuses us.
         """
+        if self._nodes_link is not None:
+            await self._nodes_link.start()
         await self._link.start()
 
     async def stop(self) -> None:
@@ -112,6 +119,12 @@ class AdminService:
         if tasks:
             await asyncio.wait(tasks, timeout=5)
         await self._link.stop()
+        if self._nodes_link is not None:
+            await self._nodes_link.stop()
+
+    def _nodes_client(self) -> Client:
+        assert self._nodes_link is not None, "without a key nobody else is asked"
+        return self._nodes_link.client
 
     async def _serve(self, client: Client) -> None:
         self._streams.answer_bytes_max = self._local.answer_bytes_max = client.max_payload
@@ -130,24 +143,13 @@ class AdminService:
                 handler=self._public.behind(handle),
                 queue_group=node_id if endpoint in _EVERY_NODE else None,
             )
-        # One subscription for all of them: a NATS server may allow a connection only so many.
-        own = f"{NODE_PREFIX}.{node_id}"
-        await service.add_endpoint(name="node", subject=f"{own}.>", handler=self._accept_from_node(f"{own}."))
         await client.flush()
 
-    def _accept_from_node(self, prefix: str) -> Callable[[Request], Awaitable[None]]:
-        """What takes requests of other nodes, by the rest of their subject."""
-        doors = {endpoint: self._between_nodes.behind(handle) for endpoint, handle in self._own_endpoints.items()}
-
-        async def accept(request: Request) -> None:
-            endpoint = request.subject.removeprefix(prefix)
-            if endpoint in doors:
-                await doors[endpoint](request)
-            else:
-                text = f"this liftpy has no {endpoint}; do all nodes run the same version?"
-                await _refuse(request, ErrorCode.INVALID_REQUEST, text)
-
-        return accept
+    async def _serve_nodes(self, client: Client) -> None:
+        assert self._door is not None
+        # One subscription for all of them: a NATS server may allow a connection only so many.
+        await client.subscribe(self._door.subject, cb=self._door.accept)
+        await client.flush()
 
     def _encode(self, answer: dict[str, Any]) -> bytes:
         data = json.dumps(answer).encode()
@@ -163,25 +165,31 @@ class AdminService:
     async def _answer(self, request: Request, handle: Handle) -> None:
         try:
             try:
-                await request.respond(self._encode(await handle(_body(request.data))))
+                await request.respond(self._encode(await handle(read_body(request.data))))
             except (AdminError, MetadataRefusedError) as error:
-                await _refuse(request, error.code, str(error))
+                await refuse(request, error.code, str(error))
             except ConfigError as error:
-                await _refuse(request, ErrorCode.INVALID_CONFIG, str(error))
+                await refuse(request, ErrorCode.INVALID_CONFIG, str(error))
             except (MetadataUnavailableError, NodeSilentError) as error:
-                await _refuse(request, ErrorCode.NOT_AVAILABLE, str(error))
+                await refuse(request, ErrorCode.NOT_AVAILABLE, str(error))
             except MetadataUnknownError as error:
-                await _refuse(request, ErrorCode.OUTCOME_UNKNOWN, str(error))
+                await refuse(request, ErrorCode.OUTCOME_UNKNOWN, str(error))
             except LiftError as error:
-                await _refuse(request, ErrorCode.INVALID_REQUEST, str(error))
+                await refuse(request, ErrorCode.INVALID_REQUEST, str(error))
             except asyncio.CancelledError:
-                await _refuse(request, ErrorCode.NOT_AVAILABLE, "the node is stopping")
+                await refuse(request, ErrorCode.NOT_AVAILABLE, "the node is stopping")
                 raise
             except Exception:
                 logger.exception("admin request %s failed", request.subject)
-                await _refuse(request, ErrorCode.INTERNAL, "the node met an error; its log has the details")
+                await refuse(request, ErrorCode.INTERNAL, "the node met an error; its log has the details")
         except (NatsError, OSError, ValueError) as error:  # no reply subject, or NATS is gone
             logger.info("admin request %s could not be answered: %s", request.subject, error)
+
+
+def _token_of(node: Node, node_id: str) -> str:
+    """What a request to a node must cover: the token of its run, as far as this node knows."""
+    known = node.metadata.state.nodes.get(node_id)
+    return "" if known is None else known.follow_token
 
 
 class _Doors:
@@ -200,30 +208,10 @@ class _Doors:
 
         async def accept(request: Request) -> None:
             if len(self.tasks) >= _REQUESTS_MAX:
-                await _refuse(request, ErrorCode.TOO_MANY_REQUESTS, "too many admin requests at once")
+                await refuse(request, ErrorCode.TOO_MANY_REQUESTS, "too many admin requests at once")
                 return
             task = asyncio.ensure_future(self._answer(request, handle))
             self.tasks.add(task)
             task.add_done_callback(self.tasks.discard)
 
         return accept
-
-
-def _body(data: bytes) -> dict[str, Any]:
-    try:
-        body = read_json(data, items_max=ADMIN_REQUEST_ITEMS_MAX) if data.strip() else {}
-        json.dumps(body, ensure_ascii=False).encode()  # half a surrogate pair is text that nothing can write down
-    except (ValueError, RecursionError) as error:
-        raise AdminError(ErrorCode.INVALID_REQUEST, f"the request is not JSON: {error}") from None
-    if not isinstance(body, dict):
-        raise AdminError(ErrorCode.INVALID_REQUEST, "the request must be a JSON object")
-    return body
-
-
-async def _refuse(request: Request, code: ErrorCode, description: str) -> None:
-    if len(description) > _DESCRIPTION_CHARACTERS_MAX:  # it may quote what was asked
-        description = f"{description[:_DESCRIPTION_CHARACTERS_MAX]}..."
-    status = _HTTP.get(code, 400)
-    body = {"error": {"code": status, "err_code": int(code), "description": description}}
-    one_line = " ".join(description.split())
-    await request.respond_error(str(status), one_line, json.dumps(body).encode())

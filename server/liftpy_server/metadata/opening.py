@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from liftpy_envelope.errors import ConfigError
 from liftpy_log.disk import OsDisk
 from liftpy_log.errors import DataDirError
+from liftpy_server.door_refusals import DoorRefusals
 from liftpy_server.metadata.errors import JournalError, MetadataUnavailableError, NewerJournalError
 from liftpy_server.metadata.joining import JoinError, ask_to_join
 from liftpy_server.metadata.migration import has_old_metadata, migrate
@@ -38,7 +39,9 @@ _ADVICE: Final = (
 )
 
 
-async def open_metadata(config: NodeConfig, data_dir: DataDir, clock: Clock) -> RaftMetadataStore:
+async def open_metadata(
+    config: NodeConfig, data_dir: DataDir, clock: Clock, refusals: DoorRefusals | None = None
+) -> RaftMetadataStore:
     """Open the metadata of a node, and take part in its cluster.
 
     A node that stays alone, or that joins, has the state of its cluster when this returns. One of a cluster of several
@@ -48,6 +51,7 @@ async def open_metadata(config: NodeConfig, data_dir: DataDir, clock: Clock) -> 
         config: of the node.
         data_dir: opened.
         clock: stamps the commands.
+        refusals: counts strangers.
 
     Raises:
         LiftError: it can not be opened, and why.
@@ -58,7 +62,7 @@ async def open_metadata(config: NodeConfig, data_dir: DataDir, clock: Clock) -> 
         own = Voter(own.node_id, own.host, _free_port(config.cluster.host))
     try:
         await asyncio.to_thread(_prepare, data_dir.root, folder, own, config.cluster)
-        settings = await _settings(config, folder, own)
+        settings = await _settings(config, folder, own, refusals or DoorRefusals())
         store = RaftMetadataStore(settings, clock)
         await store.start()
     except OSError as error:
@@ -102,11 +106,13 @@ def _prepare(root: Path, folder: Path, own: Voter, cluster: ClusterConfig) -> No
     OsDisk().make_directory(folder)
 
 
-async def _settings(config: NodeConfig, folder: Path, own: Voter) -> RaftSettings:
+async def _settings(config: NodeConfig, folder: Path, own: Voter, refusals: DoorRefusals) -> RaftSettings:
     cluster = config.cluster
     cluster_id, voters = "", tuple(Voter(peer.node_id, peer.host, peer.port) for peer in cluster.parsed_peers) or (own,)
+    secret = cluster.read_key()
     if cluster.join and not (folder / JOURNAL_NAME).exists():
-        cluster_id, others = await ask_to_join(config.nats, own, _JOIN_TIMEOUT_S)
+        assert secret is not None, "who joins listens, and who listens has one"
+        cluster_id, others = await ask_to_join(config.nats, own, secret, _JOIN_TIMEOUT_S, refusals)
         voters = others
     return RaftSettings(
         node_id=config.node_id,
@@ -115,7 +121,7 @@ async def _settings(config: NodeConfig, folder: Path, own: Voter) -> RaftSetting
         cluster_id=cluster_id,
         bind_host=cluster.host,
         bind_port=None if cluster.port is None else (cluster.port or own.port),
-        cluster_key=cluster.read_key(),
+        cluster_key=secret,
         tls=_tls_files(cluster),
     )
 

@@ -315,6 +315,16 @@ def test_files_that_can_not_be_used(tmp_path, flags, field):
     assert "hush" not in str(refused.value)
 
 
+def test_certificates_do_not_stand_for_the_secret(tmp_path):
+    """What nodes ask each other over NATS is proven by the secret, which certificates are not."""
+    names = ("cert", "key", "ca")
+    flags = {"cluster.port": 1} | {f"cluster.tls_{name}": str(tmp_path / name) for name in names}
+    with pytest.raises(ConfigError, match=r"also where they have certificates.*openssl rand -hex 32") as refused:
+        load(flags=flags)
+    assert refused.value.field == "cluster.key_file"
+    load(flags=flags | {"cluster.key_file": str(tmp_path / "secret")})
+
+
 def test_a_key_without_the_end_of_its_line(tmp_path):
     path = tmp_path / "key"
     path.write_text("k" * 32 + "\n")

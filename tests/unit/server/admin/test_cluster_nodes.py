@@ -8,7 +8,7 @@ import logging
 import pytest
 from nats.errors import TimeoutError as NatsTimeoutError
 
-from liftpy_envelope.errors import ErrorCode
+from liftpy_envelope.errors import ConfigError, ErrorCode
 from liftpy_server.admin import node_handlers
 from liftpy_server.admin.errors import AdminError, NodeSilentError
 from liftpy_server.metadata.errors import MetadataRefusedError
@@ -126,17 +126,28 @@ async def test_replicas_that_come_are_not_missing_yet(cluster):
 
 
 async def test_join(cluster):
-    answer = await cluster["n2"].ask("NODE.JOIN", node_id="n4", host="10.0.0.4", port=7000)
+    assert await cluster["n2"].ask("NODE.JOIN") == {"node_id": "n2", "challenge": "challenge of n2"}
+    assert cluster.metadata.learners == ()
+    answer = await cluster["n2"].ask_as_node("NODE.JOIN", node_id="n4", host="10.0.0.4", port=7000)
     assert (answer["cluster_id"], answer["voters"]) == ("c" * 32, [[f"n{n}", "127.0.0.1", 7000] for n in (1, 2, 3)])
     assert cluster.metadata.learners == (Voter("n4", "10.0.0.4", 7000),)
-    text = await refused(ErrorCode.CONFLICT, cluster["n2"].ask("NODE.JOIN", node_id="n1", host="10.0.0.9", port=7000))
+    text = await refused(
+        ErrorCode.CONFLICT, cluster["n2"].ask_as_node("NODE.JOIN", node_id="n1", host="10.0.0.9", port=7000)
+    )
     assert "member already" in text
+
+
+@pytest.mark.parametrize(("node_id", "host", "port"), [("a b", "h", 1), ("n4", "", 1), ("n4", "h", 65_536)])
+async def test_join_from_nowhere(cluster, node_id, host, port):
+    with pytest.raises(ConfigError):
+        await cluster["n2"].ask_as_node("NODE.JOIN", node_id=node_id, host=host, port=port)
+    assert cluster.metadata.learners == ()
 
 
 async def test_join_of_a_node_that_stays_alone(tmp_path):
     alone = AdminCluster(tmp_path, count=1)
     alone.metadata.voters = (Voter("n1", "127.0.0.1", 0),)
-    text = await refused(ErrorCode.CONFLICT, alone["n1"].ask("NODE.JOIN", node_id="n2", host="10.0.0.2", port=7000))
+    text = await refused(ErrorCode.CONFLICT, alone["n1"].ask("NODE.JOIN"))
     assert "cluster.port" in text
     assert alone.metadata.learners == ()
 
@@ -153,7 +164,7 @@ async def test_remove(cluster, asked, leader):
 
 
 async def test_a_node_that_was_to_join_and_never_came_is_removed(cluster):
-    await cluster["n1"].ask("NODE.JOIN", node_id="n4", host="10.0.0.4", port=7000)
+    await cluster["n1"].ask_as_node("NODE.JOIN", node_id="n4", host="10.0.0.4", port=7000)
     assert (await cluster["n2"].ask("NODE.REMOVE", node_id="n4"))["removed"] == "n4"
     assert cluster.metadata.learners == ()
     assert sorted(cluster.author.state.nodes) == ["n1", "n2", "n3"]

@@ -1,0 +1,135 @@
+"""What somebody who may publish on the NATS account tries against a cluster: no node ends, nothing is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import asynccontextmanager
+
+import nats
+import pytest
+
+from liftpy_envelope.group_routing import GROUPS_STREAM
+from support.bad_days import NODES, make_stream, whole_again
+from support.cluster import eventually, quick_options
+from support.cluster_kit import metadata_leader, partitions, running_cluster
+
+LOG_LINES_MAX = 10
+
+
+@pytest.fixture
+async def kit(tmp_path):
+    async with running_cluster(tmp_path) as kit:
+        yield kit
+
+
+@pytest.fixture
+async def lift(kit):
+    async with kit.connect() as lift:
+        yield lift
+
+
+@pytest.fixture
+async def stranger(kit):
+    client = await nats.connect(kit.url)
+    yield client
+    await client.close()
+
+
+async def say(stranger, subject, body, timeout_s=20):
+    """What somebody answers to a stranger."""
+    return json.loads((await stranger.request(subject, json.dumps(body).encode(), timeout=timeout_s)).data)
+
+
+@asynccontextmanager
+async def few_lines(kit):
+    """Whatever happens in here, no node logs more than a few lines about it."""
+    before = {name: len(node.log().splitlines()) for name, node in kit.nodes.items()}
+    yield
+    for name, node in kit.nodes.items():
+        lines = node.log().splitlines()[before[name] :]
+        assert len(lines) <= LOG_LINES_MAX, f"{name}:\n" + "\n".join(lines)
+
+
+async def test_nobody_but_a_node_makes_a_node_leave(kit, lift, stranger):
+    published = await make_stream(lift)
+    told = await say(stranger, "LIFT.API.METADATA", {})
+    incarnations = {node["node_id"]: node["incarnation"] for node in told["nodes"]}
+    async with few_lines(kit):
+        for node_id, incarnation in incarnations.items():
+            for body in ({"incarnation": incarnation}, {}):
+                for _ in range(20):
+                    await say(stranger, f"LIFT.NODE.{node_id}.NODE.LEFT", body)
+        await published.more(20)
+        assert kit.running == list(NODES)
+    await whole_again(kit, lift, published)
+
+
+async def test_nobody_but_a_node_purges(kit, lift, stranger):
+    published = await make_stream(lift)
+    async with lift.consume("s", group="g", start="earliest", options=quick_options()) as consumer:
+        async for message in consumer:
+            if message.offset == 9:
+                break
+    before = [(row.partition, row.offset) for row in (await lift.group("g")).offsets]
+    assert before
+    for name in ("s", GROUPS_STREAM):
+        details = await lift.stream_info(name)
+        for part in details.partitions:
+            body = {"name": name, "uuid": details.uuid, "partitions": [part.partition], "offset": None}
+            await say(stranger, f"LIFT.NODE.{part.leader}.STREAM.PURGE", body)
+    assert [
+        part.log_start for name in ("s", GROUPS_STREAM) for part in await partitions(lift, name) if part.log_start
+    ] == []
+    await asyncio.to_thread(kit.kill, *NODES)  # the coordinators read what is left
+    await asyncio.to_thread(kit.start_nodes)
+
+    async def group():
+        found = [each.group for each in await lift.groups()]
+        return [(row.partition, row.offset) for row in (await lift.group("g")).offsets] if "g" in found else found
+
+    await eventually(group, 60.0)
+    assert await group() == before
+    await whole_again(kit, lift, published)
+
+
+async def test_what_nodes_say_to_each_other_can_be_neither_repeated_nor_answered(kit, lift, stranger):
+    """Somebody reads along, answers before the nodes do, and says again what they have said."""
+    published = await make_stream(lift)
+    heard = []
+
+    async def overhear(message):
+        heard.append(message)
+        if not message.reply.startswith("_INBOX.stranger"):
+            await stranger.publish(message.reply, b'{"error": {"code": 404, "err_code": 4, "description": "gone"}}')
+
+    await stranger.subscribe("LIFT.NODE.>", cb=overhear)
+    await stranger.flush()
+    for _ in range(9):  # each time another node may be asked, and the leader answers
+        details = await lift.stream_info("s")
+        assert (details.messages, details.unreachable_partitions) == (20, 0)
+    assert heard
+    async with few_lines(kit):
+        inbox = await stranger.subscribe("_INBOX.stranger.>")
+        for message in [*heard]:
+            await stranger.publish(message.subject, message.data, "_INBOX.stranger.1", headers=message.headers)
+            assert json.loads((await inbox.next_msg(20)).data)["error"]["code"] == 401
+        await published.more(10)
+    await whole_again(kit, lift, published)
+
+
+async def test_no_node_connects_to_where_a_stranger_says_it_is(kit, lift, stranger):
+    published = await make_stream(lift)
+    dialed = []
+    server = await asyncio.start_server(lambda _, writer: dialed.append(writer), "127.0.0.1", 0)
+    body = {"node_id": "evil", "host": "127.0.0.1", "port": server.sockets[0].getsockname()[1]}
+    async with few_lines(kit):
+        for subject in ("LIFT.API.NODE.JOIN", *(f"LIFT.NODE.{name}.NODE.JOIN" for name in NODES)):
+            assert "error" in await say(stranger, subject, body)
+        await metadata_leader(lift)
+        await published.more(10)
+        info = await say(stranger, "LIFT.API.CLUSTER.INFO", {})
+        assert [info["cluster"]["learners"], len(info["cluster"]["voters"])] == [[], 3]
+    assert dialed == []
+    server.close()
+    await whole_again(kit, lift, published)
