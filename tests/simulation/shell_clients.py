@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 __all__ = ["ShellConsumer", "ShellPublisher"]
 
 
+AGAIN = 0.3
+
+
 class ShellPublisher:
     """Numbers as messages.
 
@@ -34,23 +37,32 @@ class ShellPublisher:
         self._has_ids = has_ids
         self._window = window
         self._last_offset = -1
+        self._acked: list[int] = []
         world.scheduler.after(600 * MS + world.rng.randrange(200 * MS), self._publish)
 
     def _publish(self) -> None:
         world = self._world
         world.scheduler.after(int(world.rng.random() * world.publish_every_us * 2) + 1, self._publish)
+        if world.is_idle:
+            return
+        if self._has_ids and self._acked and world.rng.random() < AGAIN:  # it forgot that it was acked
+            self._publish_all([world.rng.choice(self._acked)])
         count = min(self._window - len(self.waiting), world.rng.choice((1, 1, 2, 6)))
-        if world.is_idle or count <= 0:
+        if count <= 0:
             return
         numbers = [world.new_number(self, has_id=self._has_ids) for _ in range(count)]
         for number in numbers:
             self.waiting[number] = 0
         self._send(numbers)
 
-    def _send(self, numbers: list[int]) -> None:
+    def _publish_all(self, numbers: list[int]) -> None:
         world = self._world
         for node in world.nodes.values():
             world.network.send("nats", node.node_id, node.published, [(number, self._has_ids) for number in numbers])
+
+    def _send(self, numbers: list[int]) -> None:
+        world = self._world
+        self._publish_all(numbers)
         for number in numbers:
             self.waiting[number] += 1
             world.scheduler.after(
@@ -71,7 +83,10 @@ class ShellPublisher:
             return
         offset = answer["offset"]
         self._world.model.acknowledged(number, offset, duplicate=bool(answer.get("duplicate")))
-        if self.waiting.pop(number, None) is not None and self._window == 1:
+        if self.waiting.pop(number, None) is None:
+            return
+        self._acked.append(number)
+        if self._window == 1:
             if offset <= self._last_offset:
                 raise ViolationError(f"order: {number} is at {offset}, and what was acked before it was sent behind")
             self._last_offset = offset

@@ -11,10 +11,12 @@ from liftpy_log.partition_log import PartitionLog
 from liftpy_server.partition import Partition
 from simulation.metadata import META
 from simulation.scheduler import MS, S
-from support.simdisk import ROOT
+from support.simdisk import ROOT, SECTOR
 
 if TYPE_CHECKING:
+    import random
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from simulation.shell_node import ShellNode
     from simulation.shell_world import ShellWorld
@@ -58,6 +60,34 @@ def raising(world: ShellWorld) -> Iterator[None]:
         yield
 
 
+def flipped(data: bytes, rng: random.Random) -> bytes:
+    """One bit is another; the end of a file is as likely as all of the rest."""
+    at = rng.randrange(len(data)) if rng.random() < 0.5 else max(0, len(data) - 1 - rng.randrange(100))
+    return data[:at] + bytes((data[at] ^ 1 << rng.randrange(8),)) + data[at + 1 :]
+
+
+def zeroed(data: bytes, rng: random.Random) -> bytes:
+    """A sector holds nothing."""
+    at = rng.randrange(0, len(data), SECTOR)
+    size = min(SECTOR, len(data) - at)
+    return data[:at] + bytes(size) + data[at + size :]
+
+
+def swapped(data: bytes, rng: random.Random) -> bytes:
+    """Two sectors took each other's place; of a short file, its halves."""
+    size = min(SECTOR, len(data) // 2)
+    one, other = sorted((rng.randrange(0, len(data) - size + 1), rng.randrange(0, len(data) - size + 1)))
+    if other < one + size:
+        return flipped(data, rng)
+    first, second = data[one : one + size], data[other : other + size]
+    return data[:one] + second + data[one + size : other] + first + data[other + size :]
+
+
+def _grows(node: ShellNode, path: Path) -> bool:
+    """Whether a process writes to a file now, and may know better than what it reads there."""
+    return node.partition is None or path == node.partition.log.active.path or "wal" in path.parts
+
+
 class ShellFaults:
     """Between `begin` and `heal` something happens every `every_us` on average."""
 
@@ -84,10 +114,13 @@ class ShellFaults:
             self._move_leader,
             self._error_in_shell,
             self._lose_directory,
+            self._damage,
+            self._stop_cleanly,
         ]
-        kinds = [kind for kind in kinds if kind.__name__ not in world.without]
         # Most runs see a few kinds only, so that rare combinations are not drowned.
-        self._kinds = rng.sample(kinds, rng.choice((3, 5, len(kinds))))
+        chosen = rng.sample(kinds, rng.choice((3, 5, len(kinds))))
+        only = world.only or {kind.__name__.removeprefix("_") for kind in chosen}
+        self._kinds = [kind for kind in kinds if kind.__name__.removeprefix("_") in only - world.without]
 
     def begin(self) -> None:
         self._next()
@@ -257,10 +290,40 @@ class ShellFaults:
         node = self._any()
         if node.is_up:
             node.kill()
+        node.is_damaged = False
         node.disk.delete_directory(ROOT / "streams" if self._world.rng.random() < 0.5 else ROOT)
         node.is_doubtful = True
         self._world.model.loses(node)
         self._later(1 * S, lambda: self._up(node))
+
+    def _damage(self) -> None:
+        """Bits turn, or sectors are zeroed or take each other's place, in a file of one copy, and of no other."""
+        if not self._copies_to_lose:
+            return
+        world, rng = self._world, self._world.rng
+        node = self._any()
+        is_up = node.is_up and rng.random() < 0.3
+        if node.is_up and not is_up:
+            node.kill(power=rng.random() < 0.5)
+        files = {path: data for path, data in node.disk.files().items() if data and not (is_up and _grows(node, path))}
+        if files:
+            self._copies_to_lose -= 1
+            kinds = sorted({path.suffix or path.name for path in files})
+            kind = rng.choice(kinds)  # there are many more segments than small files
+            path = rng.choice([path for path in files if (path.suffix or path.name) == kind])
+            how = rng.choice((flipped, flipped, zeroed, swapped))
+            node.disk.overwrite(path, how(files[path], rng))
+            node.is_damaged = node.is_doubtful = True
+            node.damaged_file = path
+            world.note(f"{how.__name__} {kind}")
+        self._later(1 * S, lambda: self._up(node))
+
+    def _stop_cleanly(self) -> None:
+        """Somebody stops a node as one should, and starts it again."""
+        node = self._any()
+        if node.is_up and not node.is_paused and node.streams is not None:
+            node.stop()
+            self._later(self._world.rng.choice((1 * S, 4 * S)), lambda: self._up(node))
 
     # -- clocks
 

@@ -84,8 +84,7 @@ class FollowConnection:
     def _asked(self, frame: bytes) -> None:
         if self._serving is None:
             self._serving = _Serving(self._leader, self)
-        for request in RequestReader().feed(frame):
-            self._serving.take(request)
+        self._serving.feed(frame)
 
     def _hung_up(self) -> None:
         if self._serving is not None:
@@ -124,6 +123,8 @@ class _Serving:
         self._connection = connection
         self._is_finishing = False
         self._held: list[Request] = []
+        self._reader = RequestReader()
+        self._reader.admit()
         assert leader.streams is not None
         assert leader.cluster is not None
         assert leader.files is not None
@@ -138,7 +139,11 @@ class _Serving:
             on_failure=self._failed,
         )
 
-    def take(self, request: Request) -> None:
+    def feed(self, frame: bytes) -> None:
+        for request in self._reader.feed(frame):
+            self._take(request)
+
+    def _take(self, request: Request) -> None:
         self._held.append(request)
         while self._held and not self._answers.is_unfinished and not self._is_finishing:
             self._answers.take(self._held.pop(0))

@@ -7,6 +7,9 @@ P3  no high watermark, and no consumer, is ever beyond what is committed, or is 
 ids no message with an id is committed twice, however often it is published
 order  what a publisher sends when the message before was acked stands behind it
 best   who begins to lead has all that is committed, as far as a copy of it is left anywhere
+
+One copy may be damaged. What is illegible in it is no other content; but it is never shown, and what is legible is held
+against it as on the others.
 """
 
 from __future__ import annotations
@@ -34,6 +37,7 @@ class Record(NamedTuple):
     number: int
 
 
+LOST = Record(-1, -1)
 _decoded: dict[bytes, list[tuple[int, Record]]] = {}  # every replica has the same bytes
 
 
@@ -63,6 +67,20 @@ def records_in(data: bytes) -> list[tuple[int, Record]]:
         found += _decoded[batch]
         position += header.length
     return found
+
+
+def _legible(data: bytes, begin: int, end: int) -> list[tuple[int, Record]]:
+    """What can be read of a damaged segment, and `LOST` in place of the rest."""
+    found: list[tuple[int, Record]] = []
+    position = 0
+    while position < len(data):
+        try:
+            length = read_header(data, position).length
+            found += records_in(data[position : position + length])
+        except LiftError:
+            break
+        position += length
+    return found + [(offset, LOST) for offset in range(begin + len(found), end)]
 
 
 class Copy:
@@ -108,6 +126,8 @@ class ShellModel:
         self.trace: list[Any] = []
         self.served = 0
         self.duplicates = 0
+        self.may_lose = False  # more copies were lost than the promise allows
+        self.has_lost = False
         self._min_isr = min_isr
         self._copies = {node: Copy() for node in nodes}
         self._nodes: dict[str, ShellNode] = {}
@@ -134,9 +154,14 @@ class ShellModel:
 
     def observe(self, node: ShellNode) -> None:
         partition = node.partition
-        if partition is None or partition.log.failure is not None:
+        if partition is None:
             return
         copy, log = self._copies[node.node_id], partition.log
+        if log.failure is not None:  # what it said of itself before may be on its way to a leader
+            if copy.log is log and log._cuts == copy.cuts and log.log_end >= copy.end:
+                copy.records += self._read(node, log, copy.end)
+                copy.durable_end = max(copy.durable_end, min(log.synced_end, copy.end))
+            return
         if copy.log is not log:
             self._opened(node, copy, log)
         elif log.log_end < copy.end or log._cuts != copy.cuts:
@@ -165,7 +190,8 @@ class ShellModel:
         copy.high_watermark = copy.led_epoch = 0
         durable_end = min(durable_end, len(self.committed))  # what is not committed may have been cut meanwhile
         kept = before[max(0, copy.start - start) : max(0, durable_end - start)]
-        if not node.is_doubtful and not is_renewed and copy.records[: len(kept)] != kept:
+        is_trusted = node.node_id in self.isr and not node.is_doubtful
+        if is_trusted and copy.records[: len(kept)] != kept:
             raise ViolationError(
                 f"P1: {node.node_id} had {start}..{durable_end} durable, and after its restart has "
                 f"{copy.start}..{copy.end}"
@@ -195,34 +221,53 @@ class ShellModel:
                 continue
             data = node.disk.content(segment.path)[: segment.size]
             try:
-                found += [record for offset, record in records_in(data) if offset >= begin]
+                records = records_in(data)
             except LiftError as error:
-                if node.is_damaged:
-                    return found  # that it is not served, and not elected, is looked at elsewhere
-                raise ViolationError(f"{node.node_id} has {segment.path}: {error}") from error
+                if not node.is_damaged:
+                    raise ViolationError(f"{node.node_id} has {segment.path}: {error}") from error
+                records = _legible(data, segment.base_offset, segment.next_offset)
+            found += [record for offset, record in records if offset >= begin]
         return found
 
     def _began(self, node: ShellNode, copy: Copy) -> None:
         """Somebody leads."""
         self.trace.append((node.node_id, copy.led_epoch, copy.end))
-        best = max(self._common(node_id) for node_id in self._copies)
-        if self._common(node.node_id) < best:
+        own = self._common(node.node_id)
+        others = {name: self._common(name) for name, other in self._nodes.items() if not other.is_doubtful}
+        best = max(others, key=lambda name: others[name], default=node.node_id)
+        if own < others.get(best, own):
             raise ViolationError(
-                f"best: {node.node_id} leads in epoch {copy.led_epoch} with {self._common(node.node_id)} of "
-                f"{len(self.committed)} committed records; another copy has {best}"
+                f"best: {node.node_id} leads in epoch {copy.led_epoch} with {own} of {len(self.committed)} committed "
+                f"records; {best} has {others[best]}"
             )
+        if own < len(self.committed):
+            if not self.may_lose:
+                raise ViolationError(
+                    f"P1: {node.node_id} leads in epoch {copy.led_epoch} with {own} of {len(self.committed)} committed "
+                    "records, and nobody has more"
+                )
+            self.has_lost = True  # from here on nothing can be held against anybody
 
     def _common(self, node_id: str) -> int:
         """How many of the committed records a node has."""
-        copy = self._copies[node_id]
-        end = min(copy.durable_end if self._nodes[node_id].streams is None else copy.end, len(self.committed))
+        copy, node = self._copies[node_id], self._nodes[node_id]
+        end = min(copy.durable_end if node.streams is None else copy.end, len(self.committed))
         first = max(copy.start, end - _LOOKED_BACK)
-        while end > first and copy.between(first, end) != self.committed[first:end]:
+        while end > first and not self._is_same(node, copy.between(first, end), first):
             end -= 1
         return end
 
+    def _is_same(self, node: ShellNode, records: list[Record], offset: int) -> bool:
+        """Whether a node has what is committed; what is illegible on a damaged disk is no other content."""
+        committed = self.committed[offset : offset + len(records)]
+        if node.is_damaged:
+            records = [was if record is LOST else record for record, was in zip(records, committed, strict=False)]
+        return records == committed
+
     def _advanced(self, node: ShellNode, partition: Partition, copy: Copy) -> None:
         mark = partition.high_watermark
+        if self.has_lost:
+            return
         if mark > copy.end:
             raise ViolationError(f"P3: {node.node_id} has no record at its high watermark {mark}")
         if mark > len(self.committed):
@@ -230,7 +275,7 @@ class ShellModel:
                 raise ViolationError(f"P3: follower {node.node_id} shows {mark} of {len(self.committed)} committed")
             self._commit(node, copy, mark, partition.epoch)
         first = max(copy.start, mark - _LOOKED_BACK)
-        if copy.between(first, mark) != self.committed[first:mark]:
+        if not self._is_same(node, copy.between(first, mark), first):
             raise ViolationError(f"P2: {node.node_id} has other content below its high watermark {mark}")
 
     def _commit(self, node: ShellNode, copy: Copy, mark: int, epoch: int) -> None:
@@ -255,6 +300,8 @@ class ShellModel:
 
     def check_isr(self) -> None:
         """Records were committed, or the ISR is another one: all its members have all of them."""
+        if self.has_lost:
+            return
         for node_id in self.isr:
             node = self._nodes[node_id]
             partition = node.partition
@@ -270,6 +317,8 @@ class ShellModel:
 
     def acknowledged(self, number: int, offset: int, *, duplicate: bool) -> None:
         """A publisher got an ack."""
+        if self.has_lost:
+            return
         if offset >= len(self.committed) or self.committed[offset].number != number:
             there = self.committed[offset] if offset < len(self.committed) else "nothing"
             raise ViolationError(
@@ -282,19 +331,23 @@ class ShellModel:
     def shown(self, node_id: str, records: list[tuple[int, Record]]) -> None:
         """A consumer was given records."""
         self.served += len(records)
+        if self.has_lost:
+            return
         for offset, record in records:
             if offset >= len(self.committed) or self.committed[offset] != record:
                 raise ViolationError(f"P3: {node_id} shows {record} at {offset}, which is not what is committed")
 
     def finished(self) -> None:
         """Everything has healed and settled: every replica has everything, and the same."""
+        if self.has_lost:
+            return
         for node_id in self.voters:
             node, partition = self._nodes[node_id], self._nodes[node_id].partition
             assert partition is not None
             log = partition.log
             begin = log.segments[0].base_offset
             found = self._read(node, log, begin)
-            if found != self.committed[begin:] and not node.is_damaged:
+            if len(found) < len(self.committed) - begin or not self._is_same(node, found, begin):
                 raise ViolationError(f"P1: {node_id} has not what is committed after everything has healed")
         for number, offset in self.acked.items():
             if self.committed[offset].number != number:

@@ -39,6 +39,7 @@ from support.simdisk import ROOT, Order, SimDisk
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
     from liftpy_log.partition_log import PartitionLog
     from liftpy_server.ingest.binding import Binding
@@ -96,6 +97,11 @@ class _Rounds(CommitRounds):
             delay_us = sync_us + int(self._node.world.rng.random() * sync_us)
             self._node.loop.call_later(delay_us / 1e6, self._round)
 
+    def finish(self) -> None:
+        """The last round."""
+        if self._asked:
+            self._round()
+
     def _round(self) -> None:
         self._is_waiting = False
         asked, self._asked = list(self._asked), {}
@@ -151,6 +157,7 @@ class ShellNode:
         self.is_paused = False
         self.is_doubtful = False
         self.is_damaged = False
+        self.damaged_file: Path | None = None
         self.clock_offset_ns = 0
         self.sync_us = 1 * MS
         self.run = 0
@@ -220,9 +227,9 @@ class ShellNode:
         disk = self.disk
         assert self.cluster is not None
         self.files = FileCache(disk, 8)
-        wal = WriteAheadLog(disk, data_dir.wal_directory, ROOT, self.world.wal_bytes)
+        wal = self.wal = WriteAheadLog(disk, data_dir.wal_directory, ROOT, self.world.wal_bytes)
         streams: Streams
-        rounds = _Rounds(self, wal, lambda: streams.by_log, self._committed)
+        rounds = self.rounds = _Rounds(self, wal, lambda: streams.by_log, self._committed)
         self.outbox = Outbox(self._send_acks)
         opening = StreamOpening(
             *(self.node_id, disk, self.files, data_dir, checkpoint, self.clock, self.outbox, Load()),
@@ -280,6 +287,39 @@ class ShellNode:
             self.disk = self.disk.crash(self.world.rng, self.world.rng.choice(list(Order)))
         else:
             self.disk = self.disk.kill()
+
+    def end(self) -> None:
+        """The process ends by itself."""
+        if self.is_up:
+            self.kill()
+
+    def stop(self) -> None:
+        """A clean stop, in the order of `Node`."""
+        self.enter(self.run, lambda: self.loop.create_task(self._stop()))
+
+    async def _stop(self) -> None:
+        assert self.cluster is not None
+        assert self.streams is not None
+        cluster, streams, data_dir = self.cluster, self.streams, DataDir(ROOT, -1)
+        await cluster.leave()
+        await cluster.stop()
+        for partition in streams.partitions:
+            partition.settle()
+        self.rounds.finish()
+        await asyncio.sleep(0.01)  # lets the results of the last round in
+        self.outbox.flush()
+        checkpoint = make_checkpoint(streams, self.clock, clean=True)
+        checkpoint.clean = streams.close()
+        self.wal.close(remove=checkpoint.clean)
+        keep_checkpoint(self.disk, data_dir, checkpoint)
+        self.world.seen["clean stop"] += checkpoint.clean
+        self.world.scheduler.after(0, self._gone, self.run)
+
+    def _gone(self, run: int) -> None:
+        if run == self.run:
+            self.end()
+            if self.world.is_healed:
+                self.start()
 
     def pause(self) -> None:
         self.is_paused = True

@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 __all__ = ["ShellResult", "ShellWorld", "run_shell"]
 
 TROUBLE_US = 5 * S
-NOT_YET = frozenset({"_clock_jump"})  # faults that the shell does not survive yet
-PEACE_US = 60 * S
+NOT_YET = frozenset({"clock_jump"})  # faults that the shell does not survive yet
+PEACE_US = 40 * S
 STEADY_US = 1 * S
 
 
@@ -90,6 +90,7 @@ class ShellWorld:
         seed: of everything.
         trouble_us: how long things go wrong.
         copies_to_lose: how many copies may be lost or damaged; by default as many as the promise allows.
+        only: names of the faults that happen, instead of what chance chooses.
         without: names of faults that do not happen.
     """
 
@@ -99,9 +100,10 @@ class ShellWorld:
         *,
         trouble_us: int = TROUBLE_US,
         copies_to_lose: int | None = None,
+        only: frozenset[str] = frozenset(),
         without: frozenset[str] = NOT_YET,
     ) -> None:
-        self.without = without
+        self.only, self.without = only, without
         self.rng = rng = random.Random(seed)
         self.seen: Counter[str] = Counter()
         self.surprises: list[str] = []
@@ -113,7 +115,7 @@ class ShellWorld:
         self.wal_bytes = rng.choice((2_000, 20_000))
         self.direct_max = rng.choice((0, 3))
         self.value_bytes = rng.choice((10, 100, 700))
-        self.is_idle = False
+        self.is_idle = self.is_healed = False
         self.scheduler = Scheduler()
         self.network = Network(self.scheduler, rng)
         self._trouble_us = trouble_us
@@ -125,6 +127,7 @@ class ShellWorld:
         self.metadata.nodes = self.nodes
         self.model.watch(self.nodes)
         self.model.trace = self._trace
+        self.model.may_lose = self.copies_to_lose >= self.min_isr
         self._owners: dict[int, ShellPublisher] = {}
         self._violation: ViolationError | None = None
 
@@ -166,7 +169,9 @@ class ShellWorld:
     def node_ended(self, node: ShellNode, error: Exception) -> None:
         """A process ended by itself; somebody starts it again."""
         self.note(f"{node.node_id} ended: {type(error).__name__}")
-        self.scheduler.after(0, node.kill)
+        self.scheduler.after(0, node.end)
+        if node.damaged_file is not None and node.damaged_file.name in {"checkpoint", "standing.json"}:
+            self.scheduler.after(100 * MS, lambda: node.disk.delete(node.damaged_file))  # as the error says
         self.scheduler.after(500 * MS, lambda: node.is_up or node.start())
 
     # -- the run
@@ -252,6 +257,8 @@ class ShellWorld:
         faults = ShellFaults(self)
         faults.begin()
         self._advance(self._trouble_us)
+        self.is_healed = True
+        self.publish_every_us = 400 * MS
         faults.heal()
         healed_us = self.scheduler.now_us
         settled_us = self._settle()
