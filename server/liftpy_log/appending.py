@@ -236,6 +236,9 @@ class LogAppending(LogHealth):
         try:
             file = self._files.get(segment)
         except OSError as error:
+            if is_full(error):
+                self.epochs.truncate(self.log_end)
+                raise StorageFullError(f"{segment.path} can not be opened now: {error.strerror}") from error
             raise self.fail(f"opening {segment.path} failed: {error}") from error
         try:
             file.write(position, parts)
@@ -265,6 +268,8 @@ class LogAppending(LogHealth):
         try:
             self._sync_active()
         except OSError as error:
+            if is_full(error):  # no sync fails like this: a file could not be opened
+                raise StorageFullError(f"{active.path} can not be opened now: {error.strerror}") from error
             raise self.fail(f"fdatasync of {active.path} failed: {error}") from error
         self._note_synced(active.next_offset)
         try:

@@ -99,6 +99,8 @@ class LogCompaction(LogTruncation):
             try:
                 cleaned = self.load_cleaned()
             except OSError as error:
+                if is_full(error):
+                    raise StorageFullError(f"how far {self.directory} is clean can not be read now") from error
                 raise self.fail(f"reading how far {self.directory} is clean failed: {error}") from error
             self._save(cleaned.with_gone_below(offset))
 

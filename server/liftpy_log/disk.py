@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
+from contextlib import suppress
+from threading import Lock
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from liftpy_envelope.ipc import BufferLike
@@ -15,7 +17,8 @@ if TYPE_CHECKING:
 __all__ = ["Disk", "File", "OsDisk", "OsFile", "is_full", "read_whole", "write_atomically"]
 
 _IOVECS_MAX = 1_000
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_NO_DESCRIPTOR = frozenset({errno.EMFILE, errno.ENFILE})
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOMEM, errno.EAGAIN}) | _NO_DESCRIPTOR
 
 
 class File(Protocol):
@@ -143,7 +146,7 @@ class OsFile:
 
     def sync(self) -> None:
         """See `File.sync`."""
-        os.fdatasync(self._descriptor)
+        _sync(os.fdatasync, self._descriptor)
 
     def fileno(self) -> int:
         """See `File.fileno`."""
@@ -155,12 +158,46 @@ class OsFile:
 
 
 class OsDisk:
-    """The disk of the operating system."""
+    """The disk of the operating system.
+
+    Args:
+        spare_count: descriptors that are held so that files can be opened when others have taken all that are left.
+    """
+
+    def __init__(self, spare_count: int = 0) -> None:
+        self._spare_count = spare_count
+        self._spare: list[int] = []
+        self._lock = Lock()
+        self._fill_spare()
+
+    def _fill_spare(self) -> None:
+        with self._lock, suppress(OSError):
+            while len(self._spare) < self._spare_count:
+                self._spare.append(os.open("/", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+
+    def _give_up_spare(self) -> bool:
+        with self._lock:
+            if self._spare:
+                os.close(self._spare.pop())
+                return True
+            return False
+
+    def _open(self, path: Path, flags: int) -> int:
+        while True:
+            try:
+                descriptor = os.open(path, flags | os.O_CLOEXEC, 0o640)
+            except OSError as error:
+                if error.errno not in _NO_DESCRIPTOR or not self._give_up_spare():
+                    raise
+            else:
+                break
+        if len(self._spare) < self._spare_count:
+            self._fill_spare()
+        return descriptor
 
     def open(self, path: Path, *, create: bool = False) -> OsFile:
         """See `Disk.open`."""
-        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if create else 0)
-        return OsFile(os.open(path, flags, 0o640))
+        return OsFile(self._open(path, os.O_RDWR | (os.O_CREAT | os.O_EXCL if create else 0)))
 
     def names(self, directory: Path) -> list[str]:
         """See `Disk.names`."""
@@ -185,15 +222,28 @@ class OsDisk:
 
     def sync_directory(self, directory: Path) -> None:
         """See `Disk.sync_directory`."""
-        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        descriptor = self._open(directory, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            os.fsync(descriptor)
+            _sync(os.fsync, descriptor)
         finally:
             os.close(descriptor)
 
 
+def _sync(sync: Callable[[int], None], descriptor: int) -> None:
+    """A sync that failed for whatever reason may have dropped what it should have written: that never passes."""
+    try:
+        sync(descriptor)
+    except OSError as error:
+        if is_full(error):
+            raise OSError(errno.EIO, f"a sync failed: {error.strerror}") from error
+        raise
+
+
 def is_full(error: OSError) -> bool:
-    """Whether an operation failed for lack of room: it may be tried again when there is some."""
+    """Whether an operation failed for lack of room: it may be tried again when there is some.
+
+    On the disk, in memory, or in the table of open files, which others may have filled for a moment.
+    """
     return error.errno in _FULL
 
 

@@ -7,6 +7,8 @@ from itertools import islice
 from threading import Lock
 from typing import TYPE_CHECKING, Protocol
 
+from liftpy_log.disk import is_full
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -108,9 +110,19 @@ class FileCache:
             self._entries.clear()
 
     def _open(self, owner: HasPath) -> _Entry:
-        entry = _Entry(self._disk.open(owner.path))
-        self._insert(owner, entry)
-        return entry
+        while True:
+            try:
+                entry = _Entry(self._disk.open(owner.path))
+            except OSError as error:
+                if not is_full(error) or not self._close_idle():
+                    raise
+            else:
+                self._insert(owner, entry)
+                return entry
+
+    def _close_idle(self) -> bool:
+        """Close the file that was not used for longest; False when all are in use."""
+        return any(not entry.pins and self._close(owner, entry) for owner, entry in list(self._entries.items()))
 
     def _insert(self, owner: HasPath, entry: _Entry) -> None:
         self._entries[owner] = entry
@@ -129,8 +141,12 @@ class FileCache:
                     return
                 if entry.pins or entry is newest:
                     continue
-                del self._entries[owner]
-                if entry is self._got:
-                    self._entries[owner] = entry
-                else:
-                    entry.file.close()
+                self._close(owner, entry)
+
+    def _close(self, owner: HasPath, entry: _Entry) -> bool:
+        del self._entries[owner]
+        if entry is self._got:
+            self._entries[owner] = entry
+            return False
+        entry.file.close()
+        return True

@@ -11,7 +11,8 @@ import logging
 from threading import Condition, Thread
 from typing import TYPE_CHECKING, NamedTuple
 
-from liftpy_log.limits import DIRECT_SYNC_PARTITIONS_MAX
+from liftpy_log.disk import is_full
+from liftpy_log.limits import AGAIN_S, DIRECT_SYNC_PARTITIONS_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -67,6 +68,7 @@ class GroupCommit:
         self._direct_max = direct_max
         self._wakeup = Condition()
         self._dirty: dict[PartitionLog, None] = {}
+        self._put_off: dict[PartitionLog, None] = {}  # their files could not be opened for a moment
         self._stopping = False
         self._thread = Thread(target=self._run, name="liftpy-group-commit", daemon=True)
         self.rounds = 0
@@ -91,17 +93,20 @@ class GroupCommit:
     def _run(self) -> None:
         while True:
             with self._wakeup:
-                while not self._dirty and not self._stopping:
+                while not self._dirty and not self._put_off and not self._stopping:
                     self._wakeup.wait()
-                if not self._dirty:
+                if self._put_off and not self._stopping:
+                    self._wakeup.wait(AGAIN_S)
+                dirty, self._dirty = self._put_off | self._dirty, {}
+                if not dirty:
                     return
-                dirty, self._dirty = self._dirty, {}
             self.run_round(list(dirty))
 
     def run_round(self, logs: Sequence[PartitionLog]) -> None:
         """Make the logs durable and report it."""
         targets: list[_Target] = []
         results: list[Synced] = []
+        self._put_off = {}
         try:
             for log in logs:
                 target = log.begin_round()
@@ -124,8 +129,7 @@ class GroupCommit:
             error = errors.get(log)
             log.end_round(0 if error else durable_ends.get(log, 0), error)
 
-    @staticmethod
-    def _name(targets: Sequence[_Target], results: list[Synced]) -> list[_Target]:
+    def _name(self, targets: Sequence[_Target], results: list[Synced]) -> list[_Target]:
         """Make the names of new logs durable. Returns the targets whose names are; the others have failed."""
         named: list[_Target] = []
         synced: set[Path] = set()
@@ -133,6 +137,8 @@ class GroupCommit:
             try:
                 target.log.sync_names(synced)
             except OSError as error:
+                if self._may_put_off(target.log, error):
+                    continue
                 reason = f"syncing the directories above {target.log.directory} failed: {error}"
                 results.append(Synced(target.log, 0, reason))
             else:
@@ -144,17 +150,28 @@ class GroupCommit:
             ahead = [target for target in targets if target.unsynced]
             if ahead and self._write_ahead(self._wal, ahead, results):
                 targets = [target for target in targets if not target.unsynced]
-        results += [self._sync(log, tail) for log, tail, _ in targets]
+        for log, tail, _ in targets:
+            error = self._sync_segment(log, tail.segment)
+            if log not in self._put_off:
+                results.append(Synced(log, tail.next_offset, error))
 
-    def _sync(self, log: PartitionLog, tail: Tail) -> Synced:
-        return Synced(log, tail.next_offset, self._sync_segment(tail.segment))
+    def _may_put_off(self, log: PartitionLog, error: OSError) -> bool:
+        """Whether a log can wait for a later round: a file of it can not be opened now, and nothing is lost by that."""
+        if not is_full(error) or self._stopping:
+            return False
+        if not self._put_off:
+            logger.warning("%s can not be made durable now (%s): trying again", log.directory, error.strerror)
+        self._put_off[log] = None
+        return True
 
-    def _sync_segment(self, segment: Segment) -> str | None:
+    def _sync_segment(self, log: PartitionLog, segment: Segment) -> str | None:
         try:
             file = self._files.pin(segment)
         except FileNotFoundError:
             return None  # deleted since, by retention or a purge, which had it synced before
         except OSError as error:
+            if self._may_put_off(log, error):
+                return None
             return f"opening {segment.path} failed: {error}"
         try:
             file.sync()
@@ -176,7 +193,9 @@ class GroupCommit:
                 return False
             results += [Synced(log, tail.next_offset, None) for log, tail, _ in targets]
             for segment, log in wal.segments_to_sync():
-                failure = self._sync_segment(segment)
+                failure = self._sync_segment(log, segment)
+                if log in self._put_off:
+                    break  # the write-ahead log keeps what it has of it
                 if failure is not None:
                     wal.keep(segment)
                     results.append(Synced(log, 0, failure))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 __all__ = [
+    "AGAIN_S",
     "DIRECT_SYNC_PARTITIONS_MAX",
     "INDEX_FLUSH_ENTRIES",
     "INDEX_INTERVAL_BYTES",
@@ -26,6 +27,9 @@ OPEN_FILES_MAX: Final = 512
 # 0.8 ms whatever the number (docs/decisions.md).
 DIRECT_SYNC_PARTITIONS_MAX: Final = 3
 WAL_FILE_BYTES_MAX: Final = 128 * 1024 * 1024
+
+# What others took for a moment, as open files, may be back after this.
+AGAIN_S: Final = 0.05
 
 # Who cuts a log waits for the round that is at work on it; a disk that takes longer is as good as broken.
 ROUND_TIMEOUT_S: Final = 30.0

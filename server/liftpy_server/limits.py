@@ -25,6 +25,7 @@ __all__ = [
     "PULL_REQUESTS_MAX",
     "RELIEF_INTERVAL_S",
     "RUN_MESSAGES_PER_PARTITION_MIN",
+    "SPARE_DESCRIPTORS",
     "SUBSCRIBE_RETRY_S",
     "SWITCH_INTERVAL_S",
     "UNSUBSCRIBE_TIMEOUT_S",
@@ -44,6 +45,7 @@ ACK_BUFFER_BYTES_MAX: Final = 32 * 1024 * 1024  # likewise for acks that the NAT
 PULL_HELLO_BYTES_MAX: Final = 4 * 1024  # taken from a peer that has not shown the token
 PULL_REQUESTS_MAX: Final = 16  # that wait for their turn on one connection; beyond it the socket is not read
 OPEN_FILES_SPARE: Final = 128  # descriptors left for everything that is neither a segment nor a pull connection
+SPARE_DESCRIPTORS: Final = 32  # of those, held for files that must be opened when others have taken the rest
 PEER_BYTES_PER_S_MIN: Final = 256 * 1024  # a consumer slower than this is taken to be stuck
 
 UNSUBSCRIBE_TIMEOUT_S: Final = 10.0  # a node that stops waits this long for what is on its way

@@ -28,7 +28,13 @@ from liftpy_server.door_refusals import DoorRefusals
 from liftpy_server.group_hosting.host import GroupHost
 from liftpy_server.http import HttpServer
 from liftpy_server.ingest.connection import IngestConnection
-from liftpy_server.limits import OWED_RECORDS_MAX, SWITCH_INTERVAL_S, UNSUBSCRIBE_TIMEOUT_S, UNSYNCED_BYTES_MAX
+from liftpy_server.limits import (
+    OWED_RECORDS_MAX,
+    SPARE_DESCRIPTORS,
+    SWITCH_INTERVAL_S,
+    UNSUBSCRIBE_TIMEOUT_S,
+    UNSYNCED_BYTES_MAX,
+)
 from liftpy_server.maintenance import Maintenance, keep_checkpoint, make_checkpoint
 from liftpy_server.metadata.opening import open_metadata
 from liftpy_server.metadata_follower import MetadataFollower
@@ -77,7 +83,7 @@ class Node:
         self.refusals = DoorRefusals()
         self.pull_token = secrets.token_urlsafe(24)
         self.follow_token = secrets.token_urlsafe(24)
-        self._disk = disk or OsDisk()
+        self._disk = disk or OsDisk(SPARE_DESCRIPTORS)
         self.tier: TierSide | None = None
         self.cold: ColdReads | None = None
         self._io = ThreadPoolExecutor(max_workers=1, thread_name_prefix="liftpy-io")

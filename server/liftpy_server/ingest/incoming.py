@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+import errno
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pyarrow.compute as pc
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 __all__ = ["Incoming", "Refusal", "read_message", "refusal_of"]
 
 _NO_OPTIONS = PublishOptions()
+
+_OF_THE_PROCESS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN})
 
 
 class Refusal(NamedTuple):
@@ -167,5 +170,8 @@ def _key_size(incoming: Incoming) -> int:
 def refusal_of(error: StorageFullError | PartitionOfflineError) -> Refusal:
     """The refusal that answers a message which this error kept from being stored."""
     if isinstance(error, StorageFullError):
+        cause = error.__cause__
+        if isinstance(cause, OSError) and cause.errno in _OF_THE_PROCESS:
+            return Refusal(AckErrorCode.STORAGE_FULL, f"the node can not store it now: {cause.strerror}")
         return Refusal(AckErrorCode.STORAGE_FULL, "the node's disk is full")
     return Refusal(AckErrorCode.PARTITION_OFFLINE, "the partition is offline; the node's log says why")

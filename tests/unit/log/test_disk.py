@@ -3,12 +3,53 @@
 import errno
 import os
 import random
+import resource
+from contextlib import suppress
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
-from liftpy_log.disk import OsDisk, write_atomically
+from liftpy_log.disk import OsDisk, is_full, write_atomically
 from support.simdisk import ROOT, Order, SimDisk
+
+
+def test_files_are_opened_with_spare_descriptors_when_others_took_the_rest(tmp_path):
+    disk = OsDisk(spare_count=3)
+    (tmp_path / "a").write_bytes(b"a")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(
+        resource.RLIMIT_NOFILE, (64 + max(int(each.name) for each in Path("/proc/self/fd").iterdir()), hard)
+    )
+    taken = []
+    try:
+        with suppress(OSError):
+            while True:
+                taken.append(os.open("/", os.O_RDONLY))
+        files = [disk.open(tmp_path / "a") for _ in range(2)]
+        disk.sync_directory(tmp_path)
+        write_atomically(disk, tmp_path / "b", b"b")
+        files.append(disk.open(tmp_path / "a"))
+        with pytest.raises(OSError, match="Too many open files"):
+            disk.open(tmp_path / "a")
+    finally:
+        for descriptor in taken:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert (tmp_path / "b").read_bytes() == b"b"
+    for opened in files:
+        opened.close()
+
+
+@pytest.mark.parametrize("name", ["fsync", "fdatasync"])
+def test_a_sync_that_failed_is_never_for_a_moment(file, tmp_path, monkeypatch, name):
+    def fail(_descriptor):
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    monkeypatch.setattr(os, name, fail)
+    with pytest.raises(OSError, match="a sync failed: Cannot allocate memory") as caught:
+        file.sync() if name == "fdatasync" else OsDisk().sync_directory(tmp_path)
+    assert not is_full(caught.value)
 
 
 @pytest.fixture

@@ -148,6 +148,18 @@ def test_a_pin_of_a_file_that_is_not_there_changes_nothing(disk):
     assert files.get(owner).read(0, 3) == b"000"
 
 
+def test_idle_files_are_closed_when_the_process_can_open_no_more(disk):
+    a, b, c, d = owners_on(disk, 4)
+    files = FileCache(disk, 10)
+    pinned = files.pin(a)
+    files.get(b)
+    got = files.get(c)
+    disk.fail("open", code=errno.EMFILE)
+    files.pin(d)
+    assert paths(disk) == ["000", "002", "003"]
+    assert (pinned.read(0, 3), got.read(0, 3)) == (b"000", b"002")
+
+
 def test_an_unpin_that_comes_after_close_is_harmless(disk):
     (owner,) = owners_on(disk, 1)
     files = FileCache(disk, 2)

@@ -213,10 +213,36 @@ def test_an_error_of_opening_is_reported(given):
     node = node_of(3, open_files=1, **given)
     for number in node.partitions:
         node.append(number)
-    node.disk.fail("open", code=errno.EMFILE, times=None, where=is_segment)
+    node.disk.fail("open", code=errno.EIO, times=None, where=is_segment)
     results = node.round([0, 1])
     assert all(f"opening {log.active.path} failed: " in error for log, _, error in results)
     assert len(results) == 2
+
+
+@MODES
+def test_names_that_can_not_be_synced_for_a_moment_are_synced_by_a_later_round(given):
+    node = node_of(3, **given)
+    for number in node.partitions:
+        node.append(number)
+    node.disk.fail("sync_directory", code=errno.EMFILE, times=None, where=lambda path: not is_wal(path))
+    assert node.round() == (), "neither durable nor failed"
+    node.disk.heal()
+    assert node.round() == tuple((log, 1, None) for log in node.logs)
+    check_crashes(node)
+
+
+@pytest.mark.parametrize("given", [{"with_wal": False}, {"direct_max": 100}])
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
+def test_a_file_that_can_not_be_opened_for_a_moment_is_synced_by_a_later_round(given, code):
+    node = node_of(3, open_files=1, **given)
+    for number in node.partitions:
+        node.append(number)
+    node.disk.fail("open", code=code, times=None, where=is_segment)
+    assert node.round([0, 1]) == (), "neither durable nor failed"
+    assert [log.synced_end for log in node.logs] == [0, 0, 0]
+    node.disk.heal()
+    assert node.round([0, 1]) == tuple((log, 1, None) for log in node.logs[:2])
+    check_crashes(node)
 
 
 def test_no_pin_is_left_behind():

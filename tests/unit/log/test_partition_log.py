@@ -311,12 +311,29 @@ def test_a_full_disk_refuses_a_batch_and_nothing_of_it_stays(room):
     log.check()
 
 
-@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE, errno.ENOMEM])
 def test_every_way_of_being_full(code):
     log = OpenLog(SimDisk()).fill(3)
     log.disk.fail("write", code=code)
     with pytest.raises(StorageFullError):
         log.append()
+    log.check()
+
+
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
+@pytest.mark.parametrize("work", [lambda log: log.append(epoch=1), lambda log: log.log.roll()], ids=["append", "roll"])
+def test_a_file_that_can_not_be_opened_for_a_moment_does_not_take_the_partition_offline(code, work):
+    log = OpenLog(SimDisk()).fill(3)
+    log.files.forget(log.log.active)
+    log.disk.fail("open", code=code)
+    with pytest.raises(StorageFullError, match="can not be opened now"):
+        work(log)
+    assert log.log.failure is None
+    log.append(epoch=0)
+    log.check()
+    log.log.roll()
+    log.fill(2)
+    log.reopen()
     log.check()
 
 
