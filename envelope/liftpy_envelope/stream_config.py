@@ -132,7 +132,7 @@ class StreamConfig:
             raise ConfigError(
                 "acks",
                 f"subject {self.subject!r} overlaps {reserved}, whose reply subjects belong to others; "
-                "use acks = envelope or acks = off",
+                "it needs acks = envelope or acks = off, and allow_reserved_subjects in the settings of the nodes",
             )
 
     def _check_names(self) -> None:

@@ -12,6 +12,7 @@ __all__ = [
     "RESERVED_PATTERNS",
     "check_literal",
     "check_pattern",
+    "covers",
     "is_literal",
     "matches",
     "overlaps",
@@ -93,6 +94,17 @@ def overlaps(left: str, right: str) -> bool:
         if a != b and "*" not in {a, b}:
             return False
     return True
+
+
+def covers(wide: str, narrow: str) -> bool:
+    """Whether every literal subject that matches `narrow` matches `wide`."""
+    outer, inner = wide.split("."), narrow.split(".")
+    for position, token in enumerate(outer):
+        if token == ">":
+            return len(inner) > position
+        if position >= len(inner) or inner[position] == ">" or token not in {"*", inner[position]}:
+            return False
+    return len(outer) == len(inner)
 
 
 def reserved_overlap(subject: str) -> str | None:

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from liftpy_client.nats_options import NatsOptions
-from liftpy_envelope.errors import ConfigError, NameInvalidError
+from liftpy_envelope.errors import ConfigError, NameInvalidError, SubjectInvalidError
 from liftpy_envelope.names import check_name
 from liftpy_envelope.settings import from_text, parse_settings
+from liftpy_envelope.subject import check_pattern
 from liftpy_server.cluster_config import ClusterConfig
 from liftpy_server.group_hosting.settings import GroupsConfig
 from liftpy_server.tiering.settings import TierConfig
@@ -153,6 +154,7 @@ class NodeConfig:
         data_dir: where the node keeps everything.
         rack: where the node stands; replicas are spread over racks.
         log_level: debug, info, warning or error.
+        allow_reserved_subjects: subjects of NATS, its clients and liftpy that streams may store all the same.
         nats: how to reach NATS.
         pull: where consumers reach the node.
         http: health and metrics.
@@ -166,6 +168,7 @@ class NodeConfig:
     data_dir: str = "liftpy-data"
     rack: str | None = None
     log_level: str = "info"
+    allow_reserved_subjects: tuple[str, ...] = ()
     nats: NatsOptions = field(default_factory=NatsOptions)
     pull: PullConfig = field(default_factory=PullConfig)
     http: HttpConfig = field(default_factory=HttpConfig)
@@ -181,6 +184,11 @@ class NodeConfig:
             raise ConfigError("node_id", str(error)) from None
         if self.log_level not in _LOG_LEVELS:
             raise ConfigError("log_level", f"{self.log_level!r} is not one of {', '.join(_LOG_LEVELS)}")
+        for subject in self.allow_reserved_subjects:
+            try:
+                check_pattern(subject)
+            except SubjectInvalidError as error:
+                raise ConfigError("allow_reserved_subjects", str(error)) from None
         peers = [peer.node_id for peer in self.cluster.parsed_peers]
         if peers and self.node_id not in peers:
             raise ConfigError(

@@ -26,6 +26,7 @@ from liftpy_server.admin.requests import (
     ReadOnlyRequest,
     read_update,
 )
+from liftpy_server.admin.reserved import check_unreserved
 from liftpy_server.admin.stream_view import leaders_of
 from liftpy_server.metadata.errors import MetadataRefusedError
 from liftpy_server.metadata.placement import Placement
@@ -112,6 +113,7 @@ class Handlers:
         """Create a stream; answers when all of its leaders have confirmed their subscriptions. Idempotent."""
         check_created(body)
         config = StreamConfig.from_plain(body)
+        check_unreserved(config, self._node.config)
         metadata = self._node.metadata
         await self._wait_for_nodes(config)
         assignment = self._placement.place(metadata.state, config)
@@ -163,6 +165,8 @@ class Handlers:
         check_changed(request)
         before = (await self._stream(request.name)).config
         asked = before.updated(request.changes)
+        if {"subject", "group"} & request.changes.keys():
+            check_unreserved(asked, self._node.config)
         await self._node.metadata.propose(
             "update_stream",
             name=request.name,

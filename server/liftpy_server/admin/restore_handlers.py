@@ -15,6 +15,7 @@ from liftpy_envelope.errors import ConfigError, ErrorCode
 from liftpy_envelope.settings import parse_settings
 from liftpy_envelope.stream_config import StreamConfig
 from liftpy_server.admin.errors import AdminError
+from liftpy_server.admin.reserved import check_unreserved
 from liftpy_server.admin.restore_requests import (
     ApplyRequest,
     BucketRequest,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     from liftpy_server.admin.asking import Body
+    from liftpy_server.config import NodeConfig
     from liftpy_server.metadata.state import MetadataState, StreamInfo
 
     class _Metadata(Protocol):
@@ -55,13 +57,13 @@ class RestoreHandlers:
     """The handlers of one node.
 
     Args:
-        node_id: this node.
+        config: of this node.
         metadata: of the cluster.
         worker: gives what works on the bucket; None where there is no bucket.
     """
 
-    def __init__(self, node_id: str, metadata: _Metadata, worker: Callable[[], _Worker | None]) -> None:
-        self._node_id = node_id
+    def __init__(self, config: NodeConfig, metadata: _Metadata, worker: Callable[[], _Worker | None]) -> None:
+        self._config = config
         self._metadata = metadata
         self._worker = worker
         self._placement = Placement()
@@ -131,7 +133,7 @@ class RestoreHandlers:
         outcomes = {uuid: _is_here(known[uuid]) for uuid in request.uuids if uuid in known}
         if missing:
             found = await self._work(
-                "fence_streams", cluster_id=self._metadata.cluster_id, node=self._node_id, uuids=missing
+                "fence_streams", cluster_id=self._metadata.cluster_id, node=self._config.node_id, uuids=missing
             )
             # Those of the system last: what consumers committed is swept when its stream is not there.
             for stream in sorted(found["streams"], key=lambda each: each["name"].startswith("__")):
@@ -159,6 +161,7 @@ class RestoreHandlers:
         try:
             state = await self._metadata.read()
             config = _fitting(StreamConfig.from_plain(stream["config"]), len(state.nodes), replicas_max)
+            check_unreserved(config, self._config)
             done = await self._metadata.propose(
                 "restore_stream",
                 uuid=stream["uuid"],

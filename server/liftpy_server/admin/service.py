@@ -90,7 +90,7 @@ class AdminService:
             | groups.endpoints()
             | TierHandlers(node, requests).endpoints()
             | RestoreHandlers(
-                node_id, node.metadata, lambda: None if node.tier is None else node.tier.worker
+                node.config, node.metadata, lambda: None if node.tier is None else node.tier.worker
             ).endpoints()
         )
         self._public = _Doors(self._answer)

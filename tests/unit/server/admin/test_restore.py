@@ -16,6 +16,7 @@ from liftpy_envelope.errors import ConfigError, ErrorCode
 from liftpy_log.tier.layout import PartitionPath
 from liftpy_log.tier.set_file import SetFile
 from liftpy_server.admin.restore_handlers import RestoreHandlers
+from liftpy_server.config import NodeConfig
 from liftpy_server.metadata.errors import MetadataRefusedError
 from liftpy_server.tiering.context import Context
 from liftpy_server.tiering.restore_jobs import RESTORE_JOBS
@@ -78,7 +79,7 @@ class Restored:
         self.metadata = Metadata(nodes)
         self.worker = Worker(self.bucket)
         self.fails_at = ""
-        handlers = RestoreHandlers("n1", self.metadata, lambda: self.worker)
+        handlers = RestoreHandlers(NodeConfig(node_id="n1"), self.metadata, lambda: self.worker)
         self.endpoints = handlers.endpoints() | {"STREAM.LIST": self.list}
         self.admin = RestoreAdmin(SimpleNamespace(request=self.request))
         self.requests = []
@@ -159,6 +160,13 @@ async def test_everything_comes_back(restored):
     assert restored.bucket.catalog().cluster_id == NEW
     assert restored.bucket.root(ORDERS).claims[-1].epoch == 3 + EPOCH_GAP  # the next leader claims beyond that
     assert await restored.admin.verify_restore(plan) == []
+
+
+async def test_a_stream_on_what_others_say_is_not_brought_back_unless_the_operator_says_so(restored):
+    restored.bucket.put_catalog(**{ORDERS: stream("all", 2, subject=">", acks="off")})
+    (outcome,) = await restored.admin.restore()
+    assert "allow_reserved_subjects" in outcome.problem
+    assert "all" not in restored.metadata.author.state.streams
 
 
 async def test_nodes_of_the_same_names_go_on_with_the_sets_of_those_before(restored):
