@@ -3,7 +3,7 @@
 liftpy.json                       {"format": 1, "node_id": ...}
 lock                              locked while a node runs
 checkpoint                        see `checkpoint`
-metadata/                         raft.db and raft.snapshot: see the server's metadata
+metadata/                         journal and snapshot: see the server's metadata
 metadata.db.migrated              the metadata of a liftpy that knew single nodes only, after it was taken over
 standing.json                     whether the node can prove that its logs are whole
 wal/                              see `wal`

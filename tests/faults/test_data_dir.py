@@ -8,12 +8,12 @@ import os
 import re
 import shutil
 import socket
-import sqlite3
-from contextlib import closing
 
 import pytest
 
 import liftpy
+from liftpy_server.metadata.raft import journal_frames
+from liftpy_server.metadata.raft.journal import JOURNAL_NAMES
 from support.cluster import NodeProcess
 from support.reading import values
 
@@ -237,31 +237,29 @@ async def test_something_else_in_the_place_of_what_is_ours(used, shared_nats):
 
 async def test_damaged_metadata(used, shared_nats):
     """Streams without their metadata are not touched: what the node is not sure of it leaves alone."""
-    path = used.data / "metadata" / "raft.db"
-    ours = path.read_bytes()
-    path.write_bytes(b"nonsense" * 1_000)
+    paths = [used.data / "metadata" / name for name in JOURNAL_NAMES]
+    ours = [path.read_bytes() for path in paths]
+    for path in paths:
+        path.write_bytes(b"nonsense" * 1_000)
     streams = snapshot(used.data / "streams")
-    assert str(path) in error_of(used)
+    assert str(paths[0]) in error_of(used)
     assert snapshot(used.data / "streams") == streams
-    path.write_bytes(ours)
+    paths[1].write_bytes(ours[1])  # either one is enough
     await assert_kept(used, shared_nats.url)
 
 
 async def test_metadata_of_a_newer_version(used, shared_nats):
-    path = used.data / "metadata" / "raft.db"
-    with closing(sqlite3.connect(path)) as database:
-        (ours,) = database.execute("PRAGMA user_version").fetchone()
-
-    def set_version(version):
-        with closing(sqlite3.connect(path)) as database:
-            database.execute(f"PRAGMA user_version = {version}")
-            database.commit()
-
-    set_version(ours + 98)
+    paths = [used.data / "metadata" / name for name in JOURNAL_NAMES]
+    ours = [path.read_bytes() for path in paths]
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(journal_frames, "_VERSION", 99)
+        for path in paths:
+            path.write_bytes(journal_frames.encode_frame(b"", generation=1, position=0, previous_crc=0)[0])
     error = error_of(used)
-    assert str(path) in error
-    assert "newer liftpy" in error
-    set_version(ours)
+    assert str(paths[0]) in error
+    assert "newer liftpy (format 99)" in error
+    for path, content in zip(paths, ours, strict=True):
+        path.write_bytes(content)
     await assert_kept(used, shared_nats.url)
 
 

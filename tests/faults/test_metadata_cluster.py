@@ -9,6 +9,7 @@ import asyncio
 import random
 import shutil
 from contextlib import contextmanager
+from unittest.mock import Mock
 
 import pytest
 import trustme
@@ -16,6 +17,7 @@ import trustme
 from liftpy_envelope.errors import LiftError
 from liftpy_log.clock import SystemClock
 from liftpy_server.metadata.errors import JournalError, MetadataRefusedError, MetadataUnavailableError
+from liftpy_server.metadata.raft.journal import JOURNAL_NAMES
 from liftpy_server.metadata.raft.settings import RaftSettings
 from liftpy_server.metadata.raft.store import MetadataUnknownError, RaftMetadataStore
 from liftpy_server.metadata.raft.ticker import EXIT_CODE
@@ -174,7 +176,7 @@ async def test_a_full_disk_stops_one_node_and_no_other(tmp_path):
         leader = await voters.leader()
         store = voters.stores[leader]
         acked, _ = await register_all(store, "before", 20)
-        store._core._journal._db.execute("PRAGMA max_page_count = 1")
+        store._core._journal._files[0].write = Mock(side_effect=OSError(28, "No space left on device"))
         more, errors = await register_all(store, "full", 300)
         store._ticker._thread.join(PATIENCE_S)  # the proposers are told first, and the node stops after that
         assert not store._ticker._thread.is_alive()
@@ -194,12 +196,14 @@ async def test_a_damaged_journal_keeps_its_node_from_starting(tmp_path):
         await register_all(voters.stores["n1"], "x", 50)
         await voters.agreed()
         await voters.stop("n2")
-        path = tmp_path / "n2" / "raft.db"
-        data = bytearray(path.read_bytes())
-        place = data.rindex(b"register_node")
-        data[place] ^= 1
-        path.write_bytes(data)
-        with pytest.raises(JournalError, match=r"entry \d+ in .*n2/raft.db is damaged"):
+        for name in JOURNAL_NAMES:
+            path = tmp_path / "n2" / name
+            data = bytearray(path.read_bytes())
+            data[data.rindex(b"register_node")] ^= 1
+            path.write_bytes(data)
+        with pytest.raises(
+            JournalError, match=r"damaged: both copies, .*n2/raft\.journal and .*n2/raft\.journal\.copy"
+        ):
             await voters.start("n2")
 
 

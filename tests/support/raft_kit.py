@@ -138,12 +138,12 @@ class Stock(SyncObj):
 class Ours(RaftCore):
     """A hardened voter, fed by hand."""
 
-    def __init__(self, folder, others=("b", "c"), **settings):
+    def __init__(self, folder, others=("b", "c"), disk=None, **settings):
         voters = tuple(voter for voter in VOTERS if voter.node_id in ("a", *others))
         given = {"node_id": "a", "voters": voters, "folder": folder, "cluster_key": KEY, "cluster_id": "c" * 32}
         self.hand = HandTransport()
         self.machine = ListMachine()
-        super().__init__(RaftSettings(**given | settings), self.hand, self.machine)
+        super().__init__(RaftSettings(**given | settings), self.hand, self.machine, disk=disk)
 
     @property
     def applied(self):

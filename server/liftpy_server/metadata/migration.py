@@ -24,7 +24,7 @@ from liftpy_log.disk import OsDisk
 from liftpy_log.errors import DataDirError
 from liftpy_server.metadata.commands import Command, apply_command
 from liftpy_server.metadata.errors import JournalError
-from liftpy_server.metadata.raft.core import JOURNAL_NAME, SNAPSHOT_NAME
+from liftpy_server.metadata.raft.core import SNAPSHOT_NAME
 from liftpy_server.metadata.raft.journal import FIRST_ENTRY, RaftJournal
 from liftpy_server.metadata.raft.leader import NO_OP
 from liftpy_server.metadata.raft.snapshot import Snapshot, store_snapshot
@@ -91,11 +91,11 @@ def _make(making: Path, state: MetadataState, voter: Voter) -> None:
     OsDisk().make_directory(making)
     last = (bytes((NO_OP,)), FIRST_ENTRY[1] + 1, _TERM)
     snapshot = Snapshot(previous=FIRST_ENTRY, last=last, voters=(voter,), state=state.to_plain())
-    with closing(RaftJournal(making / JOURNAL_NAME)) as journal:
+    with closing(RaftJournal(making)) as journal:
         journal.setCurrentTerm(_TERM, voter.node_id)
         journal.restart(FIRST_ENTRY, last)
         journal.flush()
-    store_snapshot(making / SNAPSHOT_NAME, snapshot.encode())
+    store_snapshot(OsDisk(), making / SNAPSHOT_NAME, snapshot.encode())
 
 
 def read_old_metadata(path: Path) -> MetadataState:

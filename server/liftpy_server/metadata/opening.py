@@ -14,7 +14,7 @@ from liftpy_server.door_refusals import DoorRefusals
 from liftpy_server.metadata.errors import JournalError, MetadataUnavailableError, NewerJournalError
 from liftpy_server.metadata.joining import JoinError, ask_to_join
 from liftpy_server.metadata.migration import has_old_metadata, migrate
-from liftpy_server.metadata.raft.core import JOURNAL_NAME
+from liftpy_server.metadata.raft.journal import has_journal
 from liftpy_server.metadata.raft.settings import RaftSettings, TlsFiles, Voter
 from liftpy_server.metadata.raft.snapshot import SnapshotError
 from liftpy_server.metadata.raft.store import RaftMetadataStore
@@ -110,7 +110,7 @@ async def _settings(config: NodeConfig, folder: Path, own: Voter, refusals: Door
     cluster = config.cluster
     cluster_id, voters = "", tuple(Voter(peer.node_id, peer.host, peer.port) for peer in cluster.parsed_peers) or (own,)
     secret = cluster.read_key()
-    if cluster.join and not (folder / JOURNAL_NAME).exists():
+    if cluster.join and not has_journal(folder, OsDisk()):
         assert secret is not None, "who joins listens, and who listens has one"
         cluster_id, others = await ask_to_join(config.nats, own, secret, _JOIN_TIMEOUT_S, refusals)
         voters = others

@@ -10,12 +10,13 @@ node must stop: it is never logged and survived.
 from __future__ import annotations
 
 import logging
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from random import SystemRandom
 from typing import TYPE_CHECKING, Any, Final
-from uuid import uuid4
 
 from pysyncobj import FAIL_REASON
 
+from liftpy_log.disk import OsDisk
 from liftpy_server.metadata.raft.elections import Elections
 from liftpy_server.metadata.raft.follower import load_and_reconcile
 from liftpy_server.metadata.raft.journal import RaftJournal
@@ -28,16 +29,17 @@ from liftpy_server.metadata.raft.snapshot import Snapshot, SnapshotError, store_
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+    from random import Random
 
+    from liftpy_log.disk import Disk
     from liftpy_server.metadata.raft.inner import Machine
     from liftpy_server.metadata.raft.settings import RaftSettings
     from liftpy_server.metadata.raft.transport import RaftTransport
 
-__all__ = ["JOURNAL_NAME", "SNAPSHOT_NAME", "RaftCore"]
+__all__ = ["SNAPSHOT_NAME", "RaftCore"]
 
 logger = logging.getLogger(__name__)
 
-JOURNAL_NAME = "raft.db"
 SNAPSHOT_NAME = "raft.snapshot"
 
 _TICK_S: Final = 0.05
@@ -51,6 +53,9 @@ class RaftCore(Elections):
         settings: this voter's.
         transport: how it reaches the others.
         machine: what the commands are applied to.
+        disk: where the folder of the settings is.
+        random: for election timeouts, and for names that nobody had before.
+        snapshot_writer: writes snapshots while the voter goes on.
 
     Raises:
         JournalError: the journal can not be used.
@@ -58,13 +63,23 @@ class RaftCore(Elections):
         PinnedVersionError: the consensus library is not the one this was written against.
     """
 
-    def __init__(self, settings: RaftSettings, transport: RaftTransport, machine: Machine) -> None:
+    def __init__(
+        self,
+        settings: RaftSettings,
+        transport: RaftTransport,
+        machine: Machine,
+        *,
+        disk: Disk | None = None,
+        random: Random | None = None,
+        snapshot_writer: Executor | None = None,
+    ) -> None:
         check_pinned()
+        self._disk: Disk = disk or OsDisk()
+        random = random or SystemRandom()
         self._snapshot_path = settings.folder / SNAPSHOT_NAME
-        self._run = uuid4().hex
-        journal = RaftJournal(settings.folder / JOURNAL_NAME)
+        journal = RaftJournal(settings.folder, self._disk, random)
         try:
-            snapshot = load_and_reconcile(self._snapshot_path, journal)
+            snapshot = load_and_reconcile(self._disk, self._snapshot_path, journal)
             origin = journal.origin(settings.node_id, settings.voters)
             if settings.cluster_id and not journal.cluster_id:
                 journal.belong_to(settings.cluster_id)
@@ -75,10 +90,11 @@ class RaftCore(Elections):
         membership = Membership(origin)
         membership.record(journal[:])
         self._prepare_leading()
-        self._snapshot_writer = ThreadPoolExecutor(1, thread_name_prefix="liftpy-snapshot")
+        self._snapshot_writer = snapshot_writer or ThreadPoolExecutor(1, "liftpy-snapshot")
         self._snapshot_written: Future[int] | None = None
         self._retry_snapshot_at = 0
-        super().__init__(settings, journal, membership, transport, machine)
+        super().__init__(settings, journal, membership, transport, machine, random)
+        self._run = self._new_name()
         transport.before_send = journal.flush
         transport.identity = self._identity
         if snapshot is not None:
@@ -154,14 +170,17 @@ class RaftCore(Elections):
             if self._snapshot_written.done():
                 self._finish_snapshot(self._snapshot_written)
                 self._snapshot_written = None
-        elif len(self._journal) > max(self._settings.snapshot_every_entries, self._retry_snapshot_at):
+        elif self._is_snapshot_due or len(self._journal) > max(
+            self._settings.snapshot_every_entries, self._retry_snapshot_at
+        ):
             self._begin_snapshot()
 
     def _begin_snapshot(self) -> None:
         """The state is immutable, so that a thread can write it down while the next commands are applied."""
         index = self._SyncObj__raftLastApplied
-        if index - 1 <= self._journal.first:
+        if index - 1 < self._journal.first or (index - 1 == self._journal.first and not self._is_snapshot_due):
             return
+        self._is_snapshot_due = False
         previous, last = self._journal.entries_from(index - 1)[:2]
         members = self._membership.members(index)
         cluster_id = self._journal.cluster_id
@@ -176,7 +195,7 @@ class RaftCore(Elections):
                 cluster_id=cluster_id,
                 state=capture(),
             )
-            store_snapshot(path, snapshot.encode())
+            store_snapshot(self._disk, path, snapshot.encode())
             return index
 
         self._snapshot_written = self._snapshot_writer.submit(write, self._snapshot_path)

@@ -24,6 +24,7 @@ from liftpy_server.metadata.raft.snapshot import Snapshot, SnapshotError, load_s
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from liftpy_log.disk import Disk
     from liftpy_server.metadata.raft.journal import Entry, RaftJournal
     from liftpy_server.metadata.raft.messages import Message
     from liftpy_server.metadata.raft.settings import Voter
@@ -35,7 +36,7 @@ logger = logging.getLogger(__name__)
 _SNAPSHOT_BYTES_MAX: Final = 1 << 30
 
 
-def load_and_reconcile(path: Path, journal: RaftJournal) -> Snapshot | None:
+def load_and_reconcile(disk: Disk, path: Path, journal: RaftJournal) -> Snapshot | None:
     """Read the snapshot at start, and bring the journal in line with it.
 
     A crash can fall between the rename of a snapshot and the cut of the journal, at a compaction or at the
@@ -44,7 +45,7 @@ def load_and_reconcile(path: Path, journal: RaftJournal) -> Snapshot | None:
     Raises:
         SnapshotError: it can not be read, or it is missing, or it and the journal are not of one history.
     """
-    snapshot = load_snapshot(path)
+    snapshot = load_snapshot(disk, path)
     if snapshot is None:
         if journal.first != 1:
             raise SnapshotError(f"the metadata snapshot {path} is missing: the journal begins at {journal.first}")
@@ -73,6 +74,7 @@ class Follower(Inner):
 
     voters: tuple[Voter, ...] = ()
     learners: tuple[Voter, ...] = ()
+    _disk: Disk
     _snapshot_path: Path
     _incoming: tuple[Node, int, bytearray] | None = None
 
@@ -181,7 +183,7 @@ class Follower(Inner):
     def _install(self, snapshot: Snapshot, data: bytes) -> None:
         """The snapshot goes to disk before the journal is cut; a crash in between is mended at start."""
         self._journal.flush()  # the term first: at start, a snapshot without its term means that the journal is lost
-        store_snapshot(self._snapshot_path, data)
+        store_snapshot(self._disk, self._snapshot_path, data)
         kept = _reconcile(snapshot, self._journal)
         self._adopt(snapshot)
         waiting = self._SyncObj__commandsWaitingCommit

@@ -4,6 +4,7 @@ What is inherited of it: elections, counting votes and acknowledgements, moving 
 down. Everything that touches disk, wire, membership or the state machine is ours, by overriding the private methods
 named here. That is why the version is pinned to the byte (`pinned`).
 """
+# ruff: noqa: N802 - the overridden names are pysyncobj's
 
 from __future__ import annotations
 
@@ -16,6 +17,7 @@ from liftpy_envelope.errors import LiftError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from random import Random
 
     from liftpy_server.metadata.raft.journal import RaftJournal
     from liftpy_server.metadata.raft.membership import Membership
@@ -91,7 +93,9 @@ class Inner(SyncObj):  # type: ignore[misc]  # pysyncobj is not typed
         membership: Membership,
         transport: RaftTransport,
         machine: Machine,
+        random: Random,
     ) -> None:
+        self._random = random
         self._settings = settings
         self._journal = journal
         self._membership = membership
@@ -145,11 +149,19 @@ class Inner(SyncObj):  # type: ignore[misc]  # pysyncobj is not typed
         """Index of the newest entry in the state."""
         return self._SyncObj__raftLastApplied
 
+    def _new_name(self) -> str:
+        """32 hex digits that nobody had before."""
+        return f"{self._random.getrandbits(128):032x}"
+
+    def _SyncObj__generateRaftTimeout(self) -> float:
+        shortest = self._settings.election_timeout_min_s
+        return shortest * (1 + self._random.random())
+
     def _start_counting(self, node: Node) -> None:
         self._SyncObj__raftNextIndex[node] = self._journal.last + 1
         self._SyncObj__raftMatchIndex[node] = 0
 
-    def _doDestroy(self) -> None:  # noqa: N802 - pysyncobj's name
+    def _doDestroy(self) -> None:
         self._transport.destroy()
 
 

@@ -1,36 +1,48 @@
-"""Term, vote and log entries of one voter, in SQLite, behind the interface that pysyncobj's core reads its log through.
+"""Term, vote and entries of one voter, on disk twice, behind the interface by which pysyncobj's core reads its log.
 
-The log is in memory; what changed since the last `flush` goes to disk in one transaction (`synchronous = FULL`), so
-term, vote, truncation and appended entries change together or not at all, and the entries of many proposals share one
-sync. Nothing that depends on the log leaves the node before `flush` (see `core`). The commit index is not kept:
-it is found anew from the others, and from the snapshot.
+The log is in memory; what changed since the last `flush` goes to disk as one frame, so term, vote, truncation and
+appended entries change together or not at all, and the entries of many proposals share one frame. Nothing that depends
+on the log leaves the node before `flush` (see `core`). The commit index is not kept: it is found anew from the others,
+and from the snapshot. `journal_frames` says how the two copies prove what was flushed.
 
-    hard_state   term, vote, and the checksum of both
-    entries      idx, term, command, and the checksum of all three; without a gap
-    origin       the voters the cluster was started with, by which the membership entries are understood
-    identity     a name for this file that no other has, and the id of the cluster, once that is committed
+    first frame of a file   msgpack [instance, cluster id, origin, term, vote, entries]
+    every later one         msgpack [term, vote, index of the last entry that is kept, entries]
+    entry                   [command, index, term]; without a gap
+    origin                  nil, or [node, voters]: whose journal it is, and the voters the cluster was started with
+
+When the beginning of the log is cut off, both files are written anew.
 """
 
 from __future__ import annotations
 
-import sqlite3
-import struct
+import logging
+from random import SystemRandom
 from typing import TYPE_CHECKING, Any, Final, overload
-from uuid import uuid4
 
-import google_crc32c
 import msgpack
 
 from liftpy_envelope.unpacking import OWN_FILE, unpack
-from liftpy_log.disk import OsDisk
+from liftpy_log.disk import OsDisk, read_whole, write_atomically
 from liftpy_server.metadata.errors import JournalError, NewerJournalError
+from liftpy_server.metadata.raft.journal_frames import (
+    Contents,
+    FramesDamagedError,
+    FramesNewerError,
+    encode_frame,
+    read_copies,
+)
 from liftpy_server.metadata.raft.settings import Voter
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
+    from random import Random
 
-__all__ = ["FIRST_ENTRY", "Entry", "RaftJournal"]
+    from liftpy_log.disk import Disk, File
+
+__all__ = ["FIRST_ENTRY", "JOURNAL_NAMES", "Entry", "RaftJournal", "has_journal"]
+
+logger = logging.getLogger(__name__)
 
 Entry = tuple[bytes, int, int]
 """Command, index and term, in pysyncobj's order."""
@@ -38,159 +50,149 @@ Entry = tuple[bytes, int, int]
 FIRST_ENTRY: Final[Entry] = (b"\x01", 1, 0)
 """Every log begins with this no-op."""
 
-_FORMAT: Final = 2
-_SCHEMA: Final = """
-CREATE TABLE IF NOT EXISTS hard_state (
-    id INTEGER PRIMARY KEY CHECK (id = 0), term INTEGER NOT NULL, vote TEXT, crc INTEGER NOT NULL
-);
-CREATE TABLE IF NOT EXISTS entries (
-    idx INTEGER PRIMARY KEY, term INTEGER NOT NULL, command BLOB NOT NULL, crc INTEGER NOT NULL
-);
-CREATE TABLE IF NOT EXISTS origin (id INTEGER PRIMARY KEY CHECK (id = 0), node TEXT NOT NULL, voters BLOB NOT NULL);
-CREATE TABLE IF NOT EXISTS identity (
-    id INTEGER PRIMARY KEY CHECK (id = 0), instance TEXT NOT NULL, cluster_id TEXT NOT NULL
-);
-"""
+JOURNAL_NAMES: Final = ("raft.journal", "raft.journal.copy")
+"""In the order in which they are written."""
+
+_NEVER_RELEASED: Final = "raft.db"
 
 
-def _crc(index: int, term: int, data: bytes) -> int:
-    return int(google_crc32c.value(struct.pack("<QQ", index, term) + data))
+def has_journal(folder: Path, disk: Disk) -> bool:
+    """Whether a voter was in this folder before."""
+    return not {*JOURNAL_NAMES, _NEVER_RELEASED}.isdisjoint(disk.names(folder))
 
 
 class RaftJournal:
     """An open journal, for one thread.
 
     Args:
-        path: the file; made when it is not there.
+        folder: where its two files are; they are made when there is none. The caller sees to it that no other process
+            uses it.
+        disk: where the folder is.
+        random: makes up the name of a new journal.
 
     Attributes:
-        instance: 32 hex digits that no other journal has; a copy of the file has them too.
+        instance: 32 hex digits that no other journal has; a copy of the folder has them too.
         cluster_id: the cluster it belongs to; empty while that is not known.
-        flushes: transactions so far.
+        flushes: that wrote something, so far.
 
     Raises:
-        JournalError: from every method, when the file can not be used; it says which file. What was asked for may or
-            may not be on disk then, and the node must stop.
+        JournalError: from every method, when the files can not be used; it says which. What was asked for may or may
+            not be on disk then, and the node must stop.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, folder: Path, disk: Disk | None = None, random: Random | None = None) -> None:
+        self._disk: Disk = disk or OsDisk()
+        self._paths = tuple(folder / name for name in JOURNAL_NAMES)
+        self._files: list[File] = []
+        self._failure: JournalError | None = None
         self._term = 0
         self._vote: str | None = None
         self._is_hard_state_dirty = False
         self._entries: list[Entry] = []
         self._durable_last = 0  # entries above this index are not on disk
-        self._cut_from: int | None = None  # entries on disk from here on are to be deleted
-        self._cut_below = 0  # entries on disk below this are to be deleted
+        self._is_cut = False  # entries above that index are on disk, and no longer here
+        self._is_rewrite_due = False
+        self._origin: tuple[str, tuple[Voter, ...]] | None = None
+        self._generation = self._size = self._crc = 0
         self.flushes = 0
         self.instance = ""
         self.cluster_id = ""
-        self._is_cluster_id_dirty = False
         try:
-            if not path.exists():
-                self._create()
-            self._db = self._connect(path)
-            try:
-                self._load()
-            except BaseException:
-                self._db.close()
-                raise
-        except (sqlite3.Error, OSError) as error:
-            raise self._failure("opening", error) from error
+            self._open(folder, random or SystemRandom())
+        except OSError as error:
+            raise JournalError(f"opening the metadata journal {self._paths[0]} failed: {error}") from error
 
-    def _create(self) -> None:
-        """Make the file complete under another name, so that one that is empty later was damaged."""
-        path = self._path.with_name(self._path.name + ".new")
-        path.unlink(missing_ok=True)
-        self._db = sqlite3.connect(path, isolation_level=None)
-        try:
-            self._db.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA user_version = {_FORMAT}; COMMIT;")
-            self._db.execute("INSERT INTO identity VALUES (0, ?, '')", (uuid4().hex,))
-            self.setCurrentTerm(0, None)
-            self.add(*FIRST_ENTRY)
+    def _open(self, folder: Path, random: Random) -> None:
+        if not has_journal(folder, self._disk):
+            self.instance = f"{random.getrandbits(128):032x}"
+            self._entries.append(FIRST_ENTRY)
+            self._is_rewrite_due = True
             self.flush()
-        finally:
-            self._db.close()
-        self._entries = []
-        OsDisk().rename(path, self._path)
-        OsDisk().sync_directory(self._path.parent)
-
-    def _connect(self, path: Path) -> sqlite3.Connection:
-        db = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
-        try:
-            self._prepare(db)
-        except BaseException:
-            db.close()
-            raise
-        return db
-
-    def _prepare(self, db: sqlite3.Connection) -> None:
-        db.execute("PRAGMA locking_mode = EXCLUSIVE")
-        db.execute("PRAGMA journal_mode = WAL")
-        db.execute("PRAGMA synchronous = FULL")
-        (version,) = db.execute("PRAGMA user_version").fetchone()
-        if version > _FORMAT:
-            raise NewerJournalError(
-                f"{self._path} was written by a newer liftpy (format {version}); this one reads format {_FORMAT}"
+            return
+        if _NEVER_RELEASED in self._disk.names(folder):
+            raise JournalError(
+                f"{folder / _NEVER_RELEASED} is the metadata journal of a liftpy from before the first release, and "
+                "this one does not read it"
             )
-        if version != _FORMAT:
-            raise JournalError(f"{self._path} is in format {version}; this liftpy reads format {_FORMAT}")
-        (found,) = db.execute("PRAGMA quick_check(1)").fetchone()
-        if found != "ok":
-            raise JournalError(f"the metadata journal {self._path} is damaged: {found}")
+        copies = [self._read(path) for path in self._paths]
+        try:
+            contents = read_copies(*copies)
+        except FramesNewerError as error:
+            raise NewerJournalError(
+                f"{self._paths[0]} was written by a newer liftpy (format {error.version}); upgrade this node"
+            ) from error
+        except FramesDamagedError as error:
+            both = " and ".join(map(str, self._paths))
+            raise JournalError(
+                f"the metadata journal is damaged: both copies, {both}, lack what stood at byte {error.position}"
+            ) from error
+        self._load(contents.bodies)
+        self._generation, self._size, self._crc = contents.generation, len(contents.sound), contents.crc
+        if all(copy == contents.sound for copy in copies):
+            self._files = [self._disk.open(path) for path in self._paths]
+            self._files[1].sync()  # a process that was killed may have written without
+        else:
+            self._tell_repair(copies, contents)
+            self._is_rewrite_due = True
+            self.flush()
 
-    def _failure(self, doing: str, error: Exception) -> JournalError:
-        return JournalError(f"{doing} the metadata journal {self._path} failed: {error}")
+    def _read(self, path: Path) -> bytes | None:
+        try:
+            return read_whole(self._disk, path)
+        except FileNotFoundError:
+            return None
 
-    def _load(self) -> None:
-        row = self._db.execute("SELECT term, vote, crc FROM hard_state").fetchone()
-        if row is None:
-            raise JournalError(f"{self._path} has no term")
-        self._term, self._vote, crc = row
-        if crc != self._hard_state_crc():
-            raise JournalError(f"term and vote in {self._path} are damaged")
-        identity = self._db.execute("SELECT instance, cluster_id FROM identity").fetchone()
-        if identity is None:
-            raise JournalError(f"{self._path} has no identity")
-        self.instance, self.cluster_id = identity
-        for index, term, command, crc in self._db.execute("SELECT idx, term, command, crc FROM entries ORDER BY idx"):
-            if self._entries and index != self._entries[-1][1] + 1:
-                raise JournalError(f"{self._path} has no entry {self._entries[-1][1] + 1}")
-            if crc != _crc(index, term, command):
-                raise JournalError(f"entry {index} in {self._path} is damaged")
-            self._entries.append((command, index, term))
-        if not self._entries or self._entries[-1][2] > self._term:
-            raise JournalError(f"{self._path} has no entry, or one of a term that it does not know")
+    def _tell_repair(self, copies: Sequence[bytes | None], contents: Contents) -> None:
+        for number, (path, copy) in enumerate(zip(self._paths, copies, strict=True)):
+            if copy == contents.sound:
+                continue
+            if contents.is_unfinished(copy, is_first=number == 0):
+                logger.info("%s ends with an unfinished write, which is left out or finished", path)
+            else:
+                what = "is missing" if copy is None else f"is damaged at byte {_first_difference(copy, contents.sound)}"
+                logger.warning(
+                    "%s %s; nothing is lost, it is restored from %s. Check the disk",
+                    path,
+                    what,
+                    self._paths[1 - number].name,
+                )
+
+    def _load(self, bodies: Sequence[bytes]) -> None:
+        try:
+            base, *later = (unpack(body, OWN_FILE) for body in bodies)
+            self.instance, self.cluster_id, origin, self._term, self._vote, entries = base
+            if origin is not None:
+                self._origin = (origin[0], tuple(map(Voter.from_plain, origin[1])))
+            self._entries = [_entry(entry) for entry in entries]
+            for self._term, self._vote, kept, entries in later:
+                del self._entries[max(kept + 1 - self.first, 0) :]
+                self._entries += [_entry(entry) for entry in entries]
+        except (ValueError, TypeError, IndexError) as error:
+            raise JournalError(f"{self._paths[0]} is malformed: {error!r:.200}") from error
+        expected = range(self.first, self.first + len(self._entries)) if self._entries else range(0)
+        if not expected or [index for _, index, _ in self._entries] != [*expected]:
+            raise JournalError(f"{self._paths[0]} is malformed: its entries do not follow each other")
+        if self._entries[-1][2] > self._term:
+            raise JournalError(f"{self._paths[0]} is malformed: it has an entry of a term that it does not know")
         self._durable_last = self.last
 
-    def _hard_state_crc(self) -> int:
-        return _crc(self._term, 0 if self._vote is None else 1, (self._vote or "").encode())
-
     def origin(self, node_id: str, voters: Sequence[Voter]) -> tuple[Voter, ...]:
-        """The voters the cluster was started with: kept at the first start, read at later ones.
+        """The voters the cluster was started with: kept, with the next flush, at the first start; read at later ones.
 
         Raises:
-            JournalError: the journal belongs to another node, or can not be used.
+            JournalError: the journal belongs to another node.
         """
-        try:
-            row = self._db.execute("SELECT node, voters FROM origin").fetchone()
-            if row is None:
-                blob = msgpack.packb([voter.to_plain() for voter in voters])
-                self._db.execute("INSERT INTO origin VALUES (0, ?, ?)", (node_id, blob))
-                return tuple(voters)
-        except sqlite3.Error as error:
-            raise self._failure("reading", error) from error
-        if row[0] != node_id:
-            raise JournalError(f"{self._path} is the journal of node {row[0]!r}, and this is {node_id!r}")
-        try:
-            return tuple(map(Voter.from_plain, unpack(row[1], OWN_FILE)))
-        except (ValueError, TypeError) as error:
-            raise JournalError(f"the first voters in {self._path} are damaged: {error}") from error
+        if self._origin is None:
+            self._origin = (node_id, tuple(voters))
+            self._is_rewrite_due = True
+        if self._origin[0] != node_id:
+            raise JournalError(f"{self._paths[0]} is the journal of node {self._origin[0]!r}, and this is {node_id!r}")
+        return self._origin[1]
 
     def belong_to(self, cluster_id: str) -> None:
         """Keep the id of the cluster, with the next flush."""
+        self._is_rewrite_due |= cluster_id != self.cluster_id
         self.cluster_id = cluster_id
-        self._is_cluster_id_dirty = True
 
     @property
     def first(self) -> int:
@@ -224,66 +226,65 @@ class RaftJournal:
         assert index > self.first, "the oldest entry is committed"
         del self._entries[index - self.first :]
         if index <= self._durable_last:
-            self._cut_from = index
+            self._is_cut = True
             self._durable_last = index - 1
 
     def compact(self, index: int) -> None:
         """Drop the entries below `index`."""
         assert self.first <= index <= self.last
+        self._is_rewrite_due |= index > self.first
         del self._entries[: index - self.first]
-        self._cut_below = index
 
     def restart(self, previous: Entry, last: Entry) -> None:
         """Replace the whole log by the two last entries of a snapshot that goes beyond it, or contradicts it."""
         assert previous[1] + 1 == last[1]
-        self._cut_from = 0
-        self._durable_last = 0
-        self._entries = []
-        self.add(*previous)
-        self.add(*last)
+        self._is_rewrite_due = True
+        self._entries = [previous, last]
 
     def flush(self) -> None:
-        """Make everything durable, in one transaction; nothing to do is no I/O."""
-        new = self._entries[max(self._durable_last + 1 - self.first, 0) :]
-        is_dirty = self._is_hard_state_dirty or self._is_cluster_id_dirty
-        if not (new or is_dirty or self._cut_from is not None or self._cut_below):
-            return
+        """Make everything durable, at once; nothing to do is no I/O."""
+        if self._failure is not None:
+            raise self._failure
         try:
-            self._db.execute("BEGIN IMMEDIATE")
-            try:
-                self._write(new)
-                self._db.execute("COMMIT")
-            except sqlite3.Error:
-                if self._db.in_transaction:
-                    self._db.execute("ROLLBACK")
-                raise
-        except sqlite3.Error as error:
-            raise self._failure("writing", error) from error
-        self._is_hard_state_dirty = self._is_cluster_id_dirty = False
-        self._cut_from, self._cut_below = None, 0
+            if self._is_rewrite_due:
+                self._write_anew()
+            elif self._is_hard_state_dirty or self._is_cut or self.last > self._durable_last:
+                self._append()
+            else:
+                return
+        except OSError as error:
+            self._failure = JournalError(f"writing the metadata journal {self._paths[0]} failed: {error}")
+            raise self._failure from error
+        self._is_rewrite_due = self._is_hard_state_dirty = self._is_cut = False
         self._durable_last = self.last
         self.flushes += 1
 
-    def _write(self, new: Sequence[Entry]) -> None:
-        if self._is_hard_state_dirty:
-            row = (self._term, self._vote, self._hard_state_crc())
-            self._db.execute("INSERT OR REPLACE INTO hard_state VALUES (0, ?, ?, ?)", row)
-        if self._is_cluster_id_dirty:
-            self._db.execute("UPDATE identity SET cluster_id = ?", (self.cluster_id,))
-        if self._cut_from is not None:
-            self._db.execute("DELETE FROM entries WHERE idx >= ?", (self._cut_from,))
-        if self._cut_below:
-            self._db.execute("DELETE FROM entries WHERE idx < ?", (self._cut_below,))
-        self._db.executemany(
-            "INSERT INTO entries VALUES (?, ?, ?, ?)",
-            [(index, term, command, _crc(index, term, command)) for command, index, term in new],
-        )
+    def _append(self) -> None:
+        new = self._entries[self._durable_last + 1 - self.first :]
+        body = msgpack.packb([self._term, self._vote, self._durable_last, new])
+        frame, crc = encode_frame(body, generation=self._generation, position=self._size, previous_crc=self._crc)
+        for file in self._files:  # the first is on disk before the second is begun
+            file.write(self._size, [frame])
+            file.sync()
+        self._size, self._crc = self._size + len(frame), crc
+
+    def _write_anew(self) -> None:
+        origin = None
+        if self._origin is not None:
+            origin = [self._origin[0], [voter.to_plain() for voter in self._origin[1]]]
+        body = msgpack.packb([self.instance, self.cluster_id, origin, self._term, self._vote, self._entries])
+        frame, crc = encode_frame(body, generation=self._generation + 1, position=0, previous_crc=0)
+        self.close()
+        for path in self._paths:
+            write_atomically(self._disk, path, frame)
+        self._files = [self._disk.open(path) for path in self._paths]
+        self._generation, self._size, self._crc = self._generation + 1, len(frame), crc
 
     # What follows is the interface that pysyncobj's core calls.
 
     def add(self, command: bytes, idx: int, term: int) -> None:
         """Append an entry."""
-        assert not self._entries or idx == self.last + 1, f"entry {idx} after {self.last}"
+        assert idx == self.last + 1, f"entry {idx} after {self.last}"
         self._entries.append((command, idx, term))
 
     @overload
@@ -320,5 +321,20 @@ class RaftJournal:
         self.close()
 
     def close(self) -> None:
-        """Close the file."""
-        self._db.close()
+        """Close the files."""
+        for file in self._files:
+            file.close()
+        self._files = []
+
+
+def _entry(given: Any) -> Entry:
+    match given:
+        case [bytes(command), int(index), int(term)]:
+            return command, index, term
+        case _:
+            raise ValueError(f"not an entry: {given!r:.100}")
+
+
+def _first_difference(one: bytes, other: bytes) -> int:
+    shorter = min(len(one), len(other))
+    return next((position for position in range(shorter) if one[position] != other[position]), shorter)

@@ -7,10 +7,10 @@ them to each follower. The answers to forwarding followers go out after that, so
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
-from uuid import uuid4
 
 from pysyncobj import FAIL_REASON
 
@@ -18,12 +18,15 @@ from liftpy_server.metadata.raft.follower import Follower
 from liftpy_server.metadata.raft.membership import MEMBERSHIP, decode_change
 from liftpy_server.metadata.raft.messages import ENTRY_BYTES_MAX
 from liftpy_server.metadata.raft.monotonic import monotonic
+from liftpy_server.metadata.raft.snapshot import SnapshotError, read_snapshot
 
 if TYPE_CHECKING:
     from liftpy_server.metadata.raft.inner import Node
     from liftpy_server.metadata.raft.messages import Message
 
 __all__ = ["CLUSTER", "NO_OP", "REGULAR", "Leader"]
+
+logger = logging.getLogger(__name__)
 
 REGULAR: Final = 0
 NO_OP: Final = 1
@@ -45,6 +48,7 @@ class Leader(Follower):
     _is_closed = False  # under the lock: nothing may be woken after its socket is closed
     _outgoing: dict[Node, tuple[bytes, int]]
     _snapshot_index = 0
+    _is_snapshot_due = False  # the one on disk can not be used any more
     _is_handing_over = False  # and takes no commands meanwhile, so that its successor can catch up
 
     def _prepare_leading(self) -> None:
@@ -177,7 +181,7 @@ class Leader(Follower):
             self._start_counting(node)
             self._SyncObj__lastResponseTime[node] = monotonic()
         if not self._journal.cluster_id:
-            self._append(bytes((CLUSTER,)) + uuid4().hex.encode())
+            self._append(bytes((CLUSTER,)) + self._new_name().encode())
             self._journal.flush()  # a leader counts nothing of its own before
 
     def _SyncObj__onNodeDisconnected(self, node: Node) -> None:
@@ -221,7 +225,15 @@ class Leader(Follower):
     def _chunk_for(self, node: Node) -> Message:
         """The next piece of the snapshot; the file is read once, so that a newer one does not mix in."""
         is_first = node not in self._outgoing
-        data, position = (self._snapshot_path.read_bytes(), 0) if is_first else self._outgoing[node]
+        if is_first:
+            try:
+                self._outgoing[node] = (read_snapshot(self._disk, self._snapshot_path), 0)
+            except SnapshotError as error:
+                logger.error("%s. It is written anew; check the disk", error)  # noqa: TRY400 - says all there is
+                self._is_snapshot_due = True
+                self._SyncObj__raftNextIndex[node] = self._journal.last + 1  # is refused, and so asked for again
+                return self._entries_for(node)
+        data, position = self._outgoing[node]
         end = position + _CHUNK_BYTES
         is_last = end >= len(data)
         if is_last:

@@ -2,19 +2,16 @@
 
 It is not `time.monotonic`. The library takes the kernel's raw clock where there is one, and the two part by up to a
 second in an hour while the machine's time is being corrected: a heartbeat that is due by one of them would be late, or
-sent without end, by the other.
+sent without end, by the other. It is looked up in the library at every call, so who replaces it there replaces it here.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
-
-from pysyncobj.monotonic import monotonic as _library_monotonic
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from pysyncobj import syncobj
 
 __all__ = ["monotonic"]
 
-monotonic: Final[Callable[[], float]] = _library_monotonic
-"""Seconds."""
+
+def monotonic() -> float:
+    """Seconds."""
+    return float(syncobj.monotonicTime())

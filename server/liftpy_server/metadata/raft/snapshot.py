@@ -19,15 +19,16 @@ import msgpack
 
 from liftpy_envelope.errors import LiftError
 from liftpy_envelope.unpacking import OWN_FILE, unpack
-from liftpy_log.disk import OsDisk, write_atomically
+from liftpy_log.disk import read_whole, write_atomically
 from liftpy_server.metadata.raft.settings import Voter
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from liftpy_log.disk import Disk
     from liftpy_server.metadata.raft.journal import Entry
 
-__all__ = ["Snapshot", "SnapshotError", "load_snapshot", "store_snapshot"]
+__all__ = ["Snapshot", "SnapshotError", "load_snapshot", "read_snapshot", "store_snapshot"]
 
 _MAGIC: Final = b"LIFTSNAP"
 _VERSION: Final = 1
@@ -78,17 +79,8 @@ class Snapshot:
         Raises:
             SnapshotError: it is damaged, or of a newer version.
         """
-        if len(data) < _HEAD.size + _SHA256_BYTES:
-            raise SnapshotError("it is too short")
-        magic, version, _, length = _HEAD.unpack_from(data)
-        body = data[_HEAD.size + _SHA256_BYTES :]
-        digest = data[_HEAD.size : _HEAD.size + _SHA256_BYTES]
-        if magic != _MAGIC or length != len(body) or hashlib.sha256(data[: _HEAD.size] + body).digest() != digest:
-            raise SnapshotError("its checksum does not match")
-        if version > _VERSION:
-            raise SnapshotError(f"it is of version {version}, written by a newer liftpy")
         try:
-            previous, last, voters, learners, cluster_id, state = unpack(body, OWN_FILE, int_keys=True)
+            previous, last, voters, learners, cluster_id, state = unpack(_body(data), OWN_FILE, int_keys=True)
             found = cls(
                 previous=_entry(previous),
                 last=_entry(last),
@@ -104,6 +96,20 @@ class Snapshot:
         return found
 
 
+def _body(data: bytes) -> bytes:
+    """What the head says is sound."""
+    if len(data) < _HEAD.size + _SHA256_BYTES:
+        raise SnapshotError("it is too short")
+    magic, version, _, length = _HEAD.unpack_from(data)
+    body = data[_HEAD.size + _SHA256_BYTES :]
+    digest = data[_HEAD.size : _HEAD.size + _SHA256_BYTES]
+    if magic != _MAGIC or length != len(body) or hashlib.sha256(data[: _HEAD.size] + body).digest() != digest:
+        raise SnapshotError("its checksum does not match")
+    if version > _VERSION:
+        raise SnapshotError(f"it is of version {version}, written by a newer liftpy")
+    return body
+
+
 def _entry(given: object) -> Entry:
     match given:
         case [bytes(command), int(index), int(term)] if command and index > 0 and term >= 0:
@@ -112,26 +118,26 @@ def _entry(given: object) -> Entry:
             raise ValueError(f"not an entry: {given!r:.100}")
 
 
-def store_snapshot(path: Path, data: bytes) -> None:
+def store_snapshot(disk: Disk, path: Path, data: bytes) -> None:
     """Put the bytes of a snapshot in the place of the one before; on disk when this returns.
 
     Raises:
         SnapshotError: it could not be written; the one before is still there.
     """
     try:
-        write_atomically(OsDisk(), path, data)
+        write_atomically(disk, path, data)
     except OSError as error:
         raise SnapshotError(f"the metadata snapshot {path} can not be written: {error}") from error
 
 
-def load_snapshot(path: Path) -> Snapshot | None:
+def load_snapshot(disk: Disk, path: Path) -> Snapshot | None:
     """The snapshot in a file; None when there is no file.
 
     Raises:
         SnapshotError: it can not be read. The message names the file.
     """
     try:
-        data = path.read_bytes()
+        data = read_whole(disk, path)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -140,3 +146,17 @@ def load_snapshot(path: Path) -> Snapshot | None:
         return Snapshot.decode(data)
     except SnapshotError as error:
         raise SnapshotError(f"the metadata snapshot {path} can not be used: {error}") from error
+
+
+def read_snapshot(disk: Disk, path: Path) -> bytes:
+    """The bytes of a snapshot, to be sent to another node.
+
+    Raises:
+        SnapshotError: there is none, or it is damaged. The message names the file.
+    """
+    try:
+        data = read_whole(disk, path)
+        _body(data)
+    except (OSError, SnapshotError) as error:
+        raise SnapshotError(f"the metadata snapshot {path} can not be sent: {error}") from error
+    return data

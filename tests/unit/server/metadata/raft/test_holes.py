@@ -15,11 +15,13 @@ from pysyncobj import journal as stock_journal
 from liftpy_envelope.errors import FrameError
 from liftpy_server.metadata import raft
 from liftpy_server.metadata.errors import JournalError
-from liftpy_server.metadata.raft.core import JOURNAL_NAME, SNAPSHOT_NAME
+from liftpy_server.metadata.raft.core import SNAPSHOT_NAME
+from liftpy_server.metadata.raft.journal import JOURNAL_NAMES, RaftJournal
 from liftpy_server.metadata.raft.membership import encode_change
 from liftpy_server.metadata.raft.messages import decode_message, encode_message
 from liftpy_server.metadata.raft.snapshot import SnapshotError
 from support.raft_kit import VOTERS, Ours, Stock, append, entries
+from support.simdisk import ROOT, SimDisk
 
 COMMANDS = [b"command %d" % number for number in range(50)]
 
@@ -225,8 +227,9 @@ def test_h6_a_vote_is_durable_before_it_leaves(tmp_path):
 
 def test_h6_an_emptied_journal_stops_the_node(tmp_path):
     Ours(tmp_path).close()
-    (tmp_path / JOURNAL_NAME).write_bytes(b"")
-    with pytest.raises(JournalError, match=JOURNAL_NAME):
+    for name in JOURNAL_NAMES:
+        (tmp_path / name).write_bytes(b"")
+    with pytest.raises(JournalError, match=JOURNAL_NAMES[0]):
         Ours(tmp_path)
 
 
@@ -251,24 +254,22 @@ def test_h7_stock_loses_entries_when_compaction_is_interrupted(tmp_path):
     assert len(stock_journal.createJournal(str(tmp_path / "journal"))) == 10  # of the 50 that were to stay
 
 
-def test_h7_compaction_is_one_transaction(tmp_path):
-    folder = tmp_path / "a"
-    folder.mkdir()
-    voter = Ours(folder)
+def test_h7_compaction_happens_at_once():
+    disk = SimDisk()
+    voter = Ours(ROOT, disk=disk)
     voter.hand.deliver("b", append(1, (1, 0), entries(2, 100, 1), commit=100))
     voter.step()
-    disks = []
-    voter._journal._db.set_trace_callback(
-        lambda _: disks.append(copy_of_disk(folder, tmp_path / f"killed{len(disks)}"))
-    )
+    killed = []
+    disk.before = lambda operation: killed.append(disk.kill())
     voter._journal.compact(50)
     voter._journal.truncate(90)
     voter._journal.flush()
-    assert len(disks) >= 4
-    for disk in disks:  # before every statement of the transaction, its COMMIT among them
-        again = Ours(disk)
-        assert again.log == [(1, 0), *((index, 1) for index in range(2, 101))]
-        again.close()
+    assert len(killed) >= 8
+    logs = [[entry[1:] for entry in RaftJournal(ROOT, at)[:]] for at in killed]  # before every operation on the disk
+    assert {tuple(log) for log in logs} == {
+        ((1, 0), *((index, 1) for index in range(2, 101))),
+        tuple((index, 1) for index in range(50, 90)),
+    }
 
 
 def follower_with_a_commit_index_from_before(kind, tmp_path):
@@ -332,13 +333,14 @@ def test_h10_stock_acknowledges_what_the_full_disk_did_not_take(tmp_path):
     assert Stock(tmp_path).log == [(1, 0)]
 
 
-def test_h10_nothing_is_acknowledged_that_a_full_disk_did_not_take(tmp_path):
-    voter = Ours(tmp_path)
+def test_h10_nothing_is_acknowledged_that_a_full_disk_did_not_take():
+    disk = SimDisk()
+    voter = Ours(ROOT, disk=disk)
 
     def make_full():
-        voter._journal._db.execute("PRAGMA max_page_count = 10")
+        disk.capacity = 1_000
 
-    with pytest.raises(JournalError, match="full"):
+    with pytest.raises(JournalError, match="No space left"):
         acknowledged_with_a_full_disk(voter, make_full)
     assert voter.hand.of_kind("next_node_idx") == []
 

@@ -23,6 +23,7 @@ from liftpy_server.metadata.commands import Command, apply_command
 from liftpy_server.metadata.errors import JournalError
 from liftpy_server.metadata.migration import migrate
 from liftpy_server.metadata.opening import open_metadata
+from liftpy_server.metadata.raft.journal import JOURNAL_NAMES
 from liftpy_server.metadata.raft.settings import RaftSettings, Voter
 from liftpy_server.metadata.raft.snapshot import load_snapshot
 from liftpy_server.metadata.state import MetadataState
@@ -148,7 +149,7 @@ def test_a_kill_at_any_moment_migrates_again_or_not_at_all(tmp_path, step):
     assert (tmp_path / "metadata.db").exists() or (tmp_path / "metadata.db.migrated").exists()
     migrate(tmp_path, folder, own)
     migrate(tmp_path, folder, own)
-    assert load_snapshot(folder / "raft.snapshot").state == msgpack.unpackb(msgpack.packb(state.to_plain()))
+    assert load_snapshot(OsDisk(), folder / "raft.snapshot").state == msgpack.unpackb(msgpack.packb(state.to_plain()))
     assert not (tmp_path / "metadata.db").exists()
     assert {path.name for path in tmp_path.iterdir()} == {"metadata", "metadata.db.migrated"}
 
@@ -167,11 +168,39 @@ async def test_what_is_damaged_is_named_with_what_to_do(tmp_path):
 async def test_a_damaged_journal_is_named_with_what_to_do(tmp_path):
     async with opened(tmp_path) as store:
         await store.propose("register_node", node=NODE)
-    path = tmp_path / "metadata" / "raft.db"
-    data = bytearray(path.read_bytes())
-    data[data.rindex(b"register_node")] ^= 1
-    path.write_bytes(data)
-    with pytest.raises(JournalError, match=r"raft\.db is damaged.*remove this node.*restore the data directory"):
+    for name in JOURNAL_NAMES:
+        path = tmp_path / "metadata" / name
+        data = bytearray(path.read_bytes())
+        data[data.rindex(b"register_node")] ^= 1
+        path.write_bytes(data)
+    text = r"damaged: both copies, .*raft\.journal and .*remove this node.*restore the data directory"
+    with pytest.raises(JournalError, match=text):
+        async with opened(tmp_path):
+            pass
+
+
+async def test_one_damaged_copy_of_a_lone_node_costs_nothing(tmp_path, caplog):
+    """One bit in the newest entry: it is told from a write that was cut short, and repaired."""
+    async with opened(tmp_path) as store:
+        await store.propose("register_node", node=NODE)
+        wanted, cluster_id = store.state, store.cluster_id
+    for name in JOURNAL_NAMES:
+        path = tmp_path / "metadata" / name
+        data = bytearray(path.read_bytes())
+        data[data.rindex(b"register_node")] ^= 1
+        path.write_bytes(data)
+        async with opened(tmp_path) as store:
+            assert (store.state.nodes, store.cluster_id) == (wanted.nodes, cluster_id)
+        assert f"{path} is damaged at byte" in caplog.text
+
+
+async def test_the_journal_of_before_the_first_release_is_refused(tmp_path):
+    DataDir.open(tmp_path, "n1").close()
+    (tmp_path / "metadata").mkdir()
+    (tmp_path / "metadata" / "raft.db").write_bytes(b"SQLite format 3")
+    with pytest.raises(
+        JournalError, match=r"raft\.db is the metadata journal of a liftpy from before the first release"
+    ):
         async with opened(tmp_path):
             pass
 
@@ -258,4 +287,4 @@ async def test_a_node_that_listens_later_tells_its_address(tmp_path, key_file):
     with pytest.raises(ConfigError, match="belongs to a cluster with n2, and must listen"):
         async with opened(root):
             pass
-    assert Path(root / "metadata" / "raft.db").exists()
+    assert Path(root / "metadata" / "raft.journal").exists()

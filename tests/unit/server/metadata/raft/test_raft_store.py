@@ -15,8 +15,7 @@ import pytest
 
 from liftpy_envelope.errors import ConfigError, ErrorCode
 from liftpy_server.metadata.errors import JournalError, MetadataRefusedError, MetadataUnavailableError
-from liftpy_server.metadata.raft import core as core_module
-from liftpy_server.metadata.raft.journal import RaftJournal
+from liftpy_server.metadata.raft.journal import JOURNAL_NAMES, RaftJournal
 from liftpy_server.metadata.raft.pinned import PinnedVersionError, check_pinned
 from liftpy_server.metadata.raft.settings import COMMAND_BYTES_MAX, RaftSettings, Voter
 from liftpy_server.metadata.raft.store import MetadataUnknownError, RaftMetadataStore
@@ -167,7 +166,7 @@ def test_the_process_exits_also_when_logging_fails():
 
 
 async def test_a_journal_that_can_not_be_used_keeps_the_store_from_starting(tmp_path):
-    (tmp_path / core_module.JOURNAL_NAME).write_bytes(b"garbage" * 100)
+    (tmp_path / JOURNAL_NAMES[0]).write_bytes(b"garbage" * 100)
     for _ in range(2):  # and leaves neither port nor thread behind
         with pytest.raises(JournalError):
             async with running(tmp_path, bind_port=0):

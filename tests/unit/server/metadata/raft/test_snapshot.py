@@ -6,6 +6,7 @@ import threading
 from unittest.mock import patch
 
 import pytest
+from pysyncobj.node import Node
 
 from liftpy_log.disk import OsDisk
 from liftpy_server.metadata.raft.core import SNAPSHOT_NAME
@@ -13,6 +14,7 @@ from liftpy_server.metadata.raft.follower import load_and_reconcile
 from liftpy_server.metadata.raft.journal import RaftJournal
 from liftpy_server.metadata.raft.snapshot import Snapshot, SnapshotError, load_snapshot, store_snapshot
 from support.raft_kit import VOTERS, Ours, append, entries
+from support.simdisk import ROOT, SimDisk
 
 SNAPSHOT = Snapshot(previous=(b"\0x9", 9, 2), last=(b"\0x10", 10, 2), voters=VOTERS, state={"revision": 3, "a": [b"x"]})
 
@@ -23,9 +25,9 @@ def path(tmp_path):
 
 
 def test_round_trip(path):
-    store_snapshot(path, SNAPSHOT.encode())
-    assert load_snapshot(path) == SNAPSHOT
-    assert load_snapshot(path.with_name("none")) is None
+    store_snapshot(OsDisk(), path, SNAPSHOT.encode())
+    assert load_snapshot(OsDisk(), path) == SNAPSHOT
+    assert load_snapshot(OsDisk(), path.with_name("none")) is None
 
 
 def test_every_flipped_bit_and_every_cut_is_noticed(path):
@@ -37,21 +39,21 @@ def test_every_flipped_bit_and_every_cut_is_noticed(path):
                 Snapshot.decode(content)
     path.write_bytes(data[:-1])
     with pytest.raises(SnapshotError, match=str(path)):
-        load_snapshot(path)
+        load_snapshot(OsDisk(), path)
 
 
 def test_a_failed_write_leaves_the_one_before(path):
-    store_snapshot(path, SNAPSHOT.encode())
+    store_snapshot(OsDisk(), path, SNAPSHOT.encode())
     with (
         patch.object(OsDisk, "rename", side_effect=OSError(28, "no space left on device")),
         pytest.raises(SnapshotError, match="no space"),
     ):
-        store_snapshot(path, b"other")
-    assert load_snapshot(path) == SNAPSHOT
+        store_snapshot(OsDisk(), path, b"other")
+    assert load_snapshot(OsDisk(), path) == SNAPSHOT
 
 
 def journal_with(folder, first, last, term):
-    journal = RaftJournal(folder / "raft.db")
+    journal = RaftJournal(folder)
     journal.setCurrentTerm(max(term, 2), None)
     if first > 1:
         journal.restart(*entries(first, first + 1, term))
@@ -73,23 +75,23 @@ def journal_with(folder, first, last, term):
     ],
 )
 def test_journal_and_snapshot_are_reconciled(tmp_path, path, first, last, term, kept):
-    store_snapshot(path, SNAPSHOT.encode())
+    store_snapshot(OsDisk(), path, SNAPSHOT.encode())
     journal = journal_with(tmp_path, first, last, term)
-    assert load_and_reconcile(path, journal) == SNAPSHOT
+    assert load_and_reconcile(OsDisk(), path, journal) == SNAPSHOT
     journal.close()
-    assert [entry[1] for entry in RaftJournal(tmp_path / "raft.db")[:]] == [*kept]
+    assert [entry[1] for entry in RaftJournal(tmp_path)[:]] == [*kept]
 
 
 def test_a_gap_between_them_stops_the_node(tmp_path, path):
-    store_snapshot(path, SNAPSHOT.encode())
+    store_snapshot(OsDisk(), path, SNAPSHOT.encode())
     with pytest.raises(SnapshotError, match="ends at 10, the journal is at 12"):
-        load_and_reconcile(path, journal_with(tmp_path, 12, 20, 2))
+        load_and_reconcile(OsDisk(), path, journal_with(tmp_path, 12, 20, 2))
 
 
 def test_a_lost_journal_stops_the_node(tmp_path, path):
-    store_snapshot(path, SNAPSHOT.encode())
+    store_snapshot(OsDisk(), path, SNAPSHOT.encode())
     with pytest.raises(SnapshotError, match="its journal does not know"):
-        load_and_reconcile(path, RaftJournal(tmp_path / "raft.db"))
+        load_and_reconcile(OsDisk(), path, RaftJournal(tmp_path))
 
 
 def install(voter, snapshot, term=3, piece_bytes=50):
@@ -150,6 +152,43 @@ def test_a_snapshot_of_its_own_does_not_replace_a_leader_s_newer_one(tmp_path):
     voter.tick(0)
     voter.close()
     assert Ours(tmp_path).applied == [b"state"]
+
+
+def test_a_leader_sends_no_damaged_snapshot_and_writes_it_anew(caplog):
+    disk = SimDisk()
+    voter = Ours(ROOT, others=("b",), disk=disk, snapshot_every_entries=5, heartbeat_s=1e-9)
+    voter.lead()
+    for number in range(20):
+        voter.propose(b"%d" % number)
+    voter.step()
+    voter.hand.deliver("b", ack(voter, voter.log[-1][0] + 1, success=True))
+    voter.step()
+    while voter._snapshot_written is not None:
+        voter._snapshot_written.result()
+        voter.step()
+    path = ROOT / SNAPSHOT_NAME
+    data = bytearray(disk.content(path))
+    data[-1] ^= 1
+    disk.overwrite(path, bytes(data))
+    voter._SyncObj__raftMatchIndex[Node("b")] = 0
+    voter.hand.deliver("b", ack(voter, 2, success=False))  # it has lost everything
+    voter.hand.sent.clear()
+    voter.step()
+    assert [message for message in voter.hand.of_kind("append_entries") if "serialized" in message] == []
+    assert f"the metadata snapshot {path} can not be sent: its checksum does not match" in caplog.text
+    while voter._snapshot_written is not None:
+        voter._snapshot_written.result()
+        voter.step()
+    voter.hand.deliver("b", ack(voter, 2, success=False))
+    voter.step()
+    sent = next(message["serialized"] for message in voter.hand.of_kind("append_entries") if "serialized" in message)
+    assert Snapshot.decode(sent[0]).state == voter.applied
+    voter.close()
+
+
+def ack(voter, next_index, *, success):
+    fields = {"term": voter._getTerm(), "next_node_idx": next_index}
+    return {"type": "next_node_idx", "reset": not success, "success": success} | fields
 
 
 def test_pieces_of_two_snapshots_do_not_mix(tmp_path):
