@@ -1,9 +1,11 @@
 """How far every partition of a node was committed: one small file, written every few seconds and at a clean stop.
 
-    magic u32 | version u32 | crc32c u32 | 4 pad | msgpack [time ns, clean, [[uuid, partition, high watermark], ...]]
+    magic u32 | version u32 | crc32c u32 | 4 pad | msgpack [time ns, clean, [partition, ...]]
+    partition   [uuid, partition, high watermark], and where it is known log time ns, [[to ns, amount ns], ...]
 
 The file is a lower bound, never the truth: the log is. It lets recovery tell a torn tail from durable records that
-are gone, and says since when a node that was killed has not been listening.
+are gone, says since when a node that was killed has not been listening, and how far the time of each log had gone on
+without records (see `log_time`).
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import msgpack
 from liftpy_envelope.unpacking import OWN_FILE, unpack
 from liftpy_log.disk import read_whole, write_atomically
 from liftpy_log.errors import CheckpointCorruptError
+from liftpy_log.log_time import Leap, LogTimeState
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["Checkpoint", "load_checkpoint", "save_checkpoint"]
 
 _MAGIC: Final = 0x504B434C
-_VERSION: Final = 1
+_VERSION: Final = 2
 _HEAD: Final = struct.Struct("<III4x")
 
 
@@ -39,16 +42,18 @@ class Checkpoint:
         time_ns: when it was written.
         clean: the node had made everything durable and stopped.
         high_watermarks: by (stream uuid, partition).
+        times: of the logs, likewise.
     """
 
     time_ns: int = 0
     clean: bool = False
     high_watermarks: dict[tuple[bytes, int], int] = field(default_factory=dict)
+    times: dict[tuple[bytes, int], LogTimeState] = field(default_factory=dict)
 
 
 def save_checkpoint(disk: Disk, path: Path, checkpoint: Checkpoint) -> None:
     """Write the file, durably and as a whole."""
-    rows = [[uuid, partition, mark] for (uuid, partition), mark in checkpoint.high_watermarks.items()]
+    rows = [[*key, mark, *checkpoint.times.get(key, ())] for key, mark in checkpoint.high_watermarks.items()]
     content = msgpack.packb([checkpoint.time_ns, checkpoint.clean, rows])
     write_atomically(disk, path, _HEAD.pack(_MAGIC, _VERSION, google_crc32c.value(content)) + content)
 
@@ -67,4 +72,9 @@ def load_checkpoint(disk: Disk, path: Path) -> Checkpoint | None:
     if data[: _HEAD.size] != _HEAD.pack(_MAGIC, _VERSION, google_crc32c.value(content)):
         raise CheckpointCorruptError(f"{path} is damaged; delete it to start without it")
     time_ns, clean, rows = unpack(content, OWN_FILE)
-    return Checkpoint(time_ns, clean, {(uuid, partition): mark for uuid, partition, mark in rows})
+    times = {
+        (uuid, partition): LogTimeState(time[0], tuple(Leap(*leap) for leap in time[1]))
+        for uuid, partition, _, *time in rows
+        if time
+    }
+    return Checkpoint(time_ns, clean, {(uuid, partition): mark for uuid, partition, mark, *_ in rows}, times)

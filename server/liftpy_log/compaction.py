@@ -72,7 +72,7 @@ class CompactionPlan(NamedTuple):
         segments: oldest first.
         cleaned: how far the log was clean.
         cuts: see `PartitionLog.cuts`.
-        now: ns since the epoch.
+        now: as of `plan_compaction`.
     """
 
     directory: Path
@@ -122,20 +122,22 @@ def is_due(dirty_bytes: int, clean_bytes: int, min_dirty_ratio: float) -> bool:
 
 
 def plan_compaction(
-    log: PartitionLog, high_watermark: int, now: int, config: CompactionConfig
+    log: PartitionLog, high_watermark: int, now: int, config: CompactionConfig, *, young_ns: int | None = None
 ) -> CompactionPlan | None:
     """What a pass would work on now; None when it does not pay. Belongs to the thread that owns the log.
 
     Args:
         log: the log.
         high_watermark: nothing at or above this offset is touched.
-        now: ns since the epoch.
+        now: ns, on the scale by which tombstones age; it goes on from pass to pass.
         config: how.
+        young_ns: a segment with a later record is not touched; by default `config.min_lag_ns` before `now`.
 
     Raises:
         OSError: how far the log is clean could not be read.
     """
-    young = min(now - config.min_lag_ns, log.last_timestamp - config.dedupe_window_ns)
+    settled_ns = now - config.min_lag_ns if young_ns is None else young_ns
+    young = min(settled_ns, log.last_timestamp - config.dedupe_window_ns)
     segments = tuple(
         takewhile(
             lambda segment: segment.next_offset <= high_watermark and segment.max_timestamp <= young,

@@ -12,9 +12,7 @@ if TYPE_CHECKING:
 __all__ = ["is_active_expired", "retention_offset"]
 
 
-def retention_offset(
-    segments: Sequence[Segment], now: int, *, age_ns: int, bytes_max: int, messages_max: int
-) -> int | None:
+def retention_offset(segments: Sequence[Segment], *, before_ns: int, bytes_max: int, messages_max: int) -> int | None:
     """The offset below which whole segments may go; None when all of them stay.
 
     A segment goes when everything in it is too old, or when the log without it still holds as much as it may. The
@@ -22,8 +20,7 @@ def retention_offset(
 
     Args:
         segments: oldest first.
-        now: ns since the epoch.
-        age_ns: records older than this may go.
+        before_ns: records with an earlier time may go.
         bytes_max: the log may be cut to this size.
         messages_max: the log may be cut to this number of records.
     """
@@ -34,7 +31,7 @@ def retention_offset(
     keep_from = None
     for segment in segments[:-1]:
         size -= segment.size
-        is_old = age_ns and segment.max_timestamp < now - age_ns
+        is_old = segment.max_timestamp < before_ns
         is_surplus = bytes_max and size >= bytes_max
         is_uncounted = messages_max and end - segment.next_offset >= messages_max
         if not (is_old or is_surplus or is_uncounted):
@@ -43,13 +40,18 @@ def retention_offset(
     return keep_from
 
 
-def is_active_expired(active: Segment, now: int, *, age_ns: int, segment_age_ns: int) -> bool:
+def is_active_expired(active: Segment, now: int, before_ns: int, *, segment_age_ns: int) -> bool:
     """Whether the newest segment should be closed although nothing is being written.
 
     So that records of a stream that went quiet are dropped in time too.
+
+    Args:
+        active: the newest segment.
+        now: the log's time, ns since the epoch.
+        before_ns: records with an earlier time may go; 0 is no limit.
+        segment_age_ns: how long a segment may grow.
     """
     if not active.size or active.first_timestamp is None:
         return False
     too_long_open = now - active.first_timestamp >= segment_age_ns
-    too_old = bool(age_ns) and active.max_timestamp < now - age_ns
-    return too_long_open or too_old
+    return too_long_open or active.max_timestamp < before_ns

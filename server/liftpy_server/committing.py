@@ -13,12 +13,14 @@ from liftpy_envelope.ack import AckPolicy
 from liftpy_envelope.errors import AckErrorCode, ErrorCode
 from liftpy_envelope.stream_config import SyncMode
 from liftpy_log.errors import PartitionOfflineError
+from liftpy_log.log_time import LogTime, LogTimeState
 from liftpy_server.acks import AckTemplate, PendingAcks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from liftpy_envelope.pull import PartitionKey
+    from liftpy_log.clock import Clock
     from liftpy_log.dedupe import DedupeWindow
     from liftpy_log.partition_log import PartitionLog
     from liftpy_server.acks import Owed
@@ -79,6 +81,8 @@ class CommittingLog:
         outbox: takes acks.
         load: counts what waits for the disk.
         request_sync: asks group commit for a round.
+        clock: of the node.
+        log_time: what time it is for the log; by default that of its newest record.
 
     Attributes:
         high_watermark: records below it are committed, and may be shown.
@@ -98,11 +102,15 @@ class CommittingLog:
         outbox: Outbox,
         load: Load,
         request_sync: Callable[[PartitionLog], None],
+        clock: Clock,
+        log_time: LogTime | None = None,
     ) -> None:
         self.key = key
         self.stream = stream
         self.log = log
         self.dedupe = dedupe
+        self.log_time = log_time or LogTime(log.last_timestamp, clock.monotonic())
+        self._clock = clock
         self._acks = AckTemplate(stream.name, key.partition, epoch)
         self.high_watermark = log.log_end
         self.storage_full = False
@@ -129,6 +137,34 @@ class CommittingLog:
     def epoch(self) -> int:
         """The leader epoch, as far as this replica knows."""
         return self._acks.epoch
+
+    def now_ns(self) -> int:
+        """The log's time; see `LogTime`."""
+        return self.log_time.now(self._clock.now_ns(), self._clock.monotonic())
+
+    def age_now_ns(self) -> int:
+        """The log's time on the scale on which ages are measured: that of message ids."""
+        return self.log_time.age_time(self.now_ns())
+
+    def too_old_before(self, age_s: float) -> int:
+        """As `older_than_before`, for a limit of which 0 is none: then 0, as no record is so old."""
+        return self.older_than_before(age_s) if age_s else 0
+
+    def older_than_before(self, age_s: float) -> int:
+        """Records with an earlier time are older than `age_s`, by the log's time and by the wall clock."""
+        now_ns = min(self.now_ns(), self._clock.now_ns())
+        return self.log_time.before(now_ns, int(age_s * 1e9))
+
+    def copied(self, first_ns: int, last_ns: int) -> None:
+        """Batches of a leader were appended; the first and the last of them have these times."""
+        now_s = self._clock.monotonic()
+        self.log_time.copied(first_ns, now_s)  # what it leaps over lies before the first
+        self.log_time.copied(last_ns, now_s)
+
+    def kept_time(self) -> LogTimeState:
+        """The log's time, as it is kept over a restart."""
+        self.now_ns()
+        return self.log_time.state()
 
     @property
     def durable_end(self) -> int:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from liftpy_envelope.ipc import BufferLike
     from liftpy_log.dedupe import DedupeId, DedupeWindow
     from liftpy_log.files import FileCache
+    from liftpy_log.log_time import LogTime
     from liftpy_log.partition_log import PartitionLog
 
 __all__ = ["note_batches", "rebuild_dedupe"]
@@ -59,15 +60,21 @@ class _MessageIds:
         return [(key, self.base_offset + delta) for delta, key in zip(deltas, ids, strict=True) if key is not None]
 
 
-def rebuild_dedupe(window: DedupeWindow, log: PartitionLog, files: FileCache) -> None:
+def rebuild_dedupe(window: DedupeWindow, log: PartitionLog, files: FileCache, time: LogTime) -> None:
     """Fill an empty window with the ids of the records that are young enough, compared with the newest.
+
+    Args:
+        window: of the partition.
+        log: its records.
+        files: the node's open files.
+        time: of the log.
 
     Raises:
         SegmentCorruptError: a batch on the way is damaged; nothing that it says of its ids was believed.
     """
     if not window.ids_max or not log.last_timestamp:
         return
-    start = log.offset_at_time(log.last_timestamp - window.window_ns)
+    start = log.offset_at_time(time.before(log.last_timestamp, window.window_ns))
     if start is None:
         return
     for piece in log.read(start, log.log_end, 2**62):
@@ -78,18 +85,21 @@ def rebuild_dedupe(window: DedupeWindow, log: PartitionLog, files: FileCache) ->
             if not _has_ids(header):
                 continue
             if header.producer_id != NO_PRODUCER:
-                window.note(header.max_timestamp, _ProducerId(header))
+                window.note(time.age_time(header.max_timestamp), _ProducerId(header))
                 continue
-            _note_ids(window, *segment.records(file, position))
+            _note_ids(window, *segment.records(file, position), time)
 
 
-def note_batches(window: DedupeWindow, headers: Sequence[BatchHeader], data: BufferLike | memoryview) -> None:
+def note_batches(
+    window: DedupeWindow, headers: Sequence[BatchHeader], data: BufferLike | memoryview, time: LogTime
+) -> None:
     """Let a window remember the ids of whole batches, without a look at each; batches without ids cost nothing.
 
     Args:
         window: of the partition.
         headers: of the batches.
         data: their checked bytes, one batch after the other; nothing of them is kept.
+        time: of the log.
 
     Raises:
         BatchCorruptError: a batch is not what its header announces; those before it are noted.
@@ -102,7 +112,7 @@ def note_batches(window: DedupeWindow, headers: Sequence[BatchHeader], data: Buf
         if _has_ids(header):
             if buffer is None:
                 buffer = pa.py_buffer(data)
-            _note(window, header, buffer.slice(position + HEADER_SIZE, header.length - HEADER_SIZE))
+            _note(window, header, buffer.slice(position + HEADER_SIZE, header.length - HEADER_SIZE), time)
         position += header.length
 
 
@@ -110,15 +120,15 @@ def _has_ids(header: BatchHeader) -> bool:
     return bool(header.columns & Column.MESSAGE_ID) or header.producer_id != NO_PRODUCER
 
 
-def _note(window: DedupeWindow, header: BatchHeader, body: BufferLike) -> None:
+def _note(window: DedupeWindow, header: BatchHeader, body: BufferLike, time: LogTime) -> None:
     if header.producer_id != NO_PRODUCER:
-        window.note(header.max_timestamp, _ProducerId(header))
+        window.note(time.age_time(header.max_timestamp), _ProducerId(header))
     else:
-        _note_ids(window, header, decode_records(header, body))
+        _note_ids(window, header, decode_records(header, body), time)
 
 
-def _note_ids(window: DedupeWindow, header: BatchHeader, records: pa.RecordBatch) -> None:
+def _note_ids(window: DedupeWindow, header: BatchHeader, records: pa.RecordBatch, time: LogTime) -> None:
     deltas = records.column("offset_delta") if header.columns & Column.OFFSET_DELTA else None
     ids = _MessageIds(header.base_offset, records.column("message_id"), deltas)
     if ids.count:
-        window.note(header.max_timestamp, ids)
+        window.note(time.age_time(header.max_timestamp), ids)

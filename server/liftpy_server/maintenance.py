@@ -38,12 +38,14 @@ _RETAINED_PER_PASS: Final = 50
 
 def make_checkpoint(streams: Streams, clock: Clock, *, clean: bool) -> Checkpoint:
     """What is committed now."""
-    marks = {
-        (partition.key.uuid, partition.number): _sure_mark(partition)
+    well = {
+        (partition.key.uuid, partition.number): partition
         for partition in streams.partitions
         if partition.log.failure is None
     }
-    return Checkpoint(clock.now_ns(), clean, marks)
+    marks = {key: _sure_mark(partition) for key, partition in well.items()}
+    times = {key: partition.kept_time() for key, partition in well.items()}
+    return Checkpoint(clock.now_ns(), clean, marks, times)
 
 
 def keep_checkpoint(disk: Disk, data_dir: DataDir, checkpoint: Checkpoint) -> None:
@@ -69,7 +71,7 @@ class Maintenance:
         disk: where.
         data_dir: of the node.
         config: how often.
-        clock: for ages.
+        clock: for what the checkpoint says.
         request_interval_sync: asks for a round for streams that are synced at intervals.
         executor: for small files.
         tier: the bucket; None without one.
@@ -150,20 +152,19 @@ class Maintenance:
         config, log = partition.stream.config, partition.log
         if log.log_start == log.log_end and not log.active.size:
             return
-        now_ns = self._clock.now_ns()
         is_tiered = self._tier is not None and config.tier
-        age_ns = int(config.retention_age_s * 1e9)
+        age_s = config.retention_age_s
         if is_tiered and config.local_retention_age_s:
-            age_ns = int(config.local_retention_age_s * 1e9)
-        if is_active_expired(log.active, now_ns, age_ns=age_ns, segment_age_ns=int(config.segment_age_s * 1e9)):
+            age_s = config.local_retention_age_s
+        before_ns = partition.too_old_before(age_s)
+        if is_active_expired(log.active, partition.now_ns(), before_ns, segment_age_ns=int(config.segment_age_s * 1e9)):
             partition.roll()
         if self._tier is not None and is_tiered:
-            offset = self._tier.droppable(partition, now_ns)
+            offset = self._tier.droppable(partition)
         else:
             offset = retention_offset(
                 log.segments,
-                now_ns,
-                age_ns=age_ns,
+                before_ns=before_ns,
                 bytes_max=config.retention_bytes,
                 messages_max=config.retention_messages,
             )

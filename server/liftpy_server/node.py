@@ -7,6 +7,7 @@ import logging
 import secrets
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -244,7 +245,7 @@ class Node:
         self._undo.append(self._stop_storage)
         self._listened_ns = checkpoint.time_ns
         if checkpoint.clean:  # until the next one is written, a kill must not pass for the stop before it
-            keep_checkpoint(self._disk, data_dir, Checkpoint(checkpoint.time_ns, False, checkpoint.high_watermarks))
+            keep_checkpoint(self._disk, data_dir, replace(checkpoint, clean=False))
 
     async def _connect(self) -> None:
         nats, node_id = self.config.nats, self.config.node_id

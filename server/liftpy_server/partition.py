@@ -147,13 +147,12 @@ class Partition(CommittingLog):
         if identified is None:
             return False
         ids, body = identified
-        if not self.dedupe.are_new(ids, now_ns):
+        if not self.dedupe.are_new(ids, self.age_now_ns()):
             return False
         appended = self._append_run(run, body, now_ns)
         if appended is not None:
-            self.dedupe.add(
-                appended.timestamp, list(zip(ids, range(appended.base_offset, appended.next_offset), strict=True))
-            )
+            places = range(appended.base_offset, appended.next_offset)
+            self.dedupe.add(self.log_time.age_time(appended.timestamp), list(zip(ids, places, strict=True)))
         return True
 
     def _append_run(self, run: Run, body: BatchBody, now_ns: int) -> Appended | None:
@@ -214,7 +213,7 @@ class Partition(CommittingLog):
             appended = self.log.append(
                 body,
                 leader_epoch=self._acks.epoch,
-                timestamp=now_ns,
+                timestamp=self.log_time.stamp(now_ns, self._clock.monotonic()),
                 producer_id=producer_id,
                 producer_sequence=producer_sequence,
             )

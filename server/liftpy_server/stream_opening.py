@@ -11,6 +11,7 @@ from liftpy_envelope.pull import PartitionKey
 from liftpy_envelope.stream_config import SyncMode
 from liftpy_log.dedupe import DedupeWindow
 from liftpy_log.errors import PartitionOfflineError
+from liftpy_log.log_time import LogTime
 from liftpy_log.partition_log import LogConfig, PartitionLog
 from liftpy_log.segment import segment_path
 from liftpy_server.dedupe_rebuild import rebuild_dedupe
@@ -70,7 +71,7 @@ class StreamOpening:
         files: the node's open files.
         data_dir: of the node.
         checkpoint: what the node knew when it stopped last.
-        clock: for gaps.
+        clock: for gaps, and the time of logs.
         outbox: for acks.
         load: counts what waits for the disk.
         request_sync: asks group commit for a round.
@@ -172,6 +173,7 @@ class StreamOpening:
         kept_mark = self._checkpoint.high_watermarks.get((uuid, number), 0)
         if not self.is_alone(info) and self._node_id not in info.isr and not has_log(self._disk, directory):
             kept_mark = 0  # of a replica that was here before: this one begins anew, and counts once it has caught up
+        log_time: LogTime | None = None
         dedupe = DedupeWindow(int(config.dedupe_window_s * 1e9), config.dedupe_ids_max)
         try:
             log = PartitionLog.open(
@@ -183,13 +185,17 @@ class StreamOpening:
                 durable_end=kept_mark if is_durable else 0,
                 unsynced_parents=(directory.parent, self._data_dir.streams_directory),
             )
-            rebuild_dedupe(dedupe, log, self._files)
+            kept_time = self._checkpoint.times.get((uuid, number))
+            log_time = LogTime(log.last_timestamp, self._clock.monotonic(), kept_time)
+            rebuild_dedupe(dedupe, log, self._files, log_time)
         except (PartitionOfflineError, LiftError, OSError) as error:
             logger.error("stream %s partition %d is offline: %s", stream.name, number, error)  # noqa: TRY400
             log = PartitionLog.offline(self._disk, self._files, directory, PartitionOfflineError(str(error)))
         key = PartitionKey(uuid, number)
         partition = local.partitions[number] = Partition(
-            key, stream, log, dedupe, info.leader_epoch, self._outbox, self._load, self._request_sync
+            *(key, stream, log, dedupe, info.leader_epoch, self._outbox, self._load, self._request_sync),
+            clock=self._clock,
+            log_time=log_time,
         )
         if not self.is_alone(info):  # what lies above the mark may be another's by now, and the lead, too
             partition.high_watermark = max(log.log_start, min(kept_mark, log.log_end))

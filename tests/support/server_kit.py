@@ -133,7 +133,9 @@ class Kit:
         log = PartitionLog.open(self.disk, self.files, directory, log_config)
         dedupe = DedupeWindow(int(config.dedupe_window_s * 1e9), config.dedupe_ids_max)
         key = PartitionKey(UUID, number)
-        return Partition(key, self.stream, log, dedupe, 7, self.outbox, self.load, self.sync_requests.append)
+        return Partition(
+            key, self.stream, log, dedupe, 7, self.outbox, self.load, self.sync_requests.append, self.clock
+        )
 
     def _bind(self, config: StreamConfig) -> None:
         if config.partitions == 1 or config.spread is Spread.HASH:

@@ -30,7 +30,7 @@ def led_stream(node: Node, info: StreamInfo, *, brief: bool = False) -> dict[str
         for number, partition in local.partitions.items()
         if info.partitions[number].leader == node.config.node_id
     ]
-    told: dict[str, Any] = {"partitions": [_partition_numbers(node, partition) for partition in led]}
+    told: dict[str, Any] = {"partitions": [_partition_numbers(partition) for partition in led]}
     return told | _state_info(local.state, node.config.node_id, brief=brief)
 
 
@@ -68,7 +68,7 @@ def _state_info(state: StreamState, node_id: str, *, brief: bool) -> dict[str, A
     return told if brief else told | {"gaps": [gap.to_plain() | {"node": node_id} for gap in state.gaps]}
 
 
-def _partition_numbers(node: Node, partition: Partition) -> dict[str, Any]:
+def _partition_numbers(partition: Partition) -> dict[str, Any]:
     log, cold = partition.log, partition.cold
     segments = log.segments
     first_timestamp = next((s.first_timestamp for s in segments if s.first_timestamp is not None), None)
@@ -86,7 +86,7 @@ def _partition_numbers(node: Node, partition: Partition) -> dict[str, Any]:
         "last_timestamp_ns": log.last_timestamp or None,
         "offline": None if log.failure is None else str(log.failure),
         "dedupe_ids": len(partition.dedupe),
-        "dedupe_window_shortened": partition.dedupe.is_shortened(node.clock.now_ns()),
+        "dedupe_window_shortened": partition.dedupe.is_shortened(partition.age_now_ns()),
         "replica_states": partition.replica_states(),
     }
 

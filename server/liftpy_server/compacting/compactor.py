@@ -27,9 +27,9 @@ __all__ = ["Compactor", "compaction_config"]
 logger = logging.getLogger(__name__)
 
 MEMORY_BYTES_MAX: Final = 128 * 1024 * 1024  # of the map of keys: some 1.2 million in one pass, others in the next
-_LOOK_AGAIN_NS: Final = 60 * 10**9  # at a log of which no segment was closed: by then records and tombstones are older
-_BACKOFF_MIN_NS: Final = 60 * 10**9
-_BACKOFF_MAX_NS: Final = 3_600 * 10**9
+_LOOK_AGAIN_S: Final = 60.0  # at a log of which no segment was closed: by then records and tombstones are older
+_BACKOFF_MIN_S: Final = 60.0
+_BACKOFF_MAX_S: Final = 3_600.0
 
 
 def compaction_config(config: StreamConfig) -> CompactionConfig:
@@ -53,25 +53,25 @@ class _Seen(NamedTuple):
         log: which.
         config: of its stream.
         end: where its newest segment began.
-        until_ns: when to look again in any case.
+        until_s: when to look again in any case, monotonic.
     """
 
     log: PartitionLog
     config: StreamConfig
     end: int
-    until_ns: int
+    until_s: float
 
 
 class _Trouble(NamedTuple):
     """A log whose last pass failed.
 
     Attributes:
-        backoff_ns: between the last attempt and the next.
-        until_ns: when the next attempt may be.
+        backoff_s: between the last attempt and the next.
+        until_s: when the next attempt may be, monotonic.
     """
 
-    backoff_ns: int
-    until_ns: int
+    backoff_s: float
+    until_s: float
 
 
 class Compactor:
@@ -79,7 +79,7 @@ class Compactor:
 
     Args:
         partitions: those of which this node has a replica, in any role, as they are now.
-        clock: for ages.
+        clock: for what is looked at again later.
         make_worker: what runs the passes of one look.
     """
 
@@ -113,62 +113,62 @@ class Compactor:
                 await worker.close()
 
     def _plan(self, partition: Partition) -> CompactionPlan | None:
-        log, config, now_ns = partition.log, partition.stream.config, self._clock.now_ns()
+        log, config, now_s = partition.log, partition.stream.config, self._clock.monotonic()
         trouble, seen = self._trouble.get(partition.key), self._seen.get(partition.key)
-        if (
-            not self._is_here(partition)
-            or log.failure is not None
-            or (trouble is not None and now_ns < trouble.until_ns)
-        ):
+        if not self._is_here(partition) or log.failure is not None or (trouble is not None and now_s < trouble.until_s):
             return None
         end = log.active.base_offset
-        if seen is not None and (seen.log, seen.config, seen.end) == (log, config, end) and now_ns < seen.until_ns:
+        if seen is not None and (seen.log, seen.config, seen.end) == (log, config, end) and now_s < seen.until_s:
             return None
         try:
-            plan = plan_compaction(log, partition.high_watermark, now_ns, compaction_config(config))
+            young_ns = partition.older_than_before(config.min_compaction_lag_s)
+            plan = plan_compaction(
+                log, partition.high_watermark, partition.age_now_ns(), compaction_config(config), young_ns=young_ns
+            )
         except OSError as error:
-            self._failed(partition, str(error), now_ns)
+            self._failed(partition, str(error))
             return None
         if plan is None and partition.high_watermark >= end:
-            self._seen[partition.key] = _Seen(log, config, end, now_ns + _LOOK_AGAIN_NS)
+            self._seen[partition.key] = _Seen(log, config, end, now_s + _LOOK_AGAIN_S)
         return plan
 
     def _is_here(self, partition: Partition) -> bool:
         return self._partitions().get(partition.key) is partition
 
     async def _compact(self, partition: Partition, plan: CompactionPlan, worker: Worker) -> None:
+        began_s = self._clock.monotonic()
         try:
             report = await worker.run(plan, compaction_config(partition.stream.config), _Owner(partition))
         except CompactionFailedError as error:
             if error.is_damage and partition.log.cuts == plan.cuts:
                 partition.fail(str(error))
             else:
-                self._failed(partition, str(error), self._clock.now_ns())
+                self._failed(partition, str(error))
         except LiftError as error:
-            self._failed(partition, str(error), self._clock.now_ns())
+            self._failed(partition, str(error))
         else:
             self._trouble.pop(partition.key, None)
-            self._tell(partition, plan, report)
+            self._tell(partition, self._clock.monotonic() - began_s, report)
 
-    def _failed(self, partition: Partition, reason: str, now_ns: int) -> None:
+    def _failed(self, partition: Partition, reason: str) -> None:
         if not self._is_here(partition):
             logger.debug("%s was not compacted to the end: it is not here any more", partition.log.directory)
             return
         if partition.log.failure is not None:  # which was logged, and is looked at no more
             return
         before = self._trouble.get(partition.key)
-        backoff_ns = _BACKOFF_MIN_NS if before is None else min(2 * before.backoff_ns, _BACKOFF_MAX_NS)
-        self._trouble[partition.key] = _Trouble(backoff_ns, now_ns + backoff_ns)
+        backoff_s = _BACKOFF_MIN_S if before is None else min(2 * before.backoff_s, _BACKOFF_MAX_S)
+        self._trouble[partition.key] = _Trouble(backoff_s, self._clock.monotonic() + backoff_s)
         logger.warning(
-            "stream %s partition %d could not be compacted, and is tried again in %d s: %s",
+            "stream %s partition %d could not be compacted, and is tried again in %g s: %s",
             partition.stream.name,
             partition.number,
-            backoff_ns // 10**9,
+            backoff_s,
             reason,
         )
 
-    def _tell(self, partition: Partition, plan: CompactionPlan, report: CompactionReport) -> None:
-        seconds = (self._clock.now_ns() - plan.now) / 1e9
+    @staticmethod
+    def _tell(partition: Partition, seconds: float, report: CompactionReport) -> None:
         name, number = partition.stream.name, partition.number
         if not report.is_complete:
             logger.info("stream %s partition %d changed while it was compacted; the rest is done later", name, number)

@@ -239,7 +239,7 @@ class GroupPartition:
             self._append()
 
     def _now(self) -> Now:
-        return Now(self._clock.monotonic(), self._clock.now_ns())
+        return Now(self._clock.monotonic(), self.partition.now_ns())
 
     # -- what comes of it
 

@@ -83,7 +83,7 @@ class GroupHost:
         self._has_stopped = False
         self.finder = CoordinatorFinder(config, metadata)
         self._checks = RequestChecks(node_id, streams.by_key, metadata)
-        self._upkeep = Upkeep(self._hosted, metadata, clock, int(config.retention_s * 1e9), upkeep_s)
+        self._upkeep = Upkeep(self._hosted, metadata, config.retention_s, upkeep_s)
 
     @property
     def hosted(self) -> Mapping[int, GroupPartition]:

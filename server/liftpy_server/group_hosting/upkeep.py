@@ -13,7 +13,6 @@ from liftpy_server.groups.inputs import DeleteGroup
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from liftpy_log.clock import Clock
     from liftpy_server.group_hosting.group_partition import GroupPartition
     from liftpy_server.metadata.raft.store import RaftMetadataStore
 
@@ -28,8 +27,7 @@ class Upkeep:
     Args:
         hosted: the partitions, by number; they come and go.
         metadata: of the cluster.
-        clock: of the node.
-        idle_ns: a group without members that committed nothing for so long goes.
+        idle_s: a group without members that committed nothing for so long goes.
         interval_s: how often.
     """
 
@@ -37,14 +35,12 @@ class Upkeep:
         self,
         hosted: Mapping[int, GroupPartition],
         metadata: RaftMetadataStore,
-        clock: Clock,
-        idle_ns: int,
+        idle_s: float,
         interval_s: float,
     ) -> None:
         self._hosted = hosted
         self._metadata = metadata
-        self._clock = clock
-        self._idle_ns = idle_ns
+        self._idle_s = idle_s
         self._interval_s = interval_s
         self._task: asyncio.Task[None] | None = None
 
@@ -86,5 +82,5 @@ class Upkeep:
             gone = coordinators.table.streams_of(group) - live
             if gone:
                 hosted.forget_streams(group, gone)
-            if coordinators.is_idle(group, self._clock.now_ns() - self._idle_ns):
-                hosted.ask(Asked(group, DeleteGroup(self._idle_ns)))
+            if coordinators.is_idle(group, hosted.partition.older_than_before(self._idle_s)):
+                hosted.ask(Asked(group, DeleteGroup(int(self._idle_s * 1e9))))

@@ -39,7 +39,7 @@ class RecordBuilder:
         self._rows: list[Incoming] = []
         self._ids: dict[DedupeId, int] = {}
         self._value_bytes = 0
-        partition.dedupe.expire(now_ns)
+        partition.dedupe.expire(partition.age_now_ns())
 
     def add(self, message: Incoming, refusal: Refusal | None) -> None:
         """Take a message, or refuse it."""
@@ -130,7 +130,7 @@ class RecordBuilder:
             for row in rows:
                 self._refuse_unstored(row, error)
             return
-        partition.dedupe.add(appended.timestamp, list(ids.items()))
+        partition.dedupe.add(partition.log_time.age_time(appended.timestamp), list(ids.items()))
         counters = partition.stream.counters
         counters.messages += len(rows)
         counters.bytes += sum(len(row.value or b"") for row in rows)
@@ -176,7 +176,7 @@ class RecordBuilder:
         last = appended.next_offset - 1
         key = _dedupe_id(message)
         if key is not None:
-            partition.dedupe.add(appended.timestamp, [(key, Stored(last, batch.count))])
+            partition.dedupe.add(partition.log_time.age_time(appended.timestamp), [(key, Stored(last, batch.count))])
         counters = partition.stream.counters
         counters.messages += batch.count
         counters.bytes += sum(array.nbytes for array in batch.arrays)

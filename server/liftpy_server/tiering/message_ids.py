@@ -21,7 +21,7 @@ _IDS_PER_CALL: Final = 20_000
 _TIME_MAX_S: Final = 10.0
 
 
-async def recall_message_ids(partition: Partition, start: int, now_ns: int, worker: Worker) -> None:
+async def recall_message_ids(partition: Partition, start: int, worker: Worker) -> None:
     """Let a partition remember ids of messages that are in the bucket alone, as many as its window has room for.
 
     The newest come first; what is not there after some seconds is given up, and the node's log says so.
@@ -29,12 +29,11 @@ async def recall_message_ids(partition: Partition, start: int, now_ns: int, work
     Args:
         partition: that is led here.
         start: where its history in the bucket begins.
-        now_ns: the time, ns since the epoch.
         worker: reads the bucket.
     """
     name, number = partition.stream.name, partition.number
     try:
-        since_ns = _since(partition, start, now_ns)
+        since_ns = _since(partition, start)
         if since_ns is not None:
             async with asyncio.timeout(_TIME_MAX_S):
                 await _recall(partition, start, since_ns, worker)
@@ -47,12 +46,12 @@ async def recall_message_ids(partition: Partition, start: int, now_ns: int, work
         )
 
 
-def _since(partition: Partition, start: int, now_ns: int) -> int | None:
+def _since(partition: Partition, start: int) -> int | None:
     """The time from which on ids are wanted; None where the log has them all, or none are wanted."""
     dedupe, log = partition.dedupe, partition.log
     if not dedupe.ids_max or log.log_start <= start:
         return None
-    since_ns = max(0, now_ns - dedupe.window_ns)
+    since_ns = max(0, partition.log_time.before(partition.now_ns(), dedupe.window_ns))
     reaches_back = log.log_end > log.log_start and log.offset_at_time(since_ns) != log.log_start
     return None if reaches_back else since_ns
 
@@ -68,7 +67,8 @@ async def _recall(partition: Partition, start: int, since_ns: int, worker: Worke
             since_ns=since_ns,
             limit=min(_IDS_PER_CALL, dedupe.ids_max),
         )
-        ids = [(time, bytes.fromhex(key), offset) for time, offset, key in answer["ids"]]
+        age_time = partition.log_time.age_time
+        ids = [(age_time(time), bytes.fromhex(key), offset) for time, offset, key in answer["ids"]]
         dedupe.recall([(time, [each[1:] for each in some]) for time, some in groupby(ids, key=lambda each: each[0])])
         if not answer["more"]:
             return

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from liftpy_envelope.stream_config import StreamConfig
     from liftpy_log.segment import Segment
 
-__all__ = ["counted_start", "local_start", "stored_limits"]
+__all__ = ["counted_start", "local_age_s", "local_start", "stored_limits"]
 
 
 def _smaller(local: float, total: float) -> float:
@@ -25,19 +25,23 @@ def _smaller(local: float, total: float) -> float:
     return min(local, total) if local and total else local or total
 
 
-def local_start(segments: Sequence[Segment], config: StreamConfig, now_ns: int, tiered_end: int) -> int | None:
+def local_age_s(config: StreamConfig) -> float:
+    """How old records on the disk may be; 0 is no limit."""
+    return _smaller(config.local_retention_age_s, config.retention_age_s)
+
+
+def local_start(segments: Sequence[Segment], config: StreamConfig, before_ns: int, tiered_end: int) -> int | None:
     """The offset below which whole segments may go; None when all of them stay.
 
     Args:
         segments: of the log, oldest first.
         config: of the stream.
-        now_ns: since the epoch.
+        before_ns: records with an earlier time are older than `local_age_s`.
         tiered_end: the bucket has everything below.
     """
     offset = retention_offset(
         segments,
-        now_ns,
-        age_ns=int(_smaller(config.local_retention_age_s, config.retention_age_s) * 1e9),
+        before_ns=before_ns,
         bytes_max=int(_smaller(config.local_retention_bytes, config.retention_bytes)),
         messages_max=config.retention_messages,
     )
@@ -54,12 +58,12 @@ def counted_start(config: StreamConfig, end: int) -> int:
     return max(0, end - config.retention_messages) if config.retention_messages else 0
 
 
-def stored_limits(config: StreamConfig, now_ns: int, *, local_bytes: int, log_start: int) -> dict[str, int] | None:
+def stored_limits(config: StreamConfig, before_ns: int, *, local_bytes: int, log_start: int) -> dict[str, int] | None:
     """How old and how large the bucket's objects may be, as the job `wanted_start` takes it; None for no limit.
 
     Args:
         config: of the stream.
-        now_ns: since the epoch.
+        before_ns: records with an earlier time are older than the stream's retention says; 0 is no limit.
         local_bytes: of record batches in the log.
         log_start: where the log begins: what the bucket holds from there on is counted as part of the log.
 
@@ -70,7 +74,7 @@ def stored_limits(config: StreamConfig, now_ns: int, *, local_bytes: int, log_st
     if not (config.retention_age_s or config.retention_bytes):
         return None
     return {
-        "before_ns": now_ns - int(config.retention_age_s * 1e9) if config.retention_age_s else 0,
+        "before_ns": before_ns,
         "stored_bytes_max": max(0, config.retention_bytes - local_bytes) if config.retention_bytes else -1,
         "below": log_start,
     }

@@ -51,7 +51,7 @@ class RetentionWatch:
         schedule: has starts moved.
         partitions: those that it knows.
         worker: looks at the bucket.
-        clock: for ages.
+        clock: for what is tried again.
     """
 
     def __init__(
@@ -92,8 +92,9 @@ class RetentionWatch:
             self._schedule.compacts(key)
         tiered_end = place.tiered_end
         self._give_up(key, partition, place, min(counted_start(config, partition.high_watermark), tiered_end))
-        limits = stored_limits(config, self._clock.now_ns(), local_bytes=log.size_bytes, log_start=log.log_start)
-        if limits is None or self._is_known(place, config):
+        before_ns = partition.too_old_before(config.retention_age_s)
+        limits = stored_limits(config, before_ns, local_bytes=log.size_bytes, log_start=log.log_start)
+        if limits is None or self._is_known(place, config, before_ns):
             return
         try:
             found = await self._worker.call("wanted_start", uuid=key.uuid.hex(), partition=key.partition, **limits)
@@ -131,13 +132,12 @@ class RetentionWatch:
             partition.cold.raise_start(start)
         return is_new
 
-    def _is_known(self, place: Place, config: StreamConfig) -> bool:
+    def _is_known(self, place: Place, config: StreamConfig, before_ns: int) -> bool:
         """Whether nothing can have changed since it was looked at last."""
         seen = self._seen.get(place.key)
         if seen is None or (seen.place, seen.config, seen.tiered_end) != (place, config, place.tiered_end):
             return False
-        age_ns = int(config.retention_age_s * 1e9)
-        return not (age_ns and seen.oldest_ns and seen.oldest_ns < self._clock.now_ns() - age_ns)
+        return not 0 < seen.oldest_ns < before_ns
 
 
 def _is_stopped_by_a_hole(place: Place) -> bool:

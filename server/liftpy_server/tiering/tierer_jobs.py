@@ -165,7 +165,7 @@ class TierJobs:
             return False
         start, end = answer["start"], answer["end"]
         if partition.cold is None:  # else this leadership has looked before
-            await recall_message_ids(partition, start, self._clock.now_ns(), self._worker)
+            await recall_message_ids(partition, start, self._worker)
         self._partition(place)
         if end > partition.log.log_end:
             text = (

@@ -11,7 +11,7 @@ from liftpy_server.cold.reads import ColdReads
 from liftpy_server.tiering.catalog_keeper import CatalogKeeper
 from liftpy_server.tiering.counters import TierCounters
 from liftpy_server.tiering.process import TierWorker
-from liftpy_server.tiering.retention import local_start
+from liftpy_server.tiering.retention import local_age_s, local_start
 from liftpy_server.tiering.retention_ends import LeaderEnds
 from liftpy_server.tiering.status import DiskRoom, tier_status
 from liftpy_server.tiering.tierer import Tierer
@@ -165,17 +165,18 @@ class TierSide:
         if self.tierer.health.code == "foreign":
             self.tierer.try_soon()
 
-    def droppable(self, partition: Partition, now_ns: int) -> int | None:
+    def droppable(self, partition: Partition) -> int | None:
         """The offset below which whole segments of a tiered partition may leave this disk; None for none."""
         segments, config = partition.log.segments, partition.stream.config
-        wanted = local_start(segments, config, now_ns, partition.log.log_end)
+        before_ns = partition.too_old_before(local_age_s(config))
+        wanted = local_start(segments, config, before_ns, partition.log.log_end)
         if wanted is None:
             return None
         if partition.is_leading:
             tiered_end = self.tierer.tiered_end(partition.key, wanted)
         else:
             tiered_end = self.ends.of(partition.key, wanted)
-        return local_start(segments, config, now_ns, tiered_end)
+        return local_start(segments, config, before_ns, tiered_end)
 
     async def ask_ends(self) -> None:
         """Ask leaders how far they are, where something is to be dropped of what is followed here."""

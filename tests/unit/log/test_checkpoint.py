@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from liftpy_log.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from liftpy_log.errors import CheckpointCorruptError
+from liftpy_log.log_time import Leap, LogTimeState
 from support.log_settings import examples
 from support.simdisk import ROOT, Order, SimDisk
 
@@ -15,7 +16,18 @@ PATH = ROOT / "checkpoint"
 MARKS = st.dictionaries(
     st.tuples(st.binary(min_size=16, max_size=16), st.integers(0, 1_000)), st.integers(0, 2**63 - 1), max_size=20
 )
-CHECKPOINTS = st.builds(Checkpoint, st.integers(0, 2**63 - 1), st.booleans(), MARKS)
+NS = st.integers(0, 2**63 - 1)
+TIMES = st.builds(LogTimeState, NS, st.lists(st.builds(Leap, NS, NS), max_size=3).map(tuple))
+
+
+@st.composite
+def checkpoints(draw):
+    marks = draw(MARKS)
+    times = {key: draw(TIMES) for key in marks if draw(st.booleans())}
+    return Checkpoint(draw(NS), draw(st.booleans()), marks, times)
+
+
+CHECKPOINTS = checkpoints()
 SAMPLE = Checkpoint(1_700_000_000_000_000_000, True, {(b"u" * 16, 0): 5, (b"u" * 16, 1): 2**40, (b"v" * 16, 0): 0})
 
 

@@ -80,7 +80,7 @@ class LogMachine(RuleBasedStateMachine):
     @rule(age=st.integers(1, 30), bytes_max=st.integers(500, 5_000), messages_max=st.integers(1, 60))
     def retain(self, age, bytes_max, messages_max):
         segments = list(self.log.segments)
-        offset = retention_offset(segments, self.now, age_ns=age, bytes_max=bytes_max, messages_max=messages_max)
+        offset = retention_offset(segments, before_ns=self.now - age, bytes_max=bytes_max, messages_max=messages_max)
         dropped = self.log.drop_before(offset or 0)
         assert list(self.log.segments) == segments[dropped:]
         assert all(segment.next_offset > (offset or 0) for segment in self.log.segments[:-1])

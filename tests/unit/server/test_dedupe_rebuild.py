@@ -15,6 +15,7 @@ from liftpy_envelope.columns import Column
 from liftpy_log.compaction_read import StoredBatch
 from liftpy_log.dedupe import DedupeWindow
 from liftpy_log.errors import SegmentCorruptError
+from liftpy_log.log_time import LogTime
 from liftpy_log.partial_batch import PartialBatch
 from liftpy_server.dedupe_rebuild import note_batches, rebuild_dedupe
 from support.envelopes import idempotent
@@ -28,7 +29,7 @@ WINDOW_S = 10
 
 def rebuilt(kit, ids_max=100):
     window = DedupeWindow(WINDOW_S * 10**9, ids_max)
-    rebuild_dedupe(window, kit.log, kit.files)
+    rebuild_dedupe(window, kit.log, kit.files, LogTime(kit.log.last_timestamp, 0.0))
     return window
 
 
@@ -78,7 +79,7 @@ def test_a_follower_notes_what_its_leader_added(passes, codec):
             kit.clock.advance(1)
         data = b"".join(segment.path.read_bytes() for segment in kit.log.segments)
         window = DedupeWindow(WINDOW_S * 10**9, 100)
-        note_batches(window, headers_of(data), memoryview(data))
+        note_batches(window, headers_of(data), memoryview(data), LogTime(0, 0.0))
         assert window._ids == {}  # nobody asked
         assert window.are_new([], kit.log.last_timestamp)
         assert window._ids == kit.partition.dedupe._ids
@@ -95,7 +96,7 @@ def test_ids_in_a_batch_that_covers_dropped_records_keep_their_offsets(make_kit)
     part.take(batch, np.arange(20) % 3 == 1)
     smaller = b"".join(part.encode("zstd").parts)
     window = DedupeWindow(WINDOW_S * 10**9, 100)
-    note_batches(window, headers_of(smaller), smaller)
+    note_batches(window, headers_of(smaller), smaller, LogTime(0, 0.0))
     for number in range(20):
         found = window.find(b"m%d" % number)
         assert (found and found.offset) == (number if number % 3 == 1 else None)

@@ -30,7 +30,7 @@ class Hosted:
         self.shell = GroupPartition(self.kit.partition, self.replayed, self.kit.clock)
         self.live = SimpleNamespace(streams={"kept": SimpleNamespace(uuid=STREAMS["kept"].uuid.hex())})
         metadata = SimpleNamespace(state=self.live)
-        self.upkeep = Upkeep({0: self.shell}, metadata, self.kit.clock, RETENTION_S * 10**9, 0.01)
+        self.upkeep = Upkeep({0: self.shell}, metadata, RETENTION_S, 0.01)
 
     async def replayed(self):
         return Coordinators(await self.replay(), StreamsChanged(1, STREAMS))

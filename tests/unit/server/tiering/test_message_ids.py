@@ -78,7 +78,7 @@ class Bench:
     async def recall(self):
         config = self.partition.stream.config
         self.partition.dedupe = DedupeWindow(int(config.dedupe_window_s * S), config.dedupe_ids_max)
-        await recall_message_ids(self.partition, 0, self.kit.clock.ns, self)
+        await recall_message_ids(self.partition, 0, self)
         return self.partition.dedupe
 
 

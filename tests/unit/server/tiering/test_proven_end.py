@@ -71,7 +71,7 @@ class Node(Bench):
 
     def droppable(self):
         """What local retention would drop below; 0 for nothing."""
-        return self.side.droppable(self.partition, self.kit.clock.now_ns()) or 0
+        return self.side.droppable(self.partition) or 0
 
     async def told(self):
         """What a follower is told that has something to drop."""

@@ -10,7 +10,7 @@ from liftpy_envelope.pull import PartitionKey
 from liftpy_envelope.stream_config import StreamConfig
 from liftpy_log.tier.pointers import FragmentPointer
 from liftpy_log.tier.setsum import NO_RECORDS
-from liftpy_server.tiering.retention import counted_start, local_start, stored_limits
+from liftpy_server.tiering.retention import counted_start, local_age_s, local_start, stored_limits
 from liftpy_server.tiering.retention_ends import LeaderEnds
 from liftpy_server.tiering.retention_start import first_wanted
 from liftpy_server.tiering.status import DiskRoom
@@ -49,7 +49,9 @@ SEGMENTS = [segment(number) for number in range(5)]
     ],
 )
 def test_local_retention_drops_only_what_the_bucket_has(settings, tiered_end, expected):
-    assert local_start(SEGMENTS, config(**settings), 10 * S, tiered_end) == expected
+    age_s = local_age_s(config(**settings))
+    before_ns = int((10 - age_s) * S) if age_s else 0
+    assert local_start(SEGMENTS, config(**settings), before_ns, tiered_end) == expected
 
 
 @pytest.mark.parametrize(
@@ -64,7 +66,7 @@ def test_limits_of_the_whole_history():
     assert counted_start(config(retention_messages=30), 100) == 70
     assert counted_start(config(retention_messages=300), 100) == 0
     assert stored_limits(config(retention_messages=30), 0, local_bytes=1, log_start=2) is None
-    found = stored_limits(config(retention_bytes=500, retention_age_s=5), 9 * S, local_bytes=200, log_start=30)
+    found = stored_limits(config(retention_bytes=500, retention_age_s=5), 4 * S, local_bytes=200, log_start=30)
     assert found == {"before_ns": 4 * S, "stored_bytes_max": 300, "below": 30}
 
 

@@ -31,7 +31,7 @@ class PlayedTier:
     def note_disk(self, free_bytes, reserve_bytes):
         self.notes.append((free_bytes, reserve_bytes))
 
-    def droppable(self, partition, _now_ns):
+    def droppable(self, partition):
         assert partition.stream.config.tier
         return self.end or None
 

@@ -1,0 +1,148 @@
+"""A wall clock that is wrong makes no node forget an id or drop a record: after failover, running, after a start."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from liftpy_log.dedupe import DedupeWindow
+from liftpy_log.log_time import LogTime
+from liftpy_log.partition_log import LogConfig, PartitionLog
+from liftpy_server.dedupe_rebuild import rebuild_dedupe
+from liftpy_server.maintenance import Maintenance, make_checkpoint
+from liftpy_server.partition import Partition
+from support.nats_frames import header_block, msg
+from support.replica_kit import ReplicaKit
+from support.server_kit import NOW_NS
+
+S = 10**9
+WINDOW_S = 120
+YEAR_S = 365 * 86_400
+JUMPS_S = [600, YEAR_S]
+
+
+def with_id(name, value=b"v"):
+    return msg(b"orders.a", value, reply=b"r", headers=header_block(Nats_Msg_Id=name))
+
+
+def publish(kit, *names):
+    """Whether each was a duplicate, and its offset."""
+    kit.sent()
+    for name in names:
+        kit.receive(with_id(name))
+    kit.sync()
+    return [(bool(ack.get("duplicate")), ack["offset"]) for _, ack in kit.acks()]
+
+
+def restarted(kit, wall_ns):
+    """The partition after a start that the checkpoint of a moment ago tells of, and with another monotonic clock."""
+    before = kit.partition
+    checkpoint = make_checkpoint(SimpleNamespace(partitions=[before]), kit.clock, clean=False)
+    before.log.close()
+    kit.clock.ns, kit.clock.seconds = wall_ns, 3.0
+    log = PartitionLog.open(kit.disk, kit.files, before.log.directory, before.log.config)
+    time = LogTime(log.last_timestamp, kit.clock.monotonic(), checkpoint.times[before.key.uuid, 0])
+    dedupe = DedupeWindow(before.dedupe.window_ns, before.dedupe.ids_max)
+    rebuild_dedupe(dedupe, log, kit.files, time)
+    kit.partitions[0] = Partition(
+        *(before.key, before.stream, log, dedupe, 7, kit.outbox, kit.load, kit.sync_requests.append),
+        clock=kit.clock,
+        log_time=time,
+    )
+    return kit.partitions[0]
+
+
+def retain(kit):
+    """Where the log begins after a pass of retention."""
+    Maintenance.retain(SimpleNamespace(_tier=None), kit.partition)
+    return kit.log.log_start
+
+
+@pytest.mark.parametrize("ahead_s", JUMPS_S)
+def test_a_successor_whose_clock_is_ahead_knows_the_ids_still(tmp_path, ahead_s):
+    kit = ReplicaKit(tmp_path)
+    kit.lead("a", 1)
+    kit.run()
+    kit["a"].kit.receive(with_id("one"))
+    kit.run()
+    kit["b"].kit.clock.ns += ahead_s * S
+    kit.lead("b", 2)
+    kit.run()
+    kit["b"].kit.receive(with_id("two"))
+    kit["b"].kit.receive(with_id("one"))
+    kit.run()
+    acks = [(ack["offset"], bool(ack.get("duplicate"))) for _, ack in kit["b"].kit.acks()]
+    assert acks == [(1, False), (0, True)]
+    assert [record.timestamp for record in kit["b"].kit.records()] == [NOW_NS, NOW_NS]
+    kit.close()
+
+
+@pytest.mark.parametrize("jump_s", [*JUMPS_S, -600])
+def test_ids_outlast_a_step_of_the_clock(kit, jump_s):
+    assert publish(kit, "one") == [(False, 0)]
+    kit.clock.ns += jump_s * S
+    assert publish(kit, "two", "one") == [(False, 1), (True, 0)]
+    kit.clock.advance(WINDOW_S - 10)
+    assert publish(kit, "one") == [(True, 0)]
+
+
+@pytest.mark.parametrize("jump_s", [0, *JUMPS_S])
+def test_an_id_is_forgotten_when_the_window_has_passed_although_nothing_was_written(kit, jump_s):
+    publish(kit, "one")
+    kit.clock.ns += jump_s * S
+    kit.clock.advance(WINDOW_S + 1)
+    assert publish(kit, "one") == [(False, 1)]
+
+
+@pytest.mark.parametrize("down_s", [10, 600, YEAR_S, -600])
+def test_ids_outlast_a_restart_and_time_that_was_not_measured(kit, down_s):
+    publish(kit, "one", "two")
+    kit.clock.advance(60)
+    restarted(kit, kit.clock.ns + down_s * S)
+    kit.ingest.bindings[1].partitions[0] = kit.partition
+    assert publish(kit, "three", "one") == [(False, 2), (True, 0)]
+    kit.clock.advance(50)
+    assert publish(kit, "two") == [(True, 1)]
+    kit.clock.advance(YEAR_S)
+    assert publish(kit, "one") == [(False, 3)]
+
+
+def test_records_have_the_right_time_after_a_night_in_which_the_node_was_off(kit):
+    publish(kit, "one")
+    restarted(kit, NOW_NS + 8 * 3_600 * S)
+    kit.ingest.bindings[1].partitions[0] = kit.partition
+    publish(kit, "two")
+    assert [record.timestamp - NOW_NS for record in kit.records()] == [0, 8 * 3_600 * S]
+
+
+@pytest.mark.parametrize("jump_s", JUMPS_S)
+def test_retention_by_age_does_not_believe_a_step_of_the_clock(make_kit, jump_s):
+    kit = make_kit(retention_age_s=300, log=LogConfig(segment_bytes=1))
+    publish(kit, "one", "two", "three")
+    kit.clock.ns += jump_s * S
+    assert retain(kit) == 0
+    publish(kit, "four")
+    assert retain(kit) == 0
+    kit.clock.advance(301)
+    assert retain(kit) == 4, "time has passed, whatever the wall clock says"
+
+
+def test_retention_by_age_counts_the_time_that_a_quiet_node_ran_before_its_restart(make_kit):
+    kit = make_kit(retention_age_s=300)
+    publish(kit, "one")
+    kit.clock.advance(200)
+    restarted(kit, kit.clock.ns + YEAR_S * S)
+    assert retain(kit) == 0
+    kit.clock.advance(101)
+    assert retain(kit) == 1
+
+
+def test_a_newest_record_from_a_clock_that_was_ahead_makes_the_others_no_older(make_kit):
+    kit = make_kit(retention_age_s=300, log=LogConfig(segment_bytes=1))
+    publish(kit, "one", "two")
+    kit.clock.ns += YEAR_S * S
+    kit.partition.log_time = LogTime(0, kit.clock.monotonic())  # as if the log had no time yet
+    publish(kit, "three")
+    kit.clock.ns -= YEAR_S * S
+    assert retain(kit) == 0
