@@ -66,6 +66,7 @@ class FlakyDisk(OsDisk):
     """
 
     def __init__(self) -> None:
+        super().__init__()
         self.write_errors: deque[int | None] = deque()
         self.create_errors: deque[int | None] = deque()
         self.is_full = False
