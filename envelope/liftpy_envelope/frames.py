@@ -35,7 +35,7 @@ _NO_BODY: Final = pa.py_buffer(b"")
 _STRANGER_BOUNDS: Final = Bounds(items=32, length=8, text_bytes=1_024, binary_bytes=1_024, depth=3)
 _REQUEST_BOUNDS: Final = Bounds(
     items=12 * FETCH_PARTITIONS_MAX,  # a follower's rows are the longest
-    length=FETCH_PARTITIONS_MAX,
+    length=2 * FETCH_PARTITIONS_MAX,  # a few too many are refused by the request that they stand in
     text_bytes=REQUEST_FRAME_BYTES_MAX,
     binary_bytes=REQUEST_FRAME_BYTES_MAX,
     depth=None,

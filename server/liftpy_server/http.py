@@ -1,22 +1,25 @@
-"""Health and metrics over HTTP, for probes and scrapers: `/healthz`, `/varz`, `/metrics`. Read-only, no keep-alive."""
+"""Health and metrics over HTTP, for probes and scrapers: `/healthz`, `/varz`, `/metrics`. Read-only, no keep-alive.
+
+A connection has five seconds, and the oldest goes where there are too many: a probe needs milliseconds.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import logging
+import socket
 from typing import TYPE_CHECKING
 
 from liftpy_envelope.errors import LiftError
 from liftpy_server.admin.info import node_info
+from liftpy_server.limits import HTTP_CONNECTIONS_MAX
+from liftpy_server.listener import Listener
 from liftpy_server.metrics import render_metrics
 
 if TYPE_CHECKING:
     from liftpy_server.node import Node
 
 __all__ = ["HttpServer"]
-
-logger = logging.getLogger(__name__)
 
 _TIMEOUT_S = 5.0
 _REQUEST_BYTES_MAX = 8 * 1024
@@ -31,12 +34,13 @@ class HttpServer:
 
     def __init__(self, node: Node) -> None:
         self._node = node
-        self._server: asyncio.Server | None = None
+        self._port: int | None = None
+        self._listener: Listener | None = None
 
     @property
     def port(self) -> int | None:
         """The port, when there is one."""
-        return None if self._server is None else int(self._server.sockets[0].getsockname()[1])
+        return self._port
 
     async def start(self) -> None:
         """Listen, if the configuration says so.
@@ -47,16 +51,25 @@ class HttpServer:
         config = self._node.config.http
         if config.port is None:
             return
+        family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
         try:
-            self._server = await asyncio.start_server(self._serve, config.host, config.port, limit=_REQUEST_BYTES_MAX)
+            sock = socket.create_server((config.host, config.port), family=family)
         except OSError as error:
             raise LiftError(f"can not listen on {config.host}:{config.port} for http: {error.strerror}") from error
+        self._port = int(sock.getsockname()[1])
+        self._listener = Listener(
+            "http",
+            sock,
+            self._node.refusals,
+            strangers_max=HTTP_CONNECTIONS_MAX,
+            per_address_max=HTTP_CONNECTIONS_MAX // 2,
+        )
+        self._listener.start(self._serve)
 
     async def stop(self) -> None:
         """Stop listening."""
-        if self._server is not None:
-            self._server.close()
-            await self._server.wait_closed()
+        if self._listener is not None:
+            await self._listener.stop()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -68,10 +81,13 @@ class HttpServer:
                     % (status, kind, len(body), body)
                 )
                 await writer.drain()
-        except (TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ConnectionError):
-            logger.debug("an http peer was too slow, too long, or went away")
-        finally:
-            writer.close()
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass  # it went away, as peers do
+        except (TimeoutError, asyncio.LimitOverrunError):
+            peer = str(writer.get_extra_info("peername"))
+            text = f"no request of at most {_REQUEST_BYTES_MAX} bytes within {_TIMEOUT_S:g} s: closed"
+            self._node.refusals.was_malformed("http", peer, text)
+            writer.transport.abort()
 
     def _answer(self, head: bytes) -> tuple[bytes, bytes, bytes]:
         words = head.split(b" ", 2)

@@ -12,6 +12,7 @@ __all__ = [
     "CONFIRM_TIMEOUT_S",
     "DISK_CHECK_INTERVAL_S",
     "GAPS_KEPT_MAX",
+    "HTTP_CONNECTIONS_MAX",
     "INGEST_LINGER_BYTES_MAX",
     "INGEST_LINGER_S_MAX",
     "INGEST_READ_BYTES_MAX",
@@ -22,7 +23,9 @@ __all__ = [
     "OWED_RECORDS_MAX",
     "PEER_BYTES_PER_S_MIN",
     "PULL_HELLO_BYTES_MAX",
+    "PULL_NODES",
     "PULL_REQUESTS_MAX",
+    "PULL_STRANGERS_MAX",
     "RELIEF_INTERVAL_S",
     "RUN_MESSAGES_PER_PARTITION_MIN",
     "SPARE_DESCRIPTORS",
@@ -43,6 +46,9 @@ OWED_RECORDS_MAX: Final = 1_000_000  # likewise until other nodes have what publ
 ACK_BUFFER_BYTES_MAX: Final = 32 * 1024 * 1024  # likewise for acks that the NATS server does not take
 
 PULL_HELLO_BYTES_MAX: Final = 4 * 1024  # taken from a peer that has not shown the token
+PULL_STRANGERS_MAX: Final = 256  # that have not said hello, half of them from one address; then the oldest goes
+PULL_NODES: Final = 32  # other nodes that follow here, for whom descriptors are left
+HTTP_CONNECTIONS_MAX: Final = 32  # half of them from one address; then the oldest goes
 PULL_REQUESTS_MAX: Final = 16  # that wait for their turn on one connection; beyond it the socket is not read
 OPEN_FILES_SPARE: Final = 128  # descriptors left for everything that is neither a segment nor a pull connection
 SPARE_DESCRIPTORS: Final = 32  # of those, held for files that must be opened when others have taken the rest

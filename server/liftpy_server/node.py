@@ -40,7 +40,7 @@ from liftpy_server.maintenance import Maintenance, keep_checkpoint, make_checkpo
 from liftpy_server.metadata.opening import open_metadata
 from liftpy_server.metadata_follower import MetadataFollower
 from liftpy_server.nats_link import check_nats_version
-from liftpy_server.open_files import connections_allowed, raise_open_files_limit, segments_allowed
+from liftpy_server.open_files import connections_allowed, raise_open_files_limit, segments_allowed, strangers_allowed
 from liftpy_server.outbox import Outbox
 from liftpy_server.pull.connection import PullBackend
 from liftpy_server.pull.server import PullServer
@@ -133,7 +133,12 @@ class Node:
         self.metadata = await open_metadata(config, data_dir, self.clock, self.refusals)
         self._undo.append(self.metadata.stop)
         self._open_files = raise_open_files_limit()
-        self.pull = PullServer(config.pull, connections_allowed(config, self._open_files))
+        self.pull = PullServer(
+            config.pull,
+            connections_allowed(config, self._open_files),
+            self.refusals,
+            strangers_allowed(self._open_files),
+        )
         self._undo.append(self.pull.stop)
         await self._open_tier()
         await self._register(standing, was_clean=checkpoint.clean)

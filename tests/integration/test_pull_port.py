@@ -15,6 +15,7 @@ import liftpy
 from liftpy_envelope.errors import ErrorCode
 from liftpy_envelope.limits import FETCH_BYTES_MAX, FETCH_PARTITIONS_MAX, FETCH_WAIT_MS_MAX, REQUEST_FRAME_BYTES_MAX
 from liftpy_envelope.pull import EARLIEST, LATEST, Api
+from support.bad_days import told
 from support.cluster import NodeProcess, eventually
 from support.raw_pull import RawPull, decode_answers, frame, pull_token
 from support.reading import metric, read_all
@@ -28,6 +29,7 @@ send_timeout_s = 2.0
 connections_max = 60
 """
 CONNECTIONS_MAX = 60
+STRANGERS_MAX = 140  # half of those from everywhere, and some that are being closed
 MIB = 1024 * 1024
 GARBAGE = {
     "random": random.Random(7).randbytes(3_000),
@@ -428,20 +430,42 @@ async def test_peers_that_leave_in_the_middle(port):
     await port.lift.delete_stream("left")
 
 
-async def test_more_connections_than_are_allowed(port):
-    """Those beyond the limit are closed at once, and silent ones make room soon."""
-    crowd = [await port.stranger() for _ in range(3 * CONNECTIONS_MAX)]
+async def test_more_strangers_than_are_allowed(port):
+    """The oldest is closed for a newer one, so that who says hello at once is served in the midst of them."""
+    crowd = [await port.stranger() for _ in range(600)]
     try:
-        assert await connections(port.node) <= CONNECTIONS_MAX
+        assert await connections(port.node) <= STRANGERS_MAX
+        async with await port.peer() as raw:
+            await port.assert_serves(raw)
         for raw in crowd:
             assert await raw.rest(20) == b""
     finally:
         for raw in crowd:
             raw.close()
-    assert "refusing more" in port.node.log()
-    assert port.node.log().count("refusing more") < 5
-    async with await port.peer() as raw:
-        await port.assert_serves(raw)
+    await told(port.node, "connections of one address say nothing: the oldest is closed")
+    assert port.node.log().count("say nothing") < 5
+    assert await metric(port.node.ready["http_port"], "liftpy_busy_refusals_total", door="pull") >= 300
+
+
+async def test_more_clients_than_are_allowed(port):
+    """The next one is refused in words, and another node of the cluster would be let in."""
+    crowd = [await port.peer() for _ in range(CONNECTIONS_MAX)]
+    try:
+        async with await port.stranger() as raw:
+            answer = await raw.hello(port.token)
+            assert answer.error == ErrorCode.TOO_MANY_REQUESTS
+            assert "raise pull.connections_max" in answer.message
+        crowd.pop().close()
+        await eventually(lambda: _admitted(port))
+    finally:
+        for raw in crowd:
+            raw.close()
+    await eventually(lambda: _few(port.node))
+
+
+async def _admitted(port):
+    async with await port.stranger() as raw:
+        return (await raw.hello(port.token)).error == ErrorCode.NONE
 
 
 async def test_good_client_is_served_in_the_middle_of_it(port):

@@ -10,7 +10,7 @@ import asyncio
 import hmac
 import logging
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from liftpy_envelope.errors import ErrorCode, FrameError, FrameTooLargeError
 from liftpy_envelope.frames import Request, RequestReader, encode_response
@@ -25,6 +25,7 @@ from liftpy_server.pull.session import FetchSession
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from liftpy_server.door_refusals import DoorRefusals
 
 __all__ = ["PullBackend", "PullConnection"]
 
@@ -34,13 +35,30 @@ _READ_BYTES: Final = 64 * 1024
 _WAKE: Final = Request(0, 0, 0, None)
 
 
+class PullDoor(Protocol):
+    """What a connection came through."""
+
+    refusals: DoorRefusals
+
+    def admit(self, *, is_node: bool) -> None:
+        """The peer that the calling task serves has shown a token.
+
+        Raises:
+            RequestError: there are as many clients as may be.
+        """
+        ...
+
+
 class PullConnection:
     """Serves one peer until it leaves, breaks the protocol, or is too slow."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, backend: PullBackend) -> None:
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, backend: PullBackend, door: PullDoor
+    ) -> None:
         self._reader = reader
         self._writer = writer
         self._backend = backend
+        self._door = door
         self._config = backend.config
         self._session = FetchSession(backend.lookup, backend.readable, backend.cold)
         self._sender = ResponseSender(writer, backend.executor, backend.config.send_timeout_s)
@@ -78,12 +96,16 @@ class PullConnection:
             if self._frame_error is not None:
                 await self._refuse(0, self._frame_error)
         except TimeoutError:
-            logger.info("pull connection of %s: too slow or silent, closed", self._peer)
+            if self._admitted:
+                logger.info("pull connection of %s: too slow or silent, closed", self._peer)
+            else:
+                text = f"no hello with the right token within {self._config.hello_timeout_s:g} s"
+                self._door.refusals.auth_failed("pull", self._peer, text, kind="silent")
             self._writer.transport.abort()
         except ConnectionError:
             pass  # it went away, as peers do
         except OSError as error:
-            logger.warning("pull connection of %s: %s, closed", self._peer, error)
+            self._door.refusals.was_busy("pull", self._peer, f"{error}: closed", kind="error")
             self._writer.transport.abort()
         finally:
             reading.cancel()
@@ -156,7 +178,7 @@ class PullConnection:
     def _end(self, error: FrameError | None = None) -> None:
         if error is not None:
             self._frame_error = error
-            logger.info("pull connection of %s: %s", self._peer, error)
+            self._door.refusals.was_malformed("pull", self._peer, str(error))
         self._has_ended = True
         self._requests.hurry()
         if not self._queue.full():
@@ -242,7 +264,13 @@ class PullConnection:
         self._is_node = hmac.compare_digest(token, backend.follow_token.encode())
         if not self._is_node and not hmac.compare_digest(token, backend.token.encode()):
             text = "the token is not this node's; clients get it over NATS from LIFT.API.METADATA"
+            self._door.refusals.auth_failed("pull", self._peer, text)
             raise RequestError(ErrorCode.UNAUTHENTICATED, text)
+        try:
+            self._door.admit(is_node=self._is_node)
+        except RequestError as error:
+            self._door.refusals.was_busy("pull", self._peer, str(error))
+            raise
         self._admitted = True
         self._frames.admit()
         result = HelloResult(backend.node_id, backend.incarnation, {int(api): top for api, top in API_VERSIONS.items()})

@@ -11,13 +11,13 @@ What it says counts at once, but those records are not sent twice: a fetch tells
 
 from __future__ import annotations
 
-import errno
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from liftpy_envelope.errors import ErrorCode
 from liftpy_envelope.follow import FollowEnd, FollowRefusal, FollowResult
 from liftpy_envelope.limits import FETCH_PARTITIONS_MAX
+from liftpy_log.disk import is_full
 from liftpy_log.errors import OffsetOutOfRangeError, PartitionOfflineError
 from liftpy_server.replication.messages import EpochEndQuestion, FetchRequest, Refusal
 
@@ -34,7 +34,6 @@ __all__ = ["FOLLOW_HW_DELAY_S", "FollowFound", "FollowSession", "FollowedPartiti
 
 FOLLOW_HW_DELAY_S: Final = 0.05
 _SHARE_BYTES_MIN: Final = 128 * 1024  # of a response, for each partition in line; smaller reads only cost
-_PASSING: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 _REFUSALS: Final = {
     None: FollowRefusal.NONE,
     Refusal.NOT_LEADER: FollowRefusal.NOT_LEADER,
@@ -279,7 +278,7 @@ class FollowSession:
         dropped since they were looked up, is fetched again later.
         """
         assert news.partition is not None
-        if not (isinstance(error, OSError) and error.errno in _PASSING) and not _is_overtaken(news, error):
+        if not (isinstance(error, OSError) and is_full(error)) and not _is_overtaken(news, error):
             news.partition.fail(str(error))
         self._drop(news.result.key)
         return FollowFound(news.result._replace(refusal=FollowRefusal.NOT_LEADER, body_bytes=0))

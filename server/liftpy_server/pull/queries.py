@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from liftpy_envelope.errors import ErrorCode
 from liftpy_envelope.pull import EARLIEST, LATEST, EpochEndQuery, EpochEndResult, OffsetQuery, OffsetResult
+from liftpy_log.disk import is_full
 from liftpy_log.errors import PartitionOfflineError
 from liftpy_server.cold.reads import ColdUnavailableError, HistoryLostError, is_unknown
 
@@ -19,13 +20,18 @@ if TYPE_CHECKING:
 
     Lookup = Callable[[PartitionKey], Partition | ErrorCode]
 
-__all__ = ["epoch_ends", "offsets", "offsets_across"]
+__all__ = ["epoch_ends", "offsets"]
 
-_UNKNOWN = "the leader has yet to look what the bucket has of the partition; ask again"
+_SLICE_S: Final = 0.005
+_BUCKET_QUERIES_MAX: Final = 64
+_UNKNOWN: Final = "the leader has yet to look what the bucket has of the partition; ask again"
 
 
-async def offsets_across(body: Any, lookup: Lookup, cold: ColdReads | None) -> list[list[Any]]:
+async def offsets(body: Any, lookup: Lookup, cold: ColdReads | None = None) -> list[list[Any]]:
     """Answer a `list_offsets` request, of logs and of what is before them in the bucket.
+
+    Logs are looked through in slices of time, between which the event loop does everything else, and the bucket is
+    asked for some partitions at a time.
 
     Args:
         body: of the request.
@@ -35,15 +41,26 @@ async def offsets_across(body: Any, lookup: Lookup, cold: ColdReads | None) -> l
     Raises:
         FrameError: it is malformed.
     """
-    if cold is None:
-        return offsets(body, lookup)
     queries = OffsetQuery.from_body(body)
-    results = await asyncio.gather(*(_offset_across(query, lookup(query.key), cold) for query in queries))
+    results: list[OffsetResult] = []
+    loop = asyncio.get_running_loop()
+    until_s = loop.time() + _SLICE_S
+    for query in queries:
+        results.append(_offset(query, lookup(query.key)))
+        if loop.time() >= until_s:
+            await asyncio.sleep(0)
+            until_s = loop.time() + _SLICE_S
+    if cold is not None:
+        for start in range(0, len(queries), _BUCKET_QUERIES_MAX):
+            pairs = zip(queries[start : start + _BUCKET_QUERIES_MAX], results[start:], strict=False)
+            some = await asyncio.gather(*(_offset_across(*pair, lookup(pair[0].key), cold) for pair in pairs))
+            results[start : start + _BUCKET_QUERIES_MAX] = some
     return [result.to_row() for result in results]
 
 
-async def _offset_across(query: OffsetQuery, partition: Partition | ErrorCode, cold: ColdReads) -> OffsetResult:
-    result = _offset(query, partition)
+async def _offset_across(
+    query: OffsetQuery, result: OffsetResult, partition: Partition | ErrorCode, cold: ColdReads
+) -> OffsetResult:
     if isinstance(partition, ErrorCode) or result.error is not ErrorCode.NONE or query.timestamp == LATEST:
         return result
     if is_unknown(partition):
@@ -69,15 +86,6 @@ def _may_be_in_bucket(partition: Partition, timestamp: int) -> bool:
     return first is None or timestamp <= first
 
 
-def offsets(body: Any, lookup: Lookup) -> list[list[Any]]:
-    """Answer a `list_offsets` request, of logs alone.
-
-    Raises:
-        FrameError: it is malformed.
-    """
-    return [_offset(query, lookup(query.key)).to_row() for query in OffsetQuery.from_body(body)]
-
-
 def _offset(query: OffsetQuery, partition: Partition | ErrorCode) -> OffsetResult:
     if isinstance(partition, ErrorCode):
         return OffsetResult(query.key, partition, "the stream or partition is not here", -1, -1)
@@ -96,6 +104,11 @@ def _offset(query: OffsetQuery, partition: Partition | ErrorCode) -> OffsetResul
         try:
             found = log.offset_at_time(query.timestamp)
         except PartitionOfflineError as error:
+            partition.fail(str(error))
+            return OffsetResult(query.key, ErrorCode.PARTITION_OFFLINE, str(error), -1, partition.epoch)
+        except OSError as error:
+            if is_full(error):
+                return OffsetResult(query.key, ErrorCode.NOT_AVAILABLE, str(error), -1, partition.epoch)
             partition.fail(str(error))
             return OffsetResult(query.key, ErrorCode.PARTITION_OFFLINE, str(error), -1, partition.epoch)
         offset = end if found is None else min(found, end)

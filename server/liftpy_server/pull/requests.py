@@ -12,7 +12,7 @@ from liftpy_envelope.group_routing import FindCoordinatorRequest
 from liftpy_envelope.groups import HeartbeatRequest, JoinRequest, LeaveRequest
 from liftpy_envelope.pull import Api
 from liftpy_server.pull.fetching import FetchAnswers
-from liftpy_server.pull.queries import epoch_ends, offsets_across
+from liftpy_server.pull.queries import epoch_ends, offsets
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -137,7 +137,7 @@ class ClientRequests:
         await self._sender.send(encode_response(request.correlation_id, self._backend.metadata()))
 
     async def _list_offsets(self, request: Request) -> None:
-        rows = await offsets_across(request.body, self._backend.lookup, self._backend.cold)
+        rows = await offsets(request.body, self._backend.lookup, self._backend.cold)
         await self._sender.send(encode_response(request.correlation_id, rows))
 
     async def _epoch_end_offset(self, request: Request) -> None:

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import socket
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from liftpy_envelope.errors import LiftError
-from liftpy_server.limits import LOG_REPEAT_S
+from liftpy_envelope.errors import ErrorCode, LiftError
+from liftpy_server.door_refusals import DoorRefusals
+from liftpy_server.listener import Listener
 from liftpy_server.pull.connection import PullConnection
+from liftpy_server.pull.requests import RequestError
 
 if TYPE_CHECKING:
     from liftpy_server.config import PullConfig
     from liftpy_server.pull.connection import PullBackend
 
 __all__ = ["ListenError", "PullServer"]
-
-logger = logging.getLogger(__name__)
 
 
 class ListenError(LiftError):
@@ -27,81 +26,83 @@ class ListenError(LiftError):
 class PullServer:
     """Accepts pull connections.
 
+    Other nodes of the cluster are always let in: what follows here must not wait for clients. Strangers, who have not
+    said hello, have places of their own, see `Listener`.
+
     Args:
         config: where to listen, and how patiently.
-        connections_max: connections beyond it are closed at once.
+        connections_max: clients beyond it are refused.
+        refusals: of the node.
+        strangers_max: connections that have not said hello, half of them from one address.
     """
 
-    def __init__(self, config: PullConfig, connections_max: int) -> None:
+    def __init__(
+        self, config: PullConfig, connections_max: int, refusals: DoorRefusals | None = None, strangers_max: int = 64
+    ) -> None:
         host, port = config.host, config.port
-        self._config = config
         self._connections_max = connections_max
-        self._tls = config.tls_context()
-        self._warned_s = -LOG_REPEAT_S
-        self._server: asyncio.Server | None = None
-        self._connections: set[asyncio.Task[None]] = set()
+        self._clients: set[asyncio.Task[None]] = set()
         self._stopping = False
+        self.refusals = refusals or DoorRefusals()
+        tls = config.tls_context()
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
-            self._socket = socket.create_server((host, port), family=family, backlog=512)
+            sock = socket.create_server((host, port), family=family, backlog=512)
         except OSError as error:
             raise ListenError(f"can not listen on {host}:{port} for consumers: {error.strerror}") from error
+        self._port = int(sock.getsockname()[1])
+        self._listener = Listener(
+            "pull",
+            sock,
+            self.refusals,
+            strangers_max=strangers_max,
+            per_address_max=max(1, strangers_max // 2),
+            tls=tls,
+            handshake_timeout_s=config.hello_timeout_s,
+        )
 
     @property
     def port(self) -> int:
         """The port that was taken."""
-        return int(self._socket.getsockname()[1])
+        return self._port
 
     @property
     def connection_count(self) -> int:
         """How many peers are connected."""
-        return len(self._connections)
+        return self._listener.count
 
     async def start(self, backend: PullBackend) -> None:
         """Serve who connects."""
 
-        async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await self._accept(reader, writer, backend)
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            try:
+                await PullConnection(reader, writer, backend, self).run()
+            finally:
+                self._clients.discard(_this_task())
 
-        tls: dict[str, Any] = {}
-        if self._tls is not None:
-            tls = {"ssl": self._tls, "ssl_handshake_timeout": self._config.hello_timeout_s}
-        self._server = await asyncio.start_server(accept, sock=self._socket, **tls)
+        self._listener.start(serve)
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, backend: PullBackend) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        if len(self._connections) >= self._connections_max:
-            self._warn_of_many()
-            writer.transport.abort()
-            return
-        self._connections.add(task)
-        try:
-            await PullConnection(reader, writer, backend).run()
-        except asyncio.CancelledError:
-            writer.transport.abort()
-            if not self._stopping:
-                raise
-        finally:
-            self._connections.discard(task)
+    def admit(self, *, is_node: bool) -> None:
+        """The peer that the calling task serves has shown a token.
 
-    def _warn_of_many(self) -> None:
-        now_s = asyncio.get_running_loop().time()
-        if now_s - self._warned_s >= LOG_REPEAT_S:
-            self._warned_s = now_s
-            logger.warning("%d pull connections are open: refusing more", self._connections_max)
+        Raises:
+            RequestError: there are as many clients as may be.
+        """
+        if not is_node and len(self._clients) >= self._connections_max and _this_task() not in self._clients:
+            text = f"the node serves {len(self._clients)} clients, and no more"
+            raise RequestError(ErrorCode.TOO_MANY_REQUESTS, f"{text}; close some, or raise pull.connections_max")
+        if not is_node:
+            self._clients.add(_this_task())
+        self._listener.admit()
 
     async def stop(self) -> None:
         """Close all connections and stop listening."""
-        if self._stopping:
-            return
-        self._stopping = True
-        if self._server is None:
-            self._socket.close()
-            return
-        self._server.close()
-        connections = list(self._connections)
-        for task in connections:
-            task.cancel()
-        await asyncio.gather(*connections, return_exceptions=True)
-        await self._server.wait_closed()
+        if not self._stopping:
+            self._stopping = True
+            await self._listener.stop()
+
+
+def _this_task() -> asyncio.Task[None]:
+    task = asyncio.current_task()
+    assert task is not None
+    return task

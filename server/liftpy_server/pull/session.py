@@ -8,12 +8,12 @@ read from the bucket; while it is being fetched the partition has no news.
 from __future__ import annotations
 
 import asyncio
-import errno
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from liftpy_envelope.errors import ErrorCode
 from liftpy_envelope.limits import FETCH_PARTITIONS_MAX
 from liftpy_envelope.pull import FetchResult
+from liftpy_log.disk import is_full
 from liftpy_log.errors import OffsetOutOfRangeError, PartitionOfflineError
 from liftpy_server.cold.reads import ColdUnavailableError, HistoryLostError, is_cold, is_unknown
 from liftpy_server.pull.filtering import SCAN_COST_MAX
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 __all__ = ["FetchSession", "Found"]
 
 _LOOK_S: Final = 1.0
-_PASSING: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 
 class Found(NamedTuple):
@@ -269,7 +268,7 @@ class FetchSession:
 
 def _broken(key: PartitionKey, partition: Partition, error: LiftError | OSError) -> Found:
     """A partition with damage goes offline; one that only lacks a file descriptor is asked again later."""
-    if isinstance(error, OSError) and error.errno in _PASSING:
+    if isinstance(error, OSError) and is_full(error):
         return Found(_failed(key, ErrorCode.NOT_AVAILABLE, str(error), partition), None, [])
     partition.fail(str(error))
     return Found(_failed(key, ErrorCode.PARTITION_OFFLINE, str(error), partition), None, [])

@@ -13,7 +13,14 @@ from liftpy_server.open_files import connections_allowed, raise_open_files_limit
 
 @pytest.mark.parametrize(
     ("open_files", "wanted", "allowed"),
-    [(100_000, 10_000, 10_000), (1_640, 10_000, 500), (1_640, 20, 20), (640, 10, 10), (256, 10, 1)],
+    [
+        (100_000, 10_000, 10_000),
+        (1_640, 10_000, 401),
+        (1_640, 20, 20),
+        (1_024, 10_000, 112),
+        (640, 10, 10),
+        (256, 10, 1),
+    ],
 )
 def test_connections_leave_enough_for_segments(open_files, wanted, allowed):
     config = NodeConfig(pull=PullConfig(connections_max=wanted), storage=StorageConfig(open_files_max=512))

@@ -24,7 +24,7 @@ from liftpy_server.config import PullConfig
 from liftpy_server.group_hosting.replaying import read_groups
 from liftpy_server.groups.records import Committed, Record, encode_offset, encode_records, offset_key
 from liftpy_server.pull import connection
-from liftpy_server.pull.queries import epoch_ends, offsets_across
+from liftpy_server.pull.queries import epoch_ends, offsets
 from liftpy_server.pull.requests import PullBackend
 from liftpy_server.pull.server import PullServer
 from liftpy_server.pull.session import FetchSession
@@ -119,7 +119,7 @@ class Across:
 
     async def ask_times(self, *times):
         body = [[UUID, 0, time] for time in times]
-        return [row[2:5:2] for row in await offsets_across(body, lambda _: self.partition, self.cold)]
+        return [row[2:5:2] for row in await offsets(body, lambda _: self.partition, self.cold)]
 
     async def fetch(self, raw, *offsets, wait_ms=5_000, bytes_max=MUCH, **options):
         wanted = tuple(FetchPartition(PartitionKey(UUID, number), offset) for number, offset in enumerate(offsets))
@@ -279,7 +279,7 @@ async def test_offsets_are_looked_up_on_both_sides(across):
 async def test_a_leader_that_has_yet_to_look_says_no_start(across):
     across.partition.cold = None
     assert await across.ask_times(EARLIEST, NOW_NS, LATEST) == [[11, -1], [11, -1], [0, 100]]
-    rows = await offsets_across([[UUID, 0, EARLIEST]], lambda _: across.partition, None)
+    rows = await offsets([[UUID, 0, EARLIEST]], lambda _: across.partition, None)
     assert rows[0][4] == 60, "a node without a bucket has nothing to look for"
 
 

@@ -88,9 +88,9 @@ class Unsettled:
         return False
 
 
-def test_a_leader_that_does_not_know_what_is_committed_says_so(kit):
+async def test_a_leader_that_does_not_know_what_is_committed_says_so(kit):
     store(kit, 3)
     kit.partition.attach(Unsettled())
     kit.partition.lead(8)
-    rows = offsets([[UUID, 0, question] for question in (EARLIEST, LATEST, NOW_NS)], lambda _: kit.partition)
+    rows = await offsets([[UUID, 0, question] for question in (EARLIEST, LATEST, NOW_NS)], lambda _: kit.partition)
     assert [row[2] for row in rows] == [0, ErrorCode.NOT_AVAILABLE, ErrorCode.NOT_AVAILABLE]

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
+import time
+
 import pytest
 
 from liftpy_envelope.errors import ErrorCode, FrameError
@@ -30,7 +34,7 @@ def filled(make_kit):
 
 
 def ask(kit, *questions):
-    return offsets([[UUID, 0, question] for question in questions], lambda _: kit.partition)
+    return asyncio.run(offsets([[UUID, 0, question] for question in questions], lambda _: kit.partition))
 
 
 def test_where_offsets_are(filled):
@@ -55,7 +59,7 @@ def test_times_in_an_empty_partition(kit):
 
 @pytest.mark.parametrize("code", [ErrorCode.UNKNOWN_STREAM, ErrorCode.NOT_LEADER])
 def test_partition_that_is_not_here(code):
-    ((*_, error, message, offset, epoch),) = offsets([[UUID, 0, LATEST]], lambda _: code)
+    ((*_, error, message, offset, epoch),) = asyncio.run(offsets([[UUID, 0, LATEST]], lambda _: code))
     assert (code, True, -1, -1) == (error, bool(message), offset, epoch)
     ((*_, error, message, epoch, end),) = epoch_ends([[UUID, 0, 3]], lambda _: code)
     assert (code, True, -1, -1) == (error, bool(message), epoch, end)
@@ -97,5 +101,44 @@ def test_where_epochs_end_of_a_log_that_is_offline(kit):
     "body", [None, 5, [5], [[UUID, 0]], [[UUID, 0, "x"]], [[b"short", 0, 1]], [[UUID, -1, 1]], [[UUID, 0, -3]]]
 )
 def test_malformed_question(kit, ask_any, body):
+    async def ask_it():
+        answer = ask_any(body, lambda _: kit.partition)
+        return await answer if asyncio.iscoroutine(answer) else answer
+
     with pytest.raises(FrameError):
-        ask_any(body, lambda _: kit.partition)
+        asyncio.run(ask_it())
+
+
+async def test_many_questions_leave_the_event_loop_to_others(filled, monkeypatch):
+    """Ten thousand times looked up in a row held up a node's heartbeats and acks for seconds."""
+    look, others = filled.log.offset_at_time, []
+
+    def look_slowly(timestamp):
+        time.sleep(0.002)
+        return look(timestamp)
+
+    monkeypatch.setattr(filled.log, "offset_at_time", look_slowly)
+
+    async def do_something_else():
+        while True:
+            others.append(time.monotonic())
+            await asyncio.sleep(0)
+
+    other = asyncio.create_task(do_something_else())
+    rows = await offsets([[UUID, 0, NOW_NS + SECOND]] * 100, lambda _: filled.partition)
+    other.cancel()
+    assert [row[4] for row in rows] == [2] * 100
+    assert len(others) >= 20
+
+
+@pytest.mark.parametrize(
+    ("code", "error", "fails"),
+    [(errno.EMFILE, ErrorCode.NOT_AVAILABLE, False), (errno.EIO, ErrorCode.PARTITION_OFFLINE, True)],
+)
+def test_a_log_that_can_not_be_read_now(filled, monkeypatch, code, error, fails):
+    def fail(_timestamp):
+        raise OSError(code, "told to")
+
+    monkeypatch.setattr(filled.log, "offset_at_time", fail)
+    assert [row[2] for row in ask(filled, NOW_NS)] == [error]
+    assert (filled.log.failure is not None) is fails
