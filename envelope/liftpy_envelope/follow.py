@@ -85,6 +85,7 @@ class FollowFetch(NamedTuple):
         seen: correlation id of the newest response it had seen when it made up its mind; 0 for none. Records that
             were sent after that are not sent again for the same offset.
         verify: 1: it got a damaged batch here; check what is on disk before sending it. Else 0.
+        version: of the partition in the metadata, as the follower knows it.
     """
 
     key: PartitionKey
@@ -96,14 +97,27 @@ class FollowFetch(NamedTuple):
     high_watermark: int
     seen: int = 0
     verify: int = 0
+    version: int = 0
 
     @classmethod
     def from_rows(cls, rows: Any) -> tuple[FollowFetch, ...]:
         """Check and take apart rows of a request."""
         fetches = []
-        for row in _rows(rows, 10, "follow: fetches"):
-            uuid, partition, incarnation, leader_epoch, offset, _, durable_end, high_watermark, seen, verify = row
-            if incarnation < 0 or leader_epoch < 0 or seen < 0 or not 0 <= verify <= 1:
+        for row in _rows(rows, 11, "follow: fetches"):
+            (
+                uuid,
+                partition,
+                incarnation,
+                leader_epoch,
+                offset,
+                _,
+                durable_end,
+                high_watermark,
+                seen,
+                verify,
+                version,
+            ) = row
+            if min(incarnation, leader_epoch, seen, version) < 0 or not 0 <= verify <= 1:
                 raise FrameError("malformed follow: fetches")
             if not (0 <= durable_end <= offset and 0 <= high_watermark <= offset):
                 raise FrameError("malformed follow: fetches: durable end, high watermark")

@@ -10,6 +10,7 @@ without records (see `log_time`).
 
 from __future__ import annotations
 
+import logging
 import struct
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
@@ -18,6 +19,7 @@ import google_crc32c
 import msgpack
 
 from liftpy_envelope.unpacking import OWN_FILE, unpack
+from liftpy_log.checked_json import set_aside
 from liftpy_log.disk import read_whole, write_atomically
 from liftpy_log.errors import CheckpointCorruptError
 from liftpy_log.log_time import Leap, LogTimeState
@@ -27,7 +29,9 @@ if TYPE_CHECKING:
 
     from liftpy_log.disk import Disk
 
-__all__ = ["Checkpoint", "load_checkpoint", "save_checkpoint"]
+__all__ = ["Checkpoint", "load_checkpoint", "open_checkpoint", "save_checkpoint"]
+
+logger = logging.getLogger(__name__)
 
 _MAGIC: Final = 0x504B434C
 _VERSION: Final = 2
@@ -70,7 +74,7 @@ def load_checkpoint(disk: Disk, path: Path) -> Checkpoint | None:
         return None
     content = data[_HEAD.size :]
     if data[: _HEAD.size] != _HEAD.pack(_MAGIC, _VERSION, google_crc32c.value(content)):
-        raise CheckpointCorruptError(f"{path} is damaged; delete it to start without it")
+        raise CheckpointCorruptError(f"{path} is damaged: its checksum is not that of its bytes")
     time_ns, clean, rows = unpack(content, OWN_FILE)
     times = {
         (uuid, partition): LogTimeState(time[0], tuple(Leap(*leap) for leap in time[1]))
@@ -78,3 +82,18 @@ def load_checkpoint(disk: Disk, path: Path) -> Checkpoint | None:
         if time
     }
     return Checkpoint(time_ns, clean, {(uuid, partition): mark for uuid, partition, mark, *_ in rows}, times)
+
+
+def open_checkpoint(disk: Disk, path: Path, quarantine: Path) -> tuple[Checkpoint, bool]:
+    """What a node knew when it stopped last.
+
+    Returns:
+        The checkpoint, an empty one where there is none; and whether it was damaged: then it was moved to `quarantine`,
+        and the node can not prove that its logs are whole.
+    """
+    try:
+        return load_checkpoint(disk, path) or Checkpoint(), False
+    except CheckpointCorruptError as error:
+        place = set_aside(disk, path, quarantine)
+        logger.error("%s; it was moved to %s, and the node starts without it", error, place)  # noqa: TRY400
+        return Checkpoint(), True

@@ -14,6 +14,7 @@ __all__ = [
     "BatchesRefusedError",
     "CheckpointCorruptError",
     "DataDirError",
+    "FileDamagedError",
     "OffsetOutOfRangeError",
     "PartitionOfflineError",
     "SegmentCorruptError",
@@ -24,6 +25,18 @@ __all__ = [
 
 class DataDirError(LiftError):
     """The data directory can not be used; the message says why and what to do."""
+
+
+class FileDamagedError(LiftError):
+    """A small file is not what was written.
+
+    Attributes:
+        path: the file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(f"{path} is damaged: its checksum is not that of its bytes")
+        self.path = path
 
 
 class StorageFullError(LiftError):

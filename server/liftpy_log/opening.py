@@ -7,11 +7,13 @@ import re
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
+from liftpy_envelope.errors import BatchCorruptError, BatchTruncatedError, BatchVersionError
 from liftpy_log.compaction_leftovers import drop_replaced, generation_of
 from liftpy_log.cut_mark import CutState, load_cut_mark, remove_cut_mark, save_cut_mark
 from liftpy_log.epochs import EpochHistory
 from liftpy_log.errors import SegmentCorruptError
 from liftpy_log.recovery import recover_active, recover_sealed
+from liftpy_log.scan import read_batch
 from liftpy_log.segment import Segment, base_offset_of, remove_newest, remove_oldest, segment_path
 
 if TYPE_CHECKING:
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     from liftpy_log.disk import Disk, File
     from liftpy_log.files import FileCache
 
-__all__ = ["open_segments", "rebuild_epochs"]
+__all__ = ["check_batches", "open_segments", "rebuild_epochs"]
 
 logger = logging.getLogger(__name__)
 
@@ -158,6 +160,22 @@ def _remove_strays(disk: Disk, directory: Path, segments: Sequence[Segment]) -> 
         found = _STRAY_NAME.fullmatch(name)
         if found is not None and (found[2] or found[3] or found[1] not in known):
             disk.remove(directory / name)
+
+
+def check_batches(segments: Sequence[Segment], files: FileCache) -> None:
+    """Read every batch of a log that was opened.
+
+    Raises:
+        SegmentCorruptError: one is damaged.
+    """
+    for segment in segments:
+        file, position = files.get(segment), 0
+        while position < segment.size:
+            try:
+                header, _ = read_batch(file, position, segment.size)
+            except (BatchTruncatedError, BatchCorruptError, BatchVersionError) as error:
+                raise SegmentCorruptError(segment.path, position, str(error)) from error
+            position += header.length
 
 
 def rebuild_epochs(segments: Sequence[Segment], files: FileCache) -> EpochHistory:

@@ -94,7 +94,7 @@ class LogTruncation(LogAppending):
             OSError: it may or may not be cancelled.
         """
         if self.wal is not None:
-            self.wal.void(self.directory)
+            self.wal.void(self.directory, is_given_up=True)
             self.wal = None
 
     def _find_edge(self, segment: Segment, end: int) -> tuple[int, BatchHeader | None]:

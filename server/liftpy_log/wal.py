@@ -100,18 +100,18 @@ class WriteAheadLog:
             log.wal = self  # before the write: one that fails may be on disk all the same
         self._write(parts, segments)
 
-    def void(self, directory: Path) -> None:
+    def void(self, directory: Path, *, is_given_up: bool = False) -> None:
         """Cancel, durably, every earlier entry for the segments of a partition's directory.
 
-        The caller has synced the segments themselves. Waits for the round that is writing.
+        The caller has synced the segments themselves, or gives them up. Waits for the round that is writing.
 
         Raises:
             OSError: it may or may not be cancelled; or a sync of one of the segments failed earlier, so that the
-                entries may be the only copy on disk.
+                entries may be the only copy on disk, and they are not given up.
         """
         with self.turn:
             failed = next((segment for segment in self._failed if segment.path.parent == directory), None)
-            if failed is not None:
+            if failed is not None and not is_given_up:
                 raise OSError(errno.EIO, "an earlier fdatasync failed", str(failed.path))
             self._write(encode_entry(VOID, directory.relative_to(self._root).as_posix(), 0, []), {}, is_void=True)
 

@@ -90,6 +90,7 @@ class CommittingLog:
         gone: why readers must look elsewhere: deleted, or led by another node; None while it is here.
         is_leading: this replica sequences and acknowledges.
         is_accepting: enough replicas are in sync to commit what is appended now.
+        note_failure: writes down, for after a restart, why the log has failed.
     """
 
     def __init__(
@@ -117,6 +118,7 @@ class CommittingLog:
         self.gone: ErrorCode | None = None
         self.is_leading = True
         self.is_accepting = True
+        self.note_failure: Callable[[str], None] | None = None
         self._replication: Replication | None = None
         self._has_failed = False
         self._outbox = outbox
@@ -349,6 +351,8 @@ class CommittingLog:
         if not self._has_failed:
             self._has_failed = True
             logger.error("stream %s partition %d is offline: %s", self.stream.name, self.number, reason)
+            if self.note_failure is not None:
+                self.note_failure(reason)
         self.log.fail(reason)
         self.count_unsynced()
         self._give_up("outcome unknown: the partition went offline")

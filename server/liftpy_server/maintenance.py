@@ -130,6 +130,8 @@ class Maintenance:
                 logger.exception("maintenance failed, and is tried again in %g s", interval_s)
 
     async def _retain(self) -> None:
+        if any(partition.log.failure is not None for partition in self._streams.partitions):
+            await self._checkpoint()  # it says no more how far a log was that is about to be begun anew
         for number, partition in enumerate(self._streams.partitions, 1):
             if partition.log.failure is None:
                 try:
@@ -137,6 +139,7 @@ class Maintenance:
                 except (LiftError, OSError) as error:
                     logger.error("retention of stream %s: %s", partition.stream.name, error)  # noqa: TRY400
             else:
+                partition.fail(str(partition.log.failure))  # whoever read it may not have told
                 self._streams.renew(partition)
             if number % _RETAINED_PER_PASS == 0:
                 await asyncio.sleep(0)  # a node with thousands of partitions goes on serving meanwhile

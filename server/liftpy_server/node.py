@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from liftpy_log.checkpoint import Checkpoint, load_checkpoint
+from liftpy_log.checkpoint import Checkpoint, open_checkpoint
 from liftpy_log.clock import SystemClock
 from liftpy_log.data_dir import DataDir
 from liftpy_log.disk import OsDisk
@@ -123,12 +123,15 @@ class Node:
             restored = replay_wal(self._disk, data_dir.wal_directory, data_dir.root)
             if restored:
                 logger.info("%d bytes were restored from the write-ahead log", restored)
-            checkpoint = load_checkpoint(self._disk, data_dir.checkpoint_path) or Checkpoint()
+            checkpoint, is_doubtful = open_checkpoint(
+                self._disk, data_dir.checkpoint_path, data_dir.quarantine_directory
+            )
             standing = Standing(
                 self._disk,
                 data_dir.root / "standing.json",
                 kernel_boot_id(),
                 is_new=not data_dir.streams_directory.exists(),
+                is_doubtful=is_doubtful,
             )
         self.metadata = await open_metadata(config, data_dir, self.clock, self.refusals)
         self._undo.append(self.metadata.stop)
@@ -230,7 +233,7 @@ class Node:
         self.outbox = Outbox(self.acks.write)
         opening = StreamOpening(
             *(config.node_id, self._disk, self.files, data_dir, checkpoint, self.clock, self.outbox, self._load),
-            *(self._commits.request, self._io),
+            *(self._commits.request, self._io, self.cluster.host.standing),
         )
         self.streams = Streams(opening, self.cluster.host, self._io, None if self.tier is None else self.tier.tierer)
         self.streams.open_all(self.metadata.state)

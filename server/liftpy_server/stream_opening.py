@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import logging
 import shutil
+from functools import partial
 from typing import TYPE_CHECKING
 
 from liftpy_envelope.errors import LiftError
 from liftpy_envelope.pull import PartitionKey
 from liftpy_envelope.stream_config import SyncMode
 from liftpy_log.dedupe import DedupeWindow
-from liftpy_log.errors import PartitionOfflineError
+from liftpy_log.errors import PartitionOfflineError, StorageFullError
 from liftpy_log.log_time import LogTime
+from liftpy_log.opening import check_batches
 from liftpy_log.partition_log import LogConfig, PartitionLog
 from liftpy_log.segment import segment_path
 from liftpy_server.dedupe_rebuild import rebuild_dedupe
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from liftpy_server.outbox import Outbox
     from liftpy_server.partition import Load
     from liftpy_server.replicas.host import ReplicaHost
+    from liftpy_server.replicas.standing import Standing
 
 __all__ = ["LocalStream", "StreamNotOpenedError", "StreamOpening", "log_config", "remove_directory"]
 
@@ -76,6 +79,7 @@ class StreamOpening:
         load: counts what waits for the disk.
         request_sync: asks group commit for a round.
         io_executor: with one thread, for small files.
+        standing: which logs have failed; None for none.
     """
 
     def __init__(
@@ -90,7 +94,9 @@ class StreamOpening:
         load: Load,
         request_sync: Callable[[PartitionLog], None],
         io_executor: Executor,
+        standing: Standing | None = None,
     ) -> None:
+        self._standing = standing
         self._node_id = node_id
         self._disk = disk
         self._files = files
@@ -176,6 +182,7 @@ class StreamOpening:
         log_time: LogTime | None = None
         dedupe = DedupeWindow(int(config.dedupe_window_s * 1e9), config.dedupe_ids_max)
         try:
+            self._check_renewable(info, stream.uuid, number, directory)
             log = PartitionLog.open(
                 self._disk,
                 self._files,
@@ -185,24 +192,68 @@ class StreamOpening:
                 durable_end=kept_mark if is_durable else 0,
                 unsynced_parents=(directory.parent, self._data_dir.streams_directory),
             )
+            self._check_whole(stream.uuid, number, log)
             kept_time = self._checkpoint.times.get((uuid, number))
             log_time = LogTime(log.last_timestamp, self._clock.monotonic(), kept_time)
             rebuild_dedupe(dedupe, log, self._files, log_time)
         except (PartitionOfflineError, LiftError, OSError) as error:
             logger.error("stream %s partition %d is offline: %s", stream.name, number, error)  # noqa: TRY400
             log = PartitionLog.offline(self._disk, self._files, directory, PartitionOfflineError(str(error)))
+            if not isinstance(error, (OSError, StorageFullError)):  # these say nothing of what is on disk
+                self._note_failure(stream.uuid, number, str(error))
         key = PartitionKey(uuid, number)
         partition = local.partitions[number] = Partition(
             *(key, stream, log, dedupe, info.leader_epoch, self._outbox, self._load, self._request_sync),
             clock=self._clock,
             log_time=log_time,
         )
+        partition.note_failure = partial(self._note_failure, stream.uuid, number)
         if not self.is_alone(info):  # what lies above the mark may be another's by now, and the lead, too
             partition.high_watermark = max(log.log_start, min(kept_mark, log.log_end))
             partition.is_leading = False
 
+    def _check_renewable(self, info: PartitionInfo, uuid: str, number: int, directory: Path) -> None:
+        """A log that had failed is not opened where another node has a copy to renew it from.
+
+        Raises:
+            PartitionOfflineError: it waits for that.
+        """
+        why = None if self._standing is None else self._standing.why_failed(uuid, number)
+        if why is None or not has_log(self._disk, directory):
+            self.forget_failure(uuid, number)
+        elif any(node != self._node_id for node in info.isr):
+            raise PartitionOfflineError(f"the log had failed, and is to be copied anew: {why}")
+
+    def _check_whole(self, uuid: str, number: int, log: PartitionLog) -> None:
+        """A log that had failed is well where every batch in it is.
+
+        Raises:
+            PartitionOfflineError: one is damaged.
+        """
+        why = None if self._standing is None else self._standing.why_failed(uuid, number)
+        if why is None:
+            return
+        check_batches(log.segments, self._files)
+        logger.warning(
+            "%s: every batch was read and is well, so the log works again; it had failed: %s", log.directory, why
+        )
+        self.forget_failure(uuid, number)
+
+    def _note_failure(self, uuid: str, number: int, why: str) -> None:
+        if self._standing is not None:
+            self._standing.log_failed(uuid, number, why)
+
+    def forget_failure(self, uuid: str, number: int) -> None:
+        """A log that had failed is not there any more, or well again.
+
+        Raises:
+            OSError: that can not be written down.
+        """
+        if self._standing is not None:
+            self._standing.forget(uuid, number)
+
     def set_aside(self, info: StreamInfo, number: int) -> Path:
-        """Move a partition's directory into quarantine. Returns where it is.
+        """Move a partition's directory into quarantine, durably. Returns where it is.
 
         Raises:
             OSError: it could not be moved.
@@ -211,6 +262,9 @@ class StreamOpening:
         self._disk.make_directory(aside)
         place = aside / f"{info.name}.{info.uuid}.{number}.{self._clock.now_ns()}"
         self._disk.rename(self.directory(info) / str(number), place)
+        self._disk.sync_directory(aside)
+        self._disk.sync_directory(self.directory(info))
+        self.forget_failure(info.uuid, number)
         return place
 
     def sort_out_directories(self, state: MetadataState) -> None:

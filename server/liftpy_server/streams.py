@@ -241,7 +241,7 @@ class Streams(StreamLookup):
     def renew(self, partition: Partition) -> None:
         """Copy a replica anew whose log has failed, once nobody counts on it; what was there is kept aside.
 
-        Once per run of the node: a disk that goes on failing is not to be filled with copies.
+        Once per run of the node: a disk that goes on failing is not to be filled with copies. A full one waits.
         """
         stream = self.by_uuid.get(partition.stream.uuid)
         number, log = partition.number, partition.log
@@ -249,11 +249,14 @@ class Streams(StreamLookup):
             return
         if log.failure is None or not self._host.may_renew(partition, stream.info.partitions[number]):
             return
+        replica = self._host.replicas[partition.key]
+        if partition.storage_full:
+            self._host.warn(replica, "is not copied anew yet: the node's disk is full")
+            return
         self._renewed.add(partition.key)
         try:
             log.forget_ahead()
             place = self._opening.set_aside(stream.info, number)
-            self._host.renewed(self._host.replicas[partition.key])
         except OSError as error:
             logger.error("stream %s partition %d can not be copied anew: %s", stream.info.name, number, error)  # noqa: TRY400
             return
@@ -281,6 +284,7 @@ class Streams(StreamLookup):
         self.listening.change(stream)
         directory = self._opening.directory(stream.info) / str(number)
         await asyncio.get_running_loop().run_in_executor(self._io_executor, remove_directory, directory)
+        self._opening.forget_failure(stream.info.uuid, number)
         logger.info("stream %s partition %d is kept by other nodes now", stream.info.name, number)
 
     async def _delete(self, stream: LocalStream) -> None:

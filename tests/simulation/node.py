@@ -288,12 +288,12 @@ class SimNode(Serving):
         op, command_id, args = command_of(effect, replica, f"{self.node_id}-{self.run}-{self._proposals}")
         heard = None
         if isinstance(effect, fx.ProposeIsr):
-            heard = lambda outcome: self._isr_decided(effect.version, outcome)
+            heard = lambda outcome: self._isr_decided(effect, outcome)
         self._propose(op, command_id, heard, **args)
 
-    def _isr_decided(self, version: int, outcome: Outcome) -> None:
+    def _isr_decided(self, effect: fx.ProposeIsr, outcome: Outcome) -> None:
         if outcome.error:
-            self.step(inputs.IsrRefused(version=version))
+            self.step(inputs.IsrRefused(version=effect.version, attempt=effect.attempt))
 
     def _link(self, leader: str) -> Link:
         if leader not in self._links:

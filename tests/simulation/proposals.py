@@ -29,5 +29,9 @@ def command_of(effect: fx.Effect, replica: Replica, unique: str) -> tuple[str, s
         case fx.ReportLog():
             log = {"last_epoch": effect.last_epoch, "log_end": effect.log_end}
             return "report_log", unique, where | me | log
+        case fx.ReportFailure():
+            return "report_failure", unique, where | me
+        case fx.ReportRenewal():
+            return "report_renewal", unique, where | me
         case _:
             raise AssertionError(f"{effect} is no proposal")

@@ -111,6 +111,15 @@ class Cluster:
         log = {"incarnation": self.incarnation(node), "last_epoch": epoch, "log_end": end}
         return self.attempt("report_log", **WHERE | {"node_id": node} | log | args)
 
+    def report_failure(self, node: str, **args: Any) -> Any:
+        return self.attempt("report_failure", **self._said_by(node) | args)
+
+    def report_renewal(self, node: str, **args: Any) -> Any:
+        return self.attempt("report_renewal", **self._said_by(node) | args)
+
+    def _said_by(self, node: str) -> dict[str, Any]:
+        return WHERE | {"node_id": node, "incarnation": self.incarnation(node)}
+
     def reassign(self, *nodes: str, observers: tuple[str, ...] = ()) -> Any:
         target = {"name": "orders", "uuid": UUIDS[0], "moves": [[0, list(nodes), list(observers)]]}
         return self.attempt("reassign_partitions", **target)

@@ -164,7 +164,7 @@ class FollowBook:
         assert isinstance(request, FetchRequest)
         return FollowFetch(
             *(key, request.incarnation, request.leader_epoch, request.offset, request.last_epoch),
-            *(request.durable_end, request.high_watermark, asked.seen, int(key in self._damaged)),
+            *(request.durable_end, request.high_watermark, asked.seen, int(key in self._damaged), request.version),
         )
 
     def _question_of(self, key: PartitionKey) -> FollowQuestion:

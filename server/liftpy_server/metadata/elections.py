@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from liftpy_server.metadata.state import NodeInfo, PartitionInfo, StreamInfo
 
-__all__ = ["able_to_lead", "elect", "elect_unclean", "leaderships", "led_by", "spread_over", "without"]
+__all__ = ["able_to_lead", "elect", "elect_unclean", "leaderships", "led_by", "spread_over", "taken_out", "without"]
 
 
 def leaderships(streams: Mapping[str, StreamInfo]) -> Counter[str]:
@@ -84,6 +84,21 @@ def without(partition: PartitionInfo, node_id: str, min_isr: int) -> PartitionIn
     if len(left) == len(partition.isr) or len(left) < min_isr:
         return partition
     return replace(partition, isr=left, version=partition.version + 1)
+
+
+def taken_out(partition: PartitionInfo, node_id: str) -> PartitionInfo:
+    """The partition with a node out of its ISR that can not prove its log; also below `min_isr`.
+
+    What it has may lack committed records, so its place in the set would keep nothing electable.
+    """
+    if node_id not in partition.isr:
+        return partition
+    return replace(
+        partition,
+        isr=tuple(node for node in partition.isr if node != node_id),
+        unproven=(*(node for node in partition.unproven if node != node_id), node_id),
+        version=partition.version + 1,
+    )
 
 
 def led_by(partition: PartitionInfo, leader: str) -> PartitionInfo:

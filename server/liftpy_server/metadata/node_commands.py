@@ -3,7 +3,9 @@
 A node that starts says whether it can prove that its log holds all it ever counted as durable. If it can not (its
 disk was replaced, or the kernel lost what was never synced), it is taken out of every in-sync replica set before it
 serves anything. It must keep the doubt on disk until this command has been applied: a second start before that would
-otherwise look clean. If single logs are gone, it is taken out of the sets of those partitions.
+otherwise look clean. If single logs are gone or have failed, it is taken out of the sets of those partitions. It tells
+of them whether the metadata counts on them or not: a proposal to count on its earlier incarnation may be under way.
+What is applied before this command is undone by it; what comes after is refused for the incarnation.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from liftpy_envelope.errors import ErrorCode
 from liftpy_server.metadata.changes import RefusedError
-from liftpy_server.metadata.elections import elect, leaderships, led_by, without
+from liftpy_server.metadata.elections import elect, leaderships, led_by, taken_out, without
 from liftpy_server.metadata.state import NodeInfo
 
 if TYPE_CHECKING:
@@ -47,10 +49,11 @@ def _register_node(
     node: dict[str, Any],
     is_log_proven: bool = True,
     lost: Sequence[tuple[str, int]] = (),
+    failed: Sequence[tuple[str, int]] = (),
 ) -> int:
     """A node starts: it gets its next incarnation, and every partition it leads a new leader epoch.
 
-    `lost` are [uuid, partition] of those whose log is not there any more.
+    `lost` are [uuid, partition] of those whose log is not there any more, or has failed; `failed` those that have.
     """
     known = draft.nodes.get(node["node_id"])
     info = NodeInfo(
@@ -75,8 +78,34 @@ def _register_node(
     others = (other for other in draft.nodes.values() if other.node_id != info.node_id)
     draft.put_node(info, level=_level(draft, (info, *others)))
     started = _started_proven if is_log_proven else _started_unproven
-    _change_partitions(draft, info.node_id, started, {(uuid, number) for uuid, number in lost})
+    have_failed = {(uuid, number) for uuid, number in failed}
+    _change_partitions(draft, info.node_id, started, {(uuid, number) for uuid, number in lost} | have_failed)
+    _mark_failed(draft, info.node_id, have_failed)
     return info.incarnation
+
+
+def _mark_failed(draft: Draft, node_id: str, failed: Container[tuple[str, int]]) -> None:
+    """What a node that starts says of its logs takes the place of all that was said of them before."""
+    for stream in [draft.stream(name) for name in draft.streams]:
+        if stream is None:
+            continue
+        partitions = tuple(
+            _marked(partition, node_id, has_failed=(stream.uuid, number) in failed)
+            if node_id in partition.replicas
+            else partition
+            for number, partition in enumerate(stream.partitions)
+        )
+        if any(new is not old for new, old in zip(partitions, stream.partitions, strict=True)):
+            draft.put_stream(replace(stream, partitions=partitions))
+
+
+def _marked(partition: PartitionInfo, node_id: str, *, has_failed: bool) -> PartitionInfo:
+    renewed = tuple(each for each in partition.renewed if each[0] != node_id)
+    if has_failed is (node_id in partition.failed) and renewed == partition.renewed:
+        return partition
+    others = tuple(node for node in partition.failed if node != node_id)
+    failed = (*others, node_id) if has_failed else others
+    return replace(partition, failed=failed, renewed=renewed, version=partition.version + 1)
 
 
 def _level(draft: Draft, nodes: Iterable[NodeInfo]) -> int:
@@ -118,14 +147,9 @@ def _started_proven(
 def _started_unproven(
     draft: Draft, partition: PartitionInfo, _min_isr: int, node_id: str, loads: Counter[str]
 ) -> PartitionInfo:
-    if node_id not in partition.isr:
+    left = taken_out(partition, node_id)
+    if left is partition:
         return partition
-    left = replace(
-        partition,
-        isr=tuple(node for node in partition.isr if node != node_id),
-        unproven=(*(node for node in partition.unproven if node != node_id), node_id),
-        version=partition.version + 1,
-    )
     if partition.leader not in {node_id, None}:
         return left
     if partition.leader == node_id:

@@ -17,7 +17,7 @@ from liftpy_server.metadata.changes import (
     find_partition,
     put_partition,
 )
-from liftpy_server.metadata.elections import able_to_lead, elect_unclean, led_by, spread_over, without
+from liftpy_server.metadata.elections import able_to_lead, elect_unclean, led_by, spread_over, taken_out, without
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -59,6 +59,8 @@ def _change_isr(
     for node in isr:
         if node not in old.isr:
             check_registered(draft, node, incarnations[node])
+        if node in old.failed:
+            raise RefusedError(ErrorCode.CONFLICT, f"the log of node {node!r} has failed, and it has no new copy yet")
     if len(isr) < min(len(old.isr), stream.config.min_isr_effective):
         raise RefusedError(ErrorCode.CONFLICT, "the ISR is not made smaller than min_isr")
     new = replace(
@@ -200,7 +202,7 @@ def _report_log(
     """A member of the last ISR, none of which can prove its log, says how far its log reaches."""
     stream, old = find_partition(draft, name, uuid, partition)
     check_registered(draft, node_id, incarnation)
-    if old.isr or node_id not in old.unproven:
+    if old.isr or node_id not in old.unproven or node_id in old.failed:
         raise RefusedError(ErrorCode.CONFLICT, f"nobody asks how far the log of {node_id!r} reaches")
     if type(last_epoch) is not int or type(log_end) is not int:
         raise RefusedError(ErrorCode.INVALID_REQUEST, "last_epoch and log_end are numbers")
@@ -211,10 +213,58 @@ def _report_log(
     return {"leader": new.leader}
 
 
+def _report_failure(
+    draft: Draft, _now: int, *, name: str, uuid: str, partition: int, node_id: str, incarnation: int
+) -> dict[str, Any]:
+    """The log of a replica failed, or was found damaged: it leaves the ISR and leads no more, until it has a new copy.
+
+    The version grows even where it is in no ISR: a proposal to count on it, made before this was known, is refused.
+    """
+    stream, old = find_partition(draft, name, uuid, partition)
+    check_registered(draft, node_id, incarnation)
+    if node_id not in old.replicas:
+        raise RefusedError(ErrorCode.CONFLICT, f"node {node_id!r} keeps no replica of {name}/{partition}")
+    if node_id in old.failed:
+        return {"leader": old.leader}
+    new = replace(taken_out(old, node_id), failed=(*old.failed, node_id), version=old.version + 1)
+    if old.leader == node_id:
+        able = able_to_lead(draft.nodes, new, new.isr)
+        if able:
+            new = led_by(new, spread_over(able, uuid, partition, old.leader_epoch))
+        else:
+            new = replace(new, leader=None, suspicions=())
+    put_partition(draft, stream, partition, new)
+    return {"leader": new.leader}
+
+
+def _report_renewal(
+    draft: Draft, _now: int, *, name: str, uuid: str, partition: int, node_id: str, incarnation: int
+) -> dict[str, Any]:
+    """A replica whose log had failed has another in its place: it may follow, and count once it has caught up.
+
+    What was heard of its log before this version is about the copy before.
+    """
+    stream, old = find_partition(draft, name, uuid, partition)
+    check_registered(draft, node_id, incarnation)
+    if node_id not in old.failed:
+        return {"version": old.version}
+    version = old.version + 1
+    new = replace(
+        old,
+        failed=tuple(node for node in old.failed if node != node_id),
+        renewed=(*(each for each in old.renewed if each[0] != node_id), (node_id, version)),
+        version=version,
+    )
+    put_partition(draft, stream, partition, new)
+    return {"version": version}
+
+
 PARTITION_OPERATIONS: Final[dict[str, Callable[..., Any]]] = {
     "change_isr": _change_isr,
     "suspect_leader": _suspect_leader,
     "suspect_leaders": _suspect_leaders,
     "move_leader": _move_leader,
     "report_log": _report_log,
+    "report_failure": _report_failure,
+    "report_renewal": _report_renewal,
 }

@@ -168,6 +168,8 @@ def _kept(
         isr=isr,
         unproven=tuple(node for node in old.unproven if node in voters),
         reports=tuple(report for report in old.reports if report[0] in voters),
+        failed=tuple(node for node in old.failed if node in replicas),
+        renewed=tuple(each for each in old.renewed if each[0] in replicas),
         suspicions=tuple(suspicion for suspicion in old.suspicions if suspicion[0] in isr),
         target=None,
         target_observers=(),

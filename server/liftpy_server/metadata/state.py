@@ -85,6 +85,9 @@ class PartitionInfo:
         origin: while the partition is reassigned, its replicas before; they are back when that is cancelled.
         origin_observers: while the partition is reassigned, its observers before.
         departed: nodes that ceased to be replicas in this leader epoch; what they said of themselves may still arrive.
+        failed: replicas whose log failed or was found damaged; none of them counts before it has a new copy.
+        renewed: (node, version) of replicas that began a new copy in the node's incarnation, and the version that says
+            so; what a node said of its log at an earlier version is about the copy before.
         local_start: the nodes' logs begin here; what is below, from `log_start` on, is in the bucket alone.
         restored_ns: when it was brought back from the bucket, which had it up to `local_start`; 0 when it never was.
         restored_epoch: the leader epoch that it began with then; no leader of the cluster before had it or a later one.
@@ -108,6 +111,8 @@ class PartitionInfo:
     origin: tuple[str, ...] | None = None
     origin_observers: tuple[str, ...] = ()
     departed: tuple[str, ...] = ()
+    failed: tuple[str, ...] = ()
+    renewed: tuple[tuple[str, int], ...] = ()
     local_start: int = 0
     restored_ns: int = 0
     restored_epoch: int = 0
@@ -142,8 +147,17 @@ class PartitionInfo:
         return cls(**given | tuples)
 
 
-_NODE_LISTS: Final = ("replicas", "isr", "unproven", "observers", "target_observers", "origin_observers", "departed")
-_RECORD_LISTS: Final = ("reports", "suspicions")
+_NODE_LISTS: Final = (
+    "replicas",
+    "isr",
+    "unproven",
+    "observers",
+    "target_observers",
+    "origin_observers",
+    "departed",
+    "failed",
+)
+_RECORD_LISTS: Final = ("reports", "suspicions", "renewed")
 _OPTIONAL_LISTS: Final = ("target", "origin")
 
 

@@ -180,6 +180,7 @@ class FollowSession:
             last_epoch=fetch.last_epoch,
             durable_end=fetch.durable_end,
             high_watermark=fetch.high_watermark,
+            version=fetch.version,
         )
         entry = self._entries.get(key)
         if entry is None or entry.partition is not partition:

@@ -27,7 +27,7 @@ __all__ = ["ClusterSide"]
 
 _HAND_OVER_S: Final = 1.0
 _LOOK_S: Final = 0.01
-_LOST_LOGS_MAX: Final = 1_000  # that one command tells of; who lost more says that it lost all
+_LOST_LOGS_MAX: Final = 2_000  # that one command tells of; who lost more says that it lost all
 
 
 class ClusterSide:
@@ -79,7 +79,7 @@ class ClusterSide:
             "metadata_port": self.port,
             "level": LEVEL,
         }
-        self.sessions = NodeSession(metadata, node, timeout_s, self._registered, on_superseded)
+        self.sessions = NodeSession(metadata, node, timeout_s, self._registered, on_superseded, self._failed_logs)
 
     async def register(self, standing: Standing, *, was_clean: bool) -> None:
         """Get an incarnation; from here on the metadata counts on this node.
@@ -92,9 +92,15 @@ class ClusterSide:
         lost_logs = standing.lost_logs(state, self._node_id)
         if len(lost_logs) > _LOST_LOGS_MAX:
             is_log_proven, lost_logs = False, []
-        await self.sessions.register(is_log_proven=is_log_proven, lost_logs=lost_logs)
-        standing.settled()
         self.host.standing = standing
+        failed_logs = self._failed_logs(state)
+        await self.sessions.register(is_log_proven=is_log_proven, lost_logs=lost_logs, failed_logs=failed_logs)
+        standing.settled(state, self._node_id)
+
+    def _failed_logs(self, state: MetadataState) -> list[tuple[str, int]]:
+        """Those that the node registers with; their replicas tell of the others, one by one."""
+        assert self.host.standing is not None, "it is there before the node registers"
+        return self.host.standing.failed_logs(state, self._node_id)[:_LOST_LOGS_MAX]
 
     def _registered(self, incarnation: int) -> None:
         self.incarnation = incarnation

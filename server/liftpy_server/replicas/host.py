@@ -128,22 +128,10 @@ class ReplicaHost:
     def may_renew(self, partition: Partition, info: PartitionInfo) -> bool:
         """Whether a log that failed may be begun anew: nobody counts on it, and another node has it to copy from.
 
-        Nor may its leader go on believing what it was told of the log: it could let it into the ISR by that. In an
-        epoch, or incarnation, in which the log never took part nobody was told anything.
+        The metadata must know that it failed: then no proposal that is under way can make anybody count on it again.
         """
-        replica = self.replicas.get(partition.key)
         is_led_elsewhere = info.leader not in {None, self.node_id} and bool(info.isr) and self.node_id not in info.isr
-        was_told = replica is None or replica.failed_epoch is None or info.leader_epoch <= replica.failed_epoch
-        return is_led_elsewhere and not was_told
-
-    def renewed(self, replica: LocalReplica) -> None:
-        """The log of a closed replica is about to be begun anew.
-
-        Raises:
-            OSError: that can not be written down.
-        """
-        if self.standing is not None:
-            self.standing.log_renewed(replica.partition.stream.uuid, replica.partition.number)
+        return partition.key in self.replicas and is_led_elsewhere and self.node_id in info.failed
 
     def leave(self, replica: LocalReplica) -> None:
         """A replica is closed."""
@@ -187,8 +175,6 @@ class ReplicaHost:
 
     def stepped(self, replica: LocalReplica, *, is_quiet: bool) -> None:
         """A replica took an input: it is ticked until it has nothing more to wait for."""
-        if replica.log.failure is not None and self.standing is not None:
-            self.standing.log_failed(replica.partition.stream.uuid, replica.partition.number)
         if is_quiet:
             self._active.pop(replica, None)
         else:

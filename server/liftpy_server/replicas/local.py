@@ -48,7 +48,6 @@ class LocalReplica(Answering):
         key: which partition.
         leaderless_since_ns: when the leader before was heard last, by the wall clock; 0 when there was none here.
         goes_on_leading: it led alone until now.
-        failed_epoch: leader epoch in which the log failed; -1 before this incarnation had any, None while it is well.
     """
 
     def __init__(self, partition: Partition, host: ReplicaHost) -> None:
@@ -62,7 +61,6 @@ class LocalReplica(Answering):
         self._is_closed = False
         self._view: PartitionView | None = None
         self._resumes_in: int | None = None  # the first leader epoch in which it takes a role again; after giving up
-        self.failed_epoch: int | None = None
         self.leaderless_since_ns = 0
         self.goes_on_leading = partition.is_leading
         self._core = self._make_core()
@@ -97,7 +95,7 @@ class LocalReplica(Answering):
 
     def begin_anew(self) -> None:
         """Whatever role it had is over: the node has registered again, or this replica had given up."""
-        self._resumes_in = self.failed_epoch = None
+        self._resumes_in = None
         self._keep_recent(None)
         if self.partition.is_leading:
             self.partition.follow(self.partition.epoch)
@@ -151,8 +149,6 @@ class LocalReplica(Answering):
 
     def log_failed(self) -> None:
         """See `Replication`."""
-        if self.failed_epoch is None:
-            self.failed_epoch = -1 if self._core.view is None else self._core.view.leader_epoch
         self._resumes_in = None
         self._keep_recent(None)
         self.step(inputs.LogFailed())
@@ -217,7 +213,7 @@ class LocalReplica(Answering):
         """
         view = self._view
         self._resumes_in = view.leader_epoch + 1 if view is not None and view.leader == self._host.node_id else 0
-        self._core.step(inputs.LogFailed(), self._host.now_s())
+        self._core.step(inputs.GaveUp(), self._host.now_s())
         self._host.drop(self)
         self._keep_recent(None)
         if self.partition.is_leading:

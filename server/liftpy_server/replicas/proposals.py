@@ -92,7 +92,8 @@ class Proposals:
             return
         logger.debug("%s of %s: %s", type(waiting.effect).__name__, waiting.replica.key, outcome.message)
         if isinstance(waiting.effect, fx.ProposeIsr):
-            waiting.replica.step(inputs.IsrRefused(version=waiting.effect.version))
+            refused = inputs.IsrRefused(version=waiting.effect.version, attempt=waiting.effect.attempt)
+            waiting.replica.step(refused)
 
     def _suspicion(self, batch: list[_Waiting]) -> tuple[str, str, dict[str, Any]]:
         rows = [
@@ -137,6 +138,9 @@ class Proposals:
                     "log_end": effect.log_end,
                 }
                 return "report_log", uuid4().hex, where | args
+            case fx.ReportFailure() | fx.ReportRenewal():
+                op = "report_failure" if isinstance(effect, fx.ReportFailure) else "report_renewal"
+                return op, uuid4().hex, where | {"node_id": self._node_id, "incarnation": incarnation}
             case _:
                 raise AssertionError(f"no command says {effect!r}")
 

@@ -43,6 +43,7 @@ class NodeSession:
         timeout_s: a node that is silent for so long is given up.
         on_registered: called with every incarnation.
         on_superseded: called when another process has registered as this node, or the cluster does not take it back.
+        failed_logs: uuid and number of partitions whose log has failed here, by what the metadata says is here.
     """
 
     def __init__(
@@ -52,12 +53,14 @@ class NodeSession:
         timeout_s: float,
         on_registered: Callable[[int], None],
         on_superseded: Callable[[str], None],
+        failed_logs: Callable[[MetadataState], Sequence[tuple[str, int]]],
     ) -> None:
         self._metadata = metadata
         self._node = node
         self._timeout_s = timeout_s
         self._on_registered = on_registered
         self._on_superseded = on_superseded
+        self._failed_logs = failed_logs
         self._is_leaving = False
         self._watching: asyncio.Task[None] | None = None
         self.incarnation = 0
@@ -72,12 +75,19 @@ class NodeSession:
         state: MetadataState = await self._persist(self._metadata.read)
         return state
 
-    async def register(self, *, is_log_proven: bool, lost_logs: Sequence[tuple[str, int]] = ()) -> None:
+    async def register(
+        self,
+        *,
+        is_log_proven: bool,
+        lost_logs: Sequence[tuple[str, int]] = (),
+        failed_logs: Sequence[tuple[str, int]] = (),
+    ) -> None:
         """Get an incarnation. Waits for a majority of the metadata nodes, for as long as it takes.
 
         Args:
             is_log_proven: the logs hold all that they ever counted as durable.
             lost_logs: uuid and number of partitions of which that is not so.
+            failed_logs: of those whose log has failed, and is not to count before there is a new copy.
 
         Raises:
             MetadataRefusedError: the cluster does not want this node.
@@ -90,6 +100,7 @@ class NodeSession:
                 node=self._node,
                 is_log_proven=is_log_proven,
                 lost=[list(each) for each in lost_logs],
+                failed=[list(each) for each in failed_logs],
             )
         )
         await self._applied(incarnation)
@@ -139,7 +150,7 @@ class NodeSession:
         elif known.expired:
             logger.warning("this node was silent for %g s and was given up: it registers again", self._timeout_s)
             try:
-                await self.register(is_log_proven=True)
+                await self.register(is_log_proven=True, failed_logs=self._failed_logs(state))
             except MetadataRefusedError as error:
                 self._on_superseded(f"the cluster does not take node {self.node_id} back: {error}")
 

@@ -1,34 +1,40 @@
 """Whether this node can prove that its logs hold all that it ever counted as durable. A small file keeps the doubt.
 
 A data directory that is new can prove nothing: it may replace one that was wiped. Nor can one whose kernel stopped
-without a clean stop of the node, where streams count records as durable before they are on disk. The doubt stays on
-disk until the metadata has taken note of it; a second start before that would otherwise look clean.
+without a clean stop of the node, where streams count records as durable before they are on disk, or one of which a
+small file is damaged that says what was durable. The doubt stays on disk until the metadata has taken note of it; a
+second start before that would otherwise look clean.
 
 A single log can prove nothing either when somebody took it away, to have it copied anew, or when it had failed: who
-knows what was put in its place. The directory stays away, and the failure on disk, until the metadata has taken note.
+knows what was put in its place. The directory stays away; the failure stays on disk until there is a new copy, or,
+where nobody has one to copy from, until every batch was read and found well.
+
+    standing.json    {"boot_id":...,"doubtful":...,"failed":[[uuid,partition,why],...],"checksum":...}
 """
 
 from __future__ import annotations
 
-import json
 import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from liftpy_envelope.stream_config import SyncMode
-from liftpy_log.disk import read_whole, write_atomically
-from liftpy_log.errors import DataDirError
+from liftpy_log.checked_json import load_json, save_json, set_aside
+from liftpy_log.errors import FileDamagedError
 from liftpy_log.segment import base_offset_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from liftpy_log.disk import Disk
-    from liftpy_server.metadata.state import MetadataState, StreamInfo
+    from liftpy_server.metadata.state import MetadataState, PartitionInfo, StreamInfo
 
 __all__ = ["Standing", "has_log", "kernel_boot_id"]
 
 logger = logging.getLogger(__name__)
 
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+_FORGOTTEN: Final = "it had failed when the file that says why was damaged"
 
 
 def kernel_boot_id() -> str | None:
@@ -56,37 +62,43 @@ class Standing:
 
     Args:
         disk: where.
-        path: of the file.
+        path: of the file, in the data directory.
         boot_id: of the kernel that runs.
         is_new: the data directory held no streams directory yet.
+        is_doubtful: another file that says what was durable is damaged.
 
     Raises:
-        DataDirError: the file is damaged.
         OSError: it can not be written.
     """
 
-    def __init__(self, disk: Disk, path: Path, boot_id: str | None, *, is_new: bool) -> None:
+    def __init__(self, disk: Disk, path: Path, boot_id: str | None, *, is_new: bool, is_doubtful: bool = False) -> None:
         self._disk = disk
         self._path = path
         self._boot_id = boot_id
-        self._failed: set[tuple[str, int]] = set()
+        self._failed: dict[tuple[str, int], str] = {}
+        self._has_forgotten = False  # which logs have failed; the metadata may know
         self._known_boot_id, self._is_doubtful = self._load(is_new=is_new)
+        self._is_doubtful = self._is_doubtful or is_doubtful
         if self._is_doubtful:
             self._save()
 
     def _load(self, *, is_new: bool) -> tuple[str | None, bool]:
         try:
-            data = read_whole(self._disk, self._path)
+            kept = load_json(self._disk, self._path)
+            self._failed = {(str(uuid), int(number)): str(why) for uuid, number, why in kept["failed"]}
+            return kept["boot_id"], bool(kept["doubtful"])
         except FileNotFoundError:
             return self._boot_id, is_new
-        try:
-            kept = json.loads(data)
-            self._failed = {(str(uuid), int(number)) for uuid, number in kept.get("failed", ())}
-            return kept["boot_id"], bool(kept["doubtful"])
-        except (ValueError, LookupError, TypeError, AttributeError):
-            raise DataDirError(
-                f"{self._path} is damaged; delete it if this data directory lost nothing, or the directory if it did"
-            ) from None
+        except (FileDamagedError, ValueError, LookupError, TypeError):
+            place = set_aside(self._disk, self._path, self._path.parent / "quarantine")
+            logger.error(  # noqa: TRY400 - the trace adds nothing
+                "%s is damaged, and was moved to %s: this node can not prove its logs, and leaves the in-sync replica "
+                "sets until it has caught up",
+                self._path,
+                place,
+            )
+            self._has_forgotten = True
+            return self._boot_id, True
 
     def is_proven(self, state: MetadataState, node_id: str, *, was_clean: bool) -> bool:
         """Whether the logs are whole; when they may not be, that is on disk on return.
@@ -103,9 +115,10 @@ class Standing:
         return not self._is_doubtful
 
     def lost_logs(self, state: MetadataState, node_id: str) -> list[tuple[str, int]]:
-        """Uuid and number of partitions that count on this node's copy, which has failed, or is not there.
+        """Uuid and number of partitions of several replicas whose log here has failed, or is not there.
 
-        Of a stream that is new there may be none yet, on any node; then no node counts until all have said so.
+        Whether the metadata counts on this node's copy now says nothing: a proposal to do so may be under way. Of a
+        stream that is new there may be no log yet, on any node; then no node counts until all have said so.
 
         Args:
             state: which streams have a replica here.
@@ -113,51 +126,81 @@ class Standing:
         """
         return [
             (stream.uuid, number)
-            for stream in state.streams.values()
-            for number, partition in enumerate(stream.partitions)
-            if node_id in partition.isr and len(partition.replicas) > 1
+            for stream, number, partition in _kept_here(state, node_id)
+            if len(partition.replicas) > 1
             if (stream.uuid, number) in self._failed or not self._has_log(stream, number)
+        ]
+
+    def failed_logs(self, state: MetadataState, node_id: str) -> list[tuple[str, int]]:
+        """Uuid and number of partitions of several replicas whose log has failed and is still there.
+
+        Args:
+            state: which streams have a replica here, and what they told of their logs before.
+            node_id: this node.
+        """
+        for stream, number, partition in _kept_here(state, node_id):
+            if self._has_forgotten and node_id in partition.failed:
+                self._failed.setdefault((stream.uuid, number), _FORGOTTEN)
+        return [
+            (stream.uuid, number)
+            for stream, number, partition in _kept_here(state, node_id)
+            if len(partition.replicas) > 1
+            if (stream.uuid, number) in self._failed and self._has_log(stream, number)
         ]
 
     def _has_log(self, stream: StreamInfo, number: int) -> bool:
         return has_log(self._disk, self._path.parent / "streams" / f"{stream.name}.{stream.uuid}" / str(number))
 
-    def log_failed(self, uuid: str, number: int) -> None:
-        """A replica's log has failed: what is found in its place after a restart proves nothing."""
+    def why_failed(self, uuid: str, number: int) -> str | None:
+        """Why a log had failed that has not been renewed since; None for one that is well."""
+        return self._failed.get((uuid, number))
+
+    def log_failed(self, uuid: str, number: int, why: str) -> None:
+        """A log has failed: what is found in its place after a restart proves nothing."""
         if (uuid, number) in self._failed:
             return
-        self._failed.add((uuid, number))
+        self._failed[uuid, number] = why
         try:
             self._save()
         except OSError as error:
             logger.error("%s could not be written: %s", self._path, error)  # noqa: TRY400 - the trace adds nothing
 
-    def log_renewed(self, uuid: str, number: int) -> None:
-        """A log that had failed was set aside, and another begun in its place.
+    def forget(self, uuid: str, number: int) -> None:
+        """A log that had failed was set aside or dropped, or is well again.
 
         Raises:
             OSError: it can not be written down.
         """
-        self._failed.discard((uuid, number))
-        self._save()
+        if self._failed.pop((uuid, number), None) is not None:
+            self._save()
 
-    def settled(self) -> None:
-        """The metadata has taken note."""
-        self._known_boot_id, self._is_doubtful = self._boot_id, False
-        self._failed.clear()
+    def settled(self, state: MetadataState, node_id: str) -> None:
+        """The metadata has taken note of the doubt. Failures are kept, but those of logs that are not here any more."""
+        self._known_boot_id, self._is_doubtful, self._has_forgotten = self._boot_id, False, False
+        here = {
+            (stream.uuid, number) for stream, number, _ in _kept_here(state, node_id) if self._has_log(stream, number)
+        }
+        self._failed = {place: why for place, why in self._failed.items() if place in here}
         self._save()
 
     def _save(self) -> None:
-        failed = sorted(self._failed)
+        failed = [[uuid, number, why] for (uuid, number), why in sorted(self._failed.items())]
         content = {"boot_id": self._known_boot_id, "doubtful": self._is_doubtful, "failed": failed}
-        write_atomically(self._disk, self._path, json.dumps(content).encode() + b"\n")
+        save_json(self._disk, self._path, content)
+
+
+def _kept_here(state: MetadataState, node_id: str) -> Iterator[tuple[StreamInfo, int, PartitionInfo]]:
+    return (
+        (stream, number, partition)
+        for stream in state.streams.values()
+        for number, partition in enumerate(stream.partitions)
+        if node_id in partition.replicas
+    )
 
 
 def _counts_early(state: MetadataState, node_id: str) -> bool:
     """Whether a replicated stream here counts records as durable that the kernel alone has."""
     return any(
-        len(each.replicas) > 1 and node_id in each.replicas
-        for stream in state.streams.values()
-        if stream.config.sync is not SyncMode.ALWAYS
-        for each in stream.partitions
+        len(partition.replicas) > 1 and stream.config.sync is not SyncMode.ALWAYS
+        for stream, _, partition in _kept_here(state, node_id)
     )

@@ -26,7 +26,9 @@ __all__ = [
     "ProposeIsr",
     "ProposeLeader",
     "Rebuild",
+    "ReportFailure",
     "ReportLog",
+    "ReportRenewal",
     "SuspectLeader",
     "Truncate",
 ]
@@ -168,6 +170,16 @@ class ReportLog:
     log_end: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportFailure:
+    """The log has failed: tell the metadata, so that nobody counts on it (`report_failure`)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportRenewal:
+    """There is a new copy in the place of a log that had failed: tell the metadata (`report_renewal`)."""
+
+
 Effect = (
     LeadershipBegan
     | LeadershipEnded
@@ -184,4 +196,6 @@ Effect = (
     | ProposeLeader
     | SuspectLeader
     | ReportLog
+    | ReportFailure
+    | ReportRenewal
 )

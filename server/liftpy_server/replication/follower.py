@@ -251,6 +251,7 @@ class Follower:
             last_epoch=self._log.epochs.latest,
             durable_end=self._log.durable_end,
             high_watermark=self._log.high_watermark,
+            version=self.view.version,
         )
         return [Fetch(leader=self._leader, request=request)]
 

@@ -18,6 +18,7 @@ __all__ = [
     "AppendFailed",
     "Appended",
     "Durable",
+    "GaveUp",
     "Input",
     "IsrRefused",
     "LogFailed",
@@ -101,14 +102,20 @@ class StartAdvanced:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogFailed:
-    """The log is broken (a write or a sync failed): until the node starts again this replica does nothing more."""
+    """The log is broken (a write or a sync failed, or it is damaged): this replica tells so, and does nothing more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GaveUp:
+    """The shell met an error that nobody expected: this replica does nothing more. Its log may be well."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IsrRefused:
-    """The metadata refused the ISR proposal that was made at this version: it never happened and never will."""
+    """Applying the ISR proposal that was made at this version, as this attempt, was refused: it never happens."""
 
     version: int
+    attempt: int
 
 
 Input = (
@@ -121,6 +128,7 @@ Input = (
     | Rebuilt
     | StartAdvanced
     | LogFailed
+    | GaveUp
     | IsrRefused
     | FetchRequest
     | FetchAnswer

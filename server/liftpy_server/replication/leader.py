@@ -123,13 +123,15 @@ class Leader:
         return [*self.advanced(), *self._accepting()]
 
     def _kept(self, node: str, before: PartitionView, now_s: float) -> FollowerProgress | None:
-        """What a follower said stays true, unless it has restarted, or was removed, its log dropped, and added again.
+        """What a follower said stays true, unless it has restarted, began a new copy, or was removed and added again.
 
-        The latter takes two versions, either of which this leader may have missed; a member of the ISR can not have
+        The last takes two versions, either of which this leader may have missed; a member of the ISR can not have
         been away, since only this leader could have let it in again.
         """
         progress = self._followers.get(node)
         if progress is None or progress.incarnation != self.view.incarnations.get(node):
+            return None
+        if before.renewed.get(node) != self.view.renewed.get(node):
             return None
         if node not in self.view.isr:
             return progress if self.view.version <= before.version + 1 else None
@@ -137,9 +139,9 @@ class Leader:
             progress.caught_up_s = max(progress.caught_up_s, now_s)
         return progress
 
-    def isr_refused(self, version: int) -> list[Effect]:
-        """The proposal made at `version` will never happen: its new members count no longer."""
-        if self._pending is None or self._pending.version != version:
+    def isr_refused(self, version: int, attempt: int) -> list[Effect]:
+        """The proposal made at `version` as this `attempt` will never happen: its new members count no longer."""
+        if self._pending is None or (self._pending.version, self._pending.attempt) != (version, attempt):
             return []
         self._pending = None
         return self.advanced()
@@ -173,6 +175,8 @@ class Leader:
     def fetched(self, request: FetchRequest, now_s: float) -> list[Effect]:
         """A follower fetches; what it has on disk counts from now on."""
         refusal = self._refusal(request.node_id, request.incarnation, request.leader_epoch)
+        if request.version < self.view.renewed.get(request.node_id, 0):
+            refusal = refusal or Refusal.STALE_INCARNATION  # it is of the copy before
         if refusal is None:
             refusal = self._misfit(request)
         if refusal is not None:
@@ -287,6 +291,7 @@ class Leader:
             for node, progress in self._followers.items()
             if node not in self.view.isr
             and node not in self.view.observers
+            and node not in self.view.failed
             and is_in_sync(progress, self._judged_s, self._times.replica_lag_max_s)
             and may_join(progress, self._log.high_watermark, self.epoch_start)
         )

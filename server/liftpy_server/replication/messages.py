@@ -13,7 +13,7 @@ class Refusal(StrEnum):
     """Why a leader does not answer a fetch or a question with what was asked for."""
 
     NOT_LEADER = "not_leader"  # or not in this epoch, or not known here yet
-    STALE_INCARNATION = "stale_incarnation"  # the follower has restarted since, or the leader has not heard of it
+    STALE_INCARNATION = "stale_incarnation"  # the follower has restarted or renewed its log, or is not known here yet
     BELOW_START = "below_start"  # the leader no longer has what follows the follower's log
     DIVERGED = "diverged"  # the follower's log is no prefix of the leader's
 
@@ -50,6 +50,7 @@ class FetchRequest:
         last_epoch: of its last record; -1 when it has none.
         durable_end: the offset after its last record that is on disk.
         high_watermark: that it knows of; a leader that knows more answers at once.
+        version: of the partition, as the follower knows it; it tells a new copy's fetches from those of the one before.
     """
 
     node_id: str
@@ -59,6 +60,7 @@ class FetchRequest:
     last_epoch: int
     durable_end: int
     high_watermark: int
+    version: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,8 @@
 """One replica of a partition: takes the role that the metadata gives it, and keeps the marks of its log.
 
 A view counts only if it has this node in this incarnation: a process that was replaced by a later one of the same
-node, or that the metadata does not know yet, has no role. Nor has one whose log has failed.
+node, or that the metadata does not know yet, has no role. Nor has one whose log has failed: it tells the metadata, and
+when there is a new copy in its place, that; it takes a role again when the metadata has taken note of both.
 
 A quiet replica (`is_quiet`) needs no ticks. Its owner ticks it again after any other input, when the session with a
 peer has been silent for half of `leader_timeout_s`, and four times per `replica_lag_max_s` anyway.
@@ -11,12 +12,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from liftpy_server.replication.effects import AnswerEpochEnd, AnswerFetch, Append, Rebuild, ReportLog, Truncate
+from liftpy_server.replication.effects import (
+    AnswerEpochEnd,
+    AnswerFetch,
+    Append,
+    Rebuild,
+    ReportFailure,
+    ReportLog,
+    ReportRenewal,
+    Truncate,
+)
 from liftpy_server.replication.follower import Follower
 from liftpy_server.replication.inputs import (
     Appended,
     AppendFailed,
     Durable,
+    GaveUp,
     IsrRefused,
     LogFailed,
     Rebuilt,
@@ -67,6 +78,7 @@ class Replica:
         self._is_log_busy = False
         self._is_quiet = False
         self._is_failed = False
+        self._is_over = False
         self._reported_s = float("-inf")
 
     @property
@@ -111,14 +123,18 @@ class Replica:
         return self.role.asked(question) if isinstance(self.role, Leader) else [_no_epoch_end(question)]
 
     def _isr_refused(self, given: IsrRefused, _now_s: float) -> list[Effect]:
-        return self.role.isr_refused(given.version) if isinstance(self.role, Leader) else []
+        return self.role.isr_refused(given.version, given.attempt) if isinstance(self.role, Leader) else []
 
     def _start_advanced(self, given: StartAdvanced, _now_s: float) -> list[Effect]:
         self.log.advance_start(given.start)
         return []
 
-    def _log_failed(self, _given: LogFailed, _now_s: float) -> list[Effect]:
+    def _log_failed(self, _given: LogFailed, now_s: float) -> list[Effect]:
         self._is_failed = True
+        return [*self._gave_up(GaveUp(), now_s), *self._reported(now_s)]
+
+    def _gave_up(self, _given: GaveUp, _now_s: float) -> list[Effect]:
+        self._is_over = True
         self._is_log_busy = False
         effects = self.role.end() if isinstance(self.role, Leader) else []
         self.role = None
@@ -140,7 +156,7 @@ class Replica:
 
     def _log_changed(self, given: Appended | AppendFailed | Truncated | Rebuilt, now_s: float) -> list[Effect]:
         """Marks first; then the role goes on; then what the metadata said meanwhile."""
-        if self._is_failed:  # what was under way comes too late
+        if self._is_over:  # what was under way comes too late
             return []
         self._mark(given)
         self._is_log_busy = False
@@ -194,8 +210,9 @@ class Replica:
         return [*effects, *self._new_role(view, now_s)]
 
     def _has_role(self, view: PartitionView) -> bool:
-        is_me = not self._is_failed and view.incarnations.get(self.node_id) == self.incarnation
-        return is_me and view.leader is not None and self.node_id in view.replicas
+        is_me = not self._is_over and view.incarnations.get(self.node_id) == self.incarnation
+        is_well = self.node_id not in view.failed
+        return is_me and is_well and view.leader is not None and self.node_id in view.replicas
 
     def _same_role(self, view: PartitionView, now_s: float) -> list[Effect]:
         if isinstance(self.role, Leader):
@@ -219,27 +236,37 @@ class Replica:
             self._is_quiet = self.role.is_steady
         else:
             effects = self._reported(now_s)
-            self._is_quiet = not self._has_to_report()
+            self._is_quiet = self._report() is None
         return effects
 
     def _reported(self, now_s: float) -> list[Effect]:
-        """Where no clean member of the ISR is left, say how far this log reaches."""
-        if not self._has_to_report() or now_s - self._reported_s < self._times.retry_s:
+        report = self._report()
+        if report is None or now_s - self._reported_s < self._times.retry_s:
             return []
         self._reported_s = now_s
-        return [ReportLog(last_epoch=self.log.epochs.latest, log_end=self.log.end)]
+        return [report]
 
-    def _has_to_report(self) -> bool:
+    def _report(self) -> Effect | None:
+        """What the metadata has to hear of this log and does not know; where no clean member is left, how far it is."""
         view = self._view
-        if view is None or self._is_failed or view.isr or view.leader is not None or self.node_id not in view.unproven:
-            return False
-        return view.incarnations.get(self.node_id) == self.incarnation
+        if view is None or view.incarnations.get(self.node_id) != self.incarnation or self.node_id not in view.replicas:
+            return None
+        if self._is_failed:
+            return None if self.node_id in view.failed else ReportFailure()
+        if self._is_over:
+            return None
+        if self.node_id in view.failed:
+            return ReportRenewal()
+        if view.isr or view.leader is not None or self.node_id not in view.unproven:
+            return None
+        return ReportLog(last_epoch=self.log.epochs.latest, log_end=self.log.end)
 
     _HANDLERS: ClassVar[dict[type, Callable[[Replica, Any, float], list[Effect]]]] = {
         ViewChanged: _viewed,
         Tick: _tick,
         StartAdvanced: _start_advanced,
         LogFailed: _log_failed,
+        GaveUp: _gave_up,
         IsrRefused: _isr_refused,
         Durable: _durable,
         Appended: _log_changed,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from liftpy_log.epochs import EpochHistory
@@ -51,6 +51,8 @@ class PartitionView:
         incarnations: of the replicas that ever registered.
         observers: replicas that follow and nothing else: they are never in the ISR, suspect nobody and never lead.
         delete_retention_s: how long a leader's log keeps a tombstone after all that it deleted has gone.
+        failed: replicas whose log has failed, and which have no new copy yet: they take no role.
+        renewed: by replica that began a new copy, the version from which on its fetches are about that.
     """
 
     revision: int
@@ -65,6 +67,8 @@ class PartitionView:
     incarnations: Mapping[str, int]
     observers: tuple[str, ...] = ()
     delete_retention_s: float = 0.0
+    failed: tuple[str, ...] = ()
+    renewed: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, state: MetadataState, name: str, partition: int) -> PartitionView | None:
@@ -86,6 +90,8 @@ class PartitionView:
             incarnations={node: state.nodes[node].incarnation for node in info.replicas if node in state.nodes},
             observers=info.observers,
             delete_retention_s=stream.config.delete_retention_s,
+            failed=info.failed,
+            renewed=dict(info.renewed),
         )
 
 

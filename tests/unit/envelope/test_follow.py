@@ -37,7 +37,7 @@ def fetches(draw):
     offset = draw(NUMBERS)
     below = st.integers(0, offset)
     fields = (draw(NUMBERS), draw(NUMBERS), offset, draw(EPOCHS), draw(below), draw(below), draw(NUMBERS))
-    return FollowFetch(draw(KEYS), *fields, draw(st.integers(0, 1)))
+    return FollowFetch(draw(KEYS), *fields, draw(st.integers(0, 1)), draw(NUMBERS))
 
 
 QUESTIONS = st.builds(FollowQuestion, KEYS, NUMBERS, NUMBERS, NUMBERS, EPOCHS)
@@ -55,7 +55,7 @@ RESULTS = st.builds(FollowResult, KEYS, REFUSALS, NUMBERS, EPOCHS, NUMBERS, NUMB
 ENDS = st.builds(FollowEnd, KEYS, REFUSALS, NUMBERS, EPOCHS, NUMBERS, EPOCHS, NUMBERS)
 RESPONSES = st.builds(FollowResponse, st.lists(RESULTS, max_size=3).map(tuple), st.lists(ENDS, max_size=3).map(tuple))
 SAMPLE = FollowRequest(
-    "node-2", 1_000, 250, (FollowFetch(KEY, 5, 7, 9, 6, 8, 4, 2, 1),), (FollowQuestion(KEY, 5, 7, 1, 6),), (KEY,)
+    "node-2", 1_000, 250, (FollowFetch(KEY, 5, 7, 9, 6, 8, 4, 2, 1, 11),), (FollowQuestion(KEY, 5, 7, 1, 6),), (KEY,)
 )
 SAMPLE_RESPONSE = FollowResponse(
     (FollowResult(KEY, FollowRefusal.BELOW_START, 5, 7, 9, 4, 10, 0),),
@@ -83,7 +83,7 @@ def test_the_api_has_its_number():
 
 
 def test_the_wire_is_the_documented_one():
-    fetch = [UUID, 3, 5, 7, 9, 6, 8, 4, 2, 1]
+    fetch = [UUID, 3, 5, 7, 9, 6, 8, 4, 2, 1, 11]
     assert SAMPLE.to_body() == ["node-2", 1_000, 250, [fetch], [[UUID, 3, 5, 7, 1, 6]], [[UUID, 3]]]
     assert SAMPLE_RESPONSE.to_result() == [[[UUID, 3, 3, 5, 7, 9, 4, 10, 0]], [[UUID, 3, 0, 5, 7, 1, 6, 9]]]
     assert list(map(int, FollowRefusal)) == [0, 1, 2, 3, 4]
@@ -163,7 +163,7 @@ def test_more_partitions_than_allowed_are_refused():
 
 
 def test_two_thousand_of_the_longest_rows_fit_a_frame():
-    longest = FollowFetch(PartitionKey(UUID, 2**31 - 1), TOP, TOP, TOP, TOP, TOP, TOP, TOP, 1)
+    longest = FollowFetch(PartitionKey(UUID, 2**31 - 1), TOP, TOP, TOP, TOP, TOP, TOP, TOP, 1, TOP)
     body = FollowRequest("n" * 128, FETCH_BYTES_MAX, FETCH_WAIT_MS_MAX, (longest,) * 2_000).to_body()
     assert len(encode_request(1, 12, 1, body)) < REQUEST_FRAME_BYTES_MAX / 4
 

@@ -196,7 +196,9 @@ async def test_tls(tmp_path):
 
 def fetch_row(**changed):
     row = {"uuid": UUID, "partition": 0, "incarnation": 3, "leader_epoch": EPOCH, "offset": 0, "last_epoch": -1}
-    return list((row | {"durable_end": 0, "high_watermark": 0, "seen": 0, "verify": 0} | changed).values())
+    return list(
+        (row | {"durable_end": 0, "high_watermark": 0, "seen": 0, "verify": 0, "version": 0} | changed).values()
+    )
 
 
 def body(*rows, node_id="follower", bytes_max=1_000, wait_ms_max=0, questions=(), forget=()):
@@ -216,6 +218,7 @@ def body(*rows, node_id="follower", bytes_max=1_000, wait_ms_max=0, questions=()
         body(fetch_row(incarnation=None)),
         body(fetch_row(incarnation=-1)),
         body(fetch_row(durable_end=1)),
+        body(fetch_row(version=-1)),
         body(fetch_row(uuid=b"short")),
         body(fetch_row()[:-1]),
         body(questions=[[UUID, 0, 3, EPOCH, "1", 0]]),

@@ -18,7 +18,7 @@ WAIT_MS = 10_000
 
 
 def fetch_row(offset=0, durable_end=None, seen=0, partition=0, verify=0):
-    return [UUID, partition, 3, EPOCH, offset, -1, offset if durable_end is None else durable_end, 0, seen, verify]
+    return [UUID, partition, 3, EPOCH, offset, -1, offset if durable_end is None else durable_end, 0, seen, verify, 0]
 
 
 def body(*rows, bytes_max=8_000_000, wait_ms_max=WAIT_MS, questions=()):

@@ -34,33 +34,24 @@ def may_renew(kit, node, info):
     return host.may_renew(kit[node].partition, info)
 
 
-INFO = PartitionInfo(replicas=("a", "b", "c"), isr=("a", "b"), leader="a", leader_epoch=1, version=1)
+INFO = PartitionInfo(replicas=("a", "b", "c"), isr=("a", "b"), leader="a", leader_epoch=1, version=1, failed=("c",))
 
 
-def test_not_in_the_epoch_in_which_its_leader_was_told_of_it(three):
+def test_not_before_the_metadata_knows_that_it_failed(three):
     three["a"].replica.tick(0.0)
     proposed = [effect for effect in three["a"].proposals if isinstance(effect, fx.ProposeIsr)]
     assert set(proposed[-1].isr) == {"a", "b", "c"}, "this may be decided at any moment"
     three["c"].partition.fail("told to")
-    three["c"].partition.fail("told to again")
-    assert not may_renew(three, "c", INFO)
-    three.lead("b", 2, isr="ab")
-    three["c"].partition.fail("told to again")
-    assert may_renew(three, "c", replace(INFO, leader="b", leader_epoch=2))
-
-
-def test_in_an_incarnation_of_which_nobody_was_told_anything(three):
-    three["c"].partition.fail("told to")
-    three["c"].replica.begin_anew()
-    assert may_renew(three, "c", INFO)
+    assert not may_renew(three, "c", replace(INFO, failed=()))
+    assert three["c"].proposals == [fx.ReportFailure()]
+    assert may_renew(three, "c", INFO), "in the same leader epoch"
 
 
 @pytest.mark.parametrize("more", [{"isr": ("a", "c")}, {"leader": None}, {"isr": ()}, {"leader": "c"}])
 def test_not_while_somebody_counts_on_it_or_nobody_has_a_copy(three, more):
     three["c"].partition.fail("told to")
-    three["c"].replica.begin_anew()
     assert not may_renew(three, "c", replace(INFO, **more))
 
 
 def test_not_while_it_is_well(three):
-    assert not may_renew(three, "c", replace(INFO, leader_epoch=9))
+    assert not may_renew(three, "c", replace(INFO, failed=()))

@@ -27,7 +27,9 @@ async def test_a_node_that_the_cluster_does_not_take_back_stops_rather_than_to_g
     cluster = Cluster("a", "b", "c")
     cluster.expire("a")
     ended = []
-    session = NodeSession(Refusing(cluster.state), NODE | {"node_id": "a"}, 1.0, pytest.fail, ended.append)
+    session = NodeSession(
+        Refusing(cluster.state), NODE | {"node_id": "a"}, 1.0, pytest.fail, ended.append, lambda _: ()
+    )
     session.incarnation = cluster.incarnation("a")
     await session.follow(cluster.state)
     (why,) = ended
@@ -77,7 +79,8 @@ async def test_a_silent_node_is_given_up_sooner_when_nobody_listens_on_its_port(
         if not listens:
             server.close()
         session = NodeSession(
-            Hearing(cluster, silent_s, lost=lost), NODE | {"node_id": "a"}, 1.0, pytest.fail, pytest.fail
+            *(Hearing(cluster, silent_s, lost=lost), NODE | {"node_id": "a"}, 1.0, pytest.fail, pytest.fail),
+            lambda _: (),
         )
         session.start()
         await asyncio.sleep(0.3)  # it looks ten times in each time-out

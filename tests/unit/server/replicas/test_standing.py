@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from liftpy_log.disk import OsDisk
-from liftpy_log.errors import DataDirError
 from liftpy_server.replicas.standing import Standing
-from support.metadata_commands import UUIDS, Cluster, config
+from support.damage import bit_flips
+from support.metadata_commands import NODE, UUIDS, Cluster, config
 
 
 @pytest.fixture
@@ -44,28 +44,80 @@ def test_a_directory_that_was_moved_away_is_missed(standing, state, directory):
     assert standing.lost_logs(state, "a") == [(UUIDS[0], 0)]
 
 
-def test_a_log_that_had_failed_proves_nothing_until_the_metadata_knows(standing, state, directory, tmp_path):
+def started_again(tmp_path):
+    return Standing(OsDisk(), tmp_path / "standing.json", "boot", is_new=False)
+
+
+def test_a_log_that_had_failed_proves_nothing_until_there_is_another(standing, state, directory, tmp_path):
     (directory / f"{0:020}.log").touch()
-    standing.log_failed(UUIDS[0], 0)
-    again = Standing(OsDisk(), tmp_path / "standing.json", "boot", is_new=False)
-    assert again.lost_logs(state, "a") == [(UUIDS[0], 0)]
-    again.settled()
-    again = Standing(OsDisk(), tmp_path / "standing.json", "boot", is_new=False)
-    assert again.lost_logs(state, "a") == []
+    standing.log_failed(UUIDS[0], 0, "a bit turned")
+    for _ in range(2):
+        again = started_again(tmp_path)
+        assert (again.lost_logs(state, "a"), again.failed_logs(state, "a")) == ([(UUIDS[0], 0)], [(UUIDS[0], 0)])
+        assert again.why_failed(UUIDS[0], 0) == "a bit turned"
+        again.settled(state, "a")
+    again.forget(UUIDS[0], 0)
+    assert started_again(tmp_path).lost_logs(state, "a") == []
 
 
-@pytest.mark.parametrize("content", ["[]", '{"boot_id": 1, "doubtful": 0, "failed": [5]}', "{"])
-def test_a_damaged_file_is_refused(tmp_path, content):
+def test_a_log_that_had_failed_and_is_gone_is_lost_and_nothing_else(standing, state, directory, tmp_path):
+    standing.log_failed(UUIDS[0], 0, "a bit turned")
+    assert (standing.lost_logs(state, "a"), standing.failed_logs(state, "a")) == ([(UUIDS[0], 0)], [])
+    standing.settled(state, "a")
+    (directory / f"{0:020}.log").touch()
+    assert started_again(tmp_path).lost_logs(state, "a") == []
+
+
+@pytest.mark.parametrize("content", ["[]", '{"boot_id": 1, "doubtful": 0, "failed": [5]}', "{", ""])
+def test_a_damaged_file_is_set_aside_and_leaves_a_doubt(tmp_path, state, caplog, content):
     path = tmp_path / "standing.json"
     path.write_text(content)
-    with pytest.raises(DataDirError, match=r"standing\.json is damaged"):
-        Standing(OsDisk(), path, "boot", is_new=False)
+    for number in range(2):
+        standing = Standing(OsDisk(), path, "boot", is_new=False)
+        assert not standing.is_proven(state, "a", was_clean=True)
+        assert len(list((tmp_path / "quarantine").iterdir())) == 1, f"start {number}: the doubt is on disk"
+    assert (tmp_path / "quarantine" / "standing.json.0").read_text() == content
+    assert f"{path} is damaged, and was moved to {tmp_path}/quarantine/standing.json.0" in caplog.text
 
 
-def test_who_does_not_count_misses_nothing(standing, tmp_path):
+def test_a_bit_that_turns_anywhere_in_the_file_is_found(standing, state, directory, tmp_path):
+    (directory / f"{0:020}.log").touch()
+    standing.log_failed(UUIDS[0], 0, "a bit turned")
+    path = tmp_path / "standing.json"
+    for damaged in bit_flips(path.read_bytes().rstrip()):
+        path.write_bytes(damaged)
+        assert not started_again(tmp_path).is_proven(state, "a", was_clean=True)
+
+
+def test_what_a_damaged_file_said_the_metadata_may_know(state, directory, tmp_path):
+    (directory / f"{0:020}.log").touch()
+    (tmp_path / "standing.json").write_text("{")
+    cluster = Cluster("a", "b", "c")
+    cluster.report_failure("a")
+    standing = started_again(tmp_path)
+    assert standing.failed_logs(cluster.state, "a") == [(UUIDS[0], 0)]
+    standing.settled(cluster.state, "a")
+    assert started_again(tmp_path).failed_logs(state, "a") == [(UUIDS[0], 0)]
+
+
+def test_a_log_that_is_renewed_is_not_taken_for_failed_by_what_the_metadata_heard_before(standing, directory):
+    (directory / f"{0:020}.log").touch()
+    cluster = Cluster("a", "b", "c")
+    cluster.report_failure("a")
+    assert standing.failed_logs(cluster.state, "a") == []
+
+
+def test_a_log_is_missed_whether_the_metadata_counts_on_it_or_not(standing):
+    """A proposal to count on it may be under way, and applied before the node registers."""
     cluster = Cluster("a", "b", "c")
     cluster.change_isr("a", "b")
-    assert standing.lost_logs(cluster.state, "c") == []
+    lost = standing.lost_logs(cluster.state, "c")
+    assert not cluster.change_isr("a", "b", "c").error
+    cluster.do("register_node", node=NODE | {"node_id": "c"}, lost=[list(each) for each in lost])
+    assert cluster.partition.isr == ("a", "b")
+
+
+def test_a_log_that_nobody_else_has_is_not_missed(standing):
     assert standing.lost_logs(Cluster("a", min_isr=1).state, "a") == []  # nobody else has it either
 
 
@@ -73,7 +125,7 @@ def test_a_stream_of_one_replica_that_is_being_moved_counts_as_one_of_several(st
     cluster = Cluster("a", "b", streams=0, min_isr=1)
     made = config("orders", replicas=1, sync="interval")
     cluster.do("create_stream", uuid=UUIDS[0], config=made, assignment=[["a"]])
-    standing.settled()
+    standing.settled(cluster.state, "a")
     restarted = Standing(OsDisk(), tmp_path / "standing.json", "another boot", is_new=False)
     assert restarted.is_proven(cluster.state, "a", was_clean=False), "nobody has more than it has"
     cluster.reassign("b")

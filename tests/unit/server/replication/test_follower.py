@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from liftpy_server.replication import effects as fx
-from liftpy_server.replication.inputs import AppendFailed, LogFailed, Rebuilt, Tick, Truncated
+from liftpy_server.replication.inputs import AppendFailed, GaveUp, LogFailed, Rebuilt, Tick, Truncated
 from liftpy_server.replication.messages import Refusal
 
 
@@ -242,17 +242,54 @@ def test_a_follower_whose_log_failed_follows_nobody(make):
     bench, begun = following(make)
     bench.answer(only(fx.Fetch, begun).request, (5, 0, 4))
     assert bench.view(isr=("a", "b"), version=2) == []  # waits for the append
-    assert bench.give(LogFailed()) == []
+    assert bench.give(LogFailed()) == [fx.ReportFailure()]
     assert bench.append(4) == []
     assert bench.replica.log.end == 0
+    assert bench.view(leader="b", leader_epoch=6, version=3, failed=("b",)) == []
+    assert bench.tick(20) == []
+
+
+def test_a_replica_tells_that_its_log_failed_until_the_metadata_knows(make):
+    bench, _ = following(make)
+    assert bench.give(LogFailed()) == [fx.ReportFailure()]
+    assert bench.tick() == [], "not at once again"
+    assert bench.tick(0.5) == [fx.ReportFailure()]
+    assert not bench.replica.is_quiet
+    bench.now_s += 1
+    assert bench.view(isr=("a", "c"), version=2) == [fx.ReportFailure()], "it left the ISR for another reason"
+    assert bench.view(failed=("b",), version=3) == []
+    assert bench.tick(5) == []
+    assert bench.replica.is_quiet
+
+
+def test_who_gave_up_has_a_log_that_is_well(make):
+    bench, _ = following(make)
+    assert bench.give(GaveUp()) == []
     assert bench.view(leader="b", leader_epoch=6, version=3) == []
     assert bench.tick(20) == []
+
+
+def test_a_new_copy_follows_when_the_metadata_knows_of_it(make):
+    bench = make("b")
+    assert bench.view(isr=("a", "c"), failed=("b",), version=4) == [fx.ReportRenewal()]
+    assert bench.tick(0.5) == [fx.ReportRenewal()]
+    assert bench.replica.role is None
+    (fetch,) = bench.view(failed=(), renewed={"b": 5}, version=5)
+    assert (fetch.request.offset, fetch.request.version) == (0, 5)
+
+
+def test_a_log_that_may_be_damaged_is_not_reported_as_one_to_elect(make):
+    bench = make("b", epochs=[(3, 0)], end=9)
+    gone = {"leader": None, "isr": (), "unproven": ("a", "b")}
+    assert bench.view(**gone, failed=("b",)) == [fx.ReportRenewal()], "every batch of it was read and is well"
+    bench.now_s += 1
+    assert bench.view(failed=()) == [fx.ReportLog(last_epoch=3, log_end=9)]
 
 
 def test_who_may_not_trust_its_log_any_more_reports_nothing(make):
     bench = make("b", epochs=[(3, 0)], end=9)
     bench.give(LogFailed())
-    assert bench.view(leader=None, isr=(), unproven=("a", "b")) == []
+    assert bench.view(leader=None, isr=(), unproven=("a", "b")) == [fx.ReportFailure()]
 
 
 def fetching(make, **log):

@@ -184,7 +184,7 @@ def test_a_joiner_counts_from_the_moment_it_is_proposed(leader):
     leader.durable()
     assert committed(leader.fetch("b", 15)) == []  # c may have been added already
     assert committed(leader.fetch("c", 12)) == [12]
-    assert committed(leader.give(IsrRefused(version=2))) == [15]
+    assert committed(leader.give(IsrRefused(version=2, attempt=1))) == [15]
 
 
 def test_a_view_of_the_version_that_was_proposed_about_decides_nothing(leader):
@@ -227,7 +227,8 @@ def test_a_refusal_of_another_proposal_decides_nothing(leader):
     leader.append(1)
     leader.durable()
     leader.fetch("b", 11)
-    assert leader.give(IsrRefused(version=1)) == []
+    assert leader.give(IsrRefused(version=1, attempt=1)) == []
+    assert leader.give(IsrRefused(version=2, attempt=2)) == []
     assert leader.log.high_watermark == 10
 
 
@@ -297,7 +298,7 @@ def test_a_refused_proposal_is_not_repeated_at_once(leader):
     leader.view(isr=("a", "b"), version=2)
     leader.fetch("b", 10)
     (proposal,) = of(fx.ProposeIsr, leader.fetch("c", 10))
-    leader.give(IsrRefused(version=2))
+    leader.give(IsrRefused(version=2, attempt=1))
     assert of(fx.ProposeIsr, leader.fetch("c", 10)) == []
     (another,) = of(fx.ProposeIsr, leader.tick(0.5))
     assert (another.isr, another.attempt) == (proposal.isr, proposal.attempt + 1)
@@ -313,12 +314,55 @@ def test_a_preferred_replica_that_may_not_lead_is_proposed_ever_more_seldom(lead
 
 
 def test_a_leader_whose_log_failed_gives_up_for_good(leader):
-    assert leader.give(LogFailed()) == [fx.LeadershipEnded(leader_epoch=5)]
+    assert leader.give(LogFailed()) == [fx.LeadershipEnded(leader_epoch=5), fx.ReportFailure()]
     assert leader.replica.leader is None
     assert refusal(leader.fetch("b", 10)) is Refusal.NOT_LEADER
     (answer,) = leader.ask("b", 3)
     assert answer.answer.refusal is Refusal.NOT_LEADER
-    assert leader.view(leader_epoch=6, version=2) == []
+    assert leader.view(leader_epoch=6, version=2, failed=("a",)) == []
     assert leader.view(leader="b", leader_epoch=7, version=3) == []
     assert leader.tick(20) == []
     assert leader.replica.is_quiet
+
+
+def test_acks_do_not_wait_for_a_member_whose_log_failed(leader):
+    leader.fetch("b", 10)
+    leader.fetch("c", 10)
+    leader.append(5)
+    leader.durable()
+    assert committed(leader.fetch("b", 15)) == []
+    assert committed(leader.view(isr=("a", "b"), failed=("c",), version=2)) == [15]
+
+
+def test_a_log_that_failed_is_not_proposed_whatever_it_said_before(leader):
+    leader.view(isr=("a", "b"), version=2)
+    leader.fetch("b", 10)
+    leader.view(failed=("c",), version=3)
+    assert of(fx.ProposeIsr, leader.fetch("c", 10)) == []
+    assert of(fx.ProposeIsr, leader.tick(3, heard="bc")) == []
+
+
+def test_what_was_said_of_the_copy_before_does_not_count_for_the_new_one(leader):
+    leader.view(isr=("a", "b"), version=2)
+    leader.fetch("b", 10)
+    leader.view(failed=("c",), version=3)
+    leader.fetch("c", 10, version=2)
+    leader.view(failed=(), renewed={"c": 4}, version=4)
+    assert of(fx.ProposeIsr, leader.tick(1, heard="b")) == []
+    late = leader.fetch("c", 10, version=3)  # it was on its way in a connection that is gone
+    assert (refusal(late), of(fx.ProposeIsr, late)) == (Refusal.STALE_INCARNATION, [])
+    assert of(fx.ProposeIsr, leader.fetch("c", 0, version=4)) == []
+    assert of(fx.ProposeIsr, leader.fetch("c", 10, version=4))[0].isr == ("a", "b", "c")
+
+
+def test_a_refusal_of_an_earlier_attempt_decides_nothing(leader):
+    leader.view(isr=("a", "b"), version=2)
+    leader.fetch("b", 10)
+    leader.fetch("c", 10)
+    leader.give(IsrRefused(version=2, attempt=1))
+    (second,) = of(fx.ProposeIsr, leader.tick(0.5))
+    leader.append(5)
+    leader.durable()
+    leader.fetch("b", 15)
+    assert committed(leader.give(IsrRefused(version=2, attempt=second.attempt - 1))) == [], "the first was sent twice"
+    assert leader.log.high_watermark == 10
