@@ -16,6 +16,7 @@ from liftpy_log.checkpoint import Checkpoint, open_checkpoint
 from liftpy_log.clock import SystemClock
 from liftpy_log.data_dir import DataDir
 from liftpy_log.disk import OsDisk
+from liftpy_log.errors import WalCorruptError
 from liftpy_log.files import FileCache
 from liftpy_log.wal import WriteAheadLog, replay_wal
 from liftpy_server.ack_connection import AckConnection
@@ -120,9 +121,6 @@ class Node:
         data_dir = self.data_dir = DataDir.open(config.data_path, config.node_id)
         self._undo.append(data_dir.close)
         with damage_of(data_dir):
-            restored = replay_wal(self._disk, data_dir.wal_directory, data_dir.root)
-            if restored:
-                logger.info("%d bytes were restored from the write-ahead log", restored)
             checkpoint, is_doubtful = open_checkpoint(
                 self._disk, data_dir.checkpoint_path, data_dir.quarantine_directory
             )
@@ -133,6 +131,13 @@ class Node:
                 is_new=not data_dir.streams_directory.exists(),
                 is_doubtful=is_doubtful,
             )
+            try:
+                restored = replay_wal(self._disk, data_dir.wal_directory, data_dir.root)
+            except WalCorruptError:
+                standing.doubt()
+                raise
+            if restored:
+                logger.info("%d bytes were restored from the write-ahead log", restored)
         self.metadata = await open_metadata(config, data_dir, self.clock, self.refusals)
         self._undo.append(self.metadata.stop)
         self._open_files = raise_open_files_limit()

@@ -12,8 +12,9 @@ from concurrent.futures import Executor, Future
 from typing import TYPE_CHECKING, Any
 
 from liftpy_envelope.pull import PartitionKey
-from liftpy_log.checkpoint import Checkpoint, load_checkpoint
+from liftpy_log.checkpoint import Checkpoint, open_checkpoint
 from liftpy_log.data_dir import DataDir
+from liftpy_log.errors import WalCorruptError
 from liftpy_log.files import FileCache
 from liftpy_log.group_commit import GroupCommit
 from liftpy_log.wal import WriteAheadLog, replay_wal
@@ -205,9 +206,13 @@ class ShellNode:
         disk = self.disk
         data_dir = DataDir(ROOT, -1)
         is_new = not disk.has_directory(data_dir.streams_directory)
-        replay_wal(disk, data_dir.wal_directory, ROOT)
-        checkpoint = load_checkpoint(disk, data_dir.checkpoint_path) or Checkpoint()
-        standing = Standing(disk, ROOT / "standing.json", f"boot-{self.boots}", is_new=is_new)
+        checkpoint, is_doubtful = open_checkpoint(disk, data_dir.checkpoint_path, data_dir.quarantine_directory)
+        standing = Standing(disk, ROOT / "standing.json", f"boot-{self.boots}", is_new=is_new, is_doubtful=is_doubtful)
+        try:
+            replay_wal(disk, data_dir.wal_directory, ROOT)
+        except WalCorruptError:
+            standing.doubt()
+            raise
         self._metadata = metadata = NodeMetadata(self)
         cluster = ClusterConfig(leader_timeout_s=1.0, replica_lag_max_s=2.0, preferred_return_s=2.0)
         config = NodeConfig(node_id=self.node_id, cluster=cluster)
@@ -233,7 +238,7 @@ class ShellNode:
         self.outbox = Outbox(self._send_acks)
         opening = StreamOpening(
             *(self.node_id, disk, self.files, data_dir, checkpoint, self.clock, self.outbox, Load()),
-            *(rounds.request, _AtOnce()),
+            *(rounds.request, _AtOnce(), self.cluster.host.standing),
         )
         self.streams = streams = Streams(opening, self.cluster.host, _AtOnce())
         streams.open_all(self._metadata.state)
@@ -263,6 +268,7 @@ class ShellNode:
             keep_checkpoint(self.disk, data_dir, make_checkpoint(self.streams, self.clock, clean=False))
             for partition in self.streams.partitions:
                 if partition.log.failure is not None:
+                    partition.fail(str(partition.log.failure))
                     self.streams.renew(partition)
 
     def _leadership_changed(self, replica: Any) -> None:

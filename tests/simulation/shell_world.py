@@ -170,7 +170,7 @@ class ShellWorld:
         """A process ended by itself; somebody starts it again."""
         self.note(f"{node.node_id} ended: {type(error).__name__}")
         self.scheduler.after(0, node.end)
-        if node.damaged_file is not None and node.damaged_file.name in {"checkpoint", "standing.json"}:
+        if node.damaged_file is not None and node.damaged_file.name.endswith(".wal"):
             self.scheduler.after(100 * MS, lambda: node.disk.delete(node.damaged_file))  # as the error says
         self.scheduler.after(500 * MS, lambda: node.is_up or node.start())
 

@@ -100,6 +100,15 @@ class Standing:
             self._has_forgotten = True
             return self._boot_id, True
 
+    def doubt(self) -> None:
+        """Something that was durable is damaged. Who moves it away starts a node that can not prove its logs.
+
+        Raises:
+            OSError: that can not be written down.
+        """
+        self._is_doubtful = True
+        self._save()
+
     def is_proven(self, state: MetadataState, node_id: str, *, was_clean: bool) -> bool:
         """Whether the logs are whole; when they may not be, that is on disk on return.
 
