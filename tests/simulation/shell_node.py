@@ -206,6 +206,7 @@ class ShellNode:
         disk = self.disk
         data_dir = DataDir(ROOT, -1)
         is_new = not disk.has_directory(data_dir.streams_directory)
+        disk.make_directory(ROOT)
         checkpoint, is_doubtful = open_checkpoint(disk, data_dir.checkpoint_path, data_dir.quarantine_directory)
         standing = Standing(disk, ROOT / "standing.json", f"boot-{self.boots}", is_new=is_new, is_doubtful=is_doubtful)
         try:
