@@ -19,6 +19,7 @@ class GroupSummary:
         partitions: how many the members have, or something is committed for.
         coordinator: the node that coordinates it.
         generation: of the newest assignment.
+        size_bytes: about what it takes of the coordinator's memory.
     """
 
     group: str
@@ -27,11 +28,12 @@ class GroupSummary:
     partitions: int
     coordinator: str
     generation: int
+    size_bytes: int = 0
 
     @classmethod
     def from_answer(cls, group: dict[str, Any]) -> GroupSummary:
         """Read what a node said."""
-        return cls(**{name: group[name] for name in cls.__slots__})
+        return cls(**{name: group[name] for name in cls.__slots__ if name in group})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

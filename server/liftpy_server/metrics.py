@@ -33,6 +33,8 @@ _NODE_GAUGES = (
     ("partitions_not_accepting", "partitions led by this node with fewer replicas in sync than min_isr"),
     ("metadata_leader", "1 while this node leads the metadata"),
     ("partitions_offline", "partitions that refuse to work after an error"),
+    ("groups", "consumer groups coordinated by this node"),
+    ("group_bytes", "what those groups take, by which groups.bytes_max goes"),
     ("resident_bytes", "memory in RAM"),
     ("open_files", "segment files held open"),
 )

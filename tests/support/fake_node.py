@@ -31,6 +31,7 @@ def fake_node(kit: Kit, directory: Path) -> SimpleNamespace:
         data_dir=SimpleNamespace(root=directory),
         maintenance=SimpleNamespace(storage_full=False),
         refusals=DoorRefusals(),
+        groups=SimpleNamespace(quota=SimpleNamespace(groups=2, size_bytes=1_000)),
         tier=None,
         cold=None,
         files=kit.files,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from liftpy.cli.group_lags import total_lag
 from liftpy.cli.tables import Column, make_table, show_time
 from liftpy.cli.text import show_numbers, show_text
-from liftpy.cli.units import show_count
+from liftpy.cli.units import show_bytes, show_count
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,6 +37,7 @@ def groups_table(groups: Sequence[GroupSummary], width: int = 1_000) -> Table:
         Column("Members", right=True),
         Column("Partitions", right=True, from_width=60),
         Column("Coordinator", from_width=80),
+        Column("Size", right=True, from_width=90),
         Column("Generation", right=True, from_width=100),
     )
     rows = (
@@ -46,6 +47,7 @@ def groups_table(groups: Sequence[GroupSummary], width: int = 1_000) -> Table:
             "Members": show_count(group.members),
             "Partitions": show_count(group.partitions),
             "Coordinator": group.coordinator,
+            "Size": show_bytes(group.size_bytes),
             "Generation": str(group.generation),
         }
         for group in groups

@@ -133,6 +133,8 @@ def node_info(node: Node) -> dict[str, Any]:
         "partitions_offline": sum(partition.log.failure is not None for partition in partitions),
         "metadata_leader": node.metadata.leader_id == node.config.node_id,
         "open_files": len(node.files),
+        "groups": node.groups.quota.groups,
+        "group_bytes": node.groups.quota.size_bytes,
         "resident_bytes": resident_bytes(),
         "metadata_revision": state.revision,
         "unbound_messages": node.ingest.ingest.unbound,

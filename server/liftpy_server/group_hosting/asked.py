@@ -24,6 +24,7 @@ class Asked:
     Args:
         group: of which.
         given: the coordinator's input; None for a question about what is committed, which is no step.
+        client: the address of who asks; "" for the node itself.
 
     Attributes:
         answered: its future answer.
@@ -31,11 +32,12 @@ class Asked:
         refusals: of a commit, what the coordinator does not see because it is refused already.
     """
 
-    __slots__ = ("_unpark", "answered", "given", "group", "may_park", "refusals")
+    __slots__ = ("_unpark", "answered", "client", "given", "group", "may_park", "refusals")
 
-    def __init__(self, group: str, given: Input | None) -> None:
+    def __init__(self, group: str, given: Input | None, client: str = "") -> None:
         self.group = group
         self.given = given
+        self.client = client
         self.answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self.may_park = True
         self.refusals: tuple[CommitRefusal, ...] = ()

@@ -10,9 +10,10 @@ from heapq import heappop, heappush
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from liftpy_envelope.group_offsets import CommitRequest, OffsetFetchRequest
-from liftpy_envelope.groups import GroupError, HeartbeatRequest, LeaveRequest
-from liftpy_server.group_hosting.limits import GROUPS_PER_PARTITION_MAX
+from liftpy_envelope.group_offsets import METADATA_BYTES_MAX, CommitRequest, OffsetFetchRequest
+from liftpy_envelope.groups import GroupError, HeartbeatRequest, JoinRequest, LeaveRequest
+from liftpy_server.group_hosting.quota import GroupQuota
+from liftpy_server.group_hosting.settings import GroupsConfig
 from liftpy_server.groups.coordinator import refused
 from liftpy_server.groups.inputs import DeleteGroup, Effects, StreamsChanged, Tick
 
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Coordinators"]
 
+_OFFSET_BYTES_MAX: Final = METADATA_BYTES_MAX + 200
+_GROUP_BYTES: Final = 500  # that a group takes, about, beside offsets and members
 _NEVER: Final = float("inf")
 _MAKES_NONE: Final = (LeaveRequest, HeartbeatRequest, OffsetFetchRequest, DeleteGroup)
 
@@ -37,19 +40,19 @@ class Coordinators:
     Args:
         replay: has taken the partition's log.
         streams: the streams that there are, from the leader of the metadata.
-        groups_max: further groups are refused.
+        quota: of the node; one of its own by default.
     """
 
-    def __init__(
-        self, replay: GroupsReplay, streams: StreamsChanged, groups_max: int = GROUPS_PER_PARTITION_MAX
-    ) -> None:
+    def __init__(self, replay: GroupsReplay, streams: StreamsChanged, quota: GroupQuota | None = None) -> None:
         self._replay = replay
         self._streams = streams
-        self._groups_max = groups_max
+        self._quota = quota or GroupQuota(GroupsConfig())
         self.table = replay.table
         self._made: dict[str, GroupCoordinator] = {}
         self._untold = dict.fromkeys(replay.groups_with_members)
-        self._count = len(replay.groups)
+        self._sizes = {group: self._size_of(group) for group in replay.groups}
+        self._clients: dict[str, str] = {}  # that made a group, by group
+        self._quota.change(len(self._sizes), sum(self._sizes.values()))
         self._due: list[tuple[float, str]] = []
         self._due_s: dict[str, float] = {}
 
@@ -81,15 +84,42 @@ class Coordinators:
         made = self._made.get(group)
         return self._replay.generation(group) if made is None else made.generation
 
-    def step(self, group: str, given: Input, now: Now) -> Effects:
-        """Give an input to the coordinator of a group."""
-        if not self.knows(group):
-            if self._count >= self._groups_max and not isinstance(given, _MAKES_NONE):
-                text = f"the node coordinates {self._count} groups here already; delete some, or let them expire"
-                return Effects(answer=refused(given, GroupError.GROUP_FULL, text))
-            self._count += 1
+    def close(self) -> None:
+        """The node coordinates these groups no more."""
+        self._quota.change(-len(self._sizes), -sum(self._sizes.values()))
+        for client in self._clients.values():
+            self._quota.made(client, -1)
+        self._sizes.clear()
+        self._clients.clear()
+
+    def step(self, group: str, given: Input, now: Now, client: str = "") -> Effects:
+        """Give an input to the coordinator of a group.
+
+        Args:
+            group: its name.
+            given: the input.
+            now: the time.
+            client: the address of who asks; "" for the node itself.
+        """
+        if group not in self._sizes:
+            why = "" if isinstance(given, _MAKES_NONE) else self._quota.refuses_group(client)
+            if why:
+                return Effects(answer=refused(given, GroupError.GROUP_FULL, why))
+            self._sizes[group] = self._size_of(group)
+            self._clients[group] = client
+            self._quota.change(1, self._sizes[group])
+            self._quota.made(client)
         coordinator, records, told = self._coordinator(group, now)
-        effects = coordinator.step(given, now)
+        why = self._refuses_growth(coordinator, given)
+        if why:
+            effects = Effects(answer=refused(given, GroupError.GROUP_FULL, why))
+        else:
+            before = self.table.size_bytes(group)
+            effects = coordinator.step(given, now)
+            if isinstance(given, CommitRequest):
+                self._grow(group, self.table.size_bytes(group) - before)
+            elif not isinstance(given, (HeartbeatRequest, OffsetFetchRequest)):
+                self._grow(group, self._size_of(group) - self._sizes[group])
         if not isinstance(given, (CommitRequest, OffsetFetchRequest)):
             self._schedule(coordinator)
         self._release(coordinator, given, effects)
@@ -103,6 +133,7 @@ class Coordinators:
         self._untold.pop(group, None)
         if made is None:
             made = self._made[group] = self._replay.coordinator(group)
+            self._grow(group, made.members_bytes)  # of members from the log, not counted until now
         effects = made.step(self._streams, now)
         self._schedule(made)
         return made, effects.records, effects.told
@@ -113,8 +144,35 @@ class Coordinators:
             return
         is_deleted = isinstance(given, DeleteGroup) and bool(effects.records)
         if is_deleted or (coordinator.generation == 0 and not self.table.has(coordinator.group)):
-            del self._made[coordinator.group]
-            self._count -= 1
+            self._remove(coordinator.group)
+
+    def _remove(self, group: str) -> None:
+        self._made.pop(group, None)
+        self._quota.change(-1, -self._sizes.pop(group))
+        self._quota.made(self._clients.pop(group, ""), -1)
+
+    def _refuses_growth(self, coordinator: GroupCoordinator, given: Input) -> str:
+        if not isinstance(given, (CommitRequest, JoinRequest)):
+            return ""
+        group = coordinator.group
+        if isinstance(given, CommitRequest):
+            most = sum([len(stream.offsets) * (_OFFSET_BYTES_MAX + len(stream.name)) for stream in given.streams])
+            if not self._quota.refuses_bytes(group, self._sizes[group], most):  # as it is mostly, and costs least
+                return ""
+        return self._quota.refuses_bytes(group, self._sizes[group], coordinator.growth_bytes(given))
+
+    def _size_of(self, group: str) -> int:
+        made = self._made.get(group)
+        return _GROUP_BYTES + len(group) + self.table.size_bytes(group) + (0 if made is None else made.members_bytes)
+
+    def size_bytes(self, group: str) -> int:
+        """What a group takes."""
+        return self._sizes.get(group, 0)
+
+    def _grow(self, group: str, more_bytes: int) -> None:
+        if more_bytes:
+            self._sizes[group] += more_bytes
+            self._quota.change(0, more_bytes)
 
     def _schedule(self, coordinator: GroupCoordinator) -> None:
         next_s, group = coordinator.next_s, coordinator.group
@@ -165,4 +223,8 @@ class Coordinators:
         """Forget what a group has committed for streams that are no more. Returns the records that say so."""
         records = self.table.tombstones_of_streams(group, uuids)
         self.table.apply_many(records)
+        if group in self._sizes:
+            self._grow(group, self._size_of(group) - self._sizes[group])
+            if self.generation(group) == 0 and not self.table.has(group):
+                self._remove(group)
         return records

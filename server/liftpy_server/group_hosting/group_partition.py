@@ -216,7 +216,7 @@ class GroupPartition:
             self._queued -= 1
             asked.refuse(GroupError.NOT_AVAILABLE, "the disk of the coordinator's node is full; ask again")
         else:
-            self._add(asked.group, asked, coordinators.step(asked.group, given, now))
+            self._add(asked.group, asked, coordinators.step(asked.group, given, now, asked.client))
 
     def _may_go_on(self) -> bool:
         if not self.is_leading:
@@ -330,6 +330,8 @@ class GroupPartition:
 
     def _drop(self, error: GroupError, message: str) -> None:
         """Forget everything that runs ahead of the log, and say so to everybody who waits."""
+        if self._coordinators is not None:
+            self._coordinators.close()
         self._coordinators = None
         self._why = "the coordinator reads what is committed; ask again"
         self._pulse.end()

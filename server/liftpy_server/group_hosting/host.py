@@ -15,6 +15,7 @@ from liftpy_server.group_hosting.finding import CoordinatorFinder
 from liftpy_server.group_hosting.group_partition import GroupPartition
 from liftpy_server.group_hosting.limits import UPKEEP_INTERVAL_S
 from liftpy_server.group_hosting.passes import Passes
+from liftpy_server.group_hosting.quota import GroupQuota
 from liftpy_server.group_hosting.replaying import read_groups
 from liftpy_server.group_hosting.shapes import StreamShapes
 from liftpy_server.group_hosting.upkeep import Upkeep
@@ -81,6 +82,7 @@ class GroupHost:
         self._hosted: dict[int, GroupPartition] = {}
         self._ending: set[asyncio.Task[None]] = set()
         self._has_stopped = False
+        self.quota = GroupQuota(config)
         self.finder = CoordinatorFinder(config, metadata)
         self._checks = RequestChecks(node_id, streams.by_key, metadata)
         self._upkeep = Upkeep(self._hosted, metadata, config.retention_s, upkeep_s)
@@ -102,9 +104,9 @@ class GroupHost:
         is_led = info.partitions[number].leader == self._node_id  # then it begins to know, or is about to
         return GroupError.NOT_AVAILABLE if is_led else GroupError.NOT_LEADER
 
-    def ask(self, request: GroupRequest) -> Asked:
+    def ask(self, request: GroupRequest, client: str = "") -> Asked:
         """Give a request to the coordinator of its group, and get its answer later."""
-        asked = Asked(request.group, request)
+        asked = Asked(request.group, request, client)
         place = self.at(request.group)
         if isinstance(place, GroupPartition):
             place.ask(asked)
@@ -114,11 +116,16 @@ class GroupHost:
             asked.refuse(place, "this node begins to coordinate the group; ask again")
         return asked
 
-    async def take(self, request: GroupRequest) -> Asked:
-        """As `ask`, after what has to be looked at before; see `checking`."""
+    async def take(self, request: GroupRequest, client: str = "") -> Asked:
+        """As `ask`, after what has to be looked at before; see `checking`.
+
+        Args:
+            request: the request.
+            client: the address of who asks.
+        """
         try:
             if isinstance(request, CommitRequest) and (refusals := await self._checks.refusals(request)):
-                asked = self.ask(without(request, {refusal.key for refusal in refusals}))
+                asked = self.ask(without(request, {refusal.key for refusal in refusals}), client)
                 asked.refusals = refusals
                 return asked
             if isinstance(request, OffsetFetchRequest) and not await self._may_tell(request):
@@ -126,7 +133,7 @@ class GroupHost:
         except MetadataUnavailableError as error:
             text = f"whether this node coordinates the group is not known now: {error}"[:MESSAGE_LENGTH_MAX]
             return self._refused(request, GroupError.NOT_AVAILABLE, text)
-        return self.ask(request)
+        return self.ask(request, client)
 
     async def _may_tell(self, request: OffsetFetchRequest) -> bool:
         place = self.at(request.group)
@@ -176,7 +183,7 @@ class GroupHost:
     def _begin(self, partition: Partition) -> GroupPartition:
         async def replayed() -> Coordinators:
             replay = await read_groups(partition, self._files, self._executor, self._cold)
-            return Coordinators(replay, self._shapes.of(await self._metadata.read()))
+            return Coordinators(replay, self._shapes.of(await self._metadata.read()), self.quota)
 
         hosted = GroupPartition(partition, replayed, self._clock, self._passes)
         hosted.start()

@@ -8,7 +8,6 @@ __all__ = [
     "BATCH_RECORDS_MAX",
     "COMMIT_WAIT_S_MAX",
     "CREATE_WAIT_S",
-    "GROUPS_PER_PARTITION_MAX",
     "LOOK_S",
     "PARKED_MAX",
     "PAUSE_S_MIN",
@@ -29,7 +28,6 @@ SLICE_GROUPS: Final = 256  # likewise, of what is to be done to all groups
 BATCH_RECORDS_MAX: Final = 4_096  # of several steps that are appended as one batch; one step is never split
 QUEUED_MAX: Final = 20_000  # requests of one partition that wait for a step or a commit; more are told to come again
 PARKED_MAX: Final = 20_000  # heartbeats of one partition that wait for news; others are answered at once
-GROUPS_PER_PARTITION_MAX: Final = 100_000
 LOOK_S: Final = 0.05  # how often a leader that is not settled looks whether it is
 RETRY_S: Final = 1.0
 TICK_S_MAX: Final = 1.0  # a timer that is late tells that the node stood still, so there always is one

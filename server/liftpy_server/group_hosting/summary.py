@@ -28,6 +28,7 @@ def summarize_group(coordinators: Coordinators, group: str, node_id: str) -> dic
         "partitions": partitions,
         "coordinator": node_id,
         "generation": coordinators.generation(group),
+        "size_bytes": coordinators.size_bytes(group),
     }
 
 

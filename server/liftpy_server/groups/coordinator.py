@@ -32,8 +32,8 @@ from liftpy_envelope.groups import (
 )
 from liftpy_server.groups.committing import commit_as_member, commit_without_member
 from liftpy_server.groups.inputs import DeleteGroup, Effects, StreamsChanged, Tick
-from liftpy_server.groups.member import GroupImage, Member, joined_generation
-from liftpy_server.groups.records import Record, group_key
+from liftpy_server.groups.member import GroupImage, Member, joined_generation, size_of_wishes
+from liftpy_server.groups.records import OFFSET_HEAD, OFFSET_SUFFIX, Record, group_key
 from liftpy_server.groups.roster import Roster
 
 if TYPE_CHECKING:
@@ -85,6 +85,26 @@ class GroupCoordinator:
     def members(self) -> Mapping[str, Member]:
         """By id, for information."""
         return self._roster.members
+
+    @property
+    def members_bytes(self) -> int:
+        """What its members asked for, in bytes."""
+        return sum(member.size_bytes for member in self.members.values())
+
+    def growth_bytes(self, request: JoinRequest | CommitRequest) -> int:
+        """How many bytes the group would grow by; at least: what is refused for another reason is counted as well."""
+        if isinstance(request, CommitRequest):
+            sizes = (
+                (
+                    OFFSET_SUFFIX.pack(stream.uuid, row.partition),
+                    OFFSET_HEAD.size + len(stream.name) + len(row.metadata),
+                )
+                for stream in request.streams
+                for row in stream.offsets
+            )
+            return self._table.growth(self.group, sizes)
+        known = self._roster.by_nonce(request.nonce) or self._roster.by_instance(request.instance_id)
+        return size_of_wishes(request) - (0 if known is None else known.size_bytes)
 
     @property
     def next_s(self) -> float:

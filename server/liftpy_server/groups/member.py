@@ -29,6 +29,8 @@ __all__ = ["GroupImage", "Member", "joined_generation"]
 
 _VERSION: Final = 1
 _FENCED_NONCES_MAX: Final = 8
+_MEMBER_BYTES: Final = 1_000  # that a member takes, about, beside its texts
+_TEXT_BYTES: Final = 60
 _DIGITS_MAX: Final = 18
 
 
@@ -65,6 +67,10 @@ class Member:
     fenced: tuple[bytes, ...] = ()
     deadline_s: float = float("inf")
     revoke_deadline_s: float = float("inf")
+    size_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        self.size_bytes = size_of_wishes(self)
 
     @classmethod
     def joining(cls, generation: int, request: JoinRequest) -> Member:
@@ -80,6 +86,7 @@ class Member:
         """Take over what the same process asks for now."""
         for name, value in _wishes(request).items():
             setattr(self, name, value)
+        self.size_bytes = size_of_wishes(self)
 
     @property
     def assigned(self) -> list[PartitionKey]:
@@ -182,6 +189,12 @@ def joined_generation(member_id: str) -> int:
     """The generation in which the member with this id joined; -1 for an id that no coordinator gave."""
     number, _, _nonce = member_id.partition("-")
     return int(number) if number.isascii() and number.isdigit() and len(number) <= _DIGITS_MAX else -1
+
+
+def size_of_wishes(asked: JoinRequest | Member) -> int:
+    """What a member asks for, in bytes, and about what it takes besides."""
+    texts = (asked.client_id, asked.instance_id, asked.rack or "", *asked.subscriptions)
+    return _MEMBER_BYTES + sum(map(len, texts)) + _TEXT_BYTES * len(asked.subscriptions)
 
 
 def _wishes(request: JoinRequest) -> dict[str, Any]:

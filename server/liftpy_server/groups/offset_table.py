@@ -33,6 +33,7 @@ __all__ = ["CommitToken", "OffsetTable"]
 _TOKEN: Final = struct.Struct("<qq")
 _TIME: Final = struct.Struct("<q")
 _TIME_AT: Final = 16
+_ENTRY_BYTES: Final = 100  # that an offset takes in memory beside its value, about
 
 
 class CommitToken(NamedTuple):
@@ -47,6 +48,7 @@ class OffsetTable:
 
     def __init__(self) -> None:
         self._groups: dict[bytes, dict[bytes, bytes]] = {}
+        self._sizes: dict[bytes, int] = {}
 
     def __len__(self) -> int:
         return sum(map(len, self._groups.values()))
@@ -70,19 +72,25 @@ class OffsetTable:
         Raises:
             BatchVersionError: a newer liftpy wrote one of them.
         """
-        groups = self._groups
+        groups, sizes = self._groups, self._sizes
         last_name, last = None, None
         for key, value in records:
             name = key[OFFSET_KEY_AT:]
             if name != last_name or last is None:
                 last_name, last = name, groups.setdefault(name, {})
+                sizes.setdefault(name, 0)
+            suffix = key[1:OFFSET_KEY_AT]
+            before = last.get(suffix)
             if value is None:
-                last.pop(key[1:OFFSET_KEY_AT], None)
+                if before is not None:
+                    del last[suffix]
+                    sizes[name] -= len(before) + _ENTRY_BYTES
                 if not last:
-                    del groups[name]
+                    del groups[name], sizes[name]
                     last = None
             elif value[0] == OFFSET_VERSION:
-                last[key[1:OFFSET_KEY_AT]] = value
+                last[suffix] = value
+                sizes[name] += len(value) - len(before) if before is not None else len(value) + _ENTRY_BYTES
             else:
                 raise BatchVersionError(
                     f"a committed offset has version {value[0]}; this liftpy reads version {OFFSET_VERSION}: "
@@ -131,6 +139,29 @@ class OffsetTable:
     def has(self, group: str) -> bool:
         """Whether a group has committed something."""
         return group.encode() in self._groups
+
+    def size_bytes(self, group: str) -> int:
+        """What a group has committed, in bytes."""
+        return self._sizes.get(group.encode(), 0)
+
+    def growth(self, group: str, rows: Iterable[tuple[bytes, int]]) -> int:
+        """How many bytes the table would grow by.
+
+        Args:
+            group: its name.
+            rows: key suffixes, and how long their values would be.
+        """
+        offsets = self._groups.get(group.encode(), {})
+        more = 0
+        for suffix, size in rows:
+            before = offsets.get(suffix)
+            more += size - len(before) if before is not None else size + _ENTRY_BYTES
+        return more
+
+    @property
+    def total_bytes(self) -> int:
+        """What all groups have committed."""
+        return sum(self._sizes.values())
 
     def count(self, group: str) -> int:
         """For how many partitions a group has committed something."""

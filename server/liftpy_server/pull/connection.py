@@ -35,6 +35,11 @@ _READ_BYTES: Final = 64 * 1024
 _WAKE: Final = Request(0, 0, 0, None)
 
 
+def _host_of(writer: asyncio.StreamWriter) -> str:
+    peer = writer.get_extra_info("peername")
+    return str(peer[0]) if peer else ""
+
+
 class PullDoor(Protocol):
     """What a connection came through."""
 
@@ -75,7 +80,7 @@ class PullConnection:
             on_unfinished=self._wake,
             on_failure=writer.transport.abort,
         )
-        self._requests = ClientRequests(backend, self._session, self._sender, self._queue.empty)
+        self._requests = ClientRequests(backend, self._session, self._sender, _host_of(writer), self._queue.empty)
         self._handlers = {Api.HELLO: self._hello, Api.FOLLOW: self._follow, **self._requests.handlers()}
         self._is_serving = False  # by the coroutine
         self._has_ended = False

@@ -97,13 +97,20 @@ class ClientRequests:
         backend: of the node.
         session: the connection's fetch session.
         sender: of the connection.
+        client: the address of the peer.
         is_quiet: whether the peer wants nothing else; what waits for news does so only while that is so.
     """
 
     def __init__(
-        self, backend: PullBackend, session: FetchSession, sender: ResponseSender, is_quiet: Callable[[], bool]
+        self,
+        backend: PullBackend,
+        session: FetchSession,
+        sender: ResponseSender,
+        client: str,
+        is_quiet: Callable[[], bool],
     ) -> None:
         self._backend = backend
+        self._client = client
         self._session = session
         self._sender = sender
         self._is_quiet = is_quiet
@@ -156,7 +163,7 @@ class ClientRequests:
 
     async def _group(self, request: Request) -> None:
         given = _GROUP_REQUESTS[Api(request.api)](request.body)
-        asked = self._asked = await self._groups().take(given)
+        asked = self._asked = await self._groups().take(given, self._client)
         try:
             if not self._is_quiet():
                 asked.hurry()

@@ -57,7 +57,7 @@ class Groups(FakeCluster):
 
 def summary(group):
     names = ("group", "state", "coordinator", "generation")
-    counts = {"members": len(group["members"]), "partitions": len(group["offsets"])}
+    counts = {"members": len(group["members"]), "partitions": len(group["offsets"]), "size_bytes": 1_000}
     return {name: group[name] for name in names} | counts
 
 

@@ -15,7 +15,9 @@ from liftpy_server.group_hosting import limits
 from liftpy_server.group_hosting.asked import Asked
 from liftpy_server.group_hosting.coordinators import Coordinators
 from liftpy_server.group_hosting.group_partition import GroupPartition
+from liftpy_server.group_hosting.quota import GroupQuota
 from liftpy_server.group_hosting.replaying import read_groups
+from liftpy_server.group_hosting.settings import GroupsConfig
 from liftpy_server.groups.assignment import StreamShape
 from liftpy_server.groups.inputs import DeleteGroup, StreamsChanged
 from support.server_kit import Kit
@@ -322,7 +324,7 @@ async def test_groups_come_and_go(hosted):
 
 
 async def test_there_is_room_for_so_many_groups(hosted):
-    hosted.shell.coordinators._groups_max = 1
+    hosted.shell.coordinators._quota = GroupQuota(GroupsConfig(groups_max=1))
     one = await hosted.told(join())
     assert (await hosted.told(join(group="h"))).error is GroupError.GROUP_FULL
     assert (await hosted.told(commit(1, group="h"))).error is GroupError.GROUP_FULL

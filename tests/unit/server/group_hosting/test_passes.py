@@ -118,7 +118,7 @@ async def test_a_batch_is_settled_although_the_next_step_fails(tmp_path, monkeyp
     monkeypatch.setattr("liftpy_server.group_hosting.limits.BATCH_RECORDS_MAX", 1)
     step, asked = shell.coordinators.step, []
 
-    def fail_second(group, given, now):
+    def fail_second(group, given, now, client):
         if asked:
             raise ZeroDivisionError
         asked.append(group)

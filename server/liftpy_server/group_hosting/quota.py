@@ -1,0 +1,86 @@
+"""How many consumer groups a node coordinates, and how much they take: shared by the partitions that it leads.
+
+Pure. Sizes are of what is kept: committed offsets with their keys, and what members asked for. A quota refuses what
+would grow beyond it and nothing else: whoever is a member goes on, and offsets that take the place of others of their
+size are always committed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from liftpy_server.group_hosting.settings import GroupsConfig
+
+__all__ = ["GroupQuota"]
+
+
+class GroupQuota:
+    """See the module.
+
+    Args:
+        config: the settings of groups.
+
+    Attributes:
+        groups: there are now.
+        size_bytes: of all of them.
+    """
+
+    def __init__(self, config: GroupsConfig) -> None:
+        self._config = config
+        self.groups = 0
+        self.size_bytes = 0
+        self._by_client: Counter[str] = Counter()
+
+    def change(self, groups: int, size_bytes: int) -> None:
+        """There are so many more groups, and bytes, or fewer."""
+        self.groups += groups
+        self.size_bytes += size_bytes
+
+    def made(self, client: str, count: int = 1) -> None:
+        """A client has made a group, or with -1: one that it made is gone."""
+        self._by_client[client] += count
+        if self._by_client[client] <= 0:
+            del self._by_client[client]
+
+    def refuses_group(self, client: str) -> str:
+        """Why there can not be another group; "" when there can.
+
+        Args:
+            client: the address of who wants it.
+        """
+        if self.groups >= self._config.groups_max:
+            return (
+                f"the node coordinates {self.groups} groups and takes no more: delete some, let them expire "
+                "(groups.retention_s), or raise groups.groups_max of the nodes"
+            )
+        if self._by_client[client] >= self._config.groups_per_client_max:
+            return (
+                f"{client} has made {self._by_client[client]} groups on this node, and no more are taken from one "
+                "address: delete some, or raise groups.groups_per_client_max of the nodes"
+            )
+        return ""
+
+    def refuses_bytes(self, group: str, size_bytes: int, more_bytes: int) -> str:
+        """Why a group can not grow; "" when it can.
+
+        Args:
+            group: its name.
+            size_bytes: of the group now.
+            more_bytes: that it is to grow by.
+        """
+        if more_bytes <= 0:
+            return ""
+        config = self._config
+        if size_bytes + more_bytes > config.group_bytes_max:
+            return (
+                f"group {group!r} would take {size_bytes + more_bytes} bytes; the limit is {config.group_bytes_max}: "
+                "commit less metadata, subscribe to fewer streams, or raise groups.group_bytes_max of the nodes"
+            )
+        if self.size_bytes + more_bytes > config.bytes_max:
+            return (
+                f"the groups of the node take {self.size_bytes} bytes; the limit is {config.bytes_max}: delete some, "
+                "let them expire (groups.retention_s), or raise groups.bytes_max of the nodes"
+            )
+        return ""
