@@ -6,8 +6,9 @@
 header_length and body. Kind 0 is one message, its body a msgpack map. Kind 1 is a batch: a msgpack map followed by
 one Arrow IPC record batch with binary columns out of key, headers and value.
 
-A message that begins with the cookie by chance is not an envelope: only a checksum that is present and right proves
-one beyond doubt, so `decode_envelope` answers None for whatever might be chance, and raises for what can not be.
+The cookie, and flags that agree with `header_length`, are what an envelope is known by: whatever begins so and can not
+be read is a publisher's mistake and is refused, as its key and options would be lost if it were stored as it is. Any
+other payload that begins with the cookie does so by chance.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import pyarrow as pa
 from liftpy_envelope.ack import AckPolicy
 from liftpy_envelope.arrow_untrusted import read_binary_columns
 from liftpy_envelope.columns import Column, columns_in
-from liftpy_envelope.errors import EnvelopeError, HeaderError
+from liftpy_envelope.errors import EnvelopeError
 from liftpy_envelope.headers import PublishOptions, encode_header_block
 from liftpy_envelope.ipc import column_buffers, encode_message
 from liftpy_envelope.limits import (
@@ -65,6 +66,7 @@ _MESSAGE_BOUNDS: Final = Bounds(
 )
 _BATCH_BOUNDS: Final = Bounds(items=64, length=32, text_bytes=1_024, binary_bytes=1_024, depth=1)
 _BATCH_COLUMNS: Final = Column.KEY | Column.HEADERS | Column.VALUE
+_TYPES: Final[dict[type, str]] = {bytes: "bin", dict: "map", list: "array"}
 _COLUMN_BITS: Final = {"key": Column.KEY, "headers": Column.HEADERS, "value": Column.VALUE}
 
 
@@ -198,31 +200,22 @@ def decode_envelope(payload: bytes) -> MessageEnvelope | BatchEnvelope | None:
         payload: a NATS payload that begins with the cookie.
 
     Returns:
-        The envelope, or None when the payload may begin with the cookie by chance.
+        The envelope, or None when the payload begins with the cookie by chance, as what follows begins no envelope.
 
     Raises:
-        EnvelopeError: the checksum proves that it is one of ours, and it is malformed.
+        EnvelopeError: it is an envelope, and malformed; the error names the field.
         HeaderError: as above; one of its options carries a value that can not be accepted.
     """
-    if len(payload) < _FIXED:
+    version, flags, kind, header_length = payload[4:_FIXED].ljust(4, b"\xff")
+    if (flags, header_length) not in {(0, _FIXED), (FLAG_CRC, _WITH_CRC)}:
         return None
-    version, flags, kind, header_length = payload[4:8]
-    checked = flags == FLAG_CRC and header_length == _WITH_CRC and len(payload) >= _WITH_CRC
-    if checked:
-        crc = google_crc32c.extend(google_crc32c.value(payload[4:8]), pa.py_buffer(payload).slice(_WITH_CRC))
-        checked = crc == int.from_bytes(payload[8:12], "little")
-        if not checked:
-            return None
-    elif flags or header_length != _FIXED:
-        return None
-    try:
-        if version != VERSION:
-            raise EnvelopeError(f"envelope version {version} is not known here; this liftpy reads version {VERSION}")
-        return _decode_body(kind, payload, header_length)
-    except (EnvelopeError, HeaderError):
-        if checked:
-            raise
-        return None
+    if flags:
+        crc = google_crc32c.extend(google_crc32c.value(payload[4:8]), pa.py_buffer(payload)[_WITH_CRC:])
+        if crc != int.from_bytes(payload[_FIXED:_WITH_CRC], "little"):
+            raise EnvelopeError("the envelope's checksum is not that of its bytes: it was damaged, or cut off")
+    if version != VERSION:
+        raise EnvelopeError(f"envelope version {version} is not known here; this liftpy reads version {VERSION}")
+    return _decode_body(kind, payload, header_length)
 
 
 def _decode_body(kind: int, payload: bytes, start: int) -> MessageEnvelope | BatchEnvelope:
@@ -244,6 +237,11 @@ def _decode_body(kind: int, payload: bytes, start: int) -> MessageEnvelope | Bat
     raise EnvelopeError(f"envelope kind {kind} is not known here")
 
 
+def _told(kind: type) -> str:
+    """The type as msgpack has it."""
+    return _TYPES.get(kind, kind.__name__)
+
+
 class _Fields:
     """The fields of a body, taken one by one with their type; what is left over at the end is unknown."""
 
@@ -255,7 +253,8 @@ class _Fields:
         if value is None:
             return None
         if not isinstance(value, kind) or isinstance(value, bool):
-            raise EnvelopeError(f"field {name} is of type {type(value).__name__}")
+            found, wanted = _told(type(value)), " or ".join(map(_told, kind if isinstance(kind, tuple) else (kind,)))
+            raise EnvelopeError(f"field {name} is of type {found}, where {wanted} is wanted")
         if bytes_max is not None and isinstance(value, (bytes, str)):
             size = len(value if isinstance(value, bytes) else value.encode())
             if size > bytes_max:

@@ -192,7 +192,7 @@ async def test_cookie_by_chance(raw, lift, name):
     await lift.create_stream(name, subject=name)
     generator = random.Random(3)
     contents = [*CHANCE.values(), *(COOKIE + generator.randbytes(size) for size in range(100))]
-    contents += [envelope(b"v")[:-1], *(idempotent([b"v"] * 3, 1)[:size] for size in range(4, 200, 9))]
+    contents += [idempotent([b"v"] * 3, 1)[:size] for size in range(4, 8)]
     for offset, content in enumerate(contents):
         assert (await raw.ask(name.encode(), content))["offset"] == offset
     assert await values(lift, name) == contents

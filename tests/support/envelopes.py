@@ -57,14 +57,20 @@ MALFORMED = {
     "batch of nothing": sealed_fields(1, count=0),
     "batch without records": sealed_fields(1, count=3),
     "producer without a sequence": sealed_fields(1, count=1, producer_id=PRODUCER),
+    "wrong checksum": envelope(b"v")[:-1] + b"x",
+    "cut off": envelope(b"v")[:10],
+    "no checksum, no map": COOKIE + bytes((1, 0, 0, 8)) + b"\xff",
+    "no checksum, wrong type": COOKIE + bytes((1, 0, 0, 8)) + msgpack.packb({"value": b"v", "correlation_id": b"c"}),
+    "no checksum, headers without text": COOKIE
+    + bytes((1, 0, 0, 8))
+    + msgpack.packb({"value": b"v", "headers": {"a": {"b": 1}}}),
 }
-"""Envelopes that are ours beyond doubt, and wrong."""
+"""Envelopes, and wrong."""
 
 CHANCE = {
     "cookie alone": COOKIE,
     "cookie and text": COOKIE + b" is a strange word",
-    "wrong checksum": envelope(b"v")[:-1] + b"x",
     "unknown flags": COOKIE + bytes((1, 6, 0, 8)) + b"\x80",
-    "no checksum, no map": COOKIE + bytes((1, 0, 0, 8)) + b"\xff",
+    "another length of the head": COOKIE + bytes((1, 0, 0, 12)) + b"\x80",
 }
 """Values that begin with the cookie and may do so by chance."""
