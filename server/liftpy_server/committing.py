@@ -59,6 +59,9 @@ class Replication(Protocol):
     def log_failed(self) -> None:
         """The log takes nothing more."""
 
+    def is_cut_off(self) -> bool:
+        """Whether another node may lead by now, and this one would not know."""
+
     def is_settled(self) -> bool:
         """Whether all that an earlier leader may have committed is known to be committed."""
 
@@ -157,6 +160,10 @@ class CommittingLog:
         now_ns = min(self.now_ns(), self._clock.now_ns())
         return self.log_time.before(now_ns, int(age_s * 1e9))
 
+    def clock_ahead_s(self) -> float:
+        """How far this node's clock is ahead of the log's time, or behind it; 0 while that is within a minute."""
+        return round(self.log_time.clock_off_ns(self._clock.now_ns()) / 1e9, 1) if self.now_ns() else 0.0
+
     def copied(self, first_ns: int, last_ns: int) -> None:
         """Batches of a leader were appended; the first and the last of them have these times."""
         now_s = self._clock.monotonic()
@@ -177,6 +184,11 @@ class CommittingLog:
     def is_settled(self) -> bool:
         """Whether the high watermark covers all that an earlier leader may have committed."""
         return self._replication is None or self._replication.is_settled()
+
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether another node may lead by now, and this one would not know: it refuses nothing then."""
+        return self._replication is not None and self._replication.is_cut_off()
 
     def replica_states(self) -> list[dict[str, Any]]:
         """See `Replication.states`; empty where there is no other replica, or another node leads."""
@@ -261,7 +273,9 @@ class CommittingLog:
         else:
             self.commit(durable_end)
         if self._owed_by_leader:
-            self._send(self._owed_by_leader.take(durable_end))
+            due = self._owed_by_leader.take(durable_end)
+            if not self.is_cut_off:
+                self._send(due)
 
     def _count_owed(self) -> None:
         owed = max(0, self._owed_by_all.end - self.high_watermark)
@@ -285,6 +299,8 @@ class CommittingLog:
             self._outbox.add(owed.encode(self._acks))
 
     def _send_errors(self, due: Sequence[Owed], description: str) -> None:
+        if self.is_cut_off:  # nor is it for this node to say what became of them
+            return
         for owed in due:
             self._outbox.add(owed.encode_error(self._acks, AckErrorCode.OUTCOME_UNKNOWN, description))
 

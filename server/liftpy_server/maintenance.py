@@ -99,6 +99,7 @@ class Maintenance:
         self._compactor = Compactor(lambda: streams.by_key, clock, WorkerProcess)
         self._tasks: list[asyncio.Task[None]] = []
         self.storage_full = False
+        self._is_clock_off = False
 
     def start(self) -> None:
         """Begin."""
@@ -143,8 +144,25 @@ class Maintenance:
                 self._streams.renew(partition)
             if number % _RETAINED_PER_PASS == 0:
                 await asyncio.sleep(0)  # a node with thousands of partitions goes on serving meanwhile
+        self._look_at_clock()
         if self._tier is not None:
             await self._tier.ask_ends()
+
+    def _look_at_clock(self) -> None:
+        """Say so when the clock and the time of logs part, and when they are together again."""
+        off = [ahead_s for each in self._streams.partitions if each.is_leading and (ahead_s := each.clock_ahead_s())]
+        if bool(off) == self._is_clock_off:
+            return
+        self._is_clock_off = bool(off)
+        if off:
+            ahead_s = max(off, key=abs)
+            logger.warning(
+                "the clock of this node is %.0f s %s the time of %d partitions that it leads: new records carry that "
+                "time, and none goes by the clock. Set the clock right; if it is, see operations.md, Clocks differ",
+                *(abs(ahead_s), "ahead of" if ahead_s > 0 else "behind", len(off)),
+            )
+        else:
+            logger.info("the clock of this node agrees with the time of the partitions that it leads")
 
     def retain(self, partition: Partition) -> None:
         """Drop what one partition need not keep, and close a segment that grew old.

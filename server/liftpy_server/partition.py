@@ -224,8 +224,11 @@ class Partition(CommittingLog):
         return appended
 
     def refuse(self, item: AckItem, refusal: Refusal, now_ns: int) -> None:
-        """Tell a publisher, where it can be told, that its message is not stored; count it either way."""
+        """Tell a publisher, where it can be told, that its message is not stored; count it either way.
+
+        What this node refuses another may store that leads by now: while it would not know, it says nothing.
+        """
         answered = bool(item.destination)
         self.stream.count_refused(refusal.code, refusal.description, answered=answered, now_ns=now_ns)
-        if answered:
+        if answered and not self.is_cut_off:
             self._outbox.add(ItemAcks([item]).encode_error(self._acks, *refusal))

@@ -83,6 +83,9 @@ class NodeMetadata(RaftMetadataStore):
     def port(self) -> int:
         return 1
 
+    def unheard_s(self) -> float:
+        return 0.0
+
     def learned(self, state: MetadataState) -> None:
         """A state arrived, maybe out of order."""
         if state.revision > self._machine.state.revision:

@@ -40,6 +40,7 @@ class Side:
         self.proposals: list[Any] = []
         self.warnings: list[str] = []
         self.leaderships = 0
+        self.is_cut_off = False
         self._all = kit
         self.replica = LocalReplica(self.partition, self)
 

@@ -179,6 +179,13 @@ def settings_table(stream: StreamDetails) -> Table:
     known = _is_told(stream)
     table.add_row("messages", show_count(stream.messages) if known else "-")
     table.add_row("size", show_bytes(stream.bytes) if known else "-")
+    parts = stream.raw["partitions"]
+    ahead_s = max((part.get("clock_ahead_s") or 0 for part in parts), key=abs, default=0)
+    if ahead_s:
+        table.add_row("clock of the leader", f"[red]{_show_ahead(ahead_s)} the stream's time[/]")
+    unmeasured_s = max((part.get("unmeasured_s") or 0 for part in parts), default=0)
+    if unmeasured_s:
+        table.add_row("unmeasured", f"{show_duration(unmeasured_s)} count for no record's age")
     counters = stream.raw.get("counters", {})
     for name, value in counters.items():
         if name == "refused":
@@ -187,6 +194,10 @@ def settings_table(stream: StreamDetails) -> Table:
         elif value and name not in {"messages", "bytes"}:
             table.add_row(f"{name} since start", show_count(value))
     return table
+
+
+def _show_ahead(ahead_s: float) -> str:
+    return f"{show_duration(abs(ahead_s))} {'ahead of' if ahead_s > 0 else 'behind'}"
 
 
 def _show_setting(name: str, value: Any) -> str:
@@ -306,4 +317,6 @@ def node_table(node: dict[str, Any]) -> Table:
     offline = f", [red]{node['partitions_offline']} offline[/]" if node["partitions_offline"] else ""
     table.add_row("streams", f"{node['streams']} with {node['partitions']} partitions{offline}")
     table.add_row("memory", show_bytes(node["resident_bytes"]))
+    if node.get("clock_ahead_s"):
+        table.add_row("clock", f"[red]{_show_ahead(node['clock_ahead_s'])} the time of partitions that it leads[/]")
     return table

@@ -87,6 +87,8 @@ def _partition_numbers(partition: Partition) -> dict[str, Any]:
         "offline": None if log.failure is None else str(log.failure),
         "dedupe_ids": len(partition.dedupe),
         "dedupe_window_shortened": partition.dedupe.is_shortened(partition.age_now_ns()),
+        "clock_ahead_s": partition.clock_ahead_s(),
+        "unmeasured_s": round(partition.log_time.leapt_ns / 1e9, 1),
         "replica_states": partition.replica_states(),
     }
 
@@ -130,6 +132,7 @@ def node_info(node: Node) -> dict[str, Any]:
         "partitions_led": len(led),
         "partitions_under_replicated": sum(not all(s["in_sync"] for s in each.replica_states()) for each in led),
         "partitions_not_accepting": sum(not partition.is_accepting for partition in led),
+        "clock_ahead_s": max((each.clock_ahead_s() for each in led), key=abs, default=0.0),
         "partitions_offline": sum(partition.log.failure is not None for partition in partitions),
         "metadata_leader": node.metadata.leader_id == node.config.node_id,
         "open_files": len(node.files),

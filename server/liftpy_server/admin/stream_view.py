@@ -25,6 +25,8 @@ LEADER_NUMBERS: Final = (
     "offline",
     "dedupe_ids",
     "dedupe_window_shortened",
+    "clock_ahead_s",
+    "unmeasured_s",
 )
 """What only the leader of a partition knows of it."""
 

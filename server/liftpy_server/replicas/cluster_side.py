@@ -70,7 +70,8 @@ class ClusterSide:
         self._node_id = config.node_id
         self._proposals = Proposals(config.node_id, metadata.propose_many)
         self.host = ReplicaHost(
-            config.node_id, times, clock, self._proposals, on_leadership, on_commits, _follow_tls(cluster)
+            *(config.node_id, times, clock, self._proposals, metadata.unheard_s, on_leadership, on_commits),
+            tls=_follow_tls(cluster),
         )
         node = pull | {
             "node_id": config.node_id,

@@ -65,6 +65,7 @@ class ReplicaHost:
         times: ReplicationTimes,
         clock: Clock,
         proposals: Proposals,
+        unheard_s: Callable[[], float],
         on_leadership: Callable[[LocalReplica], None],
         on_commits: Callable[[], None],
         tls: ssl.SSLContext | None = None,
@@ -76,6 +77,8 @@ class ReplicaHost:
         self.replicas: dict[PartitionKey, LocalReplica] = {}
         self.recent = RecentBatches()
         self.leadership_changed = on_leadership
+        self.is_cut_off = False
+        self._unheard_s = unheard_s
         self.now_s = clock.monotonic
         self._clock = clock
         self._tls = tls
@@ -269,12 +272,30 @@ class ReplicaHost:
             await asyncio.sleep(self._tick_s)
             now_s = self.now_s()
             paused_s = now_s - before_s - self._tick_s
+            self._listen()
             try:
                 await self._tick(now_s, paused_s if paused_s > self.times.leader_timeout_s / 2 else 0.0)
             except Exception:
                 logger.exception("a tick of the replicas failed; the next one tries again")
             # Not from when it began: thousands take long after a pause, and must not take that for the next one.
             before_s = self.now_s()
+
+    def _listen(self) -> None:
+        unheard_s = self._unheard_s()
+        is_cut_off = unheard_s >= self.times.leader_timeout_s
+        if is_cut_off == self.is_cut_off:
+            return
+        self.is_cut_off = is_cut_off
+        if not self.is_leading:
+            return
+        if is_cut_off:
+            logger.warning(
+                "no majority of the metadata nodes was heard for %.1f s: others may lead what this node leads, so it "
+                "answers publishers only when their messages are committed",
+                unheard_s,
+            )
+        else:
+            logger.info("a majority of the metadata nodes is heard again: publishers are answered as usual")
 
     async def _tick(self, now_s: float, paused_s: float) -> None:
         is_new_sweep = now_s - self._sweep_began_s >= self._sweep_s

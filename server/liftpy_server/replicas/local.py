@@ -155,6 +155,11 @@ class LocalReplica(Answering):
         self._host.drop(self)
         self.wake_followers(is_urgent=True)
 
+    def is_cut_off(self) -> bool:
+        """See `Replication`."""
+        view = self._core.view
+        return self._host.is_cut_off and (view is None or len(view.replicas) > len(view.observers) + 1)
+
     def is_settled(self) -> bool:
         """See `Replication`."""
         leader = self._core.leader

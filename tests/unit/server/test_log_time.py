@@ -146,3 +146,24 @@ def test_a_newest_record_from_a_clock_that_was_ahead_makes_the_others_no_older(m
     publish(kit, "three")
     kit.clock.ns -= YEAR_S * S
     assert retain(kit) == 0
+
+
+def test_a_clock_that_is_off_is_told_once_and_shown(make_kit, caplog):
+    caplog.set_level("INFO")
+    kit = make_kit()
+    publish(kit, "one")
+    maintenance = Maintenance(
+        *(SimpleNamespace(partitions=[kit.partition]), kit.disk, None, None, kit.clock, None, None)
+    )
+    maintenance._look_at_clock()
+    kit.clock.ns += 601 * S
+    for _ in range(3):
+        maintenance._look_at_clock()
+    assert kit.partition.clock_ahead_s() == 601
+    kit.clock.ns -= 601 * S
+    maintenance._look_at_clock()
+    told = [record.getMessage() for record in caplog.records if "clock" in record.getMessage()]
+    assert len(told) == 2
+    assert "601 s ahead of the time of 1 partitions" in told[0]
+    assert "agrees" in told[1]
+    assert kit.partition.clock_ahead_s() == 0

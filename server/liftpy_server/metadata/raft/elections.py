@@ -68,6 +68,15 @@ class Elections(Stewardship):
             turn = sum(heir < self.node_id for heir in heirs) * _TURN
             self._SyncObj__raftElectionDeadline = monotonic() + turn * self._settings.election_timeout_min_s
 
+    def unheard_s(self) -> float:
+        """For how many seconds nothing was heard of a leader that a majority follows. From any thread."""
+        others, silence = self._SyncObj__otherNodes, self._transport.silence
+        if self.is_leader:
+            silent_s = sorted(silence.silent_s(str(node.id)) for node in others)
+            return silent_s[(len(others) + 1) // 2 - 1] if silent_s else 0.0
+        leader = self._SyncObj__raftLeader
+        return monotonic() - self._heard_leader_at if leader is None else silence.silent_s(str(leader.id))
+
     def _is_majority(self, promises: frozenset[Node]) -> bool:
         return 1 + len(promises & self._SyncObj__otherNodes) > (len(self._SyncObj__otherNodes) + 1) / 2
 

@@ -120,6 +120,10 @@ class RaftMetadataStore:
         """For how many seconds nothing came from a node while this one listened; 0 for this one."""
         return 0.0 if node_id == self._settings.node_id else self._transport.silence.silent_s(node_id)
 
+    def unheard_s(self) -> float:
+        """For how many seconds this node has heard of no leader that a majority follows: it may have been given up."""
+        return self._core.unheard_s()
+
     def has_lost(self, node_id: str) -> bool:
         """Whether there was a connection with a node since this one was started, and there is none now."""
         return self._transport.has_lost(node_id)

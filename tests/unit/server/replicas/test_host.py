@@ -37,7 +37,7 @@ class Ticked:
 
 @pytest.fixture
 def host():
-    return ReplicaHost("a", ReplicationTimes(), SetClock(), None, lambda _: None, lambda: None)
+    return ReplicaHost("a", ReplicationTimes(), SetClock(), None, lambda: 0.0, lambda _: None, lambda: None)
 
 
 async def test_a_replica_that_fails_does_not_cost_the_others_their_ticks(host, caplog):
@@ -134,7 +134,9 @@ class Slow(Ticked):
 
 async def test_the_time_that_ticks_take_is_no_pause():
     clock = SetClock()
-    host = ReplicaHost("a", ReplicationTimes(leader_timeout_s=0.05), clock, None, lambda _: None, lambda: None)
+    host = ReplicaHost(
+        "a", ReplicationTimes(leader_timeout_s=0.05), clock, None, lambda: 0.0, lambda _: None, lambda: None
+    )
     replica = Slow("first", clock, tick_s=1.0)
     host.enter(replica)
     host.start()

@@ -29,7 +29,7 @@ def three(tmp_path):
 
 
 def may_renew(kit, node, info):
-    host = ReplicaHost(node, TIMES, SetClock(), None, lambda _: None, lambda: None)
+    host = ReplicaHost(node, TIMES, SetClock(), None, lambda: 0.0, lambda _: None, lambda: None)
     host.enter(kit[node].replica)
     return host.may_renew(kit[node].partition, info)
 
