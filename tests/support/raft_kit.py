@@ -144,6 +144,7 @@ class Ours(RaftCore):
         self.hand = HandTransport()
         self.machine = ListMachine()
         super().__init__(RaftSettings(**given | settings), self.hand, self.machine, disk=disk)
+        self._journal.instance = VOTERS[0].instance
 
     @property
     def applied(self):

@@ -42,13 +42,14 @@ def check_peer(peer_id: str, peer: Identity, own: Identity, members: Mapping[str
             f"{own.cluster_id}: one of them has the data directory of another cluster, or the wrong addresses"
         )
     known = members.get(peer_id)
+    # It may have been added, or removed and added again, by entries that this node does not have yet.
+    knows_more = bool(peer.cluster_id) and peer.members_index > own.members_index
     if known is None:
-        # It may have been added by entries that this node does not have yet. Then it knows more than this node.
-        if not peer.cluster_id or peer.members_index <= own.members_index:
+        if not knows_more:
             raise PeerRefusedError(
                 f"{peer_id!r} is not a member of this cluster: start it with an empty data directory and cluster.join"
             )
-    elif known.instance and known.instance != peer.instance:
+    elif known.instance and known.instance != peer.instance and not knows_more:
         raise PeerRefusedError(
             f"this cluster knows {peer_id!r} with another data directory: either two nodes have this node_id, and one "
             "needs another; or its data directory was lost, and it must be removed from the cluster and join again"

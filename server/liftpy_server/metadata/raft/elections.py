@@ -95,7 +95,7 @@ class Elections(Stewardship):
         if node not in self.followers and message["type"] != "append_entries":
             return
         match message["type"]:
-            case "pre_vote" | "request_vote" if not self.is_voter:
+            case "pre_vote" | "request_vote" if not self.may_vote:
                 pass
             case "pre_vote":
                 if self._would_vote(message):
@@ -111,12 +111,13 @@ class Elections(Stewardship):
                 super()._SyncObj__onMessageReceived(node, message)
 
     def _would_vote(self, message: Message) -> bool:
+        """Whatever the term: one with the better log and an older term must stand, to hear of the newer one and win."""
         has_leader = self._SyncObj__raftState == LEADER or (
             monotonic() < self._heard_leader_at + self._settings.election_timeout_min_s
         )
         theirs = (message["last_log_term"], message["last_log_index"])
         is_good = theirs >= (self._journal[-1][2], self._journal.last)
-        return not has_leader and is_good and message["term"] > self._SyncObj__raftCurrentTerm
+        return not has_leader and is_good
 
     def _is_new_vote(self, node: Node, term: int) -> bool:
         """The library counts answers, not voters."""

@@ -125,8 +125,19 @@ class Inner(SyncObj):  # type: ignore[misc]  # pysyncobj is not typed
 
     @property
     def is_voter(self) -> bool:
-        """Whether this node belongs to the quorum."""
-        return self.node_id in self._membership.voters()
+        """Whether this node belongs to the quorum, and not one of its name that had another data directory."""
+        own = self._membership.voters().get(self.node_id)
+        return own is not None and own.instance in {"", self._journal.instance}
+
+    @property
+    def may_vote(self) -> bool:
+        """Whether this node answers who asks for its vote.
+
+        A learner does, too: who asks may have the entry by which it votes, and need it. It must know that it itself is
+        meant, and not one of its name from before: so it waits for the entry that binds its data directory.
+        """
+        own = self._membership.members().all.get(self.node_id)
+        return self.is_voter or (own is not None and own.instance == self._journal.instance)
 
     @property
     def leader_id(self) -> str | None:

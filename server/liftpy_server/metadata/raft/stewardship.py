@@ -91,10 +91,11 @@ class Stewardship(Leader):
         by_name = {str(node.id): node for node in self.followers & self._SyncObj__connectedNodes}
         for learner in self.learners:
             node = by_name.get(learner.node_id)
-            if node is not None and self._has_caught_up(node):
+            if node is not None and learner.instance and self._has_caught_up(node):
                 self._append(encode_change("add", learner))
                 return  # one change at a time
 
     def _has_caught_up(self, node: Node) -> bool:
+        """A node that does not know yet that it itself is a member would not vote, and may be needed at once."""
         match, noop = self._SyncObj__raftMatchIndex[node], self._SyncObj__noopIDx or 0
-        return match >= noop and match + _BEHIND_ENTRIES_MAX >= self._journal.last
+        return match >= max(noop, self._membership.index) and match + _BEHIND_ENTRIES_MAX >= self._journal.last

@@ -29,6 +29,7 @@ def refusal(peer_id, peer, own=OWN, running=None):
         ("b", Identity("", "disk of b", "1", 1)),  # it does not know its cluster yet
         ("new", Identity("", "any disk", "1", 1)),  # it is seen for the first time
         ("later", Identity(CLUSTER, "any disk", "1", 11)),  # it knows of members that this node does not know of
+        ("b", Identity(CLUSTER, "another disk", "1", 11)),  # likewise: that it was removed, and joined again
     ],
 )
 def test_these_are_let_in(peer_id, peer):

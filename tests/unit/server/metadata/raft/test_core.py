@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib import import_module
 from pkgutil import iter_modules
 from unittest.mock import patch
@@ -181,7 +182,7 @@ def test_nobody_is_encouraged_while_there_is_a_leader(voter):
     assert not asks(voter)
     voter._heard_leader_at = 0.0
     assert asks(voter)
-    assert not asks(voter, term=1)
+    assert asks(voter, term=1)  # it must stand to hear of the newer term
     assert not asks(voter, last_log_term=1, last_log_index=4)
     assert asks(voter, last_log_term=1, last_log_index=5)
 
@@ -333,3 +334,67 @@ def test_all_deadlines_are_by_the_clock_of_the_library(monkeypatch):
     clocks = {module.__name__: module.monotonic for module in modules if callable(getattr(module, "monotonic", None))}
     assert len(clocks) >= 5
     assert {name for name, clock in clocks.items() if clock() != 12.5} == set()
+
+
+def followed(voter, *changes):
+    """Bring changes of members into the log, as a leader's."""
+    log = [(encode_change(*change), index, 1) for index, change in enumerate(changes, 2)]
+    voter.hand.deliver("b", append(max(1, voter._getTerm()), (1, 0), log))
+    voter._heard_leader_at = 0.0
+
+
+def gets_vote(voter):
+    before = len(voter.hand.of_kind("response_vote"))
+    question = {"type": "request_vote", "term": voter._getTerm() + 1, "last_log_index": 99, "last_log_term": 9}
+    voter.hand.deliver("c", question)
+    return len(voter.hand.of_kind("response_vote")) > before
+
+
+def test_a_learner_votes_once_it_knows_that_it_is_meant(voter):
+    """Who asks may have the entry by which it votes, and need it; its name alone may be one that another disk had."""
+    own = replace(VOTERS[0], instance="")
+    followed(voter, ("rem", own), ("learn", own))
+    assert not asks(voter)
+    assert not gets_vote(voter)
+    followed(voter, ("rem", own), ("learn", own), ("bind", VOTERS[0]))
+    assert not voter.is_voter
+    assert asks(voter)
+    assert gets_vote(voter)
+
+
+def test_one_of_its_name_that_had_another_disk_votes_not_and_stands_not(voter):
+    own = replace(VOTERS[0], instance="another disk")
+    followed(voter, ("rem", own), ("learn", own), ("bind", own), ("add", own))
+    assert not asks(voter)
+    assert not gets_vote(voter)
+    voter._SyncObj__raftElectionDeadline = 0
+    voter.tick(0)
+    assert voter.hand.of_kind("pre_vote") == []
+
+
+def test_a_learner_is_let_vote_when_it_has_the_entries_that_make_it_a_member(voter):
+    """Before, it would not vote, and its vote is needed from the moment on when it is added."""
+    voter.lead()
+    voter.propose(b"x")
+    voter.tick(0)
+    learner = Voter("d", "127.0.0.1", 9)
+    acknowledge(voter, "b")
+    voter._applyCommand(encode_change("learn", learner), lambda result, reason: None)
+    voter.tick(0)
+    voter.hand.connect("d")
+    acknowledge(voter, "b")
+    bound_at = voter._membership.index
+    assert [each.instance for each in voter.learners] == ["disk of d"]
+    acknowledge(voter, "d", bound_at - 1)
+    assert [each.node_id for each in voter.learners] == ["d"]
+    acknowledge(voter, "d", bound_at)
+    assert (voter.learners, len(voter.voters)) == ((), 4)
+
+
+def acknowledge(voter, name, index=None):
+    """All of its log, or up to an entry."""
+    index = voter._journal.last if index is None else index
+    fields = {"next_node_idx": index + 1, "reset": False, "success": True}
+    voter.hand.deliver(name, {"type": "next_node_idx", "term": voter._getTerm()} | fields)
+    for _ in range(3):
+        voter.tick(0)

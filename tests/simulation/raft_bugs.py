@@ -1,0 +1,171 @@
+"""Mistakes that have been made in implementations of Raft, each as a change of the code under test."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
+
+from liftpy_server.metadata.raft import follower as follower_module
+from liftpy_server.metadata.raft import journal as journal_module
+from liftpy_server.metadata.raft.core import RaftCore
+from liftpy_server.metadata.raft.elections import Elections
+from liftpy_server.metadata.raft.follower import Follower
+from liftpy_server.metadata.raft.journal import RaftJournal
+from liftpy_server.metadata.raft.journal_frames import read_copies
+from liftpy_server.metadata.raft.leader import Leader
+from liftpy_server.metadata.raft.stewardship import Stewardship
+from simulation.raft_network import SimTransport
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_APPEND = RaftJournal._append
+_HEAR = Elections._SyncObj__onMessageReceived
+_HOUSE = Stewardship._keep_house
+_RESTART = RaftJournal.restart
+_LOAD = RaftJournal._load
+_TAKE = Follower._take_entries
+_BEGIN = RaftCore._begin_snapshot
+_RECONCILE = follower_module._reconcile
+
+
+def _forget_the_vote(journal: RaftJournal) -> None:
+    """A vote is not written before the answer leaves: it goes to disk with the next entries."""
+    if journal.last > journal._durable_last or journal._is_cut:
+        _APPEND(journal)
+
+
+def _forget_vote_and_keep_term(journal: RaftJournal) -> None:
+    """The term is written without the vote in it."""
+    vote, journal._vote = journal._vote, None
+    try:
+        _APPEND(journal)
+    finally:
+        journal._vote = vote
+
+
+def _forget_the_term(journal: RaftJournal, bodies: Any) -> None:
+    """After a restart the term is that of the last entry, as if none had been kept."""
+    _LOAD(journal, bodies)
+    journal._term, journal._vote = journal._entries[-1][2], None
+
+
+def _commit_older_terms(core: RaftCore) -> None:
+    """An entry that a majority has is committed, whatever its term."""
+    if core.is_leader:
+        others = core._SyncObj__otherNodes
+        matches = sorted(core._SyncObj__raftMatchIndex[node] for node in others)
+        matches.append(core._journal.last)
+        index = sorted(matches)[(len(matches) - 1) // 2]
+        core._SyncObj__raftCommitIndex = max(core._SyncObj__raftCommitIndex, min(index, core._journal.last))
+    _HOUSE(core)
+
+
+def _send_before_flush(transport: SimTransport, node: Any, message: Any) -> bool:
+    """What leaves does not wait for the disk."""
+    if transport._network.link(transport._node.name, node.id) is None:
+        return False
+    return transport._network.send(transport._node, node.id, message)
+
+
+def _cut_what_follows(core: Follower, entries: Any) -> None:
+    """A message is all that there is behind its place: what follows is cut, in conflict or not."""
+    if not entries:
+        return
+    first = entries[0][1]
+    if first <= core._journal.last:
+        core._journal.truncate(first)
+        core._membership.truncate(first)
+    for entry in entries:
+        core._journal.add(*entry)
+    core._membership.record(entries)
+    core._sync_voters()
+
+
+def _snapshot_without_its_term(journal: RaftJournal, previous: Any, last: Any) -> None:
+    """The log after an installed snapshot says nothing of the snapshot's term."""
+    _RESTART(journal, (*previous[:2], 0), (*last[:2], 0))
+
+
+def _vote_for_shorter_logs(core: Elections, node: Any, message: Any) -> None:
+    """Who asks gets the vote of this term, whatever its log."""
+    if message["type"] in {"pre_vote", "request_vote"}:
+        message = message | {"last_log_index": 1 << 40, "last_log_term": 1 << 40}
+    _HEAR(core, node, message)
+
+
+def _believe_one_copy(first: bytes | None, _second: bytes | None) -> Any:
+    """One file is the journal: what is not well at its end was never flushed."""
+    return read_copies(first, b"")
+
+
+def _answers_of_any_term(core: Elections, node: Any, message: Any) -> None:
+    """A leader counts answers that were given to another leader."""
+    if message["type"] == "next_node_idx":
+        message = message | {"term": core._SyncObj__raftCurrentTerm}
+    _HEAR(core, node, message)
+
+
+def _commit_unverified(core: Follower, node: Any, message: Any) -> None:
+    """A follower commits as far as the leader, whether or not its log was compared so far."""
+    _TAKE(core, node, message)
+    core._commit_to(min(message["commit_index"], core._journal.last))
+
+
+def _cut_before_the_snapshot(core: RaftCore) -> None:
+    """The log is cut before the snapshot that replaces it is on disk."""
+    index = core._SyncObj__raftLastApplied
+    _BEGIN(core)
+    if core._snapshot_written is not None and not core._snapshot_written.done():
+        core._journal.compact(index - 1)
+        core._membership.compact(index)
+
+
+def _write_once(journal: RaftJournal) -> None:
+    """The copy is written with the next frame."""
+    files = journal._files
+    journal._files = files[:1]
+    try:
+        _APPEND(journal)
+    finally:
+        journal._files = files
+
+
+def _keep_after_any_snapshot(snapshot: Any, journal: RaftJournal) -> bool:
+    """What stands after a leader's snapshot is kept, whether or not it agrees."""
+    if journal.first < snapshot.previous[1] and journal.last > snapshot.index:
+        journal.compact(snapshot.previous[1])
+        journal.flush()
+        return True
+    return _RECONCILE(snapshot, journal)
+
+
+_PATCHES: dict[str, list[tuple[Any, str, Any]]] = {
+    "vote_not_persisted": [(RaftJournal, "_append", _forget_vote_and_keep_term)],
+    "term_not_persisted": [(RaftJournal, "_load", _forget_the_term)],
+    "vote_persisted_late": [(RaftJournal, "_append", _forget_the_vote)],
+    "older_term_committed_by_counting": [(Stewardship, "_keep_house", _commit_older_terms)],
+    "acked_before_flush": [(SimTransport, "send", _send_before_flush)],
+    "committed_entries_cut": [(Follower, "_store", _cut_what_follows)],
+    "two_changes_at_once": [(Leader, "_may_change_voters", lambda _core: True)],
+    "snapshot_without_its_term": [(RaftJournal, "restart", _snapshot_without_its_term)],
+    "vote_for_a_shorter_log": [(Elections, "_SyncObj__onMessageReceived", _vote_for_shorter_logs)],
+    "damaged_tail_taken_for_torn": [(journal_module, "read_copies", _believe_one_copy)],
+    "answers_of_another_term_counted": [(Elections, "_SyncObj__onMessageReceived", _answers_of_any_term)],
+    "commit_beyond_what_was_compared": [(Follower, "_take_entries", _commit_unverified)],
+    "votes_counted_twice": [(Elections, "_is_new_vote", lambda _core, _node, _term: True)],
+    "log_cut_before_its_snapshot": [(RaftCore, "_begin_snapshot", _cut_before_the_snapshot)],
+    "one_file_written": [(RaftJournal, "_append", _write_once)],
+    "snapshot_keeps_what_disagrees": [(follower_module, "_reconcile", _keep_after_any_snapshot)],
+}
+BUGS = tuple(_PATCHES)
+
+
+@contextmanager
+def planted(name: str) -> Iterator[None]:
+    """While this is open the code has that bug."""
+    with ExitStack() as stack:
+        for owner, attribute, replacement in _PATCHES[name]:
+            stack.enter_context(patch.object(owner, attribute, replacement))
+        yield
