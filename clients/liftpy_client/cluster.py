@@ -23,7 +23,7 @@ from liftpy_envelope.unpacking import UnpackError, read_json
 if TYPE_CHECKING:
     from nats.aio.client import Client
 
-__all__ = ["Cluster", "NodeAddress", "StreamPlace"]
+__all__ = ["Cluster", "NobodyAnswersError", "NodeAddress", "StreamPlace"]
 
 _LOOK_INTERVAL_S: Final = 0.08
 _LOOK_TIMEOUT_S: Final = 2.0
@@ -69,6 +69,10 @@ class StreamPlace:
         return PartitionKey(self.uuid, partition)
 
 
+class NobodyAnswersError(NodeUnavailableError):
+    """No node listens, as NATS knows; kept inside the client, where it tells this from an answer that is missed."""
+
+
 class Cluster:
     """See the module.
 
@@ -100,7 +104,7 @@ class Cluster:
         try:
             reply = await self._nats.request(subject, _encode(body), timeout=timeout)
         except NoRespondersError:
-            raise NodeUnavailableError("NATS is there, but no liftpy node answers: is one running?") from None
+            raise NobodyAnswersError("NATS is there, but no liftpy node answers: is one running?") from None
         except NatsTimeoutError:
             if not self._nats.is_connected:
                 raise NodeUnavailableError("the connection to NATS is lost, and is being set up again") from None
@@ -162,6 +166,26 @@ class Cluster:
         if place is None:
             raise NoStreamError(f"there is no stream {name!r}")
         return place
+
+    async def confirmed(self, name: str, patience_s: float) -> StreamPlace:
+        """As `stream` with `fresh`, for those who have time: when a node is too busy to answer it is asked again.
+
+        Raises:
+            NoStreamError: there is none of this name.
+            NodeUnavailableError: nobody answers.
+        """
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + patience_s
+        while True:
+            try:
+                return await self.stream(name, fresh=True)
+            except NobodyAnswersError:
+                raise
+            except (NodeUnavailableError, AdminError) as error:
+                is_final = isinstance(error, AdminError) and not is_passing(error.code)
+                if is_final or loop.time() >= until_s:
+                    raise
+            await asyncio.sleep(_LOOK_INTERVAL_S)
 
     async def latest(self, name: str) -> StreamPlace:
         """Where a stream is now, for those who ask again and again until it has a leader.

@@ -45,6 +45,7 @@ _IN_HAND_S: Final = 3.0
 _ANSWERS_PER_SESSION: Final = 3
 _ANSWER_S_MIN: Final = 0.5
 _ANSWER_S_MAX: Final = 5.0
+_OPEN_S: Final = 30.0
 
 
 class GroupConsumer(GroupSteering, Generic[_Item]):
@@ -124,7 +125,7 @@ class GroupConsumer(GroupSteering, Generic[_Item]):
             if self._membership is not None:
                 return
             for stream in self._streams:
-                await self._session.cluster.stream(stream, fresh=True)
+                await self._session.cluster.confirmed(stream, _OPEN_S)
             options = self._group_options
             wishes = Wishes(
                 self._group,

@@ -7,10 +7,17 @@ import random
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
-from liftpy_client.cluster import is_passing
-from liftpy_client.errors import CorruptRecordsError, NodeUnavailableError, OffsetLostError, PullError, UsageError
+from liftpy_client.cluster import NobodyAnswersError, is_passing
+from liftpy_client.errors import (
+    AdminError,
+    CorruptRecordsError,
+    NodeUnavailableError,
+    OffsetLostError,
+    PullError,
+    UsageError,
+)
 from liftpy_client.positions import position, queries
-from liftpy_envelope.errors import ErrorCode
+from liftpy_envelope.errors import ErrorCode, LiftError
 from liftpy_envelope.pull import Api, OffsetResult
 
 if TYPE_CHECKING:
@@ -23,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["StartFinder"]
 
-_START_S: Final = 10.0
+_START_S: Final = 30.0
 _START_PAUSE_S: Final = 0.1
 
 
@@ -63,21 +70,23 @@ class StartFinder:
         """
         loop = asyncio.get_running_loop()
         until_s = loop.time() + _START_S
-        place = await self._session.cluster.stream(stream, fresh=True)
+        cluster, place = self._session.cluster, None
         while True:
             try:
+                place = await (cluster.stream(stream, fresh=True) if place is None else cluster.latest(stream))
                 return place, await self._positions(place)
-            except (OSError, TimeoutError, PullError) as error:
-                # A new leader may have to be found, and to find out what is committed.
-                passing = not isinstance(error, PullError) or is_passing(error.code)
-                if loop.time() >= until_s or not passing:
-                    if isinstance(error, PullError):
+            except (OSError, TimeoutError, PullError, AdminError, NodeUnavailableError) as error:
+                # A new leader may have to be found, and to find out what is committed; a busy node may answer too late.
+                is_alone = place is None and isinstance(
+                    error, NobodyAnswersError
+                )  # nobody waits for what was not started
+                if loop.time() >= until_s or is_alone or self._session.nats.is_closed or not _is_passing(error):
+                    if isinstance(error, LiftError):
                         raise
                     raise NodeUnavailableError(
                         f"the node that leads {stream} can not be reached: {str(error) or 'no answer'}"
                     ) from error
             await asyncio.sleep(_START_PAUSE_S * random.uniform(0.5, 1.5))  # noqa: S311 - spreads retries
-            place = await self._session.cluster.latest(stream)
 
     def _numbers(self, place: StreamPlace) -> Sequence[int]:
         """The partitions to consume."""
@@ -133,3 +142,8 @@ class StartFinder:
                 raise PullError(result.error, result.message)
             answers.setdefault(number, []).append(result.offset)
         return answers
+
+
+def _is_passing(error: Exception) -> bool:
+    """Whether asking again may help."""
+    return is_passing(error.code) if isinstance(error, (PullError, AdminError)) else True

@@ -89,6 +89,9 @@ class FakeGroups:
     def node(self, _node_id: str) -> None:
         return None
 
+    async def confirmed(self, name: str, _patience_s: float) -> StreamPlace:
+        return await self.stream(name, fresh=True)
+
     async def stream(self, name: str, *, fresh: bool = False) -> StreamPlace:
         if name != "s":
             raise NoStreamError(f"there is no stream {name!r}")

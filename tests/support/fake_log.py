@@ -101,6 +101,9 @@ class FakeLogs:
         self.log(name, number).count += count
         self.grown.set()
 
+    async def confirmed(self, name: str, _patience_s: float) -> StreamPlace:
+        return await self.stream(name, fresh=True)
+
     async def stream(self, name: str, *, fresh: bool = False) -> StreamPlace:
         await asyncio.sleep(0)
         if name not in self.places:

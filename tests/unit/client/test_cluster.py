@@ -66,6 +66,20 @@ def place_of(cluster):
     return cluster._streams["s0"]
 
 
+async def test_who_has_time_asks_again():
+    nats = Nats()
+    cluster = Cluster(nats, 5.0)
+    nats.garbage = True
+    asking = asyncio.ensure_future(cluster.confirmed("s1", 10.0))
+    while len(nats.asked) < 3:
+        await asyncio.sleep(0.01)
+    nats.garbage = False
+    assert (await asking).name == "s1"
+    nats.garbage = True
+    with pytest.raises(NodeUnavailableError):
+        await cluster.confirmed("s1", 0.0)
+
+
 async def test_everybody_hears_of_what_went_wrong():
     nats = Nats()
     cluster = Cluster(nats, 5.0)
