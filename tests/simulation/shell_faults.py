@@ -7,6 +7,8 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
+from liftpy_log.compaction import CompactionConfig, compact, plan_compaction
+from liftpy_log.errors import PartitionOfflineError, SegmentCorruptError, StorageFullError
 from liftpy_log.partition_log import PartitionLog
 from liftpy_server.partition import Partition
 from simulation.metadata import META
@@ -115,7 +117,9 @@ class ShellFaults:
             self._error_in_shell,
             self._lose_directory,
             self._damage,
+            self._damage_tail,
             self._stop_cleanly,
+            self._compact,
         ]
         # Most runs see a few kinds only, so that rare combinations are not drowned.
         chosen = rng.sample(kinds, rng.choice((3, 5, len(kinds))))
@@ -317,6 +321,44 @@ class ShellFaults:
             node.damaged_file = path
             world.note(f"{how.__name__} {kind}")
         self._later(1 * S, lambda: self._up(node))
+
+    def _damage_tail(self) -> None:
+        """All are killed at once, and a bit turns in the newest batch of one of them."""
+        rng = self._world.rng
+        node = self._any()
+        is_power = rng.random() < 0.3
+        for each in self._world.node_list:
+            if each.is_up:
+                each.kill(power=is_power)
+            self._later(100 * MS, lambda node=each: self._up(node))
+        logs = [path for path, data in node.disk.files(".log").items() if data and "streams" in path.parts]
+        if self._copies_to_lose and logs:
+            self._copies_to_lose -= 1
+            content = node.disk.content(logs[-1])
+            at = len(content) - 1 - rng.randrange(min(60, len(content)))
+            node.disk.overwrite(logs[-1], content[:at] + bytes((content[at] ^ 1,)) + content[at + 1 :])
+            node.is_damaged = node.is_doubtful = True
+            self._world.note(f"damaged the tail of {node.node_id}")
+
+    def _compact(self) -> None:
+        """Small segments become one, with what is committed in batches of another shape; nothing has a key here."""
+        node = self._any()
+        node.enter(node.run, self._compact_at, node)
+
+    def _compact_at(self, node: ShellNode) -> None:
+        partition = node.partition
+        if partition is None or partition.log.failure is not None:
+            return
+        config = CompactionConfig(min_dirty_ratio=0.0, segment_bytes=4 * self._world.segment_bytes)
+        try:
+            plan = plan_compaction(partition.log, partition.high_watermark, node.wall_ns(), config)
+            if plan is not None:
+                compact(node.disk, plan, config, partition.log, seed=bytes(16), pause=lambda _: None)
+                self._world.seen["compacted"] += 1
+        except (PartitionOfflineError, SegmentCorruptError) as error:
+            partition.fail(str(error))
+        except (StorageFullError, OSError):
+            self._world.seen["could not compact"] += 1
 
     def _stop_cleanly(self) -> None:
         """Somebody stops a node as one should, and starts it again."""

@@ -100,6 +100,9 @@ class Copy:
         self.led_epoch = 0
         self.cuts = 0
         self.run = 0
+        self.has_led = False  # before this step
+        self.lost: list[Record] = []  # what was durable until the disk lost it
+        self.lost_start = 0
 
     @property
     def end(self) -> int:
@@ -107,6 +110,13 @@ class Copy:
 
     def between(self, begin: int, end: int) -> list[Record]:
         return self.records[max(0, begin - self.start) : max(0, end - self.start)]
+
+    def had_durable(self, begin: int, records: list[Record]) -> bool:
+        """Whether these records are on this disk, or were until it lost them."""
+        end = begin + len(records)
+        if self.durable_end >= end and self.between(begin, end) == records:
+            return True
+        return self.lost[max(0, begin - self.lost_start) : max(0, end - self.lost_start)] == records
 
     def cut(self, end: int) -> None:
         del self.records[max(0, end - self.start) :]
@@ -150,6 +160,8 @@ class ShellModel:
     def loses(self, node: ShellNode) -> None:
         """A disk lost what it held."""
         copy = self._copies[node.node_id]
+        copy.lost = copy.records[: copy.durable_end - copy.start]
+        copy.lost_start = copy.start
         copy.records, copy.durable_end = [], copy.start
 
     def observe(self, node: ShellNode) -> None:
@@ -174,6 +186,7 @@ class ShellModel:
             self._began(node, copy)
         if partition.high_watermark > copy.high_watermark:
             self._advanced(node, partition, copy)
+        copy.has_led = partition.is_leading
         copy.high_watermark = partition.high_watermark
 
     def _opened(self, node: ShellNode, copy: Copy, log: PartitionLog) -> None:
@@ -188,6 +201,7 @@ class ShellModel:
         copy.records = self._read(node, log, copy.start)
         copy.durable_end = copy.start
         copy.high_watermark = copy.led_epoch = 0
+        copy.has_led = False
         durable_end = min(durable_end, len(self.committed))  # what is not committed may have been cut meanwhile
         kept = before[max(0, copy.start - start) : max(0, durable_end - start)]
         is_trusted = node.node_id in self.isr and not node.is_doubtful
@@ -232,18 +246,23 @@ class ShellModel:
     def _began(self, node: ShellNode, copy: Copy) -> None:
         """Somebody leads."""
         self.trace.append((node.node_id, copy.led_epoch, copy.end))
+        self._check_best(node.node_id)
+
+    def _check_best(self, node_id: str) -> None:
+        """A node leads, or is to: nobody has more."""
+        copy, node = self._copies[node_id], self._nodes[node_id]
         own = self._common(node.node_id)
         others = {name: self._common(name) for name, other in self._nodes.items() if not other.is_doubtful}
         best = max(others, key=lambda name: others[name], default=node.node_id)
         if own < others.get(best, own):
             raise ViolationError(
-                f"best: {node.node_id} leads in epoch {copy.led_epoch} with {own} of {len(self.committed)} committed "
+                f"best: {node.node_id} leads, or is to, with {own} of {len(self.committed)} committed "
                 f"records; {best} has {others[best]}"
             )
         if own < len(self.committed):
             if not self.may_lose:
                 raise ViolationError(
-                    f"P1: {node.node_id} leads in epoch {copy.led_epoch} with {own} of {len(self.committed)} committed "
+                    f"P1: {node.node_id} leads, or is to, with {own} of {len(self.committed)} committed "
                     "records, and nobody has more"
                 )
             self.has_lost = True  # from here on nothing can be held against anybody
@@ -271,7 +290,7 @@ class ShellModel:
         if mark > copy.end:
             raise ViolationError(f"P3: {node.node_id} has no record at its high watermark {mark}")
         if mark > len(self.committed):
-            if not partition.is_leading:
+            if not partition.is_leading and not copy.has_led:  # it may have given up since
                 raise ViolationError(f"P3: follower {node.node_id} shows {mark} of {len(self.committed)} committed")
             self._commit(node, copy, mark, partition.epoch)
         first = max(copy.start, mark - _LOOKED_BACK)
@@ -283,11 +302,7 @@ class ShellModel:
             raise ViolationError(f"P4: {node.node_id} and {self._committers[epoch]} both commit in epoch {epoch}")
         begin = len(self.committed)
         fresh = copy.between(begin, mark)
-        holders = [
-            other
-            for other in self.voters
-            if self._copies[other].durable_end >= mark and self._copies[other].between(begin, mark) == fresh
-        ]
+        holders = [other for other in self.voters if self._copies[other].had_durable(begin, fresh)]
         if len(holders) < self._min_isr:
             raise ViolationError(f"P1: records {begin}..{mark} are committed with {len(holders)} durable copies")
         for offset, record in enumerate(fresh, begin):
@@ -301,6 +316,9 @@ class ShellModel:
     def check_isr(self) -> None:
         """Records were committed, or the ISR is another one: all its members have all of them."""
         if self.has_lost:
+            return
+        if self.may_lose and len(self.isr) == 1:
+            self._check_best(self.isr[0])
             return
         for node_id in self.isr:
             node = self._nodes[node_id]
@@ -336,6 +354,11 @@ class ShellModel:
         for offset, record in records:
             if offset >= len(self.committed) or self.committed[offset] != record:
                 raise ViolationError(f"P3: {node_id} shows {record} at {offset}, which is not what is committed")
+
+    def is_everywhere(self) -> bool:
+        """Whether all replicas have all that is committed; the same, at least, when more was lost than may be."""
+        ends = {self._copies[node_id].durable_end for node_id in self.voters}
+        return len(ends) == 1 if self.has_lost else min(ends) >= len(self.committed)
 
     def finished(self) -> None:
         """Everything has healed and settled: every replica has everything, and the same."""

@@ -266,8 +266,6 @@ class ShellWorld:
         self._until(lambda: not any(publisher.waiting for publisher in self.publishers), "everything is acked")
         self._until(self._is_well, "everything is well")
         self.model.finished()
-        if self.surprises:
-            raise ViolationError(f"nobody expected {self.surprises[:3]}")
         self._trace.append(self.model.committed)
         return ShellResult(
             digest=hashlib.sha256(repr(self._trace).encode()).hexdigest(),
@@ -286,6 +284,8 @@ class ShellWorld:
             self.scheduler.run_until(min(end_us, self.scheduler.now_us + 50 * MS))
             if self._violation is not None:
                 raise self._violation
+            if self.surprises:
+                raise ViolationError(f"nobody expected {self.surprises[:3]}")
 
     def _until(self, is_so: Any, what: str) -> None:
         end_us = self.scheduler.now_us + PEACE_US
@@ -315,9 +315,7 @@ class ShellWorld:
             partition = node.partition
             if partition is None or partition.log.failure is not None:
                 return False
-            if self.model.copy_of(node.node_id).durable_end < len(self.model.committed):
-                return False
-        return True
+        return self.model.is_everywhere()
 
     def describe(self) -> str:
         """For a run that failed."""
