@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import re
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
@@ -11,7 +12,7 @@ from liftpy_log.compaction import CompactionConfig, compact, plan_compaction
 from liftpy_log.errors import PartitionOfflineError, SegmentCorruptError, StorageFullError
 from liftpy_log.partition_log import PartitionLog
 from liftpy_server.partition import Partition
-from simulation.metadata import META
+from simulation.metadata import META, UUID
 from simulation.scheduler import MS, S
 from support.simdisk import ROOT, SECTOR
 
@@ -118,8 +119,11 @@ class ShellFaults:
             self._lose_directory,
             self._damage,
             self._damage_tail,
+            self._damage_ids,
             self._stop_cleanly,
             self._compact,
+            self._late_proposals,
+            self._lose_joiner,
         ]
         # Most runs see a few kinds only, so that rare combinations are not drowned.
         chosen = rng.sample(kinds, rng.choice((3, 5, len(kinds))))
@@ -147,6 +151,7 @@ class ShellFaults:
         world.network.cut.clear()
         world.network.is_calm = True
         world.metadata.is_down = False
+        world.metadata.deliver_late()
         for node in world.node_list:
             node.disk.heal()
             node.error_in = None
@@ -339,6 +344,59 @@ class ShellFaults:
             node.disk.overwrite(logs[-1], content[:at] + bytes((content[at] ^ 1,)) + content[at + 1 :])
             node.is_damaged = node.is_doubtful = True
             self._world.note(f"damaged the tail of {node.node_id}")
+
+    def _damage_ids(self) -> None:
+        """A bit turns in what was stored a while ago, in an id or a value: one message looks like another."""
+        rng, node = self._world.rng, self._any()
+        if node.is_up:
+            node.kill()
+        logs = [path for path in node.disk.files(".log") if "streams" in path.parts]
+        if self._copies_to_lose and logs:
+            content = node.disk.content(logs[rng.randrange(len(logs))])
+            path = next(path for path in logs if node.disk.content(path) == content)
+            digits = [match.start() for match in re.finditer(rb"(?<=[0-9m])[0-9]", content)]
+            if digits:
+                self._copies_to_lose -= 1
+                at = rng.choice(digits)
+                node.disk.overwrite(path, content[:at] + bytes((content[at] ^ 1,)) + content[at + 1 :])
+                node.is_damaged = node.is_doubtful = True
+        self._later(200 * MS, lambda: self._up(node))
+
+    def _late_proposals(self) -> None:
+        """Proposals about the ISR are on their way for longer than their proposers wait."""
+        metadata, rng = self._world.metadata, self._world.rng
+        if metadata.late is None:
+            metadata.late = "-"
+            self._world.scheduler.after(2 * S + int(rng.random() * S), metadata.deliver_late)
+
+    def _lose_joiner(self) -> None:
+        """A node that is about to be let into the ISR dies, loses its log and is back, before it is let in."""
+        world, metadata = self._world, self._world.metadata
+        node = self._any()
+        if not self._copies_to_lose or not node.is_up or metadata.late is not None:
+            return
+        node.kill()
+
+        def look() -> None:
+            if self._is_over:
+                metadata.deliver_late()
+            elif metadata.late is None:
+                if node.node_id not in world.info.isr and not node.is_up:
+                    metadata.late = node.node_id
+                    node.start()
+                world.scheduler.after(1 * MS, look)
+            elif metadata.has_late and self._copies_to_lose:
+                self._copies_to_lose -= 1
+                node.kill()
+                node.disk.delete_directory(ROOT / "streams" / f"s.{UUID}" / "0")
+                node.is_damaged, node.is_doubtful = False, True
+                world.model.loses(node)
+                node.start()
+                self._later(2 * S, metadata.deliver_late)
+            else:
+                world.scheduler.after(1 * MS, look)
+
+        look()
 
     def _compact(self) -> None:
         """Small segments become one, with what is committed in batches of another shape; nothing has a key here."""

@@ -30,7 +30,30 @@ _VOTERS = (Voter("m1", "h", 1), Voter("m2", "h", 2), Voter("m3", "h", 3))
 
 
 class ShellMetadata(SimMetadata):
-    """Also answers what a voter that does not lead any more may answer: that it does not take a command."""
+    """Also answers what a voter that does not lead any more may answer: that it does not take a command.
+
+    Attributes:
+        late: while it is set, proposals about the ISR are on their way for long: what repeats them is not taken, and
+            they arrive when `deliver_late` is called, or when the node that is named registers, just before.
+    """
+
+    late: str | None = None
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._held: dict[str, tuple[Any, ...]] = {}
+
+    def deliver_late(self) -> None:
+        """What was on its way arrives."""
+        self.late = None
+        held, self._held = self._held, {}
+        for given in held.values():
+            self._arrived(*given)
+
+    @property
+    def has_late(self) -> bool:
+        """Whether anything is on its way so."""
+        return bool(self._held)
 
     def read(self, node: Node, answer: Callable[[MetadataState], None]) -> None:
         """A node asks how things are."""
@@ -49,10 +72,28 @@ class ShellMetadata(SimMetadata):
         answer: Callable[[Outcome | None], None] | None,
         args: dict[str, Any],
     ) -> None:
+        if op == "register_node" and self.late == node.node_id:
+            self.deliver_late()
+        if self.late is not None and _changes_isr(op, args):
+            name = _id_of(command_id, args)
+            if name not in self._held:
+                self._held[name] = (node, op, command_id, now_ns, answer, args)
+            elif answer is not None:
+                self._network.send(META, node.node_id, answer, None)
+            return
         if self.is_down and answer is not None and self._rng.random() < 0.3:
             self._network.send(META, node.node_id, answer, None)
         else:
             super()._arrived(node, op, command_id, now_ns, answer, args)
+
+
+def _changes_isr(op: str, args: dict[str, Any]) -> bool:
+    return op == "change_isr" or (op == "batch" and any(each[1] == "change_isr" for each in args["commands"]))
+
+
+def _id_of(command_id: str, args: dict[str, Any]) -> str:
+    """A batch has another id whenever it is sent; what it holds has not."""
+    return "".join(each[0] for each in args["commands"]) if "commands" in args else command_id
 
 
 class NodeMetadata(RaftMetadataStore):

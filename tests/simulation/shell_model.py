@@ -250,10 +250,10 @@ class ShellModel:
 
     def _check_best(self, node_id: str) -> None:
         """A node leads, or is to: nobody has more."""
-        copy, node = self._copies[node_id], self._nodes[node_id]
-        own = self._common(node.node_id)
+        node = self._nodes[node_id]
+        own = self._common(node_id)
         others = {name: self._common(name) for name, other in self._nodes.items() if not other.is_doubtful}
-        best = max(others, key=lambda name: others[name], default=node.node_id)
+        best = max(others, key=lambda name: others[name], default=node_id)
         if own < others.get(best, own):
             raise ViolationError(
                 f"best: {node.node_id} leads, or is to, with {own} of {len(self.committed)} committed "
@@ -370,7 +370,8 @@ class ShellModel:
             log = partition.log
             begin = log.segments[0].base_offset
             found = self._read(node, log, begin)
-            if len(found) < len(self.committed) - begin or not self._is_same(node, found, begin):
+            found = found[: len(self.committed) - begin]
+            if begin + len(found) < len(self.committed) or not self._is_same(node, found, begin):
                 raise ViolationError(f"P1: {node_id} has not what is committed after everything has healed")
         for number, offset in self.acked.items():
             if self.committed[offset].number != number:

@@ -30,6 +30,7 @@ from simulation.shell_link import FollowConnection
 from simulation.shell_metadata import ShellMetadata
 from simulation.shell_model import ShellModel
 from simulation.shell_node import ShellNode
+from support.simdisk import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -170,9 +171,17 @@ class ShellWorld:
         """A process ended by itself; somebody starts it again."""
         self.note(f"{node.node_id} ended: {type(error).__name__}")
         self.scheduler.after(0, node.end)
-        if node.damaged_file is not None and node.damaged_file.name.endswith(".wal"):
-            self.scheduler.after(100 * MS, lambda: node.disk.delete(node.damaged_file))  # as the error says
+        self.scheduler.after(100 * MS, self._help, node)
         self.scheduler.after(500 * MS, lambda: node.is_up or node.start())
+
+    def _help(self, node: ShellNode) -> None:
+        """What an operator does about a damaged file that a node does not start with: what the error says."""
+        path = node.damaged_file
+        if path is None or node.is_up:
+            return
+        if "wal" in path.parts:
+            node.disk.delete(path)
+        node.damaged_file = None
 
     # -- the run
 
