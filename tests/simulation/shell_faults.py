@@ -100,6 +100,7 @@ class ShellFaults:
         self._is_over = False
         self._every_us = rng.choice((200, 400, 800)) * MS
         self._copies_to_lose = world.copies_to_lose
+        self._has_joiner = False
         kinds: list[Callable[[], None]] = [
             self._kill,
             self._kill_leader,
@@ -373,8 +374,9 @@ class ShellFaults:
         """A node that is about to be let into the ISR dies, loses its log and is back, before it is let in."""
         world, metadata = self._world, self._world.metadata
         node = self._any()
-        if not self._copies_to_lose or not node.is_up or metadata.late is not None:
+        if not self._copies_to_lose or not node.is_up or metadata.late is not None or self._has_joiner:
             return
+        self._has_joiner = True
         node.kill()
 
         def look() -> None:

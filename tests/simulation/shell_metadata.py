@@ -72,7 +72,7 @@ class ShellMetadata(SimMetadata):
         answer: Callable[[Outcome | None], None] | None,
         args: dict[str, Any],
     ) -> None:
-        if op == "register_node" and self.late == node.node_id:
+        if op == "register_node" and self.late == node.node_id and self._held:
             self.deliver_late()
         if self.late is not None and _changes_isr(op, args):
             name = _id_of(command_id, args)

@@ -31,6 +31,7 @@ from liftpy_server.replicas.standing import Standing
 from liftpy_server.stream_opening import StreamOpening
 from liftpy_server.streams import Streams
 from simulation.metadata import META, UUID
+from simulation.model import ViolationError
 from simulation.scheduler import MS
 from simulation.shell_loop import SimLoop
 from simulation.shell_metadata import NodeMetadata
@@ -198,6 +199,8 @@ class ShellNode:
     async def _main(self) -> None:
         try:
             await self._start()
+        except ViolationError as error:
+            self.world.surprised(error, "at the start")
         except Exception as error:
             self.ends.append(str(error))
             self.world.node_ended(self, error)
@@ -223,6 +226,7 @@ class ShellNode:
         )
         await self.cluster.register(standing, was_clean=checkpoint.clean)
         self.is_doubtful = self.is_damaged
+        self.world.model.check_isr()  # from here on the cluster knows what it lost
         self._open_storage(data_dir, checkpoint)
         self.cluster.start()
         MetadataFollower(metadata, self._follow).start()
