@@ -30,7 +30,6 @@ from simulation.shell_link import FollowConnection
 from simulation.shell_metadata import ShellMetadata
 from simulation.shell_model import ShellModel
 from simulation.shell_node import ShellNode
-from support.simdisk import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
