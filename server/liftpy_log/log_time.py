@@ -6,7 +6,9 @@ not. So a wall clock that is wrong, or steps, or is another node's, makes nothin
 
 While a node was down nothing measured the time. The first record after a start has to be stamped with something, so
 the log's time then leaps to the wall clock, or to what a leader stamped. What it leapt over may be a day off or a clock
-that is wrong: no node can tell. It does not count when a record's age is measured: see `age_time` and `before`.
+that is wrong: no node can tell. It does not count when a record's age is measured: see `age_time` and `before`. A
+follower that was there meanwhile knows as well that its leader leapt; and so does a run that finds records which are
+younger than what the run before kept, by more than could have passed: it keeps its time every few seconds.
 
 Pure: clocks are read by the caller. Times are ns since the epoch, and monotonic seconds.
 """
@@ -91,23 +93,39 @@ class LogTime:
             self._begin(max(ns, wall_ns), now_s)
         return self._ns
 
-    def copied(self, timestamp: int, now_s: float) -> None:
-        """A record of another leader was appended."""
+    def copied(self, timestamp: int, now_s: float, *, is_new: bool = False) -> None:
+        """A record of another leader was appended.
+
+        Args:
+            timestamp: of the record.
+            now_s: the monotonic clock.
+            is_new: it was written just now, so that what it leaps over is no time that its leader has measured.
+        """
         ns = self._ns + max(0, int((now_s - self._s) * 1e9))
         if not self._is_measured or timestamp > ns:
-            self._begin(max(ns, timestamp), now_s)
+            self._begin(max(ns, timestamp), now_s, is_measured=self._is_measured and not is_new)
 
-    def _begin(self, ns: int, now_s: float) -> None:
+    def found(self, timestamp: int) -> None:
+        """A record is in the log that came after what was kept, shortly before the run that kept it ended."""
+        self._leap(timestamp, timestamp - self._ns)
+        self._ns = max(self._ns, timestamp)
+
+    def _begin(self, ns: int, now_s: float, *, is_measured: bool = False) -> None:
         """Go on from another time, which is not earlier."""
-        leapt = ns - self._ns - max(0, int((now_s - self._s) * 1e9))
-        if not self._is_measured and leapt >= _LEAP_NS_MIN:
-            leaps = (*self._leaps, Leap(ns, leapt))
-            if len(leaps) > _LEAPS_MAX:  # what lies between the two oldest counts as younger than it may be
-                oldest, second, *others = leaps
-                leaps = (Leap(second.to_ns, oldest.amount_ns + second.amount_ns), *others)
-            self._leaps = leaps
+        if not is_measured:
+            self._leap(ns, ns - self._ns - max(0, int((now_s - self._s) * 1e9)))
         self._is_measured = True
         self._ns, self._s = ns, max(self._s, now_s)
+
+    def _leap(self, to_ns: int, leapt: int) -> None:
+        """Take note of time that nobody measured, if it is any."""
+        if leapt < _LEAP_NS_MIN or not self._ns:
+            return
+        leaps = (*self._leaps, Leap(to_ns, leapt))
+        if len(leaps) > _LEAPS_MAX:  # what lies between the two oldest counts as younger than it may be
+            oldest, second, *others = leaps
+            leaps = (Leap(second.to_ns, oldest.amount_ns + second.amount_ns), *others)
+        self._leaps = leaps
 
     def age_time(self, ns: int) -> int:
         """A time of the log on a scale without leaps: two records are as far apart on it as time was measured."""

@@ -164,11 +164,17 @@ class CommittingLog:
         """How far this node's clock is ahead of the log's time, or behind it; 0 while that is within a minute."""
         return round(self.log_time.clock_off_ns(self._clock.now_ns()) / 1e9, 1) if self.now_ns() else 0.0
 
-    def copied(self, first_ns: int, last_ns: int) -> None:
-        """Batches of a leader were appended; the first and the last of them have these times."""
+    def copied(self, first_ns: int, last_ns: int, *, is_new: bool = False) -> None:
+        """Batches of a leader were appended; the first and the last of them have these times.
+
+        Args:
+            first_ns: of the first.
+            last_ns: of the last.
+            is_new: this log had all that was committed before, so that they were written just now.
+        """
         now_s = self._clock.monotonic()
-        self.log_time.copied(first_ns, now_s)  # what it leaps over lies before the first
-        self.log_time.copied(last_ns, now_s)
+        self.log_time.copied(first_ns, now_s, is_new=is_new)  # what it leaps over lies before the first
+        self.log_time.copied(last_ns, now_s, is_new=is_new)
 
     def kept_time(self) -> LogTimeState:
         """The log's time, as it is kept over a restart."""

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from liftpy_log.data_dir import DataDir
     from liftpy_log.disk import Disk
     from liftpy_log.files import FileCache
+    from liftpy_log.log_time import LogTimeState
     from liftpy_server.ingest.binding import Binding
     from liftpy_server.metadata.state import MetadataState, PartitionInfo, StreamInfo
     from liftpy_server.outbox import Outbox
@@ -194,7 +195,7 @@ class StreamOpening:
             )
             self._check_whole(stream.uuid, number, log)
             kept_time = self._checkpoint.times.get((uuid, number))
-            log_time = LogTime(log.last_timestamp, self._clock.monotonic(), kept_time)
+            log_time = _log_time(log, self._files, self._clock.monotonic(), kept_time)
             rebuild_dedupe(dedupe, log, self._files, log_time)
         except (PartitionOfflineError, LiftError, OSError) as error:
             logger.error("stream %s partition %d is offline: %s", stream.name, number, error)  # noqa: TRY400
@@ -282,6 +283,27 @@ class StreamOpening:
             self._disk.make_directory(aside)
             self._disk.rename(root / name, aside / name)
             logger.warning("no stream knows %s: moved it to %s", root / name, aside)
+
+
+def _log_time(log: PartitionLog, files: FileCache, now_s: float, kept: LogTimeState | None) -> LogTime:
+    """The time of a log that was opened; what came after the time was kept last tells of leaps that were not.
+
+    Where none was kept, as in the first seconds of a stream, the newest segment tells of them.
+    """
+    if not log.last_timestamp:
+        return LogTime(0, now_s, kept)
+    start = log.active.base_offset if kept is None else log.offset_at_time(kept.ns + 1)
+    if start is None or start == log.log_end:
+        return LogTime(log.last_timestamp, now_s, kept)
+    time: LogTime | None = None if kept is None else LogTime(kept.ns, now_s, kept)
+    for piece in log.read(max(start, log.log_start), log.log_end, 2**62):
+        for position, header in piece.segment.headers(files.get(piece.segment), piece.position):
+            if position >= piece.position + piece.length:
+                break
+            time = time or LogTime(header.base_timestamp, now_s)
+            time.found(header.base_timestamp)
+            time.found(header.max_timestamp)
+    return time or LogTime(log.last_timestamp, now_s, kept)
 
 
 def log_config(stream: StreamState) -> LogConfig:

@@ -263,7 +263,7 @@ class ShellWorld:
             ShellPublisher(self, has_ids=False, window=4),
         ]
         self.consumers = [ShellConsumer(self), ShellConsumer(self)]
-        self._advance(800 * MS)
+        self._advance(1_700 * MS)  # every node has written its first checkpoint
         faults = ShellFaults(self)
         faults.begin()
         self._advance(self._trouble_us)

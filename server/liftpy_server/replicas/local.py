@@ -271,7 +271,8 @@ class LocalReplica(Answering):
             self.partition.fail(str(error))
             return
         stored = [header for header in records.headers if header.next_offset <= appended.next_offset]
-        self.partition.copied(records.headers[0].max_timestamp, appended.timestamp)
+        is_new = answer.offset >= answer.high_watermark
+        self.partition.copied(records.headers[0].max_timestamp, appended.timestamp, is_new=is_new)
         try:
             note_batches(self.partition.dedupe, stored, records.data, self.partition.log_time)
         except BatchCorruptError as error:  # a restart would find it in the log, and say the same

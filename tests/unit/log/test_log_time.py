@@ -153,3 +153,21 @@ def test_before_is_the_inverse_of_age(parts, now, age):
     time = LogTime(at, 0.0, LogTimeState(at + now, tuple(leaps)))
     before = time.before(at + now, age)
     assert time.age_time(at + now) - time.age_time(before) == age
+
+
+def test_a_follower_that_has_all_that_is_committed_knows_that_its_leader_leapt():
+    time = LogTime(0, 0.0)
+    time.copied(T0, 0.0)
+    time.copied(T0 + S, 1.0, is_new=True)
+    assert time.leapt_ns == 0
+    time.copied(T0 + 600 * S, 2.0, is_new=True)
+    assert time.leapt_ns == 598 * S
+    assert time.age_time(T0 + 600 * S) - time.age_time(T0 + S) == S
+
+
+def test_records_that_are_younger_than_what_was_kept_tell_of_a_leap_that_was_not():
+    time = LogTime(T0, 5.0, LogTimeState(T0))
+    time.found(T0 + S // 2)
+    time.found(T0 + 600 * S)
+    assert time.leapt_ns == 600 * S - S // 2
+    assert time.now(T0 + 600 * S, 5.0) == T0 + 600 * S
