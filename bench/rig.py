@@ -93,7 +93,7 @@ class Liftpy:
 
     def __init__(self, home, environment=None):
         home.mkdir()
-        self._environment = os.environ | (environment or {})
+        self._environment = os.environ | {"LIFTPY_GROUPS_CLIENT_BYTES_MAX": str(10**9)} | (environment or {})
         self.server = NatsServer(0, shipped_config(), home / "nats.log")
         self.server.start()
         self._home = home

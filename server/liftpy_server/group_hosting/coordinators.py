@@ -86,11 +86,8 @@ class Coordinators:
 
     def close(self) -> None:
         """The node coordinates these groups no more."""
-        self._quota.change(-len(self._sizes), -sum(self._sizes.values()))
-        for client in self._clients.values():
-            self._quota.made(client, -1)
-        self._sizes.clear()
-        self._clients.clear()
+        for group in list(self._sizes):
+            self._remove(group)
 
     def step(self, group: str, given: Input, now: Now, client: str = "") -> Effects:
         """Give an input to the coordinator of a group.
@@ -107,8 +104,7 @@ class Coordinators:
                 return Effects(answer=refused(given, GroupError.GROUP_FULL, why))
             self._sizes[group] = self._size_of(group)
             self._clients[group] = client
-            self._quota.change(1, self._sizes[group])
-            self._quota.made(client)
+            self._quota.change(1, self._sizes[group], client)
         coordinator, records, told = self._coordinator(group, now)
         why = self._refuses_growth(coordinator, given)
         if why:
@@ -148,18 +144,20 @@ class Coordinators:
 
     def _remove(self, group: str) -> None:
         self._made.pop(group, None)
-        self._quota.change(-1, -self._sizes.pop(group))
-        self._quota.made(self._clients.pop(group, ""), -1)
+        self._quota.change(-1, -self._sizes.pop(group), self._clients.pop(group, ""))
 
     def _refuses_growth(self, coordinator: GroupCoordinator, given: Input) -> str:
         if not isinstance(given, (CommitRequest, JoinRequest)):
             return ""
         group = coordinator.group
+        client = self._clients.get(group, "")
         if isinstance(given, CommitRequest):
             most = sum([len(stream.offsets) * (_OFFSET_BYTES_MAX + len(stream.name)) for stream in given.streams])
-            if not self._quota.refuses_bytes(group, self._sizes[group], most):  # as it is mostly, and costs least
+            if not self._quota.refuses_bytes(
+                group, self._sizes[group], most, client
+            ):  # as it is mostly, and costs least
                 return ""
-        return self._quota.refuses_bytes(group, self._sizes[group], coordinator.growth_bytes(given))
+        return self._quota.refuses_bytes(group, self._sizes[group], coordinator.growth_bytes(given), client)
 
     def _size_of(self, group: str) -> int:
         made = self._made.get(group)
@@ -172,7 +170,7 @@ class Coordinators:
     def _grow(self, group: str, more_bytes: int) -> None:
         if more_bytes:
             self._sizes[group] += more_bytes
-            self._quota.change(0, more_bytes)
+            self._quota.change(0, more_bytes, self._clients.get(group, ""))
 
     def _schedule(self, coordinator: GroupCoordinator) -> None:
         next_s, group = coordinator.next_s, coordinator.group

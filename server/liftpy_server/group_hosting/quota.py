@@ -31,18 +31,24 @@ class GroupQuota:
         self._config = config
         self.groups = 0
         self.size_bytes = 0
-        self._by_client: Counter[str] = Counter()
+        self._groups_by_client: Counter[str] = Counter()
+        self._bytes_by_client: Counter[str] = Counter()
 
-    def change(self, groups: int, size_bytes: int) -> None:
-        """There are so many more groups, and bytes, or fewer."""
+    def change(self, groups: int, size_bytes: int, client: str = "") -> None:
+        """There are so many more groups, and bytes, or fewer.
+
+        Args:
+            groups: that appear; below 0 when they go.
+            size_bytes: by which groups grow.
+            client: the address of who made them; "" when nobody knows any more.
+        """
         self.groups += groups
         self.size_bytes += size_bytes
-
-    def made(self, client: str, count: int = 1) -> None:
-        """A client has made a group, or with -1: one that it made is gone."""
-        self._by_client[client] += count
-        if self._by_client[client] <= 0:
-            del self._by_client[client]
+        if client:
+            self._groups_by_client[client] += groups
+            self._bytes_by_client[client] += size_bytes
+            if not self._groups_by_client[client]:
+                del self._groups_by_client[client], self._bytes_by_client[client]
 
     def refuses_group(self, client: str) -> str:
         """Why there can not be another group; "" when there can.
@@ -50,25 +56,27 @@ class GroupQuota:
         Args:
             client: the address of who wants it.
         """
-        if self.groups >= self._config.groups_max:
+        config, made = self._config, self._groups_by_client[client]
+        if self.groups >= config.groups_max:
             return (
                 f"the node coordinates {self.groups} groups and takes no more: delete some, let them expire "
                 "(groups.retention_s), or raise groups.groups_max of the nodes"
             )
-        if self._by_client[client] >= self._config.groups_per_client_max:
+        if made >= config.client_groups_max:
             return (
-                f"{client} has made {self._by_client[client]} groups on this node, and no more are taken from one "
-                "address: delete some, or raise groups.groups_per_client_max of the nodes"
+                f"clients at {client} have made {made} groups on this node; an address makes no more: delete "
+                "some, or raise groups.client_groups_max of the nodes"
             )
         return ""
 
-    def refuses_bytes(self, group: str, size_bytes: int, more_bytes: int) -> str:
+    def refuses_bytes(self, group: str, size_bytes: int, more_bytes: int, client: str = "") -> str:
         """Why a group can not grow; "" when it can.
 
         Args:
             group: its name.
             size_bytes: of the group now.
             more_bytes: that it is to grow by.
+            client: the address of who made it; "" when nobody knows any more.
         """
         if more_bytes <= 0:
             return ""
@@ -77,6 +85,12 @@ class GroupQuota:
             return (
                 f"group {group!r} would take {size_bytes + more_bytes} bytes; the limit is {config.group_bytes_max}: "
                 "commit less metadata, subscribe to fewer streams, or raise groups.group_bytes_max of the nodes"
+            )
+        of_client = self._bytes_by_client[client]
+        if client and of_client + more_bytes > config.client_bytes_max:
+            return (
+                f"the groups that clients at {client} made take {of_client} bytes; the limit is "
+                f"{config.client_bytes_max}: delete some, or raise groups.client_bytes_max of the nodes"
             )
         if self.size_bytes + more_bytes > config.bytes_max:
             return (

@@ -20,29 +20,26 @@ class GroupsConfig:
         partitions: of the stream of the groups, when this node creates it; fixed from then on.
         retention_s: a group without members that committed nothing for so long is forgotten, with its offsets.
         groups_max: that the node coordinates; further ones are refused.
-        groups_per_client_max: of them, that clients at one address have made.
         bytes_max: of offsets, metadata and members, of all groups that the node coordinates.
         group_bytes_max: likewise of one group.
+        client_groups_max: groups that clients at one address make.
+        client_bytes_max: of those groups.
     """
 
     partitions: int = 16
     retention_s: float = 7 * 86_400.0
     groups_max: int = 10_000
-    groups_per_client_max: int = 5_000
-    bytes_max: int = 128 * 1024 * 1024
+    bytes_max: int = 256 * 1024 * 1024
     group_bytes_max: int = 4 * 1024 * 1024
+    client_groups_max: int = 5_000
+    client_bytes_max: int = 32 * 1024 * 1024
 
     def __post_init__(self) -> None:
         if not 1 <= self.partitions <= _PARTITIONS_MAX:
             raise ConfigError("groups.partitions", f"must be between 1 and {_PARTITIONS_MAX}, not {self.partitions}")
         if not 60 <= self.retention_s <= 1e9:  # also refuses NaN
             raise ConfigError("groups.retention_s", f"must be between 60 and {1e9:g} seconds, not {self.retention_s}")
-        for name, low in (
-            ("groups_max", 1),
-            ("groups_per_client_max", 1),
-            ("bytes_max", 1 << 16),
-            ("group_bytes_max", 1 << 10),
-        ):
+        for name in ("groups_max", "bytes_max", "group_bytes_max", "client_groups_max", "client_bytes_max"):
             value = getattr(self, name)
-            if not low <= value <= _QUOTA_MAX:
-                raise ConfigError(f"groups.{name}", f"must be between {low} and {_QUOTA_MAX}, not {value}")
+            if not 1 <= value <= _QUOTA_MAX:
+                raise ConfigError(f"groups.{name}", f"must be between 1 and {_QUOTA_MAX}, not {value}")
