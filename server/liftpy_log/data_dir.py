@@ -1,6 +1,6 @@
 """The data directory of a node: who it belongs to, which version wrote it, and that only one process uses it.
 
-liftpy.json                       {"format": 1, "node_id": ...}
+liftpy.json                       {"format":1,"node_id":...,"checksum":...}; no checksum where somebody wrote it by hand
 lock                              locked while a node runs
 checkpoint                        see `checkpoint`
 metadata/                         journal and snapshot: see the server's metadata
@@ -17,8 +17,9 @@ import errno
 import fcntl
 import json
 import os
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from liftpy_log.checked_json import CHECKSUM, encode_json, find_checksum
 from liftpy_log.disk import OsDisk, write_atomically
 from liftpy_log.errors import DataDirError
 
@@ -117,16 +118,27 @@ def _check_identity(root: Path, node_id: str) -> None:
                 f"{root} is not a liftpy data directory: it holds {', '.join(strangers[:3])} but no {_IDENTITY}; "
                 "choose an empty directory with --data-dir"
             )
-        write_atomically(OsDisk(), path, json.dumps({"format": _FORMAT, "node_id": node_id}).encode() + b"\n")
+        write_atomically(OsDisk(), path, encode_json({"format": _FORMAT, "node_id": node_id}))
         return
     if not os.access(root, os.W_OK):
         raise PermissionError(errno.EACCES, "Permission denied")
-    try:
-        identity = json.loads(path.read_bytes())
-        version, owner = identity["format"], identity["node_id"]
-    except (ValueError, KeyError, TypeError):
-        raise DataDirError(f"{path} can not be read as the identity of a liftpy data directory") from None
+    version, owner = _read_identity(path, node_id)
     if not isinstance(version, int) or version > _FORMAT:
         raise DataDirError(f"{root} was written by a newer liftpy (format {version}); this one reads format {_FORMAT}")
     if owner != node_id:
         raise DataDirError(f"{root} belongs to node {owner!r}, not to {node_id!r}; choose another with --data-dir")
+
+
+def _read_identity(path: Path, node_id: str) -> tuple[Any, Any]:
+    body = path.read_bytes()
+    try:
+        identity = json.loads(body)
+        if find_checksum(body.removesuffix(b"\n")) is not True and set(identity) != {"format", "node_id"}:
+            raise ValueError(CHECKSUM)
+        return identity["format"], identity["node_id"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        told = json.dumps({"format": _FORMAT, "node_id": node_id})
+        raise DataDirError(
+            f"{path} is damaged: it says which node this data directory is of. If that is node {node_id!r}, replace "
+            f"its content by {told} and start again; nothing else is lost"
+        ) from None

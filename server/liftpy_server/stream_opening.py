@@ -121,8 +121,12 @@ class StreamOpening:
         """
         directory = self.directory(info)
         self._disk.make_directory(directory, durable=False)  # its name is made durable with the first record
-        gap_file = GapFile(self._disk, directory / "gaps.json", self._io_executor)
-        return LocalStream(info, StreamState(info, gap_file.save, gap_file.load()), {})
+        gap_file = GapFile(self._disk, directory / "gaps.json", self._io_executor, self._data_dir.quarantine_directory)
+        state = StreamState(info, gap_file.save, gap_file.load())
+        if gap_file.has_forgotten:
+            state.open_gap(info.created_ns, "the file of the gaps before was damaged")
+            state.close_gap(self._clock.now_ns())
+        return LocalStream(info, state, {})
 
     def kept_here(self, info: StreamInfo) -> list[int]:
         """Numbers of the partitions of which this node has a replica."""

@@ -242,6 +242,12 @@ def partitions_table(stream: StreamDetails, width: int = 1_000) -> Table:
         for part in stream.raw["partitions"]
         if part.get("unreachable")
     ]
+    lines += [
+        f"[yellow]partition {part['partition']}: the copy on {escape(', '.join(part['failed']))} has failed[/], "
+        "does not count, and is copied anew"
+        for part in stream.raw["partitions"]
+        if part.get("failed")
+    ]
     table.caption = "\n".join(lines) or None
     return table
 

@@ -27,12 +27,13 @@ if TYPE_CHECKING:
 
     from liftpy_log.tier.store import ObjectStore
 
-__all__ = ["check", "move", "read_boundary"]
+__all__ = ["boundary_key", "check", "move", "read_boundary"]
 
 _FIELDS: Final = ("version",)
 
 
-def _key(directory: str) -> str:
+def boundary_key(directory: str) -> str:
+    """Key of the boundary of a directory, which is as of `read_boundary`."""
     return f"{directory}BOUNDARY"
 
 
@@ -46,7 +47,7 @@ def read_boundary(store: ObjectStore, directory: str) -> int:
     Raises:
         ManifestCorruptError: it can not be read.
     """
-    document = load_document(store, _key(directory), _FIELDS)
+    document = load_document(store, boundary_key(directory), _FIELDS)
     return document.fields.number("version") if document else 0
 
 
@@ -76,6 +77,6 @@ def move(store: ObjectStore, directory: str, version: int, new_id: Callable[[], 
     Raises:
         OvertakenError: another collector moves it at the same moment.
     """
-    document = load_document(store, _key(directory), _FIELDS)
+    document = load_document(store, boundary_key(directory), _FIELDS)
     if document is None or document.fields.number("version") < version:
-        swap_document(store, _key(directory), {"version": version}, document.etag if document else None, new_id)
+        swap_document(store, boundary_key(directory), {"version": version}, document.etag if document else None, new_id)

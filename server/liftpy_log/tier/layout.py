@@ -8,6 +8,7 @@ streams/<uuid>/<partition>/pins/<name>.json                cursors and pins
 streams/<uuid>/<partition>/GARBAGE                         the collection in progress
 streams/<uuid>/<partition>/BOUNDARY                        below it everything may have been collected
 sets/<node>/ROOT                                           the set manifest of a node
+sets/<node>/BOUNDARY                                       below it its stream-set objects may have been collected
 sets/<node>/objects/<sequence:020d>-<nonce>.parquet        its stream-set objects
 """
 
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-__all__ = ["CATALOG", "PartitionPath", "set_object_key", "set_root_key"]
+__all__ = ["CATALOG", "PartitionPath", "set_directory", "set_object_key", "set_root_key"]
 
 CATALOG: Final = "catalog.json"
 
@@ -76,9 +77,14 @@ class PartitionPath(NamedTuple):
         return f"{self.directory}pins/{name}.json"
 
 
+def set_directory(node_id: str) -> str:
+    """Where the set manifest of a node is, and what belongs to it, with a slash behind it."""
+    return f"sets/{node_id}/"
+
+
 def set_root_key(node_id: str) -> str:
     """Key of the set manifest of a node."""
-    return f"sets/{node_id}/ROOT"
+    return f"{set_directory(node_id)}ROOT"
 
 
 def set_object_key(node_id: str, name: str) -> str:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from liftpy_log.tier import boundary
 from liftpy_log.tier.errors import OvertakenError
-from liftpy_log.tier.layout import PartitionPath, set_object_key, set_root_key
+from liftpy_log.tier.layout import PartitionPath, set_directory, set_object_key, set_root_key
 from liftpy_log.tier.missed import check_set_never_was
 from liftpy_log.tier.orphans import is_older
 from liftpy_log.tier.pins_held import load_pins
@@ -86,7 +86,7 @@ class SetCollector:
         self._now_ns = now_ns
         self._grace_ns = grace_ns
         self._progress = progress
-        self._directory = set_root_key(node).removesuffix("ROOT")
+        self._directory = set_directory(node)
         self._set_file = SetFile(store, node, new_id=new_id)
 
     def run(self) -> CollectedSets:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from liftpy_log.tier.boundary import read_boundary
+from liftpy_log.tier.boundary import boundary_key, read_boundary
 from liftpy_log.tier.errors import BucketVersionError, ManifestCorruptError, ObjectMissingError, RootMissingError
 from liftpy_log.tier.fragment_read import fragment_key
 from liftpy_log.tier.garbage import load_garbage
-from liftpy_log.tier.layout import set_object_key
+from liftpy_log.tier.layout import set_directory, set_object_key
 from liftpy_log.tier.missed import check_set_never_was
 from liftpy_log.tier.orphans import Reach, is_ours, keys_of
 from liftpy_log.tier.pins_held import load_pin
@@ -168,7 +168,8 @@ class _Look:
 
     def _check_sets(self, root: Root) -> None:
         manifests = {}
-        for node in {claim.node for claim in root.claims}:
+        for node in sorted({claim.node for claim in root.claims}):
+            self._check_boundary(set_directory(node))
             try:
                 manifest = self._cache.set_manifest(node)
             except _UNREADABLE as error:
@@ -227,7 +228,10 @@ class _Look:
             except _UNREADABLE as error:
                 self._note("corrupt", path.garbage, None, f"{error}. {_WITHOUT_GARBAGE}")
         if path.boundary in listing:
-            try:
-                read_boundary(self._store, path.directory)
-            except _UNREADABLE as error:
-                self._note("corrupt", path.boundary, None, str(error))
+            self._check_boundary(path.directory)
+
+    def _check_boundary(self, directory: str) -> None:
+        try:
+            read_boundary(self._store, directory)
+        except _UNREADABLE as error:
+            self._note("corrupt", boundary_key(directory), None, str(error))

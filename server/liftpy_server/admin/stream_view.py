@@ -57,6 +57,7 @@ def partition_place(number: int, meta: PartitionInfo) -> dict[str, Any]:
         "replicas": list(meta.replicas),
         "isr": list(meta.isr),
         "observers": list(meta.observers),
+        "failed": list(meta.failed),
         "target": None if meta.target is None else list(meta.target),
     }
 

@@ -27,7 +27,7 @@ class NewerJournalError(JournalError):
 
 
 class MetadataRefusedError(LiftError):
-    """A command was applied, and its outcome is a refusal.
+    """A command was applied, and its outcome is a refusal; or it was not taken, and nothing was done with it.
 
     Attributes:
         code: why.

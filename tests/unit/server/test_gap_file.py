@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import errno
-import json
 from concurrent.futures import Executor, Future
 
 import pytest
 
 from liftpy_envelope.stream_config import StreamConfig
+from liftpy_log.checked_json import encode_json
 from liftpy_server.gap_file import GapFile
 from liftpy_server.metadata.state import StreamInfo
 from liftpy_server.stream_state import Gap, StreamState
+from support.damage import bit_flips
 from support.server_kit import FlakyDisk
 
 INFO = StreamInfo(uuid="0" * 32, config=StreamConfig(name="orders", subject="orders.>"), created_ns=0)
@@ -44,7 +45,7 @@ def later():
 
 @pytest.fixture
 def gap_file(tmp_path, disk, later):
-    return GapFile(disk, tmp_path / "gaps.json", later)
+    return GapFile(disk, tmp_path / "gaps.json", later, tmp_path / "quarantine")
 
 
 @pytest.fixture
@@ -84,10 +85,20 @@ def test_only_the_newest_of_what_waits_is_written(gap_file, stream, later):
 @pytest.mark.parametrize(
     "content", [b"", b"{", b"5", b"[5]", b'[{"since": 1}]', b"\xff\xfe", b'{"a": 1}', b"null", b'["x"]', b"[[1, 2]]"]
 )
-def test_file_that_can_not_be_read_is_forgotten(gap_file, tmp_path, content, caplog):
+def test_file_that_can_not_be_read_is_set_aside(gap_file, tmp_path, content, caplog):
     (tmp_path / "gaps.json").write_bytes(content)
+    assert (gap_file.load(), gap_file.has_forgotten) == ([], True)
+    assert (tmp_path / "quarantine" / "gaps.json.0").read_bytes() == content
+    assert f"gaps.json is damaged: its checksum is not that of its bytes; it was moved to {tmp_path}" in caplog.text
     assert gap_file.load() == []
-    assert "gaps.json" in caplog.text
+
+
+def test_a_bit_that_turns_is_found(gap_file, stream, later, tmp_path):
+    stream.open_gap(5, "the connection was lost")
+    later.run()
+    for damaged in bit_flips((tmp_path / "gaps.json").read_bytes().rstrip()):
+        (tmp_path / "gaps.json").write_bytes(damaged)
+        assert gap_file.load() == []
 
 
 @pytest.mark.parametrize(
@@ -100,8 +111,8 @@ def test_file_that_can_not_be_read_is_forgotten(gap_file, tmp_path, content, cap
     ],
 )
 def test_gap_of_other_types_is_forgotten(gap_file, tmp_path, gap):
-    (tmp_path / "gaps.json").write_text(json.dumps([gap]))
-    assert gap_file.load() == []
+    (tmp_path / "gaps.json").write_bytes(encode_json({"gaps": [gap]}))
+    assert (gap_file.load(), gap_file.has_forgotten) == ([], True)
 
 
 def test_full_disk_is_logged_and_no_more(gap_file, stream, disk, later, caplog):

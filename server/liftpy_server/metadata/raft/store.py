@@ -217,18 +217,17 @@ class RaftMetadataStore:
             proposals: (op, command id or None, arguments) of each.
 
         Returns:
-            Their outcomes, refusals among them.
+            Their outcomes, refusals among them: what applying them came to, or that they fit in no entry.
 
         Raises:
+            MetadataRefusedError: an entry was not taken, so those of it, and later ones, have no outcome. What was
+                proposed earlier under the same ids may be under way still.
             MetadataUnavailableError: there was no leader in time; those of later entries changed nothing.
             MetadataUnknownError: those of one entry may have been applied, or not.
         """
         outcomes = refuse_unfit(proposals)
         for batch in batches(proposals, outcomes):
-            try:
-                found = list(map(Outcome.from_plain, await self.propose("batch", commands=batch.items)))
-            except MetadataRefusedError as error:
-                found = [Outcome(error=error.code, message=str(error))] * len(batch.items)
+            found = list(map(Outcome.from_plain, await self.propose("batch", commands=batch.items)))
             outcomes |= dict(zip(batch.positions, found, strict=True))
         return [outcomes[position] for position in range(len(proposals))]
 

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from liftpy_log.tier import set_changes
+from liftpy_log.tier import boundary, set_changes
 from liftpy_log.tier.collecting import Collector
 from liftpy_log.tier.cursors import Cursor
 from liftpy_log.tier.errors import ManifestCorruptError
@@ -18,6 +18,7 @@ from liftpy_log.tier.scrubbing import scrub
 from liftpy_log.tier.set_file import SetFile
 from liftpy_log.tier.setsum import NO_RECORDS
 from liftpy_log.tier.verifying import verify
+from support.damage import bit_flips
 from support.fault_store import FaultStore
 from support.garbage_kit import Ids
 from support.manifest_kit import edited, unchecked
@@ -145,6 +146,17 @@ def test_an_edited_set_manifest_is_found_by_its_checksum(history):
     assert found(history) == set()
     rewrite(history.store, key, history.store.get(key).body.replace(b'"sequence":1', b'"sequence":7'))
     assert found(history) == {("manifest", key)}
+
+
+@pytest.mark.parametrize("look", [verify, scrub])
+def test_what_collectors_of_sets_go_by_is_looked_at(history, look):
+    SetFile(history.store, "n1", new_id=Ids("s")).commit(None, set_changes.begin("n1", 1))
+    boundary.move(history.store, "sets/n1/", 7, Ids("b"))
+    key = "sets/n1/BOUNDARY"
+    assert found(history, look) == set()
+    for damaged in bit_flips(history.store.get(key).body):
+        rewrite(history.store, key, damaged)
+        assert found(history, look) == {("corrupt", key)}
 
 
 @pytest.mark.parametrize("name", ["cursor", "range", "version"])
