@@ -176,6 +176,10 @@ class CommittingLog:
         self.log_time.copied(first_ns, now_s, is_new=is_new)  # what it leaps over lies before the first
         self.log_time.copied(last_ns, now_s, is_new=is_new)
 
+    def by_wall_ns(self, age_s: float) -> int:
+        """By how much the wall clock is ahead of records that are `age_s` old: what it takes for that age."""
+        return self._clock.now_ns() - self.older_than_before(age_s)
+
     def kept_time(self) -> LogTimeState:
         """The log's time, as it is kept over a restart."""
         self.now_ns()

@@ -80,7 +80,7 @@ class CatalogKeeper:
         self._metadata = metadata
         self._worker = worker
         self._clock = clock
-        self._grace_ns = int(grace_s * 1e9)
+        self._grace_s = grace_s
         self._on_error = on_error
         self._debounce_s = debounce_s
         self._look_s = look_s
@@ -88,6 +88,7 @@ class CatalogKeeper:
         self._description = Description()
         self._written: dict[str, Any] | None = None
         self._deleted: list[dict[str, Any]] = []
+        self._known_s: dict[str, float] = {}  # since when a stream is known here to be deleted, monotonic
         self._collected: set[str] = set()
         self._changed = asyncio.Event()
         self._appeared = asyncio.Event()
@@ -181,10 +182,16 @@ class CatalogKeeper:
         self._collected.difference_update(collected)
 
     async def _collect(self) -> bool:
-        """Have the objects of a deleted stream deleted when it is time, one after the other."""
-        until_ns = self._clock.now_ns() - self._grace_ns
+        """Have the objects of a deleted stream deleted when it is time, one after the other.
+
+        That is when the grace period is over by the wall clock and by the time that passed here: the clock of another
+        node may have said when the stream was deleted.
+        """
+        until_ns, now_s = self._clock.now_ns() - int(self._grace_s * 1e9), self._clock.monotonic()
+        self._known_s = {stream["uuid"]: self._known_s.get(stream["uuid"], now_s) for stream in self._deleted}
         for stream in self._deleted:
-            if stream["deleted_ns"] <= until_ns and self._metadata.is_leader:
+            is_over = stream["deleted_ns"] <= until_ns and now_s - self._known_s[stream["uuid"]] >= self._grace_s
+            if is_over and self._metadata.is_leader:
                 try:
                     await self._worker.call("drop_stream", uuid=stream["uuid"], partitions=stream["partitions"])
                 except TierWorkError as error:

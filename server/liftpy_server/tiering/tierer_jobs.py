@@ -319,8 +319,9 @@ class TierJobs:
         if task.job is Job.COMPACT:
             config = partition.stream.config
             arguments |= {
-                "min_compaction_lag_ns": int(config.min_compaction_lag_s * 1e9),
-                "delete_retention_ns": int(config.delete_retention_s * 1e9),
+                # The worker measures with the wall clock.
+                "min_compaction_lag_ns": partition.by_wall_ns(config.min_compaction_lag_s),
+                "delete_retention_ns": partition.by_wall_ns(config.delete_retention_s),
                 "clean_end": place.tiered_end,
             }
         elif task.job is Job.COLLECT:

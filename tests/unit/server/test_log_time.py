@@ -167,3 +167,13 @@ def test_a_clock_that_is_off_is_told_once_and_shown(make_kit, caplog):
     assert "601 s ahead of the time of 1 partitions" in told[0]
     assert "agrees" in told[1]
     assert kit.partition.clock_ahead_s() == 0
+
+
+def test_ages_for_those_who_measure_with_the_wall_clock(kit):
+    publish(kit, "one")
+    kit.clock.advance(10)
+    assert kit.partition.by_wall_ns(60) == 60 * S
+    kit.clock.ns += 600 * S
+    assert kit.partition.by_wall_ns(60) == 660 * S
+    kit.clock.ns -= 1_200 * S
+    assert kit.partition.by_wall_ns(60) == 60 * S
