@@ -13,13 +13,17 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from nats.aio.client import Client
-from nats.errors import AuthorizationError, Error
+from nats.aio.transport import TcpTransport
+from nats.errors import AuthorizationError, Error, SlowConsumerError
 
 from liftpy_envelope.errors import LiftError
+from liftpy_server.repeated_warnings import RepeatedWarnings
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from nats.aio.msg import Msg
+    from nats.aio.subscription import Subscription
     from nats.aio.transport import Transport
 
     from liftpy_client.nats_options import NatsOptions
@@ -31,6 +35,13 @@ logger = logging.getLogger(__name__)
 _NATS_PY = "2.16."
 _WATCH_INTERVAL_S = 0.5
 _RETRY_S = 0.5
+_PENDING_MAX = 1_024
+_LOOK_S = 0.001
+_TURNS = 4
+_REST = 9.0  # times what that took
+_REST_S_MAX = 0.25
+_BEHIND_S_MAX = 2.0
+_PENDING_BYTES_MAX = 16 * 1024 * 1024
 
 
 class NatsRefusedError(LiftError):
@@ -50,6 +61,53 @@ def check_nats_version() -> None:
         )
 
 
+class _BoundedClient(Client):
+    """Holds no more of what others send than is worked off in moments; beyond that nats-py drops it and says so."""
+
+    async def subscribe(
+        self,
+        subject: str,
+        queue: str = "",
+        cb: Callable[[Msg], Awaitable[None]] | None = None,
+        future: asyncio.Future[Any] | None = None,
+        max_msgs: int = 0,
+        pending_msgs_limit: int = _PENDING_MAX,
+        pending_bytes_limit: int = _PENDING_BYTES_MAX,
+    ) -> Subscription:
+        return await super().subscribe(subject, queue, cb, future, max_msgs, pending_msgs_limit, pending_bytes_limit)
+
+
+class _PatientTransport(TcpTransport):
+    """Rests after a chunk of many messages: what others send takes about a tenth of the time, and less on a busy node.
+
+    Meanwhile the server holds what is sent.
+
+    Attributes:
+        behind_since_s: since when every chunk was one of many messages, by the loop's clock; None while it is not so.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._handed_over_s = 0.0
+        self.behind_since_s: float | None = None
+
+    def __bool__(self) -> bool:
+        return True  # nats-py would replace a transport that is false
+
+    async def read(self, buffer_size: int) -> bytes:
+        loop = asyncio.get_running_loop()
+        if self._handed_over_s and loop.time() - self._handed_over_s > _LOOK_S:
+            for _ in range(_TURNS):  # in which the handlers get what was in it, and others what is theirs
+                await asyncio.sleep(0)
+            await asyncio.sleep(min(_REST * (loop.time() - self._handed_over_s), _REST_S_MAX))
+            self.behind_since_s = self.behind_since_s or self._handed_over_s
+        else:
+            self.behind_since_s = None
+        data: bytes = await super().read(buffer_size)
+        self._handed_over_s = loop.time()
+        return data
+
+
 class NatsLink:
     """One connection.
 
@@ -60,6 +118,7 @@ class NatsLink:
         on_down: called when the connection is lost.
         on_up: awaited when nats-py has the connection again, with all its subscriptions.
         make_transport: makes the transport under a client.
+        is_bounded: what anybody sends on it takes little of the node's time and memory.
     """
 
     def __init__(
@@ -71,7 +130,10 @@ class NatsLink:
         on_down: Callable[[], None] | None = None,
         on_up: Callable[[], Awaitable[None]] | None = None,
         make_transport: Callable[[], Transport] | None = None,
+        is_bounded: bool = False,
     ) -> None:
+        self._make_client = _BoundedClient if is_bounded else Client
+        self._patient = _PatientTransport() if is_bounded else None
         self._options = options
         self._name = name
         self._on_client = on_client
@@ -84,7 +146,9 @@ class NatsLink:
         self._refusal = ""
         self._task: asyncio.Task[None] | None = None
         self._stopping = False
+        self._is_shedding = False
         self._last_error = ""
+        self._warnings = RepeatedWarnings(logger)
 
     @property
     def client(self) -> Client:
@@ -116,9 +180,11 @@ class NatsLink:
             await self._client.close()
 
     async def _connect(self, *, first: bool) -> None:
-        client = Client()
+        client = self._make_client()
+        if self._patient is not None:
+            client._transport = self._patient = _PatientTransport()  # noqa: SLF001 - the one way to hand it in
         if self._make_transport is not None:
-            client._transport = self._make_transport()  # noqa: SLF001 - the one way to hand it in
+            client._transport = self._make_transport()  # noqa: SLF001 - as above
         self._closed.clear()
         self._refused.clear()
         connecting = asyncio.ensure_future(client.connect(**self._arguments()))
@@ -156,7 +222,10 @@ class NatsLink:
         if isinstance(error, AuthorizationError) or "authorization violation" in text.lower():
             self._refusal = text
             self._refused.set()
-        if text != self._last_error:
+        if isinstance(error, SlowConsumerError):  # nats-py says so for every message that it drops
+            text = f"more is asked on {error.subject} than this node can work off; some of it is dropped"
+            self._warnings.tell("dropped", text, asyncio.get_running_loop().time())
+        elif text != self._last_error:
             self._last_error = text
             logger.warning("NATS connection %s to %s: %s", self._name, self._options.shown_url, text)
 
@@ -165,7 +234,10 @@ class NatsLink:
             self._on_down()
 
     async def _reconnected(self) -> None:
-        logger.info("NATS connection %s is back", self._name)
+        if self._is_shedding:
+            self._is_shedding = False
+        else:
+            logger.info("NATS connection %s is back", self._name)
         self._last_error = ""
         if self._on_up is not None:
             await self._on_up()
@@ -180,6 +252,7 @@ class NatsLink:
                     await self._closed.wait()
             except TimeoutError:
                 await self._renew_when_deaf()
+                await self._shed()
                 continue
             logger.warning("NATS connection %s was closed; connecting anew", self._name)
             await asyncio.sleep(_RETRY_S)
@@ -190,6 +263,18 @@ class NatsLink:
             except (Error, LiftError, OSError) as error:
                 logger.warning("NATS connection %s: %s", self._name, error)
                 self._closed.set()
+
+    async def _shed(self) -> None:
+        """Leave behind what the server holds for a flooded connection: who sent it would wait no longer by its turn."""
+        now_s = asyncio.get_running_loop().time()
+        if self._patient is None or self._patient.behind_since_s is None:
+            return
+        since_s = self._patient.behind_since_s
+        if now_s - since_s > _BEHIND_S_MAX and self.client.is_connected:
+            text = f"NATS connection {self._name}: more is sent to it than this node looks at; what waits is dropped"
+            self._warnings.tell("dropped", text, now_s)
+            self._is_shedding, self._patient.behind_since_s = True, None
+            await self.client.force_reconnect()
 
     async def _renew_when_deaf(self) -> None:
         client = self.client

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
+import time
 from contextlib import asynccontextmanager
 
 import nats
@@ -15,6 +17,7 @@ from support.cluster import eventually, quick_options
 from support.cluster_kit import metadata_leader, partitions, running_cluster
 
 LOG_LINES_MAX = 10
+FLOOD_S = 10.0
 
 
 @pytest.fixture
@@ -133,3 +136,77 @@ async def test_no_node_connects_to_where_a_stranger_says_it_is(kit, lift, strang
     assert dialed == []
     server.close()
     await whole_again(kit, lift, published)
+
+
+FLOOD = """
+import asyncio, sys, nats
+
+async def main(url, *subjects):
+    client = await nats.connect(url)
+    print("up", flush=True)
+    while True:
+        for subject in subjects:
+            for number in range(200):
+                await client.publish(subject, b'{"limit": %d}' % (number % 5 + 1), reply="_INBOX.flood")
+        await client.flush(60)
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+@asynccontextmanager
+async def flooded(kit, *subjects):
+    """A process asks as much as NATS takes."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", FLOOD, kit.url, *subjects, stdout=asyncio.subprocess.PIPE
+    )
+    try:
+        await process.stdout.readline()
+        yield
+    finally:
+        process.kill()
+        await process.wait()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "subjects",
+    [
+        ["LIFT.API.CLUSTER.INFO"],
+        ["LIFT.API.NODE.LIST", "LIFT.API.STREAM.LIST", "LIFT.API.TIER.STATUS", "LIFT.API.GROUP.LIST"],
+        [f"LIFT.NODE.{name}.NODE.LAGS" for name in NODES],
+        ["LIFT.API.METADATA", "LIFT.API.STREAM.FIND"],
+    ],
+    ids=["cluster info", "lists", "between nodes", "metadata"],
+)
+async def test_a_flood_of_questions(kit, lift, stranger, subjects):
+    """Acks go on, clients find their streams, and the metadata keep their leader."""
+    published = await make_stream(lift)
+    leader = await metadata_leader(lift)
+    await measure(published, stranger, "no flood", 3.0)
+    async with few_lines(kit), flooded(kit, *subjects):
+        await measure(published, stranger if "LIFT.API.METADATA" not in subjects else None, str(subjects), FLOOD_S)
+        assert kit.running == list(NODES)
+    assert await metadata_leader(lift) == leader
+    await whole_again(kit, lift, published)
+
+
+async def measure(published, stranger, what, seconds):
+    """Publish and look for the metadata in turns; prints how long that takes."""
+    times = {"ack": [], "METADATA": []}
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        began = time.monotonic()
+        await published.more(1)
+        times["ack"].append(time.monotonic() - began)
+        if len(times["ack"]) % 20 == 0 and stranger is not None:
+            began = time.monotonic()
+            assert len((await say(stranger, "LIFT.API.METADATA", {}))["nodes"]) == 3
+            times["METADATA"].append(time.monotonic() - began)
+    for name, took in times.items():
+        if took:
+            took.sort()
+            print(
+                f"{what}: {len(took)} x {name}, median {1e3 * took[len(took) // 2]:.0f} ms, "
+                f"p99 {1e3 * took[int(len(took) * 0.99)]:.0f} ms, longest {1e3 * took[-1]:.0f} ms"
+            )

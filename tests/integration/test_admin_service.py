@@ -32,11 +32,18 @@ async def gather(lift, subject, count, timeout_s=30.0):
 
 
 async def test_the_service_is_discovered(lift):
-    (ping,) = await gather(lift, "$SRV.PING", 1)
-    assert (ping["name"], ping["metadata"]["node_id"]) == ("liftpy", "liftpy-1")
+    pings = await gather(lift, "$SRV.PING", 2)
+    assert {(ping["name"], ping["metadata"]["node_id"]) for ping in pings} == {
+        ("liftpy", "liftpy-1"),
+        ("liftpy-find", "liftpy-1"),
+    }
+    (find,) = await gather(lift, "$SRV.INFO.liftpy-find", 1)
+    subjects = {endpoint["subject"] for endpoint in find["endpoints"]}
+    assert subjects == {"LIFT.API.METADATA", "LIFT.API.STREAM.FIND"}
     (info,) = await gather(lift, "$SRV.INFO.liftpy", 1)
     subjects = {endpoint["subject"] for endpoint in info["endpoints"]}
-    assert {"LIFT.API.STREAM.CREATE", "LIFT.API.STREAM.PURGE", "LIFT.API.METADATA", "LIFT.API.NODE.INFO"} <= subjects
+    assert {"LIFT.API.STREAM.CREATE", "LIFT.API.STREAM.PURGE", "LIFT.API.NODE.INFO"} <= subjects
+    (ping,) = [ping for ping in pings if ping["name"] == "liftpy"]
     assert (info["version"], info["id"]) == (ping["version"], ping["id"])
 
 

@@ -29,7 +29,7 @@ NODE = "n1"
 def config(name: str, **settings: Any) -> dict[str, Any]:
     """The settings of a stream, as a catalog has them."""
     subject = "" if name.startswith("__") else f"{name}.>"
-    return StreamConfig(name=name, subject=subject, **settings).to_plain()
+    return StreamConfig(**{"name": name, "subject": subject} | settings).to_plain()
 
 
 class Bucket:

@@ -64,7 +64,7 @@ class Gatherer:
                 body = {"uuids": left, "brief": brief}
                 answer = await self._requests.ask(node_id, "STREAM.INFO", body, max(deadline - loop.time(), 0.001))
             except LiftError as error:
-                logger.info("node %s did not tell about %d streams: %s", node_id, len(left), error)
+                logger.debug("node %s did not tell about %d streams: %s", node_id, len(left), error)
                 return Told(streams, str(error))
             streams |= answer["streams"]
             rest = [uuid for uuid in answer["rest"] if uuid not in streams]

@@ -15,6 +15,7 @@ from nats.micro.request import Request
 from liftpy_envelope.errors import ErrorCode
 from liftpy_server.admin.answering import refuse
 from liftpy_server.admin.asking import NODE_PREFIX
+from liftpy_server.admin.budget import Refuser
 from liftpy_server.admin.node_key import PROOF_HEADER, SENDER_HEADER, NotProvenError, Replays
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ class NodeDoor:
         self._endpoints = endpoints
         self._refusals = refusals
         self._replays = Replays()
+        self._refuser = Refuser()
         self.subject = f"{NODE_PREFIX}.{node_id}.>"
 
     async def accept(self, message: Msg) -> None:
@@ -79,7 +81,7 @@ class NodeDoor:
                 self._refusals.auth_failed(
                     "node", f"{message.subject} (reply to {message.reply or 'nobody'})", str(error), kind=error.kind
                 )
-                await refuse(Request(message), ErrorCode.UNAUTHENTICATED, str(error))
+                await self._refuser.refuse(Request(message), ErrorCode.UNAUTHENTICATED, str(error))
                 return
             request = _ProvenRequest(message, self._key, proof)
             if endpoint in self._endpoints:

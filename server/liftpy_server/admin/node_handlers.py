@@ -23,6 +23,7 @@ from liftpy_server.admin.gather import NUMBERS_TIMEOUT_S, Gatherer
 from liftpy_server.admin.node_requests import ClusterRequest, JoinRequest, KnownRequest, NodeInfoRequest, RemoveRequest
 from liftpy_server.admin.requests import NoRequest
 from liftpy_server.metadata.raft.settings import Voter
+from liftpy_server.repeated_warnings import RepeatedWarnings
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -57,6 +58,7 @@ class NodeHandlers:
     def __init__(self, node: Node, requests: NodeRequests, challenge: str) -> None:
         self._node = node
         self._challenge = challenge
+        self._warnings = RepeatedWarnings(logger)
         self._requests = requests
         self._gather = Gatherer(node, requests)
 
@@ -114,7 +116,8 @@ class NodeHandlers:
             reason = str(error)
         except TimeoutError:
             reason = f"no answer from a majority within {_LATEST_TIMEOUT_S:g} s"
-        logger.info("listing what this node knows of the cluster, which may be old: %s", reason)
+        text = f"listing what this node knows of the cluster, which may be old: {reason}"
+        self._warnings.tell("old", text, asyncio.get_running_loop().time())
         return self._node.metadata.state
 
     async def list(self, body: Body) -> Body:

@@ -1,4 +1,4 @@
-"""The micro service: `nats service ls|info|stats` sees it under the name `liftpy`.
+"""The micro services: `nats service ls|info|stats` sees them under the names `liftpy` and `liftpy-find`.
 
 nats-py handles one request per endpoint at a time, so requests are handed to tasks at once.
 """
@@ -19,6 +19,7 @@ from nats.micro.service import ServiceConfig
 from liftpy_envelope.errors import ConfigError, ErrorCode, LiftError
 from liftpy_server.admin.answering import read_body, refuse
 from liftpy_server.admin.asking import NodeRequests
+from liftpy_server.admin.budget import Budget, Pace, Shared
 from liftpy_server.admin.errors import AdminError, NodeSilentError
 from liftpy_server.admin.group_handlers import GroupHandlers, LocalGroupHandlers
 from liftpy_server.admin.handlers import Handlers
@@ -31,9 +32,10 @@ from liftpy_server.admin.restore_handlers import RestoreHandlers
 from liftpy_server.admin.tier_handlers import LocalTierHandlers, TierHandlers
 from liftpy_server.metadata.errors import MetadataRefusedError, MetadataUnavailableError, MetadataUnknownError
 from liftpy_server.nats_link import NatsLink
+from liftpy_server.repeated_warnings import RepeatedWarnings
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Collection
 
     from nats.aio.client import Client
     from nats.micro.request import Request
@@ -51,7 +53,13 @@ _PREFIX: Final = "LIFT.API"
 _EVERY_NODE: Final = frozenset({"METADATA", "STREAM.FIND"})
 """What clients need to find the next leader: all nodes answer, and the first answer counts. In one queue group NATS
 would go on giving its share to a node that hangs."""
-_REQUESTS_MAX: Final = 256
+_SHARED: Final = {
+    "all nodes": ("CLUSTER.INFO", "GROUP.LIST", "NODE.LIST", "STREAM.LIST", "TIER.STATUS"),
+    "a leader": ("GROUP.INFO", "NODE.INFO", "STREAM.INFO"),
+    "nobody": ("METADATA",),
+}
+"""What is only looked at, by whom this node asks for it; those of one kind share a pace."""
+_PACES: Final = {"all nodes": (4, 0.1), "a leader": (16, 0.005), "nobody": (16, 0.005)}
 
 
 class AdminService:
@@ -69,10 +77,13 @@ class AdminService:
         node_id, nats = node.config.node_id, node.config.nats
         secret = node.config.cluster.read_key()
         key = None if secret is None else NodeKey(secret)
-        self._link = NatsLink(nats, f"liftpy {node_id} admin", on_client=self._serve)
-        # On a connection of its own: what people ask must not keep the nodes from hearing each other.
+        # What people ask must keep neither clients from finding leaders, nor nodes from asking each other.
+        self._link = NatsLink(nats, f"liftpy {node_id} admin", on_client=self._serve, is_bounded=True)
+        self._find_link = NatsLink(nats, f"liftpy {node_id} find", on_client=self._serve_find, is_bounded=True)
         self._nodes_link = (
-            None if key is None else NatsLink(nats, f"liftpy {node_id} nodes", on_client=self._serve_nodes)
+            None
+            if key is None
+            else NatsLink(nats, f"liftpy {node_id} nodes", on_client=self._serve_nodes, is_bounded=True)
         )
         self._local = LocalHandlers(node)
         local = self._local.endpoints() | LocalGroupHandlers(node).endpoints() | LocalTierHandlers(node).endpoints()
@@ -83,7 +94,12 @@ class AdminService:
         challenge = secrets.token_hex(16)
         nodes = NodeHandlers(node, requests, challenge)
         groups = GroupHandlers(node, requests)
-        self._public_endpoints = (
+        self._tasks: set[asyncio.Future[None]] = set()
+        self._warnings = RepeatedWarnings(logger)
+        self._paces: dict[str, Pace] = {}
+        for kind, endpoints in _SHARED.items():
+            self._paces |= dict.fromkeys(endpoints, Pace(*_PACES[kind]))
+        public = (
             self._streams.endpoints()
             | nodes.endpoints()
             | ReassignHandlers(node).endpoints()
@@ -93,15 +109,15 @@ class AdminService:
                 node.config, node.metadata, lambda: None if node.tier is None else node.tier.worker
             ).endpoints()
         )
-        self._public = _Doors(self._answer)
-        self._between_nodes = _Doors(self._answer)
+        self._public = {name: self._behind("admin", name, handle) for name, handle in public.items()}
         self._door: NodeDoor | None = None
         if key is not None:
-            own = {
-                name: self._between_nodes.behind(handle) for name, handle in (local | nodes.node_endpoints()).items()
-            }
+            own = local | nodes.node_endpoints()
+            accepting = {name: self._behind("node", name, handle) for name, handle in own.items()}
             tokens = {"NODE.JOIN": challenge}  # who is to join knows no metadata, and was told this one
-            self._door = NodeDoor(node_id, lambda name: tokens.get(name, node.follow_token), key, own, node.refusals)
+            self._door = NodeDoor(
+                node_id, lambda name: tokens.get(name, node.follow_token), key, accepting, node.refusals
+            )
 
     async def start(self) -> None:
         """Connect and offer the endpoints.
@@ -111,14 +127,15 @@ class AdminService:
         """
         if self._nodes_link is not None:
             await self._nodes_link.start()
+        await self._find_link.start()
         await self._link.start()
 
     async def stop(self) -> None:
         """Finish what is being done, and leave."""
-        tasks = self._public.tasks | self._between_nodes.tasks
-        if tasks:
-            await asyncio.wait(tasks, timeout=5)
+        if self._tasks:
+            await asyncio.wait(set(self._tasks), timeout=5)
         await self._link.stop()
+        await self._find_link.stop()
         if self._nodes_link is not None:
             await self._nodes_link.stop()
 
@@ -128,19 +145,22 @@ class AdminService:
 
     async def _serve(self, client: Client) -> None:
         self._streams.answer_bytes_max = self._local.answer_bytes_max = client.max_payload
+        await self._offer(client, "liftpy", "durable streams for NATS", self._public.keys() - _EVERY_NODE)
+
+    async def _serve_find(self, client: Client) -> None:
+        await self._offer(client, "liftpy-find", "where the streams of liftpy are", _EVERY_NODE)
+
+    async def _offer(self, client: Client, name: str, description: str, endpoints: Collection[str]) -> None:
         node_id = self._node.config.node_id
-        config = ServiceConfig(
-            name="liftpy",
-            version=version("liftpy"),
-            description="durable streams for NATS",
-            metadata={"node_id": node_id},
+        metadata = {"node_id": node_id}
+        service = await add_service(
+            client, ServiceConfig(name=name, version=version("liftpy"), description=description, metadata=metadata)
         )
-        service = await add_service(client, config)
-        for endpoint, handle in self._public_endpoints.items():
+        for endpoint in sorted(endpoints):
             await service.add_endpoint(
                 name=endpoint.replace(".", "-").lower(),
                 subject=f"{_PREFIX}.{endpoint}",
-                handler=self._public.behind(handle),
+                handler=self._public[endpoint],
                 queue_group=node_id if endpoint in _EVERY_NODE else None,
             )
         await client.flush()
@@ -162,10 +182,24 @@ class AdminService:
             )
         return data
 
-    async def _answer(self, request: Request, handle: Handle) -> None:
+    def _behind(self, door: str, endpoint: str, handle: Handle) -> Callable[[Request], Awaitable[None]]:
+        """What takes the requests for a handler."""
+
+        async def make(body: Body) -> bytes:
+            return self._encode(await handle(body))
+
+        if door == "admin" and endpoint in self._paces:
+            make = Shared(handle, self._encode, self._paces[endpoint]).answer
+
+        async def answer(request: Request) -> None:
+            await self._answer(request, make)
+
+        return Budget(door, self._tasks, answer, self._node.refusals).accept
+
+    async def _answer(self, request: Request, make: Callable[[Body], Awaitable[bytes]]) -> None:
         try:
             try:
-                await request.respond(self._encode(await handle(read_body(request.data))))
+                await request.respond(await make(read_body(request.data)))
             except (AdminError, MetadataRefusedError) as error:
                 await refuse(request, error.code, str(error))
             except ConfigError as error:
@@ -179,39 +213,17 @@ class AdminService:
             except asyncio.CancelledError:
                 await refuse(request, ErrorCode.NOT_AVAILABLE, "the node is stopping")
                 raise
-            except Exception:
-                logger.exception("admin request %s failed", request.subject)
+            except Exception as error:  # noqa: BLE001 - one request must not end the others
+                self._warn("failed", f"admin request {request.subject:.200} failed", error)
                 await refuse(request, ErrorCode.INTERNAL, "the node met an error; its log has the details")
         except (NatsError, OSError, ValueError) as error:  # no reply subject, or NATS is gone
-            logger.info("admin request %s could not be answered: %s", request.subject, error)
+            self._warn("unanswered", f"admin request {request.subject:.200} could not be answered: {error}")
+
+    def _warn(self, kind: str, text: str, error: Exception | None = None) -> None:
+        self._warnings.tell(kind, text, asyncio.get_running_loop().time(), error=error)
 
 
 def _token_of(node: Node, node_id: str) -> str:
     """What a request to a node must cover: the token of its run, as far as this node knows."""
     known = node.metadata.state.nodes.get(node_id)
     return "" if known is None else known.follow_token
-
-
-class _Doors:
-    """Hands requests to tasks, not too many at once.
-
-    The public endpoints and those between nodes have doors of their own: public requests wait for other nodes, and
-    must not keep the nodes from answering each other.
-    """
-
-    def __init__(self, answer: Callable[[Request, Handle], Awaitable[None]]) -> None:
-        self._answer = answer
-        self.tasks: set[asyncio.Future[None]] = set()
-
-    def behind(self, handle: Handle) -> Callable[[Request], Awaitable[None]]:
-        """What takes requests for a handler."""
-
-        async def accept(request: Request) -> None:
-            if len(self.tasks) >= _REQUESTS_MAX:
-                await refuse(request, ErrorCode.TOO_MANY_REQUESTS, "too many admin requests at once")
-                return
-            task = asyncio.ensure_future(self._answer(request, handle))
-            self.tasks.add(task)
-            task.add_done_callback(self.tasks.discard)
-
-        return accept
