@@ -18,6 +18,7 @@ from liftpy_server.metadata.raft.journal import has_journal
 from liftpy_server.metadata.raft.settings import RaftSettings, TlsFiles, Voter
 from liftpy_server.metadata.raft.snapshot import SnapshotError
 from liftpy_server.metadata.raft.store import RaftMetadataStore
+from liftpy_server.metadata.raft.transport import RaftTransport
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -62,8 +63,9 @@ async def open_metadata(
         own = Voter(own.node_id, own.host, _free_port(config.cluster.host))
     try:
         await asyncio.to_thread(_prepare, data_dir.root, folder, own, config.cluster)
-        settings = await _settings(config, folder, own, refusals or DoorRefusals())
-        store = RaftMetadataStore(settings, clock)
+        refusals = refusals or DoorRefusals()
+        settings = await _settings(config, folder, own, refusals)
+        store = RaftMetadataStore(settings, clock, make_transport=lambda given: RaftTransport(given, refusals))
         await store.start()
     except OSError as error:
         raise DataDirError(f"data directory {data_dir.root} can not be used: {error}") from error

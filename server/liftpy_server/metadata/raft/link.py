@@ -54,6 +54,7 @@ class Link:
         context: for TLS.
         identity: of this node.
         now: monotonic seconds.
+        host: the address of who dialed.
     """
 
     def __init__(
@@ -66,8 +67,10 @@ class Link:
         context: ssl.SSLContext | None,
         identity: Identity,
         now: float,
+        host: str = "",
     ) -> None:
         self.socket = sock
+        self.host = host
         self.wanted = wanted
         nonce = os.urandom(NONCE_BYTES)
         self.session = Session(node_id=node_id, wanted=wanted, key=key, nonce=nonce, identity=identity)

@@ -12,6 +12,7 @@ import logging
 import selectors
 import socket
 import ssl
+from collections import Counter
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -21,6 +22,7 @@ from pysyncobj.node import Node
 from pysyncobj.transport import Transport
 
 from liftpy_envelope.errors import FrameError, LiftError
+from liftpy_server.door_refusals import DoorRefusals
 from liftpy_server.metadata.raft.admission import PeerRefusedError, check_peer
 from liftpy_server.metadata.raft.link import Link, tls_context
 from liftpy_server.metadata.raft.messages import Message, decode_message, encode_message
@@ -41,6 +43,7 @@ logger = logging.getLogger(__name__)
 _HANDSHAKE_TIMEOUT_S: Final = 5.0
 _UNKNOWN_MAX: Final = 32
 _CHECK_EVERY_S: Final = 0.05
+_ACCEPT_AGAIN_S: Final = 0.2
 _BACKLOG_BYTES_MAX: Final = 64 << 20
 _REFUSED_RETRY_S: Final = 1.0
 _WHY_CHARACTERS_MAX: Final = 900
@@ -61,6 +64,7 @@ class RaftTransport(Transport):  # type: ignore[misc]  # pysyncobj is not typed
 
     Args:
         settings: addresses, key or certificates.
+        refusals: of the node.
 
     Attributes:
         before_send: called before anything leaves the node.
@@ -72,8 +76,10 @@ class RaftTransport(Transport):  # type: ignore[misc]  # pysyncobj is not typed
         TransportError: it can not listen.
     """
 
-    def __init__(self, settings: RaftSettings) -> None:
+    def __init__(self, settings: RaftSettings, refusals: DoorRefusals | None = None) -> None:
         super().__init__(None, None, [])
+        self._refusals = refusals or DoorRefusals()
+        self._accept_at = 0.0  # when the process could open no more files, the port is closed for a moment
         self._settings = settings
         self._given = {voter.node_id: voter for voter in settings.voters}
         self._admitted: dict[str, Voter] = {}
@@ -194,16 +200,28 @@ class RaftTransport(Transport):  # type: ignore[misc]  # pysyncobj is not typed
     def _accept(self) -> None:
         assert self._listener is not None
         try:
-            sock, _ = self._listener.accept()
+            sock, address = self._listener.accept()
         except OSError as error:
-            logger.warning("a connection of a voter could not be accepted: %s", error)
+            self._refusals.was_busy("raft", "a connection", f"{error}; trying again", kind="accept")
+            self._send_stranger_away()
+            self._selector.unregister(self._listener)
+            self._accept_at = monotonic() + _ACCEPT_AGAIN_S
             return
-        strangers = [link for link in self._unknown if link.wanted is None]
-        if len(strangers) >= _UNKNOWN_MAX:  # the oldest goes: a newer one may be a voter's
-            self._drop(min(strangers, key=lambda link: link.opened_at), "too many have not said who they are")
-        self._add(sock, None)
+        if sum(link.wanted is None for link in self._unknown) >= _UNKNOWN_MAX:
+            text = f"{_UNKNOWN_MAX} connections have not said who they are: the oldest is closed"
+            self._refusals.was_busy("raft", str(address[0]), text)
+            self._send_stranger_away()
+        self._add(sock, None, str(address[0]))
 
-    def _add(self, sock: socket.socket, wanted: str | None) -> None:
+    def _send_stranger_away(self) -> None:
+        """The oldest, of the address of which there are most: a newer one may be a voter's."""
+        strangers = [link for link in self._unknown if link.wanted is None]
+        if strangers:
+            counts = Counter(link.host for link in strangers)
+            oldest = min(strangers, key=lambda link: (-counts[link.host], link.opened_at))
+            self._drop(oldest, "too many have not said who they are")
+
+    def _add(self, sock: socket.socket, wanted: str | None, host: str = "") -> None:
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         link = Link(
@@ -214,6 +232,7 @@ class RaftTransport(Transport):  # type: ignore[misc]  # pysyncobj is not typed
             context=self._contexts[wanted is not None],
             identity=self.identity(),
             now=monotonic(),
+            host=host,
         )
         self._unknown.add(link)
         events = selectors.EVENT_READ if wanted is None else selectors.EVENT_WRITE
@@ -272,20 +291,33 @@ class RaftTransport(Transport):  # type: ignore[misc]  # pysyncobj is not typed
     def _refuse(self, link: Link, why: str) -> None:
         """Tell this node's operator why, and the peer, whose operator may be looking for the reason."""
         peer_id = str(link.session.peer_id)
-        self._warnings.tell(f"refused {peer_id:.100}", f"no connection with {peer_id!r:.100}: {why}", monotonic())
+        if not self._known_as(link):
+            self._refusals.auth_failures["raft"] += 1
+        self._warnings.tell(
+            f"refused {self._known_as(link)}", f"no connection with {peer_id!r:.100}: {why}", monotonic()
+        )
         self._dials[peer_id] = (monotonic() + _REFUSED_RETRY_S, None)
         with suppress(OSError):  # it is gone already
             link.send(encode_message({"type": "refused", "why": why[:_WHY_CHARACTERS_MAX]}), monotonic())
         self._drop(link, why, is_told=True)
+
+    def _known_as(self, link: Link) -> str:
+        """The name of a member; "" of strangers, however they call themselves: all of them are told as one."""
+        peer_id = str(link.session.peer_id)
+        return peer_id if peer_id in self._admitted else ""
 
     def _drop(self, link: Link, why: object, *, is_told: bool = False) -> None:
         # Every attempt at one that is down ends like this.
         log = logger.info if link.is_ready and not is_told else logger.debug
         log("the connection with voter %.100r ends: %s", link.session.peer_id, why)
         is_telling = isinstance(why, WrongKeyError | WrongNodeError | ssl.SSLError)
+        if is_telling and link.wanted is None:
+            self._refusals.auth_failures["raft"] += 1
+        elif link.wanted is None and isinstance(why, FrameError):
+            self._refusals.malformed["raft"] += 1
         if link.session.peer_id is not None and (is_telling or (link.is_ready and isinstance(why, FrameError))):
             text = f"no connection with {link.session.peer_id!r:.100}: {why}"
-            self._warnings.tell(f"{type(why).__name__} {link.session.peer_id:.100}", text, monotonic())
+            self._warnings.tell(f"{type(why).__name__} {self._known_as(link)}", text, monotonic())
         self._selector.unregister(link.socket)
         link.close()
         self._unknown.discard(link)
@@ -301,6 +333,9 @@ class RaftTransport(Transport):  # type: ignore[misc]  # pysyncobj is not typed
         if now < self._next_check:
             return
         self._next_check = now + _CHECK_EVERY_S
+        if self._listener is not None and self._accept_at and now >= self._accept_at:
+            self._accept_at = 0.0
+            self._selector.register(self._listener, selectors.EVENT_READ)
         for node_id, link in [*self._links.items()]:
             if self.silence.silent_s(node_id) > self._idle_max_s:
                 self._drop(link, f"silent for {self._idle_max_s} s")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import select
 import socket
 import ssl
 import struct
@@ -13,10 +15,11 @@ import pytest
 import trustme
 from pysyncobj.node import Node
 
+from liftpy_server.door_refusals import DoorRefusals
 from liftpy_server.metadata.raft import transport as transport_module
 from liftpy_server.metadata.raft.link import tls_context
 from liftpy_server.metadata.raft.monotonic import monotonic
-from liftpy_server.metadata.raft.session import Session
+from liftpy_server.metadata.raft.session import Session, WrongKeyError
 from liftpy_server.metadata.raft.settings import RaftSettings, TlsFiles, Voter
 from liftpy_server.metadata.raft.transport import RaftTransport, TransportError
 from support.raft_kit import KEY, free_port, tls_files
@@ -30,7 +33,8 @@ class End:
     def __init__(self, voters, node_id, folder, **settings):
         port = next(voter.port for voter in voters if voter.node_id == node_id)
         given = {"node_id": node_id, "voters": voters, "folder": folder, "bind_port": port}
-        self.transport = RaftTransport(RaftSettings(**given | settings))
+        self.refusals = DoorRefusals()
+        self.transport = RaftTransport(RaftSettings(**given | settings), self.refusals)
         self.transport.admit({voter.node_id: voter for voter in voters})
         self.connected: set[str] = set()
         self.got: list[tuple[str, object]] = []
@@ -320,6 +324,62 @@ def test_strangers_that_say_nothing_take_no_place(ends, monkeypatch):
     assert turn([a, b], lambda: not a.transport._unknown)
     for sock in strangers:
         sock.close()
+
+
+def test_strangers_of_one_address_take_no_place_of_another(ends):
+    (a,) = ends("a")
+    address = ("127.0.0.1", a.transport.port)
+    friend = socket.create_connection(address, source_address=("127.0.0.2", 0))
+    a.transport.poll(0.1)
+    strangers = [socket.create_connection(address, source_address=("127.0.0.3", 0)) for _ in range(60)]
+    assert turn([a], lambda: len(a.transport._unknown) == 32)
+    turn([a], lambda: False, timeout_s=0.2)
+    friend.settimeout(0.1)
+    with pytest.raises(TimeoutError):
+        friend.recv(1)
+    for sock in (friend, *strangers):
+        sock.close()
+
+
+def test_many_strangers_with_another_key_are_counted_and_told_once(ends, caplog):
+    (a,) = ends("a")
+    for number in range(100):
+        with socket.create_connection(("127.0.0.1", a.transport.port)) as sock:
+            hello = Session(node_id=f"stranger-{number}", wanted="a", key=b"x" * 32, nonce=os.urandom(32))
+            sock.sendall(bytes(hello.outgoing))
+            hello.outgoing.clear()
+            assert turn([a], lambda sock=sock: readable(sock))
+            with pytest.raises(WrongKeyError):
+                hello.receive(sock.recv(1_000))
+            sock.sendall(bytes(hello.outgoing))  # it answers all the same
+            turn([a], lambda: not a.transport._unknown)
+    assert caplog.text.count("does not know the cluster key") == 1
+    assert a.refusals.auth_failures["raft"] == 100
+
+
+def test_the_port_opens_again_when_files_can_be_opened_again(ends, monkeypatch, caplog):
+    """And in between it does not turn in circles, nor fill the log."""
+    a, b = ends()
+    accept, refused = socket.socket.accept, []
+
+    def refuse(sock):
+        if len(refused) < 3:
+            refused.append(sock)
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return accept(sock)
+
+    monkeypatch.setattr(socket.socket, "accept", refuse)
+    stranger = socket.create_connection(("127.0.0.1", a.transport.port))
+    for _ in range(20):
+        a.transport.poll(0)
+    assert len(refused) == 1
+    assert turn([a, b], lambda: a.connected == {"b"})
+    assert caplog.text.count("Too many open files") == 1
+    stranger.close()
+
+
+def readable(sock):
+    return bool(select.select([sock], [], [], 0)[0])
 
 
 def test_a_restarted_voter_replaces_its_old_connection(ends):
