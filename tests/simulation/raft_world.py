@@ -29,6 +29,7 @@ from pysyncobj import FAIL_REASON, syncobj
 
 from liftpy_server.metadata.errors import JournalError
 from liftpy_server.metadata.raft import core as core_module
+from liftpy_server.metadata.raft import leader as leader_module
 from liftpy_server.metadata.raft.core import RaftCore
 from liftpy_server.metadata.raft.leader import NO_OP
 from liftpy_server.metadata.raft.membership import encode_change
@@ -245,7 +246,7 @@ class Node:
 class World:
     """One run; see the module."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, size: int | None = None) -> None:
         self.seed = seed
         self.now = 0
         self.random = random.Random(f"{seed} world")
@@ -257,8 +258,10 @@ class World:
         self._failing: dict[str, int] = {}
         self._current: Node | None = None
         self.snapshot_every = self.random.choice((8, 20, 60, 1_000))
+        self.batch_bytes = self.random.choice((1, 30, 1 << 20))
+        self.chunk_bytes = self.random.choice((100, 1 << 20))
         self.network = Network(self)
-        size = self.random.choice((3, 3, 3, 5))
+        size = size or self.random.choice((3, 3, 3, 5))
         self.nodes = {name: Node(self, name, number) for number, name in enumerate(NAMES[:size])}
         # What the checks know.
         self.leaders: dict[int, str] = {}
@@ -655,6 +658,8 @@ def run(seed: int) -> Result:
         with (
             patch.object(syncobj, "monotonicTime", world.clock),
             patch.object(core_module, "check_pinned", lambda: None),
+            patch.object(leader_module, "_BATCH_BYTES", world.batch_bytes),
+            patch.object(leader_module, "_CHUNK_BYTES", world.chunk_bytes),
         ):
             return world.run()
     except Exception as error:

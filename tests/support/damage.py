@@ -40,6 +40,23 @@ def every_damage(data):
     return chain(bit_flips(data), truncations(data), lies(data))
 
 
+def disk_damage(data, rng, places=200):
+    """(what it is, the bytes after it): what a disk makes of a file, at many places of it."""
+    for position in sorted({0, *range(0, len(data), max(1, len(data) // places)), max(len(data) - 1, 0)}):
+        flipped = bytes([data[position] ^ 1 << rng.randrange(8)]) if data else b""
+        yield f"bit {position}", data[:position] + flipped + data[position + 1 :]
+        yield f"cut {position}", data[:position]
+    sectors = [data[at : at + 512] for at in range(0, len(data), 512)]
+    for number, sector in enumerate(sectors):
+        yield f"zeros {number}", b"".join((*sectors[:number], bytes(len(sector)), *sectors[number + 1 :]))
+        other = rng.randrange(len(sectors))
+        swapped = list(sectors)
+        swapped[number], swapped[other] = swapped[other], sector
+        yield f"swap {number} {other}", b"".join(swapped)
+    yield "noise", rng.randbytes(len(data))
+    yield "longer", data + rng.randbytes(100)
+
+
 @st.composite
 def damaged(draw, valid):
     """Bytes drawn from `valid`, with one to four edits."""

@@ -12,6 +12,7 @@ from liftpy_server.metadata.errors import JournalError, NewerJournalError
 from liftpy_server.metadata.raft import journal_frames
 from liftpy_server.metadata.raft.journal import FIRST_ENTRY, JOURNAL_NAMES, RaftJournal
 from liftpy_server.metadata.raft.settings import Voter
+from support.damage import disk_damage
 from support.raft_kit import VOTERS, entries
 from support.simdisk import ROOT, Order, SimDisk
 
@@ -200,25 +201,6 @@ def change_somehow(journal, rng):
                 journal.add(b"\0" * rng.choice((1, 10, 700, 5_000)), journal.last + 1, journal.getCurrentTerm())
 
 
-def damages(data, rng):
-    """(what it is, the bytes after it): every kind of damage of one file, at many places."""
-    for position in {0, *range(0, len(data), max(1, len(data) // 200)), len(data) - 1}:
-        yield (
-            f"bit {position}",
-            data[:position] + bytes([data[position] ^ 1 << rng.randrange(8)]) + data[position + 1 :],
-        )
-        yield f"cut {position}", data[:position]
-    sectors = [data[at : at + 512] for at in range(0, len(data), 512)]
-    for number, sector in enumerate(sectors):
-        yield f"zeros {number}", b"".join((*sectors[:number], bytes(len(sector)), *sectors[number + 1 :]))
-        other = rng.randrange(len(sectors))
-        swapped = list(sectors)
-        swapped[number], swapped[other] = swapped[other], sector
-        yield f"swap {number} {other}", b"".join(swapped)
-    yield "noise", rng.randbytes(len(data))
-    yield "longer", data + rng.randbytes(100)
-
-
 def aged(disk):
     """A journal that went through everything, as it is after kill -9."""
     journal = filled(disk, last=40)
@@ -241,7 +223,7 @@ def test_damage_of_one_file_is_repaired(disk, path, caplog):
     journal = aged(disk)
     wanted, sound, rng = content(journal), disk.content(path), random.Random(1)
     count = 0
-    for what, damaged in chain(damages(sound, rng), [("deleted", None)]):
+    for what, damaged in chain(disk_damage(sound, rng), [("deleted", None)]):
         if damaged == sound:
             continue
         used = disk.kill()
