@@ -2,7 +2,7 @@
 
 Replaces pysyncobj's handling of appended entries and snapshots. Differences from it, all of them losses otherwise:
 
-- an acknowledgement of another term is dropped;
+- an acknowledgement of an older term is dropped, and one of a newer term ends the leadership;
 - entries that are here already are skipped, and only a conflict cuts the log, never below what is committed;
 - the commit index follows a leader only as far as the log was just verified against that leader's;
 - a snapshot keeps the entries after it that agree with it, and acknowledges no more than itself;
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from pysyncobj import FAIL_REASON
 
-from liftpy_server.metadata.raft.inner import LEADER, Inner, Node, RaftBrokenError
+from liftpy_server.metadata.raft.inner import FOLLOWER, LEADER, Inner, Node, RaftBrokenError
 from liftpy_server.metadata.raft.monotonic import monotonic
 from liftpy_server.metadata.raft.snapshot import Snapshot, SnapshotError, load_snapshot, store_snapshot
 
@@ -85,13 +85,22 @@ class Follower(Inner):
         if kind == "append_entries":
             if message["term"] >= term:
                 self._follow(node, message)
+            else:  # a leader that never hears of the newer term would go on, and this node never follow it
+                self._answer(node, self._journal.last + 1, success=False)
         elif kind == "next_node_idx":
+            if message["term"] > term:
+                self._enter_term(message["term"])
             # `_lastResponseTime` and the match index belong to one term: an answer of an older one says nothing.
-            if message["term"] == term and message["next_node_idx"] <= self._journal.last + 1:
+            elif message["term"] == term and message["next_node_idx"] <= self._journal.last + 1:
                 message["next_node_idx"] = max(message["next_node_idx"], 2)
                 super()._SyncObj__onMessageReceived(node, message)
         else:
             super()._SyncObj__onMessageReceived(node, message)
+
+    def _enter_term(self, term: int) -> None:
+        self._SyncObj__setCurrentTerm(term, None)
+        self._SyncObj__setState(FOLLOWER)
+        self._SyncObj__raftLeader = None
 
     def _answer(self, node: Node, next_index: int, *, success: bool) -> None:
         """Tell the leader what is here; `success` says that all below `next_index` is durable and the leader's."""

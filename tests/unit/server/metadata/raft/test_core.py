@@ -398,3 +398,20 @@ def acknowledge(voter, name, index=None):
     voter.hand.deliver(name, {"type": "next_node_idx", "term": voter._getTerm()} | fields)
     for _ in range(3):
         voter.tick(0)
+
+
+def test_a_leader_of_a_term_that_is_over_is_told_and_steps_down(tmp_path):
+    """Who stood in vain has the newer term: without a word it would follow nobody, and nobody would vote for it."""
+    (tmp_path / "behind").mkdir()
+    behind = Ours(tmp_path / "behind")
+    behind.hand.deliver("c", append(7, (1, 0)))
+    behind.hand.deliver("b", append(3, (1, 0), entries(2, 5, 3)))
+    assert behind.log == [(1, 0)]
+    told = behind.hand.of_kind("next_node_idx")[-1]
+    assert (told["term"], told["success"]) == (7, False)
+    leader = Ours(tmp_path)
+    leader.lead()
+    leader.hand.deliver("c", told)
+    assert (leader.is_leader, leader._getTerm(), leader.leader_id) == (False, 7, None)
+    for each in (leader, behind):
+        each.close()
