@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import Protocol
 
 __all__ = ["Clock", "SystemClock"]
@@ -19,9 +20,14 @@ class Clock(Protocol):
         """Seconds from an arbitrary origin; never goes back."""
         ...
 
+    def elapsed(self) -> float:
+        """As `monotonic`, and it goes on while the machine sleeps: what time really passed."""
+        ...
+
 
 class SystemClock:
     """The machine's clocks, without a Python frame around them: they are read several times per chunk."""
 
     now_ns = staticmethod(time.time_ns)
     monotonic = staticmethod(time.monotonic)
+    elapsed = staticmethod(partial(time.clock_gettime, time.CLOCK_BOOTTIME))

@@ -113,7 +113,7 @@ class CommittingLog:
         self.stream = stream
         self.log = log
         self.dedupe = dedupe
-        self.log_time = log_time or LogTime(log.last_timestamp, clock.monotonic())
+        self.log_time = log_time or LogTime(log.last_timestamp, clock.elapsed())
         self._clock = clock
         self._acks = AckTemplate(stream.name, key.partition, epoch)
         self.high_watermark = log.log_end
@@ -145,7 +145,7 @@ class CommittingLog:
 
     def now_ns(self) -> int:
         """The log's time; see `LogTime`."""
-        return self.log_time.now(self._clock.now_ns(), self._clock.monotonic())
+        return self.log_time.now(self._clock.now_ns(), self._clock.elapsed())
 
     def age_now_ns(self) -> int:
         """The log's time on the scale on which ages are measured: that of message ids."""
@@ -172,7 +172,7 @@ class CommittingLog:
             last_ns: of the last.
             is_new: this log had all that was committed before, so that they were written just now.
         """
-        now_s = self._clock.monotonic()
+        now_s = self._clock.elapsed()
         self.log_time.copied(first_ns, now_s, is_new=is_new)  # what it leaps over lies before the first
         self.log_time.copied(last_ns, now_s, is_new=is_new)
 

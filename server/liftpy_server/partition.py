@@ -213,7 +213,7 @@ class Partition(CommittingLog):
             appended = self.log.append(
                 body,
                 leader_epoch=self._acks.epoch,
-                timestamp=self.log_time.stamp(now_ns, self._clock.monotonic()),
+                timestamp=self.log_time.stamp(now_ns, self._clock.elapsed()),
                 producer_id=producer_id,
                 producer_sequence=producer_sequence,
             )

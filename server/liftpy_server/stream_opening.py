@@ -199,7 +199,7 @@ class StreamOpening:
             )
             self._check_whole(stream.uuid, number, log)
             kept_time = self._checkpoint.times.get((uuid, number))
-            log_time = _log_time(log, self._files, self._clock.monotonic(), kept_time)
+            log_time = _log_time(log, self._files, self._clock.elapsed(), kept_time)
             rebuild_dedupe(dedupe, log, self._files, log_time)
         except (PartitionOfflineError, LiftError, OSError) as error:
             logger.error("stream %s partition %d is offline: %s", stream.name, number, error)  # noqa: TRY400

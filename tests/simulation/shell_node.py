@@ -70,6 +70,8 @@ class _Clock:
     def monotonic(self) -> float:
         return self._node.world.scheduler.now_us / 1e6
 
+    elapsed = monotonic
+
 
 class _AtOnce(Executor):
     """Small files are written when that is asked for."""

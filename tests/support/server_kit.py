@@ -51,6 +51,8 @@ class SetClock:
     def monotonic(self) -> float:
         return self.seconds
 
+    elapsed = monotonic
+
     def advance(self, seconds: float) -> None:
         self.ns += int(seconds * 1e9)
         self.seconds += seconds

@@ -1,4 +1,4 @@
-"""The machine's clocks: wall time in nanoseconds, and a monotonic one that never goes back."""
+"""The machine's clocks: wall time in nanoseconds, and monotonic ones that never go back."""
 
 import time
 
@@ -15,3 +15,9 @@ def test_the_monotonic_clock_never_goes_back():
     clock = SystemClock()
     readings = [clock.monotonic() for _ in range(1_000)]
     assert readings == sorted(readings)
+
+
+def test_elapsed_time_counts_while_the_machine_sleeps():
+    before = time.clock_gettime(time.CLOCK_BOOTTIME)
+    now = SystemClock().elapsed()
+    assert before <= now <= time.clock_gettime(time.CLOCK_BOOTTIME)
