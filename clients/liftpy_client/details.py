@@ -64,6 +64,8 @@ class PartitionDetails:
         offline: why the partition refuses to work; None while it is well.
         replica_states: the followers.
         unreachable: its leader did not answer, or there is none.
+        dedupe_window_shortened: message ids are forgotten before the stream's `dedupe_window_s` is over.
+        dedupe_known_s: how long ago a message may be for its id to be remembered surely.
     """
 
     partition: int
@@ -83,6 +85,8 @@ class PartitionDetails:
     unreachable: bool = False
     local_start: int | None = None
     tiered_end: int | None = None
+    dedupe_window_shortened: bool | None = None
+    dedupe_known_s: float | None = None
 
     @classmethod
     def from_answer(cls, partition: dict[str, Any]) -> PartitionDetails:

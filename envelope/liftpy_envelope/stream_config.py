@@ -111,7 +111,7 @@ class StreamConfig:
     segment_bytes: int = 256 * 1024 * 1024
     segment_age_s: float = 86_400.0
     dedupe_window_s: float = 120.0
-    dedupe_ids_max: int = 100_000
+    dedupe_ids_max: int = 6_000_000
     message_bytes_max: int = 64 * 1024 * 1024
     compression: Compression = Compression.NONE
     keep_replies: bool = False
@@ -247,7 +247,7 @@ _RANGES: Final[tuple[tuple[str, float, float], ...]] = (
     ("segment_bytes", _SEGMENT_BYTES_MIN, _SEGMENT_BYTES_MAX),
     ("segment_age_s", 1, 1e10),
     ("dedupe_window_s", 0, 86_400),
-    ("dedupe_ids_max", 0, 10_000_000),
+    ("dedupe_ids_max", 0, 100_000_000),
     ("message_bytes_max", 1, BATCH_BYTES_MAX // 2),
     ("min_compaction_lag_s", 0, 1e10),
     ("delete_retention_s", 0, 1e10),

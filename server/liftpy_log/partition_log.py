@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_right
+from functools import partial
 from typing import TYPE_CHECKING
 
 from liftpy_log.compaction_swap import LogCompaction
@@ -21,9 +22,12 @@ from liftpy_log.reader import LogReader
 from liftpy_log.segment import Segment, remove_oldest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
+    import pyarrow as pa
+
+    from liftpy_envelope.batch import BatchHeader
     from liftpy_log.disk import Disk
     from liftpy_log.errors import PartitionOfflineError
     from liftpy_log.files import FileCache
@@ -152,6 +156,30 @@ class PartitionLog(LogCompaction):
         except SegmentCorruptError as error:
             raise self.fail_with(error) from None
         return None if found is None else max(self._log_start, found)
+
+    def batches(self, offset: int) -> Iterator[tuple[BatchHeader, Callable[[], pa.RecordBatch]]]:
+        """The batches from the one that holds `offset` on: their headers, and what reads and checks their records.
+
+        Raises:
+            OffsetOutOfRangeError: see `read`.
+            SegmentCorruptError: a batch on the way is damaged, and is named with its file; the log works no further.
+        """
+        pieces = self.read(offset, self.log_end, 2**62)
+        try:
+            for segment, position, length, _ in pieces:
+                file = self._files.get(segment)
+                for at, header in segment.headers(file, position):
+                    if at >= position + length:
+                        break
+                    yield header, partial(self._records, segment, at)
+        except SegmentCorruptError as error:
+            raise self.fail_with(error) from None
+
+    def _records(self, segment: Segment, position: int) -> pa.RecordBatch:
+        try:
+            return segment.records(self._files.get(segment), position)[1]
+        except SegmentCorruptError as error:
+            raise self.fail_with(error) from None
 
     def drop_before(self, offset: int) -> int:
         """Delete the segments that lie wholly below `offset`; the newest is kept. Returns how many went.

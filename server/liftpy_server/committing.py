@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
     from liftpy_envelope.pull import PartitionKey
     from liftpy_log.clock import Clock
-    from liftpy_log.dedupe import DedupeWindow
+    from liftpy_log.dedupe import DedupeId, DedupeWindow, HashedIds, Stored
+    from liftpy_log.entries import Appended
     from liftpy_log.partition_log import PartitionLog
     from liftpy_server.acks import Owed
     from liftpy_server.outbox import Outbox
@@ -235,6 +236,31 @@ class CommittingLog:
         self._count_owed()
         self._outbox.flush()
 
+    def remember(
+        self, appended: Appended, ids: HashedIds | None = None, offsets: Sequence[int] = (), *, records: int = 1
+    ) -> None:
+        """What was appended has these ids, or none; see `DedupeWindow.add`."""
+        if ids is not None:
+            self.dedupe.add(self.log_time.age_time(appended.timestamp), ids, offsets, records=records)
+        self.dedupe.end_offset = appended.next_offset
+
+    def stored(self, key: DedupeId) -> Stored | None:
+        """Where the message with this id is; None when no such message is remembered.
+
+        An id that is remembered of a record behind the end of the log was never stored: it is no duplicate. One below
+        its start was, and was dropped or purged since.
+        """
+        found, end = self.dedupe.find(key), self.log.log_end
+        if found is None or found.offset < end:
+            return found
+        logger.error(
+            "stream %s partition %d: a message id was remembered of offset %d, but the log ends at %d; the message is "
+            "stored now; please report this",
+            *(self.stream.name, self.number, found.offset, end),
+        )
+        self.dedupe.truncate(end)
+        return None
+
     def owe(self, policy: AckPolicy, next_offset: int, owed: Owed) -> None:
         """Send acks when records below `next_offset` are as safe as `policy` wants them."""
         queue = self._owed_by_leader if policy is AckPolicy.LEADER else self._owed_by_all
@@ -412,4 +438,5 @@ class CommittingLog:
             self._give_up("outcome unknown: the node is stopping")
             if self._replication is not None:
                 self._replication.close()
+            self.dedupe.clear(0)
             self._wake()

@@ -127,12 +127,14 @@ class StorageConfig:
         disk_reserve_bytes: messages are refused while less than this is free; at most a tenth of the disk counts.
         open_files_max: segment files that are held open.
         retention_interval_s: how often retention looks at the streams.
+        dedupe_memory_bytes: memory for the message ids of all streams; with it used up windows are shortened.
     """
 
     sync_interval_s: float = 1.0
     disk_reserve_bytes: int = 64 * 1024 * 1024
     open_files_max: int = 4_096
     retention_interval_s: float = 10.0
+    dedupe_memory_bytes: int = 1024 * 1024 * 1024
 
     def __post_init__(self) -> None:
         _check_ranges(
@@ -142,6 +144,7 @@ class StorageConfig:
             disk_reserve_bytes=(0, 2**50),
             open_files_max=(8, 1_000_000),
             retention_interval_s=(0.1, 86_400),
+            dedupe_memory_bytes=(1024 * 1024, 2**50),
         )
 
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
     from pathlib import Path
 
+    from liftpy_envelope.pull import PartitionKey
     from liftpy_log.clock import Clock
     from liftpy_log.data_dir import DataDir
     from liftpy_log.disk import Disk
@@ -98,6 +99,7 @@ class Maintenance:
         self._tier = tier
         self._compactor = Compactor(lambda: streams.by_key, clock, WorkerProcess)
         self._tasks: list[asyncio.Task[None]] = []
+        self._short_windows: set[PartitionKey] = set()
         self.storage_full = False
         self._is_clock_off = False
 
@@ -135,6 +137,7 @@ class Maintenance:
             await self._checkpoint()  # it says no more how far a log was that is about to be begun anew
         for number, partition in enumerate(self._streams.partitions, 1):
             if partition.log.failure is None:
+                self.watch_ids(partition)
                 try:
                     self.retain(partition)
                 except (LiftError, OSError) as error:
@@ -163,6 +166,26 @@ class Maintenance:
             )
         else:
             logger.info("the clock of this node agrees with the time of the partitions that it leads")
+
+    def watch_ids(self, partition: Partition) -> None:
+        """Forget the message ids of a partition that are too old, and say when others had to be forgotten, too."""
+        dedupe, now_ns = partition.dedupe, partition.age_now_ns()
+        dedupe.expire(now_ns)
+        is_short = partition.is_leading and dedupe.is_shortened(now_ns)
+        if is_short == (partition.key in self._short_windows):
+            return
+        name, number, wanted_s = partition.stream.name, partition.number, dedupe.window_ns / 1e9
+        if is_short:
+            self._short_windows.add(partition.key)
+            logger.warning(
+                "stream %s partition %d: the message ids of the last %.1f s are known, not of %g s: a message that is "
+                "sent again later is stored twice; give the stream a larger dedupe_ids_max (now %d, of which %d are "
+                "known), or the node a larger storage.dedupe_memory_bytes",
+                *(name, number, dedupe.known_ns(now_ns) / 1e9, wanted_s, dedupe.ids_max, len(dedupe)),
+            )
+        else:
+            self._short_windows.discard(partition.key)
+            logger.info("stream %s partition %d: the message ids of %g s are known again", name, number, wanted_s)
 
     def retain(self, partition: Partition) -> None:
         """Drop what one partition need not keep, and close a segment that grew old.

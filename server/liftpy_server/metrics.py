@@ -36,6 +36,7 @@ _NODE_GAUGES = (
     ("groups", "consumer groups coordinated by this node"),
     ("group_bytes", "what those groups take, by which groups.bytes_max goes"),
     ("resident_bytes", "memory in RAM"),
+    ("dedupe_bytes", "memory for message ids, of which storage.dedupe_memory_bytes are meant to be enough"),
     ("open_files", "segment files held open"),
 )
 _NODE_COUNTERS = (
@@ -121,6 +122,18 @@ class _NodeCollector(Collector):
         for partition in partitions:
             size.add_metric([partition.stream.name, str(partition.number)], float(partition.log.size_bytes))
         yield size
+        ids = GaugeMetricFamily("liftpy_partition_dedupe_ids", "message ids remembered", labels=labels)
+        known = GaugeMetricFamily(
+            "liftpy_partition_dedupe_known_seconds",
+            "for how long an id is surely remembered: dedupe_window_s, or less where that is too much",
+            labels=labels,
+        )
+        for partition in partitions:
+            values = [partition.stream.name, str(partition.number)]
+            ids.add_metric(values, float(len(partition.dedupe)))
+            known.add_metric(values, partition.dedupe.known_ns(partition.age_now_ns()) / 1e9)
+        yield ids
+        yield known
         yield from self._followers()
 
     def _followers(self) -> Iterator[Metric]:

@@ -15,6 +15,7 @@ import pyarrow as pa
 from liftpy_log.checkpoint import Checkpoint, open_checkpoint
 from liftpy_log.clock import SystemClock
 from liftpy_log.data_dir import DataDir
+from liftpy_log.dedupe import DedupeMemory
 from liftpy_log.disk import OsDisk
 from liftpy_log.errors import WalCorruptError
 from liftpy_log.files import FileCache
@@ -239,6 +240,7 @@ class Node:
         opening = StreamOpening(
             *(config.node_id, self._disk, self.files, data_dir, checkpoint, self.clock, self.outbox, self._load),
             *(self._commits.request, self._io, self.cluster.host.standing),
+            DedupeMemory(config.storage.dedupe_memory_bytes),
         )
         self.streams = Streams(opening, self.cluster.host, self._io, None if self.tier is None else self.tier.tierer)
         self.streams.open_all(self.metadata.state)

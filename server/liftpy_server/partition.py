@@ -12,6 +12,7 @@ from liftpy_envelope.ack import AckPolicy
 from liftpy_envelope.batch import NO_PRODUCER, compress_body
 from liftpy_envelope.errors import AckErrorCode
 from liftpy_envelope.stream_config import AckMode, Compression
+from liftpy_log.dedupe import hash_ids
 from liftpy_log.errors import PartitionOfflineError, StorageFullError
 from liftpy_server.acks import AckItem, ItemAcks, RangeAcks
 from liftpy_server.committing import CommittingLog, Load
@@ -136,7 +137,9 @@ class Partition(CommittingLog):
             self.append_incoming((read_message(message, config, skip) for message in run.messages()), now_ns)
 
     def _append_plain(self, run: Run, skip: int, now_ns: int) -> None:
-        self._append_run(run, run.plain_body(skip), now_ns)
+        appended = self._append_run(run, run.plain_body(skip), now_ns)
+        if appended is not None:
+            self.remember(appended)
 
     def _append_with_ids(self, run: Run, skip: int, now_ns: int) -> bool:
         """Append messages that have an id and no other option; False when they do, or when one may be a duplicate.
@@ -146,13 +149,13 @@ class Partition(CommittingLog):
         identified = run.identified(skip)
         if identified is None:
             return False
-        ids, body = identified
-        if not self.dedupe.are_new(ids, self.age_now_ns()):
+        keys, body = identified
+        ids = hash_ids(keys)
+        if len(set(keys)) < len(keys) or not self.dedupe.are_new(ids, self.age_now_ns()):
             return False
         appended = self._append_run(run, body, now_ns)
         if appended is not None:
-            places = range(appended.base_offset, appended.next_offset)
-            self.dedupe.add(self.log_time.age_time(appended.timestamp), list(zip(ids, places, strict=True)))
+            self.remember(appended, ids, range(appended.base_offset, appended.next_offset))
         return True
 
     def _append_run(self, run: Run, body: BatchBody, now_ns: int) -> Appended | None:

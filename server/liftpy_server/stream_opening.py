@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 from liftpy_envelope.errors import LiftError
 from liftpy_envelope.pull import PartitionKey
 from liftpy_envelope.stream_config import SyncMode
-from liftpy_log.dedupe import DedupeWindow
+from liftpy_log.dedupe import DedupeMemory, DedupeWindow
 from liftpy_log.errors import PartitionOfflineError, StorageFullError
 from liftpy_log.log_time import LogTime
 from liftpy_log.opening import check_batches
 from liftpy_log.partition_log import LogConfig, PartitionLog
 from liftpy_log.segment import segment_path
-from liftpy_server.dedupe_rebuild import rebuild_dedupe
+from liftpy_server.dedupe_rebuild import note_log
 from liftpy_server.gap_file import GapFile
 from liftpy_server.partition import Partition
 from liftpy_server.replicas.local import LocalReplica
@@ -81,6 +81,7 @@ class StreamOpening:
         request_sync: asks group commit for a round.
         io_executor: with one thread, for small files.
         standing: which logs have failed; None for none.
+        dedupe_memory: for message ids.
     """
 
     def __init__(
@@ -96,6 +97,7 @@ class StreamOpening:
         request_sync: Callable[[PartitionLog], None],
         io_executor: Executor,
         standing: Standing | None = None,
+        dedupe_memory: DedupeMemory | None = None,
     ) -> None:
         self._standing = standing
         self._node_id = node_id
@@ -108,6 +110,7 @@ class StreamOpening:
         self._load = load
         self._request_sync = request_sync
         self._io_executor = io_executor
+        self._dedupe_memory = dedupe_memory or DedupeMemory()
 
     def directory(self, info: StreamInfo) -> Path:
         """Where a stream is."""
@@ -185,7 +188,7 @@ class StreamOpening:
         if not self.is_alone(info) and self._node_id not in info.isr and not has_log(self._disk, directory):
             kept_mark = 0  # of a replica that was here before: this one begins anew, and counts once it has caught up
         log_time: LogTime | None = None
-        dedupe = DedupeWindow(int(config.dedupe_window_s * 1e9), config.dedupe_ids_max)
+        dedupe = DedupeWindow(int(config.dedupe_window_s * 1e9), config.dedupe_ids_max, self._dedupe_memory)
         try:
             self._check_renewable(info, stream.uuid, number, directory)
             log = PartitionLog.open(
@@ -200,7 +203,7 @@ class StreamOpening:
             self._check_whole(stream.uuid, number, log)
             kept_time = self._checkpoint.times.get((uuid, number))
             log_time = _log_time(log, self._files, self._clock.elapsed(), kept_time)
-            rebuild_dedupe(dedupe, log, self._files, log_time)
+            note_log(dedupe, log, log_time)
         except (PartitionOfflineError, LiftError, OSError) as error:
             logger.error("stream %s partition %d is offline: %s", stream.name, number, error)  # noqa: TRY400
             log = PartitionLog.offline(self._disk, self._files, directory, PartitionOfflineError(str(error)))

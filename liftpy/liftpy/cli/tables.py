@@ -92,6 +92,8 @@ def _state(stream: StreamDetails) -> str:
         return "[yellow]paused[/]"
     if stream.read_only:
         return "[yellow]read-only[/]"
+    if any(part.dedupe_window_shortened for part in parts):
+        return "[yellow]ids forgotten early[/]"
     return "[cyan]moving[/]" if any(part.target is not None for part in parts) else "[green]ok[/]"
 
 
@@ -247,6 +249,13 @@ def partitions_table(stream: StreamDetails, width: int = 1_000) -> Table:
         "does not count, and is copied anew"
         for part in stream.raw["partitions"]
         if part.get("failed")
+    ]
+    wanted = show_duration(stream.config.dedupe_window_s)
+    lines += [
+        f"[yellow]partition {part.partition} knows message ids for {show_duration(part.dedupe_known_s or 0)}, not for "
+        f"{wanted}:[/] a message that is sent again later is stored twice"
+        for part in stream.partitions
+        if part.dedupe_window_shortened
     ]
     table.caption = "\n".join(lines) or None
     return table

@@ -25,6 +25,7 @@ LEADER_NUMBERS: Final = (
     "offline",
     "dedupe_ids",
     "dedupe_window_shortened",
+    "dedupe_known_s",
     "clock_ahead_s",
     "unmeasured_s",
 )

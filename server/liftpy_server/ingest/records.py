@@ -8,7 +8,7 @@ from liftpy_envelope.batch import NO_PRODUCER, encode_body
 from liftpy_envelope.columns import Column
 from liftpy_envelope.errors import AckErrorCode
 from liftpy_envelope.ipc import column_buffers, nullable_column, repeated_column, values_column
-from liftpy_log.dedupe import Stored
+from liftpy_log.dedupe import hash_id, hash_ids
 from liftpy_log.errors import PartitionOfflineError, StorageFullError
 from liftpy_server.acks import AckItem, ItemAcks
 from liftpy_server.ingest.incoming import Refusal, refusal_of
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from liftpy_envelope.ack import AckPolicy
     from liftpy_envelope.envelope import BatchEnvelope
     from liftpy_envelope.ipc import ColumnBuffers
-    from liftpy_log.dedupe import DedupeId
+    from liftpy_log.dedupe import DedupeId, Stored
     from liftpy_server.ingest.incoming import Incoming
     from liftpy_server.partition import Partition
 
@@ -37,7 +37,7 @@ class RecordBuilder:
         self._partition = partition
         self._now_ns = now_ns
         self._rows: list[Incoming] = []
-        self._ids: dict[DedupeId, int] = {}
+        self._ids: dict[bytes, int] = {}
         self._value_bytes = 0
         partition.dedupe.expire(partition.age_now_ns())
 
@@ -60,7 +60,7 @@ class RecordBuilder:
             self._take(message)
 
     def _take(self, message: Incoming) -> None:
-        key = _dedupe_id(message)
+        key = message.options.message_id
         if key is not None and self._partition.dedupe.ids_max:
             self._ids[key] = self._next_offset
         self._rows.append(message)
@@ -88,7 +88,7 @@ class RecordBuilder:
             return None
         if key in self._ids:
             self.flush()
-        return self._partition.dedupe.find(key)
+        return self._partition.stored(key)
 
     def _wrong_offset(self, message: Incoming) -> Refusal | None:
         expected = message.options.expected_offset
@@ -130,7 +130,7 @@ class RecordBuilder:
             for row in rows:
                 self._refuse_unstored(row, error)
             return
-        partition.dedupe.add(partition.log_time.age_time(appended.timestamp), list(ids.items()))
+        partition.remember(appended, hash_ids(list(ids)) if ids else None, list(ids.values()))
         counters = partition.stream.counters
         counters.messages += len(rows)
         counters.bytes += sum(len(row.value or b"") for row in rows)
@@ -176,7 +176,9 @@ class RecordBuilder:
         last = appended.next_offset - 1
         key = _dedupe_id(message)
         if key is not None:
-            partition.dedupe.add(partition.log_time.age_time(appended.timestamp), [(key, Stored(last, batch.count))])
+            partition.remember(appended, hash_id(key), [last], records=batch.count)
+        else:
+            partition.remember(appended)
         counters = partition.stream.counters
         counters.messages += batch.count
         counters.bytes += sum(array.nbytes for array in batch.arrays)

@@ -10,9 +10,9 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from liftpy_envelope.errors import BatchCorruptError
+from liftpy_envelope.errors import BatchCorruptError, LiftError
 from liftpy_log.errors import BatchesRefusedError, PartitionOfflineError, StorageFullError
-from liftpy_server.dedupe_rebuild import note_batches
+from liftpy_server.dedupe_rebuild import note_batches, note_log
 from liftpy_server.replicas.answering import Answering
 from liftpy_server.replicas.log_changes import append_followed, cut_back
 from liftpy_server.replication import effects as fx
@@ -102,6 +102,7 @@ class LocalReplica(Answering):
             self._host.leadership_changed(self)
         self._host.drop(self)
         self.partition.was_cut(self.log.log_end)  # which nobody said if an error came in between
+        self._know_ids()
         self._core = self._make_core()
         if self.log.failure is not None:
             self.log_failed()
@@ -282,6 +283,15 @@ class LocalReplica(Answering):
         ranges = ranges_up_to(answer.ranges, appended.next_offset)
         self._waiting.append(inputs.Appended(ranges=ranges, durable_end=self.partition.durable_end))
 
+    def _know_ids(self) -> None:
+        """Let the partition know the ids of what is in the log, and of nothing else; an error may have come between."""
+        if self.log.failure is not None:
+            return
+        try:
+            note_log(self.partition.dedupe, self.log, self.partition.log_time)
+        except (LiftError, OSError) as error:
+            self.partition.fail(f"its message ids can not be read: {error}")
+
     def _cut(self, effect: fx.Truncate | fx.Rebuild) -> None:
         """Drop records; it is durable when it returns."""
         name, number = self.partition.stream.name, self.partition.number
@@ -304,7 +314,7 @@ class LocalReplica(Answering):
                 self.partition.dedupe.truncate(to)
             else:
                 self.log.rebuild(to)
-                self.partition.dedupe.truncate(0)
+                self.partition.dedupe.clear(to)
                 self._waiting.append(inputs.Rebuilt(start=to))
         except (StorageFullError, PartitionOfflineError, OSError) as error:
             self.partition.fail(str(error))
@@ -324,6 +334,7 @@ class LocalReplica(Answering):
             self._keep_recent(self._host.recent.tail())
             self.leaderless_since_ns = self._host.heard_wall_ns(self)
             self._host.drop(self)
+            self._know_ids()
             self.partition.lead(effect.leader_epoch)
             self.partition.is_accepting = False  # until the core says otherwise; it does so next if enough are in sync
         else:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 
 from liftpy_envelope.errors import LiftError
+from liftpy_log.dedupe import hash_ids
 
 if TYPE_CHECKING:
+    from liftpy_log.dedupe import HashedIds
     from liftpy_server.partition import Partition
     from liftpy_server.tiering.tierer_jobs import Worker
 
@@ -51,25 +55,37 @@ def _since(partition: Partition, start: int) -> int | None:
     dedupe, log = partition.dedupe, partition.log
     if not dedupe.ids_max or log.log_start <= start:
         return None
-    since_ns = max(0, partition.log_time.before(partition.now_ns(), dedupe.window_ns))
+    since_ns = max(0, partition.log_time.before(partition.now_ns(), dedupe.reach_ns))
     reaches_back = log.log_end > log.log_start and log.offset_at_time(since_ns) != log.log_start
     return None if reaches_back else since_ns
 
 
 async def _recall(partition: Partition, start: int, since_ns: int, worker: Worker) -> None:
-    before, dedupe = partition.log.log_start, partition.dedupe
-    while before > start and len(dedupe) < dedupe.ids_max:
+    older: deque[tuple[int, HashedIds, list[int]]] = deque()
+    try:
+        await _read(partition, start, since_ns, worker, older)
+    finally:  # what was read are the newest of them
+        partition.dedupe.recall(older)
+
+
+async def _read(
+    partition: Partition, start: int, since_ns: int, worker: Worker, older: deque[tuple[int, HashedIds, list[int]]]
+) -> None:
+    before, room = partition.log.log_start, partition.dedupe.ids_max - len(partition.dedupe)
+    while before > start and room > 0:
         answer = await worker.call(
             "message_ids",
             uuid=partition.key.uuid.hex(),
             partition=partition.number,
             before=before,
             since_ns=since_ns,
-            limit=min(_IDS_PER_CALL, dedupe.ids_max),
+            limit=min(_IDS_PER_CALL, room),
         )
         age_time = partition.log_time.age_time
-        ids = [(age_time(time), bytes.fromhex(key), offset) for time, offset, key in answer["ids"]]
-        dedupe.recall([(time, [each[1:] for each in some]) for time, some in groupby(ids, key=lambda each: each[0])])
+        for time, some in reversed([(time, list(some)) for time, some in groupby(answer["ids"], key=itemgetter(0))]):
+            _, offsets, keys = zip(*some, strict=True)
+            older.appendleft((age_time(time), hash_ids([bytes.fromhex(key) for key in keys]), list(offsets)))
         if not answer["more"]:
             return
         before = answer["start"]
+        room -= len(answer["ids"])

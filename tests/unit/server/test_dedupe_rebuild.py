@@ -17,19 +17,20 @@ from liftpy_log.dedupe import DedupeWindow
 from liftpy_log.errors import SegmentCorruptError
 from liftpy_log.log_time import LogTime
 from liftpy_log.partial_batch import PartialBatch
-from liftpy_server.dedupe_rebuild import note_batches, rebuild_dedupe
-from support.envelopes import idempotent
+from liftpy_server.dedupe_rebuild import note_batches, note_log
+from support.envelopes import PRODUCER, idempotent
 from support.examples import examples
 from support.log_batches import headers_of, zeros_body
 from support.nats_frames import header_block, msg
 from support.server_kit import Kit
 
 WINDOW_S = 10
+TIME = LogTime(0, 0.0)
 
 
 def rebuilt(kit, ids_max=100):
     window = DedupeWindow(WINDOW_S * 10**9, ids_max)
-    rebuild_dedupe(window, kit.log, kit.files, LogTime(kit.log.last_timestamp, 0.0))
+    note_log(window, kit.log, TIME)
     return window
 
 
@@ -49,23 +50,44 @@ frames = st.one_of(
 )
 
 
+KEYS = [*(name.encode() for name in "abcdef"), *((PRODUCER, sequence) for sequence in range(6))]
+
+
+def known(window):
+    """All that a window knows."""
+    found = {key: place for key in KEYS if (place := window.find(key))}
+    assert len(window) == len(found)
+    return found
+
+
 @given(
     st.lists(st.tuples(st.lists(frames, max_size=4), st.sampled_from([0, 1, 4, 11])), max_size=8),
     st.sampled_from([100, 3, 0]),
+    st.integers(0, 8),
 )
 @examples(80)
-def test_window_is_the_one_that_was_there(passes, ids_max):
+def test_leader_follower_and_restart_know_the_same(passes, ids_max, restart_at):
+    """Live, noted as a follower does, read back, and read back in the middle with what came later noted."""
     with tempfile.TemporaryDirectory() as directory:
         kit = Kit(Path(directory), dedupe_window_s=WINDOW_S, dedupe_ids_max=ids_max)
-        for chunk, seconds in passes:
+        follower, restarted = (DedupeWindow(WINDOW_S * 10**9, ids_max) for _ in range(2))
+        for number, (chunk, seconds) in enumerate(passes):
+            start = kit.log.active.size
             if chunk:
                 kit.receive(*chunk)
+            data = kit.log.active.path.read_bytes()[start:]
+            note_batches(follower, headers_of(data), data, TIME)
+            if number == restart_at:
+                note_log(restarted, kit.log, TIME)
+            elif number > restart_at:
+                note_batches(restarted, headers_of(data), data, TIME)
             kit.clock.advance(seconds)
-        expected, actual = kit.partition.dedupe, rebuilt(kit, ids_max)
-        for window in (expected, actual):
-            assert window.are_new([], kit.log.last_timestamp)  # somebody asks
-        assert expected._ids.keys() == actual._ids.keys()
-        assert {key: expected.find(key) for key in expected._ids} == {key: actual.find(key) for key in actual._ids}
+        note_log(restarted, kit.log, TIME)
+        live = kit.partition.dedupe
+        for window in (live, follower, restarted, rebuilt(kit, ids_max)):
+            window.expire(kit.log.last_timestamp)
+            assert known(window) == known(live)
+            assert not ids_max or window.end_offset == kit.log.log_end
         kit.close()
 
 
@@ -79,11 +101,34 @@ def test_a_follower_notes_what_its_leader_added(passes, codec):
             kit.clock.advance(1)
         data = b"".join(segment.path.read_bytes() for segment in kit.log.segments)
         window = DedupeWindow(WINDOW_S * 10**9, 100)
-        note_batches(window, headers_of(data), memoryview(data), LogTime(0, 0.0))
-        assert window._ids == {}  # nobody asked
-        assert window.are_new([], kit.log.last_timestamp)
-        assert window._ids == kit.partition.dedupe._ids
+        note_batches(window, headers_of(data), memoryview(data), TIME)
+        assert known(window) == known(kit.partition.dedupe)
         kit.close()
+
+
+def test_a_window_is_brought_up_to_its_log(make_kit):
+    kit = make_kit()
+    for number in range(6):
+        kit.receive(with_id(f"m{number}"))
+    window = rebuilt(kit)
+    kit.log.truncate(3)
+    note_log(window, kit.log, TIME)
+    assert (len(window), window.end_offset, window.find(b"m3")) == (3, 3, None)
+    kit.partition.dedupe.truncate(3)
+    kit.receive(msg(b"orders.a", b"plain"))
+    kit.receive(with_id("other"), with_id("m3"))
+    note_log(window, kit.log, TIME)
+    assert [window.find(key).offset for key in (b"m2", b"other", b"m3")] == [2, 4, 5]
+    assert (len(window), window.end_offset) == (5, 6)
+
+
+def test_nothing_is_read_where_nothing_is_new(make_kit, monkeypatch):
+    kit = make_kit()
+    kit.receive(with_id("m"), msg(b"orders.a", b"plain"))
+    kit.receive(msg(b"orders.a", b"plain"))
+    monkeypatch.setattr(kit.log, "read", None)
+    monkeypatch.setattr(kit.log, "offset_at_time", None)
+    note_log(kit.partition.dedupe, kit.log, TIME)
 
 
 def test_ids_in_a_batch_that_covers_dropped_records_keep_their_offsets(make_kit):
@@ -96,7 +141,7 @@ def test_ids_in_a_batch_that_covers_dropped_records_keep_their_offsets(make_kit)
     part.take(batch, np.arange(20) % 3 == 1)
     smaller = b"".join(part.encode("zstd").parts)
     window = DedupeWindow(WINDOW_S * 10**9, 100)
-    note_batches(window, headers_of(smaller), smaller, LogTime(0, 0.0))
+    note_batches(window, headers_of(smaller), smaller, TIME)
     for number in range(20):
         found = window.find(b"m%d" % number)
         assert (found and found.offset) == (number if number % 3 == 1 else None)

@@ -9,7 +9,7 @@ import pytest
 from liftpy_log.dedupe import DedupeWindow
 from liftpy_log.log_time import LogTime
 from liftpy_log.partition_log import LogConfig, PartitionLog
-from liftpy_server.dedupe_rebuild import rebuild_dedupe
+from liftpy_server.dedupe_rebuild import note_log
 from liftpy_server.maintenance import Maintenance, make_checkpoint
 from liftpy_server.partition import Partition
 from support.nats_frames import header_block, msg
@@ -44,7 +44,7 @@ def restarted(kit, wall_ns):
     log = PartitionLog.open(kit.disk, kit.files, before.log.directory, before.log.config)
     time = LogTime(log.last_timestamp, kit.clock.monotonic(), checkpoint.times[before.key.uuid, 0])
     dedupe = DedupeWindow(before.dedupe.window_ns, before.dedupe.ids_max)
-    rebuild_dedupe(dedupe, log, kit.files, time)
+    note_log(dedupe, log, time)
     kit.partitions[0] = Partition(
         *(before.key, before.stream, log, dedupe, 7, kit.outbox, kit.load, kit.sync_requests.append),
         clock=kit.clock,

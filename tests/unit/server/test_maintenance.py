@@ -19,7 +19,7 @@ from liftpy_log.partition_log import LogConfig
 from liftpy_server import maintenance as maintenance_module
 from liftpy_server.config import StorageConfig
 from liftpy_server.maintenance import Maintenance, make_checkpoint
-from support.nats_frames import msg
+from support.nats_frames import header_block, msg
 from support.server_kit import FlakyFile
 
 RECORD = bytes(1_000)
@@ -282,3 +282,30 @@ async def test_task_that_fails_is_tried_again(bench, caplog):
             await asyncio.sleep(0.001)
     repeating.cancel()
     assert "maintenance failed" in caplog.text
+
+
+def test_ids_that_are_forgotten_early_are_said_once_and_so_is_that_it_is_over(make_kit, tmp_path, caplog):
+    bench = Bench(make_kit, tmp_path, dedupe_ids_max=5, dedupe_window_s=100)
+    caplog.set_level("INFO", "liftpy_server.maintenance")
+    kit = bench.kit
+
+    def watch():
+        caplog.clear()
+        bench.maintenance.watch_ids(kit.partition)
+        return caplog.text
+
+    for number in range(8):
+        kit.receive(msg(b"orders.a", b"v", reply=b"r", headers=header_block(**{"Nats-Msg-Id": f"id-{number}"})))
+        kit.clock.advance(10)
+    shown = watch()
+    assert "the message ids of the last 60.0 s are known, not of 100 s" in shown
+    assert "dedupe_ids_max (now 5, of which 5 are known)" in shown
+    assert watch() == ""
+    kit.clock.advance(45)
+    assert "the message ids of 100 s are known again" in watch()
+    assert watch() == ""
+    kit.clock.advance(100)
+    watch()
+    assert (len(kit.partition.dedupe), kit.partition.dedupe.size_bytes) == (0, 0), (
+        "a stream that is quiet takes nothing"
+    )

@@ -49,6 +49,7 @@ def test_node(node):
         "liftpy_partitions_offline": 0,
         "liftpy_streams": 1,
         "liftpy_storage_full": 0,
+        "liftpy_dedupe_bytes": node.streams.partitions[0].dedupe.size_bytes,
     }
     assert expected == {name: found[(name,)] for name in expected}
     assert found[("liftpy_resident_bytes",)] > 1_000_000
@@ -103,3 +104,13 @@ def test_offline_partition_is_counted(node):
 def test_node_without_streams(node):
     node.streams = SimpleNamespace(by_uuid={}, by_key={}, partitions=[])
     assert samples(node)["liftpy_partitions",] == 0
+
+
+def test_message_ids(make_kit, tmp_path):
+    kit = make_kit(dedupe_ids_max=2, dedupe_window_s=100)
+    for name in "abc":
+        kit.receive(msg(b"orders.a", b"v", headers=header_block(Nats_Msg_Id=name)))
+        kit.clock.advance(10)
+    found, labels = samples(fake_node(kit, tmp_path)), (("partition", "0"), ("stream", "orders"))
+    assert found["liftpy_partition_dedupe_ids", *labels] == 2
+    assert found["liftpy_partition_dedupe_known_seconds", *labels] == 30

@@ -7,10 +7,11 @@ import json
 import pytest
 
 from liftpy_server.admin.info import cluster_info, follower_lags, led_stream, node_info, resident_bytes
+from liftpy_server.admin.stream_view import LEADER_NUMBERS
 from support.admin_cluster import AdminCluster, partition
 from support.fake_node import fake_node
 from support.metadata_commands import UUIDS, Author
-from support.nats_frames import msg
+from support.nats_frames import header_block, msg
 
 
 @pytest.fixture
@@ -66,6 +67,20 @@ def test_stream(make_kit, tmp_path):
     assert shown["gaps"] == [{"since_ns": 5, "until_ns": None, "cause": "lost", "messages": None, "node": "n1"}]
     assert "gaps" not in led_stream(node, kit.info, brief=True)
     json.dumps(shown)
+
+
+def test_ids_that_are_forgotten_early(make_kit, tmp_path):
+    author = Author()
+    author.register("n1")
+    author.create()
+    kit = make_kit(dedupe_ids_max=2, dedupe_window_s=100)
+    kit.info = author.state.streams["orders"]
+    for name in "abc":
+        kit.receive(msg(b"orders.a", b"v", headers=header_block(Nats_Msg_Id=name)))
+        kit.clock.advance(10)
+    (told,) = led_stream(fake_node(kit, tmp_path), kit.info)["partitions"]
+    shown = {name: told[name] for name in LEADER_NUMBERS if "dedupe" in name}
+    assert shown == {"dedupe_ids": 2, "dedupe_window_shortened": True, "dedupe_known_s": 30.0}
 
 
 def test_stream_that_is_led_elsewhere(author, kit, tmp_path):

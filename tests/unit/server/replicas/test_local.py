@@ -7,10 +7,13 @@ import errno
 import pytest
 
 from liftpy_envelope.errors import AckErrorCode, ErrorCode
+from liftpy_log.dedupe import hash_ids
+from liftpy_log.errors import SegmentCorruptError
 from liftpy_log.partition_log import LogConfig
 from liftpy_server.replication import effects as fx
 from support.nats_frames import header_block, msg
 from support.replica_kit import ReplicaKit
+from support.server_kit import NOW_NS
 
 
 @pytest.fixture
@@ -220,6 +223,40 @@ def test_ids_of_what_found_no_room_are_not_remembered(make):
     kit.run("bc")
     acks = [(ack["offset"], ack.get("duplicate", False)) for subject, ack in kit["b"].kit.acks() if subject == b"r5"]
     assert acks == [(8, False)]
+
+
+def test_when_leadership_begins_no_id_is_remembered_of_what_is_not_in_the_log(three):
+    three["b"].partition.dedupe.add(NOW_NS, hash_ids([b"id-0"]), [7])
+    three["b"].partition.dedupe.end_offset = 8
+    three.lead("b", 2)
+    three.run()
+    assert (len(three["b"].partition.dedupe), three["b"].partition.dedupe.end_offset) == (0, 0)
+    publish(three["b"], *frames(9, 10), *frames(1, ids=True))
+    three.run()
+    assert three["b"].kit.offsets()[-1] == (b"r0", 9)
+
+
+def test_an_id_of_what_is_not_in_the_log_is_no_duplicate(three, caplog):
+    publish(three["a"], *frames(2, 10))
+    three["a"].partition.dedupe.add(NOW_NS, hash_ids([b"id-0"]), [7])
+    publish(three["a"], *frames(1, ids=True))
+    three.run()
+    acks = [(ack["offset"], ack.get("duplicate", False)) for _, ack in three["a"].kit.acks()]
+    assert acks[-1] == (2, False)
+    assert "a message id was remembered of offset 7, but the log ends at 2" in caplog.text
+
+
+def test_a_log_whose_ids_can_not_be_read_leads_nothing(three):
+    publish(three["a"], *frames(2, ids=True))
+    three.run()
+    path = three["b"].partition.log.active.path
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    three["b"].partition.dedupe.clear(0)
+    three.lead("b", 2)
+    assert isinstance(three["b"].partition.log.failure, SegmentCorruptError)
+    assert not three["b"].partition.is_leading
 
 
 def test_a_leader_whose_disk_fails_gives_up(three):

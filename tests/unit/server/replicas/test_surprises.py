@@ -7,7 +7,7 @@ import pytest
 from liftpy_envelope.errors import BatchCorruptError
 from liftpy_log.errors import PartitionOfflineError
 from liftpy_server.replicas import local
-from support.nats_frames import msg
+from support.nats_frames import header_block, msg
 from support.replica_kit import ReplicaKit
 
 
@@ -22,6 +22,10 @@ def three(tmp_path):
 
 def publish(side, number):
     side.kit.receive(msg(b"orders.x", b"v%d" % number, reply=b"r%d" % number))
+
+
+def with_id(number):
+    return msg(b"orders.x", b"v", reply=b"r", headers=header_block(**{"Nats-Msg-Id": f"id-{number}"}))
 
 
 def breaks(*_args, **_options):
@@ -39,6 +43,21 @@ def test_a_follower_goes_on_after_an_error_that_nobody_expected(three, monkeypat
     three.tick(5)
     assert follower.bytes() == three["a"].bytes()
     assert [offset for _, offset in three["a"].kit.offsets()] == [0, 1]
+
+
+def test_a_replica_that_gave_up_knows_the_ids_of_what_it_had_stored(three, monkeypatch):
+    follower = three["b"]
+    with monkeypatch.context() as patch:
+        patch.setattr(local, "note_batches", breaks)
+        three["a"].kit.receive(with_id(1))
+        three.run("ab")
+        assert follower.partition.log.log_end == 1, "the error came after the log had grown"
+    three.tick(5)
+    three.lead("b", 2)
+    three.run()
+    follower.kit.receive(with_id(1))
+    three.run()
+    assert [(ack["offset"], ack.get("duplicate")) for _, ack in follower.kit.acks()] == [(0, True)]
 
 
 def test_a_follower_that_fails_again_and_again_tries_again_at_ticks_only(three, monkeypatch):

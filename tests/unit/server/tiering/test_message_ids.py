@@ -18,21 +18,6 @@ from support.tier_workers import Worker
 S = 10**9
 
 
-def test_older_ids_come_before_those_that_are_there_and_fill_the_window():
-    window = DedupeWindow(10, 4)
-    window.add(20, [(b"d", 8), (b"e", 9)])
-    window.recall([(11, [(b"a", 1)]), (12, [(b"b", 2), (b"c", 3), (b"d", 4)])])
-    assert window.find(b"a") is None
-    assert (window.find(b"b"), window.find(b"c"), window.find(b"d")) == (Stored(2, 1), Stored(3, 1), Stored(8, 1))
-    assert window.is_shortened(20)
-    window.expire(23)
-    assert window.find(b"c") is None
-    assert window.find(b"e") == Stored(9, 1)
-    off = DedupeWindow(0, 4)
-    off.recall([(1, [(b"a", 1)])])
-    assert len(off) == 0
-
-
 class Bench:
     """A partition whose messages are in the bucket, and in its log no more."""
 
