@@ -20,7 +20,7 @@ from liftpy_log.wal_format import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from liftpy_log.disk import Disk, File
 
@@ -29,10 +29,17 @@ __all__ = ["replay_wal"]
 logger = logging.getLogger(__name__)
 
 
-def replay_wal(disk: Disk, directory: Path, root: Path) -> int:
+def replay_wal(disk: Disk, directory: Path, root: Path, on_torn: Callable[[], None] = lambda: None) -> int:
     """Write what the write-ahead log holds into the segments, make them durable, and remove the log.
 
     Call it before any partition is opened.
+
+    Args:
+        disk: where.
+        directory: of the write-ahead log.
+        root: the data directory.
+        on_torn: called, before anything is changed, when the log ends with what was never durable, or is damaged there:
+            nobody can tell.
 
     Returns:
         How many bytes had not been in their segments.
@@ -47,7 +54,7 @@ def replay_wal(disk: Disk, directory: Path, root: Path) -> int:
     entries: list[Entry] = []
     with_void = set()
     for sequence, path, content in files:
-        for entry in _durable_entries(content, path, sequence, ends.get(sequence)):
+        for entry in _durable_entries(content, path, sequence, ends.get(sequence), on_torn):
             if entry.kind == VOID:
                 with_void.add(path)
                 entries = [earlier for earlier in entries if Path(earlier.path).parent.as_posix() != entry.path]
@@ -76,7 +83,9 @@ def _known_ends(files: list[tuple[int, Path, bytes]]) -> dict[int, int]:
     return ends
 
 
-def _durable_entries(content: bytes, path: Path, sequence: int, known_end: int | None) -> Iterator[Entry]:
+def _durable_entries(
+    content: bytes, path: Path, sequence: int, known_end: int | None, on_torn: Callable[[], None]
+) -> Iterator[Entry]:
     position, end = 0, len(content) if known_end is None else known_end
     while position < end:
         try:
@@ -87,7 +96,8 @@ def _durable_entries(content: bytes, path: Path, sequence: int, known_end: int |
                     f"{path} is damaged at byte {error.position}, where it was durable: acknowledged records may be "
                     "missing on disk; restore the file, or move it away to go on without it"
                 ) from error
-            logger.info("%s ends with %d bytes of an unfinished write", path, end - position)
+            logger.warning("%s ends with %d bytes of an unfinished write", path, end - position)
+            on_torn()
             return
         yield from entries
         position = next_position

@@ -133,7 +133,7 @@ class Node:
                 is_doubtful=is_doubtful,
             )
             try:
-                restored = replay_wal(self._disk, data_dir.wal_directory, data_dir.root)
+                restored = replay_wal(self._disk, data_dir.wal_directory, data_dir.root, standing.wal_torn)
             except WalCorruptError:
                 standing.doubt()
                 raise

@@ -14,10 +14,10 @@ from liftpy_log.partition_log import PartitionLog
 from liftpy_server.partition import Partition
 from simulation.metadata import META, UUID
 from simulation.scheduler import MS, S
-from support.simdisk import ROOT, SECTOR
+from support.damage import flipped, swapped, zeroed
+from support.simdisk import ROOT
 
 if TYPE_CHECKING:
-    import random
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
@@ -61,29 +61,6 @@ def raising(world: ShellWorld) -> Iterator[None]:
         for name, owner in RAISING.items():
             stack.enter_context(patch.object(owner, name, wrapped(name, getattr(owner, name))))
         yield
-
-
-def flipped(data: bytes, rng: random.Random) -> bytes:
-    """One bit is another; the end of a file is as likely as all of the rest."""
-    at = rng.randrange(len(data)) if rng.random() < 0.5 else max(0, len(data) - 1 - rng.randrange(100))
-    return data[:at] + bytes((data[at] ^ 1 << rng.randrange(8),)) + data[at + 1 :]
-
-
-def zeroed(data: bytes, rng: random.Random) -> bytes:
-    """A sector holds nothing."""
-    at = rng.randrange(0, len(data), SECTOR)
-    size = min(SECTOR, len(data) - at)
-    return data[:at] + bytes(size) + data[at + size :]
-
-
-def swapped(data: bytes, rng: random.Random) -> bytes:
-    """Two sectors took each other's place; of a short file, its halves."""
-    size = min(SECTOR, len(data) // 2)
-    one, other = sorted((rng.randrange(0, len(data) - size + 1), rng.randrange(0, len(data) - size + 1)))
-    if other < one + size:
-        return flipped(data, rng)
-    first, second = data[one : one + size], data[other : other + size]
-    return data[:one] + second + data[one + size : other] + first + data[other + size :]
 
 
 def _grows(node: ShellNode, path: Path) -> bool:

@@ -215,7 +215,7 @@ class ShellNode:
         checkpoint, is_doubtful = open_checkpoint(disk, data_dir.checkpoint_path, data_dir.quarantine_directory)
         standing = Standing(disk, ROOT / "standing.json", f"boot-{self.boots}", is_new=is_new, is_doubtful=is_doubtful)
         try:
-            replay_wal(disk, data_dir.wal_directory, ROOT)
+            replay_wal(disk, data_dir.wal_directory, ROOT, standing.wal_torn)
         except WalCorruptError:
             standing.doubt()
             raise

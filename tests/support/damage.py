@@ -3,11 +3,13 @@
 The exhaustive generators are cheap enough to run over whole small messages, and need no luck to hit a field.
 """
 
+import random
 import struct
 from itertools import chain
 
 from hypothesis import strategies as st
 
+SECTOR = 512
 HOSTILE_NUMBERS = (
     *(struct.pack("<i", number) for number in (-(2**31), -1, 0, 1, 7, 2**16, 2**24, 2**31 - 1)),
     *(struct.pack("<q", number) for number in (-(2**63), -1, 0, 1, 2**31, 2**40, 2**62, 2**63 - 8, 2**63 - 1)),
@@ -93,3 +95,26 @@ def attempt(decode, data, *documented):
         shown = data.hex() if isinstance(data, bytes) else repr(data)
         error.add_note(f"input: {shown[:4000]}")
         raise
+
+
+def flipped(data: bytes, rng: random.Random) -> bytes:
+    """One bit is another; the end of a file is as likely as all of the rest."""
+    at = rng.randrange(len(data)) if rng.random() < 0.5 else max(0, len(data) - 1 - rng.randrange(100))
+    return data[:at] + bytes((data[at] ^ 1 << rng.randrange(8),)) + data[at + 1 :]
+
+
+def zeroed(data: bytes, rng: random.Random) -> bytes:
+    """A sector holds nothing."""
+    at = rng.randrange(0, len(data), SECTOR)
+    size = min(SECTOR, len(data) - at)
+    return data[:at] + bytes(size) + data[at + size :]
+
+
+def swapped(data: bytes, rng: random.Random) -> bytes:
+    """Two sectors took each other's place; of a short file, its halves."""
+    size = min(SECTOR, len(data) // 2)
+    one, other = sorted((rng.randrange(0, len(data) - size + 1), rng.randrange(0, len(data) - size + 1)))
+    if other < one + size:
+        return flipped(data, rng)
+    first, second = data[one : one + size], data[other : other + size]
+    return data[:one] + second + data[one + size : other] + first + data[other + size :]

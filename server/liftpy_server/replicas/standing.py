@@ -9,7 +9,10 @@ A single log can prove nothing either when somebody took it away, to have it cop
 knows what was put in its place. The directory stays away; the failure stays on disk until there is a new copy, or,
 where nobody has one to copy from, until every batch was read and found well.
 
-    standing.json    {"boot_id":...,"doubtful":...,"failed":[[uuid,partition,why],...],"checksum":...}
+Nor can the logs that others have too, after the write-ahead log ended with something that could not be read: it was
+never durable, or it is damaged. Of a log that nobody else has there is no better copy, so there the doubt serves nothing.
+
+    standing.json    {"boot_id":...,"doubtful":...,"torn":...,"failed":[[uuid,partition,why],...],"checksum":...}
 """
 
 from __future__ import annotations
@@ -76,6 +79,7 @@ class Standing:
         self._path = path
         self._boot_id = boot_id
         self._failed: dict[tuple[str, int], str] = {}
+        self._is_torn = False
         self._has_forgotten = False  # which logs have failed; the metadata may know
         self._known_boot_id, self._is_doubtful = self._load(is_new=is_new)
         self._is_doubtful = self._is_doubtful or is_doubtful
@@ -86,6 +90,7 @@ class Standing:
         try:
             kept = load_json(self._disk, self._path)
             self._failed = {(str(uuid), int(number)): str(why) for uuid, number, why in kept["failed"]}
+            self._is_torn = bool(kept["torn"])
             return kept["boot_id"], bool(kept["doubtful"])
         except FileNotFoundError:
             return self._boot_id, is_new
@@ -109,6 +114,15 @@ class Standing:
         self._is_doubtful = True
         self._save()
 
+    def wal_torn(self) -> None:
+        """The write-ahead log ended with something that could not be read.
+
+        Raises:
+            OSError: that can not be written down.
+        """
+        self._is_torn = True
+        self._save()
+
     def is_proven(self, state: MetadataState, node_id: str, *, was_clean: bool) -> bool:
         """Whether the logs are whole; when they may not be, that is on disk on return.
 
@@ -124,7 +138,7 @@ class Standing:
         return not self._is_doubtful
 
     def lost_logs(self, state: MetadataState, node_id: str) -> list[tuple[str, int]]:
-        """Uuid and number of partitions of several replicas whose log here has failed, or is not there.
+        """Uuid and number of partitions of several replicas whose log here has failed, is gone, or may lack its end.
 
         Whether the metadata counts on this node's copy now says nothing: a proposal to do so may be under way. Of a
         stream that is new there may be no log yet, on any node; then no node counts until all have said so.
@@ -137,7 +151,7 @@ class Standing:
             (stream.uuid, number)
             for stream, number, partition in _kept_here(state, node_id)
             if len(partition.replicas) > 1
-            if (stream.uuid, number) in self._failed or not self._has_log(stream, number)
+            if self._is_torn or (stream.uuid, number) in self._failed or not self._has_log(stream, number)
         ]
 
     def failed_logs(self, state: MetadataState, node_id: str) -> list[tuple[str, int]]:
@@ -185,7 +199,8 @@ class Standing:
 
     def settled(self, state: MetadataState, node_id: str) -> None:
         """The metadata has taken note of the doubt. Failures are kept, but those of logs that are not here any more."""
-        self._known_boot_id, self._is_doubtful, self._has_forgotten = self._boot_id, False, False
+        self._known_boot_id, self._is_doubtful = self._boot_id, False
+        self._is_torn = self._has_forgotten = False
         here = {
             (stream.uuid, number) for stream, number, _ in _kept_here(state, node_id) if self._has_log(stream, number)
         }
@@ -194,8 +209,8 @@ class Standing:
 
     def _save(self) -> None:
         failed = [[uuid, number, why] for (uuid, number), why in sorted(self._failed.items())]
-        content = {"boot_id": self._known_boot_id, "doubtful": self._is_doubtful, "failed": failed}
-        save_json(self._disk, self._path, content)
+        doubts = {"boot_id": self._known_boot_id, "doubtful": self._is_doubtful, "torn": self._is_torn}
+        save_json(self._disk, self._path, doubts | {"failed": failed})
 
 
 def _kept_here(state: MetadataState, node_id: str) -> Iterator[tuple[StreamInfo, int, PartitionInfo]]:

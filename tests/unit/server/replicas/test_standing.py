@@ -130,3 +130,17 @@ def test_a_stream_of_one_replica_that_is_being_moved_counts_as_one_of_several(st
     assert restarted.is_proven(cluster.state, "a", was_clean=False), "nobody has more than it has"
     cluster.reassign("b")
     assert not restarted.is_proven(cluster.state, "a", was_clean=False)
+
+
+def test_logs_that_others_have_too_are_not_proven_when_the_write_ahead_log_ended_torn(
+    standing, state, directory, tmp_path
+):
+    (directory / f"{0:020}.log").touch()
+    standing.wal_torn()
+    for _ in range(2):
+        again = started_again(tmp_path)
+        assert again.is_proven(state, "a", was_clean=False)
+        assert (again.lost_logs(state, "a"), again.failed_logs(state, "a")) == ([(UUIDS[0], 0)], [])
+        assert again.lost_logs(Cluster("a", min_isr=1).state, "a") == [], "nobody else has it either"
+    again.settled(state, "a")
+    assert started_again(tmp_path).lost_logs(state, "a") == []
