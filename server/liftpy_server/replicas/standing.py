@@ -10,7 +10,7 @@ knows what was put in its place. The directory stays away; the failure stays on 
 where nobody has one to copy from, until every batch was read and found well.
 
 Nor can the logs that others have too, after the write-ahead log ended with something that could not be read: it was
-never durable, or it is damaged. Of a log that nobody else has there is no better copy, so there the doubt serves nothing.
+never durable, or it is damaged. Of a log that nobody else has there is no better copy; there a doubt serves nothing.
 
     standing.json    {"boot_id":...,"doubtful":...,"torn":...,"failed":[[uuid,partition,why],...],"checksum":...}
 """
