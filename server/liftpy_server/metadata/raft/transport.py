@@ -311,10 +311,8 @@ class RaftTransport(Transport):  # type: ignore[misc]  # pysyncobj is not typed
         log = logger.info if link.is_ready and not is_told else logger.debug
         log("the connection with voter %.100r ends: %s", link.session.peer_id, why)
         is_telling = isinstance(why, WrongKeyError | WrongNodeError | ssl.SSLError)
-        if is_telling and link.wanted is None:
-            self._refusals.auth_failures["raft"] += 1
-        elif link.wanted is None and isinstance(why, FrameError):
-            self._refusals.malformed["raft"] += 1
+        if link.wanted is None:
+            self._count(link, why, is_unproven=is_telling)
         if link.session.peer_id is not None and (is_telling or (link.is_ready and isinstance(why, FrameError))):
             text = f"no connection with {link.session.peer_id!r:.100}: {why}"
             self._warnings.tell(f"{type(why).__name__} {self._known_as(link)}", text, monotonic())
@@ -326,6 +324,17 @@ class RaftTransport(Transport):  # type: ignore[misc]  # pysyncobj is not typed
             del self._links[peer_id]
             self._lost.add(peer_id)
             self._onNodeDisconnected(Node(peer_id))
+
+    def _count(self, link: Link, why: object, *, is_unproven: bool) -> None:
+        """Count a connection that was accepted and ends; log it by its address where no name is known."""
+        if is_unproven and link.session.peer_id is None:
+            self._refusals.auth_failed("raft", link.host, str(why))
+        elif is_unproven:
+            self._refusals.auth_failures["raft"] += 1
+        elif isinstance(why, FrameError) and not link.is_ready:
+            self._refusals.was_malformed("raft", link.host, str(why))
+        elif isinstance(why, FrameError):
+            self._refusals.malformed["raft"] += 1
 
     def _check(self) -> None:
         """Dial, say that we are here, and give up silent peers."""
@@ -347,6 +356,9 @@ class RaftTransport(Transport):  # type: ignore[misc]  # pysyncobj is not typed
                     self._drop(link, error)
         for link in [*self._unknown]:
             if now - link.opened_at > _HANDSHAKE_TIMEOUT_S:
+                if link.wanted is None:
+                    text = f"it has not proven who it is within {_HANDSHAKE_TIMEOUT_S:g} s"
+                    self._refusals.auth_failed("raft", link.host, text, kind="silent")
                 self._drop(link, f"no handshake within {_HANDSHAKE_TIMEOUT_S} s")
         self._dial_members(now)
 

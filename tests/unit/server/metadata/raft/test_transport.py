@@ -357,6 +357,25 @@ def test_many_strangers_with_another_key_are_counted_and_told_once(ends, caplog)
     assert a.refusals.auth_failures["raft"] == 100
 
 
+def test_strangers_without_a_name_are_told_by_their_address(ends, caplog, monkeypatch):
+    a, b = ends()
+    assert turn([a, b], lambda: a.connected == {"b"})
+    caplog.clear()
+    for _ in range(30):
+        with socket.create_connection(("127.0.0.1", a.transport.port)) as sock:
+            before = a.refusals.malformed["raft"]
+            sock.sendall(struct.pack("<I", 5) + b"never")
+            assert turn([a, b], lambda before=before: a.refusals.malformed["raft"] > before)
+    monkeypatch.setattr(transport_module, "_HANDSHAKE_TIMEOUT_S", 0.05)
+    with socket.create_connection(("127.0.0.1", a.transport.port)):
+        assert turn([a, b], lambda: a.refusals.auth_failures["raft"])
+    lines = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert (len(lines), a.refusals.malformed["raft"]) == (2, 30)
+    assert all(line.startswith("raft: refused 127.0.0.1: ") for line in lines)
+    assert "has not proven who it is" in lines[1]
+    assert a.connected == {"b"}
+
+
 def test_the_port_opens_again_when_files_can_be_opened_again(ends, monkeypatch, caplog):
     """And in between it does not turn in circles, nor fill the log."""
     a, b = ends()
