@@ -15,6 +15,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from liftpy_envelope.errors import AckErrorCode, LiftError
+from liftpy_envelope.limits import ACK_BYTES_MAX
 
 __all__ = [
     "ACK_TYPE",
@@ -115,6 +116,8 @@ def decode_ack(data: bytes) -> Ack:
         PublishRefusedError: it is a refusal.
         AckUnreadableError: it is no ack at all.
     """
+    if len(data) > ACK_BYTES_MAX:
+        raise AckUnreadableError(f"the reply is no ack: {len(data)} bytes, that begin with {data[:80]!r}")
     try:
         body = json.loads(data)
         get = body.get

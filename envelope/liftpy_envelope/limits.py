@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 __all__ = [
+    "ACK_BYTES_MAX",
     "ACK_INBOX_BYTES_MAX",
     "ADMIN_ANSWER_ITEMS_MAX",
     "ADMIN_REQUEST_ITEMS_MAX",
@@ -32,6 +33,7 @@ KEY_BYTES_MAX: Final = 1024 * 1024
 MESSAGE_ID_BYTES_MAX: Final = 1_024
 CORRELATION_ID_BYTES_MAX: Final = 1_024
 ACK_INBOX_BYTES_MAX: Final = 1_024
+ACK_BYTES_MAX: Final = 64 * 1024  # of an ack, or a refusal, as clients read them
 
 NATS_PAYLOAD_BYTES_MAX: Final = 64 * 1024 * 1024  # nats-server refuses a larger `max_payload`
 BATCH_BYTES_MAX: Final = 128 * 1024 * 1024  # one record always fits

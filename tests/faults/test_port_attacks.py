@@ -18,6 +18,7 @@ import pytest
 from liftpy_envelope.envelope import COOKIE
 from liftpy_envelope.errors import ErrorCode
 from liftpy_envelope.group_offsets import CommitOffset, CommitStream
+from liftpy_envelope.groups import GroupError
 from support.bad_days import NODES, in_sync, make_stream, whole_again
 from support.cluster import eventually, quick_options
 from support.cluster_kit import leader_of, running_cluster
@@ -232,8 +233,15 @@ async def test_a_flood_of_groups(kit, lift):
     for name, node in kit.nodes.items():
         rss, disk = process_of(node).memory_info().rss - before[name][0], size_of(node) - before[name][1]
         print(f"{name}: {rss / MIB:.0f} MiB more memory, {disk / MIB:.0f} MiB more on disk")
+        assert rss < 100 * MIB
+        assert disk < 3 * 35 * MIB  # of each of three nodes what one address may
+    assert "groups.client_bytes_max" in next(each.message for each in answers if each.error is GroupError.GROUP_FULL)
     await published.more(10)
-    assert (await lift.group("good")).offsets
+    async with lift.consume("s", group="good", options=quick_options()) as consumer:
+        async for message in consumer:
+            if message.offset == max(published.acked):
+                break
+    assert [row.offset for row in (await lift.group("good")).offsets] == [max(published.acked) + 1]
     await whole_again(kit, lift, published)
 
 

@@ -162,6 +162,7 @@ def test_the_ack_of_jetstream_itself_is_read():
         b"[" * 100_000,
         b'{"a":' * 100_000,
         b"9" * 10_000,
+        b'{"stream":"a","seq":1,"more":[' + b"[]," * 100_000 + b"0]}",
         b'{"stream":"a","seq":' + b"9" * 10_000 + b"}",
     ],
 )

@@ -6,9 +6,11 @@ import asyncio
 import errno
 import os
 import socket
+import ssl
 
 import psutil
 import pytest
+import trustme
 
 from liftpy_server.door_refusals import DoorRefusals
 from liftpy_server.listener import Listener
@@ -107,6 +109,32 @@ async def test_it_opens_again_when_files_can_be_opened_again(door, monkeypatch, 
     assert left == [0]
     assert door.refusals.busy["pull"] == 3
     assert caplog.text.count("Too many open files") == 1
+
+
+async def test_strangers_are_counted_before_tls_begins():
+    """Whoever does not even shake hands held a descriptor for as long as it took to lose patience."""
+    authority, server = trustme.CA(), ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    authority.issue_cert("localhost").configure_cert(server)
+    client = ssl.create_default_context()
+    authority.configure_trust(client)
+    door = Door(tls=server, handshake_timeout_s=30.0)
+    door.listener.start(door.serve)
+    crowd = [await door.knock() for _ in range(10)]
+    for reader, _ in crowd[:6]:
+        assert await is_closed(reader)
+    assert door.listener.count == 4
+    _, garbage = crowd[9]
+    garbage.write(b"GET / HTTP/1.1\r\n\r\n")
+    async with asyncio.timeout(5):
+        await crowd[9][0].read()
+    reader, writer = await asyncio.open_connection(
+        "127.0.0.1", door.port, local_addr=(FRIEND, 0), ssl=client, server_hostname="localhost"
+    )
+    writer.write(b"?")
+    assert await reader.readexactly(1) == b"!"
+    assert door.refusals.malformed["pull"] == 1
+    writer.close()
+    await door.listener.stop()
 
 
 async def test_all_are_closed_when_it_stops(door):
