@@ -89,6 +89,7 @@ class ShellFaults:
             self._metadata_failover,
             self._fill_disk,
             self._no_room_for_files,
+            self._full_failover,
             self._fail_disk,
             self._slow_disk,
             self._clock_jump,
@@ -247,6 +248,29 @@ class ShellFaults:
         kinds = rng.choice((("create",), ("write",), ("create", "write"), ("write", "rename", "create")))
         self._any().disk.fail(*kinds, code=errno.ENOSPC, skip=rng.randrange(4), times=rng.choice((1, 1, 2, 5)))
 
+    def _full_failover(self) -> None:
+        """A follower that was cut off finds no room for another segment in the middle of what it missed, and leads."""
+        world, rng = self._world, self._world.rng
+        leader = world.info.leader
+        followers = [node for node in world.node_list if node.node_id in world.info.isr and node.node_id != leader]
+        if leader is None or not followers or not followers[0].is_up:
+            return
+        node, pair = followers[0], (leader, followers[0].node_id)
+        world.network.cut.add(pair)
+
+        def healed() -> None:
+            node.disk.heal()
+
+        def reconnect() -> None:
+            world.network.cut.discard(pair)
+            if self._is_over:
+                return
+            node.disk.fail("create", code=errno.ENOSPC, times=None, where=lambda path: "streams" in path.parts)
+            self._later(800 * MS, healed)
+            self._later(200 * MS, lambda: self._down([world.nodes[leader]], power=False))
+
+        world.scheduler.after(300 * MS + int(rng.random() * 400 * MS), reconnect)
+
     def _fail_disk(self) -> None:
         """A write, a sync or a read fails: the log takes nothing more, until its node is started again."""
         rng, node = self._world.rng, self._any()
@@ -328,7 +352,7 @@ class ShellFaults:
         rng, node = self._world.rng, self._any()
         if node.is_up:
             node.kill()
-        logs = [path for path in node.disk.files(".log") if "streams" in path.parts]
+        logs = [path for path in node.disk.files(".log") if "streams" in path.parts][:-1]
         if self._copies_to_lose and logs:
             content = node.disk.content(logs[rng.randrange(len(logs))])
             path = next(path for path in logs if node.disk.content(path) == content)

@@ -103,6 +103,7 @@ class Copy:
         self.has_led = False  # before this step
         self.lost: list[Record] = []  # what was durable until the disk lost it
         self.lost_start = 0
+        self.is_known = False  # that it is damaged
 
     @property
     def end(self) -> int:
@@ -170,6 +171,7 @@ class ShellModel:
             return
         copy, log = self._copies[node.node_id], partition.log
         if log.failure is not None:  # what it said of itself before may be on its way to a leader
+            copy.is_known |= node.is_damaged
             if copy.log is log and log._cuts == copy.cuts and log.log_end >= copy.end:
                 copy.records += self._read(node, log, copy.end)
                 copy.durable_end = max(copy.durable_end, min(log.synced_end, copy.end))
@@ -323,6 +325,9 @@ class ShellModel:
         for node_id in self.isr:
             node = self._nodes[node_id]
             partition = node.partition
+            copy = self._copies[node_id]
+            if copy.is_known and LOST in copy.records and partition is not None and partition.log.failure is None:
+                raise ViolationError(f"damage: {node_id} is in the ISR with what was found damaged before")
             if node.is_doubtful or (partition is not None and partition.log.failure is not None):
                 continue
             if self._copies[node_id].durable_end < len(self.committed):

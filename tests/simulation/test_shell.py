@@ -12,8 +12,16 @@ from pathlib import Path
 
 import pytest
 
+from simulation.model import ViolationError
+from simulation.shell_bugs import BUGS, planted
 from simulation.shell_world import run_shell
 
+BUDGET_SEEDS = 150
+QUICK = {  # found within a few seeds
+    "a log that is lost is told of where it counts",
+    "the window of ids runs on the leader's wall clock",
+    "what is in the page cache counts as durable",
+}
 TESTS = Path(__file__).parents[1]
 
 
@@ -24,6 +32,26 @@ def test_no_promise_is_broken(ten):
     assert sum(result.acked for result in results) > 500
     assert sum(result.duplicates for result in results) > 20
     assert sum(result.served for result in results) > 1_000
+
+
+def failure_of(seed, how):
+    try:
+        run_shell(seed, **how)
+    except ViolationError as error:
+        return str(error)
+    return None
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in BUGS])
+def test_a_planted_bug_is_found(name):
+    how = {"without": frozenset()} | BUGS[name].how
+    with planted(name):
+        found = next((seed for seed in range(BUDGET_SEEDS) if failure_of(seed, how)), None)
+        assert found is not None, f"not found with {BUDGET_SEEDS} seeds"
+        failure = failure_of(found, how)
+        print(f"{name}: {found + 1} seeds: {failure}")
+        assert failure == failure_of(found, how)
+    assert failure_of(found, how) is None
 
 
 def test_a_seed_does_the_same_in_another_process():
