@@ -45,7 +45,7 @@ def _restore_stream(
     `partitions` say of each: the leader epoch to begin with; the first offset that is wanted; and where the nodes'
     logs begin, which is where the history in the bucket ends. `assignment` is that of a new stream.
 
-    A stream of the system's own gives way: it can only hold what was written since the cluster was begun anew. What
+    A stream of the system's own gives way, once: it holds only what was written since the cluster was begun anew. What
     comes back instead tells of revisions of the metadata before, which count for more the higher they are. So the
     revision goes on where no cluster before can have been: at the milliseconds since the epoch.
     """
@@ -76,6 +76,11 @@ def _check_identity(draft: Draft, wanted: StreamConfig, uuid: str, known: Stream
             ErrorCode.STREAM_EXISTS,
             f"there is another stream {wanted.name!r} here, with uuid {known.uuid}, so {uuid} can not be restored; "
             "delete it first, or restore to an empty cluster",
+        )
+    if known is not None and any(partition.restored_ns for partition in known.partitions):
+        raise RefusedError(
+            ErrorCode.STREAM_EXISTS,
+            f"stream {wanted.name!r} was restored already, with uuid {known.uuid}: it does not give way to {uuid}",
         )
     if draft.was_deleted(uuid):
         raise RefusedError(

@@ -77,6 +77,14 @@ def test_a_stream_of_the_system_gives_way(author):
     assert author.state.deleted == (UUIDS[0],)
 
 
+def test_a_stream_of_the_system_that_was_brought_back_gives_way_to_no_other(author):
+    internal = {"subject": "", "acks": "off"}
+    author.do("restore_stream", **args("__groups", **internal))
+    outcome = author.attempt("restore_stream", **args("__groups", UUIDS[4], **internal))
+    assert (outcome.error, "was restored already" in outcome.message) == (ErrorCode.STREAM_EXISTS, True)
+    assert author.state.streams["__groups"].uuid == UUID
+
+
 def test_revisions_go_on_beyond_those_that_the_streams_of_the_system_tell_of(author):
     author.do("restore_stream", **args())
     before = author.state.revision
