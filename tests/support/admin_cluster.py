@@ -112,6 +112,9 @@ class FakeDedupe:
     def is_shortened(self, _now_ns: int) -> bool:
         return False
 
+    def known_ns(self, _now_ns: int) -> int:
+        return 0
+
 
 def partition(number: int, end: int, *, start: int = 0, replicas: Any = ()) -> SimpleNamespace:
     """A partition whose records up to `end` are committed, and its followers as (node, log_end, in_sync)."""
