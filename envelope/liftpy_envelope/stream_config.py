@@ -69,6 +69,8 @@ class StreamConfig:
         replicas: copies of each partition that count for acks.
         observers: further copies of each partition that follow without counting: never in sync, never leader.
         min_isr: fewest in-sync replicas with which messages are accepted; by default a majority of `replicas`.
+        unclean_leader_election: where no in-sync replica has a log that can be trusted, and acknowledged messages may
+            be missing in all others, the best of them leads without an operator's word.
         acks: where acks go.
         ack_policy: when they are sent, unless a message says otherwise.
         sync: when a record counts as durable.
@@ -102,6 +104,7 @@ class StreamConfig:
     replicas: int = 1
     observers: int = 0
     min_isr: int | None = None
+    unclean_leader_election: bool = False
     acks: AckMode = AckMode.REPLY
     ack_policy: AckPolicy = AckPolicy.ALL
     sync: SyncMode = SyncMode.ALWAYS

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
-from liftpy_server.metadata import node_commands
+from liftpy_server.metadata import elections, node_commands, partition_commands
 from liftpy_server.replication import follower as follower_module
 from liftpy_server.replication import leader as leader_module
 from liftpy_server.replication.effects import AdvanceHighWatermark, Truncate
@@ -21,7 +21,7 @@ from liftpy_server.replication.view import LogMarks
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-SHELL_BUGS = frozenset({"keep_unproven"})
+SHELL_BUGS = frozenset({"keep_unproven", "keep_cut"})  # a node that can not prove its log, or cut its end, says nothing
 
 
 def _truncate_by_high_watermark(follower: Follower, now_s: float) -> list[Any]:
@@ -78,7 +78,7 @@ def _count_what_is_not_on_disk(marks: LogMarks, epoch: int, base: int, end: int)
     marks.end = marks.durable_end = end
 
 
-def _same_epoch_after_restart(_state: Any, partition: Any, _min_isr: int, node_id: str, loads: Any) -> Any:
+def _same_epoch_after_restart(partition: Any, _node_id: str, _loads: Any) -> Any:
     """A restarted leader goes on in its epoch."""
     return partition
 
@@ -146,6 +146,15 @@ def _remembers(leader: Leader, node: str, before: Any, now_s: float) -> Any:
     return progress if progress is not None and progress.incarnation == leader.view.incarnations.get(node) else None
 
 
+def _elect_by_the_last_isr(nodes: Any, _config: Any, partition: Any) -> Any:
+    """Only those who were taken out of the ISR are asked; the best of them leads, even with nothing."""
+    told = {report.node_id: report for report in partition.reports if nodes[report.node_id].incarnation == report[1]}
+    if partition.isr or not partition.unproven or any(node not in told for node in partition.unproven):
+        return partition
+    winner = max(partition.unproven, key=lambda node: told[node].reach)
+    return partition if nodes[winner].expired else elections.led_uncleanly(partition, winner)
+
+
 _PATCHES: dict[str, tuple[Any, str, Callable[..., Any] | property]] = {
     "truncate_by_high_watermark": (Follower, "begin", _truncate_by_high_watermark),
     "join_while_behind": (leader_module, "may_join", _join_while_behind),
@@ -161,8 +170,10 @@ _PATCHES: dict[str, tuple[Any, str, Callable[..., Any] | property]] = {
     "count_the_removed": (Leader, "advanced", _count_the_removed),
     "count_observers": (Leader, "advanced", _count_observers),
     "remember_the_removed": (Leader, "_kept", _remembers),
+    "elect_by_the_last_isr": (partition_commands, "elect_by_reports", _elect_by_the_last_isr),
 }
 SCRIPTED = frozenset({"remember_the_removed"})  # too rare for chance; a test of its own meets it
+MORE_LOST = frozenset({"elect_by_the_last_isr"})  # shows only where more disks are lost than the promise allows
 BUGS = tuple(sorted({*_PATCHES, *SHELL_BUGS} - SCRIPTED))
 
 

@@ -20,7 +20,11 @@ Record = tuple[int, int]  # (leader epoch, value)
 
 
 class SimDisk:
-    """`records[i]` has offset `start + i`. What `is_doubtful` can not prove that its log is whole."""
+    """`records[i]` has offset `start + i`.
+
+    What `is_doubtful` can not prove that its log is whole; what `is_lost` has forgotten what it promised to keep; what
+    `is_cut` had an end that did not read well. All of it is known to the node that starts on it.
+    """
 
     def __init__(self, *, is_lazy: bool = False) -> None:
         self.is_lazy = is_lazy
@@ -33,7 +37,8 @@ class SimDisk:
         self.cuts = 0
         self.is_full = False
         self.sync_us = 1_000
-        self.is_doubtful = False
+        self.is_doubtful = self.is_lost = self.is_cut = False
+        self.known_end = 0
         self.lost: list[tuple[int, list[Record]]] = []
 
     @property
@@ -82,19 +87,32 @@ class SimDisk:
     def lose_power(self, rng: random.Random) -> None:
         """Of what was not synced a part survives; what recovery finds it syncs."""
         kept = rng.randint(max(self.synced_end, self.start), max(self.end, self.start))
+        self.is_cut |= rng.random() < 0.4  # the next batch is there in parts
         self.truncate(kept)
         self.synced_end = kept
+
+    def damage_end(self, rng: random.Random) -> None:
+        """The last records turn bad, and look as if they had never been written whole."""
+        self.lost.append((self.start, self.read(self.start, self.synced_end)))
+        kept = max(self.start, self.end - rng.randint(1, 3))
+        self.is_cut |= kept < self.end
+        checkpoint = self.checkpoint
+        self.truncate(kept)
+        self.synced_end = kept
+        if kept < checkpoint:  # which tells damage from a write that was never finished
+            self.is_lost, self.known_end = True, max(self.known_end, checkpoint)
 
     def lose_tail(self, rng: random.Random, first: int | None = None) -> None:
         """The disk forgets records that it had promised to keep: any, or those from `first` on."""
         self.lost.append((self.start, self.read(self.start, self.synced_end)))
         if first is None:
             kept = rng.choice((self.start, rng.randint(self.start, self.synced_end)))
+            self.is_lost, self.known_end = True, max(self.known_end, self.checkpoint)
         else:
             kept = rng.randint(max(self.start, first), max(self.start, self.end))
+            self.is_doubtful = True
         self.truncate(kept)
         self.synced_end = kept
-        self.is_doubtful = True
 
     def flush(self, replica: Replica | None) -> None:
         """Write everything, and how far it is known to be committed."""
@@ -109,6 +127,16 @@ class SimDisk:
             return True
         return any(begin >= start and lost[begin - start : end - start] == records for start, lost in self.lost)
 
+    @property
+    def can_be_trusted(self) -> bool:
+        """Whether a node that starts on it may say nothing."""
+        return not (self.is_doubtful or self.is_lost or self.is_cut)
+
+    @property
+    def reach(self) -> tuple[int, int]:
+        """How far the log reaches: its last epoch, and its end."""
+        return (self.records[-1][0] if self.records else -1), self.end
+
     def marks(self) -> LogMarks:
         """The log as a process finds it when it opens it."""
         return LogMarks(
@@ -117,4 +145,5 @@ class SimDisk:
             durable_end=max(self.start, self.synced_end),
             high_watermark=self.checkpoint,
             epochs=[(part.epoch, part.base) for part in self.ranges(self.start, self.end)],
+            known_end=self.known_end,
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from simulation.metadata import META
 from simulation.scheduler import MS, S
@@ -35,6 +35,7 @@ class Faults:
             self._slow_disk,
             self._clock_jump,
             self._lose_disk,
+            self._damage_end,
             self._move_leader,
             self._reassign,
             self._cancel,
@@ -75,6 +76,24 @@ class Faults:
                 node.start()
             elif node.is_paused:
                 node.resume()
+        if world.disks_to_lose is not None:
+            self._operate()
+
+    def _operate(self) -> None:
+        """An operator looks now and then, and decides where a leader is missing, or lacks what was committed."""
+        world = self._world
+        world.scheduler.after(2 * S, self._operate)
+        nodes, info = world.metadata.state.nodes, world.info
+        logs: list[list[Any]] = []
+        for node_id in info.replicas:
+            node, known = world.nodes[node_id], nodes[node_id]
+            replica = node.replica
+            if replica is None or known.expired or replica.incarnation != known.incarnation:
+                return
+            log, is_failed = replica.log, node.disk.is_broken
+            reach = (-1, 0) if is_failed else (log.epochs.latest, log.end)
+            logs.append([node_id, known.incarnation, *reach, max(log.high_watermark, log.known_end)])
+        self._command("recover_partition", partition=0, version=info.version, logs=logs, given_up=[])
 
     def _later(self, longest_us: int, act: Callable[[], None]) -> None:
         def unless_over() -> None:
@@ -119,6 +138,16 @@ class Faults:
             node.kill()
         node.disk.lose_tail(self._world.rng, node.disk.flushed_end if node.disk.is_lazy else None)
         self._later(200 * MS, lambda: self._up(node))
+
+    def _damage_end(self) -> None:
+        """All lose power, and the end of one log turns bad; it counts as a disk that is lost."""
+        if self._disks_to_lose == 0:
+            return
+        self._disks_to_lose -= 1
+        world = self._world
+        node = world.nodes[world.rng.choice(world.model.isr or tuple(world.nodes))]
+        self._down(world.node_list)
+        node.disk.damage_end(world.rng)
 
     def _pause(self) -> None:
         node = self._any()

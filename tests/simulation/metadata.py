@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from liftpy_server.metadata.commands import Outcome
+    from liftpy_server.metadata.state import PartitionInfo
     from simulation.network import Network
     from simulation.scheduler import Scheduler
 
@@ -61,6 +62,7 @@ class SimMetadata:
         self.state = MetadataState()
         self.nodes: Mapping[str, Node] = {}
         self.is_down = False
+        self.elected: Callable[[PartitionInfo, str], None] = lambda _info, _op: None  # by reports, or an operator
         self.elections = 0
         self.proposals = 0
         self._scheduler = scheduler
@@ -104,6 +106,9 @@ class SimMetadata:
             self.model.isr = info.isr
             self.model.voters = info.voters
             self.model.check_isr()
+            if before is not None and not before.partitions[0].isr and info.leader is not None:
+                self._seen["election by reports"] += 1
+                self.elected(info, op)
             self._seen["unclean election"] += before is not None and (
                 info.unclean_elections > before.partitions[0].unclean_elections
             )

@@ -67,7 +67,7 @@ class Model:
             disk = self._disks[node]
             first = max(disk.start, end - 20)
             has_all = disk.synced_end >= end and disk.read(first, end) == self.committed[first:]
-            if not has_all and not disk.is_doubtful:
+            if not has_all and disk.can_be_trusted:
                 raise ViolationError(f"P1: {node} is in the ISR without every one of {end} committed records")
 
     def acknowledged(self, value: int, epoch: int, offset: int) -> None:

@@ -121,21 +121,24 @@ class SimNode(Serving):
     def _register(self, registration: int) -> None:
         if registration != self._registrations or self._incarnation:
             return
-        is_proven = not self.disk.is_doubtful or self.world.has_bug("keep_unproven")
+        disk, mine = self.disk, [[UUID, 0]]
+        is_hidden = self.world.has_bug("keep_unproven")
         node = {"node_id": self.node_id, "pull_host": "h", "pull_port": 1}
         self._propose(
             "register_node",
             f"register-{self.node_id}-{self.run}-{registration}",
             lambda outcome: self._registered(registration, outcome),
             node=node,
-            is_log_proven=is_proven,
+            is_log_proven=not disk.is_doubtful or is_hidden,
+            lost=mine if disk.is_lost and not is_hidden else [],
+            cut=mine if disk.is_cut and not self.world.has_bug("keep_cut") else [],
         )
         self._soon(400 * MS, self._register, registration)
 
     def _registered(self, registration: int, outcome: Outcome) -> None:
         if registration != self._registrations or self._incarnation:
             return
-        self.disk.is_doubtful = False
+        self.disk.is_doubtful = self.disk.is_lost = self.disk.is_cut = False
         self._incarnation = outcome.value
         self._viewed()
 
@@ -268,12 +271,15 @@ class SimNode(Serving):
                 else:
                     self.world.seen["AppendFailed"] += 1
                     waiting.append(inputs.AppendFailed())
-            case fx.Truncate():
+            case fx.Truncate() if not effect.loses_committed:
                 self.world.model.truncating(self.node_id, effect.end)
                 self._soon(self.disk.sync_us, self._truncated, replica, effect.end)
-            case fx.Rebuild():
-                self.world.model.truncating(self.node_id, effect.start)
-                self._soon(self.disk.sync_us, self._rebuilt, replica, effect.start)
+            case fx.Truncate() | fx.Rebuild():
+                start = effect.start if isinstance(effect, fx.Rebuild) else self.disk.start
+                self.world.model.truncating(self.node_id, start)
+                self._soon(self.disk.sync_us, self._rebuilt, replica, start)
+            case fx.KeepCommitted():
+                self.world.trace.append((self.world.scheduler.now_us, self.node_id, effect))
             case fx.LeadershipBegan() | fx.LeadershipEnded():
                 self.world.trace.append((self.world.scheduler.now_us, self.node_id, effect))
                 self.forget()

@@ -27,7 +27,8 @@ def command_of(effect: fx.Effect, replica: Replica, unique: str) -> tuple[str, s
         case fx.SuspectLeader():
             return "suspect_leader", unique, where | me | {"leader_epoch": effect.leader_epoch}
         case fx.ReportLog():
-            log = {"last_epoch": effect.last_epoch, "log_end": effect.log_end}
+            log: dict[str, Any] = {"leader_epoch": effect.leader_epoch, "last_epoch": effect.last_epoch}
+            log |= {"log_end": effect.log_end, "high_watermark": effect.high_watermark}
             return "report_log", unique, where | me | log
         case fx.ReportFailure():
             return "report_failure", unique, where | me

@@ -112,6 +112,7 @@ class World:
         self.nodes = {name: SimNode(self, name, disks[name]) for name in names}
         self.node_list = list(self.nodes.values())
         self.metadata.nodes = self.nodes
+        self.metadata.elected = self._check_elected
         self.consumers: list[Consumer] = []
 
     def has_bug(self, name: str) -> bool:
@@ -178,6 +179,19 @@ class World:
         self.scheduler.run_until(self.scheduler.now_us + self.rest_us)
         if self.metadata.proposals > before:
             raise ViolationError("P5: something is proposed although nothing happens")
+
+    def _check_elected(self, info: PartitionInfo, op: str) -> None:
+        """The best surviving copy wins: no other that could be asked reaches further."""
+        assert info.leader is not None
+        best = self.nodes[info.leader].disk
+        for node_id in info.replicas:
+            node = self.nodes[node_id]
+            is_asked = node.is_up and not self.metadata.state.nodes[node_id].expired and not node.disk.is_broken
+            may_lead = node_id in info.voters or op == "recover_partition"
+            if is_asked and may_lead and node.disk.can_be_trusted and node.disk.reach > best.reach:
+                raise ViolationError(f"P1: {info.leader} leads with {best.reach}; {node_id} has {node.disk.reach}")
+        if not best.records and any(self.nodes[node_id].disk.records for node_id in info.voters):
+            raise ViolationError(f"P1: {info.leader} leads with an empty log while others have records")
 
     @property
     def info(self) -> PartitionInfo:

@@ -109,7 +109,8 @@ class Cluster:
 
     def report(self, node: str, epoch: int, end: int, **args: Any) -> Any:
         log = {"incarnation": self.incarnation(node), "last_epoch": epoch, "log_end": end}
-        return self.attempt("report_log", **WHERE | {"node_id": node} | log | args)
+        term = {"leader_epoch": self.partition.leader_epoch}
+        return self.attempt("report_log", **WHERE | {"node_id": node} | term | log | args)
 
     def report_failure(self, node: str, **args: Any) -> Any:
         return self.attempt("report_failure", **self._said_by(node) | args)

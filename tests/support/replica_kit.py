@@ -146,7 +146,6 @@ class ReplicaKit:
             leader_epoch=epoch,
             version=self.revision,
             min_isr=self.sides[leader].kit.stream.config.min_isr_effective,
-            unproven=(),
             incarnations=dict.fromkeys(nodes, 1),
             **more,
         )

@@ -31,6 +31,7 @@ from liftpy.cli.stream_options import (
     Subject,
     Sync,
     Tier,
+    UncleanElection,
     given_settings,
 )
 from liftpy.cli.tables import gaps_table, partitions_table, replicas_table, settings_table, streams_table
@@ -70,6 +71,7 @@ def add(
     partition_prefix: Annotated[str, typer.Option(help="First token of the subjects of a mapping.")] = "lift",
     replicas: Annotated[int, typer.Option(help="Copies of each partition, on as many nodes.")] = 1,
     min_isr: MinIsr = None,
+    unclean_leader_election: UncleanElection = None,
     observers: Annotated[
         int | None, typer.Option(help="Further copies that follow without counting: no ack waits for them.")
     ] = None,
@@ -107,6 +109,7 @@ def add(
             compression=compression, keep_replies=keep_replies, compact=compact, compaction_lag=min_compaction_lag,
             delete_retention=delete_retention, min_dirty_ratio=min_dirty_ratio, tier=tier,
             local_max_age=local_max_age, local_max_bytes=local_max_bytes,
+            unclean_leader_election=unclean_leader_election,
         )  # fmt: skip
         async with open_lift(ctx) as lift:
             _show(await lift.create_stream(name, subject=subject, **settings), as_json=as_json)
@@ -121,6 +124,7 @@ def edit(
     subject: Subject = None,
     group: Group = None,
     min_isr: MinIsr = None,
+    unclean_leader_election: UncleanElection = None,
     acks: Acks = None,
     ack_policy: AckPolicyOption = None,
     sync: Sync = None,
@@ -153,6 +157,7 @@ def edit(
             compression=compression, keep_replies=keep_replies, compact=compact, compaction_lag=min_compaction_lag,
             delete_retention=delete_retention, min_dirty_ratio=min_dirty_ratio, tier=tier,
             local_max_age=local_max_age, local_max_bytes=local_max_bytes,
+            unclean_leader_election=unclean_leader_election,
         )  # fmt: skip
         if group == "":
             changes["group"] = None

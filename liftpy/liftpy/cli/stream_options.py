@@ -32,6 +32,7 @@ __all__ = [
     "Subject",
     "Sync",
     "Tier",
+    "UncleanElection",
     "given_settings",
 ]
 
@@ -64,6 +65,14 @@ DeleteRetention = Annotated[
 DirtyRatio = Annotated[
     float | None,
     typer.Option("--min-dirty-ratio", help="Compact when so much of the log is new, 0 to 1.", show_default=False),
+]
+UncleanElection = Annotated[
+    bool | None,
+    typer.Option(
+        "--unclean-leader-election/--no-unclean-leader-election",
+        help="Elect the best log left without an operator, where acknowledged messages may be lost.",
+        show_default=False,
+    ),
 ]
 Tier = Annotated[
     bool | None,

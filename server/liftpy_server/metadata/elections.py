@@ -1,7 +1,15 @@
 """Who leads a partition next. Pure functions of the metadata.
 
-A leader comes from the in-sync replica set: its members have every committed record. The one exception is a set whose
-members have all lost the proof of that (`unproven`): then the longest log of the latest epoch wins, and is counted.
+A leader comes from the in-sync replica set: its members have every committed record. Where all of them have lost the
+proof of that (`unproven`), all replicas report how far their logs reach, and one that reaches the furthest leads,
+
+- if nothing that was committed is lost by it, as far as promise P1 goes: all of the last ISR have reported, but for
+  those that are away and had lost their logs; one of those that were in it to the last, `min_isr` of them, still has
+  its log; and nobody knows of a committed record behind the end of the one that leads;
+- or if nothing was ever written, as far as any replica knows;
+- or if the stream allows unclean elections (`unclean_leader_election`), and every replica has reported.
+
+Anything else is for an operator to decide (`recover_partition`). An empty log never leads while a replica has records.
 A node that is being drained leads only what nobody else can lead.
 """
 
@@ -12,12 +20,28 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 from zlib import crc32
 
+from liftpy_envelope.stream_config import SyncMode
+
 if TYPE_CHECKING:
-    from collections.abc import Container, Mapping
+    from collections.abc import Collection, Container, Mapping
 
-    from liftpy_server.metadata.state import NodeInfo, PartitionInfo, StreamInfo
+    from liftpy_envelope.stream_config import StreamConfig
+    from liftpy_server.metadata.state import LogReport, NodeInfo, PartitionInfo, StreamInfo
 
-__all__ = ["able_to_lead", "elect", "elect_unclean", "leaderships", "led_by", "spread_over", "taken_out", "without"]
+__all__ = [
+    "able_to_lead",
+    "best_log",
+    "elect",
+    "elect_by_reports",
+    "healed",
+    "leaderships",
+    "led_by",
+    "led_uncleanly",
+    "settled_isr",
+    "spread_over",
+    "taken_out",
+    "without",
+]
 
 
 def leaderships(streams: Mapping[str, StreamInfo]) -> Counter[str]:
@@ -86,21 +110,6 @@ def without(partition: PartitionInfo, node_id: str, min_isr: int) -> PartitionIn
     return replace(partition, isr=left, version=partition.version + 1)
 
 
-def taken_out(partition: PartitionInfo, node_id: str) -> PartitionInfo:
-    """The partition with a node out of its ISR that can not prove its log; also below `min_isr`.
-
-    What it has may lack committed records, so its place in the set would keep nothing electable.
-    """
-    if node_id not in partition.isr:
-        return partition
-    return replace(
-        partition,
-        isr=tuple(node for node in partition.isr if node != node_id),
-        unproven=(*(node for node in partition.unproven if node != node_id), node_id),
-        version=partition.version + 1,
-    )
-
-
 def led_by(partition: PartitionInfo, leader: str) -> PartitionInfo:
     """The partition with this leader, in a new epoch."""
     return replace(
@@ -113,19 +122,108 @@ def led_by(partition: PartitionInfo, leader: str) -> PartitionInfo:
     )
 
 
-def elect_unclean(nodes: Mapping[str, NodeInfo], partition: PartitionInfo) -> PartitionInfo:
-    """Where no clean member is left, and all members of the last ISR have told how far they are: the longest wins."""
-    current = {
-        report[0]: report
+def settled_isr(partition: PartitionInfo, isr: tuple[str, ...]) -> PartitionInfo:
+    """The partition with an ISR whose members all have every committed record: doubts about others are over."""
+    return replace(partition, isr=isr, unproven=(), lost=(), reports=(), known_end=0)
+
+
+def taken_out(partition: PartitionInfo, node_id: str, *, is_lost: bool) -> PartitionInfo:
+    """The partition with a node out of its ISR that can not prove its log, or whose log is lost; also below `min_isr`.
+
+    What it has may lack committed records, so its place in the set would keep nothing electable. Of an empty set
+    nobody leads.
+    """
+    is_known = node_id in partition.unproven
+    if not is_known and node_id not in partition.isr:
+        return partition
+    isr = tuple(node for node in partition.isr if node != node_id)
+    lost = (*partition.lost, node_id) if is_lost and node_id not in partition.lost else partition.lost
+    if is_known and lost == partition.lost:
+        return partition
+    return replace(
+        partition,
+        isr=isr,
+        unproven=partition.unproven if is_known else (*partition.unproven, node_id),
+        lost=lost,
+        leader=partition.leader if isr else None,
+        suspicions=partition.suspicions if isr else (),
+        version=partition.version + 1,
+    )
+
+
+def elect_by_reports(nodes: Mapping[str, NodeInfo], config: StreamConfig, partition: PartitionInfo) -> PartitionInfo:
+    """The partition with a leader where its replicas' reports allow it (see the module), else as it is."""
+    if partition.isr or partition.leader is not None:
+        return partition
+    told = [
+        report
         for report in partition.reports
-        if report[0] in nodes and nodes[report[0]].incarnation == report[1]
-    }
-    if partition.isr or not partition.unproven or any(node not in current for node in partition.unproven):
+        if report.node_id in nodes and nodes[report.node_id].incarnation == report.incarnation
+    ]
+    heard = {report.node_id for report in told}
+    winner = _whole_log(nodes, config.min_isr_effective, partition, told)
+    if winner is not None:
+        is_unclean = config.sync is not SyncMode.ALWAYS  # what counts as durable early may be lost everywhere
+    elif not heard.issuperset(partition.replicas):
         return partition
-    winner = max(partition.unproven, key=lambda node: current[node][2:])
-    if nodes[winner].expired:  # it registers again, reports again, and is waited for
+    elif _is_new(partition, told):
+        winner, is_unclean = best_log(partition, told), False
+    elif config.unclean_leader_election:
+        winner, is_unclean = best_log(partition, told), True
+    if winner is None or nodes[winner.node_id].expired:  # it registers again, reports again, and is waited for
         return partition
+    if is_unclean:
+        return led_uncleanly(partition, winner.node_id)
+    return led_by(settled_isr(partition, (winner.node_id,)), winner.node_id)
+
+
+def _whole_log(
+    nodes: Mapping[str, NodeInfo], min_isr: int, partition: PartitionInfo, told: Collection[LogReport]
+) -> LogReport | None:
+    """The log that reaches the furthest, where nothing that was committed can be missing in it.
+
+    Records were committed only while the ISR had `min_isr` members; so those that were taken out of it last, as many,
+    have all of them, but for those whose log is lost. Who has lost it still knows what was committed, and is waited
+    for while its node is up.
+    """
+    without_log = {*partition.lost, *partition.failed}
+    excused = {node for node in without_log if node not in nodes or nodes[node].expired}
+    if not {report.node_id for report in told}.issuperset({*partition.unproven} - excused):
+        return None
+    best = best_log(partition, [report for report in told if report.node_id not in partition.observers])
+    if best is None or best.last_epoch == -1 or best.log_end < partition.known_end:
+        return None
+    with_all = {node for node in partition.unproven[-min_isr:] if node not in without_log}
+    return best if any(report.node_id in with_all and report.last_epoch >= 0 for report in told) else None
+
+
+def _is_new(partition: PartitionInfo, told: Collection[LogReport]) -> bool:
+    """Whether nothing was ever written, as far as any replica knows."""
+    start = partition.empty_log_start
+    is_empty = all(report.last_epoch == -1 and report.log_end <= start for report in told)
+    return is_empty and not partition.failed and partition.known_end <= start
+
+
+def best_log(partition: PartitionInfo, told: Collection[LogReport]) -> LogReport | None:
+    """Of the logs that have not failed the one that reaches the furthest; among equals replicas before observers."""
+    by_node = {report.node_id: report for report in told if report.node_id not in partition.failed}
+    in_order = [by_node[node] for node in (*partition.voters, *partition.observers) if node in by_node]
+    return max(in_order, key=lambda report: report.reach, default=None)
+
+
+def healed(partition: PartitionInfo, node_id: str) -> PartitionInfo:
+    """The partition with a log well again that had failed: as a new copy, if anybody was there to copy from."""
+    failed = tuple(node for node in partition.failed if node != node_id)
+    is_copy = bool(partition.isr) and node_id in partition.unproven and node_id not in partition.lost
+    return replace(partition, failed=failed, lost=(*partition.lost, node_id) if is_copy else partition.lost)
+
+
+def led_uncleanly(partition: PartitionInfo, winner: str) -> PartitionInfo:
+    """The partition with a leader whose log may lack committed records; an observer becomes a replica by it."""
     chosen = replace(
-        partition, isr=(winner,), unproven=(), reports=(), unclean_elections=partition.unclean_elections + 1
+        settled_isr(partition, (winner,)),
+        observers=tuple(node for node in partition.observers if node != winner),
+        unclean_elections=partition.unclean_elections + 1,
+        unclean_epoch=partition.leader_epoch + 1,
     )
     return led_by(chosen, winner)

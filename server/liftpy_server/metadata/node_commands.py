@@ -3,9 +3,10 @@
 A node that starts says whether it can prove that its log holds all it ever counted as durable. If it can not (its
 disk was replaced, or the kernel lost what was never synced), it is taken out of every in-sync replica set before it
 serves anything. It must keep the doubt on disk until this command has been applied: a second start before that would
-otherwise look clean. If single logs are gone or have failed, it is taken out of the sets of those partitions. It tells
-of them whether the metadata counts on them or not: a proposal to count on its earlier incarnation may be under way.
-What is applied before this command is undone by it; what comes after is refused for the incarnation.
+otherwise look clean. If single logs are gone or have failed, or their ends had to be cut (what was cut may have been
+damaged rather than never whole), it is taken out of the sets of those partitions. It tells of them whether the metadata
+counts on them or not: a proposal to count on its earlier incarnation may be under way. What is applied before this
+command is undone by it; what comes after is refused for the incarnation.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from liftpy_envelope.errors import ErrorCode
 from liftpy_server.metadata.changes import RefusedError
-from liftpy_server.metadata.elections import elect, leaderships, led_by, taken_out, without
+from liftpy_server.metadata.elections import elect, elect_by_reports, healed, leaderships, led_by, taken_out, without
 from liftpy_server.metadata.state import NodeInfo
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Sequence
 
     from liftpy_server.metadata.changes import Draft
-    from liftpy_server.metadata.state import PartitionInfo
+    from liftpy_server.metadata.state import PartitionInfo, StreamInfo
 
 __all__ = ["NODE_OPERATIONS"]
 
@@ -50,10 +51,12 @@ def _register_node(
     is_log_proven: bool = True,
     lost: Sequence[tuple[str, int]] = (),
     failed: Sequence[tuple[str, int]] = (),
+    cut: Sequence[tuple[str, int]] = (),
 ) -> int:
     """A node starts: it gets its next incarnation, and every partition it leads a new leader epoch.
 
-    `lost` are [uuid, partition] of those whose log is not there any more, or has failed; `failed` those that have.
+    `lost` are [uuid, partition] of those whose log is not there any more, or has failed; `failed` those that have;
+    `cut` those of which the end did not read well and was cut.
     """
     known = draft.nodes.get(node["node_id"])
     info = NodeInfo(
@@ -77,9 +80,17 @@ def _register_node(
         )
     others = (other for other in draft.nodes.values() if other.node_id != info.node_id)
     draft.put_node(info, level=_level(draft, (info, *others)))
-    started = _started_proven if is_log_proven else _started_unproven
     have_failed = {(uuid, number) for uuid, number in failed}
-    _change_partitions(draft, info.node_id, started, {(uuid, number) for uuid, number in lost} | have_failed)
+    without_log = {(uuid, number) for uuid, number in lost} - have_failed
+    unproven = {(uuid, number) for uuid, number in cut} | have_failed
+
+    def started(stream: StreamInfo, number: int, partition: PartitionInfo, loads: Counter[str]) -> PartitionInfo:
+        is_lost = (stream.uuid, number) in without_log
+        if is_log_proven and not is_lost and (stream.uuid, number) not in unproven:
+            return _started_proven(partition, info.node_id, loads)
+        return _started_unproven(draft, stream, partition, info.node_id, loads, is_lost=is_lost)
+
+    _change_partitions(draft, info.node_id, started)
     _mark_failed(draft, info.node_id, have_failed)
     return info.incarnation
 
@@ -103,9 +114,10 @@ def _marked(partition: PartitionInfo, node_id: str, *, has_failed: bool) -> Part
     renewed = tuple(each for each in partition.renewed if each[0] != node_id)
     if has_failed is (node_id in partition.failed) and renewed == partition.renewed:
         return partition
-    others = tuple(node for node in partition.failed if node != node_id)
-    failed = (*others, node_id) if has_failed else others
-    return replace(partition, failed=failed, renewed=renewed, version=partition.version + 1)
+    left = healed(partition, node_id)
+    if has_failed:
+        left = replace(partition, failed=(*left.failed, node_id))
+    return replace(left, renewed=renewed, version=partition.version + 1)
 
 
 def _level(draft: Draft, nodes: Iterable[NodeInfo]) -> int:
@@ -116,26 +128,20 @@ def _level(draft: Draft, nodes: Iterable[NodeInfo]) -> int:
 def _change_partitions(
     draft: Draft,
     node_id: str,
-    change: Callable[[Draft, PartitionInfo, int, str, Counter[str]], PartitionInfo],
-    lost: Container[tuple[str, int]] = (),
+    change: Callable[[StreamInfo, int, PartitionInfo, Counter[str]], PartitionInfo],
 ) -> None:
-    """Change the partitions of which a node keeps a copy; where its copy is lost, as one that can prove nothing."""
+    """Change the partitions of which a node keeps a copy."""
     loads = leaderships(draft.streams)
     for stream in draft.streams.values():
-        min_isr = stream.config.min_isr_effective
         partitions = tuple(
-            (_started_unproven if (stream.uuid, number) in lost else change)(draft, partition, min_isr, node_id, loads)
-            if node_id in partition.replicas
-            else partition
+            change(stream, number, partition, loads) if node_id in partition.replicas else partition
             for number, partition in enumerate(stream.partitions)
         )
         if any(new is not old for new, old in zip(partitions, stream.partitions, strict=True)):
             draft.put_stream(replace(stream, partitions=partitions))
 
 
-def _started_proven(
-    _draft: Draft, partition: PartitionInfo, _min_isr: int, node_id: str, loads: Counter[str]
-) -> PartitionInfo:
+def _started_proven(partition: PartitionInfo, node_id: str, loads: Counter[str]) -> PartitionInfo:
     if partition.leader == node_id:
         return led_by(partition, node_id)
     if partition.leader is None and node_id in partition.isr:
@@ -145,11 +151,13 @@ def _started_proven(
 
 
 def _started_unproven(
-    draft: Draft, partition: PartitionInfo, _min_isr: int, node_id: str, loads: Counter[str]
+    draft: Draft, stream: StreamInfo, partition: PartitionInfo, node_id: str, loads: Counter[str], *, is_lost: bool
 ) -> PartitionInfo:
-    left = taken_out(partition, node_id)
+    left = taken_out(partition, node_id, is_lost=is_lost)
     if left is partition:
         return partition
+    if not left.isr:
+        return elect_by_reports(draft.nodes, stream.config, left)
     if partition.leader not in {node_id, None}:
         return left
     if partition.leader == node_id:
@@ -170,15 +178,15 @@ def _expire_node(draft: Draft, _now: int, *, node_id: str, incarnation: int) -> 
     if known is None or known.incarnation != incarnation:
         raise RefusedError(ErrorCode.CONFLICT, f"node {node_id!r} is not in incarnation {incarnation}")
     draft.put_node(replace(known, expired=True))
-    _change_partitions(draft, node_id, _lost)
 
+    def expired(stream: StreamInfo, _number: int, partition: PartitionInfo, loads: Counter[str]) -> PartitionInfo:
+        left = without(partition, node_id, stream.config.min_isr_effective)
+        if partition.leader != node_id:
+            return elect_by_reports(draft.nodes, stream.config, left)
+        loads[node_id] -= 1
+        return elect(draft.nodes, left, left.isr, loads)
 
-def _lost(draft: Draft, partition: PartitionInfo, min_isr: int, node_id: str, loads: Counter[str]) -> PartitionInfo:
-    left = without(partition, node_id, min_isr)
-    if partition.leader != node_id:
-        return left
-    loads[node_id] -= 1
-    return elect(draft.nodes, left, left.isr, loads)
+    _change_partitions(draft, node_id, expired)
 
 
 def _drain_node(draft: Draft, _now: int, *, node_id: str, draining: bool) -> None:

@@ -17,7 +17,19 @@ from liftpy_server.metadata.changes import (
     find_partition,
     put_partition,
 )
-from liftpy_server.metadata.elections import able_to_lead, elect_unclean, led_by, spread_over, taken_out, without
+from liftpy_server.metadata.elections import (
+    able_to_lead,
+    best_log,
+    elect_by_reports,
+    healed,
+    led_by,
+    led_uncleanly,
+    settled_isr,
+    spread_over,
+    taken_out,
+    without,
+)
+from liftpy_server.metadata.state import LogReport
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -63,13 +75,8 @@ def _change_isr(
             raise RefusedError(ErrorCode.CONFLICT, f"the log of node {node!r} has failed, and it has no new copy yet")
     if len(isr) < min(len(old.isr), stream.config.min_isr_effective):
         raise RefusedError(ErrorCode.CONFLICT, "the ISR is not made smaller than min_isr")
-    new = replace(
-        old,
-        isr=tuple(node for node in old.replicas if node in isr),
-        unproven=(),
-        reports=(),
-        version=old.version + 1,
-    )
+    settled = settled_isr(old, tuple(node for node in old.replicas if node in isr))
+    new = replace(settled, version=old.version + 1)
     put_partition(draft, stream, partition, new)
     return {"version": new.version}
 
@@ -196,19 +203,27 @@ def _report_log(
     partition: int,
     node_id: str,
     incarnation: int,
+    leader_epoch: int,
     last_epoch: int,
     log_end: int,
+    high_watermark: int = 0,
 ) -> dict[str, Any]:
-    """A member of the last ISR, none of which can prove its log, says how far its log reaches."""
+    """A replica of a partition of which no clean member of the ISR is left says how far its log reaches.
+
+    What it said before the last leader of that epoch came late: its log has grown since.
+    """
     stream, old = find_partition(draft, name, uuid, partition)
+    check_term(old, leader_epoch)
     check_registered(draft, node_id, incarnation)
-    if old.isr or node_id not in old.unproven or node_id in old.failed:
+    if old.isr or node_id not in old.replicas:
         raise RefusedError(ErrorCode.CONFLICT, f"nobody asks how far the log of {node_id!r} reaches")
-    if type(last_epoch) is not int or type(log_end) is not int:
-        raise RefusedError(ErrorCode.INVALID_REQUEST, "last_epoch and log_end are numbers")
-    others = tuple(report for report in old.reports if report[0] != node_id)
-    told = replace(old, reports=(*others, (node_id, incarnation, last_epoch, log_end)))
-    new = elect_unclean(draft.nodes, told)
+    report = _log_report(node_id, incarnation, last_epoch, log_end, high_watermark)
+    told = replace(
+        old,
+        reports=(*(each for each in old.reports if each.node_id != node_id), report),
+        known_end=max(old.known_end, report.high_watermark),
+    )
+    new = elect_by_reports(draft.nodes, stream.config, told)
     put_partition(draft, stream, partition, new)
     return {"leader": new.leader}
 
@@ -226,8 +241,11 @@ def _report_failure(
         raise RefusedError(ErrorCode.CONFLICT, f"node {node_id!r} keeps no replica of {name}/{partition}")
     if node_id in old.failed:
         return {"leader": old.leader}
-    new = replace(taken_out(old, node_id), failed=(*old.failed, node_id), version=old.version + 1)
-    if old.leader == node_id:
+    left = taken_out(old, node_id, is_lost=False)
+    new = replace(left, failed=(*old.failed, node_id), version=old.version + 1)
+    if not new.isr:
+        new = elect_by_reports(draft.nodes, stream.config, new)
+    elif old.leader == node_id:
         able = able_to_lead(draft.nodes, new, new.isr)
         if able:
             new = led_by(new, spread_over(able, uuid, partition, old.leader_epoch))
@@ -250,13 +268,61 @@ def _report_renewal(
         return {"version": old.version}
     version = old.version + 1
     new = replace(
-        old,
-        failed=tuple(node for node in old.failed if node != node_id),
+        healed(old, node_id),
         renewed=(*(each for each in old.renewed if each[0] != node_id), (node_id, version)),
         version=version,
     )
     put_partition(draft, stream, partition, new)
     return {"version": version}
+
+
+def _log_report(*parts: Any) -> LogReport:
+    report = LogReport(*parts)
+    if [type(part) for part in report] != [str, int, int, int, int]:
+        raise RefusedError(ErrorCode.INVALID_REQUEST, f"{parts!r:.200} does not say how far a log reaches")
+    return report
+
+
+def _recover_partition(
+    draft: Draft,
+    _now: int,
+    *,
+    name: str,
+    uuid: str,
+    partition: int,
+    version: int,
+    logs: list[list[Any]],
+    given_up: list[str],
+) -> dict[str, Any]:
+    """An operator decides that the best log there is leads, whatever it may lack.
+
+    `logs` are the fields of a `LogReport` for each replica that can be asked; the others must be `given_up`. Refused
+    where a leader has everything that is known to have been committed: nothing is to be recovered there.
+    """
+    stream, old = find_partition(draft, name, uuid, partition)
+    where = f"{name}/{partition}"
+    if old.version != version:
+        raise RefusedError(ErrorCode.CONFLICT, f"{where} has changed since its logs were looked at; look again")
+    told = {report.node_id: report for report in (_log_report(*log) for log in logs)}
+    for report in told.values():
+        check_registered(draft, report.node_id, report.incarnation)
+    missing = [node for node in old.replicas if node not in told and node not in given_up]
+    if missing or not set(told) <= set(old.replicas) or not set(told).isdisjoint(given_up):
+        raise RefusedError(
+            ErrorCode.CONFLICT,
+            f"{where}: {', '.join(missing) or 'a replica that is up'} can not be left out: start its node again, or "
+            "give the replica up where it is gone for good",
+        )
+    known_end = max((old.known_end, *(report.high_watermark for report in told.values())))
+    leading = told.get(old.leader or "")
+    if old.leader is not None and (leading is None or leading.log_end >= known_end):
+        raise RefusedError(ErrorCode.CONFLICT, f"{where} is led by {old.leader!r}: there is nothing to recover")
+    best = best_log(old, told.values())
+    if best is None:
+        raise RefusedError(ErrorCode.CONFLICT, f"{where}: no replica has a log that can be read")
+    new = led_uncleanly(old, best.node_id)
+    put_partition(draft, stream, partition, new)
+    return {"leader": best.node_id, "leader_epoch": new.leader_epoch, "log_end": best.log_end, "known_end": known_end}
 
 
 PARTITION_OPERATIONS: Final[dict[str, Callable[..., Any]]] = {
@@ -267,4 +333,5 @@ PARTITION_OPERATIONS: Final[dict[str, Callable[..., Any]]] = {
     "report_log": _report_log,
     "report_failure": _report_failure,
     "report_renewal": _report_renewal,
+    "recover_partition": _recover_partition,
 }

@@ -154,20 +154,24 @@ def _kept(
     """
     voters = [node for node in replicas if node not in observers]
     isr = tuple(node for node in voters if node in old.isr)
-    leaving = [node for node in (*old.isr, *old.unproven) if node not in voters]
+    # Where nobody is in sync any copy may be the best that is left.
+    leaving = [node for node in (old.isr or old.replicas) if node not in voters]
     if len(isr) < min(len(old.isr), stream.config.min_isr_effective) or (not isr and leaving):
         raise RefusedError(
             ErrorCode.CONFLICT,
             f"{stream.name}: of {', '.join(voters)} too few are in sync for {', '.join(leaving)} to go; "
             "bring them back first",
         )
+    unproven = tuple(node for node in old.unproven if node in voters)
     new = replace(
         old,
         replicas=tuple(replicas),
         observers=tuple(observers),
         isr=isr,
-        unproven=tuple(node for node in old.unproven if node in voters),
-        reports=tuple(report for report in old.reports if report[0] in voters),
+        unproven=unproven,
+        # Who of the others was in the ISR to the last is not known any more when one of them goes.
+        lost=tuple(node for node in old.lost if node in voters) if unproven == old.unproven else unproven,
+        reports=tuple(report for report in old.reports if report.node_id in replicas),
         failed=tuple(node for node in old.failed if node in replicas),
         renewed=tuple(each for each in old.renewed if each[0] in replicas),
         suspicions=tuple(suspicion for suspicion in old.suspicions if suspicion[0] in isr),

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from liftpy_envelope.errors import LiftError
 from liftpy_envelope.stream_config import StreamConfig
 from liftpy_server.metadata.outcomes import OutcomeTable
 
-__all__ = ["LEVEL", "MetadataState", "NodeInfo", "PartitionInfo", "StreamInfo"]
+__all__ = ["LEVEL", "LogReport", "MetadataState", "NodeInfo", "PartitionInfo", "StreamInfo"]
 
 LEVEL: Final = 1
 """The newest level of the metadata that this liftpy understands.
@@ -62,6 +62,29 @@ class NodeInfo:
         return {name: value for name, value in self.to_plain().items() if name != "follow_token"}
 
 
+class LogReport(NamedTuple):
+    """What a replica says of its log while nobody leads.
+
+    Attributes:
+        node_id: the replica.
+        incarnation: of its node; what it said in an earlier one counts no longer.
+        last_epoch: of its last record; -1 when it has none.
+        log_end: the offset after its last record.
+        high_watermark: records below it are known there to have been committed, whether the log still has them or not.
+    """
+
+    node_id: str
+    incarnation: int
+    last_epoch: int
+    log_end: int
+    high_watermark: int = 0
+
+    @property
+    def reach(self) -> tuple[int, int]:
+        """Of two logs the one that reaches further holds every committed record that the other holds."""
+        return self.last_epoch, self.log_end
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionInfo:
     """A partition of a stream.
@@ -73,12 +96,16 @@ class PartitionInfo:
         leader_epoch: grows with every change of leader and every restart of one.
         version: grows with every change of replicas, ISR, leader, epoch or log start.
         log_start: records below this offset were purged.
-        unproven: members of the ISR as it was last agreed on that could not prove their log and were taken out.
-        reports: (node, incarnation, last epoch, log end) of those, where no clean member is left.
+        unproven: members of the ISR as it was last agreed on that could not prove their log and were taken out, in the
+            order in which they were.
+        lost: those of them whose log was not there, or had failed.
+        reports: what the replicas say of their logs, where no clean member of the ISR is left.
+        known_end: records below it were committed, as one of those replicas knows for certain.
         suspicions: (node, time in ns): who told last that the leader is silent.
         elected_ns: when a suspicion last changed the leader, by the clock of the node that proposed it.
         depositions: how often suspicions changed the leader in quick succession.
         unclean_elections: how often a leader was chosen whose log may lack committed records.
+        unclean_epoch: the leader epoch that the last of those elections began; 0 when there was none.
         observers: those replicas that follow without counting: never in the ISR, never leader.
         target: while the partition is reassigned, its replicas afterwards; `replicas` has old and new until then.
         target_observers: while the partition is reassigned, its observers afterwards.
@@ -100,11 +127,14 @@ class PartitionInfo:
     version: int = 1
     log_start: int = 0
     unproven: tuple[str, ...] = ()
-    reports: tuple[tuple[str, int, int, int], ...] = ()
+    lost: tuple[str, ...] = ()
+    reports: tuple[LogReport, ...] = ()
+    known_end: int = 0
     suspicions: tuple[tuple[str, int], ...] = ()
     elected_ns: int = 0
     depositions: int = 0
     unclean_elections: int = 0
+    unclean_epoch: int = 0
     observers: tuple[str, ...] = ()
     target: tuple[str, ...] | None = None
     target_observers: tuple[str, ...] = ()
@@ -142,7 +172,8 @@ class PartitionInfo:
     def from_plain(cls, given: dict[str, Any]) -> PartitionInfo:
         """What `to_plain` wrote."""
         tuples: dict[str, Any] = {name: tuple(given.get(name, ())) for name in _NODE_LISTS}
-        tuples |= {name: tuple(map(tuple, given.get(name, ()))) for name in _RECORD_LISTS}
+        tuples["reports"] = tuple(LogReport(*report) for report in given.get("reports", ()))
+        tuples |= {name: tuple(map(tuple, given.get(name, ()))) for name in ("suspicions", "renewed")}
         tuples |= {name: tuple(given[name]) for name in _OPTIONAL_LISTS if given.get(name) is not None}
         return cls(**given | tuples)
 
@@ -151,6 +182,7 @@ _NODE_LISTS: Final = (
     "replicas",
     "isr",
     "unproven",
+    "lost",
     "observers",
     "target_observers",
     "origin_observers",

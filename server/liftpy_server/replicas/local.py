@@ -247,16 +247,23 @@ class LocalReplica(Answering):
                 self._host.fetch(self, effect.leader, effect.request)
             case fx.AskEpochEnd():
                 self._host.ask(self, effect.leader, effect.question)
-            case fx.Append():
-                self._append(effect.answer)
-            case fx.Truncate() | fx.Rebuild():
-                self._cut(effect)
+            case fx.Append() | fx.Truncate() | fx.Rebuild() | fx.KeepCommitted():
+                self._follow_log(effect)
             case fx.LeadershipBegan() | fx.LeadershipEnded():
                 self._change_role(effect)
             case fx.AcceptingChanged():
                 self._accept(effect)
             case _:
                 self._host.propose(self, effect)
+
+    def _follow_log(self, effect: fx.Append | fx.Truncate | fx.Rebuild | fx.KeepCommitted) -> None:
+        """Do to the log, or leave undone, what makes it the leader's."""
+        if isinstance(effect, fx.Append):
+            self._append(effect.answer)
+        elif isinstance(effect, fx.KeepCommitted):
+            self._keep_committed(effect)
+        else:
+            self._cut(effect)
 
     def _append(self, answer: FetchAnswer) -> None:
         records: FollowedBatches = answer.records
@@ -320,6 +327,15 @@ class LocalReplica(Answering):
             self.partition.fail(str(error))
             return
         self.partition.was_cut(to)
+
+    def _keep_committed(self, effect: fx.KeepCommitted) -> None:
+        name, number = self.partition.stream.name, self.partition.number
+        self._host.warn(
+            self,
+            f"can not follow node {effect.leader}, which lacks records that were committed: those from {effect.end} "
+            f"to {effect.high_watermark} are kept here. `liftpy stream recover {name} --partition {number}` shows what "
+            "each replica has, and decides",
+        )
 
     def _keep_recent(self, tail: RecentTail | None) -> None:
         """While the log leads, its newest batches stay in memory for followers; only then it is never cut."""

@@ -134,8 +134,10 @@ class Proposals:
                 args = {
                     "node_id": self._node_id,
                     "incarnation": incarnation,
+                    "leader_epoch": effect.leader_epoch,
                     "last_epoch": effect.last_epoch,
                     "log_end": effect.log_end,
+                    "high_watermark": effect.high_watermark,
                 }
                 return "report_log", uuid4().hex, where | args
             case fx.ReportFailure() | fx.ReportRenewal():

@@ -21,6 +21,7 @@ __all__ = [
     "AskEpochEnd",
     "Effect",
     "Fetch",
+    "KeepCommitted",
     "LeadershipBegan",
     "LeadershipEnded",
     "ProposeIsr",
@@ -106,11 +107,29 @@ class Truncate:
 
     Attributes:
         end: the new log end offset.
-        loses_committed: the records were committed once: only after an unclean election; to be counted and logged.
+        loses_committed: some were committed once: only after an unclean election. The whole log is to be set aside, a
+            new one begun at its start (`Rebuilt`), and it is to be counted and logged.
     """
 
     end: int
     loses_committed: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeepCommitted:
+    """The leader lacks records that were committed here, and no unclean election is known that would explain it.
+
+    Nothing is dropped; the leader is asked again after a while. An operator must decide.
+
+    Attributes:
+        leader: who lacks them.
+        end: the first offset from which on it does.
+        high_watermark: up to where they were committed.
+    """
+
+    leader: str
+    end: int
+    high_watermark: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +138,7 @@ class Rebuild:
 
     Attributes:
         start: the new log start and log end offset.
-        loses_committed: records from `start` on were committed once: only after an unclean election.
+        loses_committed: records from `start` on were committed once: as with `Truncate`.
     """
 
     start: int
@@ -164,10 +183,19 @@ class SuspectLeader:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportLog:
-    """No clean member of the ISR is left: tell the metadata how far this log reaches (`report_log`)."""
+    """No clean member of the ISR is left: tell the metadata how far this log reaches (`report_log`).
 
+    Attributes:
+        leader_epoch: the last one that had a leader.
+        last_epoch: of the last record; -1 when there is none.
+        log_end: the offset after it.
+        high_watermark: records below it are known to have been committed.
+    """
+
+    leader_epoch: int
     last_epoch: int
     log_end: int
+    high_watermark: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,6 +219,7 @@ Effect = (
     | Fetch
     | Append
     | Truncate
+    | KeepCommitted
     | Rebuild
     | ProposeIsr
     | ProposeLeader

@@ -21,6 +21,7 @@ from liftpy_server.replication.effects import (
     Append,
     AskEpochEnd,
     Fetch,
+    KeepCommitted,
     Rebuild,
     SuspectLeader,
     Truncate,
@@ -151,15 +152,28 @@ class Follower:
             return []
         self._heard_s = now_s
         if answer.epoch == -1:  # the leader keeps nothing that this log could be compared with
-            return self._rebuild(answer.end)
+            return self._rebuild(answer.end, now_s)
         log = self._log
         epoch, end = log.epochs.end_offset(answer.epoch, log.end)
         cut_at = max(log.start, min(end, answer.end))
+        if self._must_keep(cut_at):
+            return self._keep(cut_at, now_s)
         self._is_agreed = epoch == answer.epoch
         if cut_at < log.end:
             self.phase = Phase.CUTTING
             return [Truncate(end=cut_at, loses_committed=cut_at < log.high_watermark)]
         return self._go_on(now_s)
+
+    def _must_keep(self, cut_at: int) -> bool:
+        """Whether committed records would go, and the metadata knows of no election since by which they were lost."""
+        log = self._log
+        return cut_at < log.high_watermark and self.view.unclean_epoch <= max(0, log.epochs.latest)
+
+    def _keep(self, cut_at: int, now_s: float) -> list[Effect]:
+        self.phase = Phase.ASKING
+        self._is_agreed = False
+        self._sent_s = now_s
+        return [KeepCommitted(leader=self._leader, end=cut_at, high_watermark=self._log.high_watermark)]
 
     def cut(self, now_s: float) -> list[Effect]:
         """The log was truncated, or is empty and begins elsewhere."""
@@ -177,13 +191,13 @@ class Follower:
             return []
         if answer.refusal is Refusal.BELOW_START:
             self._heard_s = now_s
-            return self._rebuild(answer.log_start)
+            return self._rebuild(answer.log_start, now_s)
         if answer.refusal is Refusal.DIVERGED:
             return self._diverged(answer, now_s)
         self._heard_s = now_s
         self._leader_high_watermark = max(self._leader_high_watermark, answer.high_watermark)
         if self._lacks_tombstones(answer, now_s):
-            return self._rebuild(answer.log_start, is_planned=True)
+            return self._rebuild(answer.log_start, now_s, is_planned=True)
         if answer.ranges:
             self._log.gone_below = max(self._log.gone_below, answer.gone_below)
             self.phase = Phase.APPENDING
@@ -265,11 +279,13 @@ class Follower:
     def _diverged(self, answer: FetchAnswer, now_s: float) -> list[Effect]:
         self._heard_s = now_s
         if self._log.epochs.latest == -1:  # nothing to compare by, and beyond the leader's end
-            return self._rebuild(answer.log_start)
+            return self._rebuild(answer.log_start, now_s)
         self._is_agreed = False
         return self._ask(now_s)
 
-    def _rebuild(self, start: int, *, is_planned: bool = False) -> list[Effect]:
+    def _rebuild(self, start: int, now_s: float, *, is_planned: bool = False) -> list[Effect]:
+        if not is_planned and self._must_keep(start):
+            return self._keep(start, now_s)
         self._is_agreed = True
         self.phase = Phase.CUTTING
         return [Rebuild(start=start, loses_committed=not is_planned and start < self._log.high_watermark)]

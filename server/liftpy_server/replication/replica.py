@@ -202,6 +202,8 @@ class Replica:
                 self._waiting_view = view
             return []
         before, self._view = self._view, view
+        if before is not None and view.unclean_epoch > before.unclean_epoch:
+            self.log.known_end = 0  # what was lost is lost
         is_same = self.role is not None and before is not None and _same_term(before, view)
         if is_same and self._has_role(view):
             return self._same_role(view, now_s)
@@ -251,15 +253,22 @@ class Replica:
         view = self._view
         if view is None or view.incarnations.get(self.node_id) != self.incarnation or self.node_id not in view.replicas:
             return None
-        if self._is_failed:
-            return None if self.node_id in view.failed else ReportFailure()
-        if self._is_over:
+        if self._is_failed and self.node_id not in view.failed:
+            return ReportFailure()
+        if not self._is_failed and self._is_over:
             return None
-        if self.node_id in view.failed:
+        if not self._is_failed and self.node_id in view.failed:
             return ReportRenewal()
-        if view.isr or view.leader is not None or self.node_id not in view.unproven:
+        return None if view.isr or view.leader is not None else self._log_report(view)
+
+    def _log_report(self, view: PartitionView) -> ReportLog | None:
+        """How far this log reaches, where the metadata does not have it."""
+        log = self.log
+        last_epoch, log_end = (-1, 0) if self._is_failed else (log.epochs.latest, log.end)
+        mark = max(log.high_watermark, log.known_end)
+        if (self.node_id, self.incarnation, last_epoch, log_end, mark) in view.reports:
             return None
-        return ReportLog(last_epoch=self.log.epochs.latest, log_end=self.log.end)
+        return ReportLog(leader_epoch=view.leader_epoch, last_epoch=last_epoch, log_end=log_end, high_watermark=mark)
 
     _HANDLERS: ClassVar[dict[type, Callable[[Replica, Any, float], list[Effect]]]] = {
         ViewChanged: _viewed,

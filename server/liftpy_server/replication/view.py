@@ -10,7 +10,7 @@ from liftpy_log.epochs import EpochHistory
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from liftpy_server.metadata.state import MetadataState
+    from liftpy_server.metadata.state import LogReport, MetadataState
 
 __all__ = ["LogMarks", "PartitionView", "ReplicationTimes"]
 
@@ -47,7 +47,9 @@ class PartitionView:
         leader_epoch: of that leader.
         version: of the partition; an ISR proposal names it.
         min_isr: fewest in-sync replicas with which anything commits.
-        unproven: members of the last ISR that could not prove their log.
+        reports: what the replicas have said of their logs, where no clean member of the ISR is left.
+        unclean_epoch: the leader epoch that began with the last election by which committed records may have been lost;
+            0 when there was none.
         incarnations: of the replicas that ever registered.
         observers: replicas that follow and nothing else: they are never in the ISR, suspect nobody and never lead.
         delete_retention_s: how long a leader's log keeps a tombstone after all that it deleted has gone.
@@ -63,8 +65,9 @@ class PartitionView:
     leader_epoch: int
     version: int
     min_isr: int
-    unproven: tuple[str, ...]
     incarnations: Mapping[str, int]
+    reports: tuple[LogReport, ...] = ()
+    unclean_epoch: int = 0
     observers: tuple[str, ...] = ()
     delete_retention_s: float = 0.0
     failed: tuple[str, ...] = ()
@@ -86,7 +89,8 @@ class PartitionView:
             leader_epoch=info.leader_epoch,
             version=info.version,
             min_isr=stream.config.min_isr_effective,
-            unproven=info.unproven,
+            reports=info.reports,
+            unclean_epoch=info.unclean_epoch,
             incarnations={node: state.nodes[node].incarnation for node in info.replicas if node in state.nodes},
             observers=info.observers,
             delete_retention_s=stream.config.delete_retention_s,
@@ -105,6 +109,7 @@ class LogMarks:
         high_watermark: as it was checkpointed; it may be too low, and is cut to what is there.
         epochs: (leader epoch, its first offset), oldest first.
         gone_below: tombstones below this offset may be missing, but only with all that they deleted.
+        known_end: records below it are known to have been committed, whether this log still has them or not.
     """
 
     def __init__(
@@ -116,6 +121,7 @@ class LogMarks:
         high_watermark: int = 0,
         epochs: Iterable[tuple[int, int]] = (),
         gone_below: int = 0,
+        known_end: int = 0,
     ) -> None:
         assert start <= durable_end <= end, f"a log from {start} to {end} is not durable up to {durable_end}"
         self.start = start
@@ -124,6 +130,7 @@ class LogMarks:
         self.high_watermark = max(start, min(high_watermark, end))
         self.epochs = EpochHistory(epochs)
         self.gone_below = gone_below
+        self.known_end = known_end
 
     def append(self, epoch: int, base: int, end: int) -> None:
         """Records of one epoch were appended."""

@@ -213,7 +213,16 @@ def test_where_no_clean_member_is_left_the_greatest_log_wins(cluster, reports, w
         assert told.value == {"leader": winner if number == 2 else None}
     info = cluster.partition
     assert (info.leader, info.isr, info.leader_epoch) == (winner, (winner,), epoch + 1)
-    assert (info.unclean_elections, info.unproven, info.reports) == (1, (), ())
+    assert (info.unclean_elections, info.unproven, info.reports) == (0, (), ())
+
+
+def test_what_counted_before_it_was_on_disk_may_be_lost_everywhere(cluster):
+    cluster.do("update_stream", name="orders", changes={"sync": "interval"})
+    lose_all(cluster)
+    for node in "abc":
+        cluster.report(node, 1, 10)
+    info = cluster.partition
+    assert (info.leader, info.unclean_elections, info.unclean_epoch) == ("a", 1, info.leader_epoch)
 
 
 def test_a_report_of_an_earlier_process_does_not_count(cluster):

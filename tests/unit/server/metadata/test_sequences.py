@@ -24,6 +24,7 @@ KINDS = (
     *("change_isr", "reassign_partitions", "finish_reassignment") * 3,
     *("register_node", "expire_node", "move_leader"),
     *("suspect_leaders", "cancel_reassignment", "report_log", "drain_node", "remove_node", "update_stream"),
+    "recover_partition",
 )
 
 
@@ -37,7 +38,12 @@ def command(state: MetadataState, kind: str, node: str, some: list[str], number:
     if info.target is not None and flag:  # what a leader does whose followers have caught up
         isr = [each for each in info.voters if not (each in state.nodes and state.nodes[each].expired)]
     given_args: dict[str, dict[str, Any]] = {
-        "register_node": {"node": NODE | {"node_id": node, "level": number % 2 + 1}, "is_log_proven": number > 1},
+        "register_node": {
+            "node": NODE | {"node_id": node, "level": number % 2 + 1},
+            "is_log_proven": number > 1,
+            "lost": [[UUIDS[0], 0]] if number == 2 and flag else [],
+            "cut": [[UUIDS[0], 0]] if number == 3 and flag else [],
+        },
         "expire_node": {"node_id": node, "incarnation": incarnation},
         "change_isr": WHERE | term | {"leader": info.leader, "isr": isr, "incarnations": known},
         "move_leader": WHERE | term | {"leader": node},
@@ -46,7 +52,12 @@ def command(state: MetadataState, kind: str, node: str, some: list[str], number:
             "incarnation": incarnation,
             "partitions": [["orders", UUIDS[0], 0, info.leader_epoch], ["orders", UUIDS[0], number, 1]],
         },
-        "report_log": WHERE | {"node_id": node, "incarnation": incarnation, "last_epoch": number, "log_end": len(some)},
+        "report_log": WHERE
+        | {"node_id": node, "incarnation": incarnation, "last_epoch": number - 1, "log_end": len(some)}
+        | {"high_watermark": len(some) * flag, "leader_epoch": info.leader_epoch},
+        "recover_partition": WHERE
+        | {"version": info.version, "given_up": some}
+        | {"logs": [[each, known.get(each, 1), number, 5, 5] for each in info.replicas if each not in some]},
         "reassign_partitions": {
             "name": "orders",
             "uuid": UUIDS[0],
@@ -85,7 +96,7 @@ def run(steps: list[Any], seen: Counter[str]) -> list[tuple[MetadataState, Comma
         past.append((before, given_command))
         cluster.state, outcome = apply_command(before, Command.decode(given_command.encode()))
         seen[f"{kind} {'refused' if outcome.error else 'applied'}"] += 1
-        check_partition(kind, before, cluster.state, is_unproven=kind == "register_node" and number <= 1)
+        check_partition(kind, before, cluster.state, is_unproven=kind == "register_node" and (number <= 1 or flag))
         check_state(before, cluster.state)
         if outcome.error:
             assert (before.nodes, before.streams) == (cluster.state.nodes, cluster.state.streams)
@@ -101,7 +112,7 @@ def check_partition(kind: str, state: MetadataState, next_state: MetadataState, 
     assert len(set(after.replicas)) == len(after.replicas)
     assert set(after.observers) <= set(after.replicas) <= set(next_state.nodes)
     assert not set(after.isr) & set(after.unproven)
-    assert set(after.unproven) <= set(after.replicas)
+    assert set(after.lost) <= set(after.unproven) <= set(after.replicas)
     check_move(after)
     assert after.leader_epoch >= before.leader_epoch
     assert after.leader_epoch > before.leader_epoch or after.leader in {before.leader, None}
@@ -109,11 +120,31 @@ def check_partition(kind: str, state: MetadataState, next_state: MetadataState, 
     what = lambda info: (info.replicas, info.observers, info.isr, info.leader, info.leader_epoch, info.target)
     assert after.version > before.version or what(before) == what(after)
     if after.unclean_elections > before.unclean_elections:
-        assert (before.isr, kind, after.leader in before.unproven) == ((), "report_log", True)
+        assert kind == "recover_partition"  # the stream does not allow it otherwise
+        assert (after.isr, after.unclean_epoch) == ((after.leader,), after.leader_epoch)
+        return
+    if not before.isr:
+        assert set(before.replicas) <= set(after.replicas)  # any copy may be the best that is left
+        if after.leader is not None:
+            assert kind in {"report_log", "register_node", "update_stream"}
+            check_elected(before, after, min_isr)
         return
     assert set(after.isr) <= set(before.isr) or kind == "change_isr"
     assert after.leader in {before.leader, None} or after.leader in before.isr
     assert len(after.isr) >= min(len(before.isr), min_isr) or is_unproven
+
+
+def check_elected(before: PartitionInfo, after: PartitionInfo, min_isr: int) -> None:
+    """Nothing is lost: one that was in the ISR to the last has its log, and nobody knows of more."""
+    to_the_last = [node for node in before.unproven[-min_isr:] if node not in before.lost]
+    told = {report.node_id: report for report in before.reports}
+    is_empty = all(report.last_epoch == -1 for report in told.values())
+    assert to_the_last or is_empty
+    assert after.leader is not None
+    best = told.get(after.leader)  # else it is the one that has just reported
+    if best is not None:
+        assert best.log_end >= before.known_end
+        assert all(best.reach >= report.reach for report in told.values() if report.node_id not in before.failed)
 
 
 def check_move(info: PartitionInfo) -> None:

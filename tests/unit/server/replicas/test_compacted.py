@@ -177,7 +177,7 @@ def test_a_cut_inside_of_a_merged_batch_is_made_where_that_begins(kit):
     middle = read_header(kit["a"].partition.log.segments[0].path.read_bytes()).next_offset - 3
     kit["b"].partition.log.truncate(middle)
     kit["b"].replica.begin_anew()
-    kit.lead("b", 2, isr="b")
+    kit.lead("b", 2, isr="b", unclean_epoch=2)
     overwrite(kit, 20, first=40, leader="b")
     kit.tick(1.0)
     kit.run()

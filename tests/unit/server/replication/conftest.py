@@ -17,9 +17,11 @@ TIMES = ReplicationTimes(
 class Bench:
     """One replica on a bench: tell it things at a time, look at what it wants."""
 
-    def __init__(self, node: str = "a", *, epochs: Any = (), end: int = 0, durable: int | None = None, hw: int = 0):
+    def __init__(
+        self, node: str = "a", *, epochs: Any = (), end: int = 0, durable: int | None = None, hw: int = 0, **log: Any
+    ):
         durable = end if durable is None else durable
-        self.log = LogMarks(end=end, durable_end=durable, high_watermark=hw, epochs=epochs)
+        self.log = LogMarks(end=end, durable_end=durable, high_watermark=hw, epochs=epochs, **log)
         self.replica = Replica(node, 1, "u", self.log, TIMES)
         self.now_s = 100.0
         self.plain: dict[str, Any] = {
@@ -31,7 +33,6 @@ class Bench:
             "leader_epoch": 5,
             "version": 1,
             "min_isr": 2,
-            "unproven": (),
             "incarnations": {"a": 1, "b": 1, "c": 1, "d": 1},
         }
 

@@ -53,11 +53,27 @@ def test_it_asks_again_until_the_epochs_agree(make):
     assert only(fx.Fetch, bench.give(Truncated(end=4))).request.last_epoch == 1
 
 
-def test_a_truncation_below_the_high_watermark_is_told(make):
+def test_committed_records_are_kept_although_the_leader_lacks_them(make):
     bench, begun = following(make, epochs=[(3, 0)], end=9, hw=8)
+    kept = [fx.KeepCommitted(leader="a", end=5, high_watermark=8)]
+    assert bench.answer_end(only(fx.AskEpochEnd, begun).question, 3, 5) == kept
+    question = only(fx.AskEpochEnd, bench.tick(1)).question  # it asks again after a while
+    assert bench.answer_end(question, -1, 2) == [fx.KeepCommitted(leader="a", end=2, high_watermark=8)]
+    assert bench.log.end == 9
+
+
+def test_an_unclean_election_that_it_followed_already_explains_nothing(make):
+    bench = make("b", epochs=[(3, 0), (4, 6)], end=9, hw=8)
+    begun = bench.view(unclean_epoch=4)
+    only(fx.KeepCommitted, bench.answer_end(only(fx.AskEpochEnd, begun).question, 4, 7))
+
+
+def test_a_truncation_below_the_high_watermark_is_told(make):
+    bench = make("b", epochs=[(3, 0)], end=9, hw=8)
+    begun = bench.view(unclean_epoch=4)
     assert bench.answer_end(only(fx.AskEpochEnd, begun).question, 3, 5) == [fx.Truncate(end=5, loses_committed=True)]
-    bench.give(Truncated(end=5))
-    assert bench.log.high_watermark == 5
+    bench.give(Rebuilt(start=0))  # the old log is set aside
+    assert (bench.log.high_watermark, bench.log.end) == (0, 0)
 
 
 def test_an_empty_log_agrees_with_any(make):
@@ -280,16 +296,20 @@ def test_a_new_copy_follows_when_the_metadata_knows_of_it(make):
 
 def test_a_log_that_may_be_damaged_is_not_reported_as_one_to_elect(make):
     bench = make("b", epochs=[(3, 0)], end=9)
-    gone = {"leader": None, "isr": (), "unproven": ("a", "b")}
+    gone = {"leader": None, "isr": ()}
     assert bench.view(**gone, failed=("b",)) == [fx.ReportRenewal()], "every batch of it was read and is well"
     bench.now_s += 1
-    assert bench.view(failed=()) == [fx.ReportLog(last_epoch=3, log_end=9)]
+    report = fx.ReportLog(leader_epoch=5, last_epoch=3, log_end=9, high_watermark=0)
+    assert bench.view(failed=()) == [report]
 
 
-def test_who_may_not_trust_its_log_any_more_reports_nothing(make):
-    bench = make("b", epochs=[(3, 0)], end=9)
+def test_who_may_not_trust_its_log_any_more_reports_that_it_has_failed(make):
+    bench = make("b", epochs=[(3, 0)], end=9, hw=4)
     bench.give(LogFailed())
-    assert bench.view(leader=None, isr=(), unproven=("a", "b")) == [fx.ReportFailure()]
+    assert bench.view(leader=None, isr=()) == [fx.ReportFailure()]
+    bench.now_s += 1
+    report = fx.ReportLog(leader_epoch=5, last_epoch=-1, log_end=0, high_watermark=4)
+    assert bench.view(failed=("b",)) == [report], "it has none to offer, and knows what was committed"
 
 
 def fetching(make, **log):

@@ -195,6 +195,6 @@ def test_who_has_no_role_is_quiet_unless_it_has_to_report(leader):
     bench = type(leader)("b", epochs=[(3, 0)], end=9)
     bench.tick()
     assert bench.replica.is_quiet
-    bench.view(leader=None, isr=(), unproven=("a", "b"))
+    bench.view(leader=None, isr=())
     bench.tick()
     assert not bench.replica.is_quiet

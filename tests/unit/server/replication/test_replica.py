@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from liftpy_server.metadata.state import MetadataState
+from liftpy_server.metadata.state import LogReport, MetadataState
 from liftpy_server.replication import effects as fx
 from liftpy_server.replication.follower import Follower
 from liftpy_server.replication.inputs import Appended, StartAdvanced, Tick, Truncated, ViewChanged
@@ -91,25 +91,38 @@ def test_what_was_appended_for_an_earlier_leader_counts_for_the_next_role(make):
 
 def test_where_nobody_is_clean_it_reports_its_log_and_repeats_it(make):
     bench = make("b", epochs=[(3, 0)], end=9)
-    report = fx.ReportLog(last_epoch=3, log_end=9)
-    assert bench.view(leader=None, isr=(), unproven=("a", "b")) == [report]
+    report = fx.ReportLog(leader_epoch=5, last_epoch=3, log_end=9, high_watermark=0)
+    assert bench.view(leader=None, isr=()) == [report]
     assert bench.tick(1) == [report, report]
-    assert bench.view(leader="a", isr=("a",), unproven=(), leader_epoch=6) != [report]
+    assert bench.view(reports=(LogReport("b", 1, 3, 8),)) == []
+    assert bench.tick(0.5) == [report]  # the metadata has it wrong
+    assert bench.view(reports=(LogReport("a", 1, 3, 9), LogReport("b", 1, 3, 9))) == []
+    assert bench.tick(3) == []  # it has it right
+    assert bench.view(leader="a", isr=("a",), leader_epoch=6, reports=()) != [report]
 
 
 def test_a_report_is_not_repeated_at_once_and_not_by_a_process_that_was_replaced(make):
     bench = make("b", epochs=[(3, 0)], end=9)
-    assert len(bench.view(leader=None, isr=(), unproven=("a", "b"))) == 1
+    assert len(bench.view(leader=None, isr=())) == 1
     assert bench.tick() == []
     assert bench.view(incarnations={"a": 1, "b": 2, "c": 1}) == []
     assert bench.tick(3) == []
 
 
-def test_who_is_clean_or_was_not_in_sync_reports_nothing(make):
+def test_while_one_is_clean_or_leads_and_where_it_keeps_no_copy_it_reports_nothing(make):
     bench = make("c", epochs=[(3, 0)], end=9)
-    assert bench.view(leader=None, isr=(), unproven=("a", "b")) == []
-    assert bench.view(leader=None, isr=("b",), unproven=("a",)) == []
+    assert bench.view(leader=None, isr=("b",)) == []
+    assert bench.view(leader=None, isr=(), replicas=("a", "b")) == []
     assert bench.tick(3) == []
+
+
+def test_it_reports_what_it_knows_to_be_committed_although_its_log_is_lost(make):
+    bench = make("b", known_end=7)
+    report = fx.ReportLog(leader_epoch=5, last_epoch=-1, log_end=0, high_watermark=7)
+    assert bench.view(leader=None, isr=()) == [report]
+    bench.view(leader="a", isr=("a",), leader_epoch=6, unclean_epoch=6)  # an operator decided
+    bench.view(leader=None, isr=())
+    assert bench.tick(0.5)[-1] == fx.ReportLog(leader_epoch=6, last_epoch=-1, log_end=0, high_watermark=0)
 
 
 def test_retention_moves_the_start(leader):

@@ -1,0 +1,258 @@
+"""No member of the ISR can prove its log: who leads, what is waited for, and what an operator has to decide."""
+
+from __future__ import annotations
+
+import pytest
+
+from liftpy_envelope.errors import ErrorCode
+from support.metadata_commands import NODE, UUIDS, WHERE, Cluster
+
+
+@pytest.fixture
+def cluster():
+    return Cluster("a", "b", "c")
+
+
+def start(cluster, node, *, lost=False, cut=False, **args):
+    mine = [[UUIDS[0], 0]]
+    node = NODE | {"node_id": node}
+    cluster.do("register_node", node=node, lost=mine if lost else [], cut=mine if cut else [], **args)
+
+
+def logs_of(cluster, **logs):
+    """Reports, as `recover` hands them in: by node (last epoch, end[, high watermark])."""
+    return [
+        [node, cluster.incarnation(node), epoch, end, *(rest or (0,))] for node, (epoch, end, *rest) in logs.items()
+    ]
+
+
+def recover(cluster, *given_up, **logs):
+    told = logs_of(cluster, **logs)
+    return cluster.attempt(
+        "recover_partition", **WHERE, version=cluster.partition.version, logs=told, given_up=list(given_up)
+    )
+
+
+def leave_a_behind(cluster):
+    """`a` stops cleanly and leaves the ISR; `b` and `c` come back without their logs; then `a` is back, complete."""
+    cluster.expire("a")
+    assert cluster.partition.isr == ("b", "c")
+    for node in "bc":
+        cluster.expire(node)
+    start(cluster, "b", lost=True)
+    start(cluster, "c", lost=True)
+    assert (cluster.partition.isr, cluster.partition.leader) == ((), None)
+
+
+def test_empty_logs_do_not_lead_while_a_replica_outside_of_the_isr_has_records(cluster):
+    leave_a_behind(cluster)
+    cluster.report("b", -1, 0)
+    cluster.report("c", -1, 0)
+    start(cluster, "a")
+    assert cluster.report("a", 1, 50).value == {"leader": None}  # it may lack what b and c committed without it
+    assert cluster.partition.leader is None
+
+
+def test_an_operator_lets_the_best_log_lead(cluster):
+    leave_a_behind(cluster)
+    start(cluster, "a")
+    epoch = cluster.partition.leader_epoch
+    recovered = recover(cluster, a=(1, 50, 40), b=(-1, 0, 60), c=(-1, 0)).value
+    assert recovered == {"leader": "a", "leader_epoch": epoch + 1, "log_end": 50, "known_end": 60}
+    info = cluster.partition
+    assert (info.leader, info.isr, info.unproven, info.lost, info.known_end) == ("a", ("a",), (), (), 0)
+    assert (info.unclean_elections, info.unclean_epoch) == (1, epoch + 1)
+
+
+def test_an_operator_must_name_the_replicas_that_are_given_up(cluster):
+    leave_a_behind(cluster)
+    refused = recover(cluster, b=(-1, 0), c=(-1, 0))
+    assert refused.error is ErrorCode.CONFLICT
+    assert "orders/0: a can not be left out" in refused.message
+    assert recover(cluster, "a", b=(-1, 0), c=(-1, 0)).value["leader"] == "b"
+
+
+def test_a_replica_that_is_up_is_not_given_up(cluster):
+    leave_a_behind(cluster)
+    start(cluster, "a")
+    assert recover(cluster, "a", a=(1, 50), b=(-1, 0), c=(-1, 0)).error is ErrorCode.CONFLICT
+
+
+def test_nothing_is_recovered_where_a_leader_has_everything(cluster):
+    assert "nothing to recover" in recover(cluster, a=(1, 50, 50), b=(1, 50, 50), c=(1, 50, 50)).message
+    assert cluster.partition.unclean_elections == 0
+
+
+def test_an_operator_decides_where_a_leader_lacks_what_another_knows_to_be_committed(cluster):
+    assert recover(cluster, a=(1, 49, 49), b=(1, 50, 50), c=(1, 50, 50)).value["leader"] == "b"
+
+
+def test_what_was_looked_at_before_something_changed_is_not_decided_by(cluster):
+    leave_a_behind(cluster)
+    logs, version = logs_of(cluster, b=(-1, 0), c=(-1, 0)), cluster.partition.version
+    told = {"logs": logs, "given_up": ["a"]}
+    assert cluster.attempt("recover_partition", **WHERE, version=version - 1, **told).error is ErrorCode.CONFLICT
+    start(cluster, "c")  # in another incarnation
+    assert cluster.attempt("recover_partition", **WHERE, version=version, **told).error is ErrorCode.CONFLICT
+
+
+def test_a_failed_log_does_not_lead_even_if_an_operator_asks(cluster):
+    leave_a_behind(cluster)
+    for node in "bc":
+        cluster.do("report_failure", **WHERE, node_id=node, incarnation=cluster.incarnation(node))
+    assert "no replica has a log that can be read" in recover(cluster, "a", b=(-1, 0, 50), c=(-1, 0)).message
+
+
+@pytest.mark.parametrize("logs", [5, [5], [["a"]], [["a", 1, 1, 1, True]], [["x", 1, 1, 1, 1]], [[None] * 5]])
+def test_nonsense_is_no_decision(cluster, logs):
+    leave_a_behind(cluster)
+    before = cluster.state.streams
+    args = {"version": cluster.partition.version, "logs": logs, "given_up": ["a", "b", "c"]}
+    assert cluster.attempt("recover_partition", **WHERE, **args).error
+    assert cluster.state.streams == before
+
+
+def test_a_stream_that_allows_it_is_led_by_the_best_log_once_all_have_reported(cluster):
+    cluster.do("update_stream", name="orders", changes={"unclean_leader_election": True})
+    leave_a_behind(cluster)
+    cluster.report("b", -1, 0)
+    assert cluster.report("c", -1, 0).value == {"leader": None}  # a is waited for
+    start(cluster, "a")
+    assert cluster.report("a", 1, 50).value == {"leader": "a"}
+    assert cluster.partition.unclean_elections == 1
+
+
+def test_a_stream_that_comes_to_allow_it_is_led_at_once(cluster):
+    leave_a_behind(cluster)
+    start(cluster, "a")
+    for node, log in {"a": (1, 50), "b": (-1, 0), "c": (-1, 0)}.items():
+        cluster.report(node, *log)
+    cluster.do("update_stream", name="orders", changes={"unclean_leader_election": True})
+    assert (cluster.partition.leader, cluster.partition.unclean_elections) == ("a", 1)
+
+
+def test_a_node_that_cut_its_tail_leaves_the_lead_to_those_that_did_not(cluster):
+    start(cluster, "a", cut=True)
+    assert (cluster.partition.leader, cluster.partition.isr, cluster.partition.unproven) == ("b", ("b", "c"), ("a",))
+
+
+def test_of_logs_that_were_all_cut_the_longest_leads_without_an_operator(cluster):
+    """All stopped uncleanly; what `a` lost may have been committed, and the others have it."""
+    for node in "abc":
+        start(cluster, node, cut=True)
+    assert cluster.report("a", 1, 49).value == {"leader": None}
+    assert cluster.report("b", 1, 50).value == {"leader": None}
+    assert cluster.report("c", 1, 50).value == {"leader": "b"}
+    assert cluster.partition.unclean_elections == 0
+
+
+def test_a_log_that_was_cut_waits_for_members_of_the_isr_that_are_away(cluster):
+    for node in "abc":
+        cluster.expire(node)
+    start(cluster, "c", cut=True)
+    assert (cluster.partition.leader, cluster.partition.isr) == (None, ("b",))
+    start(cluster, "b")
+    assert cluster.partition.leader == "b"
+
+
+@pytest.mark.parametrize("order", ["abc", "cba", "bca"])
+def test_one_lost_log_of_three_is_no_reason_to_wait(cluster, order):
+    """`min_isr` is 2, so one replica may be lost for good; the others had all that was committed."""
+    for node in order:
+        start(cluster, node, lost=node == "b", cut=node != "b")
+    cluster.report("c", 1, 50)
+    assert cluster.report("a", 1, 49).value == {"leader": None}  # b may know of more
+    if order == "abc":
+        cluster.expire("b")
+    else:
+        cluster.report("b", -1, 0)
+    assert cluster.partition.leader == "c"
+    assert cluster.partition.unclean_elections == 0
+
+
+def test_members_that_left_early_do_not_vouch_for_what_came_later(cluster):
+    """`a` was out while `b` and `c` committed on; then both lose their logs."""
+    start(cluster, "a", cut=True)
+    start(cluster, "b", lost=True)
+    start(cluster, "c", lost=True)
+    cluster.report("b", -1, 0)
+    cluster.report("c", -1, 0)
+    assert cluster.report("a", 1, 50).value == {"leader": None}
+
+
+def test_a_lost_log_that_was_being_copied_anew_vouches_for_nothing(cluster):
+    start(cluster, "c", lost=True)
+    start(cluster, "b", cut=True)
+    start(cluster, "a", lost=True)
+    cluster.report("a", -1, 0)
+    cluster.report("c", 1, 10)
+    cluster.report("b", 1, 90)
+    assert cluster.partition.leader == "b"  # it was in the ISR to the last but one
+    start(cluster, "b", lost=True)
+    cluster.report("b", -1, 0)
+    cluster.report("c", 1, 10)  # what it had copied by then
+    assert cluster.partition.leader is None
+
+
+def test_nobody_leads_without_what_another_knows_to_be_committed(cluster):
+    for node in "abc":
+        start(cluster, node, cut=True)
+    cluster.report("a", 1, 49, high_watermark=49)
+    cluster.report("b", 1, 49, high_watermark=49)
+    cluster.do("report_failure", **WHERE, node_id="c", incarnation=cluster.incarnation("c"))
+    assert cluster.report("c", -1, 0, high_watermark=50).value == {"leader": None}
+    assert cluster.partition.known_end == 50
+
+
+def test_a_report_that_comes_late_speaks_of_a_log_that_has_grown_since(cluster):
+    for node in "abc":
+        start(cluster, node, lost=True)
+    late = {"incarnation": cluster.incarnation("b"), "leader_epoch": cluster.partition.leader_epoch}
+    for node in "abc":
+        cluster.report(node, -1, 0)
+    cluster.change_isr("a", "b", "c")
+    for node in "ac":
+        start(cluster, node, lost=True)
+    cluster.do("expire_node", node_id="b", incarnation=late["incarnation"])
+    assert cluster.report("b", -1, 0, **late).error
+    assert cluster.partition.reports == ()
+
+
+def test_a_stream_that_was_never_written_to_needs_no_operator(cluster):
+    """The files of an empty log are made durable with its first record; all nodes may have lost theirs."""
+    for node in "abc":
+        start(cluster, node, lost=True)
+    cluster.report("a", -1, 0)
+    cluster.report("b", -1, 0)
+    assert cluster.report("c", -1, 0).value == {"leader": "a"}
+    assert cluster.partition.unclean_elections == 0
+
+
+def test_logs_that_are_all_lost_need_an_operator_where_one_knows_that_there_was_something(cluster):
+    for node in "abc":
+        start(cluster, node, lost=True)
+    cluster.report("a", -1, 0)
+    cluster.report("b", -1, 0, high_watermark=7)
+    start(cluster, "b")  # it has forgotten by now; the metadata has not
+    cluster.report("b", -1, 0)
+    assert cluster.report("c", -1, 0).value == {"leader": None}
+    assert recover(cluster, a=(-1, 0), b=(-1, 0), c=(-1, 0)).value["known_end"] == 7
+
+
+def test_an_observer_with_the_best_log_becomes_a_replica(cluster):
+    cluster.register("d")
+    cluster.reassign("a", "b", "c", "d", observers=("d",))
+    cluster.finish()
+    leave_a_behind(cluster)
+    start(cluster, "a")
+    assert recover(cluster, a=(1, 50), b=(-1, 0), c=(-1, 0), d=(1, 60)).value["leader"] == "d"
+    assert (cluster.partition.isr, cluster.partition.observers) == (("d",), ())
+
+
+def test_a_copy_outside_of_the_isr_is_not_dropped_while_it_may_be_the_best(cluster):
+    """A move to `d` is taken back, while `b` and `c` have lost their logs, and `d` has what is left."""
+    cluster.register("d")
+    cluster.reassign("b", "c", "d")
+    leave_a_behind(cluster)
+    assert cluster.cancel().error is ErrorCode.CONFLICT
+    assert "d" in cluster.partition.replicas
