@@ -184,6 +184,8 @@ class World:
         """The best surviving copy wins: no other that could be asked reaches further."""
         assert info.leader is not None
         best = self.nodes[info.leader].disk
+        if not best.can_be_trusted:  # lost since it reported; its node will say so when it is back
+            return
         for node_id in info.replicas:
             node = self.nodes[node_id]
             is_asked = node.is_up and not self.metadata.state.nodes[node_id].expired and not node.disk.is_broken
