@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import random
 from concurrent.futures import Executor, Future
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import NamedTuple
 
@@ -72,7 +73,7 @@ def opening_on(disk, checkpoint, standing):
     )
 
 
-def start(disk):
+def start(disk, info=INFO):
     """As `Node` does, without the metadata between."""
     data_dir = DataDir(ROOT, -1)
     checkpoint, is_doubtful = open_checkpoint(disk, data_dir.checkpoint_path, data_dir.quarantine_directory)
@@ -84,7 +85,7 @@ def start(disk):
         raise
     is_proven = standing.is_proven(STATE, "n1", was_clean=checkpoint.clean) and not standing.lost_logs(STATE, "n1")
     files, opening = opening_on(disk, checkpoint, standing)
-    local = opening.begin(INFO)
+    local = opening.begin(info)
     opening.open_partition(local, 0)
     return Opened(local.partitions[0], local.state, standing, is_proven, files)
 
@@ -258,3 +259,41 @@ def test_what_is_not_damaged_is_whole(original):
     opened = start(original.disk.kill())
     got, error = read_all(opened)
     assert (got, error, opened.is_proven) == (original.batches, None, True)
+
+
+@pytest.fixture
+def damaged(original):
+    """A disk on which a reader found damage where nobody looks when the log is opened, and the segment."""
+    disk = original.disk.kill()
+    path = min(disk.files(".log"))
+    content = bytearray(disk.content(path))
+    content[len(next(iter(original.batches.values()))) + 300] ^= 1  # a bit in the body of the second batch
+    disk.overwrite(path, content)
+    opened = start(disk)
+    assert opened.partition.log.failure is None
+    _, error = read_all(opened)
+    opened.partition.fail(str(error))
+    return disk, path
+
+
+def test_known_damage_is_known_after_restarts(damaged):
+    disk, path = damaged
+    for _ in range(3):
+        disk = disk.kill()
+        opened = start(disk)
+        assert str(path) in str(opened.partition.log.failure)
+        assert opened.standing.lost_logs(STATE, "n1") == opened.standing.failed_logs(STATE, "n1") == [(UUID, 0)]
+        opened.standing.settled(STATE, "n1")
+
+
+@pytest.mark.parametrize("isr", [(), ("n1",)])
+def test_a_log_that_nobody_else_has_works_again_when_all_of_it_is_well(original, damaged, isr):
+    disk, path = damaged
+    alone = replace(INFO, partitions=(replace(PARTITION, isr=isr, leader=None),))
+    for _ in range(2):
+        disk = disk.kill()
+        assert str(path) in str(start(disk, alone).partition.log.failure)
+    disk.overwrite(path, original.disk.content(path))
+    opened = start(disk, alone)
+    assert (opened.partition.log.failure, opened.standing.why_failed(UUID, 0)) == (None, None)
+    assert read_all(opened) == (original.batches, None)
