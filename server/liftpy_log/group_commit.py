@@ -69,6 +69,7 @@ class GroupCommit:
         self._wakeup = Condition()
         self._dirty: dict[PartitionLog, None] = {}
         self._put_off: dict[PartitionLog, None] = {}  # their files could not be opened for a moment
+        self._put_off_count = 0
         self._stopping = False
         self._thread = Thread(target=self._run, name="liftpy-group-commit", daemon=True)
         self.rounds = 0
@@ -159,9 +160,13 @@ class GroupCommit:
         """Whether a log can wait for a later round: a file of it can not be opened now, and nothing is lost by that."""
         if not is_full(error) or self._stopping:
             return False
-        if not self._put_off:
-            logger.warning("%s can not be made durable now (%s): trying again", log.directory, error.strerror)
         self._put_off[log] = None
+        self._put_off_count += 1
+        if self._put_off_count.bit_count() == 1:  # the first, second, fourth, ...
+            logger.warning(
+                "%s can not be made durable now (%s): trying again; put off %d times since the start",
+                *(log.directory, error.strerror, self._put_off_count),
+            )
         return True
 
     def _sync_segment(self, log: PartitionLog, segment: Segment) -> str | None:

@@ -36,7 +36,7 @@ class PullConfig:
         tls_cert: certificate; with `tls_key` the pull server speaks TLS.
         tls_key: its key.
         tls_client_ca: authorities of client certificates; with it clients must show one.
-        connections_max: connections beyond it are closed at once; fewer where the process may open fewer files.
+        connections_max: clients beyond it are refused; fewer where the process may open fewer files.
         hello_timeout_s: for a peer to show the token that admits it.
         idle_timeout_s: without any request.
         send_timeout_s: for a peer to take anything of a response.
