@@ -230,6 +230,10 @@ class IdTable:
             at = buckets * _WAYS + fill
             self._numbers[at] = numbers  # of several that want the same slot one gets it
             is_put = self._numbers.take(at) == numbers
+            if is_put.all():
+                self._tags[at] = tags
+                self._fill[buckets] = fill + 1
+                return
             self._tags[at[is_put]] = tags[is_put]
             self._fill[buckets[is_put]] += 1
             left = np.flatnonzero(~is_put)
@@ -253,6 +257,9 @@ def has_any(tables: Sequence[IdTable], ids: HashedIds) -> bool:
     low ^= wanted
     high ^= wanted
     hits = (((low - _ONES) & ~low) | ((high - _ONES) & ~high)) & _TOPS  # not 0 where a tag is 0 now
-    suspects = np.argwhere(hits).tolist()
-    suspects += [each for each in np.argwhere(full).tolist() if int(first[each[1]]) in tables[each[0]].others]
+    suspects = [divmod(place, len(first)) for place in np.flatnonzero(hits).tolist()]
+    for place in np.flatnonzero(full).tolist():
+        row, at = divmod(place, len(first))
+        if int(first[at]) in tables[row].others:
+            suspects.append((row, at))
     return any(tables[row].find(int(first[at]), int(second[at])) is not None for row, at in suspects)
