@@ -2,8 +2,9 @@
 
 A pure function of the log: an id is remembered while its record is at most `window_ns` older than the newest record
 (and up to a 128th of that longer), and at most the newest `ids_max` ids are. So a leader, a follower and a node that
-reads its log again remember the same. Two things make the window shorter than that, and `is_shortened` says so: records
-that were cut off, for whose sake older ids were forgotten; and the memory that all windows of a node share.
+reads its log again remember the same. Times are those of `LogTime.age_time`, so no wall clock makes an id old. Two
+things make the window shorter than that, and `is_shortened` says so: records that were cut off, for whose sake older
+ids were forgotten; and the memory that all windows of a node share.
 
 Ids are hashed and kept in tables, the newest in the last one; see `id_table`. Every id has a number, one more than that
 of the id before it, and those from `_start` on are remembered: to forget an id is to count on.

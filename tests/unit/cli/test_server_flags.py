@@ -56,7 +56,7 @@ def test_flags_win(tmp_path):
     [
         (("--peer", "node-1"), "is not of the form node-1@host:port"),
         (("--join",), "needs a port for the others"),
-        (("--cluster-port", "4280"), "need a key_file or certificates"),
+        (("--cluster-port", "4280"), "nodes that listen for others need a secret"),
         (("--cluster-port", "4280", "--peer", PEERS[0], *KEY), "this node, 'liftpy-1', is not among them"),
         (("--cluster-port", "4280", "--cluster-key-file", "none"), "none can not be read"),
         (("--cluster-port", "70000", *KEY), "must be a port between"),
