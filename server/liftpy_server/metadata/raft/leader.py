@@ -202,7 +202,8 @@ class Leader(Follower):
         is_first = True
         while self._transport.backlog_bytes(node) < _BACKLOG_BYTES_MAX:
             next_index = self._SyncObj__raftNextIndex[node]
-            if not is_first and next_index > self._journal.last:
+            is_through = next_index > self._journal.last or not self._is_compared(node)
+            if not is_first and next_index > self._journal.first and is_through:
                 return
             is_first = False
             message: Message = {
@@ -214,11 +215,20 @@ class Leader(Follower):
             if not self._transport.send(node, message):
                 return
 
+    def _is_compared(self, node: Node) -> bool:
+        """Whether a follower has taken entries or a snapshot of this leader's term.
+
+        Before, it gets the same message until it answers: its answers to later ones ("that is all I have") would undo
+        what it answered to the first ("go back").
+        """
+        return self._SyncObj__raftMatchIndex[node] > 1
+
     def _entries_for(self, node: Node) -> Message:
         self._outgoing.pop(node, None)
         next_index = self._SyncObj__raftNextIndex[node]
         entries = self._journal.entries_from(next_index, _BATCH_BYTES)
-        self._SyncObj__raftNextIndex[node] = next_index + len(entries)
+        if self._is_compared(node):
+            self._SyncObj__raftNextIndex[node] = next_index + len(entries)
         previous = next_index - 1
         return {"prevLogIdx": previous, "prevLogTerm": self._journal.term_at(previous), "entries": entries}
 

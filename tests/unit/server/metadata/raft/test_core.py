@@ -12,6 +12,7 @@ from pysyncobj import FAIL_REASON, syncobj
 from pysyncobj.node import Node
 
 from liftpy_server.metadata import raft
+from liftpy_server.metadata.raft import leader
 from liftpy_server.metadata.raft.inner import RaftBrokenError
 from liftpy_server.metadata.raft.journal import RaftJournal
 from liftpy_server.metadata.raft.membership import Membership, encode_change
@@ -127,7 +128,7 @@ def test_a_leader_does_not_count_itself_before_it_is_durable(tmp_path):
 
 def test_proposals_that_wait_share_a_transaction_and_a_message(voter):
     voter.lead()
-    voter.tick(0)
+    acknowledge(voter, "b")
     before, sent = voter._journal.flushes, len(voter.hand.of_kind("append_entries"))
     for number in range(100):
         voter.propose(b"%d" % number)
@@ -409,9 +410,29 @@ def test_a_leader_of_a_term_that_is_over_is_told_and_steps_down(tmp_path):
     assert behind.log == [(1, 0)]
     told = behind.hand.of_kind("next_node_idx")[-1]
     assert (told["term"], told["success"]) == (7, False)
-    leader = Ours(tmp_path)
-    leader.lead()
-    leader.hand.deliver("c", told)
-    assert (leader.is_leader, leader._getTerm(), leader.leader_id) == (False, 7, None)
-    for each in (leader, behind):
+    voter = Ours(tmp_path)
+    voter.lead()
+    voter.hand.deliver("c", told)
+    assert (voter.is_leader, voter._getTerm(), voter.leader_id) == (False, 7, None)
+    for each in (voter, behind):
         each.close()
+
+
+def test_a_follower_that_must_go_back_is_not_sent_what_comes_after(tmp_path, monkeypatch):
+    """Its answers to later messages, "that is all I have", undid its answer to the first, and it went back for ever."""
+    monkeypatch.setattr(leader, "_BATCH_BYTES", 1)
+    voter = Ours(tmp_path, heartbeat_s=1e-9)
+    voter.hand.deliver("c", append(1, (1, 0), entries(2, 9, 1)))
+    voter._heard_leader_at = 0.0
+    voter.lead()
+    fields = {"type": "next_node_idx", "term": voter._getTerm()}
+    voter.hand.deliver("b", fields | {"next_node_idx": 4, "reset": True, "success": False})
+    voter.hand.sent.clear()
+    for _ in range(3):
+        voter.tick(0)
+    assert {message["prevLogIdx"] for message in voter.hand.of_kind("append_entries")} == {3}
+    voter.hand.deliver("b", fields | {"next_node_idx": 5, "reset": False, "success": True})
+    voter.hand.sent.clear()
+    voter.tick(0)
+    assert [message["prevLogIdx"] for message in voter.hand.of_kind("append_entries")] == [4, 5, 6, 7, 8, 9]
+    voter.close()
