@@ -117,6 +117,15 @@ def test_the_status_of_a_node_that_is_alone(cli, fake):
     assert "In sync" not in shown
 
 
+def test_a_copy_that_has_failed_is_shown_until_there_is_another(cli, fake):
+    part = partition_answer(0, ["node-1", "node-2"])
+    stream = stream_answer("orders", part | {"isr": ["node-1"], "failed": ["node-2"]}, replicas=2)
+    fake.answers |= {"STREAM.INFO": {"stream": stream}, "STREAM.LIST": listing(stream)}
+    assert "the copy on node-2 has failed" in cli.out("stream", "info", "orders")
+    stream["partitions"][0]["failed"] = []
+    assert "has failed" not in cli.out("stream", "info", "orders")
+
+
 def test_partitions_that_tell_nothing(cli, fake):
     nothing = dict.fromkeys(
         ("log_start", "high_watermark", "log_end", "bytes", "segments", "first_timestamp_ns", "last_timestamp_ns",
