@@ -305,12 +305,11 @@ class LocalReplica(Answering):
         to = effect.end if isinstance(effect, fx.Truncate) else effect.start
         if effect.loses_committed:
             self.partition.stream.counters.committed_lost += 1
-            logger.error(
-                "stream %s partition %d: records from %d on, once committed here, are gone after an unclean election",
-                name,
-                number,
-                to,
+            self.partition.fail(
+                f"records from {to} on, once committed here, are gone after an unclean election: nothing of this log "
+                "is dropped, it goes to quarantine as it is, and a new copy is made from the leader"
             )
+            return
         logger.info("stream %s partition %d: cut from %d to %d", name, number, self.log.log_end, to)
         try:
             if isinstance(effect, fx.Truncate):
@@ -329,12 +328,10 @@ class LocalReplica(Answering):
         self.partition.was_cut(to)
 
     def _keep_committed(self, effect: fx.KeepCommitted) -> None:
-        name, number = self.partition.stream.name, self.partition.number
         self._host.warn(
             self,
             f"can not follow node {effect.leader}, which lacks records that were committed: those from {effect.end} "
-            f"to {effect.high_watermark} are kept here. `liftpy stream recover {name} --partition {number}` shows what "
-            "each replica has, and decides",
+            f"to {effect.high_watermark} are kept here, and an operator must decide",
         )
 
     def _keep_recent(self, tail: RecentTail | None) -> None:

@@ -107,8 +107,8 @@ class Truncate:
 
     Attributes:
         end: the new log end offset.
-        loses_committed: some were committed once: only after an unclean election. The whole log is to be set aside, a
-            new one begun at its start (`Rebuilt`), and it is to be counted and logged.
+        loses_committed: some were committed once: only after an unclean election. The log is to be set aside whole,
+            and copied anew; it is to be counted and logged.
     """
 
     end: int

@@ -169,17 +169,32 @@ def test_a_follower_in_sync_never_begins_anew(kit):
     assert fx.Rebuild not in carried_out
 
 
-def test_a_cut_inside_of_a_merged_batch_is_made_where_that_begins(kit):
-    """An unclean election: the new leader lacks records that were committed, and compacted, here."""
+def test_what_was_committed_is_set_aside_whole_after_an_unclean_election(kit):
+    """The new leader lacks records that were committed, and compacted, here: not a byte of them is dropped."""
     kit.lead("a", 1)
     overwrite(kit, 40)
     compacted(kit["a"])
     middle = read_header(kit["a"].partition.log.segments[0].path.read_bytes()).next_offset - 3
+    before = kit["a"].bytes()
     kit["b"].partition.log.truncate(middle)
     kit["b"].replica.begin_anew()
     kit.lead("b", 2, isr="b", unclean_epoch=2)
     overwrite(kit, 20, first=40, leader="b")
     kit.tick(1.0)
     kit.run()
-    assert last_values(kit["a"]) == last_values(kit["b"]) == last_values(kit["c"])
-    assert kit["a"].partition.log.log_end == kit["b"].partition.log.log_end
+    assert "goes to quarantine as it is" in str(kit["a"].partition.log.failure)
+    assert kit["a"].partition.stream.counters.committed_lost == 1
+    assert kit["a"].bytes() == before
+
+
+def test_what_was_committed_is_kept_where_no_unclean_election_explains_that_the_leader_lacks_it(kit):
+    kit.lead("a", 1)
+    overwrite(kit, 40)
+    before = kit["a"].bytes()
+    kit["b"].partition.log.truncate(kit["b"].partition.log.log_end - 1)
+    kit["b"].replica.begin_anew()
+    kit.lead("b", 2, isr="b")
+    kit.tick(1.0)
+    kit.run()
+    assert kit["a"].bytes() == before
+    assert any("lacks records that were committed" in warning for warning in kit["a"].warnings)
