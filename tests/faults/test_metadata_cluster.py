@@ -579,7 +579,7 @@ async def test_processes_killed_under_load_for_long(tmp_path, seed):
 
 async def test_a_process_whose_disk_is_full_exits_and_has_lost_nothing(tmp_path):
     made = Cluster(tmp_path, size=1)
-    process = VoterProcess(made, "n1", 0, file_bytes_max=400_000)
+    process = VoterProcess(made, "n1", 0, file_bytes_max=40_000)
     await eventually(lambda: process.process.poll() is not None, 60.0)
     assert process.process.returncode == EXIT_CODE
     store = await made.start("n1")
