@@ -14,7 +14,6 @@ from liftpy_envelope.batch import HEADER_SIZE, decode_records
 from liftpy_log.log_time import LogTime
 from liftpy_log.segment import Segment
 from liftpy_server.committing import CommittingLog
-from liftpy_server.replicas import local
 from liftpy_server.replicas.standing import Standing
 from simulation.scheduler import S
 
@@ -35,20 +34,7 @@ def _faults(*names: str, **how: Any) -> dict[str, Any]:
     return {"only": frozenset(names), **how}
 
 
-_APPEND_FOLLOWED, _NOTE_BATCHES = local.append_followed, local.note_batches
 _LOST_LOGS, _SETTLED = Standing.lost_logs, Standing.settled
-_sent: list[Any] = []
-
-
-def _append_followed(*args: Any) -> Any:
-    appended, records = _APPEND_FOLLOWED(*args)
-    _sent[:] = records.headers
-    return appended, records
-
-
-def _note_all(window: Any, _stored: Any, data: Any, time: Any) -> None:
-    """What a leader sent is noted, whether it found room or not."""
-    _NOTE_BATCHES(window, list(_sent), data, time)
 
 
 def _unchecked(segment: Any, file: Any, position: int) -> Any:
@@ -95,10 +81,6 @@ def _settled(standing: Any, *args: Any) -> None:
 
 
 BUGS: dict[str, Bug] = {
-    "ids of batches that found no room are noted": Bug(
-        [(local, "append_followed", _append_followed), (local, "note_batches", _note_all)],
-        _faults("no_room_for_files", "fill_disk", "slow_disk", "kill_leader", "cut_one_way"),
-    ),
     "the window of ids runs on the leader's wall clock": Bug(
         [
             (LogTime, "now", _on_the_wall_clock),
