@@ -23,12 +23,13 @@ class SimDisk:
     """`records[i]` has offset `start + i`.
 
     What `is_doubtful` can not prove that its log is whole; what `is_lost` has forgotten what it promised to keep; what
-    `is_cut` had an end that did not read well. All of it is known to the node that starts on it.
+    `is_cut` had an end that did not read well. All of it is known to the node that starts on it. While it `is_broken`
+    nothing is written; what `is_failed` because of that counts no more before there is a new copy.
     """
 
     def __init__(self, *, is_lazy: bool = False) -> None:
         self.is_lazy = is_lazy
-        self.is_broken = False
+        self.is_broken = self.is_failed = False
         self.flushed_end = 0
         self.start = 0
         self.records: list[Record] = []
@@ -90,6 +91,11 @@ class SimDisk:
         self.is_cut |= rng.random() < 0.4  # the next batch is there in parts
         self.truncate(kept)
         self.synced_end = kept
+
+    def renew(self) -> None:
+        """Begin a new copy."""
+        self.lost.append((self.start, self.read(self.start, self.synced_end)))
+        self.rebuild(0)
 
     def damage_end(self, rng: random.Random) -> None:
         """The last records turn bad, and look as if they had never been written whole."""

@@ -90,7 +90,7 @@ class Faults:
             replica = node.replica
             if replica is None or known.expired or replica.incarnation != known.incarnation:
                 return
-            log, is_failed = replica.log, node.disk.is_broken
+            log, is_failed = replica.log, node.disk.is_failed
             reach = (-1, 0) if is_failed else (log.epochs.latest, log.end)
             logs.append([node_id, known.incarnation, *reach, max(log.high_watermark, log.known_end)])
         self._command("recover_partition", partition=0, version=info.version, logs=logs, given_up=[])
@@ -233,10 +233,11 @@ class Faults:
             metadata.apply(op, name="s", uuid=metadata.state.streams["s"].uuid, **args)
 
     def _fail_log(self) -> None:
-        """A write or a sync fails; somebody starts the node again after a while."""
+        """A write or a sync fails; somebody starts the node again after a while. A copy is lost by it."""
         node = self._any()
-        if not node.is_up or node.is_paused:
+        if not node.is_up or node.is_paused or self._disks_to_lose == 0:
             return
+        self._disks_to_lose -= 1
         node.fail_log()
 
         def restart() -> None:

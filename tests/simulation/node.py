@@ -130,6 +130,7 @@ class SimNode(Serving):
             lambda outcome: self._registered(registration, outcome),
             node=node,
             is_log_proven=not disk.is_doubtful or is_hidden,
+            failed=mine if disk.is_failed else [],
             lost=mine if disk.is_lost and not is_hidden else [],
             cut=mine if disk.is_cut and not self.world.has_bug("keep_cut") else [],
         )
@@ -179,14 +180,26 @@ class SimNode(Serving):
             self._close()
             self.disk.rebuild(0)
             return
+        self._renew(info)
         if self.replica is None:
             self.replica = Replica(self.node_id, self._incarnation, UUID, self.disk.marks(), self.world.times)
-            if self.disk.is_broken:
+            if self.disk.is_failed:
                 self.step(inputs.LogFailed())
         view = PartitionView.of(self._state, "s", 0)
         assert view is not None
         self.step(inputs.ViewChanged(view=view))
         self._finish_move(info)
+
+    def _renew(self, info: PartitionInfo) -> None:
+        """A log that had failed is copied anew; where nobody is left to copy from it is read, and found well."""
+        if not self.disk.is_failed or self.disk.is_broken or self.node_id not in info.failed:
+            return
+        if info.isr and info.leader is None:
+            return
+        self._close()
+        self.disk.is_failed = False
+        if info.isr:
+            self.disk.renew()
 
     def _finish_move(self, info: PartitionInfo) -> None:
         """The leader's node says when everybody who shall stay is in sync."""
@@ -239,7 +252,7 @@ class SimNode(Serving):
 
     def fail_log(self) -> None:
         """A sync failed. What was not synced may be lost; the node runs on, and is started again much later."""
-        self.disk.is_broken = True
+        self.disk.is_broken = self.disk.is_failed = True
         self.step(inputs.LogFailed())
         self.forget()
 
