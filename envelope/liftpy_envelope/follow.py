@@ -8,10 +8,11 @@ fetches it again. Rows are msgpack arrays in the order of the fields; a version 
 from __future__ import annotations
 
 from enum import IntEnum
+from itertools import chain
 from typing import Any, Final, NamedTuple
 
 from liftpy_envelope.errors import FrameError, NameInvalidError
-from liftpy_envelope.limits import FETCH_BYTES_MAX, FETCH_PARTITIONS_MAX, FETCH_WAIT_MS_MAX
+from liftpy_envelope.limits import FETCH_BYTES_MAX, FETCH_PARTITIONS_MAX, FETCH_WAIT_MS_MAX, LEAPS_MAX
 from liftpy_envelope.names import check_name
 from liftpy_envelope.pull import PartitionKey
 
@@ -216,6 +217,8 @@ class FollowResult(NamedTuple):
             first batch holds `offset`.
         gone_below: tombstones below this offset may be missing in the leader's log. It is on the wire only where it
             is not 0, and so only for streams that nodes which do not know of it do not know either.
+        leaps: of the log's time, that the leader knows of: the log's time after it, and how much was leapt over, in ns.
+            They are on the wire, one number after the other, only where there are any.
     """
 
     key: PartitionKey
@@ -227,6 +230,7 @@ class FollowResult(NamedTuple):
     log_start: int
     body_bytes: int
     gone_below: int = 0
+    leaps: tuple[tuple[int, int], ...] = ()
 
 
 class FollowEnd(NamedTuple):
@@ -259,9 +263,12 @@ class FollowResponse(NamedTuple):
     def to_result(self) -> list[Any]:
         """The response's result as it crosses the wire."""
         results = [
-            [*result.key, int(result.refusal), *(result[2:] if result.gone_below else result[2:-1])]
+            [*result.key, int(result.refusal), *(result[2:-1] if result.gone_below or result.leaps else result[2:-2])]
             for result in self.results
         ]
+        for row, result in zip(results, self.results, strict=True):
+            if result.leaps:
+                row.extend(chain.from_iterable(result.leaps))
         return [results, [[*end.key, int(end.refusal), *end[2:]] for end in self.ends]]
 
     @classmethod
@@ -273,11 +280,14 @@ class FollowResponse(NamedTuple):
         """
         _check(type(result) is list and len(result) == 2, "follow result")
         results, ends = [], []
-        for row in _rows(result[0], 9, "follow result", 10):
+        for row in _rows(result[0], 9, "follow result", 10 + 2 * LEAPS_MAX):
             uuid, partition, refusal, incarnation, _, *marks = row
-            if incarnation < 0 or min(marks) < 0:
+            if incarnation < 0 or min(marks) < 0 or (len(row) > 10 and len(row) % 2):
                 raise FrameError("malformed follow result")
-            results.append(FollowResult(PartitionKey(uuid, partition), FollowRefusal.of(refusal), *row[3:]))
+            told = FollowResult(PartitionKey(uuid, partition), FollowRefusal.of(refusal), *row[3:10])
+            if len(row) > 10:
+                told = told._replace(leaps=tuple(zip(row[10::2], row[11::2], strict=True)))
+            results.append(told)
         for row in _rows(result[1], 8, "follow result: ends"):
             end = FollowEnd(PartitionKey(row[0], row[1]), FollowRefusal.of(row[2]), *row[3:])
             _check(min(end.incarnation, end.question, end.end) >= 0, "follow result: ends")

@@ -17,6 +17,7 @@ __all__ = [
     "FETCH_PARTITIONS_MAX",
     "FETCH_WAIT_MS_MAX",
     "KEY_BYTES_MAX",
+    "LEAPS_MAX",
     "MESSAGE_ID_BYTES_MAX",
     "NAME_LENGTH_MAX",
     "NATS_PAYLOAD_BYTES_MAX",
@@ -49,3 +50,4 @@ RESPONSE_BODY_BYTES_MAX: Final = 256 * 1024 * 1024
 FETCH_BYTES_MAX: Final = 64 * 1024 * 1024
 FETCH_WAIT_MS_MAX: Final = 60_000
 FETCH_PARTITIONS_MAX: Final = 10_000
+LEAPS_MAX: Final = 16  # of the time of one log, that are remembered and told

@@ -7,21 +7,25 @@ not. So a wall clock that is wrong, or steps, or is another node's, makes nothin
 While a node was down nothing measured the time. The first record after a start has to be stamped with something, so
 the log's time then leaps to the wall clock, or to what a leader stamped. What it leapt over may be a day off or a clock
 that is wrong: no node can tell. It does not count when a record's age is measured: see `age_time` and `before`. A
-follower that was there meanwhile knows as well that its leader leapt; and so does a run that finds records which are
-younger than what the run before kept, by more than could have passed: it keeps its time every few seconds.
+leader tells its followers what it knows of leaps, with the records. A run finds those that the run before did not keep:
+records that are younger than what it kept, by more than could have passed, for it keeps its time every few seconds.
 
 Pure: clocks are read by the caller. Times are ns since the epoch, and monotonic seconds.
 """
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from liftpy_envelope.limits import LEAPS_MAX
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 __all__ = ["Leap", "LogTime", "LogTimeState"]
 
 _GAIN: Final = 1_000  # one part in so many
 _LEAP_NS_MIN: Final = 10**9  # a shorter one is a quick restart
-_LEAPS_MAX: Final = 16
 _CLOCK_OFF_NS_MIN: Final = 60 * 10**9  # from here on it is said that the wall clock and the log do not agree
 
 
@@ -67,6 +71,11 @@ class LogTime:
         self._is_measured = not self._ns
 
     @property
+    def leaps(self) -> tuple[Leap, ...]:
+        """Those that are known, oldest first."""
+        return self._leaps
+
+    @property
     def leapt_ns(self) -> int:
         """How much time was leapt over in all, as far as that is known."""
         return sum(leap.amount_ns for leap in self._leaps)
@@ -90,39 +99,48 @@ class LogTime:
         """The time of a record that this node, as the leader, appends now."""
         ns = self.now(wall_ns, now_s)
         if not self._is_measured or not self._ns:
-            self._begin(max(ns, wall_ns), now_s)
+            to_ns = max(ns, wall_ns)
+            self._leap(to_ns, to_ns - ns)
+            self._go_on(to_ns, now_s)
         return self._ns
 
-    def copied(self, timestamp: int, now_s: float, *, is_new: bool = False) -> None:
-        """A record of another leader was appended.
+    def copied(self, after_ns: int, timestamp: int, now_s: float, leaps: Iterable[Leap] = ()) -> None:
+        """Records of another leader were appended. Time between them was measured by who led, but for the leaps.
 
         Args:
-            timestamp: of the record.
+            after_ns: time of the record before them; 0 when there is none.
+            timestamp: of the newest of them.
             now_s: the monotonic clock.
-            is_new: it was written just now, so that what it leaps over is no time that its leader has measured.
+            leaps: what the leader knows of; which are earlier than these records is known here already.
         """
+        for leap in leaps:
+            if leap.to_ns > after_ns:
+                self._note(leap)
         ns = self._ns + max(0, int((now_s - self._s) * 1e9))
         if not self._is_measured or timestamp > ns:
-            self._begin(max(ns, timestamp), now_s, is_measured=self._is_measured and not is_new)
+            self._go_on(max(ns, timestamp), now_s)
 
     def found(self, timestamp: int) -> None:
         """A record is in the log that came after what was kept, shortly before the run that kept it ended."""
         self._leap(timestamp, timestamp - self._ns)
         self._ns = max(self._ns, timestamp)
 
-    def _begin(self, ns: int, now_s: float, *, is_measured: bool = False) -> None:
+    def _go_on(self, ns: int, now_s: float) -> None:
         """Go on from another time, which is not earlier."""
-        if not is_measured:
-            self._leap(ns, ns - self._ns - max(0, int((now_s - self._s) * 1e9)))
         self._is_measured = True
         self._ns, self._s = ns, max(self._s, now_s)
 
     def _leap(self, to_ns: int, leapt: int) -> None:
         """Take note of time that nobody measured, if it is any."""
-        if leapt < _LEAP_NS_MIN or not self._ns:
-            return
-        leaps = (*self._leaps, Leap(to_ns, leapt))
-        if len(leaps) > _LEAPS_MAX:  # what lies between the two oldest counts as younger than it may be
+        if leapt >= _LEAP_NS_MIN and self._ns:
+            self._note(Leap(to_ns, leapt))
+
+    def _note(self, leap: Leap) -> None:
+        """Of what two runs or two nodes know of the same leap the larger counts."""
+        amounts = dict(self._leaps)
+        amounts[leap.to_ns] = max(leap.amount_ns, amounts.get(leap.to_ns, 0))
+        leaps = tuple(Leap(*known) for known in sorted(amounts.items()))
+        if len(leaps) > LEAPS_MAX:  # what lies between the two oldest counts as younger than it may be
             oldest, second, *others = leaps
             leaps = (Leap(second.to_ns, oldest.amount_ns + second.amount_ns), *others)
         self._leaps = leaps

@@ -17,12 +17,13 @@ from liftpy_log.log_time import LogTime, LogTimeState
 from liftpy_server.acks import AckTemplate, PendingAcks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from liftpy_envelope.pull import PartitionKey
     from liftpy_log.clock import Clock
     from liftpy_log.dedupe import DedupeId, DedupeWindow, HashedIds, Stored
     from liftpy_log.entries import Appended
+    from liftpy_log.log_time import Leap
     from liftpy_log.partition_log import PartitionLog
     from liftpy_server.acks import Owed
     from liftpy_server.outbox import Outbox
@@ -165,17 +166,9 @@ class CommittingLog:
         """How far this node's clock is ahead of the log's time, or behind it; 0 while that is within a minute."""
         return round(self.log_time.clock_off_ns(self._clock.now_ns()) / 1e9, 1) if self.now_ns() else 0.0
 
-    def copied(self, first_ns: int, last_ns: int, *, is_new: bool = False) -> None:
-        """Batches of a leader were appended; the first and the last of them have these times.
-
-        Args:
-            first_ns: of the first.
-            last_ns: of the last.
-            is_new: this log had all that was committed before, so that they were written just now.
-        """
-        now_s = self._clock.elapsed()
-        self.log_time.copied(first_ns, now_s, is_new=is_new)  # what it leaps over lies before the first
-        self.log_time.copied(last_ns, now_s, is_new=is_new)
+    def copied(self, after_ns: int, timestamp: int, leaps: Iterable[Leap]) -> None:
+        """Batches of a leader were appended; see `LogTime.copied`."""
+        self.log_time.copied(after_ns, timestamp, self._clock.elapsed(), leaps)
 
     def by_wall_ns(self, age_s: float) -> int:
         """By how much the wall clock is ahead of records that are `age_s` old: what it takes for that age."""

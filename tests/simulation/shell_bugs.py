@@ -34,6 +34,7 @@ def _faults(*names: str, **how: Any) -> dict[str, Any]:
     return {"only": frozenset(names), **how}
 
 
+_COPIED = LogTime.copied
 _LOST_LOGS, _SETTLED = Standing.lost_logs, Standing.settled
 
 
@@ -58,10 +59,9 @@ def _found_without_a_leap(time: Any, timestamp: int) -> None:
     time._ns = max(time._ns, timestamp)
 
 
-def _copied_without_a_leap(time: Any, timestamp: int, now_s: float, **_: Any) -> None:
+def _copied_without_a_leap(time: Any, after_ns: int, timestamp: int, now_s: float, _leaps: Any) -> None:
     """Followers believe that their leader has measured all time."""
-    if not time._is_measured or timestamp > time._ns + max(0, int((now_s - time._s) * 1e9)):
-        time._ns, time._s, time._is_measured = max(time._ns, timestamp), now_s, True
+    _COPIED(time, after_ns, timestamp, now_s)
 
 
 def _lost_where_counted(standing: Any, state: Any, node_id: str) -> Any:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from liftpy_envelope.batch import HEADER_SIZE, check_body, read_header
 from liftpy_envelope.errors import BatchCorruptError
 from liftpy_envelope.follow import FollowRefusal
+from liftpy_log.log_time import Leap
 from liftpy_server.replication.messages import BatchRange, EpochEndAnswer, FetchAnswer, Refusal
 
 if TYPE_CHECKING:
@@ -101,6 +102,7 @@ def fetch_answer(node_id: str, result: FollowResult, batches: FollowedBatches) -
         ranges=ranges_of(batches.headers, result.offset),
         records=batches if batches.headers else None,
         gone_below=result.gone_below,
+        leaps=tuple(Leap(*leap) for leap in result.leaps),
     )
 
 

@@ -330,7 +330,7 @@ def _accepted(fetch: FollowFetch, answer: FetchAnswer, body_bytes: int) -> Follo
     """How things are now, with so many bytes of batches."""
     return FollowResult(
         *(fetch.key, FollowRefusal.NONE, fetch.incarnation, answer.leader_epoch, fetch.offset),
-        *(answer.high_watermark, answer.log_start, body_bytes, answer.gone_below),
+        *(answer.high_watermark, answer.log_start, body_bytes, answer.gone_below, answer.leaps),
     )
 
 

@@ -10,6 +10,7 @@ from liftpy_server.replication.messages import EpochEndAnswer, FetchAnswer, Refu
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from liftpy_log.log_time import Leap
     from liftpy_log.partition_log import PartitionLog
     from liftpy_server.replication.inputs import Input
     from liftpy_server.replication.messages import EpochEndQuestion, FetchRequest
@@ -37,6 +38,11 @@ class Answering(ABC):
     @abstractmethod
     def core(self) -> Replica:
         """The state machine."""
+
+    @property
+    @abstractmethod
+    def leaps(self) -> tuple[Leap, ...]:
+        """What is known of leaps of the log's time."""
 
     @abstractmethod
     def step(self, given: Input) -> None:
@@ -85,6 +91,7 @@ class Answering(ABC):
             high_watermark=marks.high_watermark,
             log_start=marks.start,
             gone_below=self.log.gone_below,
+            leaps=self.leaps,
         )
 
     def wait_follower(self, wake: Callable[[bool], None], node_id: str) -> None:

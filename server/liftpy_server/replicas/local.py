@@ -23,6 +23,7 @@ from liftpy_server.replication.replica import Replica
 from liftpy_server.replication.view import LogMarks
 
 if TYPE_CHECKING:
+    from liftpy_log.log_time import Leap
     from liftpy_log.recent import RecentTail
     from liftpy_server.following.link_answers import FollowedBatches
     from liftpy_server.partition import Partition
@@ -84,6 +85,11 @@ class LocalReplica(Answering):
     def core(self) -> Replica:
         """The state machine."""
         return self._core
+
+    @property
+    def leaps(self) -> tuple[Leap, ...]:
+        """See `Answering`."""
+        return self.partition.log_time.leaps
 
     @property
     def is_in_sync(self) -> bool:
@@ -267,6 +273,7 @@ class LocalReplica(Answering):
 
     def _append(self, answer: FetchAnswer) -> None:
         records: FollowedBatches = answer.records
+        after_ns = self.log.last_timestamp
         try:
             if self.partition.storage_full:
                 raise StorageFullError("the node's disk is full")
@@ -279,8 +286,7 @@ class LocalReplica(Answering):
             self.partition.fail(str(error))
             return
         stored = [header for header in records.headers if header.next_offset <= appended.next_offset]
-        is_new = answer.offset >= answer.high_watermark
-        self.partition.copied(records.headers[0].max_timestamp, appended.timestamp, is_new=is_new)
+        self.partition.copied(after_ns, appended.timestamp, answer.leaps)
         try:
             note_batches(self.partition.dedupe, stored, records.data, self.partition.log_time)
         except BatchCorruptError as error:  # a restart would find it in the log, and say the same

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from liftpy_log.log_time import Leap
 
 __all__ = ["BatchRange", "EpochEndAnswer", "EpochEndQuestion", "FetchAnswer", "FetchRequest", "Refusal", "ranges_up_to"]
 
@@ -78,6 +81,7 @@ class FetchAnswer:
         ranges: of the records, in order, the first from `offset` on; empty when there is nothing new.
         records: the records themselves, as the shell knows them.
         gone_below: tombstones below this offset may be missing in the leader's log, with all that they deleted.
+        leaps: what the leader knows of leaps of the log's time; the core does not look at them.
     """
 
     node_id: str
@@ -90,6 +94,7 @@ class FetchAnswer:
     ranges: tuple[BatchRange, ...] = ()
     records: Any = None
     gone_below: int = 0
+    leaps: tuple[Leap, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

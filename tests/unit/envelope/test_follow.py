@@ -18,7 +18,13 @@ from liftpy_envelope.follow import (
     FollowResult,
 )
 from liftpy_envelope.frames import encode_request
-from liftpy_envelope.limits import FETCH_BYTES_MAX, FETCH_PARTITIONS_MAX, FETCH_WAIT_MS_MAX, REQUEST_FRAME_BYTES_MAX
+from liftpy_envelope.limits import (
+    FETCH_BYTES_MAX,
+    FETCH_PARTITIONS_MAX,
+    FETCH_WAIT_MS_MAX,
+    LEAPS_MAX,
+    REQUEST_FRAME_BYTES_MAX,
+)
 from liftpy_envelope.pull import API_VERSIONS, Api, PartitionKey
 from support.damage import attempt, every_damage
 from support.examples import examples
@@ -51,7 +57,8 @@ REQUESTS = st.builds(
     st.lists(KEYS, max_size=3).map(tuple),
 )
 REFUSALS = st.sampled_from(FollowRefusal)
-RESULTS = st.builds(FollowResult, KEYS, REFUSALS, NUMBERS, EPOCHS, NUMBERS, NUMBERS, NUMBERS, NUMBERS, NUMBERS)
+LEAPS = st.lists(st.tuples(NUMBERS, NUMBERS), max_size=LEAPS_MAX).map(tuple)
+RESULTS = st.builds(FollowResult, KEYS, REFUSALS, NUMBERS, EPOCHS, NUMBERS, NUMBERS, NUMBERS, NUMBERS, NUMBERS, LEAPS)
 ENDS = st.builds(FollowEnd, KEYS, REFUSALS, NUMBERS, EPOCHS, NUMBERS, EPOCHS, NUMBERS)
 RESPONSES = st.builds(FollowResponse, st.lists(RESULTS, max_size=3).map(tuple), st.lists(ENDS, max_size=3).map(tuple))
 SAMPLE = FollowRequest(
@@ -75,6 +82,15 @@ def test_where_no_tombstone_is_gone_nothing_is_said_of_it():
     told = FollowResponse((result,), ()).to_result()
     assert told[0][0] == [*row, 11]
     assert FollowResponse.from_result(crossed(told)).results == (result,)
+
+
+def test_leaps_are_told_in_pairs_and_are_few():
+    (row,), _ = SAMPLE_RESPONSE.to_result()
+    result = SAMPLE_RESPONSE.results[0]._replace(leaps=((20, 5), (30, 6)))
+    assert FollowResponse((result,), ()).to_result()[0][0] == [*row, 0, 20, 5, 30, 6]
+    for leaps in ([20], [20, 5, 30], [20, -1], [20, 5] * (LEAPS_MAX + 1)):
+        with pytest.raises(FrameError, match="malformed follow result"):
+            FollowResponse.from_result([[[*row, 0, *leaps]], []])
 
 
 def test_the_api_has_its_number():

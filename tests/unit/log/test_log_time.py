@@ -30,7 +30,7 @@ def test_a_log_without_records_has_the_time_of_the_wall_clock():
 @pytest.mark.parametrize("ahead_s", [600, YEAR_S])
 def test_a_leader_with_a_clock_that_is_ahead_goes_on_from_the_newest_record(ahead_s):
     follower = LogTime(0, 100.0)
-    follower.copied(T0, 100.0)
+    follower.copied(0, T0, 100.0)
     stamp = follower.stamp(T0 + (ahead_s + 10) * S, 110.0)
     assert 10 * S <= stamp - T0 <= 10 * S + 10 * S // 1_000
     assert follower.leapt_ns == 0
@@ -55,13 +55,13 @@ def test_time_goes_on_while_nothing_is_written():
 
 def test_a_record_of_a_leader_whose_clock_was_ahead_takes_the_time_of_its_followers_along():
     time = began()
-    time.copied(T0 + YEAR_S * S, 1.0)
+    time.copied(T0, T0 + YEAR_S * S, 1.0)
     assert time.now(T0 + S, 2.0) == T0 + YEAR_S * S + S // 2
 
 
 def test_an_older_record_does_not_set_it_back():
     time = began()
-    time.copied(T0 - S, 10.0)
+    time.copied(0, T0 - S, 10.0)
     assert time.now(T0 + 10 * S, 10.0) == T0 + 10 * S
 
 
@@ -78,12 +78,15 @@ def test_time_that_the_node_was_down_makes_nothing_old(gap_s):
     assert time.before(later, 61 * S) == T0 - S
 
 
-def test_a_follower_that_was_down_leaps_with_the_first_record_that_it_copies():
-    time = LogTime(T0, 3.0, LogTimeState(T0 + 20 * S))
-    time.copied(T0 + 100 * S, 5.0)
-    assert time.leapt_ns == 78 * S
-    time.copied(T0 + 200 * S, 6.0)  # it catches up: those who ran have measured this
-    assert time.leapt_ns == 78 * S
+@pytest.mark.parametrize("kept", [None, LogTimeState(T0 + 20 * S)])
+def test_a_follower_that_was_down_leaps_where_its_leader_did(kept):
+    time = LogTime(T0, 3.0, kept)
+    time.copied(T0, T0 + 100 * S, 5.0)
+    assert (time.leapt_ns, time.now(T0, 5.0)) == (0, T0 + 100 * S)  # those who ran have measured this
+    leap = Leap(T0 + 700 * S, 500 * S)
+    time.copied(T0 + 100 * S, T0 + 800 * S, 6.0, [leap])
+    assert time.leaps == (leap,)
+    assert time.age_time(T0 + 800 * S) - time.age_time(T0 + 100 * S) == 200 * S
 
 
 def test_a_quick_restart_is_no_leap():
@@ -155,14 +158,22 @@ def test_before_is_the_inverse_of_age(parts, now, age):
     assert time.age_time(at + now) - time.age_time(before) == age
 
 
-def test_a_follower_that_has_all_that_is_committed_knows_that_its_leader_leapt():
-    time = LogTime(0, 0.0)
-    time.copied(T0, 0.0)
-    time.copied(T0 + S, 1.0, is_new=True)
-    assert time.leapt_ns == 0
-    time.copied(T0 + 600 * S, 2.0, is_new=True)
-    assert time.leapt_ns == 598 * S
-    assert time.age_time(T0 + 600 * S) - time.age_time(T0 + S) == S
+def test_a_leap_that_is_told_twice_counts_once():
+    time, leaps = began(), [Leap(T0 + 100 * S, 50 * S), Leap(T0 + 300 * S, 60 * S)]
+    time.copied(T0, T0 + 200 * S, 1.0, leaps)
+    time.copied(T0 + 200 * S, T0 + 400 * S, 2.0, leaps)
+    assert time.leaps == tuple(leaps)
+    time.copied(T0 + 400 * S, T0 + 401 * S, 2.0, [Leap(T0 + 300 * S, 110 * S)])  # which its leader has joined
+    assert time.leaps == tuple(leaps)
+
+
+def test_what_was_leapt_over_before_a_cut_is_no_age_although_the_leader_does_not_know_of_it():
+    """Its record was never committed, and is gone; but the time of this log does not go back."""
+    time = LogTime(T0, 0.0, LogTimeState(T0))
+    time.stamp(T0 + 600 * S, 0.0)
+    time.copied(T0, T0 + 10 * S, 10.0)
+    now = time.stamp(T0 + 20 * S, 20.0)
+    assert time.age_time(now) - time.age_time(T0 + 10 * S) < 20 * S
 
 
 def test_records_that_are_younger_than_what_was_kept_tell_of_a_leap_that_was_not():

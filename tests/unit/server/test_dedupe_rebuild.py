@@ -18,6 +18,7 @@ from liftpy_log.errors import SegmentCorruptError
 from liftpy_log.log_time import LogTime
 from liftpy_log.partial_batch import PartialBatch
 from liftpy_server.dedupe_rebuild import note_batches, note_log
+from liftpy_server.stream_opening import _log_time
 from support.envelopes import PRODUCER, idempotent
 from support.examples import examples
 from support.log_batches import headers_of, zeros_body
@@ -60,34 +61,73 @@ def known(window):
     return found
 
 
-@given(
-    st.lists(st.tuples(st.lists(frames, max_size=4), st.sampled_from([0, 1, 4, 11])), max_size=8),
-    st.sampled_from([100, 3, 0]),
-    st.integers(0, 8),
+class Copy:
+    """A follower: its window, and what time its log has."""
+
+    def __init__(self, kit, ids_max, time):
+        self.kit, self.time = kit, time
+        self.window = DedupeWindow(WINDOW_S * 10**9, ids_max)
+        self.size, self.newest_ns = kit.log.active.size, kit.log.last_timestamp
+
+    def fetch(self):
+        """What the leader has appended since."""
+        log = self.kit.log
+        data = log.active.path.read_bytes()[self.size :]
+        leaps = self.kit.partition.log_time.leaps
+        if data:
+            self.time.copied(self.newest_ns, log.last_timestamp, self.kit.clock.elapsed(), leaps)
+        note_batches(self.window, headers_of(data), data, self.time)
+        self.size, self.newest_ns = log.active.size, log.last_timestamp
+
+
+def start_again(kit, kept):
+    """The time of the log at a start, as an earlier run has kept it."""
+    return _log_time(kit.log, kit.files, kit.clock.elapsed(), kept)
+
+
+passes = st.tuples(
+    st.lists(frames, max_size=4),
+    st.sampled_from([0, 1, 4, 11]),
+    st.sampled_from([0, 0, 5, 600]),  # how far the leader leaps
+    st.booleans(),  # whether the follower fetches
 )
+
+
+@given(st.lists(passes, max_size=8), st.sampled_from([100, 3, 0]), st.integers(0, 8))
 @examples(80)
 def test_leader_follower_and_restart_know_the_same(passes, ids_max, restart_at):
     """Live, noted as a follower does, read back, and read back in the middle with what came later noted."""
     with tempfile.TemporaryDirectory() as directory:
         kit = Kit(Path(directory), dedupe_window_s=WINDOW_S, dedupe_ids_max=ids_max)
-        follower, restarted = (DedupeWindow(WINDOW_S * 10**9, ids_max) for _ in range(2))
-        for number, (chunk, seconds) in enumerate(passes):
-            start = kit.log.active.size
+        follower = restarted = Copy(kit, ids_max, LogTime(0, 0.0))
+        kept = None
+        for number, (chunk, seconds, leap_s, fetches) in enumerate(passes):
+            if leap_s:
+                kit.partition.log_time = start_again(kit, kit.partition.kept_time())
+                kit.clock.ns += leap_s * 10**9
             if chunk:
                 kit.receive(*chunk)
-            data = kit.log.active.path.read_bytes()[start:]
-            note_batches(follower, headers_of(data), data, TIME)
             if number == restart_at:
-                note_log(restarted, kit.log, TIME)
-            elif number > restart_at:
-                note_batches(restarted, headers_of(data), data, TIME)
+                kept = kit.partition.kept_time()
+                restarted = Copy(kit, ids_max, start_again(kit, kept))
+                note_log(restarted.window, kit.log, restarted.time)
+            for copy in {follower, restarted} if fetches else ():
+                copy.fetch()
             kit.clock.advance(seconds)
-        note_log(restarted, kit.log, TIME)
-        live = kit.partition.dedupe
-        for window in (live, follower, restarted, rebuilt(kit, ids_max)):
-            window.expire(kit.log.last_timestamp)
-            assert known(window) == known(live)
-            assert not ids_max or window.end_offset == kit.log.log_end
+        live, time, newest_ns = kit.partition.dedupe, kit.partition.log_time, kit.log.last_timestamp
+        again = Copy(kit, ids_max, start_again(kit, kit.partition.kept_time()))
+        killed = Copy(kit, ids_max, start_again(kit, kept))
+        for copy in (again, killed):
+            note_log(copy.window, kit.log, copy.time)
+        live.expire(time.age_time(newest_ns))
+        for copy in (follower, restarted, again, killed):
+            copy.fetch()
+            copy.window.expire(copy.time.age_time(newest_ns))
+            assert not ids_max or copy.window.end_offset == kit.log.log_end
+            if copy is killed:  # its last run has kept no leap since: it remembers too long rather than too short
+                assert {key: copy.window.find(key) for key in known(live)} == known(live)
+            else:
+                assert known(copy.window) == known(live)
         kit.close()
 
 

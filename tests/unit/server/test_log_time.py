@@ -78,6 +78,62 @@ def test_a_successor_whose_clock_is_ahead_knows_the_ids_still(tmp_path, ahead_s)
     kit.close()
 
 
+def leapt(side, seconds):
+    """A node is started again, and its clock is so much ahead then."""
+    partition, clock = side.partition, side.kit.clock
+    partition.log_time = LogTime(partition.log.last_timestamp, clock.monotonic(), partition.kept_time())
+    clock.ns += seconds * S
+
+
+@pytest.mark.parametrize("isr", ["ab", "abc"])
+@pytest.mark.parametrize("leaps", [["two"], ["three"], ["two", "three"], ["four"]])
+def test_a_follower_that_copies_records_across_leaps_forgets_no_id_that_its_leader_knows(tmp_path, isr, leaps):
+    """Node `c` gets three batches in one fetch, which were committed without it, or not yet."""
+    kit = ReplicaKit(tmp_path)
+    kit.lead("a", 1)
+    kit.run()
+    kit["a"].kit.receive(with_id("one"))
+    kit.run()
+    kit.lead("a", 2, isr=isr)
+    kit.run("ab")
+    for name in ("two", "three", "four"):
+        kit["a"].kit.clock.advance(1)
+        if name in leaps:
+            leapt(kit["a"], 600)
+        kit["a"].kit.receive(with_id(name))
+    kit.run("ab")
+    assert kit["c"].partition.log.log_end == 1
+    kit.run()
+    assert kit["c"].partition.log.log_end == 4
+    kit.lead("c", 3)
+    kit.run()
+    names = ("one", "two", "three", "four", "five")
+    for name in names:
+        kit["c"].kit.receive(with_id(name))
+    kit.run()
+    acks = [(ack["offset"], bool(ack.get("duplicate"))) for _, ack in kit["c"].kit.acks()]
+    assert acks == [(offset, name != "five") for offset, name in enumerate(names)]
+    kit.close()
+
+
+def test_a_follower_that_is_behind_counts_what_its_leader_measured(tmp_path):
+    kit = ReplicaKit(tmp_path)
+    kit.lead("a", 1)
+    kit.run()
+    kit["a"].kit.receive(with_id("one"))
+    kit.run()
+    for side in kit.sides.values():
+        side.kit.clock.advance(WINDOW_S + 2)
+    kit["a"].kit.receive(with_id("two"))
+    kit.run()
+    kit.lead("c", 2)
+    kit.run()
+    kit["c"].kit.receive(with_id("one"))
+    kit.run()
+    assert [(ack["offset"], bool(ack.get("duplicate"))) for _, ack in kit["c"].kit.acks()] == [(2, False)]
+    kit.close()
+
+
 @pytest.mark.parametrize("jump_s", [*JUMPS_S, -600])
 def test_ids_outlast_a_step_of_the_clock(kit, jump_s):
     assert publish(kit, "one") == [(False, 0)]
