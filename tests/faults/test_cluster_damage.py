@@ -9,6 +9,7 @@ from contextlib import suppress
 import pytest
 
 from liftpy_client.errors import CorruptRecordsError
+from liftpy_server.metadata.raft.journal import JOURNAL_NAMES
 from support.bad_days import NODES, ends, in_sync, let_join, make_stream, told, whole_again
 from support.cluster import eventually, quick_options
 from support.cluster_kit import leader_of, partitions, running_cluster
@@ -67,18 +68,29 @@ async def healed(lift, odd):
     assert list(aside.glob("*.log"))
 
 
+def _scribble(path):
+    with path.open("r+b") as file:
+        file.seek(100)
+        file.write(b"\x5a" * 8192)
+
+
 async def test_the_metadata_journal_is_damaged(kit, lift):
     published = await make_stream(lift)
     odd = kit.nodes["node-3"]
     await asyncio.to_thread(kit.kill, "node-3")
-    (journal,) = [path for path in (odd.data / "metadata").iterdir() if path.suffix == ".db"]
-    with journal.open("r+b") as file:
-        file.seek(100)
-        file.write(b"\x5a" * 8192)
+    copies = [odd.data / "metadata" / name for name in JOURNAL_NAMES]
+    _scribble(copies[0])
+    odd.spawn()
+    await told(odd, "nothing is lost, it is restored from raft.journal.copy")
+    await whole_again(kit, lift, published)
+    await asyncio.to_thread(kit.kill, "node-3")
+    assert copies[0].read_bytes() == copies[1].read_bytes()
+    for copy in copies:
+        _scribble(copy)
     odd.spawn()
     last = await ends(odd)
     print(last)
-    assert str(journal) in last
+    assert all(str(copy) in last for copy in copies)
     assert "remove this node from the cluster, empty its data directory and let it join again" in last
     await published.more(10)
     await renew(kit, lift, "node-3")
