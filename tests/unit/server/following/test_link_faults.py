@@ -238,7 +238,10 @@ async def test_malformed_requests_are_refused_and_change_nothing(tmp_path, malfo
 async def test_who_has_no_token_follows_nothing(tmp_path):
     async with Leader(tmp_path) as leader, await RawPull.open(leader.server.port) as peer:
         replica = leader.add()
-        assert (await peer.request(FOLLOW, body(fetch_row()))).error == ErrorCode.UNAUTHENTICATED
+        assert (await peer.request(FOLLOW, [])).error == ErrorCode.UNAUTHENTICATED
+        peer.send(FOLLOW, body(fetch_row()))  # of a stranger it is too much to be read
+        assert (await peer.receive()).error == ErrorCode.INVALID_REQUEST
+        assert await peer.rest() == b""
         assert replica.fetches == []
 
 
