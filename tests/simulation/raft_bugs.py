@@ -8,7 +8,6 @@ from unittest.mock import patch
 
 from liftpy_server.metadata.raft import follower as follower_module
 from liftpy_server.metadata.raft import journal as journal_module
-from liftpy_server.metadata.raft.core import RaftCore
 from liftpy_server.metadata.raft.elections import Elections
 from liftpy_server.metadata.raft.follower import Follower
 from liftpy_server.metadata.raft.journal import RaftJournal
@@ -20,13 +19,14 @@ from simulation.raft_network import SimTransport
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from liftpy_server.metadata.raft.core import RaftCore
+
 _APPEND = RaftJournal._append
 _HEAR = Elections._SyncObj__onMessageReceived
 _HOUSE = Stewardship._keep_house
 _RESTART = RaftJournal.restart
 _LOAD = RaftJournal._load
 _TAKE = Follower._take_entries
-_BEGIN = RaftCore._begin_snapshot
 _RECONCILE = follower_module._reconcile
 
 
@@ -100,26 +100,10 @@ def _believe_one_copy(first: bytes | None, _second: bytes | None) -> Any:
     return read_copies(first, b"")
 
 
-def _answers_of_any_term(core: Elections, node: Any, message: Any) -> None:
-    """A leader counts answers that were given to another leader."""
-    if message["type"] == "next_node_idx":
-        message = message | {"term": core._SyncObj__raftCurrentTerm}
-    _HEAR(core, node, message)
-
-
 def _commit_unverified(core: Follower, node: Any, message: Any) -> None:
     """A follower commits as far as the leader, whether or not its log was compared so far."""
     _TAKE(core, node, message)
     core._commit_to(min(message["commit_index"], core._journal.last))
-
-
-def _cut_before_the_snapshot(core: RaftCore) -> None:
-    """The log is cut before the snapshot that replaces it is on disk."""
-    index = core._SyncObj__raftLastApplied
-    _BEGIN(core)
-    if core._snapshot_written is not None and not core._snapshot_written.done():
-        core._journal.compact(index - 1)
-        core._membership.compact(index)
 
 
 def _write_once(journal: RaftJournal) -> None:
@@ -152,10 +136,7 @@ _PATCHES: dict[str, list[tuple[Any, str, Any]]] = {
     "snapshot_without_its_term": [(RaftJournal, "restart", _snapshot_without_its_term)],
     "vote_for_a_shorter_log": [(Elections, "_SyncObj__onMessageReceived", _vote_for_shorter_logs)],
     "damaged_tail_taken_for_torn": [(journal_module, "read_copies", _believe_one_copy)],
-    "answers_of_another_term_counted": [(Elections, "_SyncObj__onMessageReceived", _answers_of_any_term)],
     "commit_beyond_what_was_compared": [(Follower, "_take_entries", _commit_unverified)],
-    "votes_counted_twice": [(Elections, "_is_new_vote", lambda _core, _node, _term: True)],
-    "log_cut_before_its_snapshot": [(RaftCore, "_begin_snapshot", _cut_before_the_snapshot)],
     "one_file_written": [(RaftJournal, "_append", _write_once)],
     "snapshot_keeps_what_disagrees": [(follower_module, "_reconcile", _keep_after_any_snapshot)],
 }

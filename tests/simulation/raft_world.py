@@ -7,6 +7,7 @@ clock, chance, transport and disk. After every step of a voter this is checked:
     log matching            entries of the same index and term are the same, and so is what stands before them
     leader completeness     a leader has every entry that was committed before
     state-machine safety    all apply the same commands in the same order
+    majorities              more than half voted for a leader, and have what a leader of their term commits
     reads                   a barrier sees what was acknowledged before it began
 
 And at the end, when all faults are over: a command is committed, all members have the same state, and what was
@@ -303,6 +304,8 @@ class World:
 
     def check(self, node: Node, core: RaftCore) -> None:
         committed, changed, leads = node.checks(core)
+        if committed and core.is_leader:
+            self._check_commit(node, core, committed[-1][0])
         if leads:
             self._check_leader(node, core)
         if changed:
@@ -325,6 +328,36 @@ class World:
                 raise ViolationError(
                     f"leader completeness: {node.name} leads term {term} without {(index, entry_term, command)}"
                 )
+
+        self._check_majority(core, f"{node.name} leads term {term}", lambda voter: self._voted(voter, term, node.name))
+
+    @staticmethod
+    def _voted(voter: RaftCore, term: int, name: str) -> bool:
+        """Whether a voter voted so, or may have: it is in a newer term."""
+        journal = voter._journal
+        return journal.getCurrentTerm() > term or (journal.getCurrentTerm(), journal.getVotedForNodeId()) == (
+            term,
+            name,
+        )
+
+    def _check_commit(self, node: Node, core: RaftCore, index: int) -> None:
+        term = core._journal.term_at(index)
+        if term != core._SyncObj__raftCurrentTerm:
+            raise ViolationError(f"commit: {node.name} commits {index} of term {term} by counting, in a later term")
+
+        def has(voter: RaftCore) -> bool:
+            return voter._journal.term_at(index) == term or voter._journal.first > index
+
+        self._check_majority(core, f"{node.name} commits {index}", has)
+
+    def _check_majority(self, core: RaftCore, what: str, agrees: Callable[[RaftCore], bool]) -> None:
+        """That more than half of its voters agree, or may: nobody can ask those that are down."""
+        counts = []
+        for members in (core._membership.voters(), core._membership.voters(core.applied_index)):
+            cores = [self.nodes[name].core for name in members]
+            counts.append((sum(each is None or agrees(each) for each in cores), len(cores)))
+        if all(2 * count <= size for count, size in counts):  # the voters may have changed since it counted
+            raise ViolationError(f"majority: {what}, and (for it, of so many) are {counts}")
 
     def _check_log(self, node: Node, core: RaftCore) -> None:
         previous: int | None = None

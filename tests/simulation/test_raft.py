@@ -19,7 +19,7 @@ from simulation.raft_world import FAULTS, ViolationError, run
 
 TESTS = Path(__file__).parents[1]
 FOUND_SOON = frozenset({"committed_entries_cut", "snapshot_without_its_term", "vote_for_a_shorter_log"})
-BUDGET_SEEDS = 400
+BUDGET_SEEDS = 200
 
 
 @pytest.fixture(autouse=True)
