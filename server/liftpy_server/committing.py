@@ -147,7 +147,17 @@ class CommittingLog:
 
     def now_ns(self) -> int:
         """The log's time; see `LogTime`."""
-        return self.log_time.now(self._clock.now_ns(), self._clock.elapsed())
+        now_s = self._clock.elapsed()
+        return self.log_time.now(self._clock.now_ns(), now_s)
+
+    def stamp_ns(self, read_ns: int) -> int:
+        """The time of records that are appended now, and were read from the socket at `read_ns` by the wall clock.
+
+        Both clocks are read anew, the wall clock last: what passes between two readings must not put the log behind,
+        as it catches up slowly.
+        """
+        now_s = self._clock.elapsed()
+        return self.log_time.stamp(max(read_ns, self._clock.now_ns()), now_s)
 
     def age_now_ns(self) -> int:
         """The log's time on the scale on which ages are measured: that of message ids."""

@@ -216,7 +216,7 @@ class Partition(CommittingLog):
             appended = self.log.append(
                 body,
                 leader_epoch=self._acks.epoch,
-                timestamp=self.log_time.stamp(now_ns, self._clock.elapsed()),
+                timestamp=self.stamp_ns(now_ns),
                 producer_id=producer_id,
                 producer_sequence=producer_sequence,
             )

@@ -78,7 +78,7 @@ async def test_messages_sent_again_after_a_kill_are_known(lift, node):
 def _lasting(node):
     """Whether a gap lasts, as far as is on disk."""
     (path,) = (node.data / "streams").glob("s.*/gaps.json")
-    return any(gap["until_ns"] is None for gap in json.loads(path.read_bytes()))
+    return any(gap["until_ns"] is None for gap in json.loads(path.read_bytes())["gaps"])
 
 
 async def test_a_kill_is_a_gap_everywhere(lift, node):

@@ -140,9 +140,9 @@ async def test_a_list_that_is_too_large_for_one_answer(tmp_path):
         async with liftpy.connect(server.url) as lift:
             names = [f"s{number}" for number in range(8)]
             for each in names:
-                await lift.create_stream(each, subject=each, partitions=32)
+                await lift.create_stream(each, subject=each, partitions=24)
             assert [stream.name async for stream in lift.streams()] == names
-            assert len((await lift.stream_info("s0")).partitions) == 32
+            assert len((await lift.stream_info("s0")).partitions) == 24
             answer = json.loads((await lift.nats.request("LIFT.API.METADATA", b"{}", timeout=30)).data)
             assert answer["error"]["err_code"] == ErrorCode.INVALID_REQUEST
             assert "ask for fewer streams" in answer["error"]["description"]
