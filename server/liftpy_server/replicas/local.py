@@ -100,8 +100,21 @@ class LocalReplica(Answering):
         return self._core.node_id in {*role.view.isr, *role.view.observers}
 
     def begin_anew(self) -> None:
-        """Whatever role it had is over: the node has registered again, or this replica had given up."""
-        self._resumes_in = None
+        """Whatever role it had is over: the node has registered again, or this replica had given up.
+
+        After an error that nobody expected it has none, and tries again when it is ticked, or hears of the metadata.
+        """
+        resumes_in, self._resumes_in = self._resumes_in, None
+        try:
+            self._take_up_log()
+        except Exception:
+            name, number = self.partition.stream.name, self.key.partition
+            logger.exception("stream %s partition %d: the replica can not begin anew; it tries again", name, number)
+            self._resumes_in = resumes_in or 0
+            self._core.step(inputs.GaveUp(), self._host.now_s())
+
+    def _take_up_log(self) -> None:
+        """Make another core, which knows what is in the log and nothing else."""
         self._keep_recent(None)
         if self.partition.is_leading:
             self.partition.follow(self.partition.epoch)

@@ -67,6 +67,32 @@ def test_a_follower_that_fails_again_and_again_tries_again_at_ticks_only(three, 
     assert three["b"].asked is None
 
 
+def test_a_replica_that_meets_an_error_as_it_begins_anew_tries_again(three, monkeypatch):
+    follower = three["b"]
+    with monkeypatch.context() as patch:
+        patch.setattr(follower.partition, "replicated", breaks)
+        publish(three["a"], 0)
+        three.run("ab")
+    with monkeypatch.context() as patch:
+        patch.setattr(follower.partition, "was_cut", breaks)
+        three.tick(1)
+    publish(three["a"], 1)
+    three.tick(5)
+    assert follower.bytes() == three["a"].bytes()
+    assert [offset for _, offset in three["a"].kit.offsets()] == [0, 1]
+
+
+def test_a_node_that_registers_again_goes_on_after_an_error_of_one_replica(three, monkeypatch):
+    follower = three["b"]
+    with monkeypatch.context() as patch:
+        patch.setattr(follower.partition, "was_cut", breaks)
+        follower.replica.begin_anew()  # the error is not the caller's, who lets the other replicas begin anew, too
+        assert follower.replica.core.role is None, "the role of the incarnation before is over"
+    publish(three["a"], 0)
+    three.tick(5)
+    assert follower.bytes() == three["a"].bytes()
+
+
 def test_a_leader_gives_up_after_an_error_that_nobody_expected_and_may_lead_in_another_epoch(three, monkeypatch):
     leader = three["a"]
     with monkeypatch.context() as patch:
