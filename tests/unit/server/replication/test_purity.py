@@ -19,7 +19,8 @@ MODULES = [
 ]
 ALLOWED = {
     "__future__", "collections", "collections.abc", "dataclasses", "enum", "types", "typing", "zlib", "msgpack",
-    "liftpy_envelope", "liftpy_log.epochs", "liftpy_log.log_time", "liftpy_server.metadata", "liftpy_server.replication",
+    "liftpy_envelope", "liftpy_log.epochs", "liftpy_log.log_time", "liftpy_server.metadata",
+    "liftpy_server.replication",
 }  # fmt: skip
 
 
