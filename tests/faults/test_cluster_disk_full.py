@@ -118,7 +118,7 @@ async def test_the_disk_is_full_to_the_last_byte(kit, lift):
     last = small.log().strip().splitlines()[-1]
     assert "the metadata can not go on, and the node stops" in last
     assert f"writing the metadata journal {small.data / 'metadata'}" in last
-    assert last.endswith("database or disk is full")
+    assert last.endswith("No space left on device")
     await published.more(10)
     await eventually(lambda: leads_not(lift, published.stream))
     kit.disk.free()
