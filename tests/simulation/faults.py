@@ -93,7 +93,9 @@ class Faults:
             log, is_failed = replica.log, node.disk.is_failed
             reach = (-1, 0) if is_failed else (log.epochs.latest, log.end)
             logs.append([node_id, known.incarnation, *reach, max(log.high_watermark, log.known_end)])
-        self._command("recover_partition", partition=0, version=info.version, logs=logs, given_up=[])
+        self._command(
+            "recover_partition", partition=0, version=info.version, logs=logs, given_up=[], accept_data_loss=True
+        )
 
     def _later(self, longest_us: int, act: Callable[[], None]) -> None:
         def unless_over() -> None:

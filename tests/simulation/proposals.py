@@ -31,7 +31,7 @@ def command_of(effect: fx.Effect, replica: Replica, unique: str) -> tuple[str, s
             log |= {"log_end": effect.log_end, "high_watermark": effect.high_watermark}
             return "report_log", unique, where | me | log
         case fx.ReportFailure():
-            return "report_failure", unique, where | me
+            return "report_failure", unique, where | me | {"high_watermark": effect.high_watermark}
         case fx.ReportRenewal():
             return "report_renewal", unique, where | me
         case _:

@@ -34,6 +34,7 @@ __all__ = [
     "elect",
     "elect_by_reports",
     "healed",
+    "knowing",
     "leaderships",
     "led_by",
     "led_uncleanly",
@@ -125,6 +126,16 @@ def led_by(partition: PartitionInfo, leader: str) -> PartitionInfo:
 def settled_isr(partition: PartitionInfo, isr: tuple[str, ...]) -> PartitionInfo:
     """The partition with an ISR whose members all have every committed record: doubts about others are over."""
     return replace(partition, isr=isr, unproven=(), lost=(), reports=(), known_end=0)
+
+
+def knowing(partition: PartitionInfo, node_id: str, end: int) -> PartitionInfo:
+    """The partition of which a node knows that records below `end` were committed, whether it still has them or not.
+
+    It counts if the set has not been agreed on without that node since: an election may have given these records up.
+    """
+    if end <= partition.known_end or node_id not in {*partition.isr, *partition.unproven}:
+        return partition
+    return replace(partition, known_end=end)
 
 
 def taken_out(partition: PartitionInfo, node_id: str, *, is_lost: bool) -> PartitionInfo:

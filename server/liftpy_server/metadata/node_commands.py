@@ -17,7 +17,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 from liftpy_envelope.errors import ErrorCode
 from liftpy_server.metadata.changes import RefusedError
-from liftpy_server.metadata.elections import elect, elect_by_reports, healed, leaderships, led_by, taken_out, without
+from liftpy_server.metadata.elections import (
+    elect,
+    elect_by_reports,
+    healed,
+    knowing,
+    leaderships,
+    led_by,
+    taken_out,
+    without,
+)
 from liftpy_server.metadata.state import NodeInfo
 
 if TYPE_CHECKING:
@@ -52,11 +61,13 @@ def _register_node(
     lost: Sequence[tuple[str, int]] = (),
     failed: Sequence[tuple[str, int]] = (),
     cut: Sequence[tuple[str, int]] = (),
+    known_ends: Sequence[tuple[str, int, int]] = (),
 ) -> int:
     """A node starts: it gets its next incarnation, and every partition it leads a new leader epoch.
 
     `lost` are [uuid, partition] of those whose log is not there any more, or has failed; `failed` those that have;
-    `cut` those of which the end did not read well and was cut.
+    `cut` those of which the end did not read well and was cut; `known_ends` are [uuid, partition, offset] of those up
+    to where the node knows for certain that they held committed records.
     """
     known = draft.nodes.get(node["node_id"])
     info = NodeInfo(
@@ -83,8 +94,10 @@ def _register_node(
     have_failed = {(uuid, number) for uuid, number in failed}
     without_log = {(uuid, number) for uuid, number in lost} - have_failed
     unproven = {(uuid, number) for uuid, number in cut} | have_failed
+    held = {(uuid, number): end for uuid, number, end in known_ends}
 
     def started(stream: StreamInfo, number: int, partition: PartitionInfo, loads: Counter[str]) -> PartitionInfo:
+        partition = knowing(partition, info.node_id, held.get((stream.uuid, number), 0))
         is_lost = (stream.uuid, number) in without_log
         if is_log_proven and not is_lost and (stream.uuid, number) not in unproven:
             return _started_proven(partition, info.node_id, loads)

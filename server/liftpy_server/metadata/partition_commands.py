@@ -19,9 +19,9 @@ from liftpy_server.metadata.changes import (
 )
 from liftpy_server.metadata.elections import (
     able_to_lead,
-    best_log,
     elect_by_reports,
     healed,
+    knowing,
     led_by,
     led_uncleanly,
     settled_isr,
@@ -29,6 +29,7 @@ from liftpy_server.metadata.elections import (
     taken_out,
     without,
 )
+from liftpy_server.metadata.recovery import plan_recovery
 from liftpy_server.metadata.state import LogReport
 
 if TYPE_CHECKING:
@@ -229,7 +230,15 @@ def _report_log(
 
 
 def _report_failure(
-    draft: Draft, _now: int, *, name: str, uuid: str, partition: int, node_id: str, incarnation: int
+    draft: Draft,
+    _now: int,
+    *,
+    name: str,
+    uuid: str,
+    partition: int,
+    node_id: str,
+    incarnation: int,
+    high_watermark: int = 0,
 ) -> dict[str, Any]:
     """The log of a replica failed, or was found damaged: it leaves the ISR and leads no more, until it has a new copy.
 
@@ -241,7 +250,7 @@ def _report_failure(
         raise RefusedError(ErrorCode.CONFLICT, f"node {node_id!r} keeps no replica of {name}/{partition}")
     if node_id in old.failed:
         return {"leader": old.leader}
-    left = taken_out(old, node_id, is_lost=False)
+    left = taken_out(knowing(old, node_id, high_watermark), node_id, is_lost=False)
     new = replace(left, failed=(*old.failed, node_id), version=old.version + 1)
     if not new.isr:
         new = elect_by_reports(draft.nodes, stream.config, new)
@@ -293,11 +302,14 @@ def _recover_partition(
     version: int,
     logs: list[list[Any]],
     given_up: list[str],
+    leader: str | None = None,
+    accept_data_loss: bool = False,
 ) -> dict[str, Any]:
-    """An operator decides that the best log there is leads, whatever it may lack.
+    """An operator decides which log leads, whatever it may lack: the best there is, or that of `leader`.
 
     `logs` are the fields of a `LogReport` for each replica that can be asked; the others must be `given_up`. Refused
-    where a leader has everything that is known to have been committed: nothing is to be recovered there.
+    where a leader has everything that is known to have been committed: nothing is to be recovered there. What is known
+    to be lost by it has to be accepted.
     """
     stream, old = find_partition(draft, name, uuid, partition)
     where = f"{name}/{partition}"
@@ -306,23 +318,20 @@ def _recover_partition(
     told = {report.node_id: report for report in (_log_report(*log) for log in logs)}
     for report in told.values():
         check_registered(draft, report.node_id, report.incarnation)
-    missing = [node for node in old.replicas if node not in told and node not in given_up]
-    if missing or not set(told) <= set(old.replicas) or not set(told).isdisjoint(given_up):
-        raise RefusedError(
-            ErrorCode.CONFLICT,
-            f"{where}: {', '.join(missing) or 'a replica that is up'} can not be left out: start its node again, or "
-            "give the replica up where it is gone for good",
-        )
-    known_end = max((old.known_end, *(report.high_watermark for report in told.values())))
-    leading = told.get(old.leader or "")
-    if old.leader is not None and (leading is None or leading.log_end >= known_end):
-        raise RefusedError(ErrorCode.CONFLICT, f"{where} is led by {old.leader!r}: there is nothing to recover")
-    best = best_log(old, told.values())
-    if best is None:
-        raise RefusedError(ErrorCode.CONFLICT, f"{where}: no replica has a log that can be read")
-    new = led_uncleanly(old, best.node_id)
+    plan = plan_recovery(draft.nodes, old, told, given_up, leader)
+    if plan.leader is None:
+        raise RefusedError(ErrorCode.CONFLICT, f"{where}: {plan.refusal}")
+    if plan.loss is not None and accept_data_loss is not True:
+        raise RefusedError(ErrorCode.CONFLICT, f"{where}: {plan.loss}; that has to be accepted in words")
+    chosen = plan.leader.node_id
+    new = led_uncleanly(old, chosen)
     put_partition(draft, stream, partition, new)
-    return {"leader": best.node_id, "leader_epoch": new.leader_epoch, "log_end": best.log_end, "known_end": known_end}
+    return {
+        "leader": chosen,
+        "leader_epoch": new.leader_epoch,
+        "log_end": plan.leader.log_end,
+        "known_end": plan.known_end,
+    }
 
 
 PARTITION_OPERATIONS: Final[dict[str, Callable[..., Any]]] = {

@@ -140,9 +140,11 @@ class Proposals:
                     "high_watermark": effect.high_watermark,
                 }
                 return "report_log", uuid4().hex, where | args
-            case fx.ReportFailure() | fx.ReportRenewal():
-                op = "report_failure" if isinstance(effect, fx.ReportFailure) else "report_renewal"
-                return op, uuid4().hex, where | {"node_id": self._node_id, "incarnation": incarnation}
+            case fx.ReportFailure():
+                args = {"node_id": self._node_id, "incarnation": incarnation, "high_watermark": effect.high_watermark}
+                return "report_failure", uuid4().hex, where | args
+            case fx.ReportRenewal():
+                return "report_renewal", uuid4().hex, where | {"node_id": self._node_id, "incarnation": incarnation}
             case _:
                 raise AssertionError(f"no command says {effect!r}")
 

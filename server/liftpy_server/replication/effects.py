@@ -200,7 +200,13 @@ class ReportLog:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportFailure:
-    """The log has failed: tell the metadata, so that nobody counts on it (`report_failure`)."""
+    """The log has failed: tell the metadata, so that nobody counts on it (`report_failure`).
+
+    Attributes:
+        high_watermark: records below it are known to have been committed.
+    """
+
+    high_watermark: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

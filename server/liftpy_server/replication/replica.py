@@ -254,18 +254,23 @@ class Replica:
         if view is None or view.incarnations.get(self.node_id) != self.incarnation or self.node_id not in view.replicas:
             return None
         if self._is_failed and self.node_id not in view.failed:
-            return ReportFailure()
+            return ReportFailure(high_watermark=self._known_end)
         if not self._is_failed and self._is_over:
             return None
         if not self._is_failed and self.node_id in view.failed:
             return ReportRenewal()
         return None if view.isr or view.leader is not None else self._log_report(view)
 
+    @property
+    def _known_end(self) -> int:
+        """Records below it are known here to have been committed."""
+        return max(self.log.high_watermark, self.log.known_end)
+
     def _log_report(self, view: PartitionView) -> ReportLog | None:
         """How far this log reaches, where the metadata does not have it."""
         log = self.log
         last_epoch, log_end = (-1, 0) if self._is_failed else (log.epochs.latest, log.end)
-        mark = max(log.high_watermark, log.known_end)
+        mark = self._known_end
         if (self.node_id, self.incarnation, last_epoch, log_end, mark) in view.reports:
             return None
         return ReportLog(leader_epoch=view.leader_epoch, last_epoch=last_epoch, log_end=log_end, high_watermark=mark)

@@ -13,10 +13,10 @@ def cluster():
     return Cluster("a", "b", "c")
 
 
-def start(cluster, node, *, lost=False, cut=False, **args):
+def start(cluster, node, *, lost=False, cut=False, known_end=0, **args):
     mine = [[UUIDS[0], 0]]
-    node = NODE | {"node_id": node}
-    cluster.do("register_node", node=node, lost=mine if lost else [], cut=mine if cut else [], **args)
+    args |= {"lost": mine if lost else [], "cut": mine if cut else [], "known_ends": [[UUIDS[0], 0, known_end]]}
+    cluster.do("register_node", node=NODE | {"node_id": node}, **args)
 
 
 def logs_of(cluster, **logs):
@@ -26,11 +26,9 @@ def logs_of(cluster, **logs):
     ]
 
 
-def recover(cluster, *given_up, **logs):
-    told = logs_of(cluster, **logs)
-    return cluster.attempt(
-        "recover_partition", **WHERE, version=cluster.partition.version, logs=told, given_up=list(given_up)
-    )
+def recover(cluster, *given_up, leader=None, accept=False, **logs):
+    args = {"version": cluster.partition.version, "logs": logs_of(cluster, **logs), "given_up": list(given_up)}
+    return cluster.attempt("recover_partition", **WHERE, **args, leader=leader, accept_data_loss=accept)
 
 
 def leave_a_behind(cluster):
@@ -57,7 +55,7 @@ def test_an_operator_lets_the_best_log_lead(cluster):
     leave_a_behind(cluster)
     start(cluster, "a")
     epoch = cluster.partition.leader_epoch
-    recovered = recover(cluster, a=(1, 50, 40), b=(-1, 0, 60), c=(-1, 0)).value
+    recovered = recover(cluster, accept=True, a=(1, 50, 40), b=(-1, 0, 60), c=(-1, 0)).value
     assert recovered == {"leader": "a", "leader_epoch": epoch + 1, "log_end": 50, "known_end": 60}
     info = cluster.partition
     assert (info.leader, info.isr, info.unproven, info.lost, info.known_end) == ("a", ("a",), (), (), 0)
@@ -69,13 +67,93 @@ def test_an_operator_must_name_the_replicas_that_are_given_up(cluster):
     refused = recover(cluster, b=(-1, 0), c=(-1, 0))
     assert refused.error is ErrorCode.CONFLICT
     assert "orders/0: a can not be left out" in refused.message
-    assert recover(cluster, "a", b=(-1, 0), c=(-1, 0)).value["leader"] == "b"
+    assert recover(cluster, "a", b=(1, 40), c=(-1, 0)).value["leader"] == "b"
 
 
-def test_a_replica_that_is_up_is_not_given_up(cluster):
+@pytest.mark.parametrize("told", [{"a": (1, 50)}, {}])
+def test_a_replica_that_is_up_is_not_given_up(cluster, told):
     leave_a_behind(cluster)
     start(cluster, "a")
-    assert recover(cluster, "a", a=(1, 50), b=(-1, 0), c=(-1, 0)).error is ErrorCode.CONFLICT
+    refused = recover(cluster, "a", accept=True, **told, b=(-1, 0), c=(-1, 0))
+    assert "a is up, and can not be given up" in refused.message
+
+
+def test_an_empty_log_leads_only_where_the_operator_accepts_it_in_words(cluster):
+    leave_a_behind(cluster)
+    refused = recover(cluster, "a", b=(-1, 0), c=(-1, 0))
+    assert refused.error is ErrorCode.CONFLICT
+    assert "the log of b is empty, so every record is given up, also what a may have" in refused.message
+    assert cluster.partition.leader is None
+    assert recover(cluster, "a", accept=True, b=(-1, 0), c=(-1, 0)).value["leader"] == "b"
+
+
+def test_a_log_known_to_lack_committed_records_leads_only_where_that_is_accepted(cluster):
+    leave_a_behind(cluster)
+    start(cluster, "a")
+    refused = recover(cluster, a=(1, 50), b=(-1, 0, 60), c=(-1, 0))
+    assert "committed records from offset 50 to 59 are lost, at least" in refused.message
+    assert recover(cluster, accept=True, a=(1, 50), b=(-1, 0, 60), c=(-1, 0)).value["leader"] == "a"
+
+
+def test_an_operator_who_knows_better_names_the_leader(cluster):
+    leave_a_behind(cluster)
+    start(cluster, "a")
+    logs = {"a": (1, 50), "b": (1, 40), "c": (-1, 0)}
+    refused = recover(cluster, leader="b", **logs)
+    assert "the log of a reaches further, to offset 50 of leader epoch 1" in refused.message
+    assert "the log of c is empty" in recover(cluster, leader="c", **logs).message
+    assert "x can not lead" in recover(cluster, leader="x", accept=True, **logs).message
+    assert recover(cluster, leader="b", accept=True, **logs).value["leader"] == "b"
+
+
+def test_only_replicas_are_given_up(cluster):
+    leave_a_behind(cluster)
+    assert "x keeps no replica of it" in recover(cluster, "a", "x", accept=True, b=(-1, 0), c=(-1, 0)).message
+
+
+def test_the_last_member_of_the_isr_may_be_given_up(cluster):
+    """It has everything, and never returns: a copy that had left the ISR is what remains."""
+    cluster.expire("a")
+    for node in "cb":
+        start(cluster, node, cut=node == "c")
+        cluster.expire(node)
+    start(cluster, "c")
+    start(cluster, "a")
+    assert (cluster.partition.isr, cluster.partition.leader) == (("b",), None)
+    assert "b can not be left out" in recover(cluster, a=(1, 30), c=(1, 20)).message
+    assert recover(cluster, "b", a=(1, 30), c=(1, 20)).value["leader"] == "a"
+    assert cluster.partition.isr == ("a",)
+
+
+def test_an_empty_log_does_not_lead_where_a_node_knows_what_its_lost_log_held(cluster):
+    for node in "abc":
+        start(cluster, node, lost=True, known_end=7 if node == "b" else 0)
+    for node in "abc":
+        assert cluster.report(node, -1, 0).value == {"leader": None}
+    assert cluster.partition.known_end == 7
+    refused = recover(cluster, a=(-1, 0), b=(-1, 0), c=(-1, 0))
+    assert "committed records from offset 0 to 6 are lost" in refused.message
+
+
+def test_what_a_log_held_that_failed_while_the_node_runs_is_known(cluster):
+    for node in "abc":
+        cluster.do(
+            "report_failure",
+            **WHERE,
+            node_id=node,
+            incarnation=cluster.incarnation(node),
+            high_watermark=9 if node == "b" else 0,
+        )
+    assert cluster.partition.known_end == 9
+
+
+def test_what_an_election_gave_up_is_not_held_against_the_next(cluster):
+    leave_a_behind(cluster)
+    start(cluster, "a")
+    recover(cluster, a=(1, 50), b=(-1, 0), c=(-1, 0))
+    start(cluster, "c", lost=True, known_end=60)
+    assert cluster.partition.known_end == 0
+    assert "nothing to recover" in recover(cluster, a=(2, 50, 50), b=(-1, 0), c=(-1, 0)).message
 
 
 def test_nothing_is_recovered_where_a_leader_has_everything(cluster):
@@ -85,6 +163,12 @@ def test_nothing_is_recovered_where_a_leader_has_everything(cluster):
 
 def test_an_operator_decides_where_a_leader_lacks_what_another_knows_to_be_committed(cluster):
     assert recover(cluster, a=(1, 49, 49), b=(1, 50, 50), c=(1, 50, 50)).value["leader"] == "b"
+
+
+def test_a_failed_log_does_not_say_that_the_leader_lacks_anything(cluster):
+    """It is about to be copied anew, maybe for an election that gave up what it knows of."""
+    cluster.do("report_failure", **WHERE, node_id="c", incarnation=cluster.incarnation("c"))
+    assert "nothing to recover" in recover(cluster, a=(2, 50, 50), b=(2, 50, 50), c=(-1, 0, 60)).message
 
 
 def test_what_was_looked_at_before_something_changed_is_not_decided_by(cluster):
@@ -236,7 +320,7 @@ def test_logs_that_are_all_lost_need_an_operator_where_one_knows_that_there_was_
     start(cluster, "b")  # it has forgotten by now; the metadata has not
     cluster.report("b", -1, 0)
     assert cluster.report("c", -1, 0).value == {"leader": None}
-    assert recover(cluster, a=(-1, 0), b=(-1, 0), c=(-1, 0)).value["known_end"] == 7
+    assert recover(cluster, accept=True, a=(-1, 0), b=(-1, 0), c=(-1, 0)).value["known_end"] == 7
 
 
 def test_an_observer_with_the_best_log_becomes_a_replica(cluster):

@@ -56,7 +56,7 @@ def command(state: MetadataState, kind: str, node: str, some: list[str], number:
         | {"node_id": node, "incarnation": incarnation, "last_epoch": number - 1, "log_end": len(some)}
         | {"high_watermark": len(some) * flag, "leader_epoch": info.leader_epoch},
         "recover_partition": WHERE
-        | {"version": info.version, "given_up": some}
+        | {"version": info.version, "given_up": some, "accept_data_loss": flag, "leader": node if flag else None}
         | {"logs": [[each, known.get(each, 1), number, 5, 5] for each in info.replicas if each not in some]},
         "reassign_partitions": {
             "name": "orders",

@@ -43,7 +43,7 @@ def test_not_before_the_metadata_knows_that_it_failed(three):
     assert set(proposed[-1].isr) == {"a", "b", "c"}, "this may be decided at any moment"
     three["c"].partition.fail("told to")
     assert not may_renew(three, "c", replace(INFO, failed=()))
-    assert three["c"].proposals == [fx.ReportFailure()]
+    assert three["c"].proposals == [fx.ReportFailure(high_watermark=1)]
     assert may_renew(three, "c", INFO), "in the same leader epoch"
 
 

@@ -258,7 +258,7 @@ def test_a_follower_whose_log_failed_follows_nobody(make):
     bench, begun = following(make)
     bench.answer(only(fx.Fetch, begun).request, (5, 0, 4))
     assert bench.view(isr=("a", "b"), version=2) == []  # waits for the append
-    assert bench.give(LogFailed()) == [fx.ReportFailure()]
+    assert bench.give(LogFailed()) == [fx.ReportFailure(high_watermark=0)]
     assert bench.append(4) == []
     assert bench.replica.log.end == 0
     assert bench.view(leader="b", leader_epoch=6, version=3, failed=("b",)) == []
@@ -267,12 +267,14 @@ def test_a_follower_whose_log_failed_follows_nobody(make):
 
 def test_a_replica_tells_that_its_log_failed_until_the_metadata_knows(make):
     bench, _ = following(make)
-    assert bench.give(LogFailed()) == [fx.ReportFailure()]
+    assert bench.give(LogFailed()) == [fx.ReportFailure(high_watermark=0)]
     assert bench.tick() == [], "not at once again"
-    assert bench.tick(0.5) == [fx.ReportFailure()]
+    assert bench.tick(0.5) == [fx.ReportFailure(high_watermark=0)]
     assert not bench.replica.is_quiet
     bench.now_s += 1
-    assert bench.view(isr=("a", "c"), version=2) == [fx.ReportFailure()], "it left the ISR for another reason"
+    assert bench.view(isr=("a", "c"), version=2) == [fx.ReportFailure(high_watermark=0)], (
+        "it left the ISR for another reason"
+    )
     assert bench.view(failed=("b",), version=3) == []
     assert bench.tick(5) == []
     assert bench.replica.is_quiet
@@ -306,7 +308,7 @@ def test_a_log_that_may_be_damaged_is_not_reported_as_one_to_elect(make):
 def test_who_may_not_trust_its_log_any_more_reports_that_it_has_failed(make):
     bench = make("b", epochs=[(3, 0)], end=9, hw=4)
     bench.give(LogFailed())
-    assert bench.view(leader=None, isr=()) == [fx.ReportFailure()]
+    assert bench.view(leader=None, isr=()) == [fx.ReportFailure(high_watermark=4)]
     bench.now_s += 1
     report = fx.ReportLog(leader_epoch=5, last_epoch=-1, log_end=0, high_watermark=4)
     assert bench.view(failed=("b",)) == [report], "it has none to offer, and knows what was committed"

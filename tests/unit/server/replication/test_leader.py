@@ -314,7 +314,7 @@ def test_a_preferred_replica_that_may_not_lead_is_proposed_ever_more_seldom(lead
 
 
 def test_a_leader_whose_log_failed_gives_up_for_good(leader):
-    assert leader.give(LogFailed()) == [fx.LeadershipEnded(leader_epoch=5), fx.ReportFailure()]
+    assert leader.give(LogFailed()) == [fx.LeadershipEnded(leader_epoch=5), fx.ReportFailure(high_watermark=0)]
     assert leader.replica.leader is None
     assert refusal(leader.fetch("b", 10)) is Refusal.NOT_LEADER
     (answer,) = leader.ask("b", 3)
