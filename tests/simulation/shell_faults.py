@@ -24,12 +24,40 @@ if TYPE_CHECKING:
     from simulation.shell_node import ShellNode
     from simulation.shell_world import ShellWorld
 
-__all__ = ["InjectedError", "ShellFaults", "raising"]
+__all__ = ["FAULTS", "InjectedError", "ShellFaults", "raising"]
 
 
 class InjectedError(Exception):
     """An error that nobody expected, as a mistake in the shell would raise it."""
 
+
+FAULTS = (
+    "kill",
+    "kill_leader",
+    "power_loss",
+    "power_loss_of_all",
+    "pause",
+    "cut_one_way",
+    "isolate",
+    "metadata_failover",
+    "fill_disk",
+    "no_room_for_files",
+    "full_failover",
+    "fail_disk",
+    "lying_syncs",
+    "slow_disk",
+    "clock_jump",
+    "move_leader",
+    "error_in_shell",
+    "lose_directory",
+    "damage",
+    "damage_tail",
+    "damage_ids",
+    "stop_cleanly",
+    "compact",
+    "late_proposals",
+    "lose_joiner",
+)
 
 RAISING = {
     "append_batches": PartitionLog,
@@ -78,36 +106,9 @@ class ShellFaults:
         self._every_us = rng.choice((200, 400, 800)) * MS
         self._copies_to_lose = world.copies_to_lose
         self._has_joiner = False
-        kinds: list[Callable[[], None]] = [
-            self._kill,
-            self._kill_leader,
-            self._power_loss,
-            self._power_loss_of_all,
-            self._pause,
-            self._cut_one_way,
-            self._isolate,
-            self._metadata_failover,
-            self._fill_disk,
-            self._no_room_for_files,
-            self._full_failover,
-            self._fail_disk,
-            self._slow_disk,
-            self._clock_jump,
-            self._move_leader,
-            self._error_in_shell,
-            self._lose_directory,
-            self._damage,
-            self._damage_tail,
-            self._damage_ids,
-            self._stop_cleanly,
-            self._compact,
-            self._late_proposals,
-            self._lose_joiner,
-        ]
         # Most runs see a few kinds only, so that rare combinations are not drowned.
-        chosen = rng.sample(kinds, rng.choice((3, 5, len(kinds))))
-        only = world.only or {kind.__name__.removeprefix("_") for kind in chosen}
-        self._kinds = [kind for kind in kinds if kind.__name__.removeprefix("_") in only - world.without]
+        chosen = rng.sample(FAULTS, rng.choice((3, 5, len(FAULTS))))
+        self._kinds = [name for name in FAULTS if name in (world.only or chosen) and name not in world.without]
 
     def begin(self) -> None:
         self._next()
@@ -118,9 +119,10 @@ class ShellFaults:
     def _strike(self) -> None:
         if self._is_over:
             return
-        kind = self._world.rng.choice(self._kinds)
-        self._world.note(kind.__name__)
-        kind()
+        if self._kinds:
+            kind = self._world.rng.choice(self._kinds)
+            self._world.note(kind)
+            getattr(self, f"_{kind}")()
         self._next()
 
     def heal(self) -> None:
@@ -133,6 +135,7 @@ class ShellFaults:
         world.metadata.deliver_late()
         for node in world.node_list:
             node.disk.heal()
+            node.disk.is_lying = False  # and the power does not go any more
             node.error_in = None
             node.sync_us = 1 * MS
             if node.is_paused:
@@ -170,7 +173,7 @@ class ShellFaults:
 
     def _down(self, nodes: list[ShellNode], *, power: bool) -> None:
         for node in nodes:
-            if node.is_up:
+            if node.is_up or power:  # what a killed process wrote is in the cache still
                 node.kill(power=power)
             self._later(self._world.rng.choice((200 * MS, 3 * S)), lambda node=node: self._up(node))
 
@@ -275,7 +278,8 @@ class ShellFaults:
         """A write, a sync or a read fails: the log takes nothing more, until its node is started again."""
         rng, node = self._world.rng, self._any()
         kinds = rng.choice((("sync",), ("write",), ("sync_directory",), ("create",), ("truncate",), ("read",)))
-        node.disk.fail(*kinds, code=errno.EIO, skip=rng.randrange(3), where=lambda path: "streams" in path.parts)
+        room = rng.choice(("streams", "streams", "wal"))
+        node.disk.fail(*kinds, code=errno.EIO, skip=rng.randrange(3), where=lambda path: room in path.parts)
         self._later(4 * S, lambda: self._restart_failed(node))
 
     @staticmethod
@@ -283,6 +287,16 @@ class ShellFaults:
         if node.is_up and node.partition is not None and node.partition.log.failure is not None:
             node.kill()
             node.start()
+
+    def _lying_syncs(self) -> None:
+        """The disk of one node says of syncs that they are through when they are not; then the power goes."""
+        node = self._any()
+        if not self._copies_to_lose:
+            return
+        self._copies_to_lose -= 1
+        node.disk.is_lying = node.is_doubtful = True
+        nodes = [node] if self._world.rng.random() < 0.5 else self._world.node_list
+        self._later(3 * S, lambda: self._down(nodes, power=True))
 
     def _slow_disk(self) -> None:
         node = self._any()
@@ -325,7 +339,6 @@ class ShellFaults:
             how = rng.choice((flipped, flipped, zeroed, swapped))
             node.disk.overwrite(path, how(files[path], rng))
             node.is_damaged = node.is_doubtful = True
-            node.damaged_file = path
             world.note(f"{how.__name__} {kind}")
         self._later(1 * S, lambda: self._up(node))
 

@@ -51,6 +51,10 @@ class SimLoop(asyncio.AbstractEventLoop):
             if isinstance(coroutine, CoroutineType) and getcoroutinestate(coroutine) == CORO_CREATED:
                 coroutine.close()
 
+    def dead_tasks(self) -> list[asyncio.Task[Any]]:
+        """Those that ended with an error that nobody asked for."""
+        return [task for task in self._tasks if getattr(task, "_log_traceback", False)]
+
     def time(self) -> float:
         return self._scheduler.now_us / 1e6
 

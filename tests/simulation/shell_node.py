@@ -41,7 +41,6 @@ from support.simdisk import ROOT, Order, SimDisk
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from pathlib import Path
 
     from liftpy_log.partition_log import PartitionLog
     from liftpy_server.ingest.binding import Binding
@@ -161,7 +160,6 @@ class ShellNode:
         self.is_paused = False
         self.is_doubtful = False
         self.is_damaged = False
-        self.damaged_file: Path | None = None
         self.clock_offset_ns = 0
         self.sync_us = 1 * MS
         self.run = 0
@@ -227,7 +225,7 @@ class ShellNode:
             config, metadata, pull, self.clock, self._leadership_changed, self._committed, self._superseded
         )
         await self.cluster.register(standing, was_clean=checkpoint.clean)
-        self.is_doubtful = self.is_damaged
+        self.is_doubtful = self.is_damaged or self.disk.is_lying
         self.world.model.check_isr()  # from here on the cluster knows what it lost
         self._open_storage(data_dir, checkpoint)
         self.cluster.start()

@@ -1,22 +1,24 @@
 """A run of real shells: nodes on simulated disks, metadata commands, clients, faults, peace; and what must have held.
 
-`python -m simulation.shell_world SEED` runs one seed and prints what it came to.
+`python -m simulation.shell_world SEED` runs one seed and prints what it came to; its options are recipes of faults.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import hashlib
 import logging
 import random
-import sys
 from collections import Counter
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 from liftpy_client.errors import DisconnectedError
+from liftpy_log.errors import WalCorruptError
 from liftpy_server import stream_opening, streams
 from liftpy_server.following import link
 from liftpy_server.metadata.raft import batches, store
@@ -25,15 +27,13 @@ from simulation.model import ViolationError
 from simulation.network import Network
 from simulation.scheduler import MS, S, Scheduler
 from simulation.shell_clients import ShellConsumer, ShellPublisher
-from simulation.shell_faults import InjectedError, ShellFaults, raising
+from simulation.shell_faults import FAULTS, InjectedError, ShellFaults, raising
 from simulation.shell_link import FollowConnection
 from simulation.shell_metadata import ShellMetadata
 from simulation.shell_model import ShellModel
 from simulation.shell_node import ShellNode
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from liftpy_log.entries import LogConfig
     from liftpy_server.metadata.state import PartitionInfo
     from liftpy_server.stream_state import StreamState
@@ -90,7 +90,7 @@ class ShellWorld:
         seed: of everything.
         trouble_us: how long things go wrong.
         copies_to_lose: how many copies may be lost or damaged; by default as many as the promise allows.
-        only: names of the faults that happen, instead of what chance chooses.
+        only: names of the faults that happen, instead of what chance chooses; those of `ShellFaults`.
         without: names of faults that do not happen.
     """
 
@@ -170,17 +170,15 @@ class ShellWorld:
         """A process ended by itself; somebody starts it again."""
         self.note(f"{node.node_id} ended: {type(error).__name__}")
         self.scheduler.after(0, node.end)
-        self.scheduler.after(100 * MS, self._help, node)
+        if isinstance(error, WalCorruptError) and node.is_doubtful:
+            self.scheduler.after(100 * MS, self._move_away, node, Path(str(error).partition(" is damaged ")[0]))
         self.scheduler.after(500 * MS, lambda: node.is_up or node.start())
 
-    def _help(self, node: ShellNode) -> None:
-        """What an operator does about a damaged file that a node does not start with: what the error says."""
-        path = node.damaged_file
-        if path is None or node.is_up:
-            return
-        if "wal" in path.parts:
+    def _move_away(self, node: ShellNode, path: Path) -> None:
+        """An operator does about a damaged file that a node does not start with what the error says."""
+        if not node.is_up:
+            self.note("moved away")
             node.disk.delete(path)
-        node.damaged_file = None
 
     # -- the run
 
@@ -274,6 +272,7 @@ class ShellWorld:
         self._until(lambda: not any(publisher.waiting for publisher in self.publishers), "everything is acked")
         self._until(self._is_well, "everything is well")
         self.model.finished()
+        self._find_dead_tasks()
         self._trace.append(self.model.committed)
         return ShellResult(
             digest=hashlib.sha256(repr(self._trace).encode()).hexdigest(),
@@ -294,6 +293,13 @@ class ShellWorld:
                 raise self._violation
             if self.surprises:
                 raise ViolationError(f"nobody expected {self.surprises[:3]}")
+
+    def _find_dead_tasks(self) -> None:
+        """An error that ends a task nobody waits for is seen when the task is collected; here that is never."""
+        for node in self.node_list:
+            for loop in node.loops:
+                for task in loop.dead_tasks():
+                    raise ViolationError(f"{node.node_id}: {task!r} has ended, and nobody looked")
 
     def _until(self, is_so: Any, what: str) -> None:
         end_us = self.scheduler.now_us + PEACE_US
@@ -325,6 +331,15 @@ class ShellWorld:
                 return False
         return self.model.is_everywhere()
 
+    def options(self) -> str:
+        """Those of the command that runs this again, but for the seed."""
+        given = {"--only": ",".join(sorted(self.only)), "--without": ",".join(sorted(self.without))}
+        if self._trouble_us != TROUBLE_US:
+            given["--trouble-us"] = str(self._trouble_us)
+        if self.copies_to_lose != self.min_isr - 1:
+            given["--copies-to-lose"] = str(self.copies_to_lose)
+        return "".join(f" {name} {value}" for name, value in given.items() if value)
+
     def describe(self) -> str:
         """For a run that failed."""
         try:
@@ -349,16 +364,32 @@ def run_shell(seed: int, **how: Any) -> ShellResult:
     try:
         return world.run()
     except AssertionError as error:
-        again = f"PYTHONPATH=tests python -m simulation.shell_world {seed}"
+        again = f"PYTHONPATH=tests python -m simulation.shell_world {seed}{world.options()}"
         raise ViolationError(f"seed {seed}: {error} [{world.describe()}]\nto see it again: {again}") from error
 
 
-def _seeds(arguments: list[str]) -> Iterator[int]:
-    for argument in arguments:
-        first, _, last = argument.partition("-")
-        yield from range(int(first), int(last or first) + 1)
+def _names(text: str) -> frozenset[str]:
+    names = frozenset(text.split(","))
+    if wrong := names.difference(FAULTS):
+        raise argparse.ArgumentTypeError(
+            f"there is no {', '.join(sorted(wrong))}; faults are {', '.join(sorted(FAULTS))}"
+        )
+    return names
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Run seeds of the simulation of the shell.")
+    parser.add_argument("seed", type=int)
+    parser.add_argument("--until", type=int, help="run the seeds up to this one")
+    parser.add_argument("--only", type=_names, default=frozenset(), help="faults that happen, with commas")
+    parser.add_argument("--without", type=_names, default=frozenset(), help="faults that do not")
+    parser.add_argument("--trouble-us", type=int, default=TROUBLE_US, help="how long things go wrong")
+    parser.add_argument("--copies-to-lose", type=int, help="how many copies may be lost or damaged")
+    given = vars(parser.parse_args())
+    first, last = given.pop("seed"), given.pop("until")
+    for seed in range(first, (first if last is None else last) + 1):
+        print(seed, run_shell(seed, **given), flush=True)
 
 
 if __name__ == "__main__":
-    for each in _seeds(sys.argv[1:]):
-        print(each, run_shell(each))
+    main()

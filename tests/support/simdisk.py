@@ -13,7 +13,8 @@ between sectors, and between names of one directory, is what `Order` says:
     UNORDERED        so does every sector, and the size of a file.
 
 A sync that fails drops what it should have written, as Linux does: the cache still shows it, a later sync that
-succeeds does not save it.
+succeeds does not save it. A disk that lies says of syncs that they are through, and keeps what it was to make durable
+in a cache of its own, which loses power as well.
 """
 
 from __future__ import annotations
@@ -267,9 +268,11 @@ class SimDisk:
         counts: how many operations there were, by kind.
         capacity: bytes that all files together may have; None is no limit.
         open_files: the files that were opened and not closed yet.
+        is_lying: syncs return, and make nothing durable.
     """
 
     def __init__(self) -> None:
+        self.is_lying = False
         self.before: Callable[[Operation], None] | None = None
         self.counts: Counter[str] = Counter()
         self.capacity: int | None = None
@@ -357,6 +360,8 @@ class SimDisk:
     def sync_directory(self, directory: Path) -> None:
         with self._lock:
             self._begin("sync_directory", directory)
+            if self.is_lying:
+                return
             self._fleeting = {made for made in self._fleeting if made.parent != directory}
             for change in self._changes.pop(directory, []):
                 change.apply(self._durable_names)
@@ -397,6 +402,7 @@ class SimDisk:
                 return copies[id(inode)]
 
             disk = SimDisk()
+            disk.is_lying = self.is_lying
             disk._directories = set(self._directories)
             disk._fleeting = set(self._fleeting)
             disk._names = {path: copy(inode) for path, inode in self._names.items()}
@@ -529,7 +535,8 @@ class SimDisk:
             except OSError:
                 inode.forget()
                 raise
-            inode.save()
+            if not self.is_lying:
+                inode.save()
 
 
 def _surviving(changes: Sequence[_NameChange], rng: random.Random, order: Order) -> list[_NameChange]:

@@ -1,9 +1,9 @@
 """Whether this node can prove that its logs hold all that it ever counted as durable. A small file keeps the doubt.
 
 A data directory that is new can prove nothing: it may replace one that was wiped. Nor can one whose kernel stopped
-without a clean stop of the node, where streams count records as durable before they are on disk, or one of which a
-small file is damaged that says what was durable. The doubt stays on disk until the metadata has taken note of it; a
-second start before that would otherwise look clean.
+without a clean stop of the node: streams may count records as durable before they are on disk, and a disk may have
+said that they are when they were not. Nor can one of which a small file is damaged that says what was durable. The
+doubt stays on disk until the metadata has taken note of it; a second start before that would otherwise look clean.
 
 A single log can prove nothing either when somebody took it away, to have it copied anew, or when it had failed: who
 knows what was put in its place. The directory stays away; the failure stays on disk until there is a new copy, or,
@@ -21,7 +21,6 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from liftpy_envelope.stream_config import SyncMode
 from liftpy_log.checked_json import load_json, save_json, set_aside
 from liftpy_log.errors import FileDamagedError
 from liftpy_log.segment import base_offset_of
@@ -132,7 +131,7 @@ class Standing:
             was_clean: the node had stopped cleanly.
         """
         has_restarted = self._boot_id != self._known_boot_id
-        if has_restarted and not was_clean and _counts_early(state, node_id):
+        if has_restarted and not was_clean and _has_copies_elsewhere(state, node_id):
             self._is_doubtful = True
             self._save()
         return not self._is_doubtful
@@ -222,9 +221,6 @@ def _kept_here(state: MetadataState, node_id: str) -> Iterator[tuple[StreamInfo,
     )
 
 
-def _counts_early(state: MetadataState, node_id: str) -> bool:
-    """Whether a replicated stream here counts records as durable that the kernel alone has."""
-    return any(
-        len(partition.replicas) > 1 and stream.config.sync is not SyncMode.ALWAYS
-        for stream, _, partition in _kept_here(state, node_id)
-    )
+def _has_copies_elsewhere(state: MetadataState, node_id: str) -> bool:
+    """Whether there is anything here of which a better copy may be on another node."""
+    return any(len(partition.replicas) > 1 for _, _, partition in _kept_here(state, node_id))

@@ -152,6 +152,21 @@ def test_a_failed_sync_loses_what_it_should_have_written_for_good():
     assert outcomes(disk, Order.UNORDERED) == {b"a" * 512 + bytes(512) + b"c" * 512}
 
 
+def test_a_disk_that_lies_loses_what_it_said_was_synced_when_the_power_goes_and_not_before():
+    disk, file = synced(b"honest")
+    disk.is_lying = True
+    file.write(6, [b" and not"])
+    file.sync()
+    disk.open(ROOT / "new", create=True).sync()
+    disk.sync_directory(ROOT)
+    killed = disk.kill()
+    assert (killed.content(PATH), killed.exists(ROOT / "new"), killed.is_lying) == (b"honest and not", True, True)
+    for order in Order:
+        assert {b"honest", b"honest and not"} <= outcomes(killed, order)
+        assert outcomes(killed, order, ROOT / "new") == {b"", None}
+    assert not killed.crash(random.Random(0)).is_lying
+
+
 def test_a_full_disk_takes_what_fits():
     disk, file = synced(b"a" * 10)
     disk.capacity = 15

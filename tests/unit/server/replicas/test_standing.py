@@ -132,6 +132,19 @@ def test_a_stream_of_one_replica_that_is_being_moved_counts_as_one_of_several(st
     assert not restarted.is_proven(cluster.state, "a", was_clean=False)
 
 
+@pytest.mark.parametrize(("was_clean", "is_proven"), [(True, True), (False, False)])
+def test_a_kernel_that_stopped_leaves_a_doubt_of_what_others_have_too(tmp_path, state, standing, was_clean, is_proven):
+    """Whatever the disk said of its syncs, which are those of `sync = always` here."""
+    standing.settled(state, "a")
+    for _ in range(2):
+        rebooted = Standing(OsDisk(), tmp_path / "standing.json", "another boot", is_new=False)
+        assert rebooted.is_proven(state, "a", was_clean=was_clean) is is_proven
+    rebooted.settled(state, "a")
+    assert Standing(OsDisk(), tmp_path / "standing.json", "another boot", is_new=False).is_proven(
+        state, "a", was_clean=False
+    )
+
+
 def test_logs_that_others_have_too_are_not_proven_when_the_write_ahead_log_ended_torn(
     standing, state, directory, tmp_path
 ):
