@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
 from typing import TYPE_CHECKING, Any
-
-from nats.aio.client import Client
 
 from liftpy_client.ack_inbox import AckInbox
 from liftpy_client.admin import Admin
+from liftpy_client.connecting import Connecting
 from liftpy_client.consuming import Consumes
 from liftpy_client.delivery import MessageDelivery, OutgoingMessage
-from liftpy_client.errors import UnreachableError, UsageError
+from liftpy_client.errors import UsageError
 from liftpy_client.nats_options import NatsOptions
 from liftpy_client.publisher import Publisher
 from liftpy_client.publisher_options import PublisherOptions, check_ack_policy
@@ -20,14 +17,13 @@ from liftpy_client.resender import Resender
 from liftpy_client.session import Session
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping
-    from types import TracebackType
+    from collections.abc import Mapping
+
+    from nats.aio.client import Client
 
     from liftpy_envelope.ack import Ack, AckPolicy
 
 __all__ = ["Lift", "connect", "connect_as"]
-
-logger = logging.getLogger(__name__)
 
 
 class Lift(Admin, Consumes):
@@ -132,72 +128,9 @@ class Lift(Admin, Consumes):
         return Publisher(self._session, self._inbox, self._resender, options, stream)
 
 
-class _Connecting:
-    """What `connect` returns: `async with` it, or `await` it and close it yourself."""
-
-    def __init__(self, options: NatsOptions, name: str) -> None:
-        self._options = options
-        self._name = name
-        self._lift: Lift | None = None
-
-    def __await__(self) -> Generator[Any, None, Lift]:
-        return self._connect().__await__()
-
-    async def __aenter__(self) -> Lift:
-        self._lift = await self._connect()
-        return self._lift
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._lift is not None:
-            await self._lift.close()
-
-    async def _connect(self) -> Lift:
-        client = Client()
-        errors: list[Exception] = []
-
-        async def note(error: Exception) -> None:
-            errors.append(error)
-            logger.debug("NATS: %s", error)
-
-        arguments = self._options.connect_arguments() | {
-            "name": self._name,
-            "max_reconnect_attempts": -1,
-            "reconnect_time_wait": 0.25,
-            "allow_reconnect": True,
-            "error_cb": note,
-        }
-        connecting = asyncio.ensure_future(client.connect(**arguments))
-        try:
-            await asyncio.wait({connecting}, timeout=self._options.timeout_s)
-            if connecting.done():
-                await connecting
-        except Exception as error:  # noqa: BLE001 - nats-py passes on what its parts raise; it is told below
-            errors.append(error)
-        finally:
-            while not connecting.done():  # nats-py may swallow a cancellation, and then tries on for ever
-                connecting.cancel()
-                await asyncio.wait({connecting}, timeout=0.1)
-            await asyncio.gather(connecting, return_exceptions=True)
-        if not client.is_connected:
-            if client.is_connecting or client.is_reconnecting:
-                await client.close()
-            raise UnreachableError(f"NATS at {self._options.shown_url} can not be reached: {_why(errors)}")
-        return Lift(Session(client, self._options, self._name))
-
-
-def _why(errors: list[Exception]) -> str:
-    """What to tell of several attempts: a refusal explains more than the connection that ended after it."""
-    for error in errors:
-        if "authorization" in str(error).lower():
-            return str(error)
-    return str(errors[-1]) or type(errors[-1]).__name__ if errors else "no answer"
-
-
 def connect(
     url: str | None = None, *, name: str = "liftpy client", context: str | None = None, **options: Any
-) -> _Connecting:
+) -> Connecting[Lift]:
     """Connect to liftpy through NATS.
 
     What is not given comes from the nats CLI's environment variables (`NATS_URL`, `NATS_CREDS`, ...) and contexts.
@@ -215,6 +148,6 @@ def connect(
     return connect_as(NatsOptions.resolve(context=context, url=url, **options), name=name)
 
 
-def connect_as(options: NatsOptions, *, name: str = "liftpy client") -> _Connecting:
+def connect_as(options: NatsOptions, *, name: str = "liftpy client") -> Connecting[Lift]:
     """Connect with these options alone, whatever environment variables and contexts say."""
-    return _Connecting(options, name)
+    return Connecting(options, name, lambda nats: Lift(Session(nats, options, name)))

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from liftpy_envelope.errors import SubjectInvalidError
-from liftpy_envelope.subject_filter import SubjectMatcher, check_patterns
+from liftpy_envelope.subject import check_patterns
+from liftpy_envelope.subject_filter import SubjectMatcher
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from liftpy_envelope.errors import NameInvalidError, SubjectInvalidError
 from liftpy_envelope.names import check_name
-from liftpy_envelope.subject_filter import check_patterns
+from liftpy_envelope.subject import check_patterns
 from liftpy_spark.offsets import EARLIEST, LATEST, parse_numbers, parse_partitions
 from liftpy_spark.option_names import CONNECTION_ALIASES, CONNECTION_OPTIONS, SOURCE_OPTIONS
 from liftpy_spark.option_values import OptionError, Options

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from liftpy_envelope.errors import ErrorCode, FrameError, SubjectInvalidError
 from liftpy_envelope.limits import FETCH_BYTES_MAX, FETCH_PARTITIONS_MAX, FETCH_WAIT_MS_MAX
-from liftpy_envelope.subject_filter import check_patterns
+from liftpy_envelope.subject import check_patterns
 
 __all__ = [
     "API_VERSIONS",

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from liftpy_envelope.errors import SubjectInvalidError
 from liftpy_envelope.limits import SUBJECT_BYTES_MAX
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 __all__ = [
     "RESERVED_PATTERNS",
+    "SUBJECT_PATTERNS_MAX",
     "check_literal",
     "check_pattern",
+    "check_patterns",
     "covers",
     "is_literal",
     "matches",
@@ -21,6 +26,8 @@ __all__ = [
 
 RESERVED_PATTERNS: Final = ("_INBOX.>", "LIFT.>", "$>")
 """Subjects that belong to NATS and to liftpy itself; `$>` stands for all whose first token begins with `$`."""
+
+SUBJECT_PATTERNS_MAX: Final = 64
 
 _FORBIDDEN: Final = re.compile(r"[\s\x00]")
 
@@ -32,6 +39,19 @@ def check_pattern(subject: object) -> str:
         SubjectInvalidError: it is not; the message says why.
     """
     return _check(subject, wildcards=True)
+
+
+def check_patterns(patterns: Iterable[object]) -> tuple[str, ...]:
+    """The patterns of a subject filter, when they are such.
+
+    Raises:
+        SubjectInvalidError: one is not a subject that can be subscribed to, or there are more than
+            `SUBJECT_PATTERNS_MAX`.
+    """
+    checked = tuple(check_pattern(pattern) for pattern in patterns)
+    if len(checked) > SUBJECT_PATTERNS_MAX:
+        raise SubjectInvalidError(f"a filter has up to {SUBJECT_PATTERNS_MAX} subjects, not {len(checked)}")
+    return checked
 
 
 def check_literal(subject: object) -> str:

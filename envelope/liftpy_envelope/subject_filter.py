@@ -12,32 +12,17 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from liftpy_envelope.errors import SubjectInvalidError
-from liftpy_envelope.subject import check_pattern, matches
+from liftpy_envelope.subject import matches
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
-__all__ = ["SUBJECT_PATTERNS_MAX", "SubjectMatcher", "check_patterns"]
+__all__ = ["SubjectMatcher"]
 
-SUBJECT_PATTERNS_MAX: Final = 64
 _FEW: Final = 32  # so many subjects are looked up one by one in less time than array operations take
 _CACHED_MAX: Final = 4_096
 _CACHED_BYTES_MAX: Final = 256
 _ONE_TOKEN: Final = r"[^.]*"
-
-
-def check_patterns(patterns: Iterable[object]) -> tuple[str, ...]:
-    """The patterns of a subject filter, when they are such.
-
-    Raises:
-        SubjectInvalidError: one is not a subject that can be subscribed to, or there are more than
-            `SUBJECT_PATTERNS_MAX`.
-    """
-    checked = tuple(check_pattern(pattern) for pattern in patterns)
-    if len(checked) > SUBJECT_PATTERNS_MAX:
-        raise SubjectInvalidError(f"a filter has up to {SUBJECT_PATTERNS_MAX} subjects, not {len(checked)}")
-    return checked
 
 
 class SubjectMatcher:

@@ -98,6 +98,51 @@ async def test_the_metadata_journal_is_damaged(kit, lift):
     await whole_again(kit, lift, published)
 
 
+async def test_a_bit_turns_in_the_journal_where_a_stream_was_made(kit, lift):
+    """A third voter that never heard of the stream does not outvote those that made it."""
+    await make_stream(lift)
+    await asyncio.to_thread(kit.kill, "node-3")
+    published = await make_stream(lift, "late", 5, replicas=2)
+    await asyncio.to_thread(kit.kill, "node-1", "node-2")
+    odd = kit.nodes["node-1"]
+    copies = [odd.data / "metadata" / name for name in JOURNAL_NAMES]
+    _flip_in(copies[0], b"late")
+    await asyncio.to_thread(kit.start_nodes, ["node-1", "node-3"])
+    await told(odd, f"{copies[0]}", "nothing is lost, it is restored from raft.journal.copy")
+    await asyncio.to_thread(kit.start_nodes, ["node-2"])
+    await published.more(5)
+    await whole_again(kit, lift, published)
+    assert not list(kit.home.glob("*/*/quarantine/late*"))
+
+
+async def test_both_copies_of_a_journal_are_damaged_where_a_stream_was_made(kit, lift):
+    """The node ends and names the files; it neither votes nor forgets, and the others have the stream."""
+    await make_stream(lift)
+    await asyncio.to_thread(kit.kill, "node-3")
+    published = await make_stream(lift, "late", 5, replicas=2)
+    await asyncio.to_thread(kit.kill, "node-1", "node-2")
+    odd = kit.nodes["node-1"]
+    copies = [odd.data / "metadata" / name for name in JOURNAL_NAMES]
+    for copy in copies:
+        _flip_in(copy, b"late")
+    odd.spawn()
+    last = await ends(odd)
+    assert all(str(copy) in last for copy in copies)
+    await asyncio.to_thread(kit.start_nodes, ["node-2", "node-3"])
+    await eventually(lambda: _is_led_by(lift, "late", "node-2"), 40.0)
+    await published.check()
+
+
+def _flip_in(path, text):
+    """Turn one bit of the last place where a file has a text."""
+    flip_bit(path, path.read_bytes().rindex(text))
+
+
+async def _is_led_by(lift, stream, node):
+    (partition,) = await partitions(lift, stream)
+    return partition.leader == node
+
+
 async def test_a_bit_turns_on_a_follower(kit, lift):
     """Found when the node starts; it leads the partition no more, and its replica is copied anew."""
     published = await make_stream(lift)

@@ -128,3 +128,8 @@ class FakeCluster:
     @asynccontextmanager
     async def connect(self, *_where: Any, **_options: Any):
         yield Admin(self)
+
+    def stands_in(self, monkeypatch: Any) -> None:
+        """Have commands connect to it."""
+        for place in ("liftpy_client.client.connect_as", "liftpy_client.connecting.connect_admin"):
+            monkeypatch.setattr(place, self.connect)

@@ -1,55 +1,105 @@
-"""The root of the `liftpy` command, and its connection options."""
+"""The root of the `liftpy` command, and its connection options.
+
+A command's module is imported when the command is called: help and errors come at once, whatever a command needs.
+"""
 
 from __future__ import annotations
 
-from importlib.metadata import version
-from typing import Annotated
+from collections.abc import Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
+from typer.core import TyperCommand
+from typer.main import get_command
 
-from liftpy.cli import group, node, spark, stream, tier
-from liftpy.cli.consume import CONSUME_EXAMPLES, consume
-from liftpy.cli.demo import demo
-from liftpy.cli.dev import dev
 from liftpy.cli.option_values import seconds_of
 from liftpy.cli.parsing import Commands, wants_json
-from liftpy.cli.publish import publish
-from liftpy.cli.reassign import reassign
-from liftpy.cli.restore import restore
-from liftpy.cli.run import Connection, stdout
-from liftpy.cli.server import server
-from liftpy.cli.status import status
-from liftpy.cli.table import table
+from liftpy.cli.run import Connection
 
-__all__ = ["app"]
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["SUMMARIES", "app"]
+
+SUMMARIES: Final = {
+    "stream": "Add, look at, change and remove streams.",
+    "group": "List, look at, move and delete consumer groups.",
+    "node": "Look at the nodes of the cluster, empty them and remove them.",
+    "tier": "Look after what is in the bucket.",
+    "spark": "Work on all of a bucket, in parallel, by Spark. Needs no node.",
+    "publish": "Publish messages, and wait until they are stored.",
+    "consume": "Print the messages of streams; goes on until interrupted unless told where to stop.",
+    "table": "Print the last value of every key, as they are now; a line each.",
+    "status": "Show nodes, streams, the lag of consumer groups, what is wrong with them and what is being moved.",
+    "restore": "Bring back all streams of a bucket to a new, empty cluster: settings, records, committed offsets.",
+    "server": "Run a node until SIGTERM or SIGINT.",
+    "dev": "Run a nats-server and one node or several on this machine, with a live view. Data survives a restart.",
+    "demo": "Store the flights of New York 2013, kill the leader on the way, replay them and check every one.",
+}
+"""The first line of each command's help, in the order in which they are listed."""
+
+
+class _Modules(Mapping[str, Any]):
+    """The commands by name, each from the module of its name, imported when it is asked for."""
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in SUMMARIES:
+            raise KeyError(name)
+        command = get_command(import_module(f"liftpy.cli.{name}").app)
+        command.name = name
+        return command
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(SUMMARIES)
+
+    def __len__(self) -> int:
+        return len(SUMMARIES)
+
+
+class _Root(Commands):
+    """The root's commands, of which the list shows summaries alone."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings | {"commands": {}})
+        self.commands: Any = _Modules()
+        self._is_listed = False
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """The names, in order."""
+        del ctx
+        return list(SUMMARIES)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The command, or while the list is written what the list says of it."""
+        if self._is_listed:
+            return TyperCommand(cmd_name, help=SUMMARIES[cmd_name])
+        return super().get_command(ctx, cmd_name)
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help."""
+        self._is_listed = True
+        try:
+            super().format_help(ctx, formatter)
+        finally:
+            self._is_listed = False
+
 
 app = typer.Typer(
     name="liftpy",
-    cls=Commands,
+    cls=_Root,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Durable streams for the NATS you already run.",
 )
-stream.app.command("reassign")(reassign)
-app.add_typer(stream.app, name="stream")
-app.add_typer(group.app, name="group")
-app.add_typer(node.app, name="node")
-app.add_typer(tier.app, name="tier")
-app.add_typer(spark.app, name="spark")
-app.command("publish")(publish)
-app.command("consume", epilog=CONSUME_EXAMPLES)(consume)
-app.command("table", epilog="Example: liftpy table prices --key EURUSD")(table)
-app.command("status")(status)
-app.command("restore")(restore)
-app.command("server")(server)
-app.command("dev")(dev)
-app.command("demo")(demo)
 
 
 def _show_version(value: bool) -> None:  # noqa: FBT001 - typer's way of calling
     if value:
-        stdout.print(f"liftpy {version('liftpy')}")
+        from importlib.metadata import version
+
+        typer.echo(f"liftpy {version('liftpy')}")
         raise typer.Exit
 
 

@@ -24,13 +24,15 @@ if TYPE_CHECKING:
 
     from liftpy_client.message import Message
 
-__all__ = ["CONSUME_EXAMPLES", "consume"]
+__all__ = ["app", "consume"]
+
+app = typer.Typer(add_completion=False)
 
 _PAUSE_EVERY: Final = 50
 _COMMIT_INTERVALS_S: Final = (0.01, 86_400.0)
 _ON_LOST: Final = ("error", "earliest", "latest")
 _STARTS: Final = ("earliest", "latest", "new")
-CONSUME_EXAMPLES: Final = """Examples:
+_EXAMPLES: Final = """Examples:
 
 liftpy consume orders --start 1h --subject 'orders.eu.>'
 
@@ -53,6 +55,7 @@ OnLost = Annotated[
 ]
 
 
+@app.command(epilog=_EXAMPLES)
 def consume(
     ctx: typer.Context,
     streams: Annotated[list[str], typer.Argument(metavar="STREAM", help="Names of streams.", show_default=False)],

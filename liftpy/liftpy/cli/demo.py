@@ -28,12 +28,15 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-__all__ = ["demo"]
+__all__ = ["app", "demo"]
+
+app = typer.Typer(add_completion=False)
 
 _CARRIERS_SHOWN: Final = 6
 _COLUMNS: Final = ("Stream", "Subject", "Records", "On disk")
 
 
+@app.command()
 def demo(
     nodes: Annotated[
         int, typer.Option("--nodes", min=1, max=NODES_MAX, help="Number of nodes, and of copies of each message.")

@@ -28,11 +28,14 @@ if TYPE_CHECKING:
 
     from liftpy_server.config import NodeConfig
 
-__all__ = ["dev"]
+__all__ = ["app", "dev"]
+
+app = typer.Typer(add_completion=False)
 
 _PULL_PORT = 4270
 
 
+@app.command()
 def dev(
     ctx: typer.Context,
     data_dir: Annotated[str, typer.Option("--data-dir", help="Kept between runs.")] = "liftpy-data",
@@ -54,7 +57,7 @@ def dev(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No live view, log lines only.")] = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Run a nats-server and a node on this machine, or a cluster of several, with a live view. Data survives a restart.
+    """Run a nats-server and one node or several on this machine, with a live view. Data survives a restart.
 
     A single node keeps its data in DATA_DIR/node. Several are processes of their own, with their data in
     DATA_DIR/node-1 and so on and their log in DATA_DIR/node-1.log; none of them is restarted when it ends. With --s3

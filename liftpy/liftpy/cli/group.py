@@ -13,7 +13,7 @@ from liftpy.cli.group_reset import RESET_EXAMPLES, reset
 from liftpy.cli.group_streams import find_streams
 from liftpy.cli.group_tables import group_table, groups_table, lags_table, members_table
 from liftpy.cli.live import watch_tables
-from liftpy.cli.run import Force, JsonFlag, confirm, open_lift, print_json, run, stdout
+from liftpy.cli.run import Force, JsonFlag, confirm, open_admin, print_json, run, stdout
 from liftpy.cli.text import show_text
 from liftpy_client.group_options import check_group_name
 
@@ -68,7 +68,7 @@ def list_(
     """List the consumer groups. How far they lag is in liftpy status."""
 
     async def work() -> None:
-        async with open_lift(ctx) as lift:
+        async with open_admin(ctx) as lift:
             groups = await lift.groups()
         if as_json:
             print_json([group.group if names else asdict(group) for group in groups])
@@ -95,7 +95,7 @@ def describe(
 
     async def work() -> None:
         check_group_name(name)
-        async with open_lift(ctx) as lift:
+        async with open_admin(ctx) as lift:
 
             async def look() -> list[RenderableType]:
                 return (await _describe(lift, name)).tables()
@@ -122,11 +122,11 @@ def delete(ctx: typer.Context, name: Name, force: Force = False, as_json: JsonFl
     async def find() -> None:
         check_group_name(name)
         if not force:
-            async with open_lift(ctx) as lift:
+            async with open_admin(ctx) as lift:
                 await lift.group(name)
 
     async def work() -> None:
-        async with open_lift(ctx) as lift:
+        async with open_admin(ctx) as lift:
             await lift.delete_group(name)
         if as_json:
             print_json({"deleted": name})

@@ -9,7 +9,7 @@ import typer
 
 from liftpy.cli.cluster_tables import moves_table, nodes_table, place_table
 from liftpy.cli.progress import Moved, wait_moved
-from liftpy.cli.run import JsonFlag, open_lift, print_json, run, stdout, tell_warnings
+from liftpy.cli.run import JsonFlag, open_admin, print_json, run, stdout, tell_warnings
 from liftpy.cli.tables import node_table
 from liftpy_client.errors import UsageError
 from liftpy_envelope.errors import LiftError
@@ -34,7 +34,7 @@ def list_nodes(ctx: typer.Context, as_json: JsonFlag = False) -> None:
     """List the nodes: whether they are up, what they lead and keep, and who keeps the metadata."""
 
     async def work() -> None:
-        async with open_lift(ctx) as lift:
+        async with open_admin(ctx) as lift:
             cluster = await lift.cluster_info()
         if as_json:
             print_json([node.raw for node in cluster.nodes])
@@ -55,7 +55,7 @@ def info(
     """Show one node."""
 
     async def work() -> None:
-        async with open_lift(ctx) as lift:
+        async with open_admin(ctx) as lift:
             node = await lift.node_info(node_id)
         if as_json:
             print_json(node)
@@ -83,7 +83,7 @@ def drain(
     async def work() -> None:
         if cancel and wait:
             raise UsageError("--cancel ends at once: leave out --wait")
-        async with open_lift(ctx) as lift:
+        async with open_admin(ctx) as lift:
             draining = _Draining(lift, node_id)
             await draining.look()
             moves = await lift.drain_node(node_id, cancel=cancel)
@@ -169,7 +169,7 @@ def remove(
         raise typer.Exit(1)
 
     async def work() -> None:
-        async with open_lift(ctx) as lift:
+        async with open_admin(ctx) as lift:
             await lift.remove_node(node_id)
         if as_json:
             print_json({"removed": node_id})

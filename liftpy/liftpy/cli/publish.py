@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
     from liftpy_client.client import Lift
 
-__all__ = ["publish"]
+__all__ = ["app", "publish"]
+
+app = typer.Typer(add_completion=False)
 
 _PROGRESS_FROM = 1_000
 
@@ -37,6 +39,7 @@ def _headers(lines: list[str]) -> dict[str, str] | None:
     return headers or None
 
 
+@app.command()
 def publish(
     ctx: typer.Context,
     subject: Annotated[str, typer.Argument(help="A literal subject that a stream stores.", show_default=False)],

@@ -10,7 +10,7 @@ from rich.markup import escape
 
 from liftpy.cli.cluster_tables import moves_table
 from liftpy.cli.progress import moved_of, wait_moved
-from liftpy.cli.run import JsonFlag, open_lift, print_json, run, stdout, tell_warnings
+from liftpy.cli.run import JsonFlag, open_admin, print_json, run, stdout, tell_warnings
 from liftpy_client.errors import UsageError
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def reassign(
             raise UsageError("say how many copies with --replicas or --observers, or which with --partition and --to")
         if dry_run and watch:
             raise UsageError("--dry-run moves nothing that one could watch")
-        async with open_lift(ctx) as lift:
+        async with open_admin(ctx) as lift:
             moves = await lift.reassign_stream(
                 name, replicas=replicas, observers=observers, partitions=wanted, dry_run=dry_run
             )
@@ -104,7 +104,7 @@ async def _watch(lift: Admin, name: str) -> None:
 
 
 async def _cancel(ctx: typer.Context, name: str, *, as_json: bool) -> None:
-    async with open_lift(ctx) as lift:
+    async with open_admin(ctx) as lift:
         cancelled = await lift.cancel_reassignment(name)
     if as_json:
         print_json({"stream": name, "cancelled": cancelled})

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from liftpy_client.client import Lift
     from liftpy_client.restoring import RestoredStream, RestorePlan
 
-__all__ = ["restore", "restore_all"]
+__all__ = ["app", "restore", "restore_all"]
+
+app = typer.Typer(add_completion=False)
 
 _LEADERS_WITHIN_S: Final = 60.0
 _LOOK_EVERY_S: Final = 0.5
@@ -33,6 +35,7 @@ _AMISS_EXIT: Final = 1
 _USABLE: Final = frozenset({"ok", "slow"})
 
 
+@app.command()
 def restore(
     ctx: typer.Context,
     bucket: BucketUrl = None,
@@ -43,7 +46,7 @@ def restore(
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Bring all streams of a bucket back to a new, empty cluster: settings, records, offsets, committed offsets.
+    """Bring back all streams of a bucket to a new, empty cluster: settings, records, committed offsets.
 
     The nodes have been started with the bucket (--tier-url); naming it here as well makes sure that it is the one that
     is meant. What had not reached the bucket is lost; consumers that had read it are told. May be repeated. Ends with 1

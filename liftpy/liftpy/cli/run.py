@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sys
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
 import typer
-from nats.errors import Error as NatsError
 from rich.console import Console
 from rich.markup import escape
 
-from liftpy_client.client import connect
 from liftpy_client.errors import AdminError, PullError, UsageError
 from liftpy_client.group_errors import GroupRefusedError
 from liftpy_envelope.ack import PublishRefusedError
@@ -22,7 +19,9 @@ from liftpy_envelope.errors import ConfigError, LiftError, NameInvalidError, Sub
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine, Iterable
 
+    from liftpy_client.admin import Admin
     from liftpy_client.client import Lift
+    from liftpy_client.nats_options import NatsOptions
 
 __all__ = [
     "Connection",
@@ -30,6 +29,7 @@ __all__ = [
     "JsonFlag",
     "confirm",
     "fail",
+    "open_admin",
     "open_lift",
     "print_json",
     "run",
@@ -66,15 +66,32 @@ class Connection:
 @asynccontextmanager
 async def open_lift(ctx: typer.Context, name: str = "liftpy cli") -> AsyncIterator[Lift]:
     """Connect as the command line says; others see the name."""
-    connection: Connection = ctx.find_root().obj
-    options = dict(connection.options)
-    url = options.pop("url", None)
-    async with connect(url, name=name, context=connection.context, **options) as lift:
+    from liftpy_client.client import connect_as
+
+    async with connect_as(_nats_options(ctx), name=name) as lift:
         yield lift
+
+
+@asynccontextmanager
+async def open_admin(ctx: typer.Context) -> AsyncIterator[Admin]:
+    """Connect as the command line says, for requests alone: without what only messages need."""
+    from liftpy_client.connecting import connect_admin
+
+    async with connect_admin(_nats_options(ctx), name="liftpy cli") as admin:
+        yield admin
+
+
+def _nats_options(ctx: typer.Context) -> NatsOptions:
+    from liftpy_client.nats_options import NatsOptions
+
+    connection: Connection = ctx.find_root().obj
+    return NatsOptions.resolve(context=connection.context, **connection.options)
 
 
 def run(work: Coroutine[Any, Any, T], *, as_json: bool) -> T:
     """Run a command to its end. What is the user's or the cluster's fault becomes a message and an exit code."""
+    import asyncio
+
     try:
         return asyncio.run(work)
     except KeyboardInterrupt:
@@ -84,8 +101,15 @@ def run(work: Coroutine[Any, Any, T], *, as_json: bool) -> T:
     except BrokenPipeError:
         sys.stderr.close()  # the reader of a pipe has seen enough
         raise typer.Exit(0) from None
-    except (LiftError, NatsError, OSError) as error:
+    except _expected() as error:
         fail(error, as_json=as_json)
+
+
+def _expected() -> tuple[type[Exception], ...]:
+    """What is the user's fault, the cluster's or the system's."""
+    from nats.errors import Error
+
+    return LiftError, Error, OSError
 
 
 def fail(error: Exception, *, as_json: bool) -> NoReturn:

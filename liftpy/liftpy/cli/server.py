@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
     from liftpy_server.config import NodeConfig
 
-__all__ = ["HttpPort", "load_settings", "log_to_stderr", "run_loop", "server", "stop_event"]
+__all__ = ["HttpPort", "app", "load_settings", "log_to_stderr", "run_loop", "server", "stop_event"]
+
+app = typer.Typer(add_completion=False)
 
 logger = logging.getLogger("liftpy")
 
@@ -92,6 +94,7 @@ def log_to_stderr(level: str) -> None:
     )
 
 
+@app.command()
 def server(
     ctx: typer.Context,
     config: ConfigFile = None,

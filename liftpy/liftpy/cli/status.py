@@ -13,7 +13,7 @@ from liftpy.cli.cluster_tables import attention_tables, nodes_table
 from liftpy.cli.group_looking import GroupsLook
 from liftpy.cli.group_tables import status_table
 from liftpy.cli.live import watch_tables
-from liftpy.cli.run import JsonFlag, open_lift, print_json, run, stdout
+from liftpy.cli.run import JsonFlag, open_admin, print_json, run, stdout
 from liftpy.cli.tables import node_table, streams_table
 
 if TYPE_CHECKING:
@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from liftpy_client.admin import Admin
     from liftpy_client.details import ClusterDetails, StreamDetails
 
-__all__ = ["show_live", "status"]
+__all__ = ["app", "show_live", "status"]
+
+app = typer.Typer(add_completion=False)
 
 _GROUPS_WAIT_S: Final = 5.0
 _GROUPS_WAIT_LIVE_S: Final = 0.5
@@ -105,15 +107,16 @@ async def show_live(lift: Admin, stop: asyncio.Event, notes: Callable[[], list[s
         await watch_tables(look, stop, notes)
 
 
+@app.command()
 def status(
     ctx: typer.Context,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Go on, once a second.")] = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Show the nodes, the streams, how far consumer groups lag, what is wrong with them, and what is being moved."""
+    """Show nodes, streams, the lag of consumer groups, what is wrong with them and what is being moved."""
 
     async def work() -> None:
-        async with open_lift(ctx) as lift:
+        async with open_admin(ctx) as lift:
             if watch and not as_json:
                 await show_live(lift, asyncio.Event())  # until interrupted
                 return

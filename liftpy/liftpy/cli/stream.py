@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from liftpy.cli.run import Force, JsonFlag, confirm, open_lift, print_json, run, stdout, tell_warnings
+from liftpy.cli.reassign import reassign
+from liftpy.cli.run import Force, JsonFlag, confirm, open_admin, print_json, run, stdout, tell_warnings
 from liftpy.cli.stream_options import (
     AckPolicyOption,
     Acks,
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 __all__ = ["app"]
 
 app = typer.Typer(no_args_is_help=True, help="Add, look at, change and remove streams.")
+app.command("reassign")(reassign)
 
 Name = Annotated[str, typer.Argument(help="Name of the stream.", show_default=False)]
 
@@ -111,7 +113,7 @@ def add(
             local_max_age=local_max_age, local_max_bytes=local_max_bytes,
             unclean_leader_election=unclean_leader_election,
         )  # fmt: skip
-        async with open_lift(ctx) as lift:
+        async with open_admin(ctx) as lift:
             _show(await lift.create_stream(name, subject=subject, **settings), as_json=as_json)
 
     run(work(), as_json=as_json)
@@ -163,7 +165,7 @@ def edit(
             changes["group"] = None
         if not changes:
             raise UsageError("nothing to change: name a setting, see liftpy stream edit --help")
-        async with open_lift(ctx) as lift:
+        async with open_admin(ctx) as lift:
             _show(await lift.update_stream(name, **changes), as_json=as_json)
 
     run(work(), as_json=as_json)
@@ -179,7 +181,7 @@ def ls(
     """List the streams."""
 
     async def work() -> None:
-        async with open_lift(ctx) as lift:
+        async with open_admin(ctx) as lift:
             streams = [stream async for stream in lift.streams(internal=internal)]
         if as_json:
             print_json([stream.name if names else stream.raw for stream in streams])
@@ -199,7 +201,7 @@ def report(ctx: typer.Context, as_json: JsonFlag = False) -> None:
     """All streams, with their partitions."""
 
     async def work() -> None:
-        async with open_lift(ctx) as lift:
+        async with open_admin(ctx) as lift:
             streams = [stream async for stream in lift.streams()]
         if as_json:
             print_json([stream.raw for stream in streams])
@@ -221,7 +223,7 @@ def info(ctx: typer.Context, name: Name, as_json: JsonFlag = False) -> None:
     """Show a stream: settings, counts, partitions, replicas, gaps."""
 
     async def work() -> None:
-        async with open_lift(ctx) as lift:
+        async with open_admin(ctx) as lift:
             _show(await lift.stream_info(name), as_json=as_json)
 
     run(work(), as_json=as_json)
@@ -236,7 +238,7 @@ def find(
     """Which streams store a subject."""
 
     async def work() -> None:
-        async with open_lift(ctx) as lift:
+        async with open_admin(ctx) as lift:
             names = await lift.find_streams(subject)
         if as_json:
             print_json(names)
@@ -252,7 +254,7 @@ def rm(ctx: typer.Context, name: Name, force: Force = False, as_json: JsonFlag =
     confirm(f"Delete stream {name} and everything in it?", force=force)
 
     async def work() -> None:
-        async with open_lift(ctx) as lift:
+        async with open_admin(ctx) as lift:
             await lift.delete_stream(name)
         if as_json:
             print_json({"deleted": name})
@@ -275,7 +277,7 @@ def purge(
     confirm(f"Delete records of stream {name}?", force=force)
 
     async def work() -> None:
-        async with open_lift(ctx) as lift:
+        async with open_admin(ctx) as lift:
             _show(await lift.purge_stream(name, partition=partition, offset=offset), as_json=as_json)
 
     run(work(), as_json=as_json)
@@ -286,7 +288,7 @@ def pause(ctx: typer.Context, name: Name, as_json: JsonFlag = False) -> None:
     """Refuse messages until the stream is resumed."""
 
     async def work() -> None:
-        async with open_lift(ctx) as lift:
+        async with open_admin(ctx) as lift:
             _show(await lift.pause_stream(name), as_json=as_json)
 
     run(work(), as_json=as_json)
@@ -297,7 +299,7 @@ def resume(ctx: typer.Context, name: Name, as_json: JsonFlag = False) -> None:
     """Take messages again."""
 
     async def work() -> None:
-        async with open_lift(ctx) as lift:
+        async with open_admin(ctx) as lift:
             _show(await lift.resume_stream(name), as_json=as_json)
 
     run(work(), as_json=as_json)
@@ -313,7 +315,7 @@ def readonly(
     """Refuse messages from now on."""
 
     async def work() -> None:
-        async with open_lift(ctx) as lift:
+        async with open_admin(ctx) as lift:
             _show(await lift.set_read_only(name, read_only=not off), as_json=as_json)
 
     run(work(), as_json=as_json)

@@ -13,9 +13,12 @@ from liftpy_envelope.errors import LiftError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["table"]
+__all__ = ["app", "table"]
+
+app = typer.Typer(add_completion=False)
 
 
+@app.command(epilog="Example: liftpy table prices --key EURUSD")
 def table(
     ctx: typer.Context,
     stream: Annotated[str, typer.Argument(help="Name of the stream.", show_default=False)],

@@ -9,7 +9,7 @@ import typer
 from rich.markup import escape
 
 from liftpy.cli.option_values import bytes_of, seconds_of
-from liftpy.cli.run import Force, JsonFlag, confirm, open_lift, print_json, run, stderr, stdout, tell_warnings
+from liftpy.cli.run import Force, JsonFlag, confirm, open_admin, print_json, run, stderr, stdout, tell_warnings
 from liftpy.cli.tier_bucket import (
     Alone,
     BucketUrl,
@@ -53,7 +53,7 @@ def status(
     """How the bucket is, and what is not in it yet. Ends with 1 while there is an alarm."""
 
     async def work() -> bool:
-        async with open_lift(ctx) as lift:
+        async with open_admin(ctx) as lift:
             found = await lift.tier_status(limit=limit)
         if as_json:
             print_json(found.raw)
@@ -297,7 +297,7 @@ def fork(
 
 
 async def _check_cluster(ctx: typer.Context, where: Where) -> None:
-    async with open_lift(ctx) as lift:
+    async with open_admin(ctx) as lift:
         found = await lift.tier_status(limit=0)
     if where.url is None:
         raise UsageError("which bucket? Say --bucket s3://bucket/prefix, or set LIFTPY_TIER_URL")
@@ -307,7 +307,7 @@ async def _check_cluster(ctx: typer.Context, where: Where) -> None:
 
 
 async def _bring_in(ctx: typer.Context, uuid: str) -> None:
-    async with open_lift(ctx) as lift:
+    async with open_admin(ctx) as lift:
         plan = await lift.restore_plan()
         mine = replace(plan, streams=tuple(each for each in plan.streams if each.uuid == uuid))
         if plan.cluster_id != plan.own_cluster_id:

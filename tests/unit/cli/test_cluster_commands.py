@@ -51,7 +51,7 @@ def fake(monkeypatch):
             "GROUP.LIST": {"groups": [], "more": False, "unreachable": []},
         }
     )
-    monkeypatch.setattr("liftpy.cli.run.connect", fake.connect)
+    fake.stands_in(monkeypatch)
     monkeypatch.setattr("liftpy.cli.progress._LOOK_EVERY_S", 0.001)
     return fake
 

@@ -97,7 +97,7 @@ ORDERS = stream_answer(
 @pytest.fixture
 def fake(monkeypatch):
     fake = Groups([BILLING], [ORDERS])
-    monkeypatch.setattr("liftpy.cli.run.connect", fake.connect)
+    fake.stands_in(monkeypatch)
     return fake
 
 

@@ -72,7 +72,7 @@ def cli(monkeypatch, tmp_path):
 
     def make(**answers):
         cluster = Restoring(**answers)
-        monkeypatch.setattr("liftpy.cli.run.connect", cluster.connect)
+        cluster.stands_in(monkeypatch)
         return Cli(None, tmp_path), cluster
 
     return make

@@ -25,7 +25,7 @@ def opened(monkeypatch, tmp_path):
     monkeypatch.setattr(tier_bucket, "open_bucket", stop)
 
     def told(*arguments, **changes):
-        monkeypatch.setattr("liftpy.cli.run.connect", FakeCluster({"TIER.STATUS": STATUS | changes}).connect)
+        FakeCluster({"TIER.STATUS": STATUS | changes}).stands_in(monkeypatch)
         return json.loads(Cli(None, tmp_path).error("spark", "scrub", *arguments).removeprefix("error: "))
 
     return told
@@ -42,7 +42,7 @@ def test_one_that_is_named_needs_no_node_and_takes_nothing_of_the_other(opened):
 
 
 def test_a_bucket_that_nobody_writes_to_is_not_that_of_nodes(tmp_path, monkeypatch):
-    monkeypatch.setattr("liftpy.cli.run.connect", FakeCluster({"TIER.STATUS": STATUS}).connect)
+    FakeCluster({"TIER.STATUS": STATUS}).stands_in(monkeypatch)
     said = Cli(None, tmp_path).error("spark", "merge", "orders", "--alone", code=2)
     assert "which bucket? Say --bucket s3://bucket/prefix, or set LIFTPY_TIER_URL" in said
 
@@ -50,5 +50,5 @@ def test_a_bucket_that_nobody_writes_to_is_not_that_of_nodes(tmp_path, monkeypat
 def test_there_is_none(tmp_path, monkeypatch):
     nowhere = Cli(f"nats://127.0.0.1:{free_port()}", tmp_path).error("spark", "scrub", code=2)
     assert "which bucket? Say --bucket s3://bucket/prefix, or set LIFTPY_TIER_URL; the nodes could not be" in nowhere
-    monkeypatch.setattr("liftpy.cli.run.connect", FakeCluster({"TIER.STATUS": STATUS | {"url": None}}).connect)
+    FakeCluster({"TIER.STATUS": STATUS | {"url": None}}).stands_in(monkeypatch)
     assert "the nodes have none" in Cli(None, tmp_path).error("spark", "merge", "orders", code=2)

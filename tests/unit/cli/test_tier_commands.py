@@ -109,7 +109,7 @@ def cluster(monkeypatch, tmp_path):
     """Gives the command for a cluster whose bucket is as told."""
 
     def told(**changes):
-        monkeypatch.setattr("liftpy.cli.run.connect", FakeCluster({"TIER.STATUS": STATUS | changes}).connect)
+        FakeCluster({"TIER.STATUS": STATUS | changes}).stands_in(monkeypatch)
         return Cli(None, tmp_path)
 
     return told

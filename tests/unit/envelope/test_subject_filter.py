@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from liftpy_envelope.errors import SubjectInvalidError
 from liftpy_envelope.limits import SUBJECT_BYTES_MAX
-from liftpy_envelope.subject import matches
-from liftpy_envelope.subject_filter import SUBJECT_PATTERNS_MAX, SubjectMatcher, check_patterns
+from liftpy_envelope.subject import SUBJECT_PATTERNS_MAX, check_patterns, matches
+from liftpy_envelope.subject_filter import SubjectMatcher
 from support.examples import examples
 
 TOKENS = st.sampled_from(("a", "b", "ab", "ä", "a+", "[", "\\", "*a", "a>", "^", "$", "(?i)a", "#"))

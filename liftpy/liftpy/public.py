@@ -1,0 +1,111 @@
+"""Every name that `import liftpy` offers, imported when the first of them is used."""
+
+from liftpy_client.admin import PartitionDetails, StreamDetails
+from liftpy_client.client import Lift, connect
+from liftpy_client.consume_options import ConsumeOptions
+from liftpy_client.consumer import BatchConsumer, Consumer
+from liftpy_client.details import ClusterDetails, MoveDetails, NodeDetails, ReassignmentDetails, ReplicaDetails
+from liftpy_client.errors import (
+    AdminError,
+    CorruptRecordsError,
+    DisconnectedError,
+    LogDivergedError,
+    NodeUnavailableError,
+    NoStreamError,
+    OffsetLostError,
+    PublishTimeoutError,
+    PullError,
+    StreamGoneError,
+    UnreachableError,
+    UsageError,
+)
+from liftpy_client.group_consumer import GroupConsumer
+from liftpy_client.group_details import GroupDetails, GroupMember, GroupOffset, GroupSummary
+from liftpy_client.group_errors import (
+    CommitRefusedError,
+    CoordinatorUnavailableError,
+    GroupFencedError,
+    GroupRefusedError,
+)
+from liftpy_client.group_offsets import Committed
+from liftpy_client.group_options import GroupOptions
+from liftpy_client.message import Message
+from liftpy_client.outgoing import PendingAck
+from liftpy_client.publisher import Publisher
+from liftpy_client.ranges import PandasMissingError, RangeTooLargeError
+from liftpy_client.sync_client import SyncLift, SyncPublisher, connect_sync
+from liftpy_client.sync_consumer import SyncConsumer, SyncGroupConsumer
+from liftpy_client.sync_table import SyncTable
+from liftpy_client.table import Table
+from liftpy_client.table_changes import Change, Changes
+from liftpy_client.table_errors import ChangesMissedError, TableDecodeError, TableTimeoutError, TableTooLargeError
+from liftpy_envelope.ack import Ack, AckPolicy, PublishRefusedError
+from liftpy_envelope.errors import ConfigError, LiftError, SubjectInvalidError
+from liftpy_envelope.stream_config import AckMode, Compression, Spread, StreamConfig, SyncMode
+
+__all__ = [
+    "Ack",
+    "AckMode",
+    "AckPolicy",
+    "AdminError",
+    "BatchConsumer",
+    "Change",
+    "Changes",
+    "ChangesMissedError",
+    "ClusterDetails",
+    "CommitRefusedError",
+    "Committed",
+    "Compression",
+    "ConfigError",
+    "ConsumeOptions",
+    "Consumer",
+    "CoordinatorUnavailableError",
+    "CorruptRecordsError",
+    "DisconnectedError",
+    "GroupConsumer",
+    "GroupDetails",
+    "GroupFencedError",
+    "GroupMember",
+    "GroupOffset",
+    "GroupOptions",
+    "GroupRefusedError",
+    "GroupSummary",
+    "Lift",
+    "LiftError",
+    "LogDivergedError",
+    "Message",
+    "MoveDetails",
+    "NoStreamError",
+    "NodeDetails",
+    "NodeUnavailableError",
+    "OffsetLostError",
+    "PandasMissingError",
+    "PartitionDetails",
+    "PendingAck",
+    "PublishRefusedError",
+    "PublishTimeoutError",
+    "Publisher",
+    "PullError",
+    "RangeTooLargeError",
+    "ReassignmentDetails",
+    "ReplicaDetails",
+    "Spread",
+    "StreamConfig",
+    "StreamDetails",
+    "StreamGoneError",
+    "SubjectInvalidError",
+    "SyncConsumer",
+    "SyncGroupConsumer",
+    "SyncLift",
+    "SyncMode",
+    "SyncPublisher",
+    "SyncTable",
+    "Table",
+    "TableDecodeError",
+    "TableTimeoutError",
+    "TableTooLargeError",
+    "UnreachableError",
+    "UsageError",
+    "connect",
+    "connect_sync",
+]
