@@ -20,6 +20,7 @@ from liftpy_server.admin.node_door import NodeDoor
 from liftpy_server.admin.node_handlers import NodeHandlers
 from liftpy_server.admin.node_key import NodeKey
 from liftpy_server.admin.reassign_handlers import ReassignHandlers
+from liftpy_server.admin.recover_handlers import RecoverHandlers
 from liftpy_server.config import NodeConfig
 from liftpy_server.door_refusals import DoorRefusals
 from liftpy_server.metadata.errors import MetadataRefusedError
@@ -187,7 +188,12 @@ class AdminNode:
             {name: self._answering(name) for name in self.between_nodes},
             self.refusals,
         )
-        handlers = (Handlers(self.node, self.requests), nodes, ReassignHandlers(self.node))
+        handlers = (
+            Handlers(self.node, self.requests),
+            nodes,
+            ReassignHandlers(self.node),
+            RecoverHandlers(self.node, self.requests),
+        )
         self.public = {name: handle for each in handlers for name, handle in each.endpoints().items()}
 
     def _answering(self, endpoint: str) -> Any:

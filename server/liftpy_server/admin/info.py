@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from liftpy_server.partition import Partition
     from liftpy_server.stream_state import StreamState
 
-__all__ = ["cluster_info", "follower_lags", "led_stream", "node_info", "resident_bytes"]
+__all__ = ["cluster_info", "follower_lags", "kept_logs", "led_stream", "node_info", "resident_bytes"]
 
 
 def led_stream(node: Node, info: StreamInfo, *, brief: bool = False) -> dict[str, Any]:
@@ -32,6 +32,25 @@ def led_stream(node: Node, info: StreamInfo, *, brief: bool = False) -> dict[str
     ]
     told: dict[str, Any] = {"partitions": [_partition_numbers(partition) for partition in led]}
     return told | _state_info(local.state, node.config.node_id, brief=brief)
+
+
+def kept_logs(node: Node, uuid: str) -> list[dict[str, Any]]:
+    """What this node's logs of a stream have, one for each partition that it keeps."""
+    local = node.streams.by_uuid.get(uuid)
+    return [] if local is None else [_log_numbers(partition) for partition in local.partitions.values()]
+
+
+def _log_numbers(partition: Partition) -> dict[str, Any]:
+    log = partition.log
+    return {
+        "partition": partition.number,
+        "failure": None if log.failure is None else f"{log.failure!s:.300}",
+        "log_start": log.log_start,
+        "log_end": log.log_end,
+        "last_epoch": log.epochs.latest,
+        "high_watermark": partition.high_watermark,
+        "last_timestamp_ns": log.last_timestamp or None,
+    }
 
 
 def cluster_info(state: MetadataState, wanted: Sequence[str] | None) -> dict[str, Any]:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 from liftpy_envelope.errors import ErrorCode
 from liftpy_envelope.settings import parse_settings
 from liftpy_server.admin.errors import AdminError
-from liftpy_server.admin.info import follower_lags, led_stream, node_info
+from liftpy_server.admin.info import follower_lags, kept_logs, led_stream, node_info
 from liftpy_server.admin.internal import check_owned
-from liftpy_server.admin.node_requests import FollowedRequest, NodeStreamsRequest, read_node_purge
+from liftpy_server.admin.node_requests import FollowedRequest, NodeLogsRequest, NodeStreamsRequest, read_node_purge
 from liftpy_server.admin.requests import NoRequest
 from liftpy_server.ingest.connection import SubscriptionRefusedError
 from liftpy_server.streams import StreamNotOpenedError
@@ -49,6 +49,7 @@ class LocalHandlers:
             "NODE.LAGS": self.lags,
             "STREAM.FOLLOWED": self.followed,
             "STREAM.INFO": self.streams,
+            "STREAM.LOGS": self.logs,
             "STREAM.PURGE": self.purge,
             "STREAM.READY": self.ready,
         }
@@ -76,6 +77,11 @@ class LocalHandlers:
                 return {"streams": told, "rest": list(request.uuids[position:])}
             told[uuid] = stream
         return {"streams": told, "rest": []}
+
+    async def logs(self, body: Body) -> Body:
+        """What this node's logs of a stream have, whoever leads."""
+        uuid = parse_settings(NodeLogsRequest, body).uuid
+        return {"incarnation": self._node.incarnation, "logs": kept_logs(self._node, uuid)}
 
     async def ready(self, body: Body) -> Body:
         """Answers when the subscriptions of a stream are confirmed here."""

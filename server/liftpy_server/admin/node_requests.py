@@ -17,12 +17,15 @@ __all__ = [
     "JoinRequest",
     "KnownRequest",
     "NodeInfoRequest",
+    "NodeLogsRequest",
     "NodePurgeRequest",
     "NodeStreamsRequest",
     "ReassignRequest",
+    "RecoverRequest",
     "RemoveRequest",
     "read_node_purge",
     "read_reassign",
+    "read_recover",
 ]
 
 _REPLICAS_MAX: Final = 7
@@ -58,6 +61,13 @@ class NodePurgeRequest:
     uuid: str
     partitions: tuple[int, ...]
     offset: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeLogsRequest:
+    """A stream, of which a node tells what its logs have."""
+
+    uuid: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,6 +152,33 @@ class ReassignRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RecoverRequest:
+    """An operator's decision about the leaders of a stream's partitions.
+
+    Attributes:
+        name: the stream.
+        partition: by default all that need a decision.
+        leader: the node that is to lead; by default the one whose log reaches the furthest.
+        give_up: nodes that are gone for good with what they have.
+        accept_data_loss: what is known to be lost by it may be lost.
+        dry_run: tell what each replica has and what it would come to, and decide nothing.
+    """
+
+    name: str
+    partition: int | None = None
+    leader: str | None = None
+    give_up: tuple[str, ...] = ()
+    accept_data_loss: bool = False
+    dry_run: bool = False
+
+    def __post_init__(self) -> None:
+        if self.partition is not None and self.partition < 0:
+            raise ConfigError("partition", f"must be 0 or more, not {self.partition}")
+        if self.leader is not None and self.leader in self.give_up:
+            raise ConfigError("leader", f"{self.leader!r:.80} is given up, and can not lead")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _ReassignHead:
     name: str
     replicas: int | None = None
@@ -202,6 +239,20 @@ def read_reassign(body: dict[str, Any]) -> ReassignRequest:
         dry_run=head.dry_run,
         cancel=head.cancel,
     )
+
+
+def read_recover(body: dict[str, Any]) -> tuple[RecoverRequest, dict[int, int]]:
+    """Read an operator's decision, and by number the versions of the partitions that it was made for.
+
+    Raises:
+        ConfigError: it is malformed.
+    """
+    rest = dict(body)
+    given = rest.pop("versions", None) or {}
+    request = parse_settings(RecoverRequest, rest)
+    if not isinstance(given, dict) or not all(type(version) is int for version in given.values()):
+        raise ConfigError("versions", "must be a table of numbers of partitions, each with its version")
+    return request, {_read_number(number): version for number, version in given.items()}
 
 
 def _read_partitions(given: object) -> dict[int, tuple[str, ...]]:

@@ -28,6 +28,7 @@ from liftpy_server.admin.node_door import NodeDoor
 from liftpy_server.admin.node_handlers import NodeHandlers
 from liftpy_server.admin.node_key import NodeKey
 from liftpy_server.admin.reassign_handlers import ReassignHandlers
+from liftpy_server.admin.recover_handlers import RecoverHandlers
 from liftpy_server.admin.restore_handlers import RestoreHandlers
 from liftpy_server.admin.tier_handlers import LocalTierHandlers, TierHandlers
 from liftpy_server.metadata.errors import MetadataRefusedError, MetadataUnavailableError, MetadataUnknownError
@@ -103,6 +104,7 @@ class AdminService:
             self._streams.endpoints()
             | nodes.endpoints()
             | ReassignHandlers(node).endpoints()
+            | RecoverHandlers(node, requests).endpoints()
             | groups.endpoints()
             | TierHandlers(node, requests).endpoints()
             | RestoreHandlers(

@@ -1,0 +1,231 @@
+"""An operator lets a partition go on that nobody can lead without: what is shown, what is refused, and what becomes."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from liftpy_envelope.errors import ConfigError, ErrorCode
+from liftpy_server.admin.errors import AdminError, NodeSilentError
+from liftpy_server.metadata.errors import MetadataRefusedError
+from support.admin_cluster import AdminCluster
+from support.metadata_commands import NODE
+
+
+@pytest.fixture
+def cluster(tmp_path):
+    """`a` is on all nodes. `n1` had stopped and left; `n2` and `n3` have lost their logs; `n1` is back."""
+    cluster = AdminCluster(tmp_path)
+    cluster.create("a", ["n1", "n2", "n3"], min_isr=2)
+    for node in ("n1", "n2", "n3"):
+        expire(cluster, node)
+    for node in ("n2", "n3"):
+        start(cluster, node, lost=True)
+    start(cluster, "n1")
+    keep(cluster, "n1", epoch=1, end=50)
+    keep(cluster, "n2", epoch=-1, end=0)
+    keep(cluster, "n3", epoch=-1, end=0)
+    assert (partition(cluster).isr, partition(cluster).leader) == ((), None)
+    return cluster
+
+
+def partition(cluster, name="a"):
+    return cluster.author.state.streams[name].partitions[0]
+
+
+def expire(cluster, node):
+    known = cluster.author.state.nodes[node]
+    cluster.author.do("expire_node", node_id=node, incarnation=known.incarnation)
+
+
+def start(cluster, node, *, lost=False, known_end=0):
+    uuid = cluster.author.state.streams["a"].uuid
+    told = {"lost": [[uuid, 0]] if lost else [], "known_ends": [[uuid, 0, known_end]]}
+    info = NODE | {"node_id": node, "follow_token": f"token of {node}"}
+    cluster.author.do("register_node", node=info, **told)
+    cluster[node].node.incarnation = cluster.author.state.nodes[node].incarnation
+
+
+def keep(cluster, node, *, epoch, end, high_watermark=0, failure=None, name="a", number=0):
+    """Let a node have a log."""
+    log = SimpleNamespace(
+        log_start=0,
+        log_end=end,
+        epochs=SimpleNamespace(latest=epoch),
+        last_timestamp=end * 1_000,
+        failure=failure,
+    )
+    held = SimpleNamespace(number=number, log=log, high_watermark=high_watermark)
+    info = cluster.author.state.streams[name]
+    cluster[node].streams.by_uuid[info.uuid] = SimpleNamespace(info=info, partitions={number: held}, refusal=None)
+
+
+async def refused(code, request):
+    with pytest.raises((AdminError, MetadataRefusedError)) as error:
+        await request
+    assert error.value.code is code, error.value
+    return str(error.value)
+
+
+async def look(cluster, **more):
+    answer = await cluster["n3"].ask("STREAM.RECOVER", name="a", dry_run=True, **more)
+    assert answer["recovered"] == 0
+    assert "recover_partition" not in cluster.metadata.proposed
+    return answer
+
+
+async def test_a_dry_run_shows_what_each_replica_has_and_decides_nothing(cluster):
+    (shown,) = (await look(cluster))["partitions"]
+    assert (shown["partition"], shown["leader"], shown["chosen"], shown["chosen_end"]) == (0, None, "n1", 50)
+    assert (shown["lost"], shown["loss"], shown["refusal"]) == (0, None, None)
+    logs = {log["node"]: log for log in shown["logs"]}
+    assert [logs[node]["state"] for node in ("n1", "n2", "n3")] == ["ok", "missing", "missing"]
+    assert [logs[node]["in_last_isr"] for node in ("n1", "n2", "n3")] == [False, True, True]
+    assert (logs["n1"]["log_end"], logs["n1"]["last_epoch"], logs["n1"]["last_timestamp_ns"]) == (50, 1, 50_000)
+    assert partition(cluster).leader is None
+
+
+async def test_the_best_log_leads_when_the_operator_says_so(cluster):
+    answer = await cluster["n2"].ask("STREAM.RECOVER", name="a")
+    assert (answer["recovered"], answer["warnings"]) == (1, [])
+    assert (partition(cluster).leader, partition(cluster).isr, partition(cluster).unclean_elections) == (
+        *("n1", ("n1",)),
+        1,
+    )
+    assert (await look_again(cluster))["partition_count"] == 0
+
+
+async def look_again(cluster):
+    return await cluster["n3"].ask("STREAM.RECOVER", name="a", dry_run=True)
+
+
+async def test_what_is_known_to_be_lost_is_told_and_must_be_accepted(cluster):
+    keep(cluster, "n2", epoch=-1, end=0, high_watermark=60)
+    (shown,) = (await look(cluster))["partitions"]
+    assert (shown["chosen"], shown["known_end"], shown["lost"]) == ("n1", 60, 10)
+    told = await refused(ErrorCode.CONFLICT, cluster["n1"].ask("STREAM.RECOVER", name="a"))
+    assert "a/0: committed records from offset 50 to 59 are lost, at least" in told
+    await cluster["n1"].ask("STREAM.RECOVER", name="a", accept_data_loss=True)
+    assert partition(cluster).leader == "n1"
+
+
+async def test_a_node_that_is_away_is_waited_for_or_given_up(cluster):
+    expire(cluster, "n1")
+    (shown,) = (await look(cluster))["partitions"]
+    assert "n1 can not be left out" in shown["refusal"]
+    assert (shown["logs"][0]["state"], shown["logs"][0]["up"]) == ("unknown", False)
+    assert "n1 can not be left out" in await refused(ErrorCode.CONFLICT, cluster["n2"].ask("STREAM.RECOVER", name="a"))
+    (shown,) = (await look(cluster, give_up=["n1"]))["partitions"]
+    assert "the log of n2 is empty, so every record is given up, also what n1 may have" in shown["loss"]
+    await refused(ErrorCode.CONFLICT, cluster["n2"].ask("STREAM.RECOVER", name="a", give_up=["n1"]))
+    assert partition(cluster).leader is None
+    await cluster["n2"].ask("STREAM.RECOVER", name="a", give_up=["n1"], accept_data_loss=True)
+    assert partition(cluster).leader == "n2"
+
+
+async def test_a_node_that_is_up_and_silent_is_waited_for(cluster):
+    cluster["n1"].silence = NodeSilentError("it hangs")
+    asked = cluster["n2"].ask("STREAM.RECOVER", name="a", give_up=["n1"], accept_data_loss=True)
+    assert "n1 is up, and can not be given up" in await refused(ErrorCode.CONFLICT, asked)
+
+
+async def test_what_is_told_of_an_earlier_incarnation_does_not_count(cluster):
+    cluster["n1"].node.incarnation -= 1
+    (shown,) = (await look(cluster))["partitions"]
+    assert shown["logs"][0]["why"] == "the node has just started again"
+    assert "n1 can not be left out" in shown["refusal"]
+
+
+async def test_a_failed_log_does_not_lead(cluster):
+    keep(cluster, "n1", epoch=1, end=50, high_watermark=50, failure="byte 7 of x.log is damaged")
+    (shown,) = (await look(cluster))["partitions"]
+    assert (shown["logs"][0]["state"], shown["logs"][0]["why"]) == ("failed", "byte 7 of x.log is damaged")
+    assert (shown["chosen"], shown["lost"]) == ("n2", 50)
+    assert "the log of n2 is empty, so every record is given up" in shown["loss"]
+    asked = cluster["n2"].ask("STREAM.RECOVER", name="a", leader="n1", accept_data_loss=True)
+    assert "n1 can not lead: its log has failed" in await refused(ErrorCode.CONFLICT, asked)
+    await cluster["n2"].ask("STREAM.RECOVER", name="a", accept_data_loss=True)
+    assert partition(cluster).leader == "n2"
+
+
+async def test_partitions_have_changed_since_they_were_looked_at(cluster):
+    (shown,) = (await look(cluster))["partitions"]
+    where = {"name": "a", "uuid": cluster.author.state.streams["a"].uuid, "partition": 0}
+    cluster.author.do("report_failure", **where, node_id="n3", incarnation=cluster["n3"].node.incarnation)
+    asked = cluster["n1"].ask("STREAM.RECOVER", name="a", versions={"0": shown["version"]})
+    assert "has changed since its logs were looked at" in await refused(ErrorCode.CONFLICT, asked)
+
+
+async def test_all_of_a_stream_or_nothing_of_it(tmp_path):
+    cluster = AdminCluster(tmp_path)
+    uuid = cluster.create("a", ["n1", "n2"], ["n2", "n3"], ["n1", "n3"], min_isr=1)
+    for node in ("n1", "n2"):
+        expire(cluster, node)
+        info = NODE | {"node_id": node, "follow_token": f"token of {node}"}
+        cluster.author.do("register_node", node=info, lost=[[uuid, 0]])
+        cluster[node].node.incarnation = cluster.author.state.nodes[node].incarnation
+        keep(cluster, node, epoch=3 if node == "n1" else -1, end=5 if node == "n1" else 0)
+    answer = await look(cluster)
+    assert [shown["partition"] for shown in answer["partitions"]] == [0], "the others have leaders"
+    (shown,) = (await look(cluster, partition=1))["partitions"]
+    assert "there is nothing to recover" in shown["refusal"]
+    refusal = await refused(ErrorCode.INVALID_REQUEST, cluster["n1"].ask("STREAM.RECOVER", name="a", leader="n1"))
+    assert "name a partition" in refusal
+    await cluster["n1"].ask("STREAM.RECOVER", name="a", partition=0, leader="n2", accept_data_loss=True)
+    assert partition(cluster).leader == "n2"
+
+
+async def test_too_few_replicas_are_told(cluster):
+    keep(cluster, "n2", epoch=1, end=40)
+    for node in ("n1", "n3"):
+        expire(cluster, node)
+    answer = await cluster["n2"].ask("STREAM.RECOVER", name="a", give_up=["n1", "n3"])
+    assert partition(cluster).leader == "n2"
+    assert "1 partitions have fewer replicas that are up than min_isr, which is 2" in answer["warnings"][0]
+
+
+async def test_streams_of_the_system_are_recovered_like_others(tmp_path):
+    cluster = AdminCluster(tmp_path)
+    uuid = cluster.create("__consumer_offsets", ["n1", "n2"], min_isr=1, subject="")
+    for node in ("n1", "n2"):
+        expire(cluster, node)
+        info = NODE | {"node_id": node, "follow_token": f"token of {node}"}
+        cluster.author.do("register_node", node=info, lost=[[uuid, 0]])
+        cluster[node].node.incarnation = cluster.author.state.nodes[node].incarnation
+        keep(cluster, node, epoch=1, end=5, name="__consumer_offsets")
+    await cluster["n3"].ask("STREAM.RECOVER", name="__consumer_offsets")
+    assert partition(cluster, "__consumer_offsets").leader == "n1"
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "told"),
+    [
+        ({"name": "none"}, ErrorCode.UNKNOWN_STREAM, "no stream 'none'"),
+        ({"name": "a", "partition": 7}, ErrorCode.INVALID_REQUEST, "no partition 7; its last one is 0"),
+        ({"name": "a", "give_up": ["n9"]}, ErrorCode.INVALID_REQUEST, "n9 keeps no replica of stream 'a'"),
+        ({"name": "a", "leader": "n9"}, ErrorCode.CONFLICT, "n9 can not lead"),
+    ],
+)
+async def test_what_can_not_be_recovered(cluster, body, code, told):
+    assert told in await refused(code, cluster["n1"].ask("STREAM.RECOVER", **body))
+    assert partition(cluster).leader is None
+
+
+@pytest.mark.parametrize(
+    ("more", "field"),
+    [
+        ({"partition": -1}, "partition"),
+        ({"partition": "0"}, "partition"),
+        ({"give_up": "n1"}, "give_up"),
+        ({"leader": "n1", "give_up": ["n1"]}, "leader"),
+        ({"versions": {"0": "1"}}, "versions"),
+        ({"versions": [1]}, "versions"),
+        ({"versions": {"x": 1}}, "partitions"),
+        ({"accept_data_los": True}, "accept_data_los"),
+    ],
+)
+async def test_a_request_that_is_wrong(cluster, more, field):
+    with pytest.raises(ConfigError) as error:
+        await cluster["n1"].ask("STREAM.RECOVER", name="a", **more)
+    assert error.value.field == field
