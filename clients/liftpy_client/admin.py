@@ -7,12 +7,21 @@ from typing import TYPE_CHECKING, Any, Final
 from liftpy_client.admin_restore import RestoreAdmin
 from liftpy_client.admin_tier import TierAdmin
 from liftpy_client.details import ClusterDetails, MoveDetails, NodeDetails, PartitionDetails, StreamDetails
+from liftpy_client.recovery_details import RecoveryDetails
 from liftpy_envelope.stream_config import StreamConfig
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
 
-__all__ = ["Admin", "ClusterDetails", "MoveDetails", "NodeDetails", "PartitionDetails", "StreamDetails"]
+__all__ = [
+    "Admin",
+    "ClusterDetails",
+    "MoveDetails",
+    "NodeDetails",
+    "PartitionDetails",
+    "RecoveryDetails",
+    "StreamDetails",
+]
 
 _LIST_PAGE: Final = 256
 _CREATE_TIMEOUT_S: Final = 20.0  # the leaders get 10 s to listen, and then tell how they are
@@ -139,6 +148,47 @@ class Admin(TierAdmin, RestoreAdmin):
         """Leave the replicas of a stream where they were. Returns how many partitions were being moved."""
         answer = await self._cluster.request("STREAM.REASSIGN", {"name": name, "cancel": True}, _CHANGE_TIMEOUT_S)
         return int(answer["cancelled"])
+
+    async def recover_stream(
+        self,
+        name: str,
+        *,
+        partition: int | None = None,
+        leader: str | None = None,
+        give_up: Sequence[str] = (),
+        accept_data_loss: bool = False,
+        dry_run: bool = False,
+        versions: Mapping[int, int] | None = None,
+    ) -> RecoveryDetails:
+        """Let partitions go on that no replica can lead without a decision, as nobody can tell what was lost.
+
+        Of each the log that reaches the furthest leads. All other replicas follow it; one that has committed records
+        which the leader lacks is kept whole in its node's quarantine, and copied anew. First look with `dry_run`.
+
+        Args:
+            name: of the stream.
+            partition: by default all that need a decision.
+            leader: the node that is to lead, for those who know better.
+            give_up: nodes that are gone for good, with what they have; the others must be up.
+            accept_data_loss: committed records that are known to be lost by it may be lost.
+            dry_run: tell what each replica has and who would lead, and decide nothing.
+            versions: of the partitions as they were looked at, by number; refused when they have changed since.
+
+        Raises:
+            AdminError: a replica is neither up nor given up, or records would be lost and nobody has accepted that.
+        """
+        body: dict[str, Any] = {
+            "name": name,
+            "partition": partition,
+            "leader": leader,
+            "give_up": list(give_up),
+            "accept_data_loss": accept_data_loss,
+            "dry_run": dry_run,
+            "versions": {str(number): version for number, version in (versions or {}).items()},
+        }
+        answer = await self._cluster.request("STREAM.RECOVER", body, _CHANGE_TIMEOUT_S)
+        self._cluster.forget(name)
+        return RecoveryDetails.from_answer(answer)
 
     async def cluster_info(self, *, limit: int = 100) -> ClusterDetails:
         """The cluster as a whole, and up to `limit` partitions of each kind that needs attention."""

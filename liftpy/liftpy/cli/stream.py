@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from liftpy.cli.reassign import reassign
+from liftpy.cli.recover import recover
 from liftpy.cli.run import Force, JsonFlag, confirm, open_admin, print_json, run, stdout, tell_warnings
 from liftpy.cli.stream_options import (
     AckPolicyOption,
@@ -45,6 +46,7 @@ __all__ = ["app"]
 
 app = typer.Typer(no_args_is_help=True, help="Add, look at, change and remove streams.")
 app.command("reassign")(reassign)
+app.command("recover")(recover)
 
 Name = Annotated[str, typer.Argument(help="Name of the stream.", show_default=False)]
 
