@@ -11,7 +11,7 @@ from simulation.scheduler import MS, S
 if TYPE_CHECKING:
     import random
     from collections import Counter
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from liftpy_server.metadata.commands import Outcome
     from liftpy_server.metadata.state import PartitionInfo
@@ -36,13 +36,10 @@ class Node(Protocol):
 
 
 class Model(Protocol):
-    """Who watches."""
+    """Who watches a partition."""
 
-    isr: tuple[str, ...]
-    voters: tuple[str, ...]
-
-    def check_isr(self) -> None:
-        """The ISR is another one."""
+    def configured(self, info: PartitionInfo) -> None:
+        """The metadata says something else of its partition."""
 
 
 class SimMetadata:
@@ -53,12 +50,12 @@ class SimMetadata:
         scheduler: Scheduler,
         network: Network,
         rng: random.Random,
-        model: Model,
+        models: Sequence[Model],
         trace: list[Any],
         seen: Counter[str],
     ) -> None:
         self._seen = seen
-        self.model = model
+        self._models = models
         self.state = MetadataState()
         self.nodes: Mapping[str, Node] = {}
         self.is_down = False
@@ -77,12 +74,12 @@ class SimMetadata:
             self.apply("register_node", node=_node(node))
             self._heard[node] = 0
         config = {"name": "s", "subject": "s", "replicas": replicas, "observers": observers, "min_isr": min_isr}
-        self.create(config, nodes[: replicas + observers])
+        self.create(config, [nodes[: replicas + observers]])
         self.watch()
 
-    def create(self, config: dict[str, Any], nodes: list[str]) -> None:
-        """Make the stream."""
-        outcome = self.apply("create_stream", uuid=UUID, config=config, assignment=[nodes])
+    def create(self, config: dict[str, Any], assignment: list[list[str]]) -> None:
+        """Make the stream, with these nodes for each partition."""
+        outcome = self.apply("create_stream", uuid=UUID, config=config, assignment=assignment)
         assert not outcome.error, outcome
 
     def watch(self) -> None:
@@ -101,20 +98,21 @@ class SimMetadata:
         self.state, outcome = apply_command(self.state, Command.decode(command.encode()))
         after = self.state.streams.get("s")
         self._seen[op] += not outcome.error
-        if before is not after and after is not None:
-            info = after.partitions[0]
-            self.model.isr = info.isr
-            self.model.voters = info.voters
-            self.model.check_isr()
-            if before is not None and not before.partitions[0].isr and info.leader is not None:
+        for number, info in enumerate(() if after is None else after.partitions):
+            known = None if before is None else before.partitions[number]
+            if info is not known:
+                self._changed(op, self._models[number], known, info)
+        return outcome
+
+    def _changed(self, op: str, model: Model, before: PartitionInfo | None, info: PartitionInfo) -> None:
+        model.configured(info)
+        if before is not None:
+            if not before.isr and info.leader is not None:
                 self._seen["election by reports"] += 1
                 self.elected(info, op)
-            self._seen["unclean election"] += before is not None and (
-                info.unclean_elections > before.partitions[0].unclean_elections
-            )
-            self.elections += before is not None and info.leader_epoch > before.partitions[0].leader_epoch
-            self._trace.append((self._scheduler.now_us, op, info.leader, info.leader_epoch, info.isr, info.version))
-        return outcome
+            self._seen["unclean election"] += info.unclean_elections > before.unclean_elections
+            self.elections += info.leader_epoch > before.leader_epoch
+        self._trace.append((self._scheduler.now_us, op, info.leader, info.leader_epoch, info.isr, info.version))
 
     def propose(
         self, node: Node, op: str, command_id: str, answer: Callable[[Outcome], None] | None, args: dict[str, Any]

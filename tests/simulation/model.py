@@ -15,6 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from liftpy_server.metadata.state import PartitionInfo
     from simulation.disk import Record, SimDisk
 
 
@@ -35,6 +36,11 @@ class Model:
         self._min_isr = min_isr
         self._disks = disks
         self._committers: dict[int, str] = {}
+
+    def configured(self, info: PartitionInfo) -> None:
+        """The metadata says something else of the partition."""
+        self.isr, self.voters = info.isr, info.voters
+        self.check_isr()
 
     def advanced(self, node: str, high_watermark: int, leader_epoch: int | None) -> None:
         """A replica's high watermark moved; `leader_epoch` if it leads."""

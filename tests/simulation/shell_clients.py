@@ -10,16 +10,19 @@ from liftpy_server.pull.sending import check_slice
 from simulation.model import ViolationError
 from simulation.scheduler import MS
 from simulation.shell_model import records_in
-from simulation.shell_node import KEY
+from simulation.shell_node import key_of
+from support.nats_frames import header_block, msg
 
 if TYPE_CHECKING:
     from simulation.shell_node import ShellNode
     from simulation.shell_world import ShellWorld
+    from support.nats_frames import Frame
 
 __all__ = ["ShellConsumer", "ShellPublisher"]
 
 
 AGAIN = 0.3
+KEYS = 5
 
 
 class ShellPublisher:
@@ -29,14 +32,16 @@ class ShellPublisher:
         world: where.
         has_ids: messages have ids, and are sent again until they are acked.
         window: how many may wait for their ack.
+        has_keys: messages have keys, and some delete theirs.
     """
 
-    def __init__(self, world: ShellWorld, *, has_ids: bool, window: int) -> None:
+    def __init__(self, world: ShellWorld, *, has_ids: bool, window: int, has_keys: bool = False) -> None:
         self.waiting: dict[int, int] = {}  # number -> how often it was sent
         self._world = world
         self._has_ids = has_ids
+        self._has_keys = has_keys
         self._window = window
-        self._last_offset = -1
+        self._last_offsets: dict[int, int] = {}
         self._acked: list[int] = []
         world.scheduler.after(600 * MS + world.rng.randrange(200 * MS), self._publish)
 
@@ -58,7 +63,19 @@ class ShellPublisher:
     def _publish_all(self, numbers: list[int]) -> None:
         world = self._world
         for node in world.nodes.values():
-            world.network.send("nats", node.node_id, node.published, [(number, self._has_ids) for number in numbers])
+            world.network.send("nats", node.node_id, node.published, numbers)
+
+    def frame(self, number: int, sid: int) -> Frame:
+        """A message, as the NATS server sends it."""
+        subject, reply = b"s.%d" % (number % self._world.partitions), b"_INBOX.%d" % number
+        headers = {"Nats_Msg_Id": f"m{number}"} if self._has_ids else {}
+        value = self._world.value_of(number)
+        if self._has_keys:
+            headers["Lift_Key"] = f"k{number % KEYS}"
+            if not number % 4:
+                headers |= {"Lift_Tombstone": "true", "N": str(number)}
+                value = b""
+        return msg(subject, value, sid=sid, reply=reply, headers=header_block(**headers) if headers else None)
 
     def _send(self, numbers: list[int]) -> None:
         world = self._world
@@ -81,22 +98,23 @@ class ShellPublisher:
         """What a node answered."""
         if "error" in answer:
             return
-        offset = answer["offset"]
-        self._world.model.acknowledged(number, offset, duplicate=bool(answer.get("duplicate")))
+        offset, partition = answer["offset"], answer["partition"]
+        self._world.models[partition].acknowledged(number, offset, duplicate=bool(answer.get("duplicate")))
         if self.waiting.pop(number, None) is None:
             return
         self._acked.append(number)
         if self._window == 1:
-            if offset <= self._last_offset:
+            if offset <= self._last_offsets.get(partition, -1):
                 raise ViolationError(f"order: {number} is at {offset}, and what was acked before it was sent behind")
-            self._last_offset = offset
+            self._last_offsets[partition] = offset
 
 
 class ShellConsumer:
     """Reads on from its position, and now and then from anywhere, of any node that lets it."""
 
-    def __init__(self, world: ShellWorld) -> None:
+    def __init__(self, world: ShellWorld, number: int) -> None:
         self.position = 0
+        self._number = number
         self._world = world
         world.scheduler.after(700 * MS, self._poll)
 
@@ -111,7 +129,7 @@ class ShellConsumer:
         """What the pull server does, on the node; and then the client, who checks every batch."""
         if node.streams is None or node.files is None:
             return
-        found = node.streams.lookup_readable(KEY)
+        found = node.streams.lookup_readable(key_of(self._number))
         if isinstance(found, ErrorCode):
             return
         log = found.log
@@ -140,6 +158,6 @@ class ShellConsumer:
                     self._world.seen["damage named"] += 1
                     found.fail(str(error))
                 return
-            self._world.model.shown(node.node_id, records)
-            if records and records[0][0] <= self.position <= records[-1][0]:
+            self._world.models[self._number].shown(node.node_id, records)
+            if records and offset <= self.position <= records[-1][0]:
                 self.position = records[-1][0] + 1

@@ -53,6 +53,8 @@ FAULTS = (
     "damage",
     "damage_tail",
     "damage_ids",
+    "reassign",
+    "cancel_reassignment",
     "stop_cleanly",
     "compact",
     "late_proposals",
@@ -93,7 +95,12 @@ def raising(world: ShellWorld) -> Iterator[None]:
 
 def _grows(node: ShellNode, path: Path) -> bool:
     """Whether a process writes to a file now, and may know better than what it reads there."""
-    return node.partition is None or path == node.partition.log.active.path or "wal" in path.parts
+    active = {partition.log.active.path for partition in node.partitions if partition.log.segments}
+    return not active or path in active or "wal" in path.parts
+
+
+def _has_failed(node: ShellNode) -> bool:
+    return any(partition.log.failure is not None for partition in node.partitions)
 
 
 class ShellFaults:
@@ -140,7 +147,7 @@ class ShellFaults:
             node.sync_us = 1 * MS
             if node.is_paused:
                 node.resume()
-            if node.is_up and (node.partition is None or node.partition.log.failure is not None):
+            if node.is_up and (node.streams is None or _has_failed(node)):
                 node.kill()
             if not node.is_up:
                 node.start()
@@ -155,13 +162,16 @@ class ShellFaults:
     def _any(self) -> ShellNode:
         return self._world.rng.choice(self._world.node_list)
 
+    def _any_number(self) -> int:
+        return self._world.rng.randrange(self._world.partitions)
+
     # -- processes
 
     def _kill(self) -> None:
         self._down([self._any()], power=False)
 
     def _kill_leader(self) -> None:
-        leader = self._world.info.leader
+        leader = self._world.infos[self._any_number()].leader
         node = self._any() if leader is None else self._world.nodes[leader]
         self._down([node], power=self._world.rng.random() < 0.5)
 
@@ -225,13 +235,27 @@ class ShellFaults:
         self._later(2 * S, back)
 
     def _move_leader(self) -> None:
-        world, info = self._world, self._world.info
-        if info.isr and not world.metadata.is_down:
+        number = self._any_number()
+        info = self._world.infos[number]
+        if info.isr:
             term = {"leader_epoch": info.leader_epoch, "version": info.version}
-            uuid = world.metadata.state.streams["s"].uuid
-            target = world.rng.choice(info.isr)
-            world.metadata.apply("move_leader", name="s", uuid=uuid, partition=0, leader=target, **term)
-            world.metadata.broadcast()
+            self._command("move_leader", partition=number, leader=self._world.rng.choice(info.isr), **term)
+
+    def _reassign(self) -> None:
+        """Other nodes, or the same in another order, shall keep the replicas, or observe."""
+        world = self._world
+        nodes = world.rng.sample(list(world.nodes), min(len(world.nodes), 3 + world.rng.choice((0, 0, 1))))
+        self._command("reassign_partitions", moves=[[self._any_number(), nodes, nodes[3:]]])
+
+    def _cancel_reassignment(self) -> None:
+        self._command("cancel_reassignment", partition=self._any_number())
+
+    def _command(self, op: str, **args: object) -> None:
+        """From an operator; it may be refused."""
+        metadata = self._world.metadata
+        if not metadata.is_down:
+            metadata.apply(op, name="s", uuid=UUID, **args)
+            metadata.broadcast()
 
     # -- disks
 
@@ -254,8 +278,9 @@ class ShellFaults:
     def _full_failover(self) -> None:
         """A follower that was cut off finds no room for another segment in the middle of what it missed, and leads."""
         world, rng = self._world, self._world.rng
-        leader = world.info.leader
-        followers = [node for node in world.node_list if node.node_id in world.info.isr and node.node_id != leader]
+        info = world.infos[self._any_number()]
+        leader = info.leader
+        followers = [node for node in world.node_list if node.node_id in info.isr and node.node_id != leader]
         if leader is None or not followers or not followers[0].is_up:
             return
         node, pair = followers[0], (leader, followers[0].node_id)
@@ -284,7 +309,7 @@ class ShellFaults:
 
     @staticmethod
     def _restart_failed(node: ShellNode) -> None:
-        if node.is_up and node.partition is not None and node.partition.log.failure is not None:
+        if node.is_up and _has_failed(node):
             node.kill()
             node.start()
 
@@ -318,7 +343,8 @@ class ShellFaults:
         node.is_damaged = False
         node.disk.delete_directory(ROOT / "streams" if self._world.rng.random() < 0.5 else ROOT)
         node.is_doubtful = True
-        self._world.model.loses(node)
+        for model in self._world.models:
+            model.loses(node)
         self._later(1 * S, lambda: self._up(node))
 
     def _damage(self) -> None:
@@ -387,7 +413,7 @@ class ShellFaults:
     def _lose_joiner(self) -> None:
         """A node that is about to be let into the ISR dies, loses its log and is back, before it is let in."""
         world, metadata = self._world, self._world.metadata
-        node = self._any()
+        node, number = self._any(), self._any_number()
         if not self._copies_to_lose or not node.is_up or metadata.late is not None or self._has_joiner:
             return
         self._has_joiner = True
@@ -397,16 +423,16 @@ class ShellFaults:
             if self._is_over:
                 metadata.deliver_late()
             elif metadata.late is None:
-                if node.node_id not in world.info.isr and not node.is_up:
+                if node.node_id not in world.infos[number].isr and not node.is_up:
                     metadata.late = node.node_id
                     node.start()
                 world.scheduler.after(1 * MS, look)
             elif metadata.has_late and self._copies_to_lose:
                 self._copies_to_lose -= 1
                 node.kill()
-                node.disk.delete_directory(ROOT / "streams" / f"s.{UUID}" / "0")
+                node.disk.delete_directory(ROOT / "streams" / f"s.{UUID}" / str(number))
                 node.is_damaged, node.is_doubtful = False, True
-                world.model.loses(node)
+                world.models[number].loses(node)
                 node.start()
                 self._later(2 * S, metadata.deliver_late)
             else:
@@ -415,20 +441,24 @@ class ShellFaults:
         look()
 
     def _compact(self) -> None:
-        """Small segments become one, with what is committed in batches of another shape; nothing has a key here."""
-        node = self._any()
-        node.enter(node.run, self._compact_at, node)
+        """Of keys that are committed the last records stay; what stays is in segments and batches of another shape."""
+        node, number = self._any(), self._any_number()
+        keep_ns = self._world.rng.choice((0, 10**9, 86_400 * 10**9))
+        node.enter(node.run, self._compact_at, node, number, keep_ns)
 
-    def _compact_at(self, node: ShellNode) -> None:
-        partition = node.partition
+    def _compact_at(self, node: ShellNode, number: int, keep_ns: int) -> None:
+        partition = node.partition(number)
         if partition is None or partition.log.failure is not None:
             return
-        config = CompactionConfig(min_dirty_ratio=0.0, segment_bytes=4 * self._world.segment_bytes)
+        config = CompactionConfig(
+            min_dirty_ratio=0.0, segment_bytes=4 * self._world.segment_bytes, delete_retention_ns=keep_ns
+        )
         try:
             plan = plan_compaction(partition.log, partition.high_watermark, node.wall_ns(), config)
             if plan is not None:
-                compact(node.disk, plan, config, partition.log, seed=bytes(16), pause=lambda _: None)
+                report = compact(node.disk, plan, config, partition.log, seed=bytes(16), pause=lambda _: None)
                 self._world.seen["compacted"] += 1
+                self._world.seen["tombstones dropped"] += report.tombstones_gone_below > 0
         except (PartitionOfflineError, SegmentCorruptError) as error:
             partition.fail(str(error))
         except (StorageFullError, OSError):

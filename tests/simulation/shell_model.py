@@ -1,5 +1,7 @@
 """What must hold of the shell: an observer that looks at every log after every step, and remembers what was committed.
 
+Each partition has one.
+
 P1  an acked message is committed at the offset that its ack says; it is on the disks of `min_isr` replicas when it
     commits, and on all replicas in the end; a disk that keeps its promise has after a crash what was durable before
 P2  what was committed at an offset keeps its content, on every replica, and one epoch has one leader that commits
@@ -7,6 +9,9 @@ P3  no high watermark, and no consumer, is ever beyond what is committed, or is 
 ids no message with an id is committed twice, however often it is published
 order  what a publisher sends when the message before was acked stands behind it
 best   who begins to lead has all that is committed, as far as a copy of it is left anywhere
+
+keys   a record may be missing in a copy that was compacted if a later one of its key is committed, or if it is a
+       tombstone; in the end all copies have the same last record of every key, and no key that was deleted
 
 One copy may be damaged. What is illegible in it is no other content; but it is never shown, and what is legible is held
 against it as on the others.
@@ -22,6 +27,7 @@ from simulation.model import ViolationError
 
 if TYPE_CHECKING:
     from liftpy_log.partition_log import PartitionLog
+    from liftpy_server.metadata.state import PartitionInfo
     from liftpy_server.partition import Partition
     from simulation.shell_node import ShellNode
 
@@ -35,9 +41,12 @@ class Record(NamedTuple):
 
     epoch: int
     number: int
+    key: bytes | None = None
+    is_tombstone: bool = False
 
 
-LOST = Record(-1, -1)
+LOST = Record(-1, -1)  # in place of what can not be read any more
+GONE = Record(-2, -2)  # in place of what was compacted
 _decoded: dict[bytes, list[tuple[int, Record]]] = {}  # every replica has the same bytes
 
 
@@ -56,21 +65,25 @@ def records_in(data: bytes) -> list[tuple[int, Record]]:
             if len(_decoded) > 5_000:
                 _decoded.clear()
             check_body(header, batch[HEADER_SIZE:])
-            records = decode_records(header, batch[HEADER_SIZE:])
-            numbers = [int(value.partition(b"|")[0]) for value in records.column("value").to_pylist()]
-            names = records.schema.names
-            deltas = records.column("offset_delta").to_pylist() if "offset_delta" in names else range(len(numbers))
+            rows = decode_records(header, batch[HEADER_SIZE:]).to_pylist()
             _decoded[batch] = [
-                (header.base_offset + delta, Record(header.leader_epoch, number))
-                for delta, number in zip(deltas, numbers, strict=True)
+                (header.base_offset + row.get("offset_delta", index), _record(header.leader_epoch, row))
+                for index, row in enumerate(rows)
             ]
         found += _decoded[batch]
         position += header.length
     return found
 
 
+def _record(epoch: int, row: dict[str, Any]) -> Record:
+    value, key = row["value"], row.get("key")
+    if value is not None:
+        return Record(epoch, int(value.partition(b"|")[0]), key)
+    return Record(epoch, int(row["headers"].partition(b"\r\nN: ")[2].partition(b"\r\n")[0]), key, is_tombstone=True)
+
+
 def _legible(data: bytes, begin: int, end: int) -> list[tuple[int, Record]]:
-    """What can be read of a damaged segment, and `LOST` in place of the rest."""
+    """What can be read of a damaged segment, up to the damage, and `LOST` in place of the rest."""
     found: list[tuple[int, Record]] = []
     position = 0
     while position < len(data):
@@ -80,7 +93,13 @@ def _legible(data: bytes, begin: int, end: int) -> list[tuple[int, Record]]:
         except LiftError:
             break
         position += length
-    return found + [(offset, LOST) for offset in range(begin + len(found), end)]
+    return found + [(offset, LOST) for offset in range(found[-1][0] + 1 if found else begin, end)]
+
+
+def _last_of_keys(records: list[Record]) -> dict[bytes, Record]:
+    """What a reader of keys makes of records: keys that were deleted are not there."""
+    last = {record.key: record for record in records if record.key is not None}
+    return {key: record for key, record in last.items() if not record.is_tombstone}
 
 
 class Copy:
@@ -127,26 +146,31 @@ class Copy:
 class ShellModel:
     """See the module."""
 
-    def __init__(self, min_isr: int, nodes: list[str]) -> None:
+    def __init__(self, number: int, min_isr: int, nodes: dict[str, ShellNode]) -> None:
         self.committed: list[Record] = []
         self.offsets: dict[int, int] = {}  # by number
         self.acked: dict[int, int] = {}
         self.isr: tuple[str, ...] = ()
         self.voters: tuple[str, ...] = ()
+        self.replicas: tuple[str, ...] = ()
         self.with_id: set[int] = set()
         self.trace: list[Any] = []
         self.served = 0
         self.duplicates = 0
+        self.gone = 0  # records that were compacted, in all copies at the end
         self.may_lose = False  # more copies were lost than the promise allows
         self.has_lost = False
+        self._number = number
         self._min_isr = min_isr
         self._copies = {node: Copy() for node in nodes}
-        self._nodes: dict[str, ShellNode] = {}
-        self._committers: dict[int, str] = {}
-
-    def watch(self, nodes: dict[str, ShellNode]) -> None:
-        """The nodes there are."""
         self._nodes = nodes
+        self._committers: dict[int, str] = {}
+        self._newest: dict[bytes, int] = {}  # offset of the last committed record of each key
+
+    def configured(self, info: PartitionInfo) -> None:
+        """The metadata says something else of the partition."""
+        self.isr, self.voters, self.replicas = info.isr, info.voters, info.replicas
+        self.check_isr()
 
     def copy_of(self, node: str) -> Copy:
         """What is known of a node's log."""
@@ -166,7 +190,7 @@ class ShellModel:
         copy.records, copy.durable_end = [], copy.start
 
     def observe(self, node: ShellNode) -> None:
-        partition = node.partition
+        partition = node.partition(self._number)
         if partition is None:
             return
         copy, log = self._copies[node.node_id], partition.log
@@ -196,8 +220,7 @@ class ShellModel:
         is_renewed, copy.run = copy.run == node.run, node.run
         if is_renewed and node.node_id in self.isr:
             raise ViolationError(f"P1: {node.node_id}, in the ISR, begins its log anew")
-        before, durable_end = copy.records, copy.durable_end
-        start = copy.start
+        start, durable_end = copy.start, copy.durable_end
         copy.log, copy.start, copy.cuts = log, log.segments[0].base_offset, log._cuts
         copy.records = []
         copy.records = self._read(node, log, copy.start)
@@ -205,9 +228,8 @@ class ShellModel:
         copy.high_watermark = copy.led_epoch = 0
         copy.has_led = False
         durable_end = min(durable_end, len(self.committed))  # what is not committed may have been cut meanwhile
-        kept = before[max(0, copy.start - start) : max(0, durable_end - start)]
         is_trusted = node.node_id in self.isr and not node.is_doubtful
-        if is_trusted and copy.records[: len(kept)] != kept:
+        if is_trusted and not self._holds(node, copy, max(start, copy.start), durable_end):
             raise ViolationError(
                 f"P1: {node.node_id} had {start}..{durable_end} durable, and after its restart has "
                 f"{copy.start}..{copy.end}"
@@ -220,7 +242,8 @@ class ShellModel:
         fresh = self._read(node, log, max(copy.start, log.segments[0].base_offset))
         begin = max(copy.start, log.segments[0].base_offset)
         old = copy.between(begin, copy.end)
-        same = next((i for i, pair in enumerate(zip(old, fresh, strict=False)) if pair[0] != pair[1]), None)
+        pairs = enumerate(zip(old, fresh, strict=False))
+        same = next((i for i, pair in pairs if pair[0] != pair[1] and GONE not in pair), None)
         end = begin + (min(len(old), len(fresh)) if same is None else same)
         lost = copy.between(end, copy.end)
         if node.node_id in self.isr and not node.is_doubtful:
@@ -230,8 +253,8 @@ class ShellModel:
         copy.cut(end)
 
     def _read(self, node: ShellNode, log: PartitionLog, begin: int) -> list[Record]:
-        """The records from an offset on, as they are on the disk now."""
-        found: list[Record] = []
+        """The records from an offset on, as they are on the disk now, with `GONE` between them."""
+        read: list[Record] = [GONE] * (log.log_end - begin)
         for segment in log.segments:
             if segment.next_offset <= begin or not segment.size:
                 continue
@@ -242,8 +265,10 @@ class ShellModel:
                 if not node.is_damaged:
                     raise ViolationError(f"{node.node_id} has {segment.path}: {error}") from error
                 records = _legible(data, segment.base_offset, segment.next_offset)
-            found += [record for offset, record in records if offset >= begin]
-        return found
+            for offset, record in records:
+                if begin <= offset < log.log_end:
+                    read[offset - begin] = record
+        return read
 
     def _began(self, node: ShellNode, copy: Copy) -> None:
         """Somebody leads."""
@@ -254,7 +279,7 @@ class ShellModel:
         """A node leads, or is to: nobody has more."""
         node = self._nodes[node_id]
         own = self._common(node_id)
-        others = {name: self._common(name) for name, other in self._nodes.items() if not other.is_doubtful}
+        others = {name: self._common(name) for name in self.voters if not self._nodes[name].is_doubtful}
         best = max(others, key=lambda name: others[name], default=node_id)
         if own < others.get(best, own):
             raise ViolationError(
@@ -278,12 +303,25 @@ class ShellModel:
             end -= 1
         return end
 
+    def _holds(self, node: ShellNode, copy: Copy, begin: int, end: int) -> bool:
+        """Whether a copy has all that is committed between two offsets, as far as that is not compacted."""
+        return copy.end >= end and self._is_same(node, copy.between(begin, end), begin)
+
     def _is_same(self, node: ShellNode, records: list[Record], offset: int) -> bool:
         """Whether a node has what is committed; what is illegible on a damaged disk is no other content."""
         committed = self.committed[offset : offset + len(records)]
-        if node.is_damaged:
-            records = [was if record is LOST else record for record, was in zip(records, committed, strict=False)]
-        return records == committed
+        if len(committed) < len(records):
+            return False
+        for number, (record, was) in enumerate(zip(records, committed, strict=True), offset):
+            is_excused = (record is LOST and node.is_damaged) or (record is GONE and self._may_be_gone(number))
+            if record != was and not is_excused:
+                return False
+        return True
+
+    def _may_be_gone(self, offset: int) -> bool:
+        """Whether compaction may have dropped a committed record."""
+        record = self.committed[offset]
+        return record.key is not None and (record.is_tombstone or self._newest[record.key] > offset)
 
     def _advanced(self, node: ShellNode, partition: Partition, copy: Copy) -> None:
         mark = partition.high_watermark
@@ -311,6 +349,8 @@ class ShellModel:
             known = self.offsets.setdefault(record.number, offset)
             if known != offset and record.number in self.with_id:
                 raise ViolationError(f"ids: message {record.number} is committed at {known} and at {offset}")
+            if record.key is not None:
+                self._newest[record.key] = offset
         self.committed += fresh
         self.trace.append((node.node_id, epoch, mark))
         self.check_isr()
@@ -324,7 +364,7 @@ class ShellModel:
             return
         for node_id in self.isr:
             node = self._nodes[node_id]
-            partition = node.partition
+            partition = node.partition(self._number)
             copy = self._copies[node_id]
             if copy.is_known and LOST in copy.records and partition is not None and partition.log.failure is None:
                 raise ViolationError(f"damage: {node_id} is in the ISR with what was found damaged before")
@@ -356,28 +396,37 @@ class ShellModel:
         self.served += len(records)
         if self.has_lost:
             return
+        next_offset = records[0][0] if records else 0
         for offset, record in records:
             if offset >= len(self.committed) or self.committed[offset] != record:
                 raise ViolationError(f"P3: {node_id} shows {record} at {offset}, which is not what is committed")
+            left_out = [between for between in range(next_offset, offset) if not self._may_be_gone(between)]
+            if left_out:
+                raise ViolationError(f"keys: {node_id} does not show the records {left_out}")
+            next_offset = offset + 1
 
     def is_everywhere(self) -> bool:
         """Whether all replicas have all that is committed; the same, at least, when more was lost than may be."""
-        ends = {self._copies[node_id].durable_end for node_id in self.voters}
+        ends = {self._copies[node_id].durable_end for node_id in self.replicas}
         return len(ends) == 1 if self.has_lost else min(ends) >= len(self.committed)
 
     def finished(self) -> None:
         """Everything has healed and settled: every replica has everything, and the same."""
         if self.has_lost:
             return
-        for node_id in self.voters:
-            node, partition = self._nodes[node_id], self._nodes[node_id].partition
+        for node_id in self.replicas:
+            node = self._nodes[node_id]
+            partition = node.partition(self._number)
             assert partition is not None
             log = partition.log
             begin = log.segments[0].base_offset
             found = self._read(node, log, begin)
             found = found[: len(self.committed) - begin]
+            self.gone += found.count(GONE)
             if begin + len(found) < len(self.committed) or not self._is_same(node, found, begin):
                 raise ViolationError(f"P1: {node_id} has not what is committed after everything has healed")
+            if not begin and not node.is_damaged and _last_of_keys(found) != _last_of_keys(self.committed):
+                raise ViolationError(f"keys: {node_id} has other last records of its keys than are committed")
         for number, offset in self.acked.items():
             if self.committed[offset].number != number:
                 raise ViolationError(f"P1: the acked message {number} is gone from {offset}")

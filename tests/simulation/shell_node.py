@@ -35,7 +35,7 @@ from simulation.model import ViolationError
 from simulation.scheduler import MS
 from simulation.shell_loop import SimLoop
 from simulation.shell_metadata import NodeMetadata
-from support.nats_frames import encode_all, header_block, msg
+from support.nats_frames import encode_all
 from support.published import published
 from support.simdisk import ROOT, Order, SimDisk
 
@@ -49,12 +49,16 @@ if TYPE_CHECKING:
     from liftpy_server.stream_state import StreamState
     from simulation.shell_world import ShellWorld
 
-__all__ = ["KEY", "ShellNode"]
+__all__ = ["ShellNode", "key_of"]
 
-KEY = PartitionKey(bytes.fromhex(UUID), 0)
 EPOCH_NS = 1_700_000_000 * 10**9
 HEARTBEAT_S = 0.5
 CHECKPOINT_S = 1.0
+
+
+def key_of(number: int) -> PartitionKey:
+    """Of a partition of the stream."""
+    return PartitionKey(bytes.fromhex(UUID), number)
 
 
 class _Clock:
@@ -179,10 +183,14 @@ class ShellNode:
     def wall_ns(self) -> int:
         return EPOCH_NS + self.world.scheduler.now_us * 1_000 + self.clock_offset_ns
 
-    @property
-    def partition(self) -> Partition | None:
+    def partition(self, number: int) -> Partition | None:
         """As it is open now."""
-        return None if self.streams is None else self.streams.by_key.get(KEY)
+        return None if self.streams is None else self.streams.by_key.get(key_of(number))
+
+    @property
+    def partitions(self) -> list[Partition]:
+        """All that are open now."""
+        return [] if self.streams is None else list(self.streams.partitions)
 
     # -- the process
 
@@ -226,7 +234,8 @@ class ShellNode:
         )
         await self.cluster.register(standing, was_clean=checkpoint.clean)
         self.is_doubtful = self.is_damaged or self.disk.is_lying
-        self.world.model.check_isr()  # from here on the cluster knows what it lost
+        for model in self.world.models:  # from here on the cluster knows what it lost
+            model.check_isr()
         self._open_storage(data_dir, checkpoint)
         self.cluster.start()
         MetadataFollower(metadata, self._follow).start()
@@ -288,7 +297,8 @@ class ShellNode:
 
     def kill(self, *, power: bool = False) -> None:
         """Kill -9, or a power loss."""
-        self.world.model.dies(self)
+        for model in self.world.models:
+            model.dies(self)
         self.is_up = self.is_paused = False
         self.run += 1
         self._inbox.clear()
@@ -361,7 +371,8 @@ class ShellNode:
         finally:
             asyncio._set_running_loop(None)
         if run == self.run:
-            self.world.model.observe(self)
+            for model in self.world.models:
+                model.observe(self)
 
     # -- what comes over the network
 
@@ -369,26 +380,16 @@ class ShellNode:
         if self.cluster is not None:
             self.enter(self.run, self._metadata.learned, state)
 
-    def published(self, messages: Sequence[tuple[int, bool]]) -> None:
-        """From NATS: (number, whether it has an id) of each message of a chunk."""
-        self.enter(self.run, self._ingest, messages)
+    def published(self, numbers: Sequence[int]) -> None:
+        """A chunk from NATS."""
+        self.enter(self.run, self._ingest, numbers)
 
-    def _ingest(self, messages: Sequence[tuple[int, bool]]) -> None:
+    def _ingest(self, numbers: Sequence[int]) -> None:
         subscriptions = self._subscriptions
         if subscriptions is None:
             return
         for sid in list(subscriptions.ingest.bindings):
-            frames = [
-                msg(
-                    b"s",
-                    self.world.value_of(number),
-                    sid=sid,
-                    reply=b"_INBOX.%d" % number,
-                    headers=header_block(Nats_Msg_Id=f"m{number}") if has_id else None,
-                )
-                for number, has_id in messages
-            ]
-            subscriptions.ingest.receive(encode_all(frames))
+            subscriptions.ingest.receive(encode_all([self.world.frame(number, sid) for number in numbers]))
 
     def _send_acks(self, frames: bytes) -> bool:
         for ack in published(frames):

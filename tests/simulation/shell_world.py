@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from liftpy_log.entries import LogConfig
     from liftpy_server.metadata.state import PartitionInfo
     from liftpy_server.stream_state import StreamState
+    from support.nats_frames import Frame
 
 __all__ = ["ShellResult", "ShellWorld", "run_shell"]
 
@@ -120,23 +121,26 @@ class ShellWorld:
         self.network = Network(self.scheduler, rng)
         self._trouble_us = trouble_us
         self._trace: list[Any] = []
-        self.model = ShellModel(self.min_isr, list("abc"))
-        self.metadata = ShellMetadata(self.scheduler, self.network, rng, self.model, self._trace, self.seen)
-        self.nodes = {name: ShellNode(self, name) for name in "abc"}
+        self.partitions = rng.choice((1, 1, 2, 3))
+        self.observers, self.spare = rng.choice(((0, 0), (0, 0), (0, 1), (1, 0)))
+        self.has_keys = rng.random() < 0.5
+        self.nodes = {name: ShellNode(self, name) for name in "abcd"[: 3 + self.observers + self.spare]}
         self.node_list = list(self.nodes.values())
+        self.models = [ShellModel(number, self.min_isr, self.nodes) for number in range(self.partitions)]
+        self.metadata = ShellMetadata(self.scheduler, self.network, rng, self.models, self._trace, self.seen)
         self.metadata.nodes = self.nodes
-        self.model.watch(self.nodes)
-        self.model.trace = self._trace
-        self.model.may_lose = self.copies_to_lose >= self.min_isr
+        for model in self.models:
+            model.trace = self._trace
+            model.may_lose = self.copies_to_lose >= self.min_isr
         self._owners: dict[int, ShellPublisher] = {}
         self._violation: ViolationError | None = None
 
     # -- what the others ask for
 
     @property
-    def info(self) -> PartitionInfo:
-        """The partition, as the metadata has it."""
-        return self.metadata.state.streams["s"].partitions[0]
+    def infos(self) -> tuple[PartitionInfo, ...]:
+        """The partitions, as the metadata has them."""
+        return self.metadata.state.streams["s"].partitions
 
     def note(self, what: str) -> None:
         """Something happened."""
@@ -148,8 +152,13 @@ class ShellWorld:
         number = len(self._owners) + 1
         self._owners[number] = owner
         if has_id:
-            self.model.with_id.add(number)
+            for model in self.models:
+                model.with_id.add(number)
         return number
+
+    def frame(self, number: int, sid: int) -> Frame:
+        """A message, as the NATS server sends it."""
+        return self._owners[number].frame(number, sid)
 
     def value_of(self, number: int) -> bytes:
         """Of a message."""
@@ -214,6 +223,8 @@ class ShellWorld:
         stack.enter_context(patch.object(link, "PullConnection", Connections))
         for module in (stream_opening, streams):
             stack.enter_context(patch.object(module, "log_config", log_config))
+        for module in (stream_opening, streams):
+            stack.enter_context(patch.object(module, "remove_directory", self._remove_directory))
         for module in (batches, store, proposals, sessions):
             if hasattr(module, "uuid4"):
                 fake = lambda: type("Uuid", (), {"hex": f"{next(numbers):032x}"})
@@ -226,6 +237,10 @@ class ShellWorld:
             logger.setLevel(logging.WARNING)
             logger.propagate = False
             stack.callback(lambda logger=logger, levels=levels: self._unpatch(logger, watch, *levels))
+
+    def _remove_directory(self, directory: Path) -> None:
+        loop = asyncio.get_running_loop()
+        next(node for node in self.node_list if node.loop is loop).disk.delete_directory(directory)
 
     @staticmethod
     def _unpatch(logger: logging.Logger, watch: _Watch, level: int, propagate: bool) -> None:
@@ -250,15 +265,18 @@ class ShellWorld:
             node.start()
         self.metadata.watch()
         self._until(lambda: len(self.metadata.state.nodes) == len(self.nodes), "nodes register")
-        config = {"name": "s", "subject": "s", "replicas": 3, "min_isr": self.min_isr}
-        self.metadata.create(config, list(self.nodes))
+        config = {"name": "s", "subject": "s.*", "partitions": self.partitions, "compact": self.has_keys}
+        config |= {"replicas": 3, "observers": self.observers, "min_isr": self.min_isr}
+        first = "abcabc"
+        nodes = [[*first[at : at + 3], *"d" * self.observers] for at in range(self.partitions)]
+        self.metadata.create(config, nodes)
         self.metadata.broadcast()
         self.publishers = [
             ShellPublisher(self, has_ids=True, window=1),
             ShellPublisher(self, has_ids=True, window=8),
-            ShellPublisher(self, has_ids=False, window=4),
+            ShellPublisher(self, has_ids=False, window=4, has_keys=self.has_keys),
         ]
-        self.consumers = [ShellConsumer(self), ShellConsumer(self)]
+        self.consumers = [ShellConsumer(self, number) for number in (*range(self.partitions), 0)]
         self._advance(1_700 * MS)  # every node has written its first checkpoint
         faults = ShellFaults(self)
         faults.begin()
@@ -271,16 +289,18 @@ class ShellWorld:
         self.is_idle = True
         self._until(lambda: not any(publisher.waiting for publisher in self.publishers), "everything is acked")
         self._until(self._is_well, "everything is well")
-        self.model.finished()
+        for model in self.models:
+            model.finished()
+            self.seen["compacted away"] += model.gone
+            self._trace.append(model.committed)
         self._find_dead_tasks()
-        self._trace.append(self.model.committed)
         return ShellResult(
             digest=hashlib.sha256(repr(self._trace).encode()).hexdigest(),
-            committed=len(self.model.committed),
-            acked=len(self.model.acked),
-            duplicates=self.model.duplicates,
+            committed=sum(len(model.committed) for model in self.models),
+            acked=sum(len(model.acked) for model in self.models),
+            duplicates=sum(model.duplicates for model in self.models),
             elections=self.metadata.elections,
-            served=self.model.served,
+            served=sum(model.served for model in self.models),
             settled_us=settled_us - healed_us,
             seen=self.seen,
         )
@@ -310,26 +330,30 @@ class ShellWorld:
 
     def _settle(self) -> int:
         """Run until everything has been well for a while. Returns since when."""
-        version, since_us = -1, self.scheduler.now_us
+        versions, since_us = [-1], self.scheduler.now_us
         end_us = since_us + PEACE_US
         while self.scheduler.now_us < since_us + STEADY_US:
             if self.scheduler.now_us > end_us:
                 raise ViolationError(f"not well after {PEACE_US // S} s of peace")
             self._advance(100 * MS)
-            if self.info.version != version or not self._is_well():
-                version, since_us = self.info.version, self.scheduler.now_us
+            now = [info.version for info in self.infos]
+            if now != versions or not self._is_well():
+                versions, since_us = now, self.scheduler.now_us
         return since_us
 
     def _is_well(self) -> bool:
         """Everybody is in sync and has everything, and the preferred replica leads."""
-        info = self.info
-        if set(info.isr) != set(info.voters) or info.leader != info.voters[0]:
-            return False
-        for node in self.node_list:
-            partition = node.partition
-            if partition is None or partition.log.failure is not None:
+        for info in self.infos:
+            if set(info.isr) != set(info.voters) or info.leader != info.voters[0] or info.target is not None:
                 return False
-        return self.model.is_everywhere()
+        for number, info in enumerate(self.infos):
+            for node in self.node_list:
+                partition = node.partition(number)
+                if (partition is not None) is not (node.node_id in info.replicas):
+                    return False
+                if partition is not None and partition.log.failure is not None:
+                    return False
+        return all(model.is_everywhere() for model in self.models)
 
     def options(self) -> str:
         """Those of the command that runs this again, but for the seed."""
@@ -342,20 +366,18 @@ class ShellWorld:
 
     def describe(self) -> str:
         """For a run that failed."""
-        try:
-            info: Any = self.info
-        except KeyError:
-            info = "no stream"
-        parts = []
-        for node in self.node_list:
-            copy, partition = self.model.copy_of(node.node_id), node.partition
-            state = (
-                "no log" if partition is None else partition.log.failure or ("leads" if partition.is_leading else "ok")
-            )
-            parts.append(
-                f"{node.node_id} {copy.start}..{copy.durable_end}..{copy.end} up={node.is_up} {state} {node.ends}"
-            )
-        return f"{info}; {'; '.join(parts)}; committed {len(self.model.committed)}; surprises {self.surprises[:2]}"
+        found = []
+        stream = self.metadata.state.streams.get("s")
+        for number, info in enumerate(() if stream is None else stream.partitions):
+            plain = {name: value for name, value in info.to_plain().items() if value}
+            found.append(f"{number}: {plain}, committed {len(self.models[number].committed)}")
+            for node in self.node_list:
+                copy, partition = self.models[number].copy_of(node.node_id), node.partition(number)
+                state: Any = "no log"
+                if partition is not None:
+                    state = partition.log.failure or ("leads" if partition.is_leading else "ok")
+                found.append(f"{node.node_id} {copy.start}..{copy.durable_end}..{copy.end} up={node.is_up} {state}")
+        return f"{'; '.join(found)}; ends {[node.ends for node in self.node_list]}; surprises {self.surprises[:2]}"
 
 
 def run_shell(seed: int, **how: Any) -> ShellResult:

@@ -108,7 +108,7 @@ class World:
         disks = {name: SimDisk(is_lazy=self.is_lazy) for name in names}
         self.disks_to_lose = disks_to_lose
         self.model = Model(self.min_isr, disks) if disks_to_lose is None else Hopeless(self.min_isr, disks)
-        self.metadata = SimMetadata(self.scheduler, self.network, self.rng, self.model, self.trace, self.seen)
+        self.metadata = SimMetadata(self.scheduler, self.network, self.rng, [self.model], self.trace, self.seen)
         self.nodes = {name: SimNode(self, name, disks[name]) for name in names}
         self.node_list = list(self.nodes.values())
         self.metadata.nodes = self.nodes
