@@ -95,6 +95,7 @@ class CommittingLog:
         gone: why readers must look elsewhere: deleted, or led by another node; None while it is here.
         is_leading: this replica sequences and acknowledges.
         is_accepting: enough replicas are in sync to commit what is appended now.
+        gaps: times of which messages may be missing.
         note_failure: writes down, for after a restart, why the log has failed.
     """
 
@@ -114,6 +115,7 @@ class CommittingLog:
         self.key = key
         self.stream = stream
         self.log = log
+        self.gaps = stream.gaps_of(key.partition)
         self.dedupe = dedupe
         self.log_time = log_time or LogTime(log.last_timestamp, clock.elapsed())
         self._clock = clock
@@ -224,6 +226,7 @@ class CommittingLog:
     def follow(self, epoch: int) -> None:
         """Lead no longer: nobody here knows what becomes of the messages that are not committed yet."""
         self.is_leading = False
+        self.gaps.leave()
         self.gone = ErrorCode.NOT_LEADER
         self._give_up("outcome unknown: another node leads the partition now")
         self._acks = AckTemplate(self.stream.name, self.number, epoch)

@@ -11,7 +11,6 @@ __all__ = [
     "CONFIRM_INTERVAL_S",
     "CONFIRM_TIMEOUT_S",
     "DISK_CHECK_INTERVAL_S",
-    "GAPS_KEPT_MAX",
     "HTTP_CONNECTIONS_MAX",
     "INGEST_LINGER_BYTES_MAX",
     "INGEST_LINGER_S_MAX",
@@ -62,7 +61,6 @@ CONFIRM_TIMEOUT_S: Final = 120  # longer than nats-py keeps a connection on whic
 CHECKPOINT_INTERVAL_S: Final = 5.0
 MAINTENANCE_INTERVAL_S: Final = 10.0
 DISK_CHECK_INTERVAL_S: Final = 1.0
-GAPS_KEPT_MAX: Final = 100
 LOG_REPEAT_S: Final = 10.0  # a message that would be logged for every refusal is logged this often
 
 # A thread that returns from fdatasync waits this long at most for the interpreter; the default of 5 ms put the

@@ -28,6 +28,7 @@ from liftpy_server.commit_rounds import CommitRounds
 from liftpy_server.committing import Load
 from liftpy_server.damage import damage_of
 from liftpy_server.door_refusals import DoorRefusals
+from liftpy_server.gaps.recorder import GapRecorder
 from liftpy_server.group_hosting.host import GroupHost
 from liftpy_server.http import HttpServer
 from liftpy_server.ingest.connection import IngestConnection
@@ -237,9 +238,10 @@ class Node:
         self._commits = CommitRounds(self.files, wal, self._loop, lambda: self.streams.by_log, self._commits_changed)
         self.acks = AckConnection(self.config.nats, f"liftpy {self.config.node_id} acks")
         self.outbox = Outbox(self.acks.write)
+        self.gaps = GapRecorder(config.node_id, lambda: self.incarnation, self.metadata.propose)
         opening = StreamOpening(
             *(config.node_id, self._disk, self.files, data_dir, checkpoint, self.clock, self.outbox, self._load),
-            *(self._commits.request, self._io, self.cluster.host.standing),
+            *(self._commits.request, self.gaps, self.cluster.host.standing),
             DedupeMemory(config.storage.dedupe_memory_bytes),
         )
         self.streams = Streams(opening, self.cluster.host, self._io, None if self.tier is None else self.tier.tierer)
@@ -257,7 +259,9 @@ class Node:
         )
         self.maintenance.check_disk()
         self._commits.start()
+        self.gaps.start()
         self._undo.append(self._stop_storage)
+        self._undo.append(self.gaps.stop)
         self._listened_ns = checkpoint.time_ns
         if checkpoint.clean:  # until the next one is written, a kill must not pass for the stop before it
             keep_checkpoint(self._disk, data_dir, replace(checkpoint, clean=False))

@@ -168,7 +168,7 @@ class Partition(CommittingLog):
         except (StorageFullError, PartitionOfflineError) as error:
             refusal = refusal_of(error)
             for message in run.messages():
-                self.refuse(AckItem(message.reply if wanted else b"", -1), refusal, now_ns)
+                self.refuse(AckItem(message.reply if wanted else b"", -1), refusal)
             return None
         counters = self.stream.counters
         counters.messages += run.count
@@ -226,12 +226,15 @@ class Partition(CommittingLog):
         self.stream.counters.batches += 1
         return appended
 
-    def refuse(self, item: AckItem, refusal: Refusal, now_ns: int) -> None:
+    def refuse(self, item: AckItem, refusal: Refusal) -> None:
         """Tell a publisher, where it can be told, that its message is not stored; count it either way.
 
         What this node refuses another may store that leads by now: while it would not know, it says nothing.
         """
         answered = bool(item.destination)
-        self.stream.count_refused(refusal.code, refusal.description, answered=answered, now_ns=now_ns)
-        if answered and not self.is_cut_off:
+        reason = refusal.code.name.lower()
+        self.stream.counters.refused[reason] += 1
+        if not answered:
+            self.gaps.count_refused(reason, refusal.description)
+        elif not self.is_cut_off:
             self._outbox.add(ItemAcks([item]).encode_error(self._acks, *refusal))

@@ -17,7 +17,6 @@ from liftpy_log.opening import check_batches
 from liftpy_log.partition_log import LogConfig, PartitionLog
 from liftpy_log.segment import segment_path
 from liftpy_server.dedupe_rebuild import note_log
-from liftpy_server.gap_file import GapFile
 from liftpy_server.partition import Partition
 from liftpy_server.replicas.local import LocalReplica
 from liftpy_server.replicas.standing import has_log
@@ -25,7 +24,6 @@ from liftpy_server.stream_state import StreamState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from concurrent.futures import Executor
     from pathlib import Path
 
     from liftpy_log.checkpoint import Checkpoint
@@ -34,6 +32,7 @@ if TYPE_CHECKING:
     from liftpy_log.disk import Disk
     from liftpy_log.files import FileCache
     from liftpy_log.log_time import LogTimeState
+    from liftpy_server.gaps.partition_gaps import GapKeeper
     from liftpy_server.ingest.binding import Binding
     from liftpy_server.metadata.state import MetadataState, PartitionInfo, StreamInfo
     from liftpy_server.outbox import Outbox
@@ -79,7 +78,7 @@ class StreamOpening:
         outbox: for acks.
         load: counts what waits for the disk.
         request_sync: asks group commit for a round.
-        io_executor: with one thread, for small files.
+        keeper: has gaps written down.
         standing: which logs have failed; None for none.
         dedupe_memory: for message ids.
     """
@@ -95,7 +94,7 @@ class StreamOpening:
         outbox: Outbox,
         load: Load,
         request_sync: Callable[[PartitionLog], None],
-        io_executor: Executor,
+        keeper: GapKeeper,
         standing: Standing | None = None,
         dedupe_memory: DedupeMemory | None = None,
     ) -> None:
@@ -109,7 +108,7 @@ class StreamOpening:
         self._outbox = outbox
         self._load = load
         self._request_sync = request_sync
-        self._io_executor = io_executor
+        self._keeper = keeper
         self._dedupe_memory = dedupe_memory or DedupeMemory()
 
     def directory(self, info: StreamInfo) -> Path:
@@ -117,19 +116,14 @@ class StreamOpening:
         return self._data_dir.streams_directory / f"{info.name}.{info.uuid}"
 
     def begin(self, info: StreamInfo) -> LocalStream:
-        """A stream with what the node remembers of it, and without its partitions yet.
+        """A stream without its partitions yet.
 
         Raises:
             OSError: its directory can not be made.
         """
         directory = self.directory(info)
         self._disk.make_directory(directory, durable=False)  # its name is made durable with the first record
-        gap_file = GapFile(self._disk, directory / "gaps.json", self._io_executor, self._data_dir.quarantine_directory)
-        state = StreamState(info, gap_file.save, gap_file.load())
-        if gap_file.has_forgotten:
-            state.open_gap(info.created_ns, "the file of the gaps before was damaged")
-            state.close_gap(self._clock.now_ns())
-        return LocalStream(info, state, {})
+        return LocalStream(info, StreamState(info, self._clock, self._keeper), {})
 
     def kept_here(self, info: StreamInfo) -> list[int]:
         """Numbers of the partitions of which this node has a replica."""
@@ -160,18 +154,22 @@ class StreamOpening:
         return partition.replicas == (self._node_id,) and not partition.unproven
 
     def note_absence(self, stream: LocalStream) -> None:
-        """The time since the node ran last is a gap of a stream that was there then; it lasts until it listens.
-
-        A node that was killed soon after its start left no checkpoint behind; then it is the stream's last gap that
-        tells when it was listening, or its creation.
-        """
+        """The time since the node ran last is a gap of a stream that was there then; it lasts until it listens."""
         cause = "the node was stopped" if self._checkpoint.clean else "the node died"
-        stream.state.open_gap(self.listened_until_ns(stream), cause)
+        for number, partition in stream.partitions.items():
+            if self.is_alone(stream.info.partitions[number]):
+                recorded = stream.info.gaps.get(number, ())
+                partition.gaps.take_over(recorded, self.listened_until_s(stream, number), cause)
 
-    def listened_until_ns(self, stream: LocalStream) -> int:
-        """When an earlier run of this node is known to have listened for a stream last."""
-        listened_ns = max(self._checkpoint.time_ns, stream.info.created_ns, stream.state.whole_until_ns())
-        return min(listened_ns, self._clock.now_ns())
+    def listened_until_s(self, stream: LocalStream, number: int) -> float:
+        """When an earlier run of this node is known to have listened for a partition last, by elapsed time.
+
+        A node that was killed soon after its start left no checkpoint behind; then it is the partition's last gap that
+        tells when it was listening, or the stream's creation.
+        """
+        ends = [gap.until_ns for gap in stream.info.gaps.get(number, ()) if gap.until_ns is not None]
+        listened_ns = max(self._checkpoint.time_ns, stream.info.created_ns, *ends)
+        return self._clock.elapsed() - max(0, self._clock.now_ns() - listened_ns) / 1e9
 
     def replicate(self, partition: Partition, host: ReplicaHost) -> LocalReplica:
         """Let the replication core decide for a partition."""

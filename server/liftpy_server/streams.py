@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Final
 
 from liftpy_envelope.errors import ErrorCode, LiftError
 from liftpy_envelope.stream_config import SyncMode
+from liftpy_server.gaps.partition_gaps import LED_ELSEWHERE
 from liftpy_server.listening import Listening
 from liftpy_server.replicas.views import by_urgency
 from liftpy_server.stream_lookup import StreamLookup
 from liftpy_server.stream_opening import StreamNotOpenedError, log_config, remove_directory
-from liftpy_server.stream_state import LED_ELSEWHERE
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Iterable
@@ -115,8 +115,9 @@ class Streams(StreamLookup):
             return
         has_taken_over = partition.is_leading and partition.epoch > 1 and not replica.goes_on_leading
         if has_taken_over and not stream.info.config.is_internal:
-            since_ns = replica.leaderless_since_ns or self._opening.listened_until_ns(stream)
-            stream.state.open_gap(since_ns, LED_ELSEWHERE)
+            since_s = replica.leaderless_since_s or self._opening.listened_until_s(stream, partition.number)
+            recorded = stream.info.gaps.get(partition.number, ())
+            partition.gaps.take_over(recorded, since_s, LED_ELSEWHERE)
             self._taken_over += 1
         self.listening.change(stream)
 
@@ -209,6 +210,8 @@ class Streams(StreamLookup):
             moved = [each for each in kept if info.partitions[each] is not old.partitions[each]]
             self._show(stream, [stream.partitions[number] for number in moved], state)
         for number, partition in stream.partitions.items():
+            if partition.is_leading and info.gaps is not old.gaps:
+                partition.gaps.recorded_elsewhere(info.gaps.get(number, ()))
             log_start = info.partitions[number].log_start
             if log_start > partition.log.log_start and partition.log.failure is None:
                 self._purge(partition, log_start)
@@ -314,8 +317,6 @@ class Streams(StreamLookup):
         """Make everything durable and give the files back. Returns whether all of it went well."""
         for partition in self.partitions:
             self._close_partition(partition, ErrorCode.NOT_AVAILABLE)
-        for stream in self.by_uuid.values():
-            stream.state.keep_gaps()
         return all(
             partition.log.failure is None
             for stream in self.by_uuid.values()

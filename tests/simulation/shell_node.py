@@ -22,6 +22,7 @@ from liftpy_server.cluster_config import ClusterConfig
 from liftpy_server.commit_rounds import CommitRounds
 from liftpy_server.committing import Load
 from liftpy_server.config import NodeConfig
+from liftpy_server.gaps.recorder import GapRecorder
 from liftpy_server.ingest.ingest import Ingest
 from liftpy_server.maintenance import keep_checkpoint, make_checkpoint
 from liftpy_server.metadata_follower import MetadataFollower
@@ -145,7 +146,8 @@ class _Subscriptions:
 
     def _confirmed(self, stream: StreamState) -> None:
         assert self._node.streams is not None
-        stream.close_gap(self._node.wall_ns())
+        for partition in self._node.streams.partitions:
+            partition.gaps.close()
         self._node.streams.confirmed(stream)
 
 
@@ -250,9 +252,12 @@ class ShellNode:
         streams: Streams
         rounds = self.rounds = _Rounds(self, wal, lambda: streams.by_log, self._committed)
         self.outbox = Outbox(self._send_acks)
+        cluster = self.cluster
+        self._gaps = GapRecorder(self.node_id, lambda: cluster.incarnation, self._metadata.propose)
+        self._gaps.start()
         opening = StreamOpening(
             *(self.node_id, disk, self.files, data_dir, checkpoint, self.clock, self.outbox, Load()),
-            *(rounds.request, _AtOnce(), self.cluster.host.standing),
+            *(rounds.request, self._gaps, self.cluster.host.standing),
         )
         self.streams = streams = Streams(opening, self.cluster.host, _AtOnce())
         streams.open_all(self._metadata.state)

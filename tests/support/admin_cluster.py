@@ -23,9 +23,11 @@ from liftpy_server.admin.reassign_handlers import ReassignHandlers
 from liftpy_server.admin.recover_handlers import RecoverHandlers
 from liftpy_server.config import NodeConfig
 from liftpy_server.door_refusals import DoorRefusals
+from liftpy_server.gaps.partition_gaps import PartitionGaps
 from liftpy_server.metadata.errors import MetadataRefusedError
 from liftpy_server.metadata.raft.settings import Voter
-from liftpy_server.stream_state import StreamState
+from liftpy_server.stream_state import StreamCounters, StreamState
+from support.gap_notes import GapNotes
 from support.metadata_commands import NODE, Author
 from support.server_kit import SetClock
 
@@ -138,6 +140,7 @@ def partition(number: int, end: int, *, start: int = 0, replicas: Any = ()) -> S
         log_time=SimpleNamespace(leapt_ns=0),
         is_leading=True,
         is_accepting=True,
+        gaps=PartitionGaps("", "", number, SetClock(), GapNotes(), StreamCounters()),
         replica_states=lambda: states,
     )
 
@@ -219,7 +222,7 @@ class AdminNode:
     def lead(self, name: str, *partitions: Any, refusal: LiftError | None = None) -> StreamState:
         """Have the node hold partitions of a stream."""
         info = self.node.metadata.state.streams[name]
-        state = StreamState(info, lambda _: None)
+        state = StreamState(info, SetClock(), GapNotes())
         by_number = {each.number: each for each in partitions}
         self.streams.by_uuid[info.uuid] = SimpleNamespace(info=info, state=state, partitions=by_number, refusal=refusal)
         return state

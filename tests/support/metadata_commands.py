@@ -194,6 +194,13 @@ _args = {
     "purge_partition": st.fixed_dictionaries(
         {"name": _names, "uuid": _uuids, "partition": st.integers(0, 3), "log_start": st.integers(-1, 50)}
     ),
+    "record_gaps": st.builds(
+        lambda name, uuid, number, gap_id, version: {
+            "causes": ["lost"],
+            "gaps": [[name, uuid, number, gap_id, version, 5, None if version == 1 else 9, 0, None]],
+        },
+        *(_names, _uuids, st.integers(0, 3), st.sampled_from(["a", "b"]), st.integers(0, 3)),
+    ),
 }
 _ids = st.integers(0, 30).map(str)
 

@@ -23,6 +23,7 @@ from liftpy_server.outbox import Outbox
 from liftpy_server.partition import Load, Partition
 from liftpy_server.stream_state import StreamState
 from support.batches import log_records
+from support.gap_notes import GapNotes
 from support.nats_frames import encode_all
 from support.published import published
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
+    from liftpy_server.gaps.gap import Gap
     from support.batches import Record
     from support.nats_frames import Frame
     from support.published import Published
@@ -121,9 +123,8 @@ class Kit:
         self.frames: list[bytes] = []
         self.outbox = Outbox(self._write)
         self.sync_requests: list[PartitionLog] = []
-        self.gap_calls = 0
         self.info = StreamInfo(uuid=UUID.hex(), config=config, created_ns=0)
-        self.stream = StreamState(self.info, self._gap_changed)
+        self.stream = StreamState(self.info, self.clock, GapNotes())
         numbers = range(config.partitions) if led is None else led
         self.partitions = {number: self._open(number, directory / str(number), log) for number in numbers}
         self.timers: list[tuple[float, Callable[[], None]]] = []
@@ -151,9 +152,6 @@ class Kit:
     def _write(self, frames: bytes) -> bool:
         self.frames.append(frames)
         return True
-
-    def _gap_changed(self, _stream: StreamState) -> None:
-        self.gap_calls += 1
 
     def _hand_back(self, data: bytes) -> None:
         self.control += data
@@ -210,6 +208,10 @@ class Kit:
     def records(self, number: int = 0) -> list[Record]:
         """What is in a partition's log, from its files."""
         return log_records(self.partitions[number].log)
+
+    def gaps(self, number: int = 0) -> tuple[Gap, ...]:
+        """The gaps of a partition, none of which is recorded."""
+        return self.stream.gaps_of(number).unrecorded()
 
     def stored(self, number: int = 0) -> list[bytes | None]:
         """The values in a partition's log."""

@@ -309,12 +309,12 @@ def gaps_table(stream: StreamDetails) -> Table | None:
     gaps = stream.raw.get("gaps") or []
     if not gaps:
         return None
-    columns = (Column("Since"), Column("Until"), Column("Messages"), Column("Cause"))
+    columns = (Column("Partition", right=True), Column("Since"), Column("Until"), Column("Messages"), Column("Cause"))
     table = make_table("Gaps: messages of these times may be missing", columns, ())
     for gap in gaps:
         missing = "unknown" if gap["messages"] is None else show_count(gap["messages"])
         until = "now" if gap["until_ns"] is None else show_time(gap["until_ns"])
-        table.add_row(show_time(gap["since_ns"]), until, missing, escape(gap["cause"]))
+        table.add_row(str(gap["partition"]), show_time(gap["since_ns"]), until, missing, escape(gap["cause"]))
     return table
 
 

@@ -9,13 +9,14 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from liftpy_server.admin.stream_view import GAPS_SHOWN_MAX
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from liftpy_server.metadata.state import MetadataState, StreamInfo
     from liftpy_server.node import Node
     from liftpy_server.partition import Partition
-    from liftpy_server.stream_state import StreamState
 
 __all__ = ["cluster_info", "follower_lags", "kept_logs", "led_stream", "node_info", "resident_bytes"]
 
@@ -31,7 +32,9 @@ def led_stream(node: Node, info: StreamInfo, *, brief: bool = False) -> dict[str
         if info.partitions[number].leader == node.config.node_id
     ]
     told: dict[str, Any] = {"partitions": [_partition_numbers(partition) for partition in led]}
-    return told | _state_info(local.state, node.config.node_id, brief=brief)
+    counters = asdict(local.state.counters) | {"refused": dict(local.state.counters.refused)}
+    told |= {"counters": counters}
+    return told if brief else told | {"gaps": _unrecorded_gaps(led)}
 
 
 def kept_logs(node: Node, uuid: str) -> list[dict[str, Any]]:
@@ -80,11 +83,10 @@ def _places(stream: StreamInfo) -> list[dict[str, Any]]:
     ]
 
 
-def _state_info(state: StreamState, node_id: str, *, brief: bool) -> dict[str, Any]:
-    counters = asdict(state.counters)
-    counters["refused"] = dict(state.counters.refused)
-    told: dict[str, Any] = {"counters": counters, "gap_count": len(state.gaps)}
-    return told if brief else told | {"gaps": [gap.to_plain() | {"node": node_id} for gap in state.gaps]}
+def _unrecorded_gaps(led: Sequence[Partition]) -> list[list[Any]]:
+    """What the metadata do not have yet of the gaps: partition and gap."""
+    gaps = [[partition.number, gap.to_plain()] for partition in led for gap in partition.gaps.unrecorded()]
+    return gaps[:GAPS_SHOWN_MAX]
 
 
 def _partition_numbers(partition: Partition) -> dict[str, Any]:

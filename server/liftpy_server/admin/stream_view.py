@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from liftpy_server.gaps.gap import Gap, bounded, newest_of
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from liftpy_server.metadata.state import PartitionInfo, StreamInfo
 
-__all__ = ["LEADER_NUMBERS", "Told", "leaders_of", "partition_place", "show_stream"]
+__all__ = ["GAPS_SHOWN_MAX", "LEADER_NUMBERS", "Told", "leaders_of", "partition_place", "show_stream"]
 
+GAPS_SHOWN_MAX: Final = 1_000  # the newest; what is shown must fit into a message of NATS
 LEADER_NUMBERS: Final = (
     "log_start",
     "local_start",
@@ -36,7 +39,7 @@ class Told(NamedTuple):
     """What one node told of the partitions that it leads.
 
     Attributes:
-        streams: by uuid: its `counters` and `gaps`, and its `partitions` with their numbers.
+        streams: by uuid: its `counters`, the `gaps` that are not recorded yet, and its `partitions` with their numbers.
         silence: why it told nothing, or not all; None when it told all it was asked.
     """
 
@@ -89,7 +92,9 @@ def show_stream(info: StreamInfo, told: Mapping[str, Told], *, brief: bool = Fal
     parts = [
         told[node].streams[info.uuid] for node in leaders_of(info) if node in told and info.uuid in told[node].streams
     ]
-    return shown | _show_state([part for part in parts if "counters" in part], brief=brief)
+    gaps = _gaps(info, [part["gaps"] for part in parts if "gaps" in part])
+    shown |= _counters([part["counters"] for part in parts if "counters" in part]) | {"gap_count": len(gaps)}
+    return shown if brief else shown | {"gaps": gaps[-GAPS_SHOWN_MAX:]}
 
 
 def _show_partition(uuid: str, number: int, meta: PartitionInfo, told: Mapping[str, Told]) -> dict[str, Any]:
@@ -115,19 +120,22 @@ def _numbers(
     return None, answer.silence or f"node {meta.leader!r} has not opened it yet, or leads it no longer"
 
 
-def _show_state(parts: Sequence[dict[str, Any]], *, brief: bool) -> dict[str, Any]:
-    """Counters of all leaders together, and their gaps in the order in which they began."""
+def _counters(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Counters of all leaders together."""
     if not parts:
-        return {} if brief else {"gaps": []}
+        return {}
     counters: Counter[str] = Counter()
     refused: Counter[str] = Counter()
     for part in parts:
-        counters.update({name: count for name, count in part["counters"].items() if name != "refused"})
-        refused.update(part["counters"]["refused"])
-    shown: dict[str, Any] = {
-        "counters": dict(counters) | {"refused": dict(refused)},
-        "gap_count": sum(part["gap_count"] for part in parts),
-    }
-    if not brief:
-        shown["gaps"] = sorted((gap for part in parts for gap in part["gaps"]), key=lambda gap: gap["since_ns"])
-    return shown
+        counters.update({name: count for name, count in part.items() if name != "refused"})
+        refused.update(part["refused"])
+    return {"counters": dict(counters) | {"refused": dict(refused)}}
+
+
+def _gaps(info: StreamInfo, unrecorded: Sequence[list[list[Any]]]) -> list[dict[str, Any]]:
+    """The gaps that are recorded, with what leaders know beyond that, in the order in which they began."""
+    known = dict(info.gaps)
+    for number, gap in (each for part in unrecorded for each in part):
+        known[number] = newest_of(known.get(number, ()), [Gap.from_plain(gap)])
+    shown = [{"partition": number} | gap.shown() for number, gaps in known.items() for gap in bounded(gaps)]
+    return sorted(shown, key=lambda gap: (gap["since_ns"], gap["partition"]))

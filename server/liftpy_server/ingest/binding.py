@@ -39,6 +39,11 @@ class Binding:
         config = stream.config
         self._shares = config.partitions if config.spread is Spread.HASH and config.partitions > 1 else 0
 
+    def open_gap(self, since_s: float, cause: str) -> None:
+        """Messages may be missing from `since_s` on, by the clock of elapsed time."""
+        for partition in self.partitions.values():
+            partition.gaps.open(since_s, cause)
+
     @property
     def address(self) -> tuple[str, str | None]:
         """What tells this subscription from others of its stream."""

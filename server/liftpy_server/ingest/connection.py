@@ -89,7 +89,7 @@ class IngestConnection:
         self._tasks: list[asyncio.Task[None]] = []
         self._is_up = False  # subscriptions can be made: the connection stands, and those of before do
         self._protocol: FilteringProtocol | None = None
-        self._whole_ns = clock.now_ns()  # nothing that was published before is on its way still
+        self._whole_s = clock.elapsed()  # nothing that was published before is on its way still
         self._cause = ""
         self.reconnects = 0
 
@@ -129,7 +129,7 @@ class IngestConnection:
                 await self._subscribe(bindings)
             else:
                 for binding in bindings:
-                    binding.stream.open_gap(self._clock.now_ns(), "there was no connection to NATS to subscribe on")
+                    binding.open_gap(self._clock.elapsed(), "there was no connection to NATS to subscribe on")
 
     async def unbind(self, bindings: Sequence[Binding]) -> None:
         """Unsubscribe; returns when no more messages will come."""
@@ -145,7 +145,7 @@ class IngestConnection:
         return None if text is None else SubscriptionRefusedError(text)
 
     async def review(self, stream: StreamState) -> None:
-        """Close the stream's gap if nothing is missing any more."""
+        """Close the gaps of the stream's partitions of which nothing is missing any more."""
         async with self._subscribing:
             if self._is_up:
                 self._settle([binding for binding in self._wanted if binding.stream is stream])
@@ -181,7 +181,7 @@ class IngestConnection:
 
     async def _confirm(self, client: Client) -> bool:
         """Wait until the server has handled what was sent; False when the connection is lost meanwhile."""
-        asked_ns = self._clock.now_ns()
+        asked_s = self._clock.elapsed()
         # Not cancelled when we are, and with no time-out of its own: nats-py stops reading when the answer to a flush
         # comes that nobody waits for, and gives up a connection without answers by itself.
         confirming = asyncio.ensure_future(client.flush(CONFIRM_TIMEOUT_S))
@@ -190,7 +190,7 @@ class IngestConnection:
         await asyncio.wait({confirming})
         if confirming.cancelled() or confirming.exception() is not None:
             return False
-        self._whole_ns = max(self._whole_ns, asked_ns)
+        self._whole_s = asked_s
         return True
 
     def _forget(self, confirming: asyncio.Task[None]) -> None:
@@ -213,7 +213,7 @@ class IngestConnection:
             confirming.cancel()
         cause, self._cause = self._cause or "the NATS connection was lost", ""
         for binding in self._wanted:
-            binding.stream.open_gap(self._whole_ns, cause)
+            binding.open_gap(self._whole_s, cause)
 
     async def _came_up(self) -> None:
         self.reconnects += 1
@@ -240,17 +240,18 @@ class IngestConnection:
                     await self._subscribe(refused)
 
     def _settle(self, bindings: Iterable[Binding]) -> None:
-        """The server has confirmed what it takes: close the gaps of streams that miss nothing any more."""
-        now_ns = self._clock.now_ns()
-        refused = {binding.stream: text for binding, text in self._refused.items()}
-        for stream in {binding.stream for binding in bindings}:
-            cause = refused.get(stream)
-            if cause is None:
-                stream.close_gap(now_ns)
-                self._on_listening(stream)
-            elif stream.lapse is None or stream.lapse.cause != cause:
-                stream.close_gap(now_ns)
-                stream.open_gap(now_ns, cause)
+        """The server has confirmed what it takes: close the gaps of partitions that miss nothing any more."""
+        refused = {partition: text for each, text in self._refused.items() for partition in each.partitions.values()}
+        for binding in bindings:
+            for partition in binding.partitions.values():
+                cause = refused.get(partition)
+                if cause != partition.gaps.cause:
+                    partition.gaps.close()
+                if cause is not None:
+                    partition.gaps.open(self._clock.elapsed(), cause)
+        refused_streams = {binding.stream for binding in self._refused}
+        for stream in {binding.stream for binding in bindings} - refused_streams:
+            self._on_listening(stream)
 
     def connected(self, connection: FilteringProtocol) -> None:
         """See `ByteSink`."""
@@ -306,5 +307,5 @@ class IngestConnection:
         for binding in refused:
             cause = f"the NATS server refuses a subscription to {binding.subject}: {text}"
             self._refused[binding] = cause
-            binding.stream.open_gap(self._clock.now_ns(), cause)
+            binding.open_gap(self._clock.elapsed(), cause)
         return True

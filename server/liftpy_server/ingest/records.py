@@ -52,7 +52,7 @@ class RecordBuilder:
             refusal = self._wrong_offset(message)
         if refusal is not None:
             item = AckItem(message.destination, -1, correlation_id=message.options.correlation_id)
-            self._partition.refuse(item, refusal, self._now_ns)
+            self._partition.refuse(item, refusal)
         elif message.batch is not None:
             self.flush()
             self._append_batch(message, message.batch)
@@ -144,7 +144,7 @@ class RecordBuilder:
 
     def _refuse_unstored(self, message: Incoming, error: StorageFullError | PartitionOfflineError) -> None:
         item = AckItem(message.destination, -1, correlation_id=message.options.correlation_id)
-        self._partition.refuse(item, refusal_of(error), self._now_ns)
+        self._partition.refuse(item, refusal_of(error))
 
     def _columns(self, rows: list[Incoming]) -> tuple[int, list[ColumnBuffers]]:
         bitmap, columns = Column.SUBJECT, [values_column([row.subject for row in rows])]

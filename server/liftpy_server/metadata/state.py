@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from liftpy_envelope.errors import LiftError
 from liftpy_envelope.stream_config import StreamConfig
+from liftpy_server.gaps.gap import Gap
 from liftpy_server.metadata.outcomes import OutcomeTable
 
 __all__ = ["LEVEL", "LogReport", "MetadataState", "NodeInfo", "PartitionInfo", "StreamInfo"]
@@ -205,6 +206,7 @@ class StreamInfo:
         paused: messages are refused until it is resumed.
         read_only: messages are refused.
         partitions: by number.
+        gaps: by number of the partition, what nodes told of them; a bounded number.
     """
 
     uuid: str
@@ -214,6 +216,7 @@ class StreamInfo:
     paused: bool = False
     read_only: bool = False
     partitions: tuple[PartitionInfo, ...] = ()
+    gaps: dict[int, tuple[Gap, ...]] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -230,6 +233,7 @@ class StreamInfo:
             "paused": self.paused,
             "read_only": self.read_only,
             "partitions": [partition.to_plain() for partition in self.partitions],
+            "gaps": [[number, [gap.to_plain() for gap in gaps]] for number, gaps in self.gaps.items()],
         }
 
     @classmethod
@@ -240,6 +244,7 @@ class StreamInfo:
             | {
                 "config": StreamConfig.from_plain(given["config"]),
                 "partitions": tuple(PartitionInfo.from_plain(partition) for partition in given["partitions"]),
+                "gaps": {number: tuple(map(Gap.from_plain, gaps)) for number, gaps in given.get("gaps", ())},
             }
         )
 

@@ -261,10 +261,10 @@ class ReplicaHost:
         link = self._links.get(leader) if leader is not None else None
         return {leader: link.heard_s} if leader is not None and link is not None and link.is_parked(replica.key) else {}
 
-    def heard_wall_ns(self, replica: LocalReplica) -> int:
-        """When the replica's leader was heard last, by this node's wall clock; 0 when it has none."""
+    def leader_heard_s(self, replica: LocalReplica) -> float | None:
+        """When the replica's leader was heard last, by this node's clock of elapsed time; None when it has none."""
         link = self._links.get(self._led_by.get(replica, ""))
-        return 0 if link is None else self._clock.now_ns() - int((self.now_s() - link.heard_s) * 1e9)
+        return None if link is None else self._clock.elapsed() - (self.now_s() - link.heard_s)
 
     async def _run(self) -> None:
         before_s = self.now_s()

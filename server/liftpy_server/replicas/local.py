@@ -47,7 +47,7 @@ class LocalReplica(Answering):
 
     Attributes:
         key: which partition.
-        leaderless_since_ns: when the leader before was heard last, by the wall clock; 0 when there was none here.
+        leaderless_since_s: when the leader before was heard last, by elapsed time; None when there was none here.
         goes_on_leading: it led alone until now.
     """
 
@@ -62,7 +62,7 @@ class LocalReplica(Answering):
         self._is_closed = False
         self._view: PartitionView | None = None
         self._resumes_in: int | None = None  # the first leader epoch in which it takes a role again; after giving up
-        self.leaderless_since_ns = 0
+        self.leaderless_since_s: float | None = None
         self.goes_on_leading = partition.is_leading
         self._core = self._make_core()
         partition.attach(self)
@@ -364,7 +364,7 @@ class LocalReplica(Answering):
         self.wake_followers(is_urgent=True)
         if isinstance(effect, fx.LeadershipBegan):
             self._keep_recent(self._host.recent.tail())
-            self.leaderless_since_ns = self._host.heard_wall_ns(self)
+            self.leaderless_since_s = self._host.leader_heard_s(self)
             self._host.drop(self)
             self._know_ids()
             self.partition.lead(effect.leader_epoch)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import random
-from concurrent.futures import Executor, Future
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import NamedTuple
@@ -25,6 +24,7 @@ from liftpy_server.metadata.state import MetadataState, NodeInfo, PartitionInfo,
 from liftpy_server.replicas.standing import Standing
 from liftpy_server.stream_opening import StreamOpening
 from support.damage import flipped, swapped, zeroed
+from support.gap_notes import GapNotes
 from support.log_batches import headers_of, with_times
 from support.server_kit import SetClock
 from support.simdisk import ROOT, SimDisk
@@ -41,12 +41,6 @@ STATE = MetadataState(
 )
 DIRECTORY = ROOT / "streams" / f"s.{UUID}" / "0"
 GONE_BELOW = 9
-
-
-class AtOnce(Executor):
-    def submit(self, task, /, *args, **kwargs):
-        task(*args, **kwargs)
-        return Future()
 
 
 class Opened(NamedTuple):
@@ -69,7 +63,7 @@ def opening_on(disk, checkpoint, standing):
     files = FileCache(disk, 16)
     return files, StreamOpening(
         *("n1", disk, files, DataDir(ROOT, -1), checkpoint, SetClock(), SimpleNamespace(flush=lambda: None), Load()),
-        *(lambda _log: None, AtOnce(), standing),
+        *(lambda _log: None, GapNotes(), standing),
     )
 
 
@@ -92,7 +86,7 @@ def start(disk, info=INFO):
 
 @pytest.fixture(scope="module")
 def original():
-    """Four segments with indexes, a cut that is done, gaps, and two rounds of the write-ahead log that they lack."""
+    """Four segments with indexes, a cut that is done, and two rounds of the write-ahead log that they lack."""
     disk = SimDisk()
     disk.make_directory(ROOT)
     standing = Standing(disk, ROOT / "standing.json", "boot", is_new=False)
@@ -117,8 +111,6 @@ def original():
     cut = list(batches)[-1]
     log.truncate(cut)
     del batches[cut]
-    local.state.open_gap(5, "the node was stopped")
-    local.state.close_gap(7)
     save_cleaned(disk, DIRECTORY, Cleaned(3, GONE_BELOW, 2, ((3, 4),)))
     save_checkpoint(disk, ROOT / "checkpoint", Checkpoint(7, True, {(bytes.fromhex(UUID), 0): log.log_end}))
     standing.log_failed("cd" * 16, 0, "a stream of which nothing is here")
@@ -189,11 +181,6 @@ def check(original, opened, path, told):
         assert not opened.is_proven
         assert str(path) in told
         return "set aside"
-    if path.name == "gaps.json":
-        assert "damaged" in opened.state.gaps[-1].cause
-        assert str(path) in told
-        return "set aside"
-    assert opened.state.gaps[-1].cause == "the node was stopped"
     return "repaired"
 
 
@@ -204,7 +191,6 @@ EXPECTED = {
     ".timeindex": {"repaired"},
     "checkpoint": {"set aside"},
     "standing.json": {"set aside"},
-    "gaps.json": {"set aside"},
     "cut": {"offline"},
     "cleaned": {"repaired"},
     ".wal": {"refused", "repaired", "unproven", "offline"},

@@ -297,7 +297,7 @@ def test_disk_that_fills_up_between_two_batches_of_a_run(kit):
 def test_silent_publishers_on_a_full_disk_are_a_gap_of_known_size(kit):
     kit.disk.is_full = True
     kit.receive(*numbered(100, reply=False))
-    (gap,) = kit.stream.gaps
+    (gap,) = kit.gaps()
     assert (gap.cause, gap.messages, gap.since_ns, gap.until_ns) == ("storage_full", 100, NOW_NS, NOW_NS)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -16,6 +15,7 @@ from liftpy_log.files import FileCache
 from liftpy_server.committing import Load
 from liftpy_server.metadata.state import PartitionInfo, StreamInfo
 from liftpy_server.stream_opening import StreamOpening
+from support.gap_notes import GapNotes
 from support.log_batches import headers_of, with_times
 
 CONFIG = StreamConfig(name="orders", subject="orders.>")
@@ -27,10 +27,9 @@ def opening(tmp_path):
     disk, data_dir = OsDisk(), DataDir.open(tmp_path / "data", "n1")
     files = FileCache(disk, 16)
     data_dir.streams_directory.mkdir(parents=True, exist_ok=True)
-    with ThreadPoolExecutor(1) as io:
-        yield StreamOpening(
-            "n1", disk, files, data_dir, Checkpoint(), SystemClock(), None, Load(), lambda _log: None, io
-        )
+    yield StreamOpening(
+        "n1", disk, files, data_dir, Checkpoint(), SystemClock(), None, Load(), lambda _log: None, GapNotes()
+    )
     files.close()
     data_dir.close()
 

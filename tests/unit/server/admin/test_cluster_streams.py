@@ -10,9 +10,11 @@ from nats.errors import TimeoutError as NatsTimeoutError
 from liftpy_envelope.errors import ErrorCode
 from liftpy_server.admin import gather
 from liftpy_server.admin.errors import AdminError
+from liftpy_server.gaps.gap import Gap
 from liftpy_server.ingest.connection import SubscriptionRefusedError
 from liftpy_server.metadata.raft.settings import Voter
 from support.admin_cluster import AdminCluster, partition
+from support.server_kit import NOW_NS, SetClock
 
 
 @pytest.fixture
@@ -57,16 +59,41 @@ async def test_any_node_shows_what_the_leaders_know(cluster, orders):
 
 async def test_counters_and_gaps_of_all_leaders(cluster):
     cluster.create("orders", ["n1"], ["n2"])
-    for node, since_ns, count in (("n1", 50, 3), ("n2", 20, 4)):
-        state = cluster[node].lead("orders", partition(int(node == "n2"), 1))
+    for node, ago_s, count in (("n1", 2, 3), ("n2", 5, 4)):
+        led = partition(int(node == "n2"), 1)
+        state = cluster[node].lead("orders", led)
         state.counters.messages = count
         state.counters.refused["paused"] = count
-        state.open_gap(since_ns, node)
+        led.gaps.open(SetClock().elapsed() - ago_s, node)
     shown = (await cluster["n3"].ask("STREAM.INFO", name="orders"))["stream"]
     assert (shown["counters"]["messages"], shown["counters"]["refused"], shown["gap_count"]) == (7, {"paused": 7}, 2)
-    assert [(gap["since_ns"], gap["node"]) for gap in shown["gaps"]] == [(20, "n2"), (50, "n1")]
+    assert [(gap["since_ns"], gap["partition"], gap["cause"]) for gap in shown["gaps"]] == [
+        (NOW_NS - 5 * 10**9, 1, "n2"),
+        (NOW_NS - 2 * 10**9, 0, "n1"),
+    ]
     (listed,) = (await cluster["n3"].ask("STREAM.LIST"))["streams"]
-    assert (listed["gap_count"], "gaps" in listed) == (2, False)
+    assert (listed["gap_count"], "gaps" in listed) == (0, False), "before they are recorded only the leaders know"
+
+
+async def test_gaps_are_known_when_no_leader_is(cluster, orders):
+    """And what a leader knows better than the metadata counts."""
+    since_ns = NOW_NS - 5 * 10**9
+    gap = ["n1.1.1", 2, since_ns, None, 0, None]
+    cluster.author.do("record_gaps", causes=["lost"], gaps=[["orders", orders, 0, *gap]])
+    shown = (await cluster["n3"].ask("STREAM.INFO", name="orders"))["stream"]
+    expected = {"partition": 0, "since_ns": since_ns, "until_ns": None, "cause": "lost", "messages": None}
+    assert (shown["gaps"], shown["gap_count"]) == ([expected], 1)
+    led = cluster["n1"].streams.by_uuid[orders].partitions[0]
+    led.gaps.take_over([Gap.from_plain([*gap[:4], "lost", None])], SetClock().elapsed(), "another led")
+    led.gaps.close()
+    shown = (await cluster["n3"].ask("STREAM.INFO", name="orders"))["stream"]
+    assert (shown["gaps"], shown["gap_count"]) == ([expected | {"until_ns": NOW_NS}], 1)
+    (listed,) = (await cluster["n3"].ask("STREAM.LIST"))["streams"]
+    assert (listed["gap_count"], "gaps" in listed) == (1, False)
+    for node in ("n1", "n2"):
+        cluster[node].silence = NatsTimeoutError()
+    shown = (await cluster["n3"].ask("STREAM.INFO", name="orders"))["stream"]
+    assert (shown["gaps"], shown["gap_count"]) == ([expected], 1)
 
 
 @pytest.mark.parametrize("silence", [NatsTimeoutError(), OSError("broken")])

@@ -41,7 +41,7 @@ def check(kit, model, answers, taken):
     assert list(range(len(model.log))) == [record.offset for record in kit.records()]
     counters = kit.stream.counters
     assert (len(model.log), model.lookalikes) == (counters.messages, counters.lookalikes)
-    assert model.gaps == sum(gap.messages for gap in kit.stream.gaps)
+    assert model.gaps == sum(gap.messages for gap in kit.gaps())
     refused = sum(answer.error is not None for answer in model.answers) + model.gaps
     assert refused == counters.refused.total()
     assert taken == refused + counters.duplicates + model.stored

@@ -1,0 +1,249 @@
+"""The gaps of a partition on the node that leads it: the one that lasts, and what the metadata has not recorded yet.
+
+Inside, times are elapsed time; only what is written down has wall-clock times, made of how long ago things were. So a
+wall clock that is stepped leaves a gap its length, and its end is never before its begin.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, Protocol
+
+from liftpy_server.gaps.gap import CAUSE_CHARS_MAX, Gap, bounded, newest_of
+from liftpy_server.limits import LOG_REPEAT_S
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from liftpy_log.clock import Clock
+    from liftpy_server.stream_state import StreamCounters
+
+__all__ = ["LED_ELSEWHERE", "GapKeeper", "PartitionGaps"]
+
+logger = logging.getLogger(__name__)
+
+LED_ELSEWHERE: Final = "another node led the partition before"
+
+
+class GapKeeper(Protocol):
+    """Has gaps written down for good."""
+
+    def new_id(self) -> str:
+        """An id that no other gap has."""
+        ...
+
+    def changed(self, gaps: PartitionGaps, delay_s: float) -> None:
+        """There is something in `gaps.unrecorded()`, to be recorded within this time."""
+        ...
+
+
+@dataclass(slots=True)
+class _Open:
+    """A gap that lasts, and since when by this node's clock of elapsed time."""
+
+    gap: Gap
+    since_s: float
+
+
+@dataclass(slots=True)
+class _Refusals:
+    """Messages that were refused for one reason, and nobody could be told.
+
+    Attributes:
+        gap: as it was written down last.
+        since_s: when the first of them was refused.
+        last_s: when the last of them was.
+        messages: how many there are by now.
+    """
+
+    gap: Gap
+    since_s: float
+    last_s: float
+    messages: int = 0
+
+
+class PartitionGaps:
+    """See the module.
+
+    Args:
+        stream: its uuid.
+        name: the stream's.
+        number: of the partition.
+        clock: of the node.
+        keeper: has the gaps written down.
+        counters: of the stream.
+    """
+
+    def __init__(
+        self, stream: str, name: str, number: int, clock: Clock, keeper: GapKeeper, counters: StreamCounters
+    ) -> None:
+        self.stream = stream
+        self.name = name
+        self.number = number
+        self._clock = clock
+        self._keeper = keeper
+        self._counters = counters
+        self._lapse: list[_Open] = []  # of several the first is the one that began here, or was found first
+        self._listening_s = clock.elapsed()
+        self._refusals: dict[str, _Refusals] = {}
+        self._grown: set[str] = set()  # reasons of refusals that are not written down
+        self._unrecorded: tuple[Gap, ...] = ()
+
+    @property
+    def cause(self) -> str | None:
+        """Of the gap that lasts; None while none does."""
+        return self._lapse[0].gap.cause if self._lapse else None
+
+    @property
+    def are_recorded(self) -> bool:
+        """Whether no gap lasts, and everybody knows of those that are over."""
+        return not (self._lapse or self._unrecorded or self._grown)
+
+    def open(self, since_s: float, cause: str) -> None:
+        """Messages may be missing from `since_s` on; a gap that lasts already goes on under its own cause."""
+        if not self._lapse:
+            gap = self._begun(since_s, None, cause)
+            self._lapse = [_Open(gap, since_s)]
+            logger.log(_level_of(cause), "%s: messages may be missing from now on: %s", self._where, cause)
+            self._write(gap)
+        elif since_s < self._lapse[0].since_s:
+            self._lapse[0].since_s = since_s
+            self._lapse[0].gap = self._write_anew(self._lapse[0], until_ns=None)
+
+    def close(self) -> None:
+        """Nothing is missing from now on."""
+        lapse, self._lapse = self._lapse, []
+        self._listening_s = self._clock.elapsed()
+        if not lapse:
+            return
+        now_ns = self._clock.now_ns()
+        for each in lapse:
+            self._write_anew(each, until_ns=now_ns)
+        first = lapse[0]
+        seconds, cause = self._listening_s - first.since_s, first.gap.cause
+        logger.log(_level_of(cause), "%s: gap of %.3f s closed (%s)", self._where, seconds, cause)
+
+    def missed(self, since_s: float, cause: str) -> None:
+        """Messages of the time from `since_s` up to now may be missing."""
+        logger.warning("%s: messages of the last %.3f s may be missing: %s", self._where, self._ago(since_s), cause)
+        if self._lapse:
+            self.open(since_s, cause)
+        else:
+            self._write(self._begun(since_s, self._clock.now_ns(), cause))
+
+    def take_over(self, recorded: Iterable[Gap], since_s: float, cause: str) -> None:
+        """This node leads the partition, and nothing was missing before `since_s`.
+
+        What lasted when the leader before was heard last, as the metadata has it, goes on here.
+        """
+        ours = {each.gap.id for each in self._lapse}
+        lasting = [gap for gap in recorded if gap.until_ns is None and gap.id not in ours]
+        self._lapse += [_Open(gap, self._at_s(gap.since_ns)) for gap in lasting]
+        self.open(since_s, cause)
+
+    def recorded_elsewhere(self, recorded: Iterable[Gap]) -> None:
+        """The metadata has these gaps: one that lasts, and that another node told of, ends when this one listens."""
+        ours = {gap.id for gap in self._unrecorded} | {each.gap.id for each in self._lapse}
+        for gap in recorded:
+            if gap.until_ns is not None or gap.id in ours:
+                continue
+            known = _Open(gap, self._at_s(gap.since_ns))
+            if self._lapse:
+                self._lapse.append(known)
+            else:
+                until_ns = min(self._clock.now_ns(), max(self._wall_ns(self._listening_s), gap.since_ns))
+                self._write_anew(known, until_ns=until_ns)
+
+    def leave(self) -> None:
+        """Another node leads: it ends what lasts, when it listens."""
+        self._lapse = []
+        self._settle()
+        self._refusals.clear()
+
+    def count_refused(self, reason: str, description: str) -> None:
+        """A message was refused, and its publisher could not be told: a gap of known size."""
+        now_s = self._clock.elapsed()
+        known = self._refusals.get(reason)
+        if known is None or now_s - known.last_s >= LOG_REPEAT_S:
+            if known is not None and reason in self._grown:
+                self._settle()
+            known = self._refusals[reason] = _Refusals(
+                self._begun(now_s, self._clock.now_ns(), reason, 0), now_s, now_s
+            )
+            logger.warning("%s refuses messages of publishers that ask for no ack: %s", self._where, description)
+            self._keeper.changed(self, 0.0)
+        elif reason not in self._grown:
+            self._keeper.changed(self, LOG_REPEAT_S)
+        self._grown.add(reason)
+        known.messages += 1
+        known.last_s = now_s
+
+    def unrecorded(self) -> tuple[Gap, ...]:
+        """What the metadata does not know."""
+        self._settle()
+        return self._unrecorded
+
+    def were_recorded(self, gaps: Iterable[Gap]) -> None:
+        """The metadata knows these."""
+        known = set(gaps)
+        self._unrecorded = tuple(gap for gap in self._unrecorded if gap not in known)
+
+    @property
+    def _where(self) -> str:
+        return f"stream {self.name} partition {self.number}"
+
+    def _begun(self, since_s: float, until_ns: int | None, cause: str, messages: int | None = None) -> Gap:
+        self._counters.gaps += 1
+        since_ns = self._wall_ns(since_s) if until_ns is None else min(self._wall_ns(since_s), until_ns)
+        return Gap(
+            id=self._keeper.new_id(),
+            since_ns=since_ns,
+            until_ns=until_ns,
+            cause=cause[:CAUSE_CHARS_MAX],
+            messages=messages,
+        )
+
+    def _settle(self) -> None:
+        """Write down what the refusals have grown to."""
+        now_ns = self._clock.now_ns()
+        for reason in self._grown:
+            known = self._refusals[reason]
+            since_ns = min(known.gap.since_ns, self._wall_ns(known.since_s))
+            until_ns = min(now_ns, max(self._wall_ns(known.last_s), since_ns))
+            known.gap = replace(
+                known.gap,
+                version=known.gap.version + 1,
+                since_ns=since_ns,
+                until_ns=until_ns,
+                messages=known.messages,
+            )
+            self._keep(known.gap)
+        self._grown.clear()
+
+    def _write_anew(self, known: _Open, *, until_ns: int | None) -> Gap:
+        since_ns = min(known.gap.since_ns, self._wall_ns(known.since_s))
+        gap = replace(known.gap, version=known.gap.version + 1, since_ns=since_ns, until_ns=until_ns)
+        self._write(gap)
+        return gap
+
+    def _write(self, gap: Gap) -> None:
+        self._keep(gap)
+        self._keeper.changed(self, 0.0)
+
+    def _keep(self, gap: Gap) -> None:
+        self._unrecorded = bounded(newest_of(self._unrecorded, [gap]))
+
+    def _ago(self, at_s: float) -> float:
+        return max(0.0, self._clock.elapsed() - at_s)
+
+    def _wall_ns(self, at_s: float) -> int:
+        return max(0, self._clock.now_ns() - int(self._ago(at_s) * 1e9))
+
+    def _at_s(self, wall_ns: int) -> float:
+        return self._clock.elapsed() - max(0, self._clock.now_ns() - wall_ns) / 1e9
+
+
+def _level_of(cause: str) -> int:
+    """When a node dies thousands of partitions get another leader; the log has one line for all of them."""
+    return logging.DEBUG if cause == LED_ELSEWHERE else logging.WARNING
