@@ -17,13 +17,14 @@ from liftpy_log.scan import read_batch
 from liftpy_log.segment import Segment, base_offset_of, remove_newest, remove_oldest, segment_path
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from liftpy_envelope.batch import BatchHeader
     from liftpy_log.cut_mark import CutMark
     from liftpy_log.disk import Disk, File
     from liftpy_log.files import FileCache
+    from liftpy_log.recovery import TornTail
 
 __all__ = ["check_batches", "open_segments", "rebuild_epochs"]
 
@@ -40,6 +41,7 @@ def open_segments(
     durable_end: int,
     verify_bytes: int,
     first_offset: int,
+    on_torn: Callable[[TornTail], None],
     durable_names: bool = True,
 ) -> list[Segment]:
     """The segments of a partition, oldest first, recovered and durable; a new one where there is none.
@@ -51,6 +53,7 @@ def open_segments(
         durable_end: records below this offset are known to have been durable.
         verify_bytes: how much of the newest segment to check beyond what its index asks for.
         first_offset: records below this offset were purged; an empty log begins here.
+        on_torn: called before a torn tail is cut off; an error that it raises leaves it there.
         durable_names: the names of an empty log are on disk when this returns.
 
     Raises:
@@ -77,7 +80,7 @@ def open_segments(
     if not durable_names and len(names) <= 1 and _is_bare(files, segments, max(first_offset, durable_end)):
         segments[0].start_over()
         return segments
-    active = _recover_newest(disk, files, segments, durable_end, verify_bytes)
+    active = _recover_newest(disk, files, segments, durable_end, verify_bytes, on_torn)
     if not active.size and (durable_names or len(segments) > 1):
         disk.sync_directory(directory)  # the process that created it may have been killed before it did this
     for segment, successor in pairwise(segments):
@@ -129,7 +132,12 @@ def _heed_cut(
 
 
 def _recover_newest(
-    disk: Disk, files: FileCache, segments: list[Segment], durable_end: int, verify_bytes: int
+    disk: Disk,
+    files: FileCache,
+    segments: list[Segment],
+    durable_end: int,
+    verify_bytes: int,
+    on_torn: Callable[[TornTail], None],
 ) -> Segment:
     """Recover the segment that grows: the newest, or when nothing is in that, its elder, which grows on.
 
@@ -140,12 +148,13 @@ def _recover_newest(
     file = files.get(newest)
     is_only = len(segments) == 1
     if is_only or file.size():
-        recover_active(newest, file, durable_end=durable_end, verify_bytes=verify_bytes)
+        recover_active(newest, file, durable_end=durable_end, verify_bytes=verify_bytes, on_torn=on_torn)
     if is_only or newest.size:
         return newest
     elder = segments[-2]
     durable_end = max(durable_end, newest.base_offset)  # it was synced before its successor was created
-    recover_active(elder, files.get(elder), durable_end=durable_end, verify_bytes=verify_bytes)
+    elder_file = files.get(elder)
+    recover_active(elder, elder_file, durable_end=durable_end, verify_bytes=verify_bytes, on_torn=on_torn)
     segments.pop()
     files.forget(newest)
     newest.remove()

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from liftpy_log.errors import PartitionOfflineError
     from liftpy_log.files import FileCache
     from liftpy_log.reader import Slice
+    from liftpy_log.recovery import TornTail
 
 __all__ = ["LogConfig", "PartitionLog"]
 
@@ -39,7 +40,13 @@ logger = logging.getLogger(__name__)
 
 
 class PartitionLog(LogCompaction):
-    """See the module. `open` finds out what is there; everything else but a cut is fast."""
+    """See the module. `open` finds out what is there; everything else but a cut is fast.
+
+    Attributes:
+        torn_tail: what was cut off at its end when it was opened; None when it was whole.
+    """
+
+    torn_tail: TornTail | None = None
 
     def __init__(self, disk: Disk, files: FileCache, directory: Path, config: LogConfig) -> None:
         super().__init__(disk, files, directory, config)
@@ -57,6 +64,7 @@ class PartitionLog(LogCompaction):
         durable_end: int = 0,
         verify_bytes: int = VERIFY_ON_OPEN_BYTES_MAX,
         unsynced_parents: tuple[Path, ...] = (),
+        on_torn: Callable[[TornTail], None] | None = None,
     ) -> PartitionLog:
         """Open a log, or create an empty one.
 
@@ -71,12 +79,19 @@ class PartitionLog(LogCompaction):
             unsynced_parents: directories above it whose names may not be on disk. Where they are given, the names of
                 an empty log are made durable together with its first record; the log loses nothing by that, and
                 thousands are created without a wait for the disk.
+            on_torn: called before a torn tail is cut off; an error that it raises leaves it there.
 
         Raises:
             SegmentCorruptError: something other than a torn tail is wrong.
             OSError: the disk fails.
         """
         log = cls(disk, files, directory, config or LogConfig())
+
+        def found_torn(tail: TornTail) -> None:
+            if on_torn is not None:
+                on_torn(tail)
+            log.torn_tail = tail
+
         log._segments += open_segments(
             disk,
             files,
@@ -84,6 +99,7 @@ class PartitionLog(LogCompaction):
             durable_end=durable_end,
             verify_bytes=verify_bytes,
             first_offset=log_start,
+            on_torn=found_torn,
             durable_names=not unsynced_parents,
         )
         active, first = log.active, log._segments[0]

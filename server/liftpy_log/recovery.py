@@ -8,12 +8,15 @@ Writes that were under way leave a torn tail, and only that is ever cut off. It 
 
 Anything else that is not well was well once, and takes the partition offline: a batch in which bits turned with a
 good one somewhere behind it, a batch out of order, a log that ends before what is known to have been durable.
+
+Damage of the last batch looks like a torn tail, too. So whoever opens the log is told before anything is cut off, and
+can keep that in mind: a log that was cut proves nothing where others have longer ones.
 """
 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from liftpy_envelope.batch import HEADER_SIZE, read_header
 from liftpy_envelope.errors import BatchCorruptError, BatchTruncatedError, BatchVersionError
@@ -22,15 +25,34 @@ from liftpy_log.limits import UNSYNCED_AGE_NS_MAX
 from liftpy_log.scan import find_valid_batch, has_unwritten_sector, read_batch, walk_headers
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
     from liftpy_log.disk import File
     from liftpy_log.index import SegmentIndex
     from liftpy_log.segment import Segment
 
-__all__ = ["find_end", "recover_active", "recover_sealed"]
+__all__ = ["TornTail", "find_end", "recover_active", "recover_sealed"]
 
 logger = logging.getLogger(__name__)
 
 _BAD = (BatchTruncatedError, BatchCorruptError)
+
+
+class TornTail(NamedTuple):
+    """Bytes at the end of a log that are no whole batch.
+
+    Attributes:
+        path: the segment's file.
+        position: where in it they begin.
+        length: how many.
+        offset: the log ends there without them.
+    """
+
+    path: Path
+    position: int
+    length: int
+    offset: int
 
 
 def recover_sealed(segment: Segment, file: File, next_base: int) -> None:
@@ -73,7 +95,9 @@ def find_end(segment: Segment, file: File) -> int:
     return segment.next_offset
 
 
-def recover_active(segment: Segment, file: File, *, durable_end: int, verify_bytes: int) -> int:
+def recover_active(
+    segment: Segment, file: File, *, durable_end: int, verify_bytes: int, on_torn: Callable[[TornTail], None]
+) -> None:
     """Learn what the newest segment holds, check its end, and cut off a torn tail.
 
     Args:
@@ -81,9 +105,7 @@ def recover_active(segment: Segment, file: File, *, durable_end: int, verify_byt
         file: its open file.
         durable_end: offset up to which records are known to have been durable.
         verify_bytes: how much of the end to check beyond what the index asks for.
-
-    Returns:
-        How many bytes were cut off.
+        on_torn: called before a torn tail is cut off; an error that it raises leaves the file as it is.
 
     Raises:
         SegmentCorruptError: something other than a torn tail is wrong with it.
@@ -93,7 +115,7 @@ def recover_active(segment: Segment, file: File, *, durable_end: int, verify_byt
     indexed_bytes = 0 if index is None or not len(index) else index.last()[1] + 1
     if not _resume(segment, file, index, end, max(0, end - verify_bytes)):
         segment.start_over()
-    cut = 0
+    torn = None
     while segment.size < end:
         position = segment.size
         try:
@@ -103,7 +125,7 @@ def recover_active(segment: Segment, file: File, *, durable_end: int, verify_byt
             if follower is not None:
                 reason = f"{error}; a good batch follows at byte {follower}, so this is no torn tail"
                 raise SegmentCorruptError(segment.path, position, reason) from error
-            cut = end - position
+            torn = TornTail(segment.path, position, end - position, segment.next_offset)
             break
         except BatchVersionError as error:
             raise SegmentCorruptError(segment.path, position, str(error)) from error
@@ -112,14 +134,16 @@ def recover_active(segment: Segment, file: File, *, durable_end: int, verify_byt
     if segment.next_offset < durable_end:
         reason = f"the log ends at offset {segment.next_offset}, but records up to {durable_end} were durable"
         raise SegmentCorruptError(segment.path, segment.size, reason)
-    if cut:
+    if torn is not None:
+        on_torn(torn)
         logger.warning(
-            "%s ends with an unfinished write: %d bytes from byte %d were cut off", segment.path, cut, position
+            "%s ends with %d bytes from byte %d that are no whole batch, and are cut off: as a rule a write that was "
+            "never finished or acknowledged; the log ends at offset %d",
+            *(torn.path, torn.length, torn.position, torn.offset),
         )
         file.truncate(segment.size)
     if indexed_bytes > segment.size:
         segment.discard_index()
-    return cut
 
 
 def _proof_of_damage(file: File, position: int, end: int) -> int | None:

@@ -151,9 +151,10 @@ class Node:
         )
         self._undo.append(self.pull.stop)
         await self._open_tier()
-        await self._register(standing, was_clean=checkpoint.clean)
         with damage_of(data_dir):
-            self._open_storage(data_dir, checkpoint)
+            opening = self._open_files_of(data_dir, checkpoint, standing)
+            await self._register(standing, opening, was_clean=checkpoint.clean)
+            self._open_storage(data_dir, checkpoint, opening)
         await self._connect()
         self.maintenance.start()
         self._undo.append(self.maintenance.stop)
@@ -177,7 +178,7 @@ class Node:
             self._undo.append(self.tier.stop)
             await self.tier.check()
 
-    async def _register(self, standing: Standing, *, was_clean: bool) -> None:
+    async def _register(self, standing: Standing, opening: StreamOpening, *, was_clean: bool) -> None:
         pull = self.config.pull
         info = {
             "pull_host": pull.reachable_host,
@@ -195,7 +196,7 @@ class Node:
             self._commits_changed,
             self._superseded,
         )
-        await self.cluster.register(standing, was_clean=was_clean)
+        await self.cluster.register(standing, opening.open_logs, was_clean=was_clean)
 
     @property
     def incarnation(self) -> int:
@@ -230,7 +231,8 @@ class Node:
         self.streams.leadership_changed(replica)
         self.groups.leadership_changed(replica)
 
-    def _open_storage(self, data_dir: DataDir, checkpoint: Checkpoint) -> None:
+    def _open_files_of(self, data_dir: DataDir, checkpoint: Checkpoint, standing: Standing) -> StreamOpening:
+        """Everything that opens a log needs."""
         config = self.config
         self.files = FileCache(self._disk, segments_allowed(self.config, self._open_files))
         self._undo.append(self.files.close)
@@ -239,11 +241,14 @@ class Node:
         self.acks = AckConnection(self.config.nats, f"liftpy {self.config.node_id} acks")
         self.outbox = Outbox(self.acks.write)
         self.gaps = GapRecorder(config.node_id, lambda: self.incarnation, self.metadata.propose)
-        opening = StreamOpening(
+        return StreamOpening(
             *(config.node_id, self._disk, self.files, data_dir, checkpoint, self.clock, self.outbox, self._load),
-            *(self._commits.request, self.gaps, self.cluster.host.standing),
+            *(self._commits.request, self.gaps, standing),
             DedupeMemory(config.storage.dedupe_memory_bytes),
         )
+
+    def _open_storage(self, data_dir: DataDir, checkpoint: Checkpoint, opening: StreamOpening) -> None:
+        config = self.config
         self.streams = Streams(opening, self.cluster.host, self._io, None if self.tier is None else self.tier.tierer)
         self.streams.open_all(self.metadata.state)
         if self.tier is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import shutil
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from liftpy_envelope.errors import LiftError
 from liftpy_envelope.pull import PartitionKey
@@ -26,12 +26,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
+    from liftpy_envelope.stream_config import StreamConfig
     from liftpy_log.checkpoint import Checkpoint
     from liftpy_log.clock import Clock
     from liftpy_log.data_dir import DataDir
     from liftpy_log.disk import Disk
     from liftpy_log.files import FileCache
     from liftpy_log.log_time import LogTimeState
+    from liftpy_log.recovery import TornTail
     from liftpy_server.gaps.partition_gaps import GapKeeper
     from liftpy_server.ingest.binding import Binding
     from liftpy_server.metadata.state import MetadataState, PartitionInfo, StreamInfo
@@ -63,6 +65,21 @@ class LocalStream:
         self.partitions = partitions
         self.bindings: list[Binding] = []
         self.refusal: LiftError | None = None
+
+
+class _OpenLog(NamedTuple):
+    """A log that is open, or offline where it can not be used.
+
+    Attributes:
+        made_for: the settings that it was opened with.
+        kept_mark: records below it had been committed, as far as the node knew when it stopped last.
+    """
+
+    made_for: tuple[StreamConfig, int]
+    log: PartitionLog
+    dedupe: DedupeWindow
+    log_time: LogTime | None
+    kept_mark: int
 
 
 class StreamOpening:
@@ -110,6 +127,7 @@ class StreamOpening:
         self._request_sync = request_sync
         self._keeper = keeper
         self._dedupe_memory = dedupe_memory or DedupeMemory()
+        self._ready: dict[tuple[str, int], _OpenLog] = {}  # opened before the node registered
 
     def directory(self, info: StreamInfo) -> Path:
         """Where a stream is."""
@@ -175,39 +193,32 @@ class StreamOpening:
         """Let the replication core decide for a partition."""
         return LocalReplica(partition, host)
 
+    def open_logs(self, state: MetadataState) -> None:
+        """Open the logs that are here, before the node registers: what they lack is told of with that.
+
+        A log that is not there is created later: its absence is told of, too, and a node that is killed in between must
+        find it missing again. One that had failed is opened later: that it had failed must be known first.
+        """
+        for info in state.streams.values():
+            for number in self.kept_here(info):
+                if has_log(self._disk, self.directory(info) / str(number)) and not self._why_failed(info.uuid, number):
+                    self._ready[info.uuid, number] = self._open_log(info, number)
+
+    def release_rest(self) -> None:
+        """Give back the logs that were opened before the node registered, and are not wanted any more."""
+        for ready in self._ready.values():
+            ready.log.release()
+        self._ready.clear()
+
     def open_partition(self, local: LocalStream, number: int) -> None:
         """Open one of a stream's partitions; one whose log can not be used is there all the same, and offline."""
         stream, info = local.state, local.info.partitions[number]
-        directory = self.directory(local.info) / str(number)
-        config = stream.config
-        uuid = bytes.fromhex(stream.uuid)
-        is_durable = config.sync is SyncMode.ALWAYS
-        kept_mark = self._checkpoint.high_watermarks.get((uuid, number), 0)
-        if not self.is_alone(info) and self._node_id not in info.isr and not has_log(self._disk, directory):
-            kept_mark = 0  # of a replica that was here before: this one begins anew, and counts once it has caught up
-        log_time: LogTime | None = None
-        dedupe = DedupeWindow(int(config.dedupe_window_s * 1e9), config.dedupe_ids_max, self._dedupe_memory)
-        try:
-            self._check_renewable(info, stream.uuid, number, directory)
-            log = PartitionLog.open(
-                self._disk,
-                self._files,
-                directory,
-                log_config(stream),
-                log_start=info.empty_log_start,
-                durable_end=kept_mark if is_durable else 0,
-                unsynced_parents=(directory.parent, self._data_dir.streams_directory),
-            )
-            self._check_whole(stream.uuid, number, log)
-            kept_time = self._checkpoint.times.get((uuid, number))
-            log_time = _log_time(log, self._files, self._clock.elapsed(), kept_time)
-            note_log(dedupe, log, log_time)
-        except (PartitionOfflineError, LiftError, OSError) as error:
-            logger.error("stream %s partition %d is offline: %s", stream.name, number, error)  # noqa: TRY400
-            log = PartitionLog.offline(self._disk, self._files, directory, PartitionOfflineError(str(error)))
-            if not isinstance(error, (OSError, StorageFullError)):  # these say nothing of what is on disk
-                self._note_failure(stream.uuid, number, str(error))
-        key = PartitionKey(uuid, number)
+        ready = self._ready.pop((stream.uuid, number), None)
+        if ready is not None and ready.made_for != (local.info.config, info.empty_log_start):
+            ready.log.release()
+            ready = None
+        _, log, dedupe, log_time, kept_mark = ready or self._open_log(local.info, number)
+        key = PartitionKey(bytes.fromhex(stream.uuid), number)
         partition = local.partitions[number] = Partition(
             *(key, stream, log, dedupe, info.leader_epoch, self._outbox, self._load, self._request_sync),
             clock=self._clock,
@@ -218,13 +229,65 @@ class StreamOpening:
             partition.high_watermark = max(log.log_start, min(kept_mark, log.log_end))
             partition.is_leading = False
 
+    def _open_log(self, stream: StreamInfo, number: int) -> _OpenLog:
+        config, info = stream.config, stream.partitions[number]
+        directory = self.directory(stream) / str(number)
+        uuid = bytes.fromhex(stream.uuid)
+        is_durable = config.sync is SyncMode.ALWAYS
+        kept_mark = self._checkpoint.high_watermarks.get((uuid, number), 0)
+        log_time: LogTime | None = None
+        dedupe = DedupeWindow(int(config.dedupe_window_s * 1e9), config.dedupe_ids_max, self._dedupe_memory)
+        try:
+            if not self.is_alone(info) and self._node_id not in info.isr and not has_log(self._disk, directory):
+                kept_mark = 0  # of a replica that was here before: this begins anew, and counts once it has caught up
+            self._check_renewable(info, stream.uuid, number, directory)
+            log = PartitionLog.open(
+                self._disk,
+                self._files,
+                directory,
+                log_config(config),
+                log_start=info.empty_log_start,
+                durable_end=kept_mark if is_durable else 0,
+                unsynced_parents=(directory.parent, self._data_dir.streams_directory),
+                on_torn=partial(self._note_torn, stream, number),
+            )
+            self._check_whole(stream.uuid, number, log)
+            kept_time = self._checkpoint.times.get((uuid, number))
+            log_time = _log_time(log, self._files, self._clock.elapsed(), kept_time)
+            note_log(dedupe, log, log_time)
+        except (PartitionOfflineError, LiftError, OSError) as error:
+            logger.error("stream %s partition %d is offline: %s", stream.name, number, error)  # noqa: TRY400
+            log = PartitionLog.offline(self._disk, self._files, directory, PartitionOfflineError(str(error)))
+            self._note_unusable(stream.uuid, number, error)
+        return _OpenLog((config, info.empty_log_start), log, dedupe, log_time, kept_mark)
+
+    def _note_torn(self, stream: StreamInfo, number: int, tail: TornTail) -> None:
+        """What is about to be cut off may have been damaged rather than never whole; who has more must lead.
+
+        Raises:
+            OSError: that can not be written down.
+        """
+        if self._standing is not None and len(stream.partitions[number].replicas) > 1:
+            self._standing.log_torn(stream.uuid, number)
+            logger.warning(
+                "stream %s partition %d: the end of its log can not be read, from offset %d on; this node can not "
+                "prove that nothing acknowledged was there, and counts as in sync once it has caught up",
+                *(stream.name, number, tail.offset),
+            )
+
+    def _note_unusable(self, uuid: str, number: int, error: Exception) -> None:
+        if not isinstance(error, (OSError, StorageFullError)):  # these say nothing of what is on disk
+            self._note_failure(uuid, number, str(error))
+        elif self._standing is not None:
+            self._standing.log_unusable(uuid, number)
+
     def _check_renewable(self, info: PartitionInfo, uuid: str, number: int, directory: Path) -> None:
         """A log that had failed is not opened where another node has a copy to renew it from.
 
         Raises:
             PartitionOfflineError: it waits for that.
         """
-        why = None if self._standing is None else self._standing.why_failed(uuid, number)
+        why = self._why_failed(uuid, number)
         if why is None or not has_log(self._disk, directory):
             self.forget_failure(uuid, number)
         elif any(node != self._node_id for node in info.isr):
@@ -236,7 +299,7 @@ class StreamOpening:
         Raises:
             PartitionOfflineError: one is damaged.
         """
-        why = None if self._standing is None else self._standing.why_failed(uuid, number)
+        why = self._why_failed(uuid, number)
         if why is None:
             return
         check_batches(log.segments, self._files)
@@ -244,6 +307,9 @@ class StreamOpening:
             "%s: every batch was read and is well, so the log works again; it had failed: %s", log.directory, why
         )
         self.forget_failure(uuid, number)
+
+    def _why_failed(self, uuid: str, number: int) -> str | None:
+        return None if self._standing is None else self._standing.why_failed(uuid, number)
 
     def _note_failure(self, uuid: str, number: int, why: str) -> None:
         if self._standing is not None:
@@ -311,9 +377,8 @@ def _log_time(log: PartitionLog, files: FileCache, now_s: float, kept: LogTimeSt
     return time or LogTime(log.last_timestamp, now_s, kept)
 
 
-def log_config(stream: StreamState) -> LogConfig:
+def log_config(config: StreamConfig) -> LogConfig:
     """How a stream's logs are kept."""
-    config = stream.config
     return LogConfig(
         segment_bytes=config.segment_bytes,
         segment_age_ns=int(config.segment_age_s * 1e9),

@@ -60,7 +60,10 @@ class Streams(StreamLookup):
         self._state: MetadataState | None = None
 
     def open_all(self, state: MetadataState) -> None:
-        """Open what the metadata says is here, before the node is connected to anything."""
+        """Open what the metadata says is here, before the node is connected to anything.
+
+        Most logs were opened before the node registered.
+        """
         self._opening.sort_out_directories(state)
         for info in state.streams.values():
             stream = self._opening.begin(info)
@@ -70,6 +73,7 @@ class Streams(StreamLookup):
             is_alone = any(self._opening.is_alone(info.partitions[number]) for number in stream.partitions)
             if is_alone and not info.config.is_internal:  # nobody publishes to what is internal
                 self._opening.note_absence(stream)
+        self._opening.release_rest()
         self._changes.take(state.streams)
 
     def _add(self, stream: LocalStream) -> LocalStream:
@@ -231,7 +235,7 @@ class Streams(StreamLookup):
         config = stream.state.config
         for partition in stream.partitions.values():
             self._note_interval(partition)
-            partition.log.config = log_config(stream.state)
+            partition.log.config = log_config(config)
             partition.dedupe.resize(int(config.dedupe_window_s * 1e9), config.dedupe_ids_max)
             partition.replicated()  # what waited for the next interval waits for none any more
 

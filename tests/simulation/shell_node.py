@@ -41,7 +41,7 @@ from support.published import published
 from support.simdisk import ROOT, Order, SimDisk
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from liftpy_log.partition_log import PartitionLog
     from liftpy_server.ingest.binding import Binding
@@ -234,31 +234,39 @@ class ShellNode:
         self.cluster = ClusterSide(
             config, metadata, pull, self.clock, self._leadership_changed, self._committed, self._superseded
         )
-        await self.cluster.register(standing, was_clean=checkpoint.clean)
+        opening = self._open_files(data_dir, checkpoint, standing)
+        await self.cluster.register(standing, opening.open_logs, was_clean=checkpoint.clean)
         self.is_doubtful = self.is_damaged or self.disk.is_lying
         for model in self.world.models:  # from here on the cluster knows what it lost
             model.check_isr()
-        self._open_storage(data_dir, checkpoint)
+        self._open_storage(data_dir, checkpoint, opening)
         self.cluster.start()
         MetadataFollower(metadata, self._follow).start()
         self.loop.create_task(self._heartbeats())
         self.loop.create_task(self._upkeep(data_dir))
 
-    def _open_storage(self, data_dir: DataDir, checkpoint: Checkpoint) -> None:
+    def _open_files(self, data_dir: DataDir, checkpoint: Checkpoint, standing: Standing) -> StreamOpening:
         disk = self.disk
-        assert self.cluster is not None
         self.files = FileCache(disk, 8)
         wal = self.wal = WriteAheadLog(disk, data_dir.wal_directory, ROOT, self.world.wal_bytes)
-        streams: Streams
-        rounds = self.rounds = _Rounds(self, wal, lambda: streams.by_log, self._committed)
+        rounds = self.rounds = _Rounds(self, wal, self._partitions, self._committed)
         self.outbox = Outbox(self._send_acks)
         cluster = self.cluster
+        assert cluster is not None
         self._gaps = GapRecorder(self.node_id, lambda: cluster.incarnation, self._metadata.propose)
         self._gaps.start()
-        opening = StreamOpening(
+        return StreamOpening(
             *(self.node_id, disk, self.files, data_dir, checkpoint, self.clock, self.outbox, Load()),
-            *(rounds.request, self._gaps, self.cluster.host.standing),
+            *(rounds.request, self._gaps, standing),
         )
+
+    def _partitions(self) -> Mapping[PartitionLog, Partition]:
+        assert self.streams is not None
+        return self.streams.by_log
+
+    def _open_storage(self, data_dir: DataDir, checkpoint: Checkpoint, opening: StreamOpening) -> None:
+        disk = self.disk
+        assert self.cluster is not None
         self.streams = streams = Streams(opening, self.cluster.host, _AtOnce())
         streams.open_all(self._metadata.state)
         if checkpoint.clean:

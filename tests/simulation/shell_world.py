@@ -34,9 +34,9 @@ from simulation.shell_model import ShellModel
 from simulation.shell_node import ShellNode
 
 if TYPE_CHECKING:
+    from liftpy_envelope.stream_config import StreamConfig
     from liftpy_log.entries import LogConfig
     from liftpy_server.metadata.state import PartitionInfo
-    from liftpy_server.stream_state import StreamState
     from support.nats_frames import Frame
 
 __all__ = ["ShellResult", "ShellWorld", "run_shell"]
@@ -214,8 +214,8 @@ class ShellWorld:
             async def open(host: str, _port: int, *, client: str, **_: Any) -> FollowConnection:
                 return await world.connect(client.partition("/")[0], host)
 
-        def log_config(stream: StreamState) -> LogConfig:
-            return replace(usual(stream), segment_bytes=world.segment_bytes)
+        def log_config(config: StreamConfig) -> LogConfig:
+            return replace(usual(config), segment_bytes=world.segment_bytes)
 
         stack.enter_context(raising(self))
         usual = stream_opening.log_config

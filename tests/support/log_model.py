@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from liftpy_envelope.batch import NO_PRODUCER, encode_body, encode_header, encode_single_body
 from liftpy_envelope.columns import Column
@@ -177,7 +177,7 @@ class OpenLog:
         self._numbers = 0
         self.reopen(**given)
 
-    def reopen(self, **given: int) -> PartitionLog:
+    def reopen(self, **given: Any) -> PartitionLog:
         """Open the log anew, without a close: by a process that comes after one that was killed."""
         if hasattr(self, "files"):
             self.files.close()

@@ -27,7 +27,7 @@ __all__ = ["ClusterSide"]
 
 _HAND_OVER_S: Final = 1.0
 _LOOK_S: Final = 0.01
-_LOST_LOGS_MAX: Final = 2_000  # that one command tells of; who lost more says that it lost all
+_LOGS_TOLD_MAX: Final = 2_000  # in one command, of each kind; who has more of them says that it can prove none
 
 
 class ClusterSide:
@@ -82,26 +82,38 @@ class ClusterSide:
         }
         self.sessions = NodeSession(metadata, node, timeout_s, self._registered, on_superseded, self._failed_logs)
 
-    async def register(self, standing: Standing, *, was_clean: bool) -> None:
+    async def register(
+        self, standing: Standing, open_logs: Callable[[MetadataState], None], *, was_clean: bool
+    ) -> None:
         """Get an incarnation; from here on the metadata counts on this node.
+
+        Args:
+            standing: what the node can prove.
+            open_logs: opens the logs that the metadata says are here; `standing` hears what it finds.
+            was_clean: the node had stopped cleanly.
 
         Raises:
             MetadataRefusedError: the cluster does not want it.
+            OSError: what the node can prove can not be read or written down.
         """
+        self.host.standing = standing
         state = await self.sessions.reach()
+        open_logs(state)
         is_log_proven = standing.is_proven(state, self._node_id, was_clean=was_clean)
         lost_logs = standing.lost_logs(state, self._node_id)
-        if len(lost_logs) > _LOST_LOGS_MAX:
-            is_log_proven, lost_logs = False, []
-        self.host.standing = standing
-        failed_logs = self._failed_logs(state)
-        await self.sessions.register(is_log_proven=is_log_proven, lost_logs=lost_logs, failed_logs=failed_logs)
+        cut_logs = standing.cut_logs(state, self._node_id)
+        await self.sessions.register(
+            is_log_proven=is_log_proven and max(len(lost_logs), len(cut_logs)) <= _LOGS_TOLD_MAX,
+            lost_logs=lost_logs[:_LOGS_TOLD_MAX],
+            failed_logs=self._failed_logs(state),
+            cut_logs=cut_logs[:_LOGS_TOLD_MAX],
+        )
         standing.settled(state, self._node_id)
 
     def _failed_logs(self, state: MetadataState) -> list[tuple[str, int]]:
         """Those that the node registers with; their replicas tell of the others, one by one."""
         assert self.host.standing is not None, "it is there before the node registers"
-        return self.host.standing.failed_logs(state, self._node_id)[:_LOST_LOGS_MAX]
+        return self.host.standing.failed_logs(state, self._node_id)[:_LOGS_TOLD_MAX]
 
     def _registered(self, incarnation: int) -> None:
         self.incarnation = incarnation

@@ -81,6 +81,7 @@ class NodeSession:
         is_log_proven: bool,
         lost_logs: Sequence[tuple[str, int]] = (),
         failed_logs: Sequence[tuple[str, int]] = (),
+        cut_logs: Sequence[tuple[str, int]] = (),
     ) -> None:
         """Get an incarnation. Waits for a majority of the metadata nodes, for as long as it takes.
 
@@ -88,6 +89,7 @@ class NodeSession:
             is_log_proven: the logs hold all that they ever counted as durable.
             lost_logs: uuid and number of partitions of which that is not so.
             failed_logs: of those whose log has failed, and is not to count before there is a new copy.
+            cut_logs: of those whose log may lack its end.
 
         Raises:
             MetadataRefusedError: the cluster does not want this node.
@@ -101,6 +103,7 @@ class NodeSession:
                 is_log_proven=is_log_proven,
                 lost=[list(each) for each in lost_logs],
                 failed=[list(each) for each in failed_logs],
+                cut=[list(each) for each in cut_logs],
             )
         )
         await self._applied(incarnation)

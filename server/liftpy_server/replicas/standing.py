@@ -9,10 +9,15 @@ A single log can prove nothing either when somebody took it away, to have it cop
 knows what was put in its place. The directory stays away; the failure stays on disk until there is a new copy, or,
 where nobody has one to copy from, until every batch was read and found well.
 
-Nor can the logs that others have too, after the write-ahead log ended with something that could not be read: it was
-never durable, or it is damaged. Of a log that nobody else has there is no better copy; there a doubt serves nothing.
+Nor can a log that ended with bytes that are no whole batch, which were cut off, nor any log after the write-ahead log
+ended with something that could not be read: it was never durable, or it is damaged. Nobody can tell. These logs are
+not lost: what is left of them was checked, and reaches as far as they say. So the metadata lets them lead where no
+other in-sync replica is whole, the longest first; after a loss of power in a whole room that may be all of them. Their
+doubt, too, stays on disk until the metadata has taken note of it, and is there before anything is cut off. Of a log
+that nobody else has there is no better copy; there a doubt serves nothing.
 
-    standing.json    {"boot_id":...,"doubtful":...,"torn":...,"failed":[[uuid,partition,why],...],"checksum":...}
+    standing.json    {"boot_id":...,"doubtful":...,"torn":...,"cut":[[uuid,partition],...],
+                      "failed":[[uuid,partition,why],...],"checksum":...}
 """
 
 from __future__ import annotations
@@ -36,6 +41,7 @@ __all__ = ["Standing", "has_log", "kernel_boot_id"]
 logger = logging.getLogger(__name__)
 
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+_CUT_MAX: Final = 100  # that are kept one by one: each is a file that is synced, while the node starts
 _FORGOTTEN: Final = "it had failed when the file that says why was damaged"
 
 
@@ -78,7 +84,9 @@ class Standing:
         self._path = path
         self._boot_id = boot_id
         self._failed: dict[tuple[str, int], str] = {}
-        self._is_torn = False
+        self._unusable: set[tuple[str, int]] = set()  # in this run
+        self._cut: set[tuple[str, int]] = set()
+        self._is_torn = False  # any log may have been cut
         self._has_forgotten = False  # which logs have failed; the metadata may know
         self._known_boot_id, self._is_doubtful = self._load(is_new=is_new)
         self._is_doubtful = self._is_doubtful or is_doubtful
@@ -89,6 +97,7 @@ class Standing:
         try:
             kept = load_json(self._disk, self._path)
             self._failed = {(str(uuid), int(number)): str(why) for uuid, number, why in kept["failed"]}
+            self._cut = {(str(uuid), int(number)) for uuid, number in kept["cut"]}
             self._is_torn = bool(kept["torn"])
             return kept["boot_id"], bool(kept["doubtful"])
         except FileNotFoundError:
@@ -114,13 +123,30 @@ class Standing:
         self._save()
 
     def wal_torn(self) -> None:
-        """The write-ahead log ended with something that could not be read.
+        """The write-ahead log ended with something that could not be read; of which logs it was, nobody knows.
 
         Raises:
             OSError: that can not be written down.
         """
         self._is_torn = True
         self._save()
+
+    def log_torn(self, uuid: str, number: int) -> None:
+        """A log that others have too ends with bytes that are no whole batch, and is about to be cut.
+
+        Raises:
+            OSError: that can not be written down.
+        """
+        if self._is_torn or (uuid, number) in self._cut:
+            return
+        self._cut.add((uuid, number))
+        self._is_torn = len(self._cut) > _CUT_MAX
+        try:
+            self._save()
+        except OSError:
+            self._cut.remove((uuid, number))
+            self._is_torn = False
+            raise
 
     def is_proven(self, state: MetadataState, node_id: str, *, was_clean: bool) -> bool:
         """Whether the logs are whole; when they may not be, that is on disk on return.
@@ -137,7 +163,7 @@ class Standing:
         return not self._is_doubtful
 
     def lost_logs(self, state: MetadataState, node_id: str) -> list[tuple[str, int]]:
-        """Uuid and number of partitions of several replicas whose log here has failed, is gone, or may lack its end.
+        """Uuid and number of partitions of several replicas whose log here has failed, or is gone.
 
         Whether the metadata counts on this node's copy now says nothing: a proposal to do so may be under way. Of a
         stream that is new there may be no log yet, on any node; then no node counts until all have said so.
@@ -150,11 +176,25 @@ class Standing:
             (stream.uuid, number)
             for stream, number, partition in _kept_here(state, node_id)
             if len(partition.replicas) > 1
-            if self._is_torn or (stream.uuid, number) in self._failed or not self._has_log(stream, number)
+            if (stream.uuid, number) in self._failed or not self._has_log(stream, number)
+        ]
+
+    def cut_logs(self, state: MetadataState, node_id: str) -> list[tuple[str, int]]:
+        """Uuid and number of partitions of several replicas whose log here may lack its end.
+
+        Args:
+            state: which streams have a replica here.
+            node_id: this node.
+        """
+        return [
+            (stream.uuid, number)
+            for stream, number, partition in _kept_here(state, node_id)
+            if len(partition.replicas) > 1
+            if self._is_torn or (stream.uuid, number) in self._cut
         ]
 
     def failed_logs(self, state: MetadataState, node_id: str) -> list[tuple[str, int]]:
-        """Uuid and number of partitions of several replicas whose log has failed and is still there.
+        """Uuid and number of partitions of several replicas whose log has failed, or can not be used, and is there.
 
         Args:
             state: which streams have a replica here, and what they told of their logs before.
@@ -167,7 +207,8 @@ class Standing:
             (stream.uuid, number)
             for stream, number, partition in _kept_here(state, node_id)
             if len(partition.replicas) > 1
-            if (stream.uuid, number) in self._failed and self._has_log(stream, number)
+            if (stream.uuid, number) in self._failed or (stream.uuid, number) in self._unusable
+            if self._has_log(stream, number)
         ]
 
     def _has_log(self, stream: StreamInfo, number: int) -> bool:
@@ -187,12 +228,17 @@ class Standing:
         except OSError as error:
             logger.error("%s could not be written: %s", self._path, error)  # noqa: TRY400 - the trace adds nothing
 
+    def log_unusable(self, uuid: str, number: int) -> None:
+        """A log can not be used in this run of the node, which says nothing of what is on disk."""
+        self._unusable.add((uuid, number))
+
     def forget(self, uuid: str, number: int) -> None:
         """A log that had failed was set aside or dropped, or is well again.
 
         Raises:
             OSError: it can not be written down.
         """
+        self._unusable.discard((uuid, number))
         if self._failed.pop((uuid, number), None) is not None:
             self._save()
 
@@ -200,6 +246,7 @@ class Standing:
         """The metadata has taken note of the doubt. Failures are kept, but those of logs that are not here any more."""
         self._known_boot_id, self._is_doubtful = self._boot_id, False
         self._is_torn = self._has_forgotten = False
+        self._cut.clear()
         here = {
             (stream.uuid, number) for stream, number, _ in _kept_here(state, node_id) if self._has_log(stream, number)
         }
@@ -209,7 +256,8 @@ class Standing:
     def _save(self) -> None:
         failed = [[uuid, number, why] for (uuid, number), why in sorted(self._failed.items())]
         doubts = {"boot_id": self._known_boot_id, "doubtful": self._is_doubtful, "torn": self._is_torn}
-        save_json(self._disk, self._path, doubts | {"failed": failed})
+        cut = [list(place) for place in sorted(self._cut)]
+        save_json(self._disk, self._path, doubts | {"cut": cut, "failed": failed})
 
 
 def _kept_here(state: MetadataState, node_id: str) -> Iterator[tuple[StreamInfo, int, PartitionInfo]]:

@@ -82,6 +82,32 @@ def garbage_of(rng):
     )
 
 
+def test_a_torn_tail_is_told_before_it_is_cut_off():
+    log = written()
+    content = log.disk.content(log.path)[:-5]
+    damage(log, content)
+    told = []
+    log.reopen(on_torn=lambda tail: told.append((tail, log.disk.content(log.path))))
+    start, offset = positions(log)[-1], log.model.batches[-1].base_offset
+    assert told == [((log.path, start, len(content) - start, offset), content)]
+    assert log.log.torn_tail == told[0][0]
+    assert log.disk.content(log.path) == content[:start]
+    log.reopen(on_torn=told.append)
+    assert (len(told), log.log.torn_tail) == (1, None)
+
+
+def test_a_torn_tail_is_not_cut_off_when_that_can_not_be_told():
+    def no_room(_tail):
+        raise OSError(28, "No space left on device")
+
+    log = written()
+    content = log.disk.content(log.path)[:-5]
+    damage(log, content)
+    with pytest.raises(OSError, match="No space left"):
+        log.reopen(on_torn=no_room)
+    assert log.disk.content(log.path) == content
+
+
 @TORN
 @pytest.mark.parametrize("kind", range(10))
 def test_garbage_at_the_end_is_cut_off(indexed, kind):

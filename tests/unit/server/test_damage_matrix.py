@@ -77,8 +77,10 @@ def start(disk, info=INFO):
     except WalCorruptError:
         standing.doubt()
         raise
-    is_proven = standing.is_proven(STATE, "n1", was_clean=checkpoint.clean) and not standing.lost_logs(STATE, "n1")
     files, opening = opening_on(disk, checkpoint, standing)
+    opening.open_logs(STATE)
+    is_proven = standing.is_proven(STATE, "n1", was_clean=checkpoint.clean)
+    is_proven = is_proven and not standing.lost_logs(STATE, "n1") and not standing.cut_logs(STATE, "n1")
     local = opening.begin(info)
     opening.open_partition(local, 0)
     return Opened(local.partitions[0], local.state, standing, is_proven, files)
@@ -235,6 +237,24 @@ def test_damage_is_named_or_repaired(original, kind, times, caplog):
                 raise
     assert seen
     assert seen <= EXPECTED[kind]
+
+
+@pytest.mark.parametrize("spoil", [flipped, zeroed, swapped])
+def test_damage_at_the_end_of_a_log_is_named_or_leaves_a_doubt(original, spoil, caplog):
+    """Of the last batches no checkpoint knows yet that they were durable, and the write-ahead log is through."""
+    whole = original.disk.kill()
+    end = start(whole).partition.log.log_end
+    path, seen = max(whole.files(".log")), set()
+    content = whole.content(path)
+    tail = sum(len(data) for data in list(original.batches.values())[-2:])
+    for seed in range(20):
+        disk = whole.kill()
+        after = content[:-tail] + spoil(content[-tail:], random.Random(seed))
+        if after != content:
+            disk.overwrite(path, after)
+            seen.add(outcome(original._replace(end=end), disk, path, caplog))
+    assert seen <= {"offline", "unproven"}
+    assert "unproven" in seen
 
 
 def test_every_kind_of_file_is_damaged(original):

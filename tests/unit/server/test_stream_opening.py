@@ -1,7 +1,8 @@
-"""Where the log of a partition begins that has no record on this node."""
+"""Opening the logs of partitions: where an empty one begins, and what is told before the node registers."""
 
 from __future__ import annotations
 
+import errno
 from dataclasses import replace
 
 import pytest
@@ -13,10 +14,13 @@ from liftpy_log.data_dir import DataDir
 from liftpy_log.disk import OsDisk
 from liftpy_log.files import FileCache
 from liftpy_server.committing import Load
-from liftpy_server.metadata.state import PartitionInfo, StreamInfo
+from liftpy_server.metadata.state import MetadataState, PartitionInfo, StreamInfo
+from liftpy_server.replicas.standing import Standing
 from liftpy_server.stream_opening import StreamOpening
 from support.gap_notes import GapNotes
 from support.log_batches import headers_of, with_times
+from support.server_kit import SetClock
+from support.simdisk import ROOT, SimDisk
 
 CONFIG = StreamConfig(name="orders", subject="orders.>")
 UUID = "ab" * 16
@@ -71,3 +75,149 @@ def test_a_log_with_records_stays_as_it_is(opening):
     partition = opened(opening, replace(stream, version=2))
     assert (partition.log.log_start, partition.log.log_end) == (70, 73)
     partition.log.close()
+
+
+class Life:
+    """One run of a node after the other on a simulated disk, up to where it registers, and beyond."""
+
+    def __init__(self):
+        self.disk = SimDisk()
+        self.disk.make_directory(ROOT / "streams")
+        self.begin()
+
+    def begin(self):
+        self.disk = self.disk.kill()
+        self.standing = Standing(self.disk, ROOT / "standing.json", "boot", is_new=False)
+        self.files = FileCache(self.disk, 16)
+        data_dir = DataDir(ROOT, -1)
+        self.opening = StreamOpening(
+            *("n1", self.disk, self.files, data_dir, Checkpoint(), SetClock(), None, Load()),
+            *(lambda _log: None, None, self.standing),
+        )
+
+    def filled(self, stream):
+        """A run in which a log comes to 3 batches of 3 records each. Returns its file."""
+        log = opened(self.opening, stream).log
+        for base in (0, 3, 6):
+            data = with_times(base, [1, 2, 3], epoch=10_003)
+            log.append_batches(data, headers_of(data))
+        log.close()
+        self.begin()
+        return log.active.path
+
+    def torn(self, path):
+        self.disk.overwrite(path, self.disk.content(path)[:-1])
+
+    def told(self, stream):
+        """What the node would register with: logs that were cut, that failed, and that are lost."""
+        state = state_of(stream)
+        self.opening.open_logs(state)
+        return [
+            tell(state, "n1") for tell in (self.standing.cut_logs, self.standing.failed_logs, self.standing.lost_logs)
+        ]
+
+
+def state_of(stream):
+    return MetadataState(streams={stream.name: stream})
+
+
+@pytest.fixture
+def life():
+    return Life()
+
+
+THIS = [(UUID, 0)]
+
+
+def test_a_log_that_is_whole_is_opened_once_and_nothing_is_told(life, monkeypatch):
+    stream = info("n2", "n1")
+    life.filled(stream)
+    assert life.told(stream) == [[], [], []]
+    monkeypatch.delattr("liftpy_server.stream_opening.PartitionLog.open")
+    partition = opened(life.opening, stream)
+    assert (partition.log.log_end, partition.log.torn_tail) == (9, None)
+
+
+def test_a_cut_end_is_told_of_when_the_node_registers_however_often_it_is_killed_before(life, caplog):
+    stream = info("n2", "n1")
+    path = life.filled(stream)
+    life.torn(path)
+    for _ in range(3):
+        life.begin()
+        assert life.told(stream) == [THIS, [], []]
+    assert "stream orders partition 0: the end of its log can not be read, from offset 6 on" in caplog.text
+    assert opened(life.opening, stream).log.log_end == 6
+
+
+def test_an_end_that_can_not_be_told_of_is_not_cut(life):
+    """The log can not be used in this run; the next one finds it as it was."""
+    stream = info("n2", "n1")
+    path = life.filled(stream)
+    life.torn(path)
+    before = life.disk.content(path)
+    life.disk.fail("create", "write", code=errno.ENOSPC, times=None, where=lambda path: "standing" in path.name)
+    assert life.told(stream) == [[], THIS, []]
+    assert life.disk.content(path) == before
+    assert life.told(stream) == [[], THIS, []]
+    assert life.disk.content(path) == before
+    assert "No space left" in str(opened(life.opening, stream).log.failure)
+    life.begin()
+    assert life.told(stream) == [THIS, [], []]
+
+
+def test_the_cut_end_of_the_only_copy_is_told_to_no_one_who_could_have_more(life):
+    stream = info("n1")
+    path = life.filled(stream)
+    life.torn(path)
+    size = len(life.disk.content(path))
+    life.disk.fail("create", "write", code=errno.ENOSPC, times=None, where=lambda path: "standing" in path.name)
+    assert life.told(stream) == [[], [], []]
+    log = opened(life.opening, stream).log
+    assert log.torn_tail == (path, log.size_bytes, size - log.size_bytes, 6)
+
+
+def test_a_log_that_is_not_there_is_missed_until_the_node_has_registered(life):
+    stream = info("n2", "n1")
+    for _ in range(2):
+        life.begin()
+        assert life.told(stream) == [[], [], THIS]
+    assert opened(life.opening, stream).log.failure is None
+    life.begin()
+    assert life.told(stream) == [[], [], []]
+
+
+def test_a_log_that_fails_at_opening_is_told_of_with_the_same_start(life):
+    stream = info("n2", "n1")
+    path = life.filled(stream)
+    content = bytearray(life.disk.content(path))
+    content[100] ^= 1
+    life.disk.overwrite(path, content)
+    for _ in range(2):
+        life.begin()
+        assert life.told(stream) == [[], THIS, THIS]
+
+
+def test_a_log_that_can_not_be_opened_now_is_told_of_with_this_start_and_not_with_the_next(life):
+    stream = info("n2", "n1")
+    life.filled(stream)
+    life.disk.fail("open", code=errno.EMFILE, times=None, where=lambda path: path.suffix == ".log")
+    assert life.told(stream) == [[], THIS, []]
+    life.begin()
+    assert life.told(stream) == [[], [], []]
+
+
+def test_what_the_metadata_says_by_the_time_the_node_has_registered_is_what_counts(life):
+    """Records were purged meanwhile, another's settings changed, and a third stream is gone."""
+    stream = info("n2", "n1")
+    life.filled(stream)
+    assert life.told(stream) == [[], [], []]
+    purged = info("n2", "n1", log_start=5)
+    assert opened(life.opening, purged).log.log_start == 5
+    life.begin()
+    life.told(stream)
+    changed = replace(stream, config=replace(CONFIG, segment_bytes=70_000_000))
+    assert opened(life.opening, changed).log.config.segment_bytes == 70_000_000
+    life.begin()
+    life.told(stream)
+    life.opening.release_rest()
+    assert len(life.files) == 0

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import random
+
 import pytest
 
 from liftpy_log.disk import OsDisk
 from liftpy_server.replicas.standing import Standing
 from support.damage import bit_flips
 from support.metadata_commands import NODE, UUIDS, Cluster, config
+from support.simdisk import ROOT, Order, SimDisk
 
 
 @pytest.fixture
@@ -145,7 +149,10 @@ def test_a_kernel_that_stopped_leaves_a_doubt_of_what_others_have_too(tmp_path, 
     )
 
 
-def test_logs_that_others_have_too_are_not_proven_when_the_write_ahead_log_ended_torn(
+ALONE = Cluster("a", min_isr=1).state
+
+
+def test_logs_that_others_have_too_may_lack_their_ends_when_the_write_ahead_log_ended_torn(
     standing, state, directory, tmp_path
 ):
     (directory / f"{0:020}.log").touch()
@@ -153,7 +160,58 @@ def test_logs_that_others_have_too_are_not_proven_when_the_write_ahead_log_ended
     for _ in range(2):
         again = started_again(tmp_path)
         assert again.is_proven(state, "a", was_clean=False)
-        assert (again.lost_logs(state, "a"), again.failed_logs(state, "a")) == ([(UUIDS[0], 0)], [])
-        assert again.lost_logs(Cluster("a", min_isr=1).state, "a") == [], "nobody else has it either"
+        assert (again.lost_logs(state, "a"), again.failed_logs(state, "a")) == ([], [])
+        assert (again.cut_logs(state, "a"), again.cut_logs(ALONE, "a")) == ([(UUIDS[0], 0)], [])
     again.settled(state, "a")
-    assert started_again(tmp_path).lost_logs(state, "a") == []
+    assert started_again(tmp_path).cut_logs(state, "a") == []
+
+
+def test_a_log_that_was_cut_is_told_of_until_the_metadata_has_taken_note(standing, state, directory, tmp_path):
+    (directory / f"{0:020}.log").touch()
+    standing.log_torn(UUIDS[0], 0)
+    standing.log_torn(UUIDS[1], 7)  # not here any more
+    for _ in range(2):
+        again = started_again(tmp_path)
+        assert again.is_proven(state, "a", was_clean=False)
+        assert (again.lost_logs(state, "a"), again.failed_logs(state, "a")) == ([], [])
+        assert (again.cut_logs(state, "a"), again.cut_logs(ALONE, "a")) == ([(UUIDS[0], 0)], [])
+    again.settled(state, "a")
+    assert started_again(tmp_path).cut_logs(state, "a") == []
+
+
+def test_a_log_is_not_cut_before_that_is_on_disk(state):
+    disk = SimDisk()
+    disk.make_directory(ROOT)
+    standing = Standing(disk, ROOT / "standing.json", "boot", is_new=False)
+    standing.log_torn(UUIDS[0], 0)
+    for order in Order:
+        crashed = disk.crash(random.Random(1), order)
+        again = Standing(crashed, ROOT / "standing.json", "boot", is_new=False)
+        assert again.cut_logs(state, "a") == [(UUIDS[0], 0)]
+    disk.fail("write", "create", code=errno.ENOSPC)
+    with pytest.raises(OSError, match="No space"):
+        standing.log_torn(UUIDS[1], 0)
+
+
+def test_when_many_logs_are_cut_any_may_have_been(standing, tmp_path):
+    """A thousand times a file that is synced, while the node starts, would be too much."""
+    path, written = tmp_path / "standing.json", []
+    for number in range(1_000):
+        standing.log_torn(UUIDS[0], number)
+        if not written or path.stat().st_ino != written[-1]:
+            written.append(path.stat().st_ino)
+    assert len(written) < 150
+    assert started_again(tmp_path).cut_logs(Cluster("a", "b", streams=3).state, "a") == [
+        (uuid, 0) for uuid in UUIDS[:3]
+    ]
+
+
+def test_a_log_that_can_not_be_used_is_told_of_as_failed_while_the_node_runs(standing, state, directory, tmp_path):
+    (directory / f"{0:020}.log").touch()
+    standing.log_unusable(UUIDS[0], 0)
+    assert standing.failed_logs(state, "a") == [(UUIDS[0], 0)]
+    standing.settled(state, "a")
+    assert standing.failed_logs(state, "a") == [(UUIDS[0], 0)]
+    assert started_again(tmp_path).failed_logs(state, "a") == [], "it says nothing of what is on disk"
+    standing.forget(UUIDS[0], 0)
+    assert standing.failed_logs(state, "a") == []
