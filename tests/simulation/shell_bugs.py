@@ -81,6 +81,10 @@ def _settled(standing: Any, *args: Any) -> None:
 
 
 BUGS: dict[str, Bug] = {
+    "a log whose end was cut is not told of": Bug(
+        [(Standing, "log_torn", lambda *_: None)],
+        _faults("damage_tail", "kill_leader"),
+    ),
     "the window of ids runs on the leader's wall clock": Bug(
         [
             (LogTime, "now", _on_the_wall_clock),

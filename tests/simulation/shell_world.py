@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 __all__ = ["ShellResult", "ShellWorld", "run_shell"]
 
 TROUBLE_US = 5 * S
-NOT_YET = frozenset({"damage", "damage_tail"})  # a copy that was cut may lead over longer ones
 PEACE_US = 40 * S
 STEADY_US = 1 * S
 
@@ -102,7 +101,7 @@ class ShellWorld:
         trouble_us: int = TROUBLE_US,
         copies_to_lose: int | None = None,
         only: frozenset[str] = frozenset(),
-        without: frozenset[str] = NOT_YET,
+        without: frozenset[str] = frozenset(),
     ) -> None:
         self.only, self.without = only, without
         self.rng = rng = random.Random(seed)

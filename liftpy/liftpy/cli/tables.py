@@ -250,6 +250,13 @@ def partitions_table(stream: StreamDetails, width: int = 1_000) -> Table:
         for part in stream.raw["partitions"]
         if part.get("failed")
     ]
+    lines += [
+        f"[yellow]partition {part['partition']}: {show_bytes(tail['bytes'])} from offset {tail['offset']} on were cut "
+        f"off when {escape(part['leader'])} started[/], as a rule a write that was never finished or acknowledged "
+        f"({escape(tail['file'])}, byte {tail['position']})"
+        for part in stream.raw["partitions"]
+        if (tail := part.get("torn_tail"))
+    ]
     wanted = show_duration(stream.config.dedupe_window_s)
     lines += [
         f"[yellow]partition {part.partition} knows message ids for {show_duration(part.dedupe_known_s or 0)}, not for "

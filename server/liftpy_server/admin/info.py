@@ -14,6 +14,7 @@ from liftpy_server.admin.stream_view import GAPS_SHOWN_MAX
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from liftpy_log.recovery import TornTail
     from liftpy_server.metadata.state import MetadataState, StreamInfo
     from liftpy_server.node import Node
     from liftpy_server.partition import Partition
@@ -106,6 +107,7 @@ def _partition_numbers(partition: Partition) -> dict[str, Any]:
         "first_timestamp_ns": first_timestamp if partition.start == log.log_start else None,
         "last_timestamp_ns": log.last_timestamp or None,
         "offline": None if log.failure is None else str(log.failure),
+        "torn_tail": None if log.torn_tail is None else _torn_tail(log.torn_tail),
         "dedupe_ids": len(partition.dedupe),
         "dedupe_window_shortened": partition.dedupe.is_shortened(partition.age_now_ns()),
         "dedupe_known_s": round(partition.dedupe.known_ns(partition.age_now_ns()) / 1e9, 3),
@@ -113,6 +115,10 @@ def _partition_numbers(partition: Partition) -> dict[str, Any]:
         "unmeasured_s": round(partition.log_time.leapt_ns / 1e9, 1),
         "replica_states": partition.replica_states(),
     }
+
+
+def _torn_tail(tail: TornTail) -> dict[str, Any]:
+    return {"offset": tail.offset, "bytes": tail.length, "file": str(tail.path), "position": tail.position}
 
 
 def follower_lags(node: Node) -> dict[str, dict[str, int]]:

@@ -26,6 +26,7 @@ LEADER_NUMBERS: Final = (
     "first_timestamp_ns",
     "last_timestamp_ns",
     "offline",
+    "torn_tail",
     "dedupe_ids",
     "dedupe_window_shortened",
     "dedupe_known_s",

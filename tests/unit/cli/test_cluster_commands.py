@@ -126,6 +126,19 @@ def test_a_copy_that_has_failed_is_shown_until_there_is_another(cli, fake):
     assert "has failed" not in cli.out("stream", "info", "orders")
 
 
+def test_the_end_of_a_log_that_was_cut_off_is_shown(cli, fake):
+    part = partition_answer(0, ["node-1"])
+    tail = {"offset": 49, "bytes": 2_048, "file": "/data/[x]/0.log", "position": 777}
+    stream = stream_answer("orders", part | {"torn_tail": tail})
+    fake.answers |= {"STREAM.INFO": {"stream": stream}, "STREAM.LIST": listing(stream)}
+    shown = " ".join(cli.out("stream", "info", "orders").split())
+    assert "partition 0: 2.0 KiB from offset 49 on were cut off when node-1 started" in shown
+    assert "never finished or acknowledged (/data/[x]/0.log, byte 777)" in shown
+    assert "ok" in shown, "that is usual after a kill"
+    stream["partitions"][0]["torn_tail"] = None
+    assert "cut off" not in cli.out("stream", "info", "orders")
+
+
 def test_partitions_that_tell_nothing(cli, fake):
     nothing = dict.fromkeys(
         ("log_start", "high_watermark", "log_end", "bytes", "segments", "first_timestamp_ns", "last_timestamp_ns",

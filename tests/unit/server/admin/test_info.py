@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from liftpy_log.recovery import TornTail
 from liftpy_server.admin.info import cluster_info, follower_lags, led_stream, node_info, resident_bytes
 from liftpy_server.admin.stream_view import LEADER_NUMBERS
 from support.admin_cluster import AdminCluster, partition
@@ -80,6 +81,23 @@ def test_ids_that_are_forgotten_early(make_kit, tmp_path):
     (told,) = led_stream(fake_node(kit, tmp_path), kit.info)["partitions"]
     shown = {name: told[name] for name in LEADER_NUMBERS if "dedupe" in name}
     assert shown == {"dedupe_ids": 2, "dedupe_window_shortened": True, "dedupe_known_s": 30.0}
+
+
+def test_the_end_of_a_log_that_was_cut_off(make_kit, tmp_path):
+    author = Author()
+    author.register("n1")
+    author.create()
+    kit = make_kit()
+    kit.info = author.state.streams["orders"]
+    node, path = fake_node(kit, tmp_path), tmp_path / "0.log"
+    (whole,) = led_stream(node, kit.info)["partitions"]
+    kit.log.torn_tail = TornTail(path, 777, 20, 49)
+    (cut,) = led_stream(node, kit.info)["partitions"]
+    assert (whole["torn_tail"], cut["torn_tail"]) == (
+        None,
+        {"offset": 49, "bytes": 20, "file": str(path), "position": 777},
+    )
+    assert "torn_tail" in LEADER_NUMBERS
 
 
 def test_stream_that_is_led_elsewhere(author, kit, tmp_path):
