@@ -29,6 +29,9 @@ class SimLoop(asyncio.AbstractEventLoop):
         rng: how long other threads take.
         enter: runs an act within the process, now or when it goes on; never when it is dead.
         on_surprise: told of an error that nobody caught.
+
+    Attributes:
+        dial: makes connections.
     """
 
     def __init__(
@@ -43,6 +46,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         self._enter = enter
         self._on_surprise = on_surprise
         self._tasks: list[asyncio.Task[Any]] = []  # nothing that was begun is collected before the world is
+        self.dial: Callable[[Any, str, int], Coroutine[Any, Any, Any]]
 
     def close(self) -> None:
         """The world ends; what never began will not."""
@@ -112,6 +116,12 @@ class SimLoop(asyncio.AbstractEventLoop):
         task._log_destroy_pending = False  # type: ignore[attr-defined] - a process that is killed leaves some behind
         self._tasks.append(task)
         return task
+
+    async def create_connection(  # type: ignore[override]
+        self, protocol_factory: Callable[[], asyncio.Protocol], host: str, port: int, **_: Any
+    ) -> tuple[asyncio.Transport, asyncio.Protocol]:
+        """By `dial`, of whoever has something to dial."""
+        return await self.dial(protocol_factory, host, port)
 
     def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
         """At once; who waits for it hears of it a moment later."""

@@ -240,6 +240,7 @@ class ShellNode:
         for model in self.world.models:  # from here on the cluster knows what it lost
             model.check_isr()
         self._open_storage(data_dir, checkpoint, opening)
+        await self._listen()
         self.cluster.start()
         MetadataFollower(metadata, self._follow).start()
         self.loop.create_task(self._heartbeats())
@@ -271,8 +272,11 @@ class ShellNode:
         streams.open_all(self._metadata.state)
         if checkpoint.clean:
             keep_checkpoint(disk, data_dir, Checkpoint(checkpoint.time_ns, False, checkpoint.high_watermarks))
+
+    async def _listen(self) -> None:
+        assert self.streams is not None
         self._subscriptions = _Subscriptions(self)
-        self._subscriptions.take(streams.connect(self._subscriptions))  # type: ignore[arg-type]
+        self._subscriptions.take(self.streams.connect(self._subscriptions))  # type: ignore[arg-type]
 
     async def _follow(self, state: MetadataState) -> None:
         assert self.cluster is not None
@@ -336,7 +340,7 @@ class ShellNode:
         assert self.streams is not None
         cluster, streams, data_dir = self.cluster, self.streams, DataDir(ROOT, -1)
         await cluster.leave()
-        await cluster.stop()
+        await self._listen_no_more()
         for partition in streams.partitions:
             partition.settle()
         self.rounds.finish()
@@ -348,6 +352,10 @@ class ShellNode:
         keep_checkpoint(self.disk, data_dir, checkpoint)
         self.world.seen["clean stop"] += checkpoint.clean
         self.world.scheduler.after(0, self._gone, self.run)
+
+    async def _listen_no_more(self) -> None:
+        assert self.cluster is not None
+        await self.cluster.stop()
 
     def _gone(self, run: int) -> None:
         if run == self.run:

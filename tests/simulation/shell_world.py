@@ -34,6 +34,8 @@ from simulation.shell_model import ShellModel
 from simulation.shell_node import ShellNode
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from liftpy_envelope.stream_config import StreamConfig
     from liftpy_log.entries import LogConfig
     from liftpy_server.metadata.state import PartitionInfo
@@ -123,7 +125,7 @@ class ShellWorld:
         self.partitions = rng.choice((1, 1, 2, 3))
         self.observers, self.spare = rng.choice(((0, 0), (0, 0), (0, 1), (1, 0)))
         self.has_keys = rng.random() < 0.5
-        self.nodes = {name: ShellNode(self, name) for name in "abcd"[: 3 + self.observers + self.spare]}
+        self.nodes = {name: self._make_node(name) for name in "abcd"[: 3 + self.observers + self.spare]}
         self.node_list = list(self.nodes.values())
         self.models = [ShellModel(number, self.min_isr, self.nodes) for number in range(self.partitions)]
         self.metadata = ShellMetadata(self.scheduler, self.network, rng, self.models, self._trace, self.seen)
@@ -131,8 +133,11 @@ class ShellWorld:
         for model in self.models:
             model.trace = self._trace
             model.may_lose = self.copies_to_lose >= self.min_isr
-        self._owners: dict[int, ShellPublisher] = {}
+        self._owners: dict[int, Any] = {}
         self._violation: ViolationError | None = None
+
+    def _make_node(self, name: str) -> ShellNode:
+        return ShellNode(self, name)
 
     # -- what the others ask for
 
@@ -146,7 +151,7 @@ class ShellWorld:
         self.seen[what] += 1
         self._trace.append((self.scheduler.now_us, what))
 
-    def new_number(self, owner: ShellPublisher, *, has_id: bool) -> int:
+    def new_number(self, owner: Any, *, has_id: bool) -> int:
         """Of another message."""
         number = len(self._owners) + 1
         self._owners[number] = owner
@@ -264,20 +269,12 @@ class ShellWorld:
             node.start()
         self.metadata.watch()
         self._until(lambda: len(self.metadata.state.nodes) == len(self.nodes), "nodes register")
-        config = {"name": "s", "subject": "s.*", "partitions": self.partitions, "compact": self.has_keys}
-        config |= {"replicas": 3, "observers": self.observers, "min_isr": self.min_isr}
-        first = "abcabc"
-        nodes = [[*first[at : at + 3], *"d" * self.observers] for at in range(self.partitions)]
-        self.metadata.create(config, nodes)
+        self._create_stream()
         self.metadata.broadcast()
-        self.publishers = [
-            ShellPublisher(self, has_ids=True, window=1),
-            ShellPublisher(self, has_ids=True, window=8),
-            ShellPublisher(self, has_ids=False, window=4, has_keys=self.has_keys),
-        ]
+        self.publishers = self._make_publishers()
         self.consumers = [ShellConsumer(self, number) for number in (*range(self.partitions), 0)]
         self._advance(1_700 * MS)  # every node has written its first checkpoint
-        faults = ShellFaults(self)
+        faults = self._make_faults()
         faults.begin()
         self._advance(self._trouble_us)
         self.is_healed = True
@@ -303,6 +300,23 @@ class ShellWorld:
             settled_us=settled_us - healed_us,
             seen=self.seen,
         )
+
+    def _create_stream(self, **config: Any) -> None:
+        config |= {"name": "s", "subject": "s.*", "partitions": self.partitions, "compact": self.has_keys}
+        config |= {"replicas": 3, "observers": self.observers, "min_isr": self.min_isr}
+        first = "abcabc"
+        nodes = [[*first[at : at + 3], *"d" * self.observers] for at in range(self.partitions)]
+        self.metadata.create(config, nodes)
+
+    def _make_publishers(self) -> list[ShellPublisher]:
+        return [
+            ShellPublisher(self, has_ids=True, window=1),
+            ShellPublisher(self, has_ids=True, window=8),
+            ShellPublisher(self, has_ids=False, window=4, has_keys=self.has_keys),
+        ]
+
+    def _make_faults(self) -> ShellFaults:
+        return ShellFaults(self)
 
     def _advance(self, us: int) -> None:
         end_us = self.scheduler.now_us + us
@@ -381,36 +395,41 @@ class ShellWorld:
 
 def run_shell(seed: int, **how: Any) -> ShellResult:
     """One run; a failure says how to have it again."""
-    world = ShellWorld(seed, **how)
+    return run_world(ShellWorld(seed, **how), seed, "shell_world")
+
+
+def run_world(world: ShellWorld, seed: int, module: str) -> ShellResult:
+    """One run of a world that `python -m simulation.MODULE` makes."""
     try:
         return world.run()
     except AssertionError as error:
-        again = f"PYTHONPATH=tests python -m simulation.shell_world {seed}{world.options()}"
+        again = f"PYTHONPATH=tests python -m simulation.{module} {seed}{world.options()}"
         raise ViolationError(f"seed {seed}: {error} [{world.describe()}]\nto see it again: {again}") from error
 
 
-def _names(text: str) -> frozenset[str]:
-    names = frozenset(text.split(","))
-    if wrong := names.difference(FAULTS):
-        raise argparse.ArgumentTypeError(
-            f"there is no {', '.join(sorted(wrong))}; faults are {', '.join(sorted(FAULTS))}"
-        )
-    return names
+def command(run: Callable[..., Any], faults: Sequence[str]) -> None:
+    """Run the seeds that the command line names, with the faults that it chooses."""
 
+    def names_in(text: str) -> frozenset[str]:
+        names = frozenset(text.split(","))
+        if wrong := names.difference(faults):
+            raise argparse.ArgumentTypeError(
+                f"there is no {', '.join(sorted(wrong))}; faults are {', '.join(sorted(faults))}"
+            )
+        return names
 
-def main() -> None:
     parser = argparse.ArgumentParser(description="Run seeds of the simulation of the shell.")
     parser.add_argument("seed", type=int)
     parser.add_argument("--until", type=int, help="run the seeds up to this one")
-    parser.add_argument("--only", type=_names, default=frozenset(), help="faults that happen, with commas")
-    parser.add_argument("--without", type=_names, default=frozenset(), help="faults that do not")
+    parser.add_argument("--only", type=names_in, default=frozenset(), help="faults that happen, with commas")
+    parser.add_argument("--without", type=names_in, default=frozenset(), help="faults that do not")
     parser.add_argument("--trouble-us", type=int, default=TROUBLE_US, help="how long things go wrong")
     parser.add_argument("--copies-to-lose", type=int, help="how many copies may be lost or damaged")
     given = vars(parser.parse_args())
     first, last = given.pop("seed"), given.pop("until")
     for seed in range(first, (first if last is None else last) + 1):
-        print(seed, run_shell(seed, **given), flush=True)
+        print(seed, run(seed, **given), flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    command(run_shell, FAULTS)

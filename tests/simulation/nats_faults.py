@@ -1,0 +1,103 @@
+"""What goes wrong with NATS: its servers, the routes between them, and the connections of nodes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from simulation.scheduler import MS, S
+from simulation.shell_faults import ShellFaults
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from simulation.nats_world import NatsWorld
+
+__all__ = ["FAULTS", "NatsFaults"]
+
+FAULTS = (
+    *("kill_server", "pause_server", "lame_duck", "cut_route", "silence"),
+    *("kill", "kill_leader", "pause", "stop_cleanly", "move_leader", "isolate", "cut_one_way", "metadata_failover"),
+    *("power_loss", "power_loss_of_all", "slow_disk"),
+)
+
+
+class NatsFaults(ShellFaults):
+    """See the module; what goes wrong with nodes goes wrong as well."""
+
+    def __init__(self, world: NatsWorld) -> None:
+        super().__init__(world)
+        self._nats_world = world
+        chosen = world.rng.sample(FAULTS, world.rng.choice((2, 4, len(FAULTS))))
+        self._kinds = [name for name in FAULTS if name in (world.only or chosen) and name not in world.without]
+
+    def _strike(self) -> None:
+        self._nats_world.trouble()
+        super()._strike()
+
+    def _later(self, longest_us: int, act: Callable[[], None]) -> None:
+        def told() -> None:
+            self._nats_world.trouble()
+            act()
+
+        super()._later(longest_us, told)
+
+    def heal(self) -> None:
+        world = self._nats_world
+        world.trouble()
+        world.wires.heal(set(world.wires.silent))
+        for pair in sorted(world.nats.cut, key=sorted):
+            world.nats.heal_route(pair)
+        for server in world.nats.all.values():
+            if server.is_paused:
+                server.resume()
+            if server.is_lame:
+                world.nats.kill(server.name)
+            self._start_server(server.name)
+        super().heal()
+
+    def _start_server(self, name: str) -> None:
+        if not self._nats_world.nats.all[name].is_up:
+            self._nats_world.nats.start(name)
+
+    def _kill_server(self) -> None:
+        world = self._nats_world
+        name = world.rng.choice(list(world.nats.all))
+        world.nats.kill(name)
+        self._later(2 * S, lambda: self._start_server(name))
+
+    def _pause_server(self) -> None:
+        world = self._nats_world
+        server = world.nats.all[world.rng.choice(list(world.nats.all))]
+        run = server.run
+
+        def resume() -> None:
+            if server.run == run and server.is_paused:
+                server.resume()
+
+        if server.is_up and not server.is_paused:
+            server.pause()
+            self._later(world.rng.choice((500 * MS, 6 * S)), resume)
+
+    def _lame_duck(self) -> None:
+        world = self._nats_world
+        server = world.nats.all[world.rng.choice(list(world.nats.all))]
+        if server.is_up and not server.is_paused and not server.is_lame:
+            server.lame_duck()
+            self._later(3 * S, lambda: self._replace(server.name))
+
+    def _replace(self, name: str) -> None:
+        self._nats_world.nats.kill(name)
+        self._start_server(name)
+
+    def _cut_route(self) -> None:
+        world = self._nats_world
+        pair = frozenset(world.rng.sample(list(world.nats.all), 2))
+        world.nats.cut_route(pair)
+        self._later(4 * S, lambda: world.nats.heal_route(pair))
+
+    def _silence(self) -> None:
+        """Nothing passes between a node and a server, and nobody is told."""
+        world = self._nats_world
+        pair = frozenset((world.rng.choice(list(world.nodes)), world.rng.choice(list(world.nats.all))))
+        world.wires.silent.add(pair)
+        self._later(4 * S, lambda: world.wires.heal({pair}))
