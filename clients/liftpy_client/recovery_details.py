@@ -17,8 +17,8 @@ class LogDetails:
         up: its node has a session.
         in_last_isr: it was in the in-sync replica set as it was last agreed on.
         observer: it follows without counting.
-        state: `ok`, `unproven` (its end may be missing), `missing` (it was gone when the node started), `failed`, or
-            `unknown` where the node does not tell.
+        state: `ok`, `empty`, `unproven` (its end may be missing), `missing` (it was gone when the node started),
+            `failed`, or `unknown` where the node does not tell.
         why: of the state, in words.
         log_start: first offset there is.
         log_end: offset after the last record.

@@ -54,6 +54,10 @@ class Checkpoint:
     high_watermarks: dict[tuple[bytes, int], int] = field(default_factory=dict)
     times: dict[tuple[bytes, int], LogTimeState] = field(default_factory=dict)
 
+    def mark(self, uuid: str, partition: int) -> int:
+        """The high watermark of a partition of a stream with that uuid, in hexadecimal digits; 0 when none is known."""
+        return self.high_watermarks.get((bytes.fromhex(uuid), partition), 0)
+
 
 def save_checkpoint(disk: Disk, path: Path, checkpoint: Checkpoint) -> None:
     """Write the file, durably and as a whole."""

@@ -153,7 +153,7 @@ class Node:
         await self._open_tier()
         with damage_of(data_dir):
             opening = self._open_files_of(data_dir, checkpoint, standing)
-            await self._register(standing, opening, was_clean=checkpoint.clean)
+            await self._register(standing, opening, checkpoint)
             self._open_storage(data_dir, checkpoint, opening)
         await self._connect()
         self.maintenance.start()
@@ -178,7 +178,7 @@ class Node:
             self._undo.append(self.tier.stop)
             await self.tier.check()
 
-    async def _register(self, standing: Standing, opening: StreamOpening, *, was_clean: bool) -> None:
+    async def _register(self, standing: Standing, opening: StreamOpening, checkpoint: Checkpoint) -> None:
         pull = self.config.pull
         info = {
             "pull_host": pull.reachable_host,
@@ -196,7 +196,7 @@ class Node:
             self._commits_changed,
             self._superseded,
         )
-        await self.cluster.register(standing, opening.open_logs, was_clean=was_clean)
+        await self.cluster.register(standing, opening.open_logs, checkpoint)
 
     @property
     def incarnation(self) -> int:

@@ -235,7 +235,7 @@ class ShellNode:
             config, metadata, pull, self.clock, self._leadership_changed, self._committed, self._superseded
         )
         opening = self._open_files(data_dir, checkpoint, standing)
-        await self.cluster.register(standing, opening.open_logs, was_clean=checkpoint.clean)
+        await self.cluster.register(standing, opening.open_logs, checkpoint)
         self.is_doubtful = self.is_damaged or self.disk.is_lying
         for model in self.world.models:  # from here on the cluster knows what it lost
             model.check_isr()

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["recover"]
 
 _SHOWN_MAX: Final = 10
-_LOGS: Final = {"ok": "[green]ok[/]", "unproven": "[yellow]unproven[/]", "missing": "[red]missing[/]"}
+_LOGS: Final = {"ok": "[green]ok[/]", "unproven": "[yellow]unproven[/]", "empty": "[yellow]empty[/]"}
 
 
 def recover(

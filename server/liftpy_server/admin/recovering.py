@@ -145,14 +145,19 @@ def _show(
         numbers = dict.fromkeys(("log_start", "log_end", "last_epoch", "high_watermark", "last_timestamp_ns"))
         return shown | {"state": "unknown", "why": why} | numbers
     numbers = {name: value for name, value in log.items() if name not in {"partition", "failure"}}
-    return shown | _state_of(info, node_id, log["failure"]) | numbers
+    return shown | _state_of(info, node_id, log) | numbers
 
 
-def _state_of(info: PartitionInfo, node_id: str, failure: str | None) -> dict[str, Any]:
-    if failure is not None or node_id in info.failed:
-        return {"state": "failed", "why": failure or "it had failed, and the metadata has not heard of its new copy"}
+def _state_of(info: PartitionInfo, node_id: str, log: dict[str, Any]) -> dict[str, Any]:
+    if log["failure"] is not None or node_id in info.failed:
+        return {
+            "state": "failed",
+            "why": log["failure"] or "it had failed, and the metadata has not heard of its new copy",
+        }
     if node_id in info.lost:
         return {"state": "missing", "why": "the log was gone when the node started; this is what it has since"}
+    if log["last_epoch"] == -1:
+        return {"state": "empty", "why": None}
     if node_id in info.unproven:
         return {"state": "unproven", "why": "the end of the log may be missing since an unclean stop"}
     return {"state": "ok", "why": None}

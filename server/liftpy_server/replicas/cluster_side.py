@@ -15,6 +15,7 @@ from liftpy_server.replication.view import ReplicationTimes
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from liftpy_log.checkpoint import Checkpoint
     from liftpy_log.clock import Clock
     from liftpy_server.cluster_config import ClusterConfig
     from liftpy_server.config import NodeConfig
@@ -83,14 +84,14 @@ class ClusterSide:
         self.sessions = NodeSession(metadata, node, timeout_s, self._registered, on_superseded, self._failed_logs)
 
     async def register(
-        self, standing: Standing, open_logs: Callable[[MetadataState], None], *, was_clean: bool
+        self, standing: Standing, open_logs: Callable[[MetadataState], None], checkpoint: Checkpoint
     ) -> None:
         """Get an incarnation; from here on the metadata counts on this node.
 
         Args:
             standing: what the node can prove.
             open_logs: opens the logs that the metadata says are here; `standing` hears what it finds.
-            was_clean: the node had stopped cleanly.
+            checkpoint: what the node knew of them when it stopped last.
 
         Raises:
             MetadataRefusedError: the cluster does not want it.
@@ -99,14 +100,17 @@ class ClusterSide:
         self.host.standing = standing
         state = await self.sessions.reach()
         open_logs(state)
-        is_log_proven = standing.is_proven(state, self._node_id, was_clean=was_clean)
+        is_log_proven = standing.is_proven(state, self._node_id, was_clean=checkpoint.clean)
         lost_logs = standing.lost_logs(state, self._node_id)
         cut_logs = standing.cut_logs(state, self._node_id)
+        failed_logs = self._failed_logs(state)
+        held = {(*log, checkpoint.mark(*log)) for log in (*lost_logs[:_LOGS_TOLD_MAX], *failed_logs)}
         await self.sessions.register(
             is_log_proven=is_log_proven and max(len(lost_logs), len(cut_logs)) <= _LOGS_TOLD_MAX,
             lost_logs=lost_logs[:_LOGS_TOLD_MAX],
-            failed_logs=self._failed_logs(state),
+            failed_logs=failed_logs,
             cut_logs=cut_logs[:_LOGS_TOLD_MAX],
+            known_ends=sorted(each for each in held if each[2]),
         )
         standing.settled(state, self._node_id)
 

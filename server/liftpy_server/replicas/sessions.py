@@ -82,6 +82,7 @@ class NodeSession:
         lost_logs: Sequence[tuple[str, int]] = (),
         failed_logs: Sequence[tuple[str, int]] = (),
         cut_logs: Sequence[tuple[str, int]] = (),
+        known_ends: Sequence[tuple[str, int, int]] = (),
     ) -> None:
         """Get an incarnation. Waits for a majority of the metadata nodes, for as long as it takes.
 
@@ -90,6 +91,7 @@ class NodeSession:
             lost_logs: uuid and number of partitions of which that is not so.
             failed_logs: of those whose log has failed, and is not to count before there is a new copy.
             cut_logs: of those whose log may lack its end.
+            known_ends: of lost and failed ones, with the offset below which they are known to have held all.
 
         Raises:
             MetadataRefusedError: the cluster does not want this node.
@@ -104,6 +106,7 @@ class NodeSession:
                 lost=[list(each) for each in lost_logs],
                 failed=[list(each) for each in failed_logs],
                 cut=[list(each) for each in cut_logs],
+                known_ends=[list(each) for each in known_ends],
             )
         )
         await self._applied(incarnation)
