@@ -129,11 +129,21 @@ class NatsOptions:
             "inbox_prefix": self.inbox_prefix,
             "tls_handshake_first": self.tls_first,
         }
-        if self.tls_ca or self.tls_cert or self.tls_first or any(s.startswith("tls://") for s in self.servers):
-            arguments["tls"] = self._tls_context()
+        if self.prefers_tls:
+            arguments["tls"] = self.tls_context()
         return {name: value for name, value in arguments.items() if value is not None}
 
-    def _tls_context(self) -> ssl.SSLContext:
+    @property
+    def prefers_tls(self) -> bool:
+        """Whether something here says TLS; a server may want it all the same."""
+        return bool(self.tls_ca or self.tls_cert or self.tls_first or any(s.startswith("tls://") for s in self.servers))
+
+    def tls_context(self) -> ssl.SSLContext:
+        """What TLS to NATS is checked with.
+
+        Raises:
+            ConfigError: the certificates can not be used.
+        """
         try:
             context = ssl.create_default_context(cafile=_expand(self.tls_ca))
             if self.tls_cert is not None:

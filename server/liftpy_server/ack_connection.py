@@ -1,40 +1,21 @@
-"""The node's connection for acks.
-
-Frames go straight into the socket's transport, past nats-py's queue and its flusher task, and a NATS server that is
-slow to take them delays neither ingest nor pings.
-"""
+"""The node's connection for acks: a NATS server that is slow to take them delays neither ingest nor pings."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+from typing import TYPE_CHECKING, Any
 
-from nats.aio.transport import TcpTransport
-
-from liftpy_server.limits import ACK_BUFFER_BYTES_MAX
-from liftpy_server.nats_link import NatsLink
+from liftpy_server.limits import ACK_BUFFER_BYTES_MAX, ACKS_TAKEN_TIMEOUT_S
+from liftpy_server.nats.session import NatsSession
 
 if TYPE_CHECKING:
-    import asyncio
-
-    from nats.aio.client import Client
+    import random
 
     from liftpy_client.nats_options import NatsOptions
+    from liftpy_log.clock import Clock
+    from liftpy_server.nats.connection import NatsConnection
 
 __all__ = ["AckConnection"]
-
-
-class _Transport(TcpTransport):
-    """nats-py's own, but for showing what is under it."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-
-    def __bool__(self) -> bool:
-        return True  # nats-py would replace a transport that is false
-
-    @property
-    def below(self) -> asyncio.WriteTransport | None:
-        return None if self._io_writer is None else self._io_writer.transport
 
 
 class AckConnection:
@@ -43,32 +24,13 @@ class AckConnection:
     Args:
         options: of the NATS server.
         name: of the connection.
+        clock: of the node.
+        rng: chooses servers and waits.
     """
 
-    def __init__(self, options: NatsOptions, name: str) -> None:
-        self._link = NatsLink(
-            options,
-            name,
-            on_client=self._take_up,
-            on_up=self._resume,
-            on_down=self._pause,
-            make_transport=self._new_transport,
-        )
-        self._transport = _Transport()
-        self._below: asyncio.WriteTransport | None = None
-
-    def _new_transport(self) -> _Transport:
-        self._transport = _Transport()
-        return self._transport
-
-    async def _take_up(self, _client: Client) -> None:
-        self._below = self._transport.below
-
-    async def _resume(self) -> None:
-        self._below = self._transport.below
-
-    def _pause(self) -> None:
-        self._below = None
+    def __init__(self, options: NatsOptions, name: str, clock: Clock, rng: random.Random | None = None) -> None:
+        self._session = NatsSession(options, name, clock, self, rng)
+        self._open: NatsConnection | None = None
 
     async def start(self) -> None:
         """Connect.
@@ -76,31 +38,37 @@ class AckConnection:
         Raises:
             NatsRefusedError: the server refuses us.
         """
-        await self._link.start()
+        await self._session.start()
 
     async def stop(self) -> None:
-        """Send what is buffered, and close."""
-        if self._link.is_connected:
-            await self._link.client.flush()
-        self._below = None
-        await self._link.stop()
+        """Wait until the server has taken what was written, for some seconds, and close."""
+        if self._open is not None:
+            await asyncio.wait({self._open.ask()}, timeout=ACKS_TAKEN_TIMEOUT_S)
+        self._open = None
+        await self._session.stop()
 
     def write(self, frames: bytes) -> bool:
         """Send whole frames; False when there is no connection."""
-        below = self._open
-        if below is None:
-            return False
-        below.write(frames)
-        return True
+        return self._open is not None and self._open.write(frames)
 
     @property
     def is_congested(self) -> bool:
         """Whether the server takes acks more slowly than they are made."""
-        below = self._open
-        return below is not None and below.get_write_buffer_size() > ACK_BUFFER_BYTES_MAX
+        return self._open is not None and self._open.unsent_bytes > ACK_BUFFER_BYTES_MAX
 
-    @property
-    def _open(self) -> asyncio.WriteTransport | None:
-        """The transport, unless it is closed; uvloop closes it before anybody is told, and refuses all calls then."""
-        below = self._below
-        return None if below is None or below.is_closing() else below
+    def opening(self, connection: NatsConnection) -> None:
+        """See `ConnectionOwner`: nothing comes that is of interest here."""
+
+    async def opened(self, connection: NatsConnection, previous: NatsConnection | None) -> None:
+        """See `ConnectionOwner`."""
+        self._open = connection
+        if previous is not None:
+            await previous.ask()
+
+    def told(self, connection: NatsConnection, info: dict[str, Any]) -> None:
+        """See `ConnectionOwner`."""
+
+    def lost(self, connection: NatsConnection) -> None:
+        """See `ConnectionOwner`."""
+        if self._open is connection:
+            self._open = None

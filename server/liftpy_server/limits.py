@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Final
 
 __all__ = [
+    "ACKS_TAKEN_TIMEOUT_S",
     "ACK_BUFFER_BYTES_MAX",
     "BATCH_VALUE_BYTES_MAX",
     "CHECKPOINT_INTERVAL_S",
     "CONFIRM_INTERVAL_S",
-    "CONFIRM_TIMEOUT_S",
     "DISK_CHECK_INTERVAL_S",
     "HTTP_CONNECTIONS_MAX",
     "INGEST_LINGER_BYTES_MAX",
@@ -25,8 +25,11 @@ __all__ = [
     "PULL_NODES",
     "PULL_REQUESTS_MAX",
     "PULL_STRANGERS_MAX",
+    "QUESTIONS_OPEN_MAX",
     "RELIEF_INTERVAL_S",
     "RUN_MESSAGES_PER_PARTITION_MIN",
+    "SHORT_CONNECTION_S",
+    "SILENT_QUESTIONS_MAX",
     "SPARE_DESCRIPTORS",
     "SUBSCRIBE_RETRY_S",
     "SWITCH_INTERVAL_S",
@@ -53,11 +56,14 @@ OPEN_FILES_SPARE: Final = 128  # descriptors left for everything that is neither
 SPARE_DESCRIPTORS: Final = 32  # of those, held for files that must be opened when others have taken the rest
 PEER_BYTES_PER_S_MIN: Final = 256 * 1024  # a consumer slower than this is taken to be stuck
 
+ACKS_TAKEN_TIMEOUT_S: Final = 5.0  # a node that stops waits this long for the NATS server to take its last acks
 UNSUBSCRIBE_TIMEOUT_S: Final = 10.0  # a node that stops waits this long for what is on its way
 RELIEF_INTERVAL_S: Final = 0.1  # while the NATS socket is not read, whether it can be is looked at this often
 SUBSCRIBE_RETRY_S: Final = 10.0  # a subscription that the NATS server refuses is tried again this often
 CONFIRM_INTERVAL_S: Final = 1.0  # a gap begins at most about this much before the first message that is missing
-CONFIRM_TIMEOUT_S: Final = 120  # longer than nats-py keeps a connection on which no PONG comes
+SILENT_QUESTIONS_MAX: Final = 3  # a NATS server that is silent for so many of these intervals is given up
+QUESTIONS_OPEN_MAX: Final = 1_000  # while the NATS socket is not read; beyond it nothing is asked
+SHORT_CONNECTION_S: Final = 2.0  # a NATS connection that lasted for less did not succeed
 CHECKPOINT_INTERVAL_S: Final = 5.0
 MAINTENANCE_INTERVAL_S: Final = 10.0
 DISK_CHECK_INTERVAL_S: Final = 1.0

@@ -17,6 +17,7 @@ from nats.aio.transport import TcpTransport
 from nats.errors import AuthorizationError, Error, SlowConsumerError
 
 from liftpy_envelope.errors import LiftError
+from liftpy_server.nats.session import NatsRefusedError
 from liftpy_server.repeated_warnings import RepeatedWarnings
 
 if TYPE_CHECKING:
@@ -24,11 +25,10 @@ if TYPE_CHECKING:
 
     from nats.aio.msg import Msg
     from nats.aio.subscription import Subscription
-    from nats.aio.transport import Transport
 
     from liftpy_client.nats_options import NatsOptions
 
-__all__ = ["NatsLink", "NatsRefusedError", "check_nats_version"]
+__all__ = ["NatsLink", "check_nats_version"]
 
 logger = logging.getLogger(__name__)
 
@@ -42,10 +42,6 @@ _REST = 9.0  # times what that took
 _REST_S_MAX = 0.25
 _BEHIND_S_MAX = 2.0
 _PENDING_BYTES_MAX = 16 * 1024 * 1024
-
-
-class NatsRefusedError(LiftError):
-    """The NATS server refuses our credentials."""
 
 
 def check_nats_version() -> None:
@@ -115,9 +111,6 @@ class NatsLink:
         options: where to, and as whom.
         name: shown by `nats server report connections`.
         on_client: awaited with a new client whenever there is one: set up its subscriptions there.
-        on_down: called when the connection is lost.
-        on_up: awaited when nats-py has the connection again, with all its subscriptions.
-        make_transport: makes the transport under a client.
         is_bounded: what anybody sends on it takes little of the node's time and memory.
     """
 
@@ -127,9 +120,6 @@ class NatsLink:
         name: str,
         *,
         on_client: Callable[[Client], Awaitable[None]] | None = None,
-        on_down: Callable[[], None] | None = None,
-        on_up: Callable[[], Awaitable[None]] | None = None,
-        make_transport: Callable[[], Transport] | None = None,
         is_bounded: bool = False,
     ) -> None:
         self._make_client = _BoundedClient if is_bounded else Client
@@ -137,15 +127,11 @@ class NatsLink:
         self._options = options
         self._name = name
         self._on_client = on_client
-        self._on_down = on_down
-        self._on_up = on_up
-        self._make_transport = make_transport
         self._client: Client | None = None
         self._closed = asyncio.Event()
         self._refused = asyncio.Event()
         self._refusal = ""
         self._task: asyncio.Task[None] | None = None
-        self._stopping = False
         self._is_shedding = False
         self._last_error = ""
         self._warnings = RepeatedWarnings(logger)
@@ -172,7 +158,6 @@ class NatsLink:
 
     async def stop(self) -> None:
         """Close the connection."""
-        self._stopping = True
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -183,8 +168,6 @@ class NatsLink:
         client = self._make_client()
         if self._patient is not None:
             client._transport = self._patient = _PatientTransport()  # noqa: SLF001 - the one way to hand it in
-        if self._make_transport is not None:
-            client._transport = self._make_transport()  # noqa: SLF001 - as above
         self._closed.clear()
         self._refused.clear()
         connecting = asyncio.ensure_future(client.connect(**self._arguments()))
@@ -212,7 +195,6 @@ class NatsLink:
             "ping_interval": 10,
             "max_outstanding_pings": 2,
             "error_cb": self._error,
-            "disconnected_cb": self._disconnected,
             "reconnected_cb": self._reconnected,
             "closed_cb": self._was_closed,
         }
@@ -229,18 +211,12 @@ class NatsLink:
             self._last_error = text
             logger.warning("NATS connection %s to %s: %s", self._name, self._options.shown_url, text)
 
-    async def _disconnected(self) -> None:
-        if self._on_down is not None and not self._stopping:
-            self._on_down()
-
     async def _reconnected(self) -> None:
         if self._is_shedding:
             self._is_shedding = False
         else:
             logger.info("NATS connection %s is back", self._name)
         self._last_error = ""
-        if self._on_up is not None:
-            await self._on_up()
 
     async def _was_closed(self) -> None:
         self._closed.set()
@@ -258,8 +234,6 @@ class NatsLink:
             await asyncio.sleep(_RETRY_S)
             try:
                 await self._connect(first=False)
-                if self._on_up is not None:
-                    await self._on_up()
             except (Error, LiftError, OSError) as error:
                 logger.warning("NATS connection %s: %s", self._name, error)
                 self._closed.set()

@@ -168,7 +168,7 @@ class AdminNode:
             groups=SimpleNamespace(quota=SimpleNamespace(groups=0, size_bytes=0)),
             incarnation=1,
             started_ns=0,
-            ingest=SimpleNamespace(is_connected=True, reconnects=0, ingest=SimpleNamespace(unbound=0)),
+            ingest=SimpleNamespace(is_connected=True, reconnects=0, unbound_messages=0),
             pull=SimpleNamespace(port=4270, connection_count=0),
             data_dir=SimpleNamespace(root=cluster.root),
             maintenance=SimpleNamespace(storage_full=False),

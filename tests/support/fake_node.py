@@ -26,7 +26,7 @@ def fake_node(kit: Kit, directory: Path) -> SimpleNamespace:
         metadata=SimpleNamespace(
             state=SimpleNamespace(streams={kit.stream.name: kit.info}, nodes={}, revision=9), leader_id=None
         ),
-        ingest=SimpleNamespace(is_connected=True, reconnects=0, ingest=kit.ingest),
+        ingest=SimpleNamespace(is_connected=True, reconnects=0, unbound_messages=0),
         pull=SimpleNamespace(port=4270, connection_count=2),
         data_dir=SimpleNamespace(root=directory),
         maintenance=SimpleNamespace(storage_full=False),

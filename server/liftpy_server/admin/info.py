@@ -169,7 +169,7 @@ def node_info(node: Node) -> dict[str, Any]:
         "resident_bytes": resident_bytes(),
         "dedupe_bytes": sum(partition.dedupe.size_bytes for partition in partitions),
         "metadata_revision": state.revision,
-        "unbound_messages": node.ingest.ingest.unbound,
+        "unbound_messages": node.ingest.unbound_messages,
         "lost_ack_bytes": node.outbox.lost_bytes,
         "group_commit_rounds": node.group_commit_rounds,
     }

@@ -1,8 +1,8 @@
 """The node's ingest connection: its subscriptions, and what is known of the times when it was not listening.
 
 A stream has an open gap as long as not all of its subscriptions stand: the connection is down, or the NATS server
-refuses one. nats-py subscribes again whatever it knew when a connection comes back; a subscription that is refused
-while the connection stands is tried again from time to time.
+refuses one. Every new connection subscribes to everything that is wanted; a subscription that is refused while the
+connection stands is tried again from time to time.
 
 When a connection ends, what the server held for us is lost, and nobody says since when. What we read last may have
 waited for long in a buffer. So the server is asked for a PONG every second: when it comes, everything that was
@@ -12,35 +12,27 @@ published before the question has come too, and a gap begins with the last quest
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import logging
-from typing import TYPE_CHECKING
-
-from nats.errors import Error
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from liftpy_envelope.errors import LiftError
 from liftpy_server.ingest.ingest import Ingest
-from liftpy_server.ingest.server_errors import refused_bindings, split_errors
-from liftpy_server.ingest.transport import FilteringTransport
-from liftpy_server.limits import CONFIRM_INTERVAL_S, CONFIRM_TIMEOUT_S, RELIEF_INTERVAL_S, SUBSCRIBE_RETRY_S
-from liftpy_server.nats_link import NatsLink
+from liftpy_server.ingest.subscriptions import Subscriptions
+from liftpy_server.limits import RELIEF_INTERVAL_S, SUBSCRIBE_RETRY_S
+from liftpy_server.nats.session import NatsSession
 
 if TYPE_CHECKING:
+    import random
     from collections.abc import Callable, Iterable, Sequence
-
-    from nats.aio.client import Client
-    from nats.aio.subscription import Subscription
 
     from liftpy_client.nats_options import NatsOptions
     from liftpy_log.clock import Clock
     from liftpy_server.ingest.binding import Binding
-    from liftpy_server.ingest.transport import FilteringProtocol
+    from liftpy_server.nats.connection import NatsConnection, Question
     from liftpy_server.outbox import Outbox
     from liftpy_server.stream_state import StreamState
 
 __all__ = ["IngestConnection", "SubscriptionRefusedError"]
-
-logger = logging.getLogger(__name__)
 
 
 class SubscriptionRefusedError(LiftError):
@@ -57,6 +49,7 @@ class IngestConnection:
         outbox: for acks.
         is_overloaded: while it says so, nothing is read from the socket.
         on_listening: called with a stream when all of its subscriptions are confirmed.
+        rng: chooses servers and waits.
     """
 
     def __init__(
@@ -67,36 +60,39 @@ class IngestConnection:
         outbox: Outbox,
         is_overloaded: Callable[[], bool],
         on_listening: Callable[[StreamState], None],
+        rng: random.Random | None = None,
     ) -> None:
         self._clock = clock
+        self._outbox = outbox
         self._is_overloaded = is_overloaded
         self._on_listening = on_listening
         self._loop = asyncio.get_running_loop()
-        self._looking: asyncio.TimerHandle | None = None
-        self.ingest = Ingest(clock, outbox, self._hand_back, self._loop.call_later)
-        self._link = NatsLink(
-            options,
-            name,
-            on_client=self._subscribe_all,
-            on_down=self._went_down,
-            on_up=self._came_up,
-            make_transport=lambda: FilteringTransport(self),
-        )
-        self._wanted: dict[Binding, Subscription | None] = {}
-        self._refused: dict[Binding, str] = {}
+        self._session = NatsSession(options, name, clock, self, rng)
+        self._wanted: dict[Binding, None] = {}
+        self._opening: Subscriptions | None = None
+        self._standing: dict[NatsConnection, Subscriptions] = {}  # two while the node moves from server to server
+        self._current: Subscriptions | None = None
         self._subscribing = asyncio.Lock()  # so that no binding is ever subscribed twice
-        self._confirming: set[asyncio.Task[None]] = set()
-        self._tasks: list[asyncio.Task[None]] = []
-        self._is_up = False  # subscriptions can be made: the connection stands, and those of before do
-        self._protocol: FilteringProtocol | None = None
+        self._looking: asyncio.TimerHandle | None = None
+        self._retrying: asyncio.Task[None] | None = None
         self._whole_s = clock.elapsed()  # nothing that was published before is on its way still
-        self._cause = ""
-        self.reconnects = 0
+        self._unbound = 0
+        self._connections = 0
 
     @property
     def is_connected(self) -> bool:
         """Whether messages arrive now."""
-        return self._link.is_connected
+        return self._current is not None
+
+    @property
+    def reconnects(self) -> int:
+        """How often a connection took the place of another."""
+        return max(0, self._connections - 1)
+
+    @property
+    def unbound_messages(self) -> int:
+        """Messages of subscriptions that were ended in the meantime."""
+        return self._unbound + sum(each.ingest.unbound for each in self._standing.values())
 
     async def start(self, bindings: Iterable[Binding]) -> None:
         """Connect and subscribe; waits for a server that is not there.
@@ -105,18 +101,20 @@ class IngestConnection:
             NatsRefusedError: the server refuses us.
         """
         self._wanted.update(dict.fromkeys(bindings))
-        await self._link.start()
-        self._tasks = [asyncio.create_task(self._retry()), asyncio.create_task(self._watch())]
+        await self._session.start()
+        self._retrying = asyncio.create_task(self._retry())
 
     async def stop(self) -> None:
         """Close the connection, with everything read so far passed on."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._link.stop()
+        if self._retrying is not None:
+            self._retrying.cancel()
+            await asyncio.gather(self._retrying, return_exceptions=True)
+        await self._session.stop()
         if self._looking is not None:
             self._looking.cancel()
-        self.ingest.reset()
+        for subscriptions in self._standing.values():
+            subscriptions.ingest.reset()
+        self._current = None
 
     async def bind(self, bindings: Sequence[Binding]) -> None:
         """Subscribe; returns when the server has confirmed it, or at once while there is no connection.
@@ -125,123 +123,49 @@ class IngestConnection:
         """
         async with self._subscribing:
             self._wanted.update(dict.fromkeys(bindings))
-            if self._is_up:
-                await self._subscribe(bindings)
-            else:
+            current = self._current
+            if current is None:
                 for binding in bindings:
                     binding.open_gap(self._clock.elapsed(), "there was no connection to NATS to subscribe on")
+            elif await current.subscribe(bindings):
+                self._settle(current, bindings)
 
     async def unbind(self, bindings: Sequence[Binding]) -> None:
         """Unsubscribe; returns when no more messages will come."""
         async with self._subscribing:
-            await self._unsubscribe(bindings)
             for binding in bindings:
                 self._wanted.pop(binding, None)
-                self._refused.pop(binding, None)
+            if self._current is not None:
+                await self._current.unsubscribe(bindings)
 
     def refusal(self, bindings: Iterable[Binding]) -> SubscriptionRefusedError | None:
         """Why the server does not let us have one of these subscriptions; None when it does."""
-        text = next((self._refused[binding] for binding in bindings if binding in self._refused), None)
+        refused = {} if self._current is None else self._current.refused
+        text = next((refused[binding] for binding in bindings if binding in refused), None)
         return None if text is None else SubscriptionRefusedError(text)
 
     async def review(self, stream: StreamState) -> None:
         """Close the gaps of the stream's partitions of which nothing is missing any more."""
         async with self._subscribing:
-            if self._is_up:
-                self._settle([binding for binding in self._wanted if binding.stream is stream])
-
-    async def _subscribe(self, bindings: Iterable[Binding]) -> bool:
-        """Subscribe on the client of the moment, and close the gaps of what stands; False when there is none left."""
-        client = self._link.client
-        try:
-            for binding in bindings:
-                # Messages may come before `subscribe` returns, so their binding is there first.
-                sid = client._sid + 1  # noqa: SLF001 - checked below
-                self.ingest.bindings[sid] = binding
-                subscription = await client.subscribe(binding.subject, queue=binding.group or "")
-                assert subscription._id == sid, "nats-py numbers subscriptions in another way"  # noqa: SLF001
-                self._wanted[binding] = subscription
-        except (Error, OSError) as error:
-            logger.warning("subscribing is put off until the NATS connection is back: %s", error)
-            return False
-        confirmed = await self._confirm(client)
-        if confirmed:
-            self._settle(bindings)
-        return confirmed
-
-    async def _unsubscribe(self, bindings: Iterable[Binding]) -> None:
-        subscriptions = [found for binding in bindings if (found := self._wanted.get(binding)) is not None]
-        for subscription in subscriptions:
-            with contextlib.suppress(Error, OSError):  # a connection that is gone takes its subscriptions with it
-                await subscription.unsubscribe()
-        if subscriptions and self._is_up:
-            await self._confirm(self._link.client)
-        for subscription in subscriptions:
-            self.ingest.bindings.pop(subscription._id, None)  # noqa: SLF001 - the number under which messages come
-
-    async def _confirm(self, client: Client) -> bool:
-        """Wait until the server has handled what was sent; False when the connection is lost meanwhile."""
-        asked_s = self._clock.elapsed()
-        # Not cancelled when we are, and with no time-out of its own: nats-py stops reading when the answer to a flush
-        # comes that nobody waits for, and gives up a connection without answers by itself.
-        confirming = asyncio.ensure_future(client.flush(CONFIRM_TIMEOUT_S))
-        self._confirming.add(confirming)
-        confirming.add_done_callback(self._forget)
-        await asyncio.wait({confirming})
-        if confirming.cancelled() or confirming.exception() is not None:
-            return False
-        self._whole_s = asked_s
-        return True
-
-    def _forget(self, confirming: asyncio.Task[None]) -> None:
-        self._confirming.discard(confirming)
-        if not confirming.cancelled() and (error := confirming.exception()) is not None:
-            logger.debug("the NATS server did not answer: %s", error)
-
-    async def _subscribe_all(self, _client: Client) -> None:
-        """There is a new client, which knows no subscription yet."""
-        async with self._subscribing:
-            self.ingest.bindings.clear()
-            self._refused.clear()
-            self._wanted = dict.fromkeys(self._wanted)
-            self._is_up = True
-            await self._subscribe(list(self._wanted))
-
-    def _went_down(self) -> None:
-        self._is_up = False
-        for confirming in self._confirming:
-            confirming.cancel()
-        cause, self._cause = self._cause or "the NATS connection was lost", ""
-        for binding in self._wanted:
-            binding.open_gap(self._whole_s, cause)
-
-    async def _came_up(self) -> None:
-        self.reconnects += 1
-        async with self._subscribing:
-            self._is_up = True
-            if await self._subscribe([binding for binding, found in self._wanted.items() if found is None]):
-                self._settle(self._wanted)
-
-    async def _watch(self) -> None:
-        while True:
-            await asyncio.sleep(CONFIRM_INTERVAL_S)
-            if self._is_up:
-                await self._confirm(self._link.client)
+            if self._current is not None:
+                self._settle(self._current, [binding for binding in self._wanted if binding.stream is stream])
 
     async def _retry(self) -> None:
         while True:
             await asyncio.sleep(SUBSCRIBE_RETRY_S)
             async with self._subscribing:
-                refused = list(self._refused)
-                if refused and self._is_up:
-                    await self._unsubscribe(refused)
-                    for binding in refused:
-                        self._refused.pop(binding, None)
-                    await self._subscribe(refused)
+                current = self._current
+                refused = [] if current is None else list(current.refused)
+                if current is not None and refused:
+                    await current.unsubscribe(refused)
+                    if await current.subscribe(refused):
+                        self._settle(current, refused)
 
-    def _settle(self, bindings: Iterable[Binding]) -> None:
+    def _settle(self, current: Subscriptions, bindings: Iterable[Binding]) -> None:
         """The server has confirmed what it takes: close the gaps of partitions that miss nothing any more."""
-        refused = {partition: text for each, text in self._refused.items() for partition in each.partitions.values()}
+        if current is not self._current:
+            return  # it was lost in this moment
+        refused = {partition: text for each, text in current.refused.items() for partition in each.partitions.values()}
         for binding in bindings:
             for partition in binding.partitions.values():
                 cause = refused.get(partition)
@@ -249,30 +173,85 @@ class IngestConnection:
                     partition.gaps.close()
                 if cause is not None:
                     partition.gaps.open(self._clock.elapsed(), cause)
-        refused_streams = {binding.stream for binding in self._refused}
+        refused_streams = {binding.stream for binding in current.refused}
         for stream in {binding.stream for binding in bindings} - refused_streams:
             self._on_listening(stream)
 
-    def connected(self, connection: FilteringProtocol) -> None:
-        """See `ByteSink`."""
-        self.ingest.reset()
-        self._refused.clear()
-        self._cause = ""
-        self._protocol = connection
+    def opening(self, connection: NatsConnection) -> None:
+        """See `ConnectionOwner`."""
+        ingest = Ingest(self._clock, self._outbox, connection.take_lines, self._loop.call_later)
+        subscriptions = self._opening = Subscriptions(connection, ingest)
+        connection.receive = partial(self._receive, ingest.receive)
+        connection.on_error = partial(self._note_error, subscriptions)
+        connection.on_answer = partial(self._note_answer, subscriptions)
 
-    def receive(self, data: bytes) -> None:
-        """See `ByteSink`."""
-        self.ingest.receive(data)
+    async def opened(self, connection: NatsConnection, previous: NatsConnection | None) -> None:
+        """See `ConnectionOwner`. When there is a previous one it is left as soon as the new one stands."""
+        new = self._opening
+        assert new is not None, "it was announced"
+        assert new.connection is connection, "one is opened after the other"
+        self._standing[connection] = new
+        before = None if previous is None else self._standing.get(previous)
+        async with self._subscribing:
+            if before is None:
+                self._current = new
+            wanted = list(self._wanted)
+            if not await new.subscribe(wanted):
+                return
+            if before is not None:
+                await before.unsubscribe(wanted)
+                self._take_over(new)
+            self._connections += 1
+            self._settle(new, wanted)
+
+    def _take_over(self, new: Subscriptions) -> None:
+        """The subscriptions of before are left, and all that they brought is here, or there is a gap."""
+        self._current = new
+        if not new.connection.is_open:
+            self._went_deaf(new.connection.cause)
+
+    def told(self, connection: NatsConnection, info: dict[str, Any]) -> None:
+        """See `ConnectionOwner`."""
+
+    def lost(self, connection: NatsConnection) -> None:
+        """See `ConnectionOwner`."""
+        subscriptions = self._standing.pop(connection, None)
+        if subscriptions is None:
+            return
+        subscriptions.ingest.reset()
+        self._unbound += subscriptions.ingest.unbound
+        if subscriptions is self._current:
+            self._went_deaf(connection.cause)
+
+    def _went_deaf(self, cause: str) -> None:
+        self._current = None
+        for binding in self._wanted:
+            binding.open_gap(self._whole_s, cause)
+
+    def _note_answer(self, subscriptions: Subscriptions, question: Question) -> None:
+        if subscriptions is self._current:
+            self._whole_s = question.asked_s
+
+    def _note_error(self, subscriptions: Subscriptions, text: str) -> None:
+        refused = subscriptions.note_error(text)
+        if refused is None:
+            self._session.warn(text)
+        elif subscriptions is self._current:
+            for binding in refused:
+                binding.open_gap(self._clock.elapsed(), subscriptions.refused[binding])
+
+    def _receive(self, receive: Callable[[bytes], None], data: bytes) -> None:
+        receive(data)
         self._pause_or_go_on()
 
     def _pause_or_go_on(self) -> None:
         """Pause, and look again soon: acks that the server takes, or that nobody owes any more, tell nobody of it."""
-        if self._protocol is None:
-            return
         if not self._is_overloaded():
-            self._protocol.resume()
+            for connection in self._standing:
+                connection.resume()
             return
-        self._protocol.pause()
+        for connection in self._standing:
+            connection.pause()
         if self._looking is None:
             self._looking = self._loop.call_later(RELIEF_INTERVAL_S, self._look_again)
 
@@ -282,30 +261,6 @@ class IngestConnection:
 
     def relieved(self) -> None:
         """Go on reading, when the reason to pause is gone."""
-        if self._protocol is not None and not self._is_overloaded():
-            self._protocol.resume()
-
-    def lost(self) -> None:
-        """See `ByteSink`."""
-        self.ingest.reset()
-
-    def _hand_back(self, data: bytes) -> None:
-        if b"-ERR" in data:
-            others, errors = split_errors(data)
-            rest = [text for text in errors if not self._note_refusal(text)]
-            data = others + b"".join(b"-ERR '%b'\r\n" % text.encode() for text in rest)
-        if data and self._protocol is not None:
-            self._protocol.hand_back(data)
-
-    def _note_refusal(self, text: str) -> bool:
-        """Act on an error of the server; False when it is one that nats-py has to act on."""
-        asked = [binding for binding in self.ingest.bindings.values() if binding not in self._refused]
-        refused = refused_bindings(text, asked)
-        if refused is None:
-            self._cause = f"the NATS server closed the connection: {text}"
-            return False
-        for binding in refused:
-            cause = f"the NATS server refuses a subscription to {binding.subject}: {text}"
-            self._refused[binding] = cause
-            binding.open_gap(self._clock.elapsed(), cause)
-        return True
+        if not self._is_overloaded():
+            for connection in self._standing:
+                connection.resume()

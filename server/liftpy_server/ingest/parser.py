@@ -4,8 +4,8 @@ r"""The NATS client protocol, as far as messages are concerned; everything else 
     HMSG <subject> <sid> [reply] <header size> <total size>\r\n<headers><payload>\r\n
 
 A pure state machine: bytes in, runs of messages by subscription out, at whatever positions the stream is split. Lines
-that are no messages (INFO, PING, PONG, -ERR, +OK, and whatever else) come back in order, for nats-py to act on; so
-does anything that can not be understood, which makes nats-py reconnect. It never raises.
+that are no messages (INFO, PING, PONG, -ERR, +OK, and whatever else) come back in order, for the connection to act on;
+so does anything that can not be understood, which ends the connection. It never raises.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _VECTOR_FRAME_BYTES_MAX: Final = 640  # above this looking at every byte costs m
 
 
 class Parsed(NamedTuple):
-    """What a chunk held: runs of messages by subscription id, in order for each, and the lines for nats-py."""
+    """What a chunk held: runs of messages by subscription id, in order for each, and the other lines."""
 
     runs: list[tuple[int, Run]]
     control: bytes

@@ -33,7 +33,7 @@ def samples(node):
 def test_node(node):
     node.ingest.is_connected = False
     node.ingest.reconnects = 3
-    node.ingest.ingest.unbound = 4
+    node.ingest.unbound_messages = 4
     node.outbox.lost_bytes = 5
     found = samples(node)
     expected = {

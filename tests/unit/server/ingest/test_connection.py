@@ -1,0 +1,232 @@
+"""The ingest connection and a NATS server that does what a test says: what is subscribed, and which gaps there are."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+
+from liftpy_client.nats_options import NatsOptions
+from liftpy_log.clock import SystemClock
+from liftpy_server.ingest import binding as ingest_binding
+from liftpy_server.ingest.connection import IngestConnection, SubscriptionRefusedError
+from liftpy_server.outbox import Outbox
+from support.scripted_nats import ScriptedNats
+
+TICK_S = 0.02
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr("liftpy_server.nats.connection.CONFIRM_INTERVAL_S", TICK_S)
+    monkeypatch.setattr("liftpy_server.ingest.connection.SUBSCRIBE_RETRY_S", TICK_S)
+    monkeypatch.setattr("liftpy_server.nats.session.SHORT_CONNECTION_S", 0.0)
+
+
+class Gaps:
+    """Those of a partition: when they began, by the clock of elapsed time, whether they are over, and why."""
+
+    def __init__(self) -> None:
+        self.all: list[list] = []
+        self.cause: str | None = None
+
+    def open(self, since_s, cause):
+        if self.cause is None:
+            self.cause = cause
+            self.all.append([since_s, False, cause])
+
+    def close(self):
+        if self.cause is not None:
+            self.cause = None
+            self.all[-1][1] = True
+
+
+class Partition:
+    """Has gaps."""
+
+    def __init__(self) -> None:
+        self.gaps = Gaps()
+
+
+class Stream:
+    """Has one partition."""
+
+    def __init__(self, subject) -> None:
+        self.partition = Partition()
+        self.bindings = [Binding(self, subject)]
+
+    @property
+    def gaps(self):
+        return self.partition.gaps.all
+
+    @property
+    def lapse(self):
+        return self.partition.gaps.cause
+
+
+class Binding(ingest_binding.Binding):
+    """A subscription whose messages are kept."""
+
+    def __init__(self, stream, subject) -> None:
+        self.stream = stream
+        self.subject = subject
+        self.group = None
+        self.partitions = {0: stream.partition}
+        self.values: list[bytes] = []
+
+    def deliver(self, run, _now_ns, _touched):
+        self.values += [message.value for message in run.messages()]
+
+
+class Kit:
+    """An ingest connection and those who hear of it."""
+
+    def __init__(self, *servers) -> None:
+        self.clock = SystemClock()
+        self.listening = []
+        self.ingest = IngestConnection(
+            NatsOptions(url=",".join(server.url for server in servers)),
+            "test",
+            self.clock,
+            Outbox(lambda _: True),
+            lambda: False,
+            self.listening.append,
+            random.Random(1),
+        )
+
+    async def __aenter__(self):
+        return self
+
+    async def __aexit__(self, *_):
+        await self.ingest.stop()
+
+
+async def until(condition):
+    async with asyncio.timeout(30):
+        while not (found := condition()):
+            await asyncio.sleep(TICK_S / 4)
+    return found
+
+
+async def test_messages_arrive_and_what_is_unbound_is_counted():
+    async with ScriptedNats() as nats, Kit(nats) as kit:
+        a, b = Stream("a"), Stream("b")
+        await kit.ingest.start(a.bindings)
+        client = await nats.client(0)
+        assert kit.listening == [a]
+        await kit.ingest.bind(b.bindings)
+        assert set(client.subscriptions) == {"a", "b"}
+        numbers = dict(client.subscriptions)
+        client.message("a", b"1")
+        client.message("b", b"2")
+        await kit.ingest.unbind(b.bindings)
+        assert set(client.subscriptions) == {"a"}
+        client.subscriptions |= numbers
+        client.message("b", b"late")
+        client.message("a", b"3")
+        await until(lambda: a.bindings[0].values == [b"1", b"3"])
+        assert b.bindings[0].values == [b"2"]
+        assert kit.ingest.unbound_messages == 1
+        assert (a.gaps, b.gaps) == ([], [])
+
+
+async def test_a_lost_connection_is_a_gap_from_the_last_answered_question():
+    async with ScriptedNats() as nats, Kit(nats) as kit:
+        stream = Stream("a")
+        began_s = kit.clock.elapsed()
+        await kit.ingest.start(stream.bindings)
+        client = await nats.client(0)
+        nats.answers = False
+        await nats.until(lambda: client.unanswered >= 1)
+        deaf_s = kit.clock.elapsed()
+        await nats.until(lambda: client.unanswered >= 2)
+        nats.answers = True
+        client.writer.transport.abort()
+        second = await nats.client(1)
+        await until(lambda: stream.gaps and stream.gaps[-1][1])
+        ((since_s, _, cause),) = stream.gaps
+        assert began_s < since_s <= deaf_s
+        assert cause == "the NATS connection was lost"
+        assert kit.ingest.reconnects == 1
+        second.message("a", b"after")
+        await until(lambda: stream.bindings[0].values == [b"after"])
+
+
+async def test_a_server_that_stops_answering_confirms_no_subscription():
+    """`bind` returns, nobody is told that it listens, and the gap begins before."""
+    async with ScriptedNats() as nats, Kit(nats) as kit:
+        a, b = Stream("a"), Stream("b")
+        await kit.ingest.start(a.bindings)
+        nats.answers = False
+        before_s = kit.clock.elapsed()
+        async with asyncio.timeout(5):
+            await kit.ingest.bind(b.bindings)
+        assert kit.listening == [a]
+        assert a.gaps[0][0] <= before_s
+        assert "did not answer" in a.gaps[0][2]
+        assert a.lapse == b.lapse == a.gaps[0][2]
+        async with asyncio.timeout(5):
+            await kit.ingest.unbind([*a.bindings, *b.bindings])
+            await kit.ingest.stop()
+
+
+async def test_what_is_bound_without_a_connection_is_subscribed_with_the_next():
+    async with ScriptedNats() as nats, Kit(nats) as kit:
+        a, b = Stream("a"), Stream("b")
+        await kit.ingest.start(a.bindings)
+        await nats.leave()
+        await until(lambda: not kit.ingest.is_connected)
+        await kit.ingest.bind(b.bindings)
+        assert "no connection" in b.gaps[0][2]
+        assert kit.ingest.refusal(b.bindings) is None
+        await nats.listen()
+        client = await nats.client(1)
+        await until(lambda: b.gaps[0][1] and a.gaps[0][1])
+        assert set(client.subscriptions) == {"a", "b"}
+
+
+REFUSAL = "-ERR 'Permissions Violation for Subscription to %s'\r\n"
+
+
+@pytest.mark.parametrize("text", ['"b"', '"\\u0062"', "b, in the words of another version"])
+async def test_a_refused_subscription_is_a_gap_until_it_is_taken(text):
+    async with ScriptedNats() as nats, Kit(nats) as kit:
+        a, b = Stream("a"), Stream("b")
+        await kit.ingest.start(a.bindings)
+        client = await nats.client(0)
+        client.refusals["b"] = (REFUSAL % text).encode()
+        await kit.ingest.bind(b.bindings)
+        assert isinstance(kit.ingest.refusal(b.bindings), SubscriptionRefusedError)
+        assert "refuses a subscription to b" in b.lapse
+        assert kit.listening == [a]
+        client.refusals.clear()
+        await until(lambda: b.lapse is None)
+        assert kit.listening == [a, b]
+        assert kit.ingest.refusal(b.bindings) is None
+        assert (len(b.gaps), a.gaps) == (1, [])
+
+
+async def test_permissions_that_are_taken_away_open_a_gap():
+    async with ScriptedNats() as nats, Kit(nats) as kit:
+        a, b = Stream("a"), Stream("b")
+        await kit.ingest.start([*a.bindings, *b.bindings])
+        client = await nats.client(0)
+        client.refusals["b"] = (REFUSAL % '"b"').encode()
+        client.send(client.refusals["b"].replace(b"'\r\n", b' (sid "%d")\'\r\n' % client.subscriptions["b"]))
+        await until(lambda: b.lapse)
+        assert a.gaps == []
+        client.refusals.clear()
+        await until(lambda: b.lapse is None)
+
+
+async def test_nobody_is_there_at_the_start():
+    async with ScriptedNats() as nats:
+        await nats.leave()
+        async with Kit(nats) as kit:
+            starting = asyncio.ensure_future(kit.ingest.start(Stream("a").bindings))
+            await asyncio.sleep(5 * TICK_S)
+            assert not starting.done()
+            await nats.listen()
+            await asyncio.wait_for(starting, 30)
+            assert kit.ingest.is_connected
