@@ -142,7 +142,7 @@ class Maintenance:
                     self.retain(partition)
                 except (LiftError, OSError) as error:
                     logger.error("retention of stream %s: %s", partition.stream.name, error)  # noqa: TRY400
-            else:
+            elif not self._streams.open_again(partition):
                 partition.fail(str(partition.log.failure))  # whoever read it may not have told
                 self._streams.renew(partition)
             if number % _RETAINED_PER_PASS == 0:

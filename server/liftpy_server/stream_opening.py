@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import shutil
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from liftpy_envelope.errors import LiftError
 from liftpy_envelope.pull import PartitionKey
 from liftpy_envelope.stream_config import SyncMode
 from liftpy_log.dedupe import DedupeMemory, DedupeWindow
+from liftpy_log.disk import is_full
 from liftpy_log.errors import PartitionOfflineError, StorageFullError
 from liftpy_log.log_time import LogTime
 from liftpy_log.opening import check_batches
@@ -45,6 +47,8 @@ if TYPE_CHECKING:
 __all__ = ["LocalStream", "StreamNotOpenedError", "StreamOpening", "log_config", "remove_directory"]
 
 logger = logging.getLogger(__name__)
+
+_DISK_FAILED: Final = frozenset({errno.EIO, errno.EUCLEAN, errno.EBADMSG})  # not that which an operator may set right
 
 
 class StreamNotOpenedError(LiftError):
@@ -127,7 +131,8 @@ class StreamOpening:
         self._request_sync = request_sync
         self._keeper = keeper
         self._dedupe_memory = dedupe_memory or DedupeMemory()
-        self._ready: dict[tuple[str, int], _OpenLog] = {}  # opened before the node registered
+        self._ready: dict[tuple[str, int], _OpenLog] = {}  # whose partitions are not opened yet
+        self._to_try_again: set[tuple[str, int]] = set()
 
     def directory(self, info: StreamInfo) -> Path:
         """Where a stream is."""
@@ -224,7 +229,8 @@ class StreamOpening:
             clock=self._clock,
             log_time=log_time,
         )
-        partition.note_failure = partial(self._note_failure, stream.uuid, number)
+        if log.failure is None:
+            partition.note_failure = partial(self._note_failure, stream.uuid, number)
         if not self.is_alone(info):  # what lies above the mark may be another's by now, and the lead, too
             partition.high_watermark = max(log.log_start, min(kept_mark, log.log_end))
             partition.is_leading = False
@@ -276,10 +282,26 @@ class StreamOpening:
             )
 
     def _note_unusable(self, uuid: str, number: int, error: Exception) -> None:
-        if not isinstance(error, (OSError, StorageFullError)):  # these say nothing of what is on disk
+        """A log can not be opened: it has failed for good, or the error says nothing of what is on disk."""
+        is_lack = isinstance(error, StorageFullError) or (isinstance(error, OSError) and is_full(error))
+        if is_lack:
+            self._to_try_again.add((uuid, number))
+        if not is_lack and (not isinstance(error, OSError) or error.errno in _DISK_FAILED):
             self._note_failure(uuid, number, str(error))
         elif self._standing is not None:
             self._standing.log_unusable(uuid, number)
+
+    def try_again(self, info: StreamInfo, number: int) -> bool:
+        """Open a log that could not be opened for lack of room, memory or files; whether `open_partition` finds it."""
+        place = info.uuid, number
+        if place not in self._to_try_again:
+            return False
+        ready = self._open_log(info, number)
+        if ready.log.failure is not None:
+            return False
+        self._to_try_again.remove(place)
+        self._ready[place] = ready
+        return True
 
     def _check_renewable(self, info: PartitionInfo, uuid: str, number: int, directory: Path) -> None:
         """A log that had failed is not opened where another node has a copy to renew it from.

@@ -245,6 +245,25 @@ class Streams(StreamLookup):
         except LiftError as error:
             logger.error("purging stream %s failed: %s", partition.stream.name, error)  # noqa: TRY400
 
+    def open_again(self, partition: Partition) -> bool:
+        """Open a partition whose log could not be opened for lack of room, memory or files; whether it works now."""
+        stream = self.by_uuid.get(partition.stream.uuid)
+        if stream is None or self._state is None or not self._opening.try_again(stream.info, partition.number):
+            return False
+        self._replace(stream, partition)
+        logger.info("stream %s partition %d is open now", stream.info.name, partition.number)
+        return True
+
+    def _replace(self, stream: LocalStream, partition: Partition) -> None:
+        """Open a partition anew in the place of one whose log can not be used."""
+        assert self._state is not None, "the node follows the metadata"
+        del stream.partitions[partition.number]
+        self._close_partition(partition, ErrorCode.NOT_LEADER)
+        self._opening.open_partition(stream, partition.number)
+        self._add_partition(stream, stream.partitions[partition.number])
+        self._show(stream, [stream.partitions[partition.number]], self._state)
+        self.listening.change(stream)
+
     def renew(self, partition: Partition) -> None:
         """Copy a replica anew whose log has failed, once nobody counts on it; what was there is kept aside.
 
@@ -267,8 +286,6 @@ class Streams(StreamLookup):
         except OSError as error:
             logger.error("stream %s partition %d can not be copied anew: %s", stream.info.name, number, error)  # noqa: TRY400
             return
-        del stream.partitions[number]
-        self._close_partition(partition, ErrorCode.NOT_LEADER)
         logger.warning(
             "stream %s partition %d is copied anew from node %s; its damaged files are in %s",
             stream.info.name,
@@ -276,9 +293,7 @@ class Streams(StreamLookup):
             stream.info.partitions[number].leader,
             place,
         )
-        self._opening.open_partition(stream, number)
-        self._add_partition(stream, stream.partitions[number])
-        self._host.show(self._host.replicas[partition.key], self._state)
+        self._replace(stream, partition)
 
     async def _drop(self, stream: LocalStream, number: int) -> None:
         """A partition is kept elsewhere now."""

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
+import os
 import select
 
 import pytest
 
 import liftpy
 from liftpy_envelope.errors import AckErrorCode
+from liftpy_log.disk import OsDisk
 from support.cluster import NodeProcess, eventually
 from support.inprocess import running_node
 from support.raw_nats import RawNats, pub
@@ -182,3 +185,29 @@ async def test_a_disk_that_seems_full(nats_server, tmp_path, monkeypatch):
         assert await ask(raw, b"s", b"1") == 1
         assert await values(lift, "s") == [b"0", b"1"]
         assert await gaps(lift, "s") == []
+
+
+async def test_a_partition_that_found_no_file_descriptor_is_opened_when_there_is_one(
+    nats_server, tmp_path, monkeypatch
+):
+    usual, is_out = OsDisk.open, True
+
+    def open_file(disk, path, **given):
+        if is_out and path.suffix == ".log":
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), str(path))
+        return usual(disk, path, **given)
+
+    async with liftpy.connect(nats_server.url) as lift, await RawNats.open(nats_server.port) as raw:
+        async with running_node(nats_server.url, tmp_path / "data"):
+            await lift.create_stream("s", subject="s")
+            assert await ask(raw, b"s", b"0") == 0
+        monkeypatch.setattr(OsDisk, "open", open_file)
+        async with running_node(nats_server.url, tmp_path / "data", retention_interval_s=0.1):
+            assert await ask(raw, b"s", b"refused") == AckErrorCode.PARTITION_OFFLINE
+            is_out = False
+
+            async def is_taken():
+                return await ask(raw, b"s", b"1") == 1
+
+            await eventually(is_taken)
+            assert await values(lift, "s") == [b"0", b"1"]

@@ -15,6 +15,7 @@ from liftpy_log.disk import OsDisk
 from liftpy_log.files import FileCache
 from liftpy_server.committing import Load
 from liftpy_server.metadata.state import MetadataState, PartitionInfo, StreamInfo
+from liftpy_server.outbox import Outbox
 from liftpy_server.replicas.standing import Standing
 from liftpy_server.stream_opening import StreamOpening
 from support.gap_notes import GapNotes
@@ -91,7 +92,7 @@ class Life:
         self.files = FileCache(self.disk, 16)
         data_dir = DataDir(ROOT, -1)
         self.opening = StreamOpening(
-            *("n1", self.disk, self.files, data_dir, Checkpoint(), SetClock(), None, Load()),
+            *("n1", self.disk, self.files, data_dir, Checkpoint(), SetClock(), Outbox(lambda _: True), Load()),
             *(lambda _log: None, None, self.standing),
         )
 
@@ -204,6 +205,36 @@ def test_a_log_that_can_not_be_opened_now_is_told_of_with_this_start_and_not_wit
     assert life.told(stream) == [[], THIS, []]
     life.begin()
     assert life.told(stream) == [[], [], []]
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.EACCES])
+def test_a_disk_that_fails_says_something_of_what_is_on_it(life, code):
+    stream = info("n2", "n1")
+    life.filled(stream)
+    life.disk.fail("open", code=code, times=None, where=lambda path: path.suffix == ".log")
+    assert life.told(stream)[1] == THIS
+    assert not life.opening.try_again(stream, 0), "only lack of room or files passes by itself"
+    life.begin()
+    assert life.told(stream)[1] == (THIS if code == errno.EIO else [])
+
+
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.ENOSPC, errno.ENOMEM])
+def test_a_log_that_could_not_be_opened_for_lack_of_something_is_opened_later(life, code):
+    stream = info("n2", "n1")
+    life.torn(life.filled(stream))
+    life.disk.fail("open", "create", code=code, times=None, where=lambda path: path.suffix in {".log", ".tmp"})
+    assert life.told(stream) == [[], THIS, []]
+    partition = opened(life.opening, stream)
+    partition.fail(str(partition.log.failure))  # as maintenance does
+    assert not life.opening.try_again(stream, 0)
+    assert life.standing.failed_logs(state_of(stream), "n1") == THIS
+    life.disk.heal()
+    assert life.opening.try_again(stream, 0)
+    assert opened(life.opening, stream).log.log_end == 6
+    assert not life.opening.try_again(stream, 0), "it is open"
+    assert life.standing.failed_logs(state_of(stream), "n1") == []
+    life.begin()
+    assert life.standing.cut_logs(state_of(stream), "n1") == THIS, "the end was cut after the node had registered"
 
 
 def test_what_the_metadata_says_by_the_time_the_node_has_registered_is_what_counts(life):
