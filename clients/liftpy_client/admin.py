@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from liftpy_client.admin_restore import RestoreAdmin
 from liftpy_client.admin_tier import TierAdmin
 from liftpy_client.details import ClusterDetails, MoveDetails, NodeDetails, PartitionDetails, StreamDetails
-from liftpy_client.recovery_details import RecoveryDetails
+from liftpy_client.recovery_details import QuarantineDetails, RecoveryDetails
 from liftpy_envelope.stream_config import StreamConfig
 
 if TYPE_CHECKING:
@@ -208,6 +208,15 @@ class Admin(TierAdmin, RestoreAdmin):
         """How a node is, by default the one that answers."""
         answer = await self._read("NODE.INFO", {} if node_id is None else {"node_id": node_id})
         return dict(answer["node"])
+
+    async def quarantine(self, stream: str | None = None, *, limit: int = 100) -> QuarantineDetails:
+        """What nodes moved out of the way: replicas that were copied anew, damaged files, unknown directories.
+
+        Args:
+            stream: only what belonged to it.
+            limit: how many to tell of, the newest first.
+        """
+        return QuarantineDetails.from_answer(await self._read("NODE.QUARANTINE", {"stream": stream, "limit": limit}))
 
     async def drain_node(self, node_id: str, *, cancel: bool = False) -> MoveDetails:
         """Move everything off a node, so that it can be stopped for good; `cancel` lets it keep and take replicas.

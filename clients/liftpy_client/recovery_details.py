@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["LogDetails", "PartitionRecovery", "RecoveryDetails"]
+__all__ = ["LogDetails", "PartitionRecovery", "QuarantineDetails", "QuarantinedDetails", "RecoveryDetails"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,5 +105,63 @@ class RecoveryDetails:
             count=answer["partition_count"],
             recovered=answer["recovered"],
             warnings=tuple(answer["warnings"]),
+            raw=answer,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuarantinedDetails:
+    """A replica, a directory or a file that a node moved out of the way. Nobody but people deletes it.
+
+    Attributes:
+        node: where it is, in `quarantine/` of its data directory.
+        name: of the file or directory.
+        stream: to which it belonged; None for files of the node.
+        partition: of that stream; None for all that the node had of it.
+        size_bytes: on that disk.
+        moved_ns: when it came there.
+        why: in words.
+    """
+
+    node: str
+    name: str
+    stream: str | None
+    partition: int | None
+    size_bytes: int
+    moved_ns: int
+    why: str
+
+    @classmethod
+    def from_answer(cls, item: dict[str, Any]) -> QuarantinedDetails:
+        """Read what a node said."""
+        return cls(**{name: item[name] for name in cls.__slots__})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuarantineDetails:
+    """What lies in quarantine.
+
+    Attributes:
+        items: the newest.
+        count: how many there are.
+        size_bytes: of all of them.
+        unreachable: nodes that did not tell.
+        raw: everything that was said.
+    """
+
+    items: tuple[QuarantinedDetails, ...]
+    count: int
+    size_bytes: int
+    unreachable: tuple[str, ...]
+    raw: dict[str, Any] = field(repr=False, default_factory=dict)
+
+    @classmethod
+    def from_answer(cls, answer: dict[str, Any]) -> QuarantineDetails:
+        """Read what a node said."""
+        return cls(
+            items=tuple(map(QuarantinedDetails.from_answer, answer["items"])),
+            count=answer["count"],
+            size_bytes=answer["bytes"],
+            unreachable=tuple(answer["unreachable"]),
             raw=answer,
         )

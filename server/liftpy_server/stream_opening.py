@@ -12,11 +12,12 @@ from liftpy_envelope.errors import LiftError
 from liftpy_envelope.pull import PartitionKey
 from liftpy_envelope.stream_config import SyncMode
 from liftpy_log.dedupe import DedupeMemory, DedupeWindow
-from liftpy_log.disk import is_full
+from liftpy_log.disk import is_full, write_atomically
 from liftpy_log.errors import PartitionOfflineError, StorageFullError
 from liftpy_log.log_time import LogTime
 from liftpy_log.opening import check_batches
 from liftpy_log.partition_log import LogConfig, PartitionLog
+from liftpy_log.quarantine import WHY_FILE
 from liftpy_log.segment import segment_path
 from liftpy_server.dedupe_rebuild import note_log
 from liftpy_server.partition import Partition
@@ -346,8 +347,8 @@ class StreamOpening:
         if self._standing is not None:
             self._standing.forget(uuid, number)
 
-    def set_aside(self, info: StreamInfo, number: int) -> Path:
-        """Move a partition's directory into quarantine, durably. Returns where it is.
+    def set_aside(self, info: StreamInfo, number: int, why: str) -> Path:
+        """Move a partition's directory into quarantine, durably; a file in it says why. Returns where it is.
 
         Raises:
             OSError: it could not be moved.
@@ -359,6 +360,10 @@ class StreamOpening:
         self._disk.sync_directory(aside)
         self._disk.sync_directory(self.directory(info))
         self.forget_failure(info.uuid, number)
+        try:
+            write_atomically(self._disk, place / WHY_FILE, f"{why}\n".encode())
+        except OSError as error:  # the replica is to be copied anew all the same
+            logger.warning("%s could not be written (%s), which would say: %s", place / WHY_FILE, error, why)
         return place
 
     def sort_out_directories(self, state: MetadataState) -> None:

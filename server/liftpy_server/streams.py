@@ -282,7 +282,8 @@ class Streams(StreamLookup):
         self._renewed.add(partition.key)
         try:
             log.forget_ahead()
-            place = self._opening.set_aside(stream.info, number)
+            leader = stream.info.partitions[number].leader
+            place = self._opening.set_aside(stream.info, number, f"copied anew from node {leader}, as {log.failure}")
         except OSError as error:
             logger.error("stream %s partition %d can not be copied anew: %s", stream.info.name, number, error)  # noqa: TRY400
             return

@@ -119,6 +119,11 @@ async def test_a_replica_with_more_than_the_elected_leader_goes_to_quarantine_wh
     (aside,) = (each for each in (deposed.data / "quarantine").iterdir() if each.is_dir())
     (segment,) = aside.glob("*.log")
     assert batches(segment)[-1].header.next_offset == 30, "nothing of it was dropped"
+    (listed,) = (await lift.quarantine("s")).items
+    assert (listed.node, listed.name, listed.stream, listed.partition) == ("node-1", aside.name, "s", 0)
+    assert "copied anew from node node-3" in listed.why
+    assert "are gone after an unclean election" in listed.why
+    assert listed.size_bytes >= segment.stat().st_size
     for offset in range(20, 30):
         del published.acked[offset]
     await lift.publish("s", b"20", message_id="after")

@@ -16,6 +16,7 @@ ENDPOINTS = (
     "NODE.INFO",
     "NODE.JOIN",
     "NODE.LIST",
+    "NODE.QUARANTINE",
     "NODE.REMOVE",
     "STREAM.CREATE",
     "STREAM.DELETE",

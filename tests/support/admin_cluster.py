@@ -122,7 +122,7 @@ class FakeDedupe:
 def partition(number: int, end: int, *, start: int = 0, replicas: Any = ()) -> SimpleNamespace:
     """A partition whose records up to `end` are committed, and its followers as (node, log_end, in_sync)."""
     log = SimpleNamespace(
-        log_start=start, log_end=end, size_bytes=10 * end, segments=[], last_timestamp=0, failure=None
+        log_start=start, log_end=end, size_bytes=10 * end, segments=[], last_timestamp=0, failure=None, torn_tail=None
     )
     states = [
         {"node": node, "log_end": have, "lag_messages": end - have, "in_sync": in_sync}
@@ -170,7 +170,7 @@ class AdminNode:
             started_ns=0,
             ingest=SimpleNamespace(is_connected=True, reconnects=0, unbound_messages=0),
             pull=SimpleNamespace(port=4270, connection_count=0),
-            data_dir=SimpleNamespace(root=cluster.root),
+            data_dir=SimpleNamespace(root=cluster.root, quarantine_directory=cluster.root / node_id / "quarantine"),
             maintenance=SimpleNamespace(storage_full=False),
             files=[],
             outbox=SimpleNamespace(lost_bytes=0),

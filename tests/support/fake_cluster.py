@@ -29,6 +29,9 @@ IDLE_STATUS = {
 """What nodes tell of a bucket in which nothing happens, but for where it is."""
 
 
+NOTHING_QUARANTINED: dict[str, Any] = {"items": [], "count": 0, "bytes": 0, "unreachable": []}
+
+
 def node_answer(node_id: str, **more: Any) -> dict[str, Any]:
     """A node as `NODE.LIST` tells of it."""
     answer = {
@@ -106,7 +109,7 @@ class FakeCluster:
     """
 
     def __init__(self, answers: dict[str, Any]) -> None:
-        self.answers = answers
+        self.answers = {"NODE.QUARANTINE": NOTHING_QUARANTINED} | answers
         self.asked: list[tuple[str, dict[str, Any]]] = []
 
     async def request(self, endpoint: str, body: dict[str, Any], _timeout_s: float | None = None) -> dict[str, Any]:

@@ -151,9 +151,12 @@ def _number(value: int | None) -> str:
 
 def _what_comes(name: str, recovery: PartitionRecovery) -> str:
     where = f"{escape(name)}/{recovery.partition}"
+    known = f"{where}: records below {show_count(recovery.known_end)} are known to have been committed\n"
+    if not recovery.known_end:
+        known = ""
     if recovery.refusal is not None:
-        return f"[red]{where}:[/] {escape(recovery.refusal)} (--give-up)"
-    would = f"{where}: {recovery.chosen} would lead, and go on at offset {show_count(recovery.chosen_end or 0)}"
+        return f"{known}[red]{where}:[/] {escape(recovery.refusal)} (--give-up)"
+    would = f"{known}{where}: {recovery.chosen} would lead, and go on at offset {show_count(recovery.chosen_end or 0)}"
     if recovery.loss is None:
         return f"{would}; no committed record is known to be lost"
     lost = f"; at least {show_count(recovery.lost)} committed records would be lost" if recovery.lost else ""

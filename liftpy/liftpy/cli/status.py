@@ -14,7 +14,7 @@ from liftpy.cli.group_looking import GroupsLook
 from liftpy.cli.group_tables import status_table
 from liftpy.cli.live import watch_tables
 from liftpy.cli.run import JsonFlag, open_admin, print_json, run, stdout
-from liftpy.cli.tables import node_table, streams_table
+from liftpy.cli.tables import node_table, quarantine_table, streams_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from liftpy.cli.group_looking import GroupsSeen
     from liftpy_client.admin import Admin
     from liftpy_client.details import ClusterDetails, StreamDetails
+    from liftpy_client.recovery_details import QuarantineDetails
 
 __all__ = ["app", "show_live", "status"]
 
@@ -53,12 +54,13 @@ class _Rates:
 
 
 class _Seen(NamedTuple):
-    """What there is to show: the cluster, the node that answered, the streams and the consumer groups."""
+    """What there is to show: the cluster, the node that answered, the streams, the consumer groups, the quarantine."""
 
     cluster: ClusterDetails
     node: dict[str, Any]
     streams: list[StreamDetails]
     groups: GroupsSeen
+    quarantine: QuarantineDetails
 
     def tables(self, rates: dict[str, float] | None = None) -> list[RenderableType]:
         """For people; a node that is alone is told of at length."""
@@ -67,7 +69,10 @@ class _Seen(NamedTuple):
         groups: list[RenderableType] = [status_table(self.groups.groups, width)] if self.groups.groups else []
         if self.groups.error is not None:
             groups.append(Text(self.groups.error, "red"))
-        return [nodes, streams_table(self.streams, rates, width), *groups, *attention_tables(self.cluster, width)]
+        quarantine = quarantine_table(self.quarantine, width)
+        aside = [] if quarantine is None else [quarantine]
+        streams = streams_table(self.streams, rates, width)
+        return [nodes, streams, *groups, *attention_tables(self.cluster, width), *aside]
 
     def to_plain(self) -> dict[str, Any]:
         """For scripts."""
@@ -77,13 +82,14 @@ class _Seen(NamedTuple):
             "streams": [stream.raw for stream in self.streams],
             "groups": [group.to_plain() for group in self.groups.groups],
             "groups_error": self.groups.error,
+            "quarantine": self.quarantine.raw,
         }
 
 
 async def _look(lift: Admin, groups: GroupsLook, wait_s: float = _GROUPS_WAIT_S) -> _Seen:
-    cluster, node = await asyncio.gather(lift.cluster_info(), lift.node_info())
+    cluster, node, quarantine = await asyncio.gather(lift.cluster_info(), lift.node_info(), lift.quarantine())
     streams = [stream async for stream in lift.streams()]
-    return _Seen(cluster, node, streams, await groups.look(streams, wait_s))
+    return _Seen(cluster, node, streams, await groups.look(streams, wait_s), quarantine)
 
 
 async def show_live(lift: Admin, stop: asyncio.Event, notes: Callable[[], list[str]] = list) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -36,11 +37,19 @@ from liftpy.cli.stream_options import (
     UncleanElection,
     given_settings,
 )
-from liftpy.cli.tables import gaps_table, partitions_table, replicas_table, settings_table, streams_table
+from liftpy.cli.tables import (
+    gaps_table,
+    partitions_table,
+    quarantine_table,
+    replicas_table,
+    settings_table,
+    streams_table,
+)
 from liftpy_client.errors import UsageError
 
 if TYPE_CHECKING:
     from liftpy_client.admin import StreamDetails
+    from liftpy_client.recovery_details import QuarantineDetails
 
 __all__ = ["app"]
 
@@ -53,13 +62,15 @@ Name = Annotated[str, typer.Argument(help="Name of the stream.", show_default=Fa
 _NO_STREAMS = "No streams yet: liftpy stream add NAME --subject SUBJECT"
 
 
-def _show(stream: StreamDetails, *, as_json: bool) -> None:
+def _show(stream: StreamDetails, quarantine: QuarantineDetails | None = None, *, as_json: bool) -> None:
     if as_json:
-        print_json(stream.raw | {"warnings": list(stream.warnings)})
+        aside = {} if quarantine is None else {"quarantine": quarantine.raw}
+        print_json(stream.raw | {"warnings": list(stream.warnings)} | aside)
         return
     stdout.print(settings_table(stream))
     stdout.print(partitions_table(stream, stdout.width))
-    for table in (replicas_table(stream), gaps_table(stream)):
+    table_aside = None if quarantine is None else quarantine_table(quarantine, stdout.width)
+    for table in (replicas_table(stream), gaps_table(stream), table_aside):
         if table is not None:
             stdout.print(table)
     tell_warnings(stream.warnings)
@@ -222,11 +233,12 @@ def report(ctx: typer.Context, as_json: JsonFlag = False) -> None:
 
 @app.command("info")
 def info(ctx: typer.Context, name: Name, as_json: JsonFlag = False) -> None:
-    """Show a stream: settings, counts, partitions, replicas, gaps."""
+    """Show a stream: settings, counts, partitions, replicas, gaps, and what of it lies in quarantine."""
 
     async def work() -> None:
         async with open_admin(ctx) as lift:
-            _show(await lift.stream_info(name), as_json=as_json)
+            stream, quarantine = await asyncio.gather(lift.stream_info(name), lift.quarantine(name))
+            _show(stream, quarantine, as_json=as_json)
 
     run(work(), as_json=as_json)
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from liftpy_client.details import PartitionDetails, StreamDetails
+    from liftpy_client.recovery_details import QuarantinedDetails, QuarantineDetails
 
 __all__ = [
     "Column",
@@ -30,6 +31,7 @@ __all__ = [
     "make_table",
     "node_table",
     "partitions_table",
+    "quarantine_table",
     "replicas_table",
     "settings_table",
     "show_time",
@@ -323,6 +325,52 @@ def gaps_table(stream: StreamDetails) -> Table | None:
         until = "now" if gap["until_ns"] is None else show_time(gap["until_ns"])
         table.add_row(str(gap["partition"]), show_time(gap["since_ns"]), until, missing, escape(gap["cause"]))
     return table
+
+
+_QUARANTINED_SHOWN_MAX: Final = 10
+
+
+def quarantine_table(quarantine: QuarantineDetails, width: int = 1_000) -> Table | None:
+    """What nodes moved out of the way; None when that is nothing.
+
+    Args:
+        quarantine: which.
+        width: of the terminal, in characters.
+    """
+    if not quarantine.items:
+        return None
+    columns = (
+        Column("Node"),
+        Column("Was"),
+        Column("Size", right=True),
+        Column("Moved there (UTC)", from_width=90),
+        Column("Why", from_width=60),
+        Column("In quarantine/", from_width=160),
+    )
+    items = quarantine.items[:_QUARANTINED_SHOWN_MAX]
+    table = make_table("In quarantine", columns, map(_quarantine_row, items), width)
+    total = f"{show_bytes(quarantine.size_bytes)} in all; nobody but you deletes it"
+    hidden = quarantine.count - len(items)
+    table.caption = f"and {show_count(hidden)} more; {total}" if hidden else total
+    return table
+
+
+def _quarantine_row(item: QuarantinedDetails) -> dict[str, str]:
+    was = (
+        item.name
+        if item.stream is None
+        else item.stream
+        if item.partition is None
+        else f"{item.stream}/{item.partition}"
+    )
+    return {
+        "Node": item.node,
+        "Was": escape(was),
+        "Size": show_bytes(item.size_bytes),
+        "Moved there (UTC)": show_time(item.moved_ns),
+        "Why": escape(item.why),
+        "In quarantine/": escape(item.name),
+    }
 
 
 def node_table(node: dict[str, Any]) -> Table:

@@ -9,6 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from liftpy_log.quarantine import find_quarantined
 from liftpy_server.admin.stream_view import GAPS_SHOWN_MAX
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from liftpy_server.node import Node
     from liftpy_server.partition import Partition
 
-__all__ = ["cluster_info", "follower_lags", "kept_logs", "led_stream", "node_info", "resident_bytes"]
+__all__ = ["cluster_info", "follower_lags", "kept_logs", "led_stream", "node_info", "quarantined", "resident_bytes"]
 
 
 def led_stream(node: Node, info: StreamInfo, *, brief: bool = False) -> dict[str, Any]:
@@ -54,6 +55,18 @@ def _log_numbers(partition: Partition) -> dict[str, Any]:
         "last_epoch": log.epochs.latest,
         "high_watermark": partition.high_watermark,
         "last_timestamp_ns": log.last_timestamp or None,
+    }
+
+
+def quarantined(node: Node, stream: str | None, limit: int) -> dict[str, Any]:
+    """What lies in this node's quarantine, of one stream or of all, the newest first. Reads the disk."""
+    found = [
+        each for each in find_quarantined(node.data_dir.quarantine_directory) if stream is None or each.stream == stream
+    ]
+    return {
+        "items": [{"node": node.config.node_id} | each._asdict() for each in found[:limit]],
+        "count": len(found),
+        "bytes": sum(each.size_bytes for each in found),
     }
 
 

@@ -10,9 +10,15 @@ from typing import TYPE_CHECKING, Any, Final
 from liftpy_envelope.errors import ErrorCode
 from liftpy_envelope.settings import parse_settings
 from liftpy_server.admin.errors import AdminError
-from liftpy_server.admin.info import follower_lags, kept_logs, led_stream, node_info
+from liftpy_server.admin.info import follower_lags, kept_logs, led_stream, node_info, quarantined
 from liftpy_server.admin.internal import check_owned
-from liftpy_server.admin.node_requests import FollowedRequest, NodeLogsRequest, NodeStreamsRequest, read_node_purge
+from liftpy_server.admin.node_requests import (
+    FollowedRequest,
+    NodeLogsRequest,
+    NodeStreamsRequest,
+    QuarantineRequest,
+    read_node_purge,
+)
 from liftpy_server.admin.requests import NoRequest
 from liftpy_server.ingest.connection import SubscriptionRefusedError
 from liftpy_server.streams import StreamNotOpenedError
@@ -47,6 +53,7 @@ class LocalHandlers:
         return {
             "NODE.INFO": self.node_info,
             "NODE.LAGS": self.lags,
+            "NODE.QUARANTINE": self.quarantine,
             "STREAM.FOLLOWED": self.followed,
             "STREAM.INFO": self.streams,
             "STREAM.LOGS": self.logs,
@@ -63,6 +70,15 @@ class LocalHandlers:
         """How far others are behind this node in the partitions that it leads."""
         parse_settings(NoRequest, body)
         return {"version": version("liftpy"), "followers": follower_lags(self._node)}
+
+    async def quarantine(self, body: Body) -> Body:
+        """What lies in this node's quarantine."""
+        request = parse_settings(QuarantineRequest, body)
+        try:
+            return await asyncio.to_thread(quarantined, self._node, request.stream, request.limit)
+        except OSError as error:
+            text = f"node {self._node.config.node_id!r}: its quarantine can not be read: {error}"
+            raise AdminError(ErrorCode.NOT_AVAILABLE, text) from None
 
     async def streams(self, body: Body) -> Body:
         """What this node knows as a leader of streams, and the uuids of those that did not fit into the answer."""

@@ -20,7 +20,14 @@ from liftpy_server.admin.cluster_view import (
 )
 from liftpy_server.admin.errors import AdminError, NodeSilentError
 from liftpy_server.admin.gather import NUMBERS_TIMEOUT_S, Gatherer
-from liftpy_server.admin.node_requests import ClusterRequest, JoinRequest, KnownRequest, NodeInfoRequest, RemoveRequest
+from liftpy_server.admin.node_requests import (
+    ClusterRequest,
+    JoinRequest,
+    KnownRequest,
+    NodeInfoRequest,
+    QuarantineRequest,
+    RemoveRequest,
+)
 from liftpy_server.admin.requests import NoRequest
 from liftpy_server.metadata.raft.settings import Voter
 from liftpy_server.repeated_warnings import RepeatedWarnings
@@ -69,6 +76,7 @@ class NodeHandlers:
             "NODE.INFO": self.info,
             "NODE.JOIN": self.invite,
             "NODE.LIST": self.list,
+            "NODE.QUARANTINE": self.quarantine,
             "NODE.REMOVE": self.remove,
         }
 
@@ -163,6 +171,21 @@ class NodeHandlers:
                 "reassignment_count": len(moving),
                 "reassignments": moves,
             }
+        }
+
+    async def quarantine(self, body: Body) -> Body:
+        """What lies in quarantine on all nodes, of one stream or of all: the newest of it, and how much there is."""
+        request = parse_settings(QuarantineRequest, body)
+        asked = {"stream": request.stream, "limit": request.limit}
+        nodes = sorted(self._node.metadata.state.nodes)
+        answers = await self._requests.ask_all(nodes, "NODE.QUARANTINE", asked, NUMBERS_TIMEOUT_S)
+        told = [answer for answer in answers.values() if isinstance(answer, dict)]
+        items = sorted((item for answer in told for item in answer["items"]), key=lambda item: -item["moved_ns"])
+        return {
+            "items": items[: request.limit],
+            "count": sum(answer["count"] for answer in told),
+            "bytes": sum(answer["bytes"] for answer in told),
+            "unreachable": [node_id for node_id, answer in answers.items() if not isinstance(answer, dict)],
         }
 
     async def _progress(self, moving: Sequence[_Found]) -> Sequence[dict[str, Any]]:

@@ -20,6 +20,7 @@ __all__ = [
     "NodeLogsRequest",
     "NodePurgeRequest",
     "NodeStreamsRequest",
+    "QuarantineRequest",
     "ReassignRequest",
     "RecoverRequest",
     "RemoveRequest",
@@ -75,6 +76,18 @@ class NodeInfoRequest:
     """The node wanted; None for the one that answers."""
 
     node_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuarantineRequest:
+    """What lies in quarantine: of this stream, by default all; the newest of them."""
+
+    stream: str | None = None
+    limit: int = 100
+
+    def __post_init__(self) -> None:
+        if not 0 < self.limit <= LIST_LIMIT_MAX:
+            raise ConfigError("limit", f"must be between 1 and {LIST_LIMIT_MAX}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -55,7 +55,7 @@ _EVERY_NODE: Final = frozenset({"METADATA", "STREAM.FIND"})
 """What clients need to find the next leader: all nodes answer, and the first answer counts. In one queue group NATS
 would go on giving its share to a node that hangs."""
 _SHARED: Final = {
-    "all nodes": ("CLUSTER.INFO", "GROUP.LIST", "NODE.LIST", "STREAM.LIST", "TIER.STATUS"),
+    "all nodes": ("CLUSTER.INFO", "GROUP.LIST", "NODE.LIST", "NODE.QUARANTINE", "STREAM.LIST", "TIER.STATUS"),
     "a leader": ("GROUP.INFO", "NODE.INFO", "STREAM.INFO"),
     "nobody": ("METADATA",),
 }

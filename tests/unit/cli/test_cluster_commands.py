@@ -139,6 +139,22 @@ def test_the_end_of_a_log_that_was_cut_off_is_shown(cli, fake):
     assert "cut off" not in cli.out("stream", "info", "orders")
 
 
+def test_what_lies_in_quarantine_is_listed(cli, fake):
+    item = {
+        "node": "node-2", "name": "orders.abc.1.17", "stream": "orders", "uuid": "abc", "partition": 1,
+        "size_bytes": 2_048, "moved_ns": 1_700_000_000 * 10**9, "why": "copied anew from node [node-1]",
+    }  # fmt: skip
+    damaged = item | {"name": "checkpoint.0", "stream": None, "partition": None}
+    told = {"items": [item] + [damaged] * 11, "count": 12, "bytes": 5_000, "unreachable": []}
+    fake.answers["NODE.QUARANTINE"] = told
+    for command in (("status",), ("stream", "info", "orders")):
+        shown = cli.out(*command).partition("In quarantine")[2]
+        line_with(shown, "node-2", "orders/1", "2.0 KiB", "2023-11-14 22:13:20", "copied anew from node [node-1]")
+        assert "and 2 more; 4.9 KiB in all; nobody but you deletes it" in shown
+    assert [body["stream"] for body in fake.bodies("NODE.QUARANTINE")] == [None, "orders"]
+    assert cli.json("status")["quarantine"] == cli.json("stream", "info", "orders")["quarantine"] == told
+
+
 def test_partitions_that_tell_nothing(cli, fake):
     nothing = dict.fromkeys(
         ("log_start", "high_watermark", "log_end", "bytes", "segments", "first_timestamp_ns", "last_timestamp_ns",

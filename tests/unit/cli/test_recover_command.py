@@ -60,6 +60,7 @@ def test_a_dry_run_shows_what_each_replica_has_and_who_would_lead(cli, fake):
     assert "1,050" in line_with(shown, "node-1", "up", "ok", "2023-11-14 22:13:20")
     assert "yes" in line_with(shown, "node-2", "missing")
     assert "the log was [gone]" in shown
+    assert "orders/2: records below 1,040 are known to have been committed" in shown
     assert "node-1 would lead, and go on at offset 1,050; no committed record is known to be lost" in shown
     assert decisions(fake) == []
     assert fake.bodies("STREAM.RECOVER")[0]["partition"] == 2

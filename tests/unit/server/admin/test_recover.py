@@ -198,6 +198,23 @@ async def test_streams_of_the_system_are_recovered_like_others(tmp_path):
     assert partition(cluster, "__consumer_offsets").leader == "n1"
 
 
+async def test_what_lies_in_quarantine_of_all_nodes(cluster):
+    for node in ("n1", "n2"):
+        aside = cluster.root / node / "quarantine" / f"a.{'0' * 32}.3.17"
+        aside.mkdir(parents=True)
+        (aside / "0.log").write_bytes(bytes(10))
+    (cluster.root / "n2" / "quarantine" / "checkpoint.0").write_bytes(bytes(5))
+    expire(cluster, "n3")
+    cluster["n3"].silence = NodeSilentError("it is gone")
+    told = await cluster["n1"].ask("NODE.QUARANTINE")
+    assert (told["count"], told["bytes"], told["unreachable"]) == (3, 25, ["n3"])
+    assert told["items"][0]["name"] == "checkpoint.0"
+    told = await cluster["n2"].ask("NODE.QUARANTINE", stream="a", limit=1)
+    assert (told["count"], len(told["items"]), told["items"][0]["node"]) == (2, 1, "n2")
+    assert (told["items"][0]["stream"], told["items"][0]["partition"]) == ("a", 3)
+    assert (await cluster["n2"].ask("NODE.QUARANTINE", stream="b"))["count"] == 0
+
+
 @pytest.mark.parametrize(
     ("body", "code", "told"),
     [
