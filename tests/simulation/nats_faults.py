@@ -76,7 +76,7 @@ class NatsFaults(ShellFaults):
 
         if server.is_up and not server.is_paused:
             server.pause()
-            self._later(world.rng.choice((500 * MS, 6 * S)), resume)
+            self._later(world.rng.choice((500 * MS, 10 * S)), resume)
 
     def _lame_duck(self) -> None:
         world = self._nats_world
@@ -98,6 +98,7 @@ class NatsFaults(ShellFaults):
     def _silence(self) -> None:
         """Nothing passes between a node and a server, and nobody is told."""
         world = self._nats_world
-        pair = frozenset((world.rng.choice(list(world.nodes)), world.rng.choice(list(world.nats.all))))
+        node = world.rng.choice(list(world.nodes.values()))
+        pair = frozenset((node.node_id, world.rng.choice(node.servers or list(world.nats.all))))
         world.wires.silent.add(pair)
-        self._later(4 * S, lambda: world.wires.heal({pair}))
+        self._later(world.rng.choice((500 * MS, 10 * S)), lambda: world.wires.heal({pair}))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from random import Random
 from typing import TYPE_CHECKING
 
 from liftpy_client.nats_options import NatsOptions
@@ -38,6 +39,11 @@ class NatsNode(ShellNode):
         """Whether it is connected to NATS."""
         return self.ingest is not None and self.ingest.is_connected
 
+    @property
+    def servers(self) -> list[str]:
+        """Those that it is connected to."""
+        return sorted({socket.far for socket in self._sockets if not socket.is_closed})
+
     def start(self) -> None:
         super().start()
         self.loop.dial = self._dial
@@ -64,13 +70,16 @@ class NatsNode(ShellNode):
         names = list(self.nats_world.nats.all)
         first = list(self.nats_world.nodes).index(self.node_id) % len(names)
         options = NatsOptions(url=",".join(f"nats://{name}:4222" for name in names[first:] + names[:first]))
-        self.acks = AckConnection(options, f"{self.node_id} acks")
+        self.acks = AckConnection(options, f"{self.node_id} acks", self.clock, self._dice())
         await self.acks.start()
         self.ingest = IngestConnection(
             *(options, f"{self.node_id} ingest", self.clock, self.outbox),
-            *(lambda: False, self.streams.confirmed),
+            *(lambda: False, self.streams.confirmed, self._dice()),
         )
         await self.ingest.start(self.streams.connect(self.ingest))
+
+    def _dice(self) -> Random:
+        return Random(self.world.rng.random())
 
     async def _listen_no_more(self) -> None:
         await super()._listen_no_more()

@@ -324,6 +324,11 @@ class Route:
         self._due_us: dict[str, int] = {}
         self._held: list[tuple[NatsServer, str, tuple[Any, ...]]] = []
 
+    @property
+    def is_dead(self) -> bool:
+        """Whether one of the processes is not there any more."""
+        return any(end.run != self._runs[end.name] for end in self._ends.values())
+
     def far(self, near: NatsServer) -> NatsServer:
         return self._ends[near.name]
 
@@ -405,8 +410,8 @@ class NatsServer:
     def resume(self) -> None:
         self.is_paused = False
         inbox, self._inbox = self._inbox, []
-        for each in inbox:
-            self.enter(*each)
+        for run, act, args in inbox:
+            self.enter(run, act, *args)
 
     def lame_duck(self) -> None:
         """It tells its clients to go elsewhere, and ends after a while; the other servers do not name it any more."""
@@ -550,11 +555,21 @@ class NatsServer:
 
     def route_up(self, route: Route) -> None:
         """There is a route."""
-        far = route.far(self).name
-        self.routes[far], self._remote[far] = route, {}
+        urls = self._urls
+        far = route.far(self)
+        self.routes[far.name], self._remote[far.name] = route, {}
+        if far.is_lame:
+            self._unnamed.add(far.name)
         for key in self._local:
             route.send(self, "interest", key, 1)
-        self.tell_clients()
+        if self._urls != urls:
+            self.tell_clients()
+
+    def leave_dead(self) -> None:
+        """Routes to processes that have been replaced since give way to new ones."""
+        for route in list(self.routes.values()):
+            if route.is_dead:
+                self.route_down(route)
 
     def routed(self, route: Route, what: str, *args: Any) -> None:
         """Something came over a route."""
@@ -674,7 +689,9 @@ class NatsServers:
             return
         if not all(end.is_up for end in (one, other)):
             return  # a server that starts dials
-        is_blocked = pair in self.cut or any(end.is_paused or end.is_lame for end in (one, other))
+        for end in (one, other):
+            end.leave_dead()
+        is_blocked = pair in self.cut or any(end.is_paused for end in (one, other))
         if is_blocked or other.name in one.routes or one.name in other.routes:
             self._dial(pair, S + self.rng.randrange(100 * MS))  # an end still has the one before
             return

@@ -70,6 +70,7 @@ class NatsWorld(ShellWorld):
         self.lost = self.gaps = 0
         self.taken_us: dict[int, tuple[int, str, int]] = {}
         self._troubles_us: list[list[int]] = [[] for _ in range(self.partitions)]  # when something was wrong with it
+        self._epochs = [0] * self.partitions
         self._ready_us = -1
         for name in self.nats.all:
             self.nats.start(name)
@@ -113,8 +114,10 @@ class NatsWorld(ShellWorld):
     def _sample(self) -> None:
         self.scheduler.after(_SAMPLE_US, self._sample)
         for number, times in enumerate(self._troubles_us):
-            if not self._is_heard(number):
+            epoch = self.infos[number].leader_epoch
+            if epoch != self._epochs[number] or not self._is_heard(number):
                 times.append(self.scheduler.now_us)
+            self._epochs[number] = epoch
 
     def _is_heard(self, number: int) -> bool:
         """Whether what anybody publishes now reaches the partition's leader, and nodes can know that it does.
