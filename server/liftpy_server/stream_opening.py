@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import logging
 import shutil
@@ -199,7 +200,7 @@ class StreamOpening:
         """Let the replication core decide for a partition."""
         return LocalReplica(partition, host)
 
-    def open_logs(self, state: MetadataState) -> None:
+    async def open_logs(self, state: MetadataState) -> None:
         """Open the logs that are here, before the node registers: what they lack is told of with that.
 
         A log that is not there is created later: its absence is told of, too, and a node that is killed in between must
@@ -209,6 +210,7 @@ class StreamOpening:
             for number in self.kept_here(info):
                 if has_log(self._disk, self.directory(info) / str(number)) and not self._why_failed(info.uuid, number):
                     self._ready[info.uuid, number] = self._open_log(info, number)
+                    await asyncio.sleep(0)  # thousands take long, and the metadata may need this node's vote meanwhile
 
     def release_rest(self) -> None:
         """Give back the logs that were opened before the node registered, and are not wanted any more."""

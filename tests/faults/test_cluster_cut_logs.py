@@ -76,6 +76,30 @@ async def test_a_bit_turns_in_the_last_batch_of_one_log(kit, lift, role):
     assert same_everywhere(kit)
 
 
+async def test_every_log_ends_with_a_torn_tail_and_a_bit_turned_in_one(kit, lift):
+    """All report how far their logs reach, and one of the longest leads without an operator."""
+    published = await make_stream(lift, count=MESSAGES)
+    victim = await leader_of(lift, "s")
+
+    def spoil(_node):
+        for name, node in kit.nodes.items():
+            (segment,) = segment_files(node.data, "s")
+            last = batches(segment)[-1]
+            with segment.open("ab") as file:
+                file.write(segment.read_bytes()[last.position :][:50])
+            if name == victim:
+                flip_bit(segment, last.position + last.header.length - 20)
+
+    await start_with_one_damaged(kit, lift, victim, spoil)
+    for node in kit.nodes.values():
+        await told(node, "stream s partition 0: the end of its log can not be read, from offset")
+    (partition,) = await led_by_others(lift, victim)
+    assert partition.log_end == MESSAGES
+    await published.check()
+    await whole_again(kit, lift, published)
+    assert same_everywhere(kit)
+
+
 async def test_a_bit_turns_in_the_last_round_of_the_write_ahead_log(kit, lift):
     await create(lift, "s", "s.*", partitions=PARTITIONS)
     acked = set()

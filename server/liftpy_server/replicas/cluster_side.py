@@ -13,7 +13,7 @@ from liftpy_server.replicas.sessions import NodeSession
 from liftpy_server.replication.view import ReplicationTimes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from liftpy_log.checkpoint import Checkpoint
     from liftpy_log.clock import Clock
@@ -84,7 +84,7 @@ class ClusterSide:
         self.sessions = NodeSession(metadata, node, timeout_s, self._registered, on_superseded, self._failed_logs)
 
     async def register(
-        self, standing: Standing, open_logs: Callable[[MetadataState], None], checkpoint: Checkpoint
+        self, standing: Standing, open_logs: Callable[[MetadataState], Awaitable[None]], checkpoint: Checkpoint
     ) -> None:
         """Get an incarnation; from here on the metadata counts on this node.
 
@@ -99,7 +99,7 @@ class ClusterSide:
         """
         self.host.standing = standing
         state = await self.sessions.reach()
-        open_logs(state)
+        await open_logs(state)
         is_log_proven = standing.is_proven(state, self._node_id, was_clean=checkpoint.clean)
         lost_logs = standing.lost_logs(state, self._node_id)
         cut_logs = standing.cut_logs(state, self._node_id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import random
 from dataclasses import replace
@@ -78,7 +79,7 @@ def start(disk, info=INFO):
         standing.doubt()
         raise
     files, opening = opening_on(disk, checkpoint, standing)
-    opening.open_logs(STATE)
+    asyncio.run(opening.open_logs(STATE))
     is_proven = standing.is_proven(STATE, "n1", was_clean=checkpoint.clean)
     is_proven = is_proven and not standing.lost_logs(STATE, "n1") and not standing.cut_logs(STATE, "n1")
     local = opening.begin(info)

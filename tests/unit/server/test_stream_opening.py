@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 from dataclasses import replace
 
@@ -112,7 +113,7 @@ class Life:
     def told(self, stream):
         """What the node would register with: logs that were cut, that failed, and that are lost."""
         state = state_of(stream)
-        self.opening.open_logs(state)
+        asyncio.run(self.opening.open_logs(state))
         return [
             tell(state, "n1") for tell in (self.standing.cut_logs, self.standing.failed_logs, self.standing.lost_logs)
         ]
@@ -205,6 +206,20 @@ def test_a_log_that_can_not_be_opened_now_is_told_of_with_this_start_and_not_wit
     assert life.told(stream) == [[], THIS, []]
     life.begin()
     assert life.told(stream) == [[], [], []]
+
+
+async def test_the_node_votes_while_it_opens_logs(life):
+    names = [f"s{number}" for number in range(20)]
+    streams = [replace(info("n2", "n1"), config=replace(CONFIG, name=name, subject=name)) for name in names]
+    for stream in streams:
+        opened(life.opening, stream).log.close()
+    life.begin()
+    opening = asyncio.create_task(life.opening.open_logs(MetadataState(streams={each.name: each for each in streams})))
+    turns = 0
+    while not opening.done():
+        turns += 1
+        await asyncio.sleep(0)
+    assert turns >= len(streams)
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.EACCES])
