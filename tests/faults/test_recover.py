@@ -50,6 +50,16 @@ async def looked(lift, **more):
     return await eventually(look, 40.0)
 
 
+async def is_committed(lift, end, nodes=NODES):
+    """Wait until these nodes know that the records below an offset are committed."""
+
+    async def do_they_know():
+        (partition,) = (await lift.recover_stream("s", partition=0, dry_run=True)).partitions
+        return all(log.high_watermark == end for log in partition.logs if log.node in nodes)
+
+    await eventually(do_they_know, 40.0)
+
+
 async def has_no_leader(lift):
     (partition,) = await partitions(lift, "s")
     return partition.leader is None
@@ -61,6 +71,7 @@ def states(partition):
 
 async def test_the_intact_replica_leads_and_not_those_that_lost_theirs(kit, lift):
     published = await make_stream(lift)
+    await is_committed(lift, 20)
     await leave(kit, lift, "node-1")
     await asyncio.to_thread(kit.stop_nodes)
     lose(kit, "node-2", "node-3")
@@ -99,6 +110,7 @@ async def test_a_replica_with_more_than_the_elected_leader_goes_to_quarantine_wh
     published = await make_stream(lift)
     await leave(kit, lift, "node-3")
     await published.more(10)
+    await is_committed(lift, 30, ("node-1", "node-2"))
     assert await asyncio.to_thread(kit.nodes["node-1"].stop) == 0
     assert await asyncio.to_thread(kit.nodes["node-2"].stop) == 0
     lose(kit, "node-2")

@@ -131,9 +131,10 @@ def settled_isr(partition: PartitionInfo, isr: tuple[str, ...]) -> PartitionInfo
 def knowing(partition: PartitionInfo, node_id: str, end: int) -> PartitionInfo:
     """The partition of which a node knows that records below `end` were committed, whether it still has them or not.
 
-    It counts if the set has not been agreed on without that node since: an election may have given these records up.
+    It does not count if an election may have given these records up since that node was in the set.
     """
-    if end <= partition.known_end or node_id not in {*partition.isr, *partition.unproven}:
+    is_past = partition.unclean_elections > 0 and node_id not in {*partition.isr, *partition.unproven}
+    if is_past or end <= partition.known_end:
         return partition
     return replace(partition, known_end=end)
 

@@ -135,6 +135,13 @@ def test_an_empty_log_does_not_lead_where_a_node_knows_what_its_lost_log_held(cl
     assert "committed records from offset 0 to 6 are lost" in refused.message
 
 
+def test_what_a_lost_log_outside_of_the_isr_held_is_known_too(cluster):
+    cluster.expire("a")
+    for node in "bca":
+        start(cluster, node, lost=True, known_end=7 if node == "a" else 6)
+    assert cluster.partition.known_end == 7
+
+
 def test_what_a_log_held_that_failed_while_the_node_runs_is_known(cluster):
     for node in "abc":
         cluster.do(
