@@ -24,6 +24,7 @@ __all__ = [
     "FollowRequest",
     "FollowResponse",
     "FollowResult",
+    "FollowWhole",
 ]
 
 _I64_END: Final = 2**63
@@ -163,6 +164,7 @@ class FollowRequest(NamedTuple):
         fetches: partitions that enter the session, or go on in it.
         questions: they are answered at once; a partition that is asked about is fetched no longer.
         forget: partitions that leave the session; before others enter it.
+        hears: 1: the follower hears NATS, and could lead; else 0.
     """
 
     node_id: str
@@ -171,12 +173,13 @@ class FollowRequest(NamedTuple):
     fetches: tuple[FollowFetch, ...] = ()
     questions: tuple[FollowQuestion, ...] = ()
     forget: tuple[PartitionKey, ...] = ()
+    hears: int = 0
 
     def to_body(self) -> list[Any]:
         """The request's body as it crosses the wire."""
         fetches = [[*fetch.key, *fetch[1:]] for fetch in self.fetches]
         questions = [[*question.key, *question[1:]] for question in self.questions]
-        return [*self[:3], fetches, questions, [list(key) for key in self.forget]]
+        return [*self[:3], fetches, questions, [list(key) for key in self.forget], self.hears]
 
     @classmethod
     def from_body(cls, body: Any) -> FollowRequest:
@@ -185,8 +188,9 @@ class FollowRequest(NamedTuple):
         Raises:
             FrameError: it is malformed.
         """
-        _check(type(body) is list and len(body) == 6, "follow")
-        node_id, bytes_max, wait_ms_max, fetches, questions, forget = body
+        _check(type(body) is list and len(body) == 7, "follow")
+        node_id, bytes_max, wait_ms_max, fetches, questions, forget, hears = body
+        _check(type(hears) is int and 0 <= hears <= 1, "follow: hears")
         try:
             check_name(node_id, "node")
         except NameInvalidError as error:
@@ -200,6 +204,7 @@ class FollowRequest(NamedTuple):
             FollowFetch.from_rows(fetches),
             FollowQuestion.from_rows(questions),
             tuple(PartitionKey(*row) for row in _rows(forget, 2, "follow: forget")),
+            hears,
         )
 
 
@@ -254,11 +259,25 @@ class FollowEnd(NamedTuple):
     end: int
 
 
+class FollowWhole(NamedTuple):
+    """The leader's logs hold everything that was published up to some time ago.
+
+    Attributes:
+        ago_ns: for how long that has been so when the response was made.
+        ends: of each log the end below which it is, -1 where that is not certain any more. A log that is left out has
+            the end that was told last on the connection; one of which none was told is not meant.
+    """
+
+    ago_ns: int
+    ends: tuple[tuple[PartitionKey, int], ...] = ()
+
+
 class FollowResponse(NamedTuple):
     """What a round brought; partitions without news are left out."""
 
     results: tuple[FollowResult, ...] = ()
     ends: tuple[FollowEnd, ...] = ()
+    whole: FollowWhole | None = None
 
     def to_result(self) -> list[Any]:
         """The response's result as it crosses the wire."""
@@ -269,7 +288,10 @@ class FollowResponse(NamedTuple):
         for row, result in zip(results, self.results, strict=True):
             if result.leaps:
                 row.extend(chain.from_iterable(result.leaps))
-        return [results, [[*end.key, int(end.refusal), *end[2:]] for end in self.ends]]
+        told: list[Any] = [results, [[*end.key, int(end.refusal), *end[2:]] for end in self.ends]]
+        if self.whole is not None:
+            told.append([self.whole.ago_ns, [[*key, end] for key, end in self.whole.ends]])
+        return told
 
     @classmethod
     def from_result(cls, result: Any) -> FollowResponse:
@@ -278,7 +300,7 @@ class FollowResponse(NamedTuple):
         Raises:
             FrameError: it is malformed.
         """
-        _check(type(result) is list and len(result) == 2, "follow result")
+        _check(type(result) is list and 2 <= len(result) <= 3, "follow result")
         results, ends = [], []
         for row in _rows(result[0], 9, "follow result", 10 + 2 * LEAPS_MAX):
             uuid, partition, refusal, incarnation, _, *marks = row
@@ -292,4 +314,12 @@ class FollowResponse(NamedTuple):
             end = FollowEnd(PartitionKey(row[0], row[1]), FollowRefusal.of(row[2]), *row[3:])
             _check(min(end.incarnation, end.question, end.end) >= 0, "follow result: ends")
             ends.append(end)
-        return cls(tuple(results), tuple(ends))
+        return cls(tuple(results), tuple(ends), _read_whole(result[2]) if len(result) == 3 else None)
+
+
+def _read_whole(given: Any) -> FollowWhole:
+    _check(type(given) is list and len(given) == 2, "follow result: whole")
+    ago_ns, rows = given
+    _check(type(ago_ns) is int and 0 <= ago_ns < _I64_END, "follow result: whole")
+    ends = tuple((PartitionKey(uuid, number), end) for uuid, number, end in _rows(rows, 3, "follow result: whole"))
+    return FollowWhole(ago_ns, ends)

@@ -1,10 +1,11 @@
 """How far every partition of a node was committed: one small file, written every few seconds and at a clean stop.
 
     magic u32 | version u32 | crc32c u32 | 4 pad | msgpack [time ns, clean, [partition, ...]]
-    partition   [uuid, partition, high watermark], and where it is known log time ns, [[to ns, amount ns], ...]
+    partition   [uuid, partition, high watermark, log time, [[time ns, log end], ...]]
+    log time    [ns, [[to ns, amount ns], ...]], or nil
 
 The file is a lower bound, never the truth: the log is. It lets recovery tell a torn tail from durable records that
-are gone, says since when a node that was killed has not been listening, and how far the time of each log had gone on
+are gone, says up to when logs held all that was published, and how far the time of each log had gone on
 without records (see `log_time`).
 """
 
@@ -34,7 +35,7 @@ __all__ = ["Checkpoint", "load_checkpoint", "open_checkpoint", "save_checkpoint"
 logger = logging.getLogger(__name__)
 
 _MAGIC: Final = 0x504B434C
-_VERSION: Final = 2
+_VERSION: Final = 3
 _HEAD: Final = struct.Struct("<III4x")
 
 
@@ -47,12 +48,14 @@ class Checkpoint:
         clean: the node had made everything durable and stopped.
         high_watermarks: by (stream uuid, partition).
         times: of the logs, likewise.
+        wholes: likewise, (time ns, end): what was published before that time is in the log below that end.
     """
 
     time_ns: int = 0
     clean: bool = False
     high_watermarks: dict[tuple[bytes, int], int] = field(default_factory=dict)
     times: dict[tuple[bytes, int], LogTimeState] = field(default_factory=dict)
+    wholes: dict[tuple[bytes, int], list[tuple[int, int]]] = field(default_factory=dict)
 
     def mark(self, uuid: str, partition: int) -> int:
         """The high watermark of a partition of a stream with that uuid, in hexadecimal digits; 0 when none is known."""
@@ -61,7 +64,10 @@ class Checkpoint:
 
 def save_checkpoint(disk: Disk, path: Path, checkpoint: Checkpoint) -> None:
     """Write the file, durably and as a whole."""
-    rows = [[*key, mark, *checkpoint.times.get(key, ())] for key, mark in checkpoint.high_watermarks.items()]
+    rows = [
+        [*key, mark, checkpoint.times.get(key), checkpoint.wholes.get(key, ())]
+        for key, mark in checkpoint.high_watermarks.items()
+    ]
     content = msgpack.packb([checkpoint.time_ns, checkpoint.clean, rows])
     write_atomically(disk, path, _HEAD.pack(_MAGIC, _VERSION, google_crc32c.value(content)) + content)
 
@@ -82,10 +88,12 @@ def load_checkpoint(disk: Disk, path: Path) -> Checkpoint | None:
     time_ns, clean, rows = unpack(content, OWN_FILE)
     times = {
         (uuid, partition): LogTimeState(time[0], tuple(Leap(*leap) for leap in time[1]))
-        for uuid, partition, _, *time in rows
-        if time
+        for uuid, partition, _, time, _ in rows
+        if time is not None
     }
-    return Checkpoint(time_ns, clean, {(uuid, partition): mark for uuid, partition, mark, *_ in rows}, times)
+    marks = {(uuid, partition): mark for uuid, partition, mark, *_ in rows}
+    wholes = {(uuid, partition): [(at_ns, end) for at_ns, end in pairs] for uuid, partition, *_, pairs in rows if pairs}
+    return Checkpoint(time_ns, clean, marks, times, wholes)
 
 
 def open_checkpoint(disk: Disk, path: Path, quarantine: Path) -> tuple[Checkpoint, bool]:

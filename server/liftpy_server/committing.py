@@ -15,6 +15,7 @@ from liftpy_envelope.stream_config import SyncMode
 from liftpy_log.errors import PartitionOfflineError
 from liftpy_log.log_time import LogTime, LogTimeState
 from liftpy_server.acks import AckTemplate, PendingAcks
+from liftpy_server.gaps.whole import WholeHistory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -96,6 +97,8 @@ class CommittingLog:
         is_leading: this replica sequences and acknowledges.
         is_accepting: enough replicas are in sync to commit what is appended now.
         gaps: times of which messages may be missing.
+        whole: up to when the log is known to hold all that was published.
+        heard_s: everything that was published before has come, where it leads; by elapsed time. None when unknown.
         note_failure: writes down, for after a restart, why the log has failed.
     """
 
@@ -116,6 +119,8 @@ class CommittingLog:
         self.stream = stream
         self.log = log
         self.gaps = stream.gaps_of(key.partition)
+        self.whole = WholeHistory()
+        self.heard_s: float | None = None
         self.dedupe = dedupe
         self.log_time = log_time or LogTime(log.last_timestamp, clock.elapsed())
         self._clock = clock
@@ -225,12 +230,19 @@ class CommittingLog:
 
     def follow(self, epoch: int) -> None:
         """Lead no longer: nobody here knows what becomes of the messages that are not committed yet."""
+        self.note_whole()
+        self.heard_s = None
         self.is_leading = False
         self.gaps.leave()
         self.gone = ErrorCode.NOT_LEADER
         self._give_up("outcome unknown: another node leads the partition now")
         self._acks = AckTemplate(self.stream.name, self.number, epoch)
         self._wake()
+
+    def note_whole(self) -> None:
+        """Where it leads: the log holds what was published before the last question that NATS answered."""
+        if self.is_leading and self.heard_s is not None and self.gaps.are_recorded:
+            self.whole.note(self.heard_s, self.log.log_end, self.log.synced_end)
 
     def accept(self, *, accepting: bool) -> None:
         """Whether enough replicas are in sync; if not, whoever waits for all of them is told so."""
@@ -292,6 +304,7 @@ class CommittingLog:
     def was_cut(self, end: int) -> None:
         """Records from `end` on are gone, to be replaced by the leader's."""
         self.high_watermark = min(max(self.high_watermark, self.log.log_start), end)
+        self.whole.cut(end)
         self.count_unsynced()
         self._wake()
 

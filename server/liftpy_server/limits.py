@@ -10,6 +10,7 @@ __all__ = [
     "BATCH_VALUE_BYTES_MAX",
     "CHECKPOINT_INTERVAL_S",
     "CONFIRM_INTERVAL_S",
+    "DEAF_AFTER_S",
     "DISK_CHECK_INTERVAL_S",
     "HTTP_CONNECTIONS_MAX",
     "INGEST_LINGER_BYTES_MAX",
@@ -64,6 +65,7 @@ CONFIRM_INTERVAL_S: Final = 1.0  # a gap begins at most about this much before t
 SILENT_QUESTIONS_MAX: Final = 3  # a NATS server that is silent for so many of these intervals is given up
 QUESTIONS_OPEN_MAX: Final = 1_000  # while the NATS socket is not read; beyond it nothing is asked
 SHORT_CONNECTION_S: Final = 2.0  # a NATS connection that lasted for less did not succeed
+DEAF_AFTER_S: Final = 1.0  # without a connection to NATS a node hands over what others hear
 CHECKPOINT_INTERVAL_S: Final = 5.0
 MAINTENANCE_INTERVAL_S: Final = 10.0
 DISK_CHECK_INTERVAL_S: Final = 1.0

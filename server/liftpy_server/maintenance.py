@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from liftpy_log.disk import Disk
     from liftpy_log.partition_log import PartitionLog
     from liftpy_server.config import StorageConfig
+    from liftpy_server.gaps.whole import Whole
     from liftpy_server.streams import Streams
     from liftpy_server.tiering.tierer_side import TierSide
 
@@ -46,7 +47,20 @@ def make_checkpoint(streams: Streams, clock: Clock, *, clean: bool) -> Checkpoin
     }
     marks = {key: _sure_mark(partition) for key, partition in well.items()}
     times = {key: partition.kept_time() for key, partition in well.items()}
-    return Checkpoint(clock.now_ns(), clean, marks, times)
+    now_s, now_ns = clock.elapsed(), clock.now_ns()
+    wholes = {
+        key: [(now_ns - int((now_s - whole.at_s) * 1e9), whole.end) for whole in pairs]
+        for key, partition in well.items()
+        if (pairs := _wholes(partition))
+    }
+    return Checkpoint(now_ns, clean, marks, times, wholes)
+
+
+def _wholes(partition: Partition) -> list[Whole]:
+    """Up to when the log holds all that was published: as long as it is now, and as a power loss would leave it."""
+    partition.note_whole()
+    found = (partition.whole.newest(end) for end in (partition.log.synced_end, partition.log.log_end))
+    return sorted({whole for whole in found if whole is not None})
 
 
 def keep_checkpoint(disk: Disk, data_dir: DataDir, checkpoint: Checkpoint) -> None:

@@ -94,7 +94,6 @@ class Node:
         self._reads = ThreadPoolExecutor(max_workers=4, thread_name_prefix="liftpy-read")
         self._load = Load()
         self.ended: asyncio.Future[str]
-        self._listened_ns = 0
         self._follower: MetadataFollower | None = None
         self._undo: list[Any] = []
         self._closing_admin: asyncio.Task[None] | None = None
@@ -267,7 +266,6 @@ class Node:
         self.gaps.start()
         self._undo.append(self._stop_storage)
         self._undo.append(self.gaps.stop)
-        self._listened_ns = checkpoint.time_ns
         if checkpoint.clean:  # until the next one is written, a kill must not pass for the stop before it
             keep_checkpoint(self._disk, data_dir, replace(checkpoint, clean=False))
 
@@ -279,6 +277,8 @@ class Node:
         self.ingest = IngestConnection(
             nats, f"liftpy {node_id} ingest", self.clock, self.outbox, self._is_overloaded, self.streams.confirmed
         )
+        self.cluster.host.answered_question_s = lambda: self.ingest.whole_s
+        self.cluster.host.hears = lambda: self.ingest.is_connected
         self._undo.append(self._stop_ingest)
         await self.ingest.start(self.streams.connect(self.ingest))
 
@@ -293,6 +293,7 @@ class Node:
                 readable=self.streams.lookup_readable,
                 replicas=self.streams.lookup_replica,
                 heard=self.cluster.host.heard,
+                asked=self.cluster.host.asked,
                 metadata=lambda: cluster_info(self.metadata.state, None),
                 files=self.files,
                 executor=self._reads,
@@ -339,8 +340,6 @@ class Node:
         self.outbox.flush()
 
     async def _stop_listening(self) -> None:
-        if self.ingest.is_connected:
-            self._listened_ns = self.clock.now_ns()
         try:
             async with asyncio.timeout(UNSUBSCRIBE_TIMEOUT_S):
                 await self.streams.unsubscribe()
@@ -350,7 +349,6 @@ class Node:
     def _stop_storage(self) -> None:
         self._commits.stop()
         checkpoint = make_checkpoint(self.streams, self.clock, clean=True)
-        checkpoint.time_ns = self._listened_ns
         checkpoint.clean = self.streams.close()
         self._wal.close(remove=checkpoint.clean)
         keep_checkpoint(self._disk, self.data_dir, checkpoint)

@@ -21,6 +21,7 @@ from liftpy_log.partition_log import LogConfig, PartitionLog
 from liftpy_log.quarantine import WHY_FILE
 from liftpy_log.segment import segment_path
 from liftpy_server.dedupe_rebuild import note_log
+from liftpy_server.gaps.whole import Whole, WholeHistory
 from liftpy_server.partition import Partition
 from liftpy_server.replicas.local import LocalReplica
 from liftpy_server.replicas.standing import has_log
@@ -184,17 +185,22 @@ class StreamOpening:
         for number, partition in stream.partitions.items():
             if self.is_alone(stream.info.partitions[number]):
                 recorded = stream.info.gaps.get(number, ())
-                partition.gaps.take_over(recorded, self.listened_until_s(stream, number), cause)
+                partition.gaps.take_over(recorded, self.whole_until_s(stream, partition), cause)
 
-    def listened_until_s(self, stream: LocalStream, number: int) -> float:
-        """When an earlier run of this node is known to have listened for a partition last, by elapsed time.
+    def whole_until_s(self, stream: LocalStream, partition: Partition) -> float:
+        """When nothing was missing in a partition's log for certain, by elapsed time: the last such moment.
 
-        A node that was killed soon after its start left no checkpoint behind; then it is the partition's last gap that
-        tells when it was listening, or the stream's creation.
+        Where no question that NATS answered tells, as in a stream's first second, it is the end of the partition's last
+        gap, or the stream's creation.
         """
-        ends = [gap.until_ns for gap in stream.info.gaps.get(number, ()) if gap.until_ns is not None]
-        listened_ns = max(self._checkpoint.time_ns, stream.info.created_ns, *ends)
-        return self._clock.elapsed() - max(0, self._clock.now_ns() - listened_ns) / 1e9
+        whole = partition.whole.newest(partition.log.log_end)
+        if whole is not None:
+            return whole.at_s
+        ends = [gap.until_ns for gap in stream.info.gaps.get(partition.number, ()) if gap.until_ns is not None]
+        return self._elapsed_at(max([stream.info.created_ns, *ends]))
+
+    def _elapsed_at(self, wall_ns: int) -> float:
+        return self._clock.elapsed() - max(0, self._clock.now_ns() - wall_ns) / 1e9
 
     def replicate(self, partition: Partition, host: ReplicaHost) -> LocalReplica:
         """Let the replication core decide for a partition."""
@@ -231,6 +237,11 @@ class StreamOpening:
             *(key, stream, log, dedupe, info.leader_epoch, self._outbox, self._load, self._request_sync),
             clock=self._clock,
             log_time=log_time,
+        )
+        partition.whole = WholeHistory(
+            Whole(self._elapsed_at(at_ns), end)
+            for at_ns, end in self._checkpoint.wholes.get((bytes.fromhex(stream.uuid), number), ())
+            if end <= log.log_end  # no longer, after a power loss or when it is copied anew
         )
         if log.failure is None:
             partition.note_failure = partial(self._note_failure, stream.uuid, number)

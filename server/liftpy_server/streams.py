@@ -119,7 +119,7 @@ class Streams(StreamLookup):
             return
         has_taken_over = partition.is_leading and partition.epoch > 1 and not replica.goes_on_leading
         if has_taken_over and not stream.info.config.is_internal:
-            since_s = replica.leaderless_since_s or self._opening.listened_until_s(stream, partition.number)
+            since_s = self._opening.whole_until_s(stream, partition)
             recorded = stream.info.gaps.get(partition.number, ())
             partition.gaps.take_over(recorded, since_s, LED_ELSEWHERE)
             self._taken_over += 1

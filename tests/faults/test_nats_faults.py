@@ -97,7 +97,9 @@ async def test_a_server_that_goes_away_and_comes_back(nats_server, tmp_path, end
             nats_server.start()
             await eventually(lambda: lift.nats.is_connected)
             for name, partitions in (("one", 1), ("many", 3)):
-                for gap in await closed_gaps(lift, name, partitions):
+                known = await closed_gaps(lift, name, partitions)
+                assert {gap["partition"] for gap in known} == set(range(partitions))
+                for gap in known:
                     assert gap["cause"] == "the NATS connection was lost"
                     assert gap["since_ns"] - 10**9 <= before_ns < gap["until_ns"] <= time.time_ns()
             assert (await lift.publish("one.x", b"2")).offset == 1

@@ -8,7 +8,7 @@ import time
 import pytest
 
 import liftpy
-from liftpy_server.stream_state import LED_ELSEWHERE
+from liftpy_server.gaps.partition_gaps import LED_ELSEWHERE
 from support.bad_days import told
 from support.cluster import eventually
 from support.cluster_kit import create, leader_of, metadata_leader, partitions, running_cluster, settled

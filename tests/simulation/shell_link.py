@@ -131,6 +131,7 @@ class _Serving:
         self._answers = FollowAnswers(
             replicas=leader.streams.lookup_replica,
             heard=leader.cluster.host.heard,
+            asked=leader.cluster.host.asked,
             files=leader.files,
             executor=None,  # type: ignore[arg-type] - the loop runs it at once
             sender=self,  # type: ignore[arg-type] - in place of a socket's

@@ -52,6 +52,7 @@ class Replica:
         fetches: all that followers said.
         high_watermark: told to followers.
         stopped: why it was given up, if it was.
+        is_whole: it has all that was published.
     """
 
     def __init__(self, log: PartitionLog) -> None:
@@ -60,6 +61,7 @@ class Replica:
         self.fetches: list[FetchRequest] = []
         self.high_watermark = 0
         self.stopped: str | None = None
+        self.is_whole = False
         self.wakes: dict[Callable[[bool], None], None] = {}
 
     def append(self, value: bytes, *, epoch: int = EPOCH) -> None:
@@ -78,6 +80,9 @@ class Replica:
         wakes, self.wakes = self.wakes, {}
         for wake in wakes:
             wake(is_urgent)
+
+    def whole_end(self, _asked_s: float) -> int | None:
+        return self.log.log_end if self.is_whole else None
 
     def follower_fetched(self, request: FetchRequest) -> FetchAnswer:
         self.fetches.append(request)
@@ -128,7 +133,8 @@ class Leader:
         self.disk = OsDisk()
         self.files = FileCache(self.disk, 64)
         self.replicas: dict[PartitionKey, Replica] = {}
-        self.heard: list[tuple[str, float]] = []
+        self.heard: list[tuple[str, bool]] = []
+        self.asked_s = float("-inf")
         self.executor = ThreadPoolExecutor(1)
         self.server = PullServer(PullConfig(port=0, **config), 100)
         self.config = config
@@ -158,7 +164,8 @@ class Leader:
                 executor=self.executor,
                 config=PullConfig(port=0, **self.config),
                 replicas=lambda key: self.replicas.get(key, ErrorCode.UNKNOWN_STREAM),
-                heard=lambda node_id, heard_s: self.heard.append((node_id, heard_s)),
+                heard=lambda node_id, hears: self.heard.append((node_id, hears)),
+                asked=lambda: (self.asked_s, 2.0),
             )
         )
 

@@ -76,9 +76,6 @@ class Side:
     def heard_from_leader(self, _replica: LocalReplica) -> dict[str, float]:
         return {}
 
-    def leader_heard_s(self, _replica: LocalReplica) -> float | None:
-        return None
-
     def warn(self, _replica: LocalReplica, text: str) -> None:
         self.warnings.append(text)
 

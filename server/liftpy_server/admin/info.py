@@ -175,6 +175,7 @@ def node_info(node: Node) -> dict[str, Any]:
         "partitions_not_accepting": sum(not partition.is_accepting for partition in led),
         "clock_ahead_s": max((each.clock_ahead_s() for each in led), key=abs, default=0.0),
         "partitions_offline": sum(partition.log.failure is not None for partition in partitions),
+        "partitions_in_gap": sum(not partition.gaps.are_recorded for partition in led),
         "metadata_leader": node.metadata.leader_id == node.config.node_id,
         "open_files": len(node.files),
         "groups": node.groups.quota.groups,

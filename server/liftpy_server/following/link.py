@@ -27,11 +27,11 @@ from liftpy_server.following.link_book import FollowBook
 from liftpy_server.repeated_warnings import RepeatedWarnings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable, Generator, Mapping
 
     import pyarrow as pa
 
-    from liftpy_envelope.follow import FollowEnd, FollowResult
+    from liftpy_envelope.follow import FollowEnd, FollowResult, FollowWhole
     from liftpy_envelope.frames import Response
     from liftpy_envelope.pull import PartitionKey
     from liftpy_server.metadata.state import NodeInfo
@@ -80,6 +80,9 @@ class FollowLink:
         incarnation: of this node as the link is made, which is for the leader's log; requests carry their own.
         times: how patient this node is.
         tls: verifies leaders whose pull server speaks TLS; by default as the system does.
+        hears: whether this node hears NATS.
+        on_whole: told since when (event loop's clock) logs of the leader have held all that was published before, and
+            their ends then.
     """
 
     def __init__(
@@ -91,6 +94,8 @@ class FollowLink:
         incarnation: int,
         times: ReplicationTimes,
         tls: ssl.SSLContext | None = None,
+        hears: Callable[[], bool] = lambda: False,
+        on_whole: Callable[[float, Mapping[PartitionKey, int]], None] = lambda _at_s, _ends: None,
     ) -> None:
         self._leader = leader
         self._address = address
@@ -98,6 +103,9 @@ class FollowLink:
         self._node_id = node_id
         self._client = f"{node_id}/{incarnation}"
         self._tls = tls
+        self._hears = hears
+        self._on_whole = on_whole
+        self._whole_ends: dict[PartitionKey, int] = {}  # as the leader told them on this connection
         wait_ms_max = max(1, min(int(1_000 * times.leader_timeout_s / _WAITS_PER_TIMEOUT), FETCH_WAIT_MS_MAX))
         self._silence_max_s = _SILENCE_TIMEOUTS * times.leader_timeout_s
         self._book = FollowBook(node_id, _RESPONSE_BYTES_MAX, wait_ms_max)
@@ -105,8 +113,8 @@ class FollowLink:
         self._heard_s = self._loop.time()
         self._warnings = RepeatedWarnings(logger)
         self._connection: PullConnection | None = None
-        self._in_flight: deque[int] = deque()  # correlation ids, in the order of the responses
-        self._large: deque[Response] = deque()  # of which only as many can be as are in flight
+        self._in_flight: deque[tuple[int, float]] = deque()  # correlation ids in the order of responses, and when sent
+        self._large: deque[tuple[Response, float]] = deque()  # of which only as many can be as are in flight
         self._failure: Exception | None = None  # of the connection, or of what came over it
         self._woken = asyncio.Event()  # for what is large, or failed
         self._will_send = False
@@ -176,13 +184,14 @@ class FollowLink:
             if connection.node.node_id != self._leader:
                 raise LinkError(f"node {connection.node.node_id} answers at its address")
             self._failure = None
+            self._whole_ends.clear()
             connection.listen(self._responded, self._lost)
             self._book.begin()
             self._connection = connection
             self._send()
             while True:
                 await self._next_large(connection)
-                for _ in self._handling(self._large[0]):
+                for _ in self._handling(*self._large[0]):
                     await asyncio.sleep(0)
                 self._large.popleft()
                 self._send()
@@ -218,9 +227,11 @@ class FollowLink:
         connection, book = self._connection, self._book
         if connection is None:
             return
+        book.hears = self._hears()
         try:
             while not self._in_flight or (book.has_questions and len(self._in_flight) < _IN_FLIGHT_MAX):
-                self._in_flight.append(connection.post(Api.FOLLOW, book.take().to_body()))
+                sent_s = self._loop.time()
+                self._in_flight.append((connection.post(Api.FOLLOW, book.take().to_body()), sent_s))
             while book.has_reports and connection.unsent_bytes <= _UNSENT_BYTES_MAX:
                 connection.post(Api.FOLLOW, book.take_report().to_body(), is_answered=False)
         except LiftError:
@@ -250,23 +261,23 @@ class FollowLink:
 
     def _responded(self, response: Response) -> None:
         """A response came, to the request that was sent longest ago."""
-        if not self._in_flight or self._in_flight[0] != response.correlation_id:
+        if not self._in_flight or self._in_flight[0][0] != response.correlation_id:
             return
-        self._in_flight.popleft()
+        _, sent_s = self._in_flight.popleft()
         if self._large or response.body.size > _PLAIN_BYTES_MAX:
-            self._large.append(response)
+            self._large.append((response, sent_s))
             self._woken.set()
             self._send_soon()
             return
         self._will_send = True  # below, with all that the replicas ask for
         try:
-            for _ in self._handling(response):
+            for _ in self._handling(response, sent_s):
                 pass
         except Exception as error:  # noqa: BLE001 - it is raised where the connection is served
             self._lost(error)
         self._send()
 
-    def _handling(self, response: Response) -> Generator[None, None, None]:
+    def _handling(self, response: Response, sent_s: float) -> Generator[None, None, None]:
         """Check a response, and hand it on. Yields where the event loop may have its turn."""
         if response.error != ErrorCode.NONE:
             raise PullError(error_code(response.error), response.message)
@@ -288,6 +299,17 @@ class FollowLink:
                 ready, ready_bytes = [], 0
                 yield
         self._hand_on(ready, response.correlation_id)
+        if answers.whole is not None:
+            self._note_whole(answers.whole, sent_s)
+
+    def _note_whole(self, whole: FollowWhole, sent_s: float) -> None:
+        """The response was made after its request was sent: so what it says was true that long before, at least."""
+        for key, end in whole.ends:
+            if end == -1:
+                self._whole_ends.pop(key, None)
+            else:
+                self._whole_ends[key] = end
+        self._on_whole(sent_s - whole.ago_ns / 1e9, self._whole_ends)
 
     def _checked(self, result: FollowResult, data: pa.Buffer) -> Generator[None, None, FetchAnswer | None]:
         """The answer with its batches; None when nobody wants it any more."""

@@ -41,6 +41,9 @@ class FollowBook:
         node_id: the follower.
         bytes_max: of record batches in one response.
         wait_ms_max: for which the leader keeps a request waiting.
+
+    Attributes:
+        hears: this node hears NATS.
     """
 
     def __init__(self, node_id: str, bytes_max: int, wait_ms_max: int) -> None:
@@ -54,6 +57,7 @@ class FollowBook:
         self._forget: dict[PartitionKey, None] = {}
         self._damaged: set[PartitionKey] = set()
         self._seen = 0
+        self.hears = False
 
     @property
     def has_unsent(self) -> bool:
@@ -150,6 +154,7 @@ class FollowBook:
             tuple([self._fetch_of(key) for key in fetches]),
             tuple([self._question_of(key) for key in questions]),
             forget,
+            int(self.hears),
         )
 
     def _sent(self, key: PartitionKey) -> _Asked:

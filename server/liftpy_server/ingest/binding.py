@@ -44,6 +44,11 @@ class Binding:
         for partition in self.partitions.values():
             partition.gaps.open(since_s, cause)
 
+    def heard(self, asked_s: float) -> None:
+        """Everything that was published before `asked_s` has come."""
+        for partition in self.partitions.values():
+            partition.heard_s = asked_s
+
     @property
     def address(self) -> tuple[str, str | None]:
         """What tells this subscription from others of its stream."""

@@ -75,7 +75,7 @@ class IngestConnection:
         self._subscribing = asyncio.Lock()  # so that no binding is ever subscribed twice
         self._looking: asyncio.TimerHandle | None = None
         self._retrying: asyncio.Task[None] | None = None
-        self._whole_s = clock.elapsed()  # nothing that was published before is on its way still
+        self.whole_s = clock.elapsed()  # nothing that was published before is on its way still
         self._unbound = 0
         self._connections = 0
 
@@ -226,11 +226,13 @@ class IngestConnection:
     def _went_deaf(self, cause: str) -> None:
         self._current = None
         for binding in self._wanted:
-            binding.open_gap(self._whole_s, cause)
+            binding.open_gap(self.whole_s, cause)
 
     def _note_answer(self, subscriptions: Subscriptions, question: Question) -> None:
         if subscriptions is self._current:
-            self._whole_s = question.asked_s
+            self.whole_s = question.asked_s
+            for binding in subscriptions.ingest.bindings.values():
+                binding.heard(question.asked_s)
 
     def _note_error(self, subscriptions: Subscriptions, text: str) -> None:
         refused = subscriptions.note_error(text)

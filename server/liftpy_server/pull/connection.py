@@ -73,6 +73,7 @@ class PullConnection:
         self._follow_answers = FollowAnswers(
             replicas=backend.replicas,
             heard=backend.heard,
+            asked=backend.asked,
             files=backend.files,
             executor=backend.executor,
             sender=self._sender,

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from liftpy_envelope.errors import FrameError
-from liftpy_envelope.follow import FollowRequest, FollowResponse
+from liftpy_envelope.follow import FollowRequest, FollowResponse, FollowWhole
 from liftpy_envelope.frames import encode_response
 from liftpy_log.errors import SegmentCorruptError
 from liftpy_server.pull.follow_session import FollowSession
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from liftpy_server.pull.sending import Piece, ResponseSender
 
 __all__ = ["FollowAnswers"]
+
+_AGO_S_MAX: Final = 1e9  # nothing is known of any time
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +62,8 @@ class FollowAnswers:
 
     Args:
         replicas: the partition with a key, or why there is none here.
-        heard: told who asks, and when by the loop's clock, at every request.
+        heard: told who asks, and whether it hears NATS, at every request.
+        asked: when NATS was asked a question last that was answered, and how long ago that is, in seconds.
         files: the node's open files.
         executor: reads from the disk.
         sender: to the follower.
@@ -73,7 +76,8 @@ class FollowAnswers:
         self,
         *,
         replicas: Callable[[PartitionKey], FollowedPartition | ErrorCode],
-        heard: Callable[[str, float], None],
+        heard: Callable[[str, bool], None],
+        asked: Callable[[], tuple[float, float]],
         files: FileCache,
         executor: Executor,
         sender: ResponseSender,
@@ -83,6 +87,7 @@ class FollowAnswers:
     ) -> None:
         self._session = FollowSession(replicas, self._has_news)
         self._heard = heard
+        self._asked = asked
         self._files = files
         self._executor = executor
         self._sender = sender
@@ -120,7 +125,7 @@ class FollowAnswers:
         if is_report and follow.questions:
             raise FrameError("a follow request without a correlation id is not answered, and must not ask anything")
         now_s = self._loop.time()
-        self._heard(follow.node_id, now_s)
+        self._heard(follow.node_id, follow.hears == 1)
         if self._parked is not None and not is_report:
             parked, self._parked = self._parked, None
             self._answer(parked, self._session.collect(parked.bytes_max, parked.correlation_id, now_s))
@@ -177,7 +182,7 @@ class FollowAnswers:
         for news in found:
             parts += news.batches
         size_bytes = sum(map(len, parts))
-        parts[0] = _head(request, found, size_bytes)
+        parts[0] = self._head(request, found, size_bytes)
         if not self._sender.send_now(parts, size_bytes + len(parts[0])):
             self._leave(_Unfinished(size_bytes))
 
@@ -210,7 +215,7 @@ class FollowAnswers:
                 pieces += pinned[before:]
                 pieces += told[-1].batches
             size_bytes = sum(news.result.body_bytes for news in told)
-            await self._sender.send(_head(request, told, size_bytes), pieces)
+            await self._sender.send(self._head(request, told, size_bytes), pieces)
         finally:
             unpin_all(self._files, pinned)
 
@@ -232,7 +237,15 @@ class FollowAnswers:
         pinned += ours
         return news
 
+    def _head(self, request: _Parked, found: Sequence[FollowFound], size_bytes: int) -> bytes:
+        """The response without its batches; it is sent, or nothing more is on the connection."""
+        response = FollowResponse(tuple([news.result for news in found]), tuple(request.ends), self._whole())
+        return encode_response(request.correlation_id, response.to_result(), body_length=size_bytes)
 
-def _head(request: _Parked, found: Sequence[FollowFound], size_bytes: int) -> bytes:
-    response = FollowResponse(tuple([news.result for news in found]), tuple(request.ends))
-    return encode_response(request.correlation_id, response.to_result(), body_length=size_bytes)
+    def _whole(self) -> FollowWhole | None:
+        asked_s, ago_s = self._asked()
+        told = self._session.whole(asked_s)
+        if told is None:
+            return None
+        ago_s = min(ago_s + asked_s - told[0], _AGO_S_MAX)
+        return FollowWhole(int(ago_s * 1e9), tuple(told[1]))

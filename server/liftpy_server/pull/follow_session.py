@@ -71,6 +71,10 @@ class FollowedPartition(Protocol):
         """Do not call `wake` any more."""
         ...
 
+    def whole_end(self, asked_s: float) -> int | None:
+        """The end below which is all that was published before `asked_s`; None when that is not certain."""
+        ...
+
     def fail(self, reason: str) -> None:
         """The log is damaged: give up for good, and say why."""
         ...
@@ -131,6 +135,8 @@ class FollowSession:
         self._ready: dict[PartitionKey, None] = {}
         self._lazy: dict[PartitionKey, None] = {}
         self._lazy_due_s = float("inf")
+        self._asked_s = float("-inf")
+        self._told_ends: dict[PartitionKey, int] = {}
 
     @property
     def due_s(self) -> float:
@@ -271,6 +277,29 @@ class FollowSession:
             assert entry.partition is not None, "who is not here has nothing to wait for"
             entry.partition.wait_follower(entry.wake, entry.request.node_id)
             entry.is_waiting = True
+
+    def whole(self, asked_s: float) -> tuple[float, list[tuple[PartitionKey, int]]] | None:
+        """The ends below which logs hold all that was published before some time, where others were told before.
+
+        Where there are too many to tell at once that time is an earlier one than `asked_s`, until all are told. None
+        where everything was told already. What is returned must be sent: it counts as told.
+        """
+        if asked_s <= self._asked_s:
+            return None
+        told = self._told_ends
+        followed = {key: entry.partition for key, entry in self._entries.items() if entry.partition is not None}
+        ends = {key: partition.whole_end(asked_s) for key, partition in followed.items()}
+        changed = [(key, -1) for key in told if ends.get(key) is None]
+        changed += [(key, end) for key, end in ends.items() if end is not None and told.get(key) != end]
+        if len(changed) <= FETCH_PARTITIONS_MAX:
+            self._asked_s = asked_s
+        del changed[FETCH_PARTITIONS_MAX:]
+        for key, end in changed:
+            if end == -1:
+                del told[key]
+            else:
+                told[key] = end
+        return self._asked_s, changed
 
     def unreadable(self, news: FollowFound, error: Exception) -> FollowFound:
         """What to say instead of `news` whose batches can not be read.

@@ -41,6 +41,9 @@ _GROUP_REQUESTS: Final[dict[Api, Callable[[Any], Any]]] = {
 }
 
 
+NEVER_ASKED: Final = (float("-inf"), float("inf"))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PullBackend:
     """What a connection needs of its node.
@@ -58,7 +61,8 @@ class PullBackend:
         readable: as `lookup`, also for a partition of which the replica here follows and is in sync.
         replicas: what followers follow; nothing on a node that has none.
         groups: the consumer groups; None where there are none.
-        heard: told which node follows here, and when by the loop's clock it was heard, at every `follow`.
+        heard: told which node follows here, and whether it hears NATS, at every `follow`.
+        asked: when NATS was asked a question last that was answered, and how long ago that is, in seconds.
         cold: reads the bucket; None where there is none.
     """
 
@@ -74,7 +78,8 @@ class PullBackend:
     readable: Callable[[PartitionKey], Partition | ErrorCode] | None = None
     replicas: Callable[[PartitionKey], FollowedPartition | ErrorCode] = lambda _: ErrorCode.NOT_LEADER
     groups: GroupHost | None = None
-    heard: Callable[[str, float], None] = lambda _node, _heard_s: None
+    heard: Callable[[str, bool], None] = lambda _node, _hears: None
+    asked: Callable[[], tuple[float, float]] = lambda: NEVER_ASKED
     cold: ColdReads | None = None
 
 

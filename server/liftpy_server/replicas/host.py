@@ -13,13 +13,15 @@ from typing import TYPE_CHECKING
 
 from liftpy_log.recent import RecentBatches
 from liftpy_server.following.link import FollowLink
+from liftpy_server.limits import DEAF_AFTER_S
 from liftpy_server.repeated_warnings import RepeatedWarnings
 from liftpy_server.replicas.proposals import FinishReassignment
 from liftpy_server.replicas.views import incarnations, partition_view
+from liftpy_server.replication.effects import ProposeLeader
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from liftpy_envelope.pull import PartitionKey
     from liftpy_log.clock import Clock
@@ -57,6 +59,8 @@ class ReplicaHost:
         replicas: by key.
         standing: keeps in mind which logs have failed; None before the node registers.
         recent: the newest batches of the logs that lead.
+        hears: whether this node hears NATS.
+        answered_question_s: when NATS was asked the last question that was answered, by elapsed time.
     """
 
     def __init__(
@@ -78,6 +82,10 @@ class ReplicaHost:
         self.recent = RecentBatches()
         self.leadership_changed = on_leadership
         self.is_cut_off = False
+        self.answered_question_s: Callable[[], float] = lambda: float("-inf")
+        self.hears: Callable[[], bool] = lambda: True
+        self._deaf_since_s: float | None = None
+        self._handed_over_s = float("-inf")
         self._unheard_s = unheard_s
         self.now_s = clock.monotonic
         self._clock = clock
@@ -91,6 +99,7 @@ class ReplicaHost:
         self._moving: dict[LocalReplica, None] = {}
         self._led_by: dict[LocalReplica, str] = {}
         self._heard: dict[str, float] = {}
+        self._hearing: dict[str, bool] = {}
         self._warnings: dict[LocalReplica, RepeatedWarnings] = {}
         self._leaving: set[asyncio.Task[None]] = set()
         self._is_stopped = False
@@ -204,8 +213,9 @@ class ReplicaHost:
             self._link(replica, leader).ask(replica.key, question)
 
     def propose(self, replica: LocalReplica, effect: Effect) -> None:
-        """Propose a change to the metadata."""
-        self._proposals.add(replica, effect)
+        """Propose a change to the metadata; a node that is deaf to NATS is not to lead, though it be preferred."""
+        if not isinstance(effect, ProposeLeader) or self._hearing.get(effect.leader, False):
+            self._proposals.add(replica, effect)
 
     def drop(self, replica: LocalReplica) -> None:
         """A replica follows nobody now."""
@@ -227,6 +237,8 @@ class ReplicaHost:
                 incarnation=self.incarnation,
                 times=self.times,
                 tls=self._tls,
+                hears=self._hears_nats,
+                on_whole=lambda at_s, ends: self._leader_whole(leader, at_s, ends),
             )
             link.start()
         return link
@@ -247,9 +259,27 @@ class ReplicaHost:
 
     # -- who was heard when
 
-    def heard(self, node_id: str, _heard_s: float) -> None:
-        """A follower's session sent a request."""
+    def heard(self, node_id: str, hears: bool) -> None:  # noqa: FBT001 - as the session has it
+        """A follower's session sent a request, and says whether its node hears NATS."""
         self._heard[node_id] = self.now_s()
+        self._hearing[node_id] = hears
+
+    def _hears_nats(self) -> bool:
+        return self.hears()
+
+    def asked(self) -> tuple[float, float]:
+        """When NATS was asked a question last that was answered, by elapsed time; and how long ago that is."""
+        asked_s = self.answered_question_s()
+        return asked_s, self._clock.elapsed() - asked_s
+
+    def _leader_whole(self, leader: str, at_s: float, ends: Mapping[PartitionKey, int]) -> None:
+        """The logs of a leader held, up to these ends, what was published before `at_s`, by the event loop's clock."""
+        at_s += self._clock.elapsed() - self.now_s()
+        for key, end in ends.items():
+            replica = self.replicas.get(key)
+            if replica is not None and replica.is_agreed and self._led_by.get(replica) == leader:
+                partition = replica.partition
+                partition.whole.note(at_s, end, partition.log.synced_end)
 
     def heard_of(self, nodes: Iterable[str]) -> dict[str, float]:
         """When these followers were heard last."""
@@ -260,11 +290,6 @@ class ReplicaHost:
         leader = self._led_by.get(replica)
         link = self._links.get(leader) if leader is not None else None
         return {leader: link.heard_s} if leader is not None and link is not None and link.is_parked(replica.key) else {}
-
-    def leader_heard_s(self, replica: LocalReplica) -> float | None:
-        """When the replica's leader was heard last, by this node's clock of elapsed time; None when it has none."""
-        link = self._links.get(self._led_by.get(replica, ""))
-        return None if link is None else self._clock.elapsed() - (self.now_s() - link.heard_s)
 
     async def _run(self) -> None:
         before_s = self.now_s()
@@ -297,7 +322,34 @@ class ReplicaHost:
         else:
             logger.info("a majority of the metadata nodes is heard again: publishers are answered as usual")
 
+    def _hand_over(self, now_s: float) -> None:
+        """What this node leads and can not hear is led by others that do, if there are any."""
+        if self.hears():
+            self._deaf_since_s = None
+            return
+        if self._deaf_since_s is None:
+            self._deaf_since_s = now_s
+        if now_s - self._deaf_since_s < DEAF_AFTER_S or now_s - self._handed_over_s < DEAF_AFTER_S:
+            return
+        self._handed_over_s = now_s
+        fresh_s = now_s - self.times.leader_timeout_s
+        able = {node for node, heard_s in self._heard.items() if self._hearing[node] and heard_s > fresh_s}
+        moved = 0
+        for replica in self.replicas.values():
+            leader = replica.core.leader
+            if leader is None or replica.partition.stream.config.is_internal:
+                continue
+            view = leader.view
+            target = next((node for node in view.isr if node in able), None)
+            if target is not None:
+                moved += 1
+                effect = ProposeLeader(leader=target, leader_epoch=view.leader_epoch, version=view.version)
+                self._proposals.add(replica, effect)
+        if moved:
+            logger.warning("this node does not hear NATS: %d partitions are handed to nodes that do", moved)
+
     async def _tick(self, now_s: float, paused_s: float) -> None:
+        self._hand_over(now_s)
         is_new_sweep = now_s - self._sweep_began_s >= self._sweep_s
         silent_after_s = self.times.leader_timeout_s / 2
         silent = {node for node, link in self._links.items() if now_s - link.heard_s > silent_after_s}

@@ -47,7 +47,6 @@ class LocalReplica(Answering):
 
     Attributes:
         key: which partition.
-        leaderless_since_s: when the leader before was heard last, by elapsed time; None when there was none here.
         goes_on_leading: it led alone until now.
     """
 
@@ -62,7 +61,6 @@ class LocalReplica(Answering):
         self._is_closed = False
         self._view: PartitionView | None = None
         self._resumes_in: int | None = None  # the first leader epoch in which it takes a role again; after giving up
-        self.leaderless_since_s: float | None = None
         self.goes_on_leading = partition.is_leading
         self._core = self._make_core()
         partition.attach(self)
@@ -94,10 +92,20 @@ class LocalReplica(Answering):
     @property
     def is_in_sync(self) -> bool:
         """Whether it follows, agrees with its leader on what is before, and is one that consumers may read."""
+        view = self._core.view
+        return self.is_agreed and view is not None and self._core.node_id in {*view.isr, *view.observers}
+
+    @property
+    def is_agreed(self) -> bool:
+        """Whether it follows, and its log is known to be the beginning of its leader's."""
         role = self._core.role
-        if not isinstance(role, Follower) or role.phase not in {Phase.FETCHING, Phase.APPENDING}:
-            return False
-        return self._core.node_id in {*role.view.isr, *role.view.observers}
+        return isinstance(role, Follower) and role.phase in {Phase.FETCHING, Phase.APPENDING}
+
+    def whole_end(self, asked_s: float) -> int | None:
+        """See `FollowedPartition`."""
+        partition = self.partition
+        is_certain = partition.is_leading and partition.heard_s == asked_s and partition.gaps.are_recorded
+        return self.log.log_end if is_certain else None
 
     def begin_anew(self) -> None:
         """Whatever role it had is over: the node has registered again, or this replica had given up.
@@ -131,6 +139,8 @@ class LocalReplica(Answering):
 
     def viewed(self, view: PartitionView) -> None:
         """The metadata says something about the partition."""
+        if self._view is not None and view.leader_epoch != self._view.leader_epoch:
+            self.partition.whole.cut(self.log.log_end)  # what another leader sends may be something else
         self._view = view
         if self._resumes_in is not None:
             if view.leader_epoch < self._resumes_in:
@@ -364,7 +374,6 @@ class LocalReplica(Answering):
         self.wake_followers(is_urgent=True)
         if isinstance(effect, fx.LeadershipBegan):
             self._keep_recent(self._host.recent.tail())
-            self.leaderless_since_s = self._host.leader_heard_s(self)
             self._host.drop(self)
             self._know_ids()
             self.partition.lead(effect.leader_epoch)

@@ -16,6 +16,7 @@ from liftpy_envelope.follow import (
     FollowRequest,
     FollowResponse,
     FollowResult,
+    FollowWhole,
 )
 from liftpy_envelope.frames import encode_request
 from liftpy_envelope.limits import (
@@ -55,18 +56,23 @@ REQUESTS = st.builds(
     st.lists(fetches(), max_size=3).map(tuple),
     st.lists(QUESTIONS, max_size=3).map(tuple),
     st.lists(KEYS, max_size=3).map(tuple),
+    st.integers(0, 1),
 )
 REFUSALS = st.sampled_from(FollowRefusal)
 LEAPS = st.lists(st.tuples(NUMBERS, NUMBERS), max_size=LEAPS_MAX).map(tuple)
 RESULTS = st.builds(FollowResult, KEYS, REFUSALS, NUMBERS, EPOCHS, NUMBERS, NUMBERS, NUMBERS, NUMBERS, NUMBERS, LEAPS)
 ENDS = st.builds(FollowEnd, KEYS, REFUSALS, NUMBERS, EPOCHS, NUMBERS, EPOCHS, NUMBERS)
-RESPONSES = st.builds(FollowResponse, st.lists(RESULTS, max_size=3).map(tuple), st.lists(ENDS, max_size=3).map(tuple))
+WHOLES = st.builds(FollowWhole, NUMBERS, st.lists(st.tuples(KEYS, EPOCHS), max_size=3).map(tuple))
+RESPONSES = st.builds(
+    FollowResponse, st.lists(RESULTS, max_size=3).map(tuple), st.lists(ENDS, max_size=3).map(tuple), st.none() | WHOLES
+)
 SAMPLE = FollowRequest(
-    "node-2", 1_000, 250, (FollowFetch(KEY, 5, 7, 9, 6, 8, 4, 2, 1, 11),), (FollowQuestion(KEY, 5, 7, 1, 6),), (KEY,)
+    "node-2", 1_000, 250, (FollowFetch(KEY, 5, 7, 9, 6, 8, 4, 2, 1, 11),), (FollowQuestion(KEY, 5, 7, 1, 6),), (KEY,), 1
 )
 SAMPLE_RESPONSE = FollowResponse(
     (FollowResult(KEY, FollowRefusal.BELOW_START, 5, 7, 9, 4, 10, 0),),
     (FollowEnd(KEY, FollowRefusal.NONE, 5, 7, 1, 6, 9),),
+    FollowWhole(1_000, ((KEY, 9), (KEY, -1))),
 )
 
 
@@ -76,7 +82,7 @@ def crossed(value):
 
 
 def test_where_no_tombstone_is_gone_nothing_is_said_of_it():
-    (row,), _ = SAMPLE_RESPONSE.to_result()
+    (row,), *_ = SAMPLE_RESPONSE.to_result()
     assert len(row) == 9
     result = SAMPLE_RESPONSE.results[0]._replace(gone_below=11)
     told = FollowResponse((result,), ()).to_result()
@@ -85,7 +91,7 @@ def test_where_no_tombstone_is_gone_nothing_is_said_of_it():
 
 
 def test_leaps_are_told_in_pairs_and_are_few():
-    (row,), _ = SAMPLE_RESPONSE.to_result()
+    (row,), *_ = SAMPLE_RESPONSE.to_result()
     result = SAMPLE_RESPONSE.results[0]._replace(leaps=((20, 5), (30, 6)))
     assert FollowResponse((result,), ()).to_result()[0][0] == [*row, 0, 20, 5, 30, 6]
     for leaps in ([20], [20, 5, 30], [20, -1], [20, 5] * (LEAPS_MAX + 1)):
@@ -100,8 +106,10 @@ def test_the_api_has_its_number():
 
 def test_the_wire_is_the_documented_one():
     fetch = [UUID, 3, 5, 7, 9, 6, 8, 4, 2, 1, 11]
-    assert SAMPLE.to_body() == ["node-2", 1_000, 250, [fetch], [[UUID, 3, 5, 7, 1, 6]], [[UUID, 3]]]
-    assert SAMPLE_RESPONSE.to_result() == [[[UUID, 3, 3, 5, 7, 9, 4, 10, 0]], [[UUID, 3, 0, 5, 7, 1, 6, 9]]]
+    assert SAMPLE.to_body() == ["node-2", 1_000, 250, [fetch], [[UUID, 3, 5, 7, 1, 6]], [[UUID, 3]], 1]
+    results, ends = [[UUID, 3, 3, 5, 7, 9, 4, 10, 0]], [[UUID, 3, 0, 5, 7, 1, 6, 9]]
+    assert SAMPLE_RESPONSE.to_result() == [results, ends, [1_000, [[UUID, 3, 9], [UUID, 3, -1]]]]
+    assert SAMPLE_RESPONSE._replace(whole=None).to_result() == [results, ends]
     assert list(map(int, FollowRefusal)) == [0, 1, 2, 3, 4]
 
 

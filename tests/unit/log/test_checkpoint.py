@@ -24,7 +24,9 @@ TIMES = st.builds(LogTimeState, NS, st.lists(st.builds(Leap, NS, NS), max_size=3
 def checkpoints(draw):
     marks = draw(MARKS)
     times = {key: draw(TIMES) for key in marks if draw(st.booleans())}
-    return Checkpoint(draw(NS), draw(st.booleans()), marks, times)
+    pairs = st.lists(st.tuples(NS, NS), min_size=1, max_size=2)
+    wholes = {key: draw(pairs) for key in marks if draw(st.booleans())}
+    return Checkpoint(draw(NS), draw(st.booleans()), marks, times, wholes)
 
 
 CHECKPOINTS = checkpoints()

@@ -309,3 +309,23 @@ def test_ids_that_are_forgotten_early_are_said_once_and_so_is_that_it_is_over(ma
     assert (len(kit.partition.dedupe), kit.partition.dedupe.size_bytes) == (0, 0), (
         "a stream that is quiet takes nothing"
     )
+
+
+def test_the_checkpoint_says_up_to_when_logs_are_whole(bench):
+    """Of what is on disk, and of what is in the log: a power loss may leave only that."""
+    here = bench()
+    key = (here.kit.partition.key.uuid, 0)
+    here.store(3)
+    assert make_checkpoint(here.streams, here.kit.clock, clean=False).wholes == {}, "nothing was heard of NATS"
+    here.kit.partition.heard_s = here.kit.clock.elapsed() - 1
+    now_ns = here.kit.clock.ns
+    assert make_checkpoint(here.streams, here.kit.clock, clean=False).wholes == {key: [(now_ns - 10**9, 3)]}
+    here.kit.clock.advance(5)
+    here.kit.clock.ns -= 60 * 10**9
+    here.kit.partition.heard_s = here.kit.clock.elapsed()
+    here.kit.receive(msg(b"orders.a", b"not synced"))
+    found = make_checkpoint(here.streams, here.kit.clock, clean=False).wholes
+    assert found == {key: [(here.kit.clock.ns - 6 * 10**9, 3), (here.kit.clock.ns, 4)]}
+    here.kit.partition.gaps.open(0.0, "lost")
+    here.kit.partition.heard_s = here.kit.clock.elapsed()
+    assert make_checkpoint(here.streams, here.kit.clock, clean=False).wholes == found, "not while a gap lasts"

@@ -47,6 +47,7 @@ def test_node(node):
         "liftpy_partitions_not_accepting": 0,
         "liftpy_metadata_leader": 0,
         "liftpy_partitions_offline": 0,
+        "liftpy_partitions_in_gap": 1,
         "liftpy_streams": 1,
         "liftpy_storage_full": 0,
         "liftpy_dedupe_bytes": node.streams.partitions[0].dedupe.size_bytes,

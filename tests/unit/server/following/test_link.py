@@ -9,6 +9,7 @@ import pytest
 
 from liftpy_log.partition_log import LogConfig
 from liftpy_server.replication.messages import EpochEndQuestion, Refusal
+from support.cluster import eventually
 from support.follow_kit import EPOCH, Follower, Leader, Wire, key_of
 
 KEY = key_of()
@@ -256,3 +257,40 @@ async def test_a_batch_beyond_the_size_of_a_response_fits(tmp_path):
         follower.fetch()
         await follower.until(lambda: follower.requests[KEY].offset == 1)
         assert follower.data[KEY] == leader.data()
+
+
+async def test_what_is_whole_is_known_from_before_the_request_was_sent(tmp_path):
+    """The leader tells for how long it has been so; clocks of different nodes are not compared."""
+    told = []
+    loop = asyncio.get_running_loop()
+    async with Leader(tmp_path) as leader:
+        leader.add().append(b"x")
+        leader.add(1)
+        leader.replicas[KEY].is_whole = True
+        leader.asked_s = 7.0
+        async with Follower(leader.info) as follower:
+            follower.link._on_whole = lambda at_s, ends: told.append((at_s, dict(ends), loop.time()))
+            began_s = loop.time()
+            follower.fetch()
+            follower.fetch(1)
+            await eventually(lambda: told)
+            at_s, ends, heard_s = told.pop()
+            assert ends == {KEY: 1}
+            assert began_s - 2.0 <= at_s <= heard_s - 2.0
+            leader.replicas[key_of(1)].is_whole = True
+            leader.replicas[KEY].append(b"y")
+            leader.asked_s = 8.0
+            await eventually(lambda: told and told[-1][1] == {KEY: 2, key_of(1): 0})
+            leader.replicas[KEY].is_whole = False
+            leader.asked_s = 9.0
+            await eventually(lambda: told and told[-1][1] == {key_of(1): 0})
+
+
+async def test_a_node_says_whether_it_hears_nats(tmp_path):
+    async with Leader(tmp_path) as leader:
+        leader.add()
+        async with Follower(leader.info) as follower:
+            follower.fetch()
+            await eventually(lambda: ("follower", False) in leader.heard)
+            follower.link._hears = lambda: True
+            await eventually(lambda: ("follower", True) in leader.heard)

@@ -201,8 +201,8 @@ def fetch_row(**changed):
     )
 
 
-def body(*rows, node_id="follower", bytes_max=1_000, wait_ms_max=0, questions=(), forget=()):
-    return [node_id, bytes_max, wait_ms_max, list(rows), list(questions), list(forget)]
+def body(*rows, node_id="follower", bytes_max=1_000, wait_ms_max=0, questions=(), forget=(), hears=0):
+    return [node_id, bytes_max, wait_ms_max, list(rows), list(questions), list(forget), hears]
 
 
 @pytest.mark.parametrize(
@@ -214,6 +214,9 @@ def body(*rows, node_id="follower", bytes_max=1_000, wait_ms_max=0, questions=()
         body(node_id=7),
         body(bytes_max=0),
         body(wait_ms_max=-1),
+        body(hears=2),
+        body(hears=True),
+        body()[:-1],
         body(fetch_row(incarnation="3")),
         body(fetch_row(incarnation=None)),
         body(fetch_row(incarnation=-1)),

@@ -22,7 +22,7 @@ def fetch_row(offset=0, durable_end=None, seen=0, partition=0, verify=0):
 
 
 def body(*rows, bytes_max=8_000_000, wait_ms_max=WAIT_MS, questions=()):
-    return ["follower", bytes_max, wait_ms_max, list(rows), list(questions), []]
+    return ["follower", bytes_max, wait_ms_max, list(rows), list(questions), [], 0]
 
 
 def report(*rows, **more):

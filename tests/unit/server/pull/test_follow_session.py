@@ -195,3 +195,42 @@ def test_segments_that_went_while_an_answer_waited_are_no_damage(bench):
     (found,) = bench.collect()
     bench.session.unreadable(found, FileNotFoundError(errno.ENOENT, "gone"))
     assert replica.stopped is not None, "that file should be there"
+
+
+def whole(bench, asked_s):
+    """What a response says of what is whole: the time, and ends by number; None where it says nothing."""
+    told = bench.session.whole(asked_s)
+    return told and (told[0], {key.partition: end for key, end in told[1]})
+
+
+def test_ends_of_what_is_whole_are_told_once_and_when_they_change(bench):
+    for number in range(3):
+        bench.add(number, records=number + 1).is_whole = number != 1
+        bench.fetch(number)
+    assert whole(bench, 5.0) == (5.0, {0: 1, 2: 3})
+    assert whole(bench, 5.0) is None, "no question was answered since"
+    assert whole(bench, 6.0) == (6.0, {})
+    bench.replicas[key_of(0)].append(b"x")
+    bench.replicas[key_of(1)].is_whole = True
+    assert whole(bench, 7.0) == (7.0, {0: 2, 1: 2})
+
+
+def test_what_is_not_certain_any_more_is_taken_back(bench):
+    for number in range(3):
+        bench.add(number, records=1).is_whole = True
+        bench.fetch(number)
+    assert whole(bench, 5.0) == (5.0, {0: 1, 1: 1, 2: 1})
+    bench.replicas[key_of(0)].is_whole = False
+    bench.session.apply(FollowRequest("follower", MUCH, 0, (), (), (key_of(1),)))
+    assert whole(bench, 6.0) == (6.0, {0: -1, 1: -1})
+    bench.replicas[key_of(0)].is_whole = True
+    assert whole(bench, 7.0) == (7.0, {0: 1})
+
+
+def test_more_ends_than_a_response_holds_are_told_before_the_time_goes_on(bench, monkeypatch):
+    monkeypatch.setattr("liftpy_server.pull.follow_session.FETCH_PARTITIONS_MAX", 2)
+    for number in range(3):
+        bench.add(number, records=1).is_whole = True
+        bench.fetch(number)
+    assert whole(bench, 5.0) == (float("-inf"), {0: 1, 1: 1})
+    assert whole(bench, 5.0) == (5.0, {2: 1})

@@ -10,6 +10,7 @@ import pytest
 
 from liftpy_server.replicas.host import ReplicaHost
 from liftpy_server.replicas.local import LocalReplica
+from liftpy_server.replication.effects import ProposeLeader
 from liftpy_server.replication.messages import FetchRequest
 from liftpy_server.replication.view import ReplicationTimes
 from support.server_kit import Kit, SetClock
@@ -146,3 +147,89 @@ async def test_the_time_that_ticks_take_is_no_pause():
             await asyncio.sleep(0.001)
     await host.stop()
     assert set(replica.pauses) == {0.0}
+
+
+class Proposed:
+    """What would go to the metadata."""
+
+    def __init__(self):
+        self.effects = []
+
+    def add(self, replica, effect):
+        self.effects.append((replica.key, effect))
+
+
+class Led:
+    """A replica of this node that leads, with `b` and `c` in sync."""
+
+    def __init__(self, key, *, is_internal=False):
+        self.key = key
+        config = SimpleNamespace(is_internal=is_internal)
+        self.partition = SimpleNamespace(stream=SimpleNamespace(name="orders", config=config), number=0)
+        view = SimpleNamespace(isr=("a", "b", "c"), leader_epoch=4, version=9)
+        self.core = SimpleNamespace(leader=SimpleNamespace(view=view), is_quiet=True)
+
+    def tick(self, _paused_s):
+        pass
+
+
+@pytest.fixture
+def deaf():
+    """A host that leads two partitions, one of them of the system, and does not hear NATS."""
+    clock, proposed = SetClock(), Proposed()
+    host = ReplicaHost("a", ReplicationTimes(), clock, proposed, lambda: 0.0, lambda _: None, lambda: None)
+    host.clock, host.proposed = clock, proposed
+    host.hears = lambda: False
+    for replica in (Led("orders"), Led("__groups", is_internal=True)):
+        host.enter(replica)
+    return host
+
+
+async def pass_by(host, seconds, **heard):
+    """Time passes, while these nodes say whether they hear NATS."""
+    for _ in range(int(seconds * 5)):
+        host.clock.advance(0.2)
+        for node, hears in heard.items():
+            host.heard(node, hears)
+        await host._tick(host.now_s(), 0.0)
+
+
+async def test_a_leader_that_is_deaf_lets_one_lead_that_hears(deaf):
+    await pass_by(deaf, 0.8, b=False, c=True)
+    assert deaf.proposed.effects == []
+    await pass_by(deaf, 0.6, b=False, c=True)
+    assert deaf.proposed.effects == [("orders", ProposeLeader(leader="c", leader_epoch=4, version=9))]
+
+
+async def test_where_nobody_hears_nobody_is_proposed(deaf):
+    await pass_by(deaf, 5, b=False, c=False)
+    deaf.heard("b", True)
+    deaf.clock.advance(5)
+    await deaf._tick(deaf.now_s(), 0.0)
+    assert deaf.proposed.effects == [], "b has not been heard for long"
+
+
+async def test_a_moment_without_nats_is_no_reason(deaf):
+    for _ in range(5):
+        deaf.hears = lambda: False
+        await pass_by(deaf, 0.8, b=True)
+        deaf.hears = lambda: True
+        await pass_by(deaf, 0.2, b=True)
+    assert deaf.proposed.effects == []
+
+
+async def test_it_is_proposed_again_while_it_leads(deaf):
+    await pass_by(deaf, 3.2, b=True)
+    assert len(deaf.proposed.effects) in {2, 3}
+
+
+def test_the_lead_is_not_given_back_to_a_node_that_is_deaf(deaf):
+    back = ProposeLeader(leader="b", leader_epoch=4, version=9)
+    (replica, _) = deaf.replicas.values()
+    deaf.propose(replica, back)
+    deaf.heard("b", False)
+    deaf.propose(replica, back)
+    assert deaf.proposed.effects == []
+    deaf.heard("b", True)
+    deaf.propose(replica, back)
+    assert deaf.proposed.effects == [("orders", back)]
