@@ -32,6 +32,7 @@ _NODE_GAUGES = (
     ("partitions_under_replicated", "partitions led by this node of which not all replicas are in sync"),
     ("partitions_not_accepting", "partitions led by this node with fewer replicas in sync than min_isr"),
     ("partitions_in_gap", "partitions led by this node that miss messages now, or whose last gap is not recorded yet"),
+    ("unclean_elections", "unclean elections that the partitions led by this node have had"),
     ("metadata_leader", "1 while this node leads the metadata"),
     ("partitions_offline", "partitions that refuse to work after an error"),
     ("groups", "consumer groups coordinated by this node"),

@@ -259,6 +259,12 @@ def partitions_table(stream: StreamDetails, width: int = 1_000) -> Table:
         for part in stream.raw["partitions"]
         if (tail := part.get("torn_tail"))
     ]
+    lines += [
+        f"[yellow]partition {part['partition']} had {part['unclean_elections']} unclean elections:[/] acknowledged "
+        "messages may have been lost"
+        for part in stream.raw["partitions"]
+        if part.get("unclean_elections")
+    ]
     wanted = show_duration(stream.config.dedupe_window_s)
     lines += [
         f"[yellow]partition {part.partition} knows message ids for {show_duration(part.dedupe_known_s or 0)}, not for "

@@ -176,6 +176,7 @@ def node_info(node: Node) -> dict[str, Any]:
         "clock_ahead_s": max((each.clock_ahead_s() for each in led), key=abs, default=0.0),
         "partitions_offline": sum(partition.log.failure is not None for partition in partitions),
         "partitions_in_gap": sum(not partition.gaps.are_recorded for partition in led),
+        "unclean_elections": _unclean_elections(state, node.config.node_id),
         "metadata_leader": node.metadata.leader_id == node.config.node_id,
         "open_files": len(node.files),
         "groups": node.groups.quota.groups,
@@ -187,6 +188,16 @@ def node_info(node: Node) -> dict[str, Any]:
         "lost_ack_bytes": node.outbox.lost_bytes,
         "group_commit_rounds": node.group_commit_rounds,
     }
+
+
+def _unclean_elections(state: MetadataState, node_id: str) -> int:
+    """How often a leader was chosen that may lack acknowledged records, in the partitions that a node leads now."""
+    return sum(
+        partition.unclean_elections
+        for stream in state.streams.values()
+        for partition in stream.partitions
+        if partition.leader == node_id
+    )
 
 
 def resident_bytes() -> int:

@@ -63,6 +63,7 @@ def partition_place(number: int, meta: PartitionInfo) -> dict[str, Any]:
         "isr": list(meta.isr),
         "observers": list(meta.observers),
         "failed": list(meta.failed),
+        "unclean_elections": meta.unclean_elections,
         "target": None if meta.target is None else list(meta.target),
     }
 

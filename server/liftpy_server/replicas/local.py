@@ -378,6 +378,12 @@ class LocalReplica(Answering):
             self._know_ids()
             self.partition.lead(effect.leader_epoch)
             self.partition.is_accepting = False  # until the core says otherwise; it does so next if enough are in sync
+            if self._view is not None and self._view.unclean_epoch == effect.leader_epoch:
+                logger.warning(
+                    "stream %s partition %d: this node leads by an unclean election and goes on at offset %d: "
+                    "acknowledged records may be lost",
+                    *(self.partition.stream.name, self.key.partition, self.log.log_end),
+                )
         else:
             self.partition.follow(effect.leader_epoch)
         self._host.leadership_changed(self)

@@ -139,6 +139,15 @@ def test_the_end_of_a_log_that_was_cut_off_is_shown(cli, fake):
     assert "cut off" not in cli.out("stream", "info", "orders")
 
 
+def test_unclean_elections_are_not_forgotten(cli, fake):
+    stream = stream_answer("orders", partition_answer(0, NODES) | {"unclean_elections": 2}, replicas=3)
+    fake.answers["STREAM.INFO"] = {"stream": stream}
+    shown = cli.out("stream", "info", "orders")
+    assert "partition 0 had 2 unclean elections: acknowledged messages may have been lost" in shown
+    stream["partitions"][0]["unclean_elections"] = 0
+    assert "unclean" not in cli.out("stream", "info", "orders").replace("unclean_leader_election", "")
+
+
 def test_what_lies_in_quarantine_is_listed(cli, fake):
     item = {
         "node": "node-2", "name": "orders.abc.1.17", "stream": "orders", "uuid": "abc", "partition": 1,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from liftpy_server.metadata.state import PartitionInfo
 from liftpy_server.metrics import render_metrics
 from support.fake_node import fake_node
 from support.nats_frames import header_block, msg
@@ -35,6 +37,9 @@ def test_node(node):
     node.ingest.reconnects = 3
     node.ingest.unbound_messages = 4
     node.outbox.lost_bytes = 5
+    (info,) = node.metadata.state.streams.values()
+    led = PartitionInfo(replicas=("n1",), isr=("n1",), leader="n1", leader_epoch=1, unclean_elections=2)
+    node.metadata.state.streams[info.name] = replace(info, partitions=(led, replace(led, leader="another")))
     found = samples(node)
     expected = {
         "liftpy_nats_connected": 0,
@@ -45,6 +50,7 @@ def test_node(node):
         "liftpy_partitions_led": 1,
         "liftpy_partitions_under_replicated": 0,
         "liftpy_partitions_not_accepting": 0,
+        "liftpy_unclean_elections": 2,
         "liftpy_metadata_leader": 0,
         "liftpy_partitions_offline": 0,
         "liftpy_partitions_in_gap": 1,

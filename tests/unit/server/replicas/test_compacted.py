@@ -169,7 +169,7 @@ def test_a_follower_in_sync_never_begins_anew(kit):
     assert fx.Rebuild not in carried_out
 
 
-def test_what_was_committed_is_set_aside_whole_after_an_unclean_election(kit):
+def test_what_was_committed_is_set_aside_whole_after_an_unclean_election(kit, caplog):
     """The new leader lacks records that were committed, and compacted, here: not a byte of them is dropped."""
     kit.lead("a", 1)
     overwrite(kit, 40)
@@ -179,6 +179,8 @@ def test_what_was_committed_is_set_aside_whole_after_an_unclean_election(kit):
     kit["b"].partition.log.truncate(middle)
     kit["b"].replica.begin_anew()
     kit.lead("b", 2, isr="b", unclean_epoch=2)
+    told = f"leads by an unclean election and goes on at offset {middle}: acknowledged records may be lost"
+    assert f"stream orders partition 0: this node {told}" in caplog.text
     overwrite(kit, 20, first=40, leader="b")
     kit.tick(1.0)
     kit.run()
