@@ -9,6 +9,7 @@ import pytest
 from liftpy_log.checkpoint import Checkpoint
 from liftpy_server.config import NodeConfig
 from liftpy_server.metadata.errors import MetadataRefusedError
+from liftpy_server.replicas import cluster_side
 from liftpy_server.replicas.cluster_side import ClusterSide
 from liftpy_server.replicas.standing import Standing
 from support.metadata_commands import UUIDS, Cluster, config
@@ -21,11 +22,10 @@ THIS = (UUIDS[0], 0)
 class Session:
     """What a node says when it registers, and what is there to be said: it is `a` of three nodes."""
 
-    def __init__(self, streams=1, partitions=1):
+    def __init__(self, partitions=1):
         cluster = Cluster("a", "b", "c", streams=0)
-        for number in range(streams):
-            made = config(f"s{number}", replicas=3, partitions=partitions)
-            cluster.do("create_stream", uuid=UUIDS[number], config=made, assignment=[["a", "b", "c"]] * partitions)
+        made = config("s", replicas=3, partitions=partitions)
+        cluster.do("create_stream", uuid=UUIDS[0], config=made, assignment=[["a", "b", "c"]] * partitions)
         self.state = cluster.state
         self.said = None
         self.refuses = False
@@ -57,15 +57,15 @@ def side_of(session):
     return side
 
 
-def segment_of(disk, stream, number):
-    directory = ROOT / "streams" / f"s{stream}.{UUIDS[stream]}" / str(number)
+def segment_of(disk, number):
+    directory = ROOT / "streams" / f"s.{UUIDS[0]}" / str(number)
     disk.make_directory(directory)
     disk.open(directory / f"{0:020}.log", create=True).close()
 
 
 async def test_what_is_found_when_logs_are_opened_is_said_by_the_registration_and_then_forgotten(disk):
     session, standing = Session(), standing_on(disk)
-    segment_of(disk, 0, 0)
+    segment_of(disk, 0)
 
     async def open_logs(state):
         assert state is session.state
@@ -80,7 +80,7 @@ async def test_what_is_found_when_logs_are_opened_is_said_by_the_registration_an
 
 async def test_what_is_found_is_kept_until_the_node_is_registered(disk):
     session, standing = Session(), standing_on(disk)
-    segment_of(disk, 0, 0)
+    segment_of(disk, 0)
     session.refuses = True
 
     async def open_logs(_state):
@@ -92,10 +92,11 @@ async def test_what_is_found_is_kept_until_the_node_is_registered(disk):
 
 
 @pytest.mark.parametrize("is_there", [True, False])
-async def test_of_more_logs_than_a_command_tells_none_is_proven(disk, is_there):
-    session, standing = Session(streams=3, partitions=700), standing_on(disk)
-    for number in range(2_100) if is_there else ():
-        segment_of(disk, *divmod(number, 700))
+async def test_of_more_logs_than_a_command_tells_none_is_proven(disk, is_there, monkeypatch):
+    monkeypatch.setattr(cluster_side, "_LOGS_TOLD_MAX", 3)
+    session, standing = Session(partitions=5), standing_on(disk)
+    for number in range(5) if is_there else ():
+        segment_of(disk, number)
 
     async def open_logs(_state):
         if is_there:
@@ -103,4 +104,4 @@ async def test_of_more_logs_than_a_command_tells_none_is_proven(disk, is_there):
 
     await side_of(session).register(standing, open_logs, Checkpoint())
     told = session.said["cut_logs"] if is_there else session.said["lost_logs"]
-    assert (session.said["is_log_proven"], len(told)) == (False, 2_000)
+    assert (session.said["is_log_proven"], len(told)) == (False, 3)
