@@ -44,11 +44,11 @@ class _Client:
         self._socket = None
         self._world.scheduler.after(20 * MS, self._connect)
 
-    def send(self, frames: bytes) -> None:
-        """All of it, or nothing where the kernel has no room."""
-        socket = self._socket
-        if socket is not None and socket.room >= len(frames):
-            socket.send(frames)
+    def send(self, frames: list[bytes]) -> None:
+        """Each of them, or nothing of it where the kernel has no room."""
+        for frame in frames:
+            if self._socket is not None and self._socket.room >= len(frame):
+                self._socket.send(frame)
 
     def _hear(self, data: bytes) -> None:
         self._heard += data
@@ -78,12 +78,16 @@ class PlainPublisher:
         world: where.
         number: of this publisher.
         subjects: to choose from.
+
+    Attributes:
+        burst: how many are published at once next time, where it is not left to chance.
     """
 
     def __init__(self, world: NatsWorld, number: int, subjects: list[bytes]) -> None:
         self._world = world
         self._client = _Client(world, f"plain{number}", number)
         self._subjects = subjects
+        self.burst = 0
         self._publish()
 
     def _publish(self) -> None:
@@ -92,11 +96,12 @@ class PlainPublisher:
         if world.is_idle:
             return
         frames = []
-        for _ in range(world.rng.choice((1, 1, 2, 10))):
+        count, self.burst = self.burst or world.rng.choice((1, 1, 2, 10)), 0
+        for _ in range(count):
             number = world.new_number(self, has_id=False)
             value = world.value_of(number)
             frames.append(pub(world.rng.choice(self._subjects), value))
-        self._client.send(b"".join(frames))
+        self._client.send(frames)
 
 
 class AckedPublisher(ShellPublisher):
@@ -116,4 +121,4 @@ class AckedPublisher(ShellPublisher):
                 frames.append(pub(frame.subject, frame.value, reply))
             else:
                 frames.append(hpub(frame.subject, frame.headers, frame.value, reply))
-        self._client.send(b"".join(frames))
+        self._client.send(frames)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["FAULTS", "NatsFaults"]
 
 FAULTS = (
-    *("kill_server", "pause_server", "lame_duck", "cut_route", "silence"),
+    *("kill_server", "pause_server", "lame_duck", "cut_route", "silence", "deafen", "flood", "deny"),
     *("kill", "kill_leader", "pause", "stop_cleanly", "move_leader", "isolate", "cut_one_way", "metadata_failover"),
     *("power_loss", "power_loss_of_all", "slow_disk"),
 )
@@ -48,6 +48,7 @@ class NatsFaults(ShellFaults):
         for pair in sorted(world.nats.cut, key=sorted):
             world.nats.heal_route(pair)
         for server in world.nats.all.values():
+            server.deny(())
             if server.is_paused:
                 server.resume()
             if server.is_lame:
@@ -99,6 +100,34 @@ class NatsFaults(ShellFaults):
         """Nothing passes between a node and a server, and nobody is told."""
         world = self._nats_world
         node = world.rng.choice(list(world.nodes.values()))
-        pair = frozenset((node.node_id, world.rng.choice(node.servers or list(world.nats.all))))
-        world.wires.silent.add(pair)
-        self._later(world.rng.choice((500 * MS, 10 * S)), lambda: world.wires.heal({pair}))
+        self._silent({frozenset((node.node_id, world.rng.choice(node.servers or list(world.nats.all))))})
+
+    def _silent(self, pairs: set[frozenset[str]]) -> None:
+        world = self._nats_world
+        pairs -= world.wires.silent
+        world.wires.silent |= pairs
+        self._later(world.rng.choice((500 * MS, 12 * S)), lambda: world.wires.heal(pairs))
+
+    def _deafen(self) -> None:
+        """Nothing passes between a node, as a rule one that leads, and all servers; other nodes still hear it."""
+        world = self._nats_world
+        leaders = [info.leader for info in world.infos if info.leader is not None]
+        node = world.rng.choice(leaders or list(world.nodes))
+        self._silent({frozenset((node, server)) for server in world.nats.all})
+
+    def _flood(self) -> None:
+        """More at once than servers hold for nodes, or nodes read in time."""
+        world = self._nats_world
+        for publisher in world.plain:
+            publisher.burst = world.rng.choice((20, 200))
+
+    def _deny(self) -> None:
+        """The configuration of a server changes, and nobody may subscribe to the stream's subject any more."""
+        world = self._nats_world
+        server = world.nats.all[world.rng.choice(list(world.nats.all))]
+
+        def allow() -> None:
+            server.deny(())
+
+        server.deny((b"s.*",))
+        self._later(2 * S, allow)

@@ -413,6 +413,16 @@ class NatsServer:
         for run, act, args in inbox:
             self.enter(run, act, *args)
 
+    def deny(self, subjects: tuple[bytes, ...]) -> None:
+        """Its configuration changed: nobody may subscribe to these, nor stay subscribed."""
+        self.settings = self.settings._replace(denied=subjects)
+        for client in list(self.clients.values()):
+            for sub in [sub for sub in client.subs.values() if sub.subject in subjects]:
+                sid = go_quoted(sub.sid)
+                client.error(f"Permissions Violation for Subscription to {go_quoted(sub.subject)} (sid {sid})")
+                client.drop(sub)
+        self.flush()
+
     def lame_duck(self) -> None:
         """It tells its clients to go elsewhere, and ends after a while; the other servers do not name it any more."""
         self.is_lame = True

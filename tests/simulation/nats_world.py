@@ -68,6 +68,7 @@ class NatsWorld(ShellWorld):
         self.nats = NatsServers(self.scheduler, rng, self.wires, ["n1", "n2", "n3"], settings)
         self.nats.on_published = self._taken
         self.lost = self.gaps = 0
+        self.plain: list[PlainPublisher] = []
         self.taken_us: dict[int, tuple[int, str, int]] = {}
         self._troubles_us: list[list[int]] = [[] for _ in range(self.partitions)]  # when something was wrong with it
         self._epochs = [0] * self.partitions
@@ -87,7 +88,7 @@ class NatsWorld(ShellWorld):
         self._until(lambda: all(map(self._is_heard, range(self.partitions))), "all are listened to")
         self._advance(100 * MS)
         self._ready_us = self.scheduler.now_us
-        self.plain = [PlainPublisher(self, number, _SUBJECTS) for number in range(3)]
+        self.plain += [PlainPublisher(self, number, _SUBJECTS) for number in range(3)]
         self.scheduler.after(0, self._sample)
         return [
             AckedPublisher(self, has_ids=True, window=1, first=10),
