@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
 import random
+import signal
 
 import pytest
 
 from simulation.nats_server import NatsServers, NatsSettings
-from simulation.nats_talk import DENIED, MAX_PAYLOAD, TALKS, normal
+from simulation.nats_talk import CONNECT, DENIED, MAX_PAYLOAD, TALKS, normal
 from simulation.nats_wire import Wires
 from simulation.scheduler import MS, S, Scheduler
 from support.cluster import eventually, make_nats
+from support.ports import free_ports
 
 GONE = b"(closed)"
 
@@ -136,3 +140,78 @@ async def test_the_model_answers_as_a_server_does(name, nats):
             assert what_was_heard(model) == what_was_heard(real), f"after step {number}: {said!r}"
     finally:
         real.close()
+
+
+CLUSTER = (
+    'server_name: "%s"\n'
+    'cluster { name: C, listen: "127.0.0.1:%d", routes: ["nats://127.0.0.1:%d", "nats://127.0.0.1:%d"] }\n'
+    'lame_duck_grace_period: "1s"\nlame_duck_duration: "30s"\n'
+)
+
+
+async def infos(world, run, name, count):
+    """What a client was told since it connected: how many addresses, and whether its server is about to end."""
+
+    def told():
+        lines = [json.loads(line[5:]) for line in what_was_heard(world)[name] if line.startswith(b"INFO ")]
+        return [(info["addresses"], info.get("ldm", False), info.get("connect_info", False)) for info in lines]
+
+    await run(lambda: len(told()) >= count)
+    return told()
+
+
+async def test_the_model_tells_of_other_servers_as_a_server_does(tmp_path):
+    """One is killed, comes back, and is told to end: what is heard at the other, and by its own clients."""
+    routes = free_ports(2)
+    servers = [
+        make_nats(tmp_path / name, config=CLUSTER % (name, routes[number], *routes))
+        for number, name in enumerate(("n1", "n2"))
+    ]
+    real, model = Real([server.port for server in servers]), Model(["n1", "n2"], lame_duck_us=S)
+    lame = model.servers.all["n2"].lame_duck
+
+    async def in_model(is_so):
+        for _ in range(200):
+            model.run(100 * MS)
+            if is_so():
+                return
+        raise AssertionError(f"not so in the model: {model.heard}")
+
+    acts = [
+        (3, servers[1].kill, lambda: model.servers.kill("n2")),
+        (4, servers[1].start, lambda: model.servers.start("n2")),
+        (5, lambda: os.kill(servers[1].pid, signal.SIGUSR2), lame),
+    ]
+    try:
+        await connected_to_both(servers)
+        for world in (real, model):
+            await world.say("a", CONNECT + b"PING\r\n", 0)
+        assert await infos(model, in_model, "a", 2) == await infos(real, eventually, "a", 2)
+        for count, really, in_the_model in acts:
+            if count == 5:
+                for world in (real, model):
+                    await world.say("b", CONNECT + b"PING\r\n", 1)
+                assert await infos(model, in_model, "b", 2) == await infos(real, eventually, "b", 2)
+            really()
+            in_the_model()
+            assert await infos(model, in_model, "a", count) == await infos(real, eventually, "a", count)
+        assert await infos(model, in_model, "b", 3) == await infos(real, eventually, "b", 3)
+        for run, world in ((eventually, real), (in_model, model)):
+            await run(lambda world=world: world.heard["b"].endswith(GONE))
+        assert what_was_heard(model) == what_was_heard(real)
+    finally:
+        real.close()
+        for server in servers:
+            server.stop()
+
+
+async def connected_to_both(servers):
+    """Wait until there is a route."""
+
+    async def told():
+        reader, writer = await asyncio.open_connection("127.0.0.1", servers[0].port)
+        info = json.loads((await reader.readline())[5:])
+        writer.close()
+        return len(info.get("connect_urls", ())) == 2
+
+    await eventually(told)
