@@ -67,6 +67,7 @@ class NatsNode(ShellNode):
 
     async def _listen(self) -> None:
         assert self.streams is not None
+        assert self.cluster is not None
         names = list(self.nats_world.nats.all)
         first = list(self.nats_world.nodes).index(self.node_id) % len(names)
         options = NatsOptions(url=",".join(f"nats://{name}:4222" for name in names[first:] + names[:first]))
@@ -76,7 +77,9 @@ class NatsNode(ShellNode):
             *(options, f"{self.node_id} ingest", self.clock, self.outbox),
             *(lambda: False, self.streams.confirmed, self._dice()),
         )
-        await self.ingest.start(self.streams.connect(self.ingest))
+        ingest, host = self.ingest, self.cluster.host
+        host.answered_question_s, host.hears = lambda: ingest.whole_s, lambda: ingest.is_connected
+        await ingest.start(self.streams.connect(ingest))
 
     def _dice(self) -> Random:
         return Random(self.world.rng.random())
