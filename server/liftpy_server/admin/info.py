@@ -50,6 +50,7 @@ def _log_numbers(partition: Partition) -> dict[str, Any]:
     return {
         "partition": partition.number,
         "failure": None if log.failure is None else f"{log.failure!s:.300}",
+        "torn_tail": _torn_tail(log.torn_tail),
         "log_start": log.log_start,
         "log_end": log.log_end,
         "last_epoch": log.epochs.latest,
@@ -120,7 +121,7 @@ def _partition_numbers(partition: Partition) -> dict[str, Any]:
         "first_timestamp_ns": first_timestamp if partition.start == log.log_start else None,
         "last_timestamp_ns": log.last_timestamp or None,
         "offline": None if log.failure is None else str(log.failure),
-        "torn_tail": None if log.torn_tail is None else _torn_tail(log.torn_tail),
+        "torn_tail": _torn_tail(log.torn_tail),
         "dedupe_ids": len(partition.dedupe),
         "dedupe_window_shortened": partition.dedupe.is_shortened(partition.age_now_ns()),
         "dedupe_known_s": round(partition.dedupe.known_ns(partition.age_now_ns()) / 1e9, 3),
@@ -130,7 +131,9 @@ def _partition_numbers(partition: Partition) -> dict[str, Any]:
     }
 
 
-def _torn_tail(tail: TornTail) -> dict[str, Any]:
+def _torn_tail(tail: TornTail | None) -> dict[str, Any] | None:
+    if tail is None:
+        return None
     return {"offset": tail.offset, "bytes": tail.length, "file": str(tail.path), "position": tail.position}
 
 

@@ -144,7 +144,7 @@ def _show(
     if log is None:
         numbers = dict.fromkeys(("log_start", "log_end", "last_epoch", "high_watermark", "last_timestamp_ns"))
         return shown | {"state": "unknown", "why": why} | numbers
-    numbers = {name: value for name, value in log.items() if name not in {"partition", "failure"}}
+    numbers = {name: value for name, value in log.items() if name not in {"partition", "failure", "torn_tail"}}
     return shown | _state_of(info, node_id, log) | numbers
 
 
@@ -159,7 +159,11 @@ def _state_of(info: PartitionInfo, node_id: str, log: dict[str, Any]) -> dict[st
     if log["last_epoch"] == -1:
         return {"state": "empty", "why": None}
     if node_id in info.unproven:
-        return {"state": "unproven", "why": "the end of the log may be missing since an unclean stop"}
+        tail = log["torn_tail"]
+        why = "the end of the log may be missing since an unclean stop"
+        if tail is not None:
+            why += f"; {tail['bytes']} bytes from offset {tail['offset']} on were cut off when the node started"
+        return {"state": "unproven", "why": why}
     return {"state": "ok", "why": None}
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from liftpy_envelope.errors import ConfigError, ErrorCode
+from liftpy_log.recovery import TornTail
 from liftpy_server.admin.errors import AdminError, NodeSilentError
 from liftpy_server.metadata.errors import MetadataRefusedError
 from support.admin_cluster import AdminCluster
@@ -39,15 +41,19 @@ def expire(cluster, node):
     cluster.author.do("expire_node", node_id=node, incarnation=known.incarnation)
 
 
-def start(cluster, node, *, lost=False, known_end=0):
+def start(cluster, node, *, lost=False, cut=False, known_end=0):
     uuid = cluster.author.state.streams["a"].uuid
-    told = {"lost": [[uuid, 0]] if lost else [], "known_ends": [[uuid, 0, known_end]]}
+    told = {
+        "lost": [[uuid, 0]] if lost else [],
+        "cut": [[uuid, 0]] if cut else [],
+        "known_ends": [[uuid, 0, known_end]],
+    }
     info = NODE | {"node_id": node, "follow_token": f"token of {node}"}
     cluster.author.do("register_node", node=info, **told)
     cluster[node].node.incarnation = cluster.author.state.nodes[node].incarnation
 
 
-def keep(cluster, node, *, epoch, end, high_watermark=0, failure=None, name="a", number=0):
+def keep(cluster, node, *, epoch, end, high_watermark=0, failure=None, torn_tail=None, name="a", number=0):
     """Let a node have a log."""
     log = SimpleNamespace(
         log_start=0,
@@ -55,6 +61,7 @@ def keep(cluster, node, *, epoch, end, high_watermark=0, failure=None, name="a",
         epochs=SimpleNamespace(latest=epoch),
         last_timestamp=end * 1_000,
         failure=failure,
+        torn_tail=torn_tail,
     )
     held = SimpleNamespace(number=number, log=log, high_watermark=high_watermark)
     info = cluster.author.state.streams[name]
@@ -84,6 +91,16 @@ async def test_a_dry_run_shows_what_each_replica_has_and_decides_nothing(cluster
     assert [logs[node]["in_last_isr"] for node in ("n1", "n2", "n3")] == [False, True, True]
     assert (logs["n1"]["log_end"], logs["n1"]["last_epoch"], logs["n1"]["last_timestamp_ns"]) == (50, 1, 50_000)
     assert partition(cluster).leader is None
+
+
+async def test_a_log_that_was_cut_says_where(cluster):
+    await cluster["n2"].ask("STREAM.RECOVER", name="a")
+    start(cluster, "n1", cut=True)
+    keep(cluster, "n1", epoch=1, end=49, torn_tail=TornTail(Path("0.log"), 777, 300, 49))
+    (shown,) = (await look_again(cluster))["partitions"]
+    log = shown["logs"][0]
+    assert (log["node"], log["state"], log["log_end"]) == ("n1", "unproven", 49)
+    assert log["why"].endswith("300 bytes from offset 49 on were cut off when the node started")
 
 
 async def test_the_best_log_leads_when_the_operator_says_so(cluster):
