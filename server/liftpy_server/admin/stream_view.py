@@ -111,8 +111,10 @@ def _show_partition(uuid: str, number: int, meta: PartitionInfo, told: Mapping[s
 def _numbers(
     uuid: str, number: int, meta: PartitionInfo, told: Mapping[str, Told]
 ) -> tuple[dict[str, Any] | None, str]:
+    if meta.leader is None and not meta.isr:
+        return None, "no node leads it: no replica can prove its log; see liftpy stream recover --dry-run"
     if meta.leader is None:
-        return None, "no node leads it: none of its in-sync replicas is up"
+        return None, f"no node leads it: its in-sync replicas are down ({', '.join(meta.isr)})"
     answer = told.get(meta.leader)
     if answer is None:
         return None, f"node {meta.leader!r} was not asked"

@@ -115,7 +115,7 @@ async def test_a_node_that_is_not_there_and_a_partition_without_a_leader(cluster
     cluster.author.do("expire_node", node_id="n3", incarnation=1)
     shown = (await cluster["n3"].ask("STREAM.INFO", name="orders"))["stream"]
     assert [partition["leader"] for partition in shown["partitions"]] == [None, None]
-    assert "no node leads it" in shown["partitions"][0]["unreachable_reason"]
+    assert "no node leads it: its in-sync replicas are down (n" in shown["partitions"][0]["unreachable_reason"]
 
 
 async def test_a_list_asks_each_leader_once(cluster):

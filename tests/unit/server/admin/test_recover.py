@@ -91,6 +91,8 @@ async def test_a_dry_run_shows_what_each_replica_has_and_decides_nothing(cluster
     assert [logs[node]["in_last_isr"] for node in ("n1", "n2", "n3")] == [False, True, True]
     assert (logs["n1"]["log_end"], logs["n1"]["last_epoch"], logs["n1"]["last_timestamp_ns"]) == (50, 1, 50_000)
     assert partition(cluster).leader is None
+    (unled,) = (await cluster["n1"].ask("STREAM.INFO", name="a"))["stream"]["partitions"]
+    assert "no replica can prove its log; see liftpy stream recover --dry-run" in unled["unreachable_reason"]
 
 
 async def test_a_log_that_was_cut_says_where(cluster):
