@@ -335,8 +335,8 @@ class LocalReplica(Answering):
         if effect.loses_committed:
             self.partition.stream.counters.committed_lost += 1
             self.partition.fail(
-                f"records from {to} on, once committed here, are gone after an unclean election: nothing of this log "
-                "is dropped, it goes to quarantine as it is, and a new copy is made from the leader"
+                f"records from {to} on, which may have been acknowledged, are gone after an unclean election: nothing "
+                "of this log is dropped, it goes to quarantine as it is, and a new copy is made from the leader"
             )
             return
         logger.info("stream %s partition %d: cut from %d to %d", name, number, self.log.log_end, to)

@@ -107,8 +107,8 @@ class Truncate:
 
     Attributes:
         end: the new log end offset.
-        loses_committed: some were committed once: only after an unclean election. The log is to be set aside whole,
-            and copied anew; it is to be counted and logged.
+        loses_committed: some were committed, or may have been: only after an unclean election. The log is to be set
+            aside whole, and copied anew; it is to be counted and logged.
     """
 
     end: int
@@ -138,7 +138,7 @@ class Rebuild:
 
     Attributes:
         start: the new log start and log end offset.
-        loses_committed: records from `start` on were committed once: as with `Truncate`.
+        loses_committed: records from `start` on were committed, or may have been: as with `Truncate`.
     """
 
     start: int

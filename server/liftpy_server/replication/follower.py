@@ -161,13 +161,22 @@ class Follower:
         self._is_agreed = epoch == answer.epoch
         if cut_at < log.end:
             self.phase = Phase.CUTTING
-            return [Truncate(end=cut_at, loses_committed=cut_at < log.high_watermark)]
+            return [Truncate(end=cut_at, loses_committed=self._may_lose(cut_at))]
         return self._go_on(now_s)
 
     def _must_keep(self, cut_at: int) -> bool:
         """Whether committed records would go, and the metadata knows of no election since by which they were lost."""
         log = self._log
         return cut_at < log.high_watermark and self.view.unclean_epoch <= max(0, log.epochs.latest)
+
+    def _may_lose(self, cut_at: int) -> bool:
+        """Whether what goes was committed, or may have been: an unclean election passed this log over.
+
+        The high watermark of a node that was killed is as old as its last checkpoint.
+        """
+        log = self._log
+        was_passed_over = self.view.unclean_epoch > max(0, log.epochs.latest)
+        return cut_at < (log.end if was_passed_over else log.high_watermark)
 
     def _keep(self, cut_at: int, now_s: float) -> list[Effect]:
         self.phase = Phase.ASKING
@@ -288,4 +297,4 @@ class Follower:
             return self._keep(start, now_s)
         self._is_agreed = True
         self.phase = Phase.CUTTING
-        return [Rebuild(start=start, loses_committed=not is_planned and start < self._log.high_watermark)]
+        return [Rebuild(start=start, loses_committed=not is_planned and self._may_lose(start))]

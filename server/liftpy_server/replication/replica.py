@@ -238,7 +238,7 @@ class Replica:
             self._is_quiet = self.role.is_steady
         else:
             effects = self._reported(now_s)
-            self._is_quiet = self._report() is None
+            self._is_quiet = self._report() is None and not self._is_unsynced
         return effects
 
     def _reported(self, now_s: float) -> list[Effect]:
@@ -262,6 +262,11 @@ class Replica:
         return None if view.isr or view.leader is not None else self._log_report(view)
 
     @property
+    def _is_unsynced(self) -> bool:
+        """Whether a report has to wait: who is elected by it must have on disk what it says."""
+        return not self._is_failed and self.log.durable_end < self.log.end
+
+    @property
     def _known_end(self) -> int:
         """Records below it are known here to have been committed."""
         return max(self.log.high_watermark, self.log.known_end)
@@ -269,6 +274,8 @@ class Replica:
     def _log_report(self, view: PartitionView) -> ReportLog | None:
         """How far this log reaches, where the metadata does not have it."""
         log = self.log
+        if self._is_unsynced:
+            return None
         last_epoch, log_end = (-1, 0) if self._is_failed else (log.epochs.latest, log.end)
         mark = self._known_end
         if (self.node_id, self.incarnation, last_epoch, log_end, mark) in view.reports:

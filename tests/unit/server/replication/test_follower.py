@@ -76,6 +76,25 @@ def test_a_truncation_below_the_high_watermark_is_told(make):
     assert (bench.log.high_watermark, bench.log.end) == (0, 0)
 
 
+def test_what_an_unclean_election_passed_over_may_have_been_committed(make):
+    """Who was killed knows of commits only up to its last checkpoint: what is above may have been acknowledged."""
+    for answered in ((3, 8), (-1, 0)):
+        bench = make("b", epochs=[(3, 0)], end=9, hw=4)
+        begun = bench.view(unclean_epoch=4)
+        (cut,) = bench.answer_end(only(fx.AskEpochEnd, begun).question, *answered)
+        assert cut.loses_committed, answered
+
+
+def test_a_log_that_an_unclean_election_cut_nothing_from_is_followed_on(make):
+    bench = make("b", epochs=[(3, 0)], end=9, hw=4)
+    begun = bench.view(unclean_epoch=4)
+    assert only(fx.Fetch, bench.answer_end(only(fx.AskEpochEnd, begun).question, 3, 9)).request.offset == 9
+    bench = make("b", epochs=[(3, 0)], end=9, hw=4)
+    begun = bench.view(unclean_epoch=4)
+    (rebuilt,) = bench.answer_end(only(fx.AskEpochEnd, begun).question, -1, 20)
+    assert rebuilt == fx.Rebuild(start=20, loses_committed=False), "retention dropped these at the leader"
+
+
 def test_an_empty_log_agrees_with_any(make):
     _, begun = following(make)
     assert only(fx.Fetch, begun).request.offset == 0

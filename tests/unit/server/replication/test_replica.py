@@ -109,6 +109,16 @@ def test_a_report_is_not_repeated_at_once_and_not_by_a_process_that_was_replaced
     assert bench.tick(3) == []
 
 
+def test_it_reports_nothing_before_all_of_its_log_is_on_disk(make):
+    """Whoever is elected by its report must have on disk what the report says."""
+    bench = make("b", epochs=[(3, 0)], end=9, durable=4)
+    assert bench.view(leader=None, isr=()) == []
+    assert bench.tick(3) == []
+    assert not bench.replica.is_quiet, "it is ticked until it has reported"
+    bench.durable()
+    assert bench.tick(0.5) == [fx.ReportLog(leader_epoch=5, last_epoch=3, log_end=9, high_watermark=0)]
+
+
 def test_while_one_is_clean_or_leads_and_where_it_keeps_no_copy_it_reports_nothing(make):
     bench = make("c", epochs=[(3, 0)], end=9)
     assert bench.view(leader=None, isr=("b",)) == []
