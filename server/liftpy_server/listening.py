@@ -1,4 +1,4 @@
-"""What this node listens to: the subscriptions of the streams of which it leads a partition."""
+"""What this node listens to: the subscriptions of the streams of which it leads a partition, or is about to."""
 
 from __future__ import annotations
 
@@ -147,7 +147,9 @@ def _wanted(stream: LocalStream) -> list[Binding]:
     config = stream.state.config
     if config.is_internal:  # records come to its leaders in other ways
         return []
-    led: dict[int, Partition] = {number: each for number, each in stream.partitions.items() if each.is_leading}
+    led: dict[int, Partition] = {
+        number: each for number, each in stream.partitions.items() if each.is_leading or each.held is not None
+    }
     if not led:
         return []
     if config.partitions == 1 or config.spread is Spread.HASH:

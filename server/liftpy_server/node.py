@@ -30,8 +30,10 @@ from liftpy_server.damage import damage_of
 from liftpy_server.door_refusals import DoorRefusals
 from liftpy_server.gaps.recorder import GapRecorder
 from liftpy_server.group_hosting.host import GroupHost
+from liftpy_server.handover.handover import Handover
 from liftpy_server.http import HttpServer
 from liftpy_server.ingest.connection import IngestConnection
+from liftpy_server.ingest.marks import Marks
 from liftpy_server.limits import (
     OWED_RECORDS_MAX,
     SPARE_DESCRIPTORS,
@@ -94,6 +96,7 @@ class Node:
         self._reads = ThreadPoolExecutor(max_workers=4, thread_name_prefix="liftpy-read")
         self._load = Load()
         self.ended: asyncio.Future[str]
+        self.handover: Handover
         self._follower: MetadataFollower | None = None
         self._undo: list[Any] = []
         self._closing_admin: asyncio.Task[None] | None = None
@@ -160,6 +163,7 @@ class Node:
         await self._open_doors()
         self.groups.start()
         self._undo.append(self.groups.stop)
+        self.cluster.host.hand_over = self.handover.want
         self.cluster.start()
         self._follower = MetadataFollower(self.metadata, self._follow)
         self._follower.start()
@@ -168,6 +172,7 @@ class Node:
             self.tier.start()
         self._undo.append(self.pull.stop)
         self._undo.append(self.cluster.leave)
+        self._undo.append(self.handover.leave)
         logger.info("node %s is up, incarnation %d", config.node_id, self.incarnation)
 
     async def _open_tier(self) -> None:
@@ -274,12 +279,24 @@ class Node:
         logger.info("connecting to NATS at %s", nats.shown_url)
         await self.acks.start()
         self._undo.append(self.acks.stop)
+        marks = Marks()
         self.ingest = IngestConnection(
-            nats, f"liftpy {node_id} ingest", self.clock, self.outbox, self._is_overloaded, self.streams.confirmed
+            *(nats, f"liftpy {node_id} ingest", self.clock, self.outbox, self._is_overloaded, self.streams.confirmed),
+            marks=marks,
         )
         self.cluster.host.answered_question_s = lambda: self.ingest.whole_s
         self.cluster.host.hears = lambda: self.ingest.is_connected
         self._undo.append(self._stop_ingest)
+        self.handover = Handover(
+            node_id,
+            self.streams,
+            self.metadata,
+            self.ingest,
+            marks,
+            requests=lambda: self.admin.requests,
+            clock=self.clock,
+            flush=self.outbox.flush,
+        )
         await self.ingest.start(self.streams.connect(self.ingest))
 
     async def _open_doors(self) -> None:

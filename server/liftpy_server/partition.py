@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from liftpy_envelope.batch import BatchBody
     from liftpy_envelope.errors import ErrorCode
     from liftpy_log.entries import Appended
+    from liftpy_server.handover.held import Held
     from liftpy_server.ingest.incoming import Incoming
     from liftpy_server.ingest.runs import Run
     from liftpy_server.tiering.cold_side import ColdSide
@@ -54,8 +55,10 @@ class Partition(CommittingLog):
         cold: its history in the bucket, where this node leads it and knows it; otherwise None.
         watcher: who is told what happens; None where nobody wants to know.
         full_text: what publishers are told while the disk is full.
+        held: what comes while the leadership is handed over, here or to another node; None at other times.
     """
 
+    held: Held | None = None
     cold: ColdSide | None = None
     watcher: PartitionWatcher | None = None
     full_text = "the node's disk is full"
@@ -92,9 +95,16 @@ class Partition(CommittingLog):
 
     def close(self, why: ErrorCode) -> None:
         """See `CommittingLog`."""
+        self.let_go()
         super().close(why)
         if self.watcher is not None:
             self.watcher.closed(self)
+
+    def let_go(self) -> None:
+        """Hold nothing any more, and forget what was held."""
+        held, self.held = self.held, None
+        if held is not None:
+            held.drop()
 
     def refusal(self) -> Refusal | None:
         """Why no message at all is taken now, if so."""
@@ -117,6 +127,8 @@ class Partition(CommittingLog):
             skip: size of the subjects' prefix, which is not stored.
             now_ns: when they were read from the socket.
         """
+        if self.held is not None and self.held.add(run, skip):
+            return
         if not self.is_leading:  # a moment before its leader is another: that one takes them
             return
         refusal = self.refusal()
@@ -179,6 +191,10 @@ class Partition(CommittingLog):
 
     def append_incoming(self, messages: Iterable[Incoming], now_ns: int) -> None:
         """Take messages whose options were read."""
+        if self.held is not None:
+            messages = list(messages)
+            if self.held.add_read(messages):
+                return
         if not self.is_leading:
             return
         refusal = self.refusal()

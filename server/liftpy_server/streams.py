@@ -15,7 +15,7 @@ from liftpy_server.stream_lookup import StreamLookup
 from liftpy_server.stream_opening import StreamNotOpenedError, log_config, remove_directory
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable
     from concurrent.futures import Executor
 
     from liftpy_envelope.pull import PartitionKey
@@ -55,6 +55,7 @@ class Streams(StreamLookup):
         self._io_executor = io_executor
         self._tierer = tierer
         self.listening = Listening()
+        self.took_over: Callable[[LocalReplica], bool] = lambda _replica: False
         self._taken_over = 0
         self._renewed: set[PartitionKey] = set()
         self._state: MetadataState | None = None
@@ -118,11 +119,14 @@ class Streams(StreamLookup):
         if stream is None:
             return
         has_taken_over = partition.is_leading and partition.epoch > 1 and not replica.goes_on_leading
+        has_heard_all = partition.is_leading and self.took_over(replica)
         if has_taken_over and not stream.info.config.is_internal:
-            since_s = self._opening.whole_until_s(stream, partition)
             recorded = stream.info.gaps.get(partition.number, ())
+            since_s = None
+            if not has_heard_all:
+                since_s = self._opening.whole_until_s(stream, partition)
+                self._taken_over += 1
             partition.gaps.take_over(recorded, since_s, LED_ELSEWHERE)
-            self._taken_over += 1
         self.listening.change(stream)
 
     async def follow(self, state: MetadataState) -> None:

@@ -145,6 +145,11 @@ def partition(number: int, end: int, *, start: int = 0, replicas: Any = ()) -> S
     )
 
 
+async def _give_nothing(_body: dict[str, Any]) -> dict[str, Any]:
+    """A node of which no partition can be handed over without a gap."""
+    return {"given": 0, "left": 1}
+
+
 class AdminNode:
     """One node of an `AdminCluster`.
 
@@ -178,11 +183,10 @@ class AdminNode:
         )
         self.local = LocalHandlers(self.node)
         self.refusals = DoorRefusals()
-        self.requests = NodeRequests(
-            *(node_id, self.local.endpoints(), lambda: cluster, cluster.key, cluster.token_of), self.refusals
-        )
+        local = self.local.endpoints() | {"HANDOVER.GIVE": _give_nothing}
+        self.requests = NodeRequests(*(node_id, local, lambda: cluster, cluster.key, cluster.token_of), self.refusals)
         nodes = NodeHandlers(self.node, self.requests, f"challenge of {node_id}")
-        self.between_nodes = self.local.endpoints() | nodes.node_endpoints()
+        self.between_nodes = local | nodes.node_endpoints()
         tokens = {"NODE.JOIN": f"challenge of {node_id}"}
         self.door = NodeDoor(
             node_id,
@@ -194,7 +198,7 @@ class AdminNode:
         handlers = (
             Handlers(self.node, self.requests),
             nodes,
-            ReassignHandlers(self.node),
+            ReassignHandlers(self.node, self.requests),
             RecoverHandlers(self.node, self.requests),
         )
         self.public = {name: handle for each in handlers for name, handle in each.endpoints().items()}

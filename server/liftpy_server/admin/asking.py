@@ -94,6 +94,19 @@ class NodeRequests:
         except TimeoutError:
             raise NodeSilentError(f"node {node_id!r} is not through with it after {timeout_s:.1f} s") from None
 
+    async def publish(self, subject: str, data: bytes) -> None:
+        """Publish to all nodes; returns when the NATS server has it.
+
+        Raises:
+            NodeSilentError: NATS does not take it.
+        """
+        client = self._client()
+        try:
+            await client.publish(subject, data)
+            await client.flush()
+        except (NatsError, OSError) as error:
+            raise NodeSilentError(f"nothing can be published to {subject}: {error}") from error
+
     async def _ask_other(self, node_id: str, endpoint: str, body: Body, timeout_s: float, token: str) -> Body:
         key = self._key
         if key is None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from liftpy_envelope.errors import ErrorCode
+from liftpy_envelope.errors import ErrorCode, LiftError
 from liftpy_envelope.settings import parse_settings
 from liftpy_server.admin.cluster_view import partitions_of, with_progress
 from liftpy_server.admin.errors import AdminError
@@ -15,7 +16,7 @@ from liftpy_server.metadata.placement import drain_moves, leader_moves
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
 
-    from liftpy_server.admin.asking import Body
+    from liftpy_server.admin.asking import Body, NodeRequests
     from liftpy_server.admin.reassigning import Move
     from liftpy_server.metadata.outcomes import Outcome
     from liftpy_server.metadata.state import MetadataState, StreamInfo
@@ -25,6 +26,7 @@ __all__ = ["ReassignHandlers"]
 
 _SHOWN_MAX: Final = 256  # an answer stays well below the payload that NATS takes
 _REASONS_MAX: Final = 3
+_GIVE_TIMEOUT_S: Final = 3.0  # people wait for the answer
 
 Proposal = tuple[str, str | None, dict[str, Any]]
 
@@ -34,10 +36,12 @@ class ReassignHandlers:
 
     Args:
         node: this node.
+        requests: asks other nodes.
     """
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, requests: NodeRequests) -> None:
         self._node = node
+        self._requests = requests
 
     def endpoints(self) -> dict[str, Callable[[Body], Awaitable[Body]]]:
         """Handlers by the last part of their subject."""
@@ -78,7 +82,10 @@ class ReassignHandlers:
         if request.cancel:
             return await self._fill_again(node_id)
         # Who is in sync can lead at once; the copies take as long as they take. A leadership that was changed by
-        # someone else meanwhile is no reason to stop.
+        # someone else meanwhile is no reason to stop, nor is one that can not be handed over without a gap.
+        with suppress(LiftError):
+            await self._requests.ask(node_id, "HANDOVER.GIVE", {}, _GIVE_TIMEOUT_S)
+            await metadata.read()
         await metadata.propose_many([("move_leader", None, args) for args in leader_moves(metadata.state, node_id)])
         state = metadata.state
         plan = drain_moves(state, node_id)

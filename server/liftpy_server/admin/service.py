@@ -88,6 +88,7 @@ class AdminService:
         )
         self._local = LocalHandlers(node)
         local = self._local.endpoints() | LocalGroupHandlers(node).endpoints() | LocalTierHandlers(node).endpoints()
+        local |= node.handover.endpoints()
         self.requests = requests = NodeRequests(
             node_id, local, self._nodes_client, key, lambda other: _token_of(node, other), node.refusals
         )
@@ -103,7 +104,7 @@ class AdminService:
         public = (
             self._streams.endpoints()
             | nodes.endpoints()
-            | ReassignHandlers(node).endpoints()
+            | ReassignHandlers(node, requests).endpoints()
             | RecoverHandlers(node, requests).endpoints()
             | groups.endpoints()
             | TierHandlers(node, requests).endpoints()

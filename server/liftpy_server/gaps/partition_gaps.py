@@ -132,15 +132,16 @@ class PartitionGaps:
         else:
             self._write(self._begun(since_s, self._clock.now_ns(), cause))
 
-    def take_over(self, recorded: Iterable[Gap], since_s: float, cause: str) -> None:
-        """This node leads the partition, and nothing was missing before `since_s`.
+    def take_over(self, recorded: Iterable[Gap], since_s: float | None, cause: str) -> None:
+        """This node leads the partition, and nothing was missing before `since_s`; None where nothing is missing.
 
         What lasted when the leader before was heard last, as the metadata has it, goes on here.
         """
         ours = {each.gap.id for each in self._lapse}
         lasting = [gap for gap in recorded if gap.until_ns is None and gap.id not in ours]
         self._lapse += [_Open(gap, self._at_s(gap.since_ns)) for gap in lasting]
-        self.open(since_s, cause)
+        if since_s is not None:
+            self.open(since_s, cause)
 
     def recorded_elsewhere(self, recorded: Iterable[Gap]) -> None:
         """The metadata has these gaps: one that lasts, and that another node told of, ends when this one listens."""

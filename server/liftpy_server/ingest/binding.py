@@ -42,7 +42,8 @@ class Binding:
     def open_gap(self, since_s: float, cause: str) -> None:
         """Messages may be missing from `since_s` on, by the clock of elapsed time."""
         for partition in self.partitions.values():
-            partition.gaps.open(since_s, cause)
+            if partition.is_leading or partition.held is None:  # what is held for another leader ends with that
+                partition.gaps.open(since_s, cause)
 
     def heard(self, asked_s: float) -> None:
         """Everything that was published before `asked_s` has come."""

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from liftpy_client.nats_options import NatsOptions
     from liftpy_log.clock import Clock
     from liftpy_server.ingest.binding import Binding
+    from liftpy_server.ingest.marks import Marks
     from liftpy_server.nats.connection import NatsConnection, Question
     from liftpy_server.outbox import Outbox
     from liftpy_server.stream_state import StreamState
@@ -61,6 +62,7 @@ class IngestConnection:
         is_overloaded: Callable[[], bool],
         on_listening: Callable[[StreamState], None],
         rng: random.Random | None = None,
+        marks: Marks | None = None,
     ) -> None:
         self._clock = clock
         self._outbox = outbox
@@ -68,7 +70,8 @@ class IngestConnection:
         self._on_listening = on_listening
         self._loop = asyncio.get_running_loop()
         self._session = NatsSession(options, name, clock, self, rng)
-        self._wanted: dict[Binding, None] = {}
+        self._marks = marks
+        self._wanted: dict[Binding, None] = {} if marks is None else {marks: None}
         self._opening: Subscriptions | None = None
         self._standing: dict[NatsConnection, Subscriptions] = {}  # two while the node moves from server to server
         self._current: Subscriptions | None = None
@@ -83,6 +86,11 @@ class IngestConnection:
     def is_connected(self) -> bool:
         """Whether messages arrive now."""
         return self._current is not None
+
+    @property
+    def hearing(self) -> Subscriptions | None:
+        """The subscriptions that bring messages now, as long as it is the same: nothing was missed between."""
+        return self._current
 
     @property
     def reconnects(self) -> int:
@@ -180,6 +188,7 @@ class IngestConnection:
     def opening(self, connection: NatsConnection) -> None:
         """See `ConnectionOwner`."""
         ingest = Ingest(self._clock, self._outbox, connection.take_lines, self._loop.call_later)
+        ingest.marks = self._marks
         subscriptions = self._opening = Subscriptions(connection, ingest)
         connection.receive = partial(self._receive, ingest.receive)
         connection.on_error = partial(self._note_error, subscriptions)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from liftpy_log.clock import Clock
     from liftpy_server.ingest.binding import Binding
+    from liftpy_server.ingest.marks import Marks
     from liftpy_server.ingest.runs import Run
     from liftpy_server.outbox import Outbox
     from liftpy_server.partition import Partition
@@ -42,7 +43,10 @@ class Ingest:
     Attributes:
         bindings: where the messages of a subscription go, by subscription id.
         unbound: messages of subscriptions that were ended in the meantime.
+        marks: where chunks are cut; None cuts none.
     """
+
+    marks: Marks | None = None
 
     def __init__(
         self,
@@ -87,6 +91,10 @@ class Ingest:
         self._parser.reset()
 
     def _pass_on(self, data: bytes) -> None:
+        for piece in (data,) if self.marks is None else self.marks.pieces(data):
+            self._pass_on_piece(piece)
+
+    def _pass_on_piece(self, data: bytes) -> None:
         """Parse, append, and send the acks that are due."""
         started = self._clock.monotonic()
         runs, control = self._parser.feed(data)
@@ -103,6 +111,8 @@ class Ingest:
         now_ns = self._clock.now_ns()
         count = 0
         touched: dict[Partition, None] = {}
+        if self.marks is not None and len(runs) > 1:  # a mark is the first message of a piece
+            runs.sort(key=lambda each: self.bindings.get(each[0]) is not self.marks)
         for sid, run in runs:
             count += run.count
             binding = self.bindings.get(sid)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from liftpy_log.recent import RecentBatches
 from liftpy_server.following.link import FollowLink
 from liftpy_server.limits import DEAF_AFTER_S
+from liftpy_server.metadata.elections import able_to_lead
 from liftpy_server.repeated_warnings import RepeatedWarnings
 from liftpy_server.replicas.proposals import FinishReassignment
 from liftpy_server.replicas.views import incarnations, partition_view
@@ -39,6 +40,7 @@ __all__ = ["ReplicaHost"]
 logger = logging.getLogger(__name__)
 
 _TICKS_PER_TIMEOUT = 5
+_HEIR_S = 15.0  # a partition that moves is handed over within this time, or ends here with a gap
 _TICKED_PER_PASS = 50  # ticks can wait: between two passes of theirs 100 streams get other leaders
 
 
@@ -61,7 +63,10 @@ class ReplicaHost:
         recent: the newest batches of the logs that lead.
         hears: whether this node hears NATS.
         answered_question_s: when NATS was asked the last question that was answered, by elapsed time.
+        hand_over: lets another node lead, with the leader epoch and version it is wanted in; None proposes it at once.
     """
+
+    hand_over: Callable[[LocalReplica, str, int, int], None] | None = None
 
     def __init__(
         self,
@@ -96,7 +101,7 @@ class ReplicaHost:
         self._state: MetadataState | None = None
         self._links: dict[str, FollowLink] = {}
         self._active: dict[LocalReplica, None] = {}
-        self._moving: dict[LocalReplica, None] = {}
+        self._moving: dict[LocalReplica, float | None] = {}  # since when all that shall keep a copy have one
         self._led_by: dict[LocalReplica, str] = {}
         self._heard: dict[str, float] = {}
         self._hearing: dict[str, bool] = {}
@@ -179,9 +184,24 @@ class ReplicaHost:
         if partition.target is None or partition.leader != self.node_id:
             self._moving.pop(replica, None)
             return
-        self._moving[replica] = None
-        if {*partition.target} - {*partition.target_observers} <= {*partition.isr}:
+        since_s = self._moving.setdefault(replica, None)
+        if not {*partition.target} - {*partition.target_observers} <= {*partition.isr}:
+            return
+        now_s = self.now_s()
+        if since_s is None:
+            since_s = self._moving[replica] = now_s
+        heir = None if self.node_id in partition.target else self._heir(partition)
+        if heir is not None and self.hand_over is not None and now_s - since_s < _HEIR_S:
+            self.hand_over(replica, heir, partition.leader_epoch, partition.version)  # who then finds it moved
+        else:
             self._proposals.add(replica, FinishReassignment(partition.leader_epoch, partition.version))
+
+    def _heir(self, partition: PartitionInfo) -> str | None:
+        """Who can lead when this node keeps no copy any more."""
+        assert self._state is not None, "it says that the partition is moved"
+        target = [node for node in partition.target or () if node not in partition.target_observers]
+        able = able_to_lead(self._state.nodes, partition, target)
+        return able[0] if able and not self._state.nodes[able[0]].draining else None
 
     # -- what replicas want
 
@@ -214,8 +234,13 @@ class ReplicaHost:
 
     def propose(self, replica: LocalReplica, effect: Effect) -> None:
         """Propose a change to the metadata; a node that is deaf to NATS is not to lead, though it be preferred."""
-        if not isinstance(effect, ProposeLeader) or self._hearing.get(effect.leader, False):
+        if not isinstance(effect, ProposeLeader):
             self._proposals.add(replica, effect)
+        elif self._hearing.get(effect.leader, False):
+            if self.hand_over is None:
+                self._proposals.add(replica, effect)
+            else:
+                self.hand_over(replica, effect.leader, effect.leader_epoch, effect.version)
 
     def drop(self, replica: LocalReplica) -> None:
         """A replica follows nobody now."""

@@ -47,7 +47,7 @@ class LocalReplica(Answering):
 
     Attributes:
         key: which partition.
-        goes_on_leading: it led alone until now.
+        goes_on_leading: it led until this moment, alone or in the leader epoch before.
     """
 
     def __init__(self, partition: Partition, host: ReplicaHost) -> None:
@@ -62,6 +62,7 @@ class LocalReplica(Answering):
         self._view: PartitionView | None = None
         self._resumes_in: int | None = None  # the first leader epoch in which it takes a role again; after giving up
         self.goes_on_leading = partition.is_leading
+        self._ended_epoch: int | None = None  # in which it led, until the effect before
         self._core = self._make_core()
         partition.attach(self)
         if log.failure is not None:
@@ -229,6 +230,7 @@ class LocalReplica(Answering):
             while self._waiting and not self._is_closed:
                 for effect in self._core.step(self._waiting.popleft(), self._host.now_s()):
                     self._carry_out(effect)
+                self._ended_epoch = None
         except Exception:
             logger.exception(
                 "stream %s partition %d: the replica gives up", self.partition.stream.name, self.key.partition
@@ -236,6 +238,7 @@ class LocalReplica(Answering):
             self._give_up()
         finally:
             self._is_stepping = False
+            self._ended_epoch = None
             self._waiting.clear()
         if not self._is_closed:
             self._host.stepped(self, is_quiet=self._core.is_quiet or self._resumes_in is not None)
@@ -376,6 +379,7 @@ class LocalReplica(Answering):
             self._keep_recent(self._host.recent.tail())
             self._host.drop(self)
             self._know_ids()
+            self.goes_on_leading |= self._ended_epoch == effect.leader_epoch - 1
             self.partition.lead(effect.leader_epoch)
             self.partition.is_accepting = False  # until the core says otherwise; it does so next if enough are in sync
             if self._view is not None and self._view.unclean_epoch == effect.leader_epoch:
@@ -385,6 +389,7 @@ class LocalReplica(Answering):
                     *(self.partition.stream.name, self.key.partition, self.log.log_end),
                 )
         else:
+            self._ended_epoch = effect.leader_epoch
             self.partition.follow(effect.leader_epoch)
         self._host.leadership_changed(self)
         self.goes_on_leading = False

@@ -45,6 +45,8 @@ class Gaps:
 class Partition:
     """Has gaps."""
 
+    is_leading = True
+
     def __init__(self) -> None:
         self.gaps = Gaps()
 

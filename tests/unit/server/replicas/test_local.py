@@ -335,3 +335,22 @@ def test_what_waits_for_other_nodes_is_counted_for_as_long_as_it_does(three):
     assert load.owed_records == 2
     three.lead("b", 2)
     assert load.owed_records == 0, "they were told that nobody knows"
+
+
+@pytest.mark.parametrize(
+    ("views", "goes_on"), [([("a", 2)], [True]), ([("b", 2), ("a", 3)], [False]), ([("a", 3)], [False])]
+)
+def test_a_leader_goes_on_leading_when_its_leader_epoch_alone_changes(three, views, goes_on):
+    """As when a reassignment begins; where it missed an epoch, another may have led in it."""
+    side = three["a"]
+    told = []
+
+    def changed(replica):
+        if replica.partition.is_leading:
+            told.append(replica.goes_on_leading)
+
+    side.leadership_changed = changed
+    for leader, epoch in views:
+        three.lead(leader, epoch)
+        three.run()
+    assert told == goes_on

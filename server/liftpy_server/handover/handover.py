@@ -1,0 +1,129 @@
+"""When a node hands partitions over: before it stops or is drained, and where another replica is to lead instead."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any, Final
+
+from liftpy_envelope.errors import LiftError
+from liftpy_server.handover.giving import Giving
+from liftpy_server.handover.taking import Taking
+from liftpy_server.metadata.placement import leader_moves
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from liftpy_log.clock import Clock
+    from liftpy_server.admin.asking import NodeRequests
+    from liftpy_server.handover.giving import LeaderMove
+    from liftpy_server.ingest.connection import IngestConnection
+    from liftpy_server.ingest.marks import Marks
+    from liftpy_server.metadata.raft.store import RaftMetadataStore
+    from liftpy_server.replicas.local import LocalReplica
+    from liftpy_server.streams import Streams
+
+__all__ = ["Handover"]
+
+logger = logging.getLogger(__name__)
+
+_LEAVE_TIMEOUT_S: Final = 15.0
+
+
+class Handover:
+    """See the module.
+
+    Args:
+        node_id: this node.
+        streams: of this node.
+        metadata: of the cluster.
+        ingest: hears publishers.
+        marks: heard there.
+        requests: asks nodes.
+        clock: of the node.
+        flush: sends the acks that are due.
+    """
+
+    def __init__(
+        self,
+        node_id: str,
+        streams: Streams,
+        metadata: RaftMetadataStore,
+        ingest: IngestConnection,
+        marks: Marks,
+        requests: Callable[[], NodeRequests],
+        clock: Clock,
+        flush: Callable[[], None],
+    ) -> None:
+        self._node_id = node_id
+        self._metadata = metadata
+        self._requests = requests
+        self._giving = Giving(streams, ingest, marks, self._ask, metadata, clock, flush)
+        self._taking = Taking(streams, ingest, marks, self._publish, clock, flush)
+        self._wanted: dict[LocalReplica, LeaderMove] = {}
+        self._task: asyncio.Task[None] | None = None
+        streams.took_over = self._taking.took_over
+
+    async def _ask(self, node_id: str, endpoint: str, body: dict[str, Any], timeout_s: float) -> dict[str, Any]:
+        return await self._requests().ask(node_id, endpoint, body, timeout_s)
+
+    async def _publish(self, subject: str, data: bytes) -> None:
+        await self._requests().publish(subject, data)
+
+    def endpoints(self) -> dict[str, Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]]:
+        """What other nodes ask."""
+        return {
+            "HANDOVER.GIVE": self._give_all,
+            "HANDOVER.LISTEN": self._taking.listen,
+            "HANDOVER.TAKE": self._taking.take,
+        }
+
+    async def _give_all(self, _body: dict[str, Any]) -> dict[str, Any]:
+        """Hand over all that others can lead."""
+        moves = leader_moves(self._metadata.state, self._node_id)
+        left = await self._giving.give(moves)
+        return {"given": len(moves) - len(left), "left": len(left)}
+
+    async def leave(self) -> None:
+        """Hand over all that others can lead before this node stops; bounded in time."""
+        self._taking.is_closed = True
+        await self.stop()
+        try:
+            async with asyncio.timeout(_LEAVE_TIMEOUT_S):
+                await self._give_all({})
+        except (LiftError, TimeoutError) as error:
+            logger.warning("not all partitions are handed over before this node stops: %s", str(error) or "too many")
+
+    async def stop(self) -> None:
+        """Hand over nothing more that was wanted before."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def want(self, replica: LocalReplica, leader: str, leader_epoch: int, version: int) -> None:
+        """Another node is to lead: its preferred replica is back, or this one is to keep no copy.
+
+        There is no hurry: what can not be handed over now stays here, until it is wanted again.
+        """
+        stream = replica.partition.stream
+        self._wanted[replica] = {
+            "name": stream.name,
+            "uuid": stream.uuid,
+            "partition": replica.partition.number,
+            "leader": leader,
+            "leader_epoch": leader_epoch,
+            "version": version,
+        }
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._give_wanted(), name="handover")
+
+    async def _give_wanted(self) -> None:
+        while self._wanted:
+            await asyncio.sleep(0)  # the rest of a pass over many replicas
+            wanted, self._wanted = self._wanted, {}
+            try:
+                await self._giving.give(list(wanted.values()))
+            except LiftError as error:
+                logger.info("%d partitions are not handed over now: %s", len(wanted), error)
+            except Exception:
+                logger.exception("%d partitions are not handed over", len(wanted))
