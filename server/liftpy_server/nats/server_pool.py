@@ -81,11 +81,11 @@ class ServerPool:
         return min(found, key=lambda address: address.not_before, default=None)
 
     def learn(self, info: dict[str, Any], told_by: ServerAddress) -> None:
-        """A server has told which servers there are; those that it no longer names are forgotten."""
+        """A server has told which servers there are; those that it no longer names are forgotten, but for itself."""
         named = {address.place for address in self._named}
         listed = [url for url in info.get("connect_urls") or [] if isinstance(url, str)]
         self._rng.shuffle(listed)
-        learned = {}
+        learned = {} if told_by.place in named else {told_by.place: told_by}
         for url in listed:
             try:
                 address = ServerAddress.parse(url)
@@ -95,7 +95,7 @@ class ServerPool:
                 address.wants_tls, address.user, address.password = told_by.wants_tls, told_by.user, told_by.password
                 if _is_ip(address.host):  # certificates are for names
                     address.tls_name = told_by.tls_name
-                learned[address.place] = self._learned.get(address.place, address)
+                learned.setdefault(address.place, self._learned.get(address.place, address))
         self._learned = learned
 
     def failed(self, address: ServerAddress, now_s: float) -> None:

@@ -232,3 +232,71 @@ async def test_nobody_is_there_at_the_start():
             await nats.listen()
             await asyncio.wait_for(starting, 30)
             assert kit.ingest.is_connected
+
+
+async def test_a_server_that_is_going_to_shut_down_is_left_for_another_without_a_gap():
+    async with ScriptedNats() as first, ScriptedNats() as second, Kit(first) as kit:
+        stream = Stream("a")
+        await kit.ingest.start(stream.bindings)
+        old = await first.client(0)
+        second.answers = False
+        old.send_info({"server_id": "S", "ldm": True, "connect_urls": [second.place]})
+        new = await second.client(0)
+        old.message("a", b"1")
+        second.answers = True
+        new.answer()
+        await second.until(lambda: new.subscriptions)
+        number = old.subscriptions["a"]
+        await first.until(lambda: old.is_gone)
+        assert b"UNSUB %d" % number in old.lines, "what is on its way is waited for"
+        new.message("a", b"2")
+        await until(lambda: stream.bindings[0].values == [b"1", b"2"])
+        assert stream.gaps == []
+        await kit.ingest.unbind(stream.bindings)
+        assert new.subscriptions == {}
+        assert kit.ingest.reconnects == 1
+
+
+async def test_a_server_that_names_no_other_is_kept_until_it_goes():
+    async with ScriptedNats() as nats, Kit(nats) as kit:
+        stream = Stream("a")
+        await kit.ingest.start(stream.bindings)
+        client = await nats.client(0)
+        client.send_info({"server_id": "S", "ldm": True})
+        client.message("a", b"1")
+        await until(lambda: stream.bindings[0].values)
+        await asyncio.sleep(3 * TICK_S)
+        assert not client.is_gone
+        client.writer.transport.abort()
+        await nats.client(1)
+        await until(lambda: stream.gaps == [[stream.gaps[0][0], True, "the NATS connection was lost"]])
+
+
+@pytest.mark.parametrize("when", ["before it is confirmed", "before the old one is left"])
+async def test_the_other_server_goes_away_as_we_move(when):
+    """Then the old one is used on, or there is a gap; and the next server is tried."""
+    async with ScriptedNats() as first, ScriptedNats() as second, Kit(first) as kit:
+        stream = Stream("a")
+        await kit.ingest.start(stream.bindings)
+        old = await first.client(0)
+        if when == "before it is confirmed":
+            second.answers = False
+        else:
+            first.answers = False
+        old.send_info({"server_id": "S", "ldm": True, "connect_urls": [second.place]})
+        new = await second.client(0)
+        if when == "before it is confirmed":
+            new.answer()
+            await second.until(lambda: new.subscriptions)
+            new.writer.transport.abort()
+            second.answers = True
+            await second.client(1)
+            await first.until(lambda: old.is_gone)
+            assert stream.gaps == []
+        else:
+            await first.until(lambda: not old.subscriptions)
+            await second.leave()
+            await until(lambda: stream.gaps)
+            first.answers = True
+            old.answer()
+        await until(lambda: stream.lapse is None and kit.ingest.is_connected)

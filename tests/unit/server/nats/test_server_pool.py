@@ -75,6 +75,8 @@ def test_servers_are_learned_and_forgotten():
     servers.learn({"connect_urls": ["b:4222"]}, told_by)
     assert [address.place for address in servers.addresses] == ["a:4222", "b:4222"]
     assert servers.addresses[1].failures == 1
+    servers.learn({}, servers.addresses[1])
+    assert [address.place for address in servers.addresses] == ["a:4222", "b:4222"], "whoever tells is there"
     servers.learn({}, told_by)
     assert [address.place for address in servers.addresses] == ["a:4222"]
 
