@@ -16,6 +16,7 @@ __all__ = [
     "INGEST_LINGER_BYTES_MAX",
     "INGEST_LINGER_S_MAX",
     "INGEST_READ_BYTES_MAX",
+    "KNOCK_TIMEOUT_S",
     "LINGER_RUNS_MIN",
     "LOG_REPEAT_S",
     "MAINTENANCE_INTERVAL_S",
@@ -28,6 +29,8 @@ __all__ = [
     "PULL_STRANGERS_MAX",
     "QUESTIONS_OPEN_MAX",
     "RELIEF_INTERVAL_S",
+    "ROUTE_GRACE_S",
+    "ROUTE_SILENT_S_MAX",
     "RUN_MESSAGES_PER_PARTITION_MIN",
     "SHORT_CONNECTION_S",
     "SILENT_QUESTIONS_MAX",
@@ -64,6 +67,9 @@ SUBSCRIBE_RETRY_S: Final = 10.0  # a subscription that the NATS server refuses i
 CONFIRM_INTERVAL_S: Final = 1.0  # a gap begins at most about this much before the first message that is missing
 SILENT_QUESTIONS_MAX: Final = 3  # a NATS server that is silent for so many of these intervals is given up
 QUESTIONS_OPEN_MAX: Final = 1_000  # while the NATS socket is not read; beyond it nothing is asked
+KNOCK_TIMEOUT_S: Final = 2.0  # a NATS server that lost its route is looked for this long, and this often
+ROUTE_GRACE_S: Final = 3.0  # after a route between NATS servers is back, for both to know who subscribes to what
+ROUTE_SILENT_S_MAX: Final = 90.0  # nats-server asks each 30 s, and gives a route up at the third without an answer
 SHORT_CONNECTION_S: Final = 2.0  # a NATS connection that lasted for less did not succeed
 DEAF_AFTER_S: Final = 1.0  # without a connection to NATS a node hands over what others hear
 CHECKPOINT_INTERVAL_S: Final = 5.0

@@ -16,7 +16,7 @@ class NatsProxy:
 
     def __init__(self, port: int) -> None:
         self._behind = port
-        self._cut = ""
+        self._cut: str | None = None
         self._server: asyncio.Server | None = None
         self._connections: dict[asyncio.Task[None], str] = {}
 
@@ -35,14 +35,14 @@ class NatsProxy:
         assert self._server is not None
         return f"nats://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
 
-    async def cut(self, word: str) -> None:
-        """End the connections whose names end in a word, and take no more of them."""
+    async def cut(self, word: str = "") -> None:
+        """End the connections whose names end in a word, all of them without one, and take no more of them."""
         self._cut = word
         await self._end([task for task, name in self._connections.items() if name.endswith(word)])
 
     def mend(self) -> None:
         """Take every connection again."""
-        self._cut = ""
+        self._cut = None
 
     @staticmethod
     async def _end(tasks: list[asyncio.Task[None]]) -> None:
@@ -59,7 +59,7 @@ class NatsProxy:
             writer.write(await behind_reader.readuntil(b"\r\n"))  # INFO
             connect = await reader.readuntil(b"\r\n")
             name = self._connections[task] = json.loads(connect.removeprefix(b"CONNECT ")).get("name", "")
-            if self._cut and name.endswith(self._cut):
+            if self._cut is not None and name.endswith(self._cut):
                 return
             behind.write(connect)
             passing = {

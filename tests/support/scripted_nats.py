@@ -111,8 +111,9 @@ class ScriptedClient:
         self.is_gone = False
 
     def send(self, data: bytes) -> None:
-        """Send bytes as they are."""
-        self.writer.write(data)
+        """Send bytes as they are, if the connection stands."""
+        if not self.writer.is_closing():
+            self.writer.write(data)
 
     def send_info(self, info: dict[str, Any]) -> None:
         """Say something of itself."""

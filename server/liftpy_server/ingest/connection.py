@@ -16,9 +16,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from liftpy_envelope.errors import LiftError
+from liftpy_server.ingest.cluster_watch import ClusterWatch
 from liftpy_server.ingest.ingest import Ingest
 from liftpy_server.ingest.subscriptions import Subscriptions
-from liftpy_server.limits import RELIEF_INTERVAL_S, SUBSCRIBE_RETRY_S
+from liftpy_server.limits import KNOCK_TIMEOUT_S, RELIEF_INTERVAL_S, ROUTE_SILENT_S_MAX, SUBSCRIBE_RETRY_S
+from liftpy_server.nats.knocking import nobody_listens
 from liftpy_server.nats.session import NatsSession
 
 if TYPE_CHECKING:
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from liftpy_client.nats_options import NatsOptions
     from liftpy_log.clock import Clock
     from liftpy_server.ingest.binding import Binding
+    from liftpy_server.ingest.cluster_watch import LostServer
     from liftpy_server.ingest.marks import Marks
     from liftpy_server.nats.connection import NatsConnection, Question
     from liftpy_server.outbox import Outbox
@@ -77,7 +80,8 @@ class IngestConnection:
         self._current: Subscriptions | None = None
         self._subscribing = asyncio.Lock()  # so that no binding is ever subscribed twice
         self._looking: asyncio.TimerHandle | None = None
-        self._retrying: asyncio.Task[None] | None = None
+        self._cluster = ClusterWatch()
+        self._tasks: dict[str, asyncio.Task[None]] = {}
         self.whole_s = clock.elapsed()  # nothing that was published before is on its way still
         self._unbound = 0
         self._connections = 0
@@ -110,13 +114,13 @@ class IngestConnection:
         """
         self._wanted.update(dict.fromkeys(bindings))
         await self._session.start()
-        self._retrying = asyncio.create_task(self._retry())
+        self._tasks["retrying"] = asyncio.create_task(self._retry())
 
     async def stop(self) -> None:
         """Close the connection, with everything read so far passed on."""
-        if self._retrying is not None:
-            self._retrying.cancel()
-            await asyncio.gather(self._retrying, return_exceptions=True)
+        for task in self._tasks.values():
+            task.cancel()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
         await self._session.stop()
         if self._looking is not None:
             self._looking.cancel()
@@ -176,7 +180,7 @@ class IngestConnection:
         refused = {partition: text for each, text in current.refused.items() for partition in each.partitions.values()}
         for binding in bindings:
             for partition in binding.partitions.values():
-                cause = refused.get(partition)
+                cause = refused.get(partition, self._cluster.cause)
                 if cause != partition.gaps.cause:
                     partition.gaps.close()
                 if cause is not None:
@@ -211,6 +215,7 @@ class IngestConnection:
                 await before.unsubscribe(wanted)
                 self._take_over(new)
             self._connections += 1
+            self.told(connection, connection.info)
             self._settle(new, wanted)
 
     def _take_over(self, new: Subscriptions) -> None:
@@ -221,6 +226,34 @@ class IngestConnection:
 
     def told(self, connection: NatsConnection, info: dict[str, Any]) -> None:
         """See `ConnectionOwner`."""
+        if self._current is None or connection is not self._current.connection:
+            return
+        assert connection.address is not None, "it is open"
+        if self._cluster.told(info, connection.address.place, self.whole_s, self._clock.elapsed()):
+            self._miss(self.whole_s, str(self._cluster.cause))
+        looking = self._tasks.get("looking for servers")
+        if self._cluster.cause is not None and (looking is None or looking.done()):
+            self._tasks["looking for servers"] = asyncio.create_task(self._look_for_servers())
+
+    async def _look_for_servers(self) -> None:
+        """Until every server has a route to ours again, or is known to have ended."""
+        while True:
+            while not self._cluster.is_whole(self._clock.elapsed()):
+                for server in self._cluster.away:
+                    await self._look_for(server)
+                await asyncio.sleep(KNOCK_TIMEOUT_S)
+            async with self._subscribing:
+                if self._cluster.is_whole(self._clock.elapsed()):
+                    if self._current is not None:
+                        self._settle(self._current, self._wanted)
+                    return
+
+    async def _look_for(self, server: LostServer) -> None:
+        if await nobody_listens(server.places):
+            self._cluster.is_gone(server)
+        elif not server.is_silent:
+            server.is_silent = True
+            self._miss(server.whole_s - ROUTE_SILENT_S_MAX, str(self._cluster.cause))
 
     def lost(self, connection: NatsConnection) -> None:
         """See `ConnectionOwner`."""
@@ -234,13 +267,16 @@ class IngestConnection:
 
     def _went_deaf(self, cause: str) -> None:
         self._current = None
+        self._miss(self.whole_s, cause)
+
+    def _miss(self, since_s: float, cause: str) -> None:
         for binding in self._wanted:
-            binding.open_gap(self.whole_s, cause)
+            binding.open_gap(since_s, cause)
 
     def _note_answer(self, subscriptions: Subscriptions, question: Question) -> None:
         if subscriptions is self._current:
             self.whole_s = question.asked_s
-            for binding in subscriptions.ingest.bindings.values():
+            for binding in subscriptions.confirmed:
                 binding.heard(question.asked_s)
 
     def _note_error(self, subscriptions: Subscriptions, text: str) -> None:

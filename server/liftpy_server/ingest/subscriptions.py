@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from liftpy_server.ingest.server_errors import refused_bindings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from liftpy_server.ingest.binding import Binding
     from liftpy_server.ingest.ingest import Ingest
@@ -34,6 +34,11 @@ class Subscriptions:
         self._numbers: dict[Binding, int] = {}
         self._last_number = 0
         self._unconfirmed: dict[Binding, None] = {}
+
+    @property
+    def confirmed(self) -> Iterator[Binding]:
+        """Those that stand."""
+        return (each for each in self._numbers if each not in self._unconfirmed and each not in self.refused)
 
     async def subscribe(self, bindings: Iterable[Binding]) -> bool:
         """Subscribe; returns when the server has handled it, False when the connection is lost meanwhile."""

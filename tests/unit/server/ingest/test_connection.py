@@ -35,6 +35,7 @@ class Gaps:
         if self.cause is None:
             self.cause = cause
             self.all.append([since_s, False, cause])
+        self.all[-1][0] = min(since_s, self.all[-1][0])
 
     def close(self):
         if self.cause is not None:
@@ -296,7 +297,32 @@ async def test_the_other_server_goes_away_as_we_move(when):
         else:
             await first.until(lambda: not old.subscriptions)
             await second.leave()
-            await until(lambda: stream.gaps)
             first.answers = True
             old.answer()
+            await until(lambda: stream.gaps)
         await until(lambda: stream.lapse is None and kit.ingest.is_connected)
+
+
+async def test_a_lost_route_is_a_gap_until_the_server_is_reached_again(monkeypatch):
+    """And it may have been lost long before it was noticed, unless the server has ended."""
+    monkeypatch.setattr("liftpy_server.ingest.connection.KNOCK_TIMEOUT_S", TICK_S)
+    monkeypatch.setattr("liftpy_server.ingest.cluster_watch.ROUTE_GRACE_S", 5 * TICK_S)
+    async with ScriptedNats() as other, ScriptedNats() as nats, Kit(nats) as kit:
+        a, b = Stream("a"), Stream("b")
+        nats.info["connect_urls"] = [nats.place, other.place]
+        await kit.ingest.start(a.bindings)
+        client = await nats.client(0)
+        client.send_info(nats.info | {"connect_urls": [nats.place]})
+        lost_s = kit.clock.elapsed()
+        await until(lambda: a.gaps and a.gaps[0][0] < lost_s - 80)
+        assert a.lapse == f"a route between NATS servers was lost: {other.place}"
+        await kit.ingest.bind(b.bindings)
+        assert b.lapse == a.lapse
+        assert kit.listening == [a, b]
+        client.send_info(nats.info)
+        await until(lambda: a.lapse is None and b.lapse is None)
+        await other.leave()
+        client.send_info(nats.info | {"connect_urls": [nats.place]})
+        lost_s = kit.clock.elapsed()
+        await until(lambda: len(a.gaps) == 2 and a.lapse is None)
+        assert lost_s - 10 < a.gaps[1][0] <= lost_s

@@ -1,0 +1,103 @@
+"""Which servers of the NATS cluster can not reach the one that we listen to, as far as they tell.
+
+A server names the others of its cluster (`connect_urls`), and says so again when it loses its last route to one of
+them or has one again. What is published at a server without a route to ours does not come. A server that has ended is
+no reason to wait: nobody publishes there. That is told apart by knocking: a port that refuses has no server. One that
+answers, or whose host says nothing, may have publishers.
+
+A server that does not come back under its address although another comes in its place is taken to be replaced.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from liftpy_server.limits import ROUTE_GRACE_S
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["ClusterWatch", "LostServer"]
+
+_SHOWN_MAX: Final = 3
+
+
+@dataclass(eq=False, slots=True)
+class LostServer:
+    """A server that is named no longer.
+
+    Attributes:
+        places: its addresses; of those that came back it has none any more.
+        whole_s: everything that was published at it before had arrived when its loss was told, if it was told at once.
+        back_s: since when it is named again, or another in its place.
+        is_silent: it was knocked at, and there may be somebody.
+    """
+
+    places: set[str]
+    whole_s: float
+    back_s: float | None = None
+    is_silent: bool = False
+
+
+class ClusterWatch:
+    """See the module. Times are elapsed time.
+
+    Attributes:
+        cause: of the gap that there is while a server is lost; None while none is.
+    """
+
+    def __init__(self) -> None:
+        self._known: set[str] = set()
+        self._lost: list[LostServer] = []
+        self.cause: str | None = None
+
+    @property
+    def away(self) -> list[LostServer]:
+        """Those that have not come back."""
+        return [server for server in self._lost if server.back_s is None]
+
+    def told(self, info: dict[str, Any], place: str, whole_s: float, now_s: float) -> bool:
+        """A server has said which others it reaches.
+
+        Args:
+            info: what it said.
+            place: its own address.
+            whole_s: everything that was published before, and reached the server, has arrived.
+            now_s: the time.
+
+        Returns:
+            Whether there is one that it reached before and reaches no longer.
+        """
+        listed = {url for url in info.get("connect_urls") or () if isinstance(url, str)}
+        vanished = self._known - listed - {place}
+        arrived = listed - self._known
+        self._known = listed
+        for server in self.away:
+            arrived -= server.places
+            server.places -= listed
+            if not server.places:
+                server.back_s = now_s
+        if arrived and self.away:
+            self.away[0].back_s = now_s
+        if info.get("ldm") or not vanished:  # a server that is going to shut down names itself no longer
+            return False
+        self._lost.append(LostServer(vanished, whole_s))
+        self.cause = self.cause or f"a route between NATS servers was lost: {_shown(vanished)}"
+        return True
+
+    def is_gone(self, server: LostServer) -> None:
+        """There is no server any more where this one was."""
+        self._lost.remove(server)
+
+    def is_whole(self, now_s: float) -> bool:
+        """Whether every server has a route again, and has had it for long enough to know what is subscribed here."""
+        self._lost = [each for each in self._lost if each.back_s is None or now_s - each.back_s < ROUTE_GRACE_S]
+        if not self._lost:
+            self.cause = None
+        return not self._lost
+
+
+def _shown(places: Iterable[str]) -> str:
+    names = sorted(places)
+    return ", ".join(names[:_SHOWN_MAX]) + (f" and {len(names) - _SHOWN_MAX} more" if len(names) > _SHOWN_MAX else "")

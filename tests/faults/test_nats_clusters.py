@@ -1,0 +1,168 @@
+"""A cluster of NATS servers loses a route, or a server, or shuts one down: the node hears of it, and streams say so."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+
+import pytest
+
+import liftpy
+from support.cluster import READY_S, NatsServer, eventually
+from support.inprocess import running_node
+from support.nats_proxy import NatsProxy
+from support.ports import free_port, free_ports
+from support.raw_nats import RawNats, pub
+from support.reading import gaps, values
+
+TICK_S = 0.05
+
+CONFIG = """
+listen: 127.0.0.1:4222
+server_name: %s
+client_advertise: "127.0.0.1:%d"
+cluster { name: c, listen: 127.0.0.1:%d, routes: [%s] }
+"""
+
+
+class Cluster:
+    """Two nats-servers, and a proxy on the route between them."""
+
+    def __init__(self, home) -> None:
+        self._home = home
+        self._route = free_ports(2)
+        self.proxy = NatsProxy(self._route[0])
+        self.servers: list[NatsServer] = []
+
+    async def __aenter__(self):
+        await self.proxy.__aenter__()
+        for number, routes in enumerate(("", f'"{self.proxy.url}"')):
+            port = free_port()
+            home = self._home / f"nats{number}"
+            home.mkdir()
+            (home / "nats.conf").write_text(CONFIG % (f"n{number}", port, self._route[number], routes))
+            self.servers.append(NatsServer(port, home / "nats.conf", home / "nats-server.log"))
+            await asyncio.to_thread(self.servers[-1].start)
+        await eventually(lambda: all("Route connection created" in server._log.read_text() for server in self.servers))
+        return self
+
+    async def __aexit__(self, *exc):
+        for server in self.servers:
+            await asyncio.to_thread(server.stop)
+        await self.proxy.__aexit__(*exc)
+
+
+@pytest.fixture
+async def cluster(tmp_path):
+    async with Cluster(tmp_path) as found:
+        yield found
+
+
+async def lapse(lift, name):
+    known = await gaps(lift, name)
+    return known[-1] if known and known[-1]["until_ns"] is None else None
+
+
+async def no_lapse(lift, name):
+    return await lapse(lift, name) is None
+
+
+async def arrives(raw, lift):
+    """Whether the other server passes the stream's subject on already."""
+    raw.write(pub(b"s", b"probe"))
+    await raw.flush()
+    return (await lift.stream_info("s")).messages
+
+
+async def test_what_is_published_behind_a_lost_route_lies_in_a_gap(cluster, tmp_path):
+    first, second = cluster.servers
+    async with (
+        running_node(first.url, tmp_path / "node"),
+        liftpy.connect(first.url) as lift,
+        await RawNats.open(second.port) as raw,
+    ):
+        await lift.create_stream("s", subject="s")
+        await eventually(lambda: arrives(raw, lift), READY_S)
+        before_ns = time.time_ns()
+        await cluster.proxy.cut()
+        raw.write(pub(b"s", b"lost"))
+        await raw.flush()
+        gap = await eventually(lambda: lapse(lift, "s"))
+        assert f"a route between NATS servers was lost: 127.0.0.1:{second.port}" in gap["cause"]
+        await eventually(lambda: _begins_earlier(lift, before_ns - 60 * 10**9))
+        await asyncio.sleep(10 * TICK_S)
+        assert await lapse(lift, "s"), "the other server lives, and has publishers"
+        cluster.proxy.mend()
+        await eventually(lambda: no_lapse(lift, "s"), READY_S)
+        raw.write(pub(b"s", b"after"))
+        await raw.flush()
+        (gap,) = await gaps(lift, "s")
+        assert gap["since_ns"] <= before_ns < gap["until_ns"] <= time.time_ns()
+        await eventually(lambda: _holds(lift, b"after"))
+        assert b"lost" not in await values(lift, "s")
+
+
+async def _begins_earlier(lift, since_ns):
+    gap = await lapse(lift, "s")
+    return gap is not None and gap["since_ns"] < since_ns
+
+
+async def _holds(lift, value):
+    return (await values(lift, "s"))[-1] == value
+
+
+async def test_a_server_that_ends_leaves_a_short_gap(cluster, tmp_path):
+    """What it had taken and not passed on is gone; nobody publishes there any more."""
+    first, second = cluster.servers
+    async with (
+        running_node(first.url, tmp_path / "node"),
+        liftpy.connect(first.url) as lift,
+        await RawNats.open(second.port) as raw,
+    ):
+        await lift.create_stream("s", subject="s")
+        await eventually(lambda: arrives(raw, lift), READY_S)
+        before_ns = time.time_ns()
+        await asyncio.to_thread(second.kill)
+        await eventually(lambda: gaps(lift, "s"))
+        await eventually(lambda: no_lapse(lift, "s"))
+        (gap,) = await gaps(lift, "s")
+        assert before_ns - 10 * 10**9 < gap["since_ns"] <= before_ns < gap["until_ns"]
+
+
+async def test_a_server_that_shuts_down_slowly_is_left_without_a_loss(cluster, tmp_path):
+    """Publishers at the other server go on all the time."""
+    first, second = cluster.servers
+    async with (
+        running_node(first.url, tmp_path / "node") as node,
+        liftpy.connect(second.url) as lift,
+        await RawNats.open(second.port) as raw,
+    ):
+        await lift.create_stream("s", subject="s")
+        await eventually(lambda: arrives(raw, lift), READY_S)
+        published = 0
+
+        async def publish():
+            nonlocal published
+            while True:
+                for _ in range(10):
+                    raw.write(pub(b"s", b"%d" % published))
+                    published += 1
+                await raw.flush()
+                await asyncio.sleep(0)
+
+        publishing = asyncio.ensure_future(publish())
+        await eventually(lambda: published > 100)
+        os.kill(first.pid, signal.SIGUSR2)
+        await eventually(lambda: node.ingest.reconnects == 1)
+        goal = published + 100
+        await eventually(lambda: published > goal)
+        publishing.cancel()
+        await asyncio.gather(publishing, return_exceptions=True)
+        await raw.flush()
+        raw.write(pub(b"s", b"end"))
+        await eventually(lambda: _holds(lift, b"end"))
+        stored = [int(value) for value in await values(lift, "s") if value.isdigit()]
+        assert sorted(set(stored)) == list(range(published))
+        assert await gaps(lift, "s") == []
