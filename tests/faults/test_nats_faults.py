@@ -360,6 +360,7 @@ async def test_a_node_that_is_dropped_as_a_slow_consumer_says_so(pair, tmp_path)
             node.signal(signal.SIGCONT)
             (gap,) = await closed_gaps(lift, "s", 1)
             assert gap["since_ns"] - 10**9 <= stopped_ns < gap["until_ns"]
+            assert "as it does with slow consumers" in gap["cause"]
             assert (await lift.publish("s", b"after")).offset >= before
             assert before < (await lift.stream_info("s")).messages < before + 40_000
     finally:

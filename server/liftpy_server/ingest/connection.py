@@ -18,8 +18,10 @@ from typing import TYPE_CHECKING, Any
 from liftpy_envelope.errors import LiftError
 from liftpy_server.ingest.cluster_watch import ClusterWatch
 from liftpy_server.ingest.ingest import Ingest
+from liftpy_server.ingest.slow_consumer import advice_on_pending, probable_cause
 from liftpy_server.ingest.subscriptions import Subscriptions
 from liftpy_server.limits import KNOCK_TIMEOUT_S, RELIEF_INTERVAL_S, ROUTE_SILENT_S_MAX, SUBSCRIBE_RETRY_S
+from liftpy_server.nats.connection import LOST
 from liftpy_server.nats.knocking import nobody_listens
 from liftpy_server.nats.session import NatsSession
 
@@ -217,6 +219,8 @@ class IngestConnection:
             self._connections += 1
             self.told(connection, connection.info)
             self._settle(new, wanted)
+            if (advice := advice_on_pending(connection.info)) is not None:
+                self._session.warn(advice)
 
     def _take_over(self, new: Subscriptions) -> None:
         """The subscriptions of before are left, and all that they brought is here, or there is a gap."""
@@ -260,10 +264,14 @@ class IngestConnection:
         subscriptions = self._standing.pop(connection, None)
         if subscriptions is None:
             return
+        unfinished_bytes = subscriptions.ingest.unfinished_bytes
         subscriptions.ingest.reset()
         self._unbound += subscriptions.ingest.unbound
         if subscriptions is self._current:
-            self._went_deaf(connection.cause)
+            cause = connection.cause
+            if cause == LOST:
+                cause = probable_cause(self._clock.elapsed() - self.whole_s, unfinished_bytes) or LOST
+            self._went_deaf(cause)
 
     def _went_deaf(self, cause: str) -> None:
         self._current = None

@@ -78,6 +78,11 @@ class Ingest:
         elif len(self._gathered) == 1:
             self._call_later(self._not_before - self._clock.monotonic(), self.run)
 
+    @property
+    def unfinished_bytes(self) -> int:
+        """Size of the message of which a part has come."""
+        return self._parser.unfinished_bytes
+
     def run(self) -> None:
         """Pass on what was gathered."""
         if self._gathered:

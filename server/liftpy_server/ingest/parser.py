@@ -45,6 +45,11 @@ class MessageParser:
         self._pending_bytes = 0
         self._needed = 0
 
+    @property
+    def unfinished_bytes(self) -> int:
+        """Size of the message of which a part has come; 0 when there is none, or it is not known yet."""
+        return self._needed if self._pending else 0
+
     def feed(self, data: bytes) -> Parsed:
         """Take the next chunk from the server."""
         if self._pending:

@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from liftpy_log.clock import Clock
     from liftpy_server.nats.server_pool import ServerAddress
 
-__all__ = ["NatsConnection", "NatsConnectionError", "Question", "TlsUse"]
+__all__ = ["LOST", "NatsConnection", "NatsConnectionError", "Question", "TlsUse"]
 
 logger = logging.getLogger(__name__)
 
 _LINE_BYTES_MAX: Final = 1024 * 1024
-_LOST: Final = "the NATS connection was lost"
+LOST: Final = "the NATS connection was lost"  # and the server did not say why
 
 
 class NatsConnectionError(LiftError):
@@ -291,7 +291,7 @@ class NatsConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """See `asyncio.Protocol`."""
         del exc  # says no more than that it was lost
-        self.end(f"the NATS server closed the connection: {self._error}" if self._error else _LOST)
+        self.end(f"the NATS server closed the connection: {self._error}" if self._error else LOST)
 
     def take_lines(self, data: bytes) -> None:
         """Act on lines that are no messages."""

@@ -50,6 +50,7 @@ class Partition:
 
     def __init__(self) -> None:
         self.gaps = Gaps()
+        self.heard_s = 0.0
 
 
 class Stream:
@@ -326,3 +327,50 @@ async def test_a_lost_route_is_a_gap_until_the_server_is_reached_again(monkeypat
         lost_s = kit.clock.elapsed()
         await until(lambda: len(a.gaps) == 2 and a.lapse is None)
         assert lost_s - 10 < a.gaps[1][0] <= lost_s
+
+
+async def test_a_subscription_that_is_not_confirmed_has_heard_nothing():
+    """The answer to a question that was asked before says nothing about it."""
+    async with ScriptedNats() as nats, Kit(nats) as kit:
+        a, b = Stream("a"), Stream("b")
+        await kit.ingest.start(a.bindings)
+        client = await nats.client(0)
+        nats.answers = False
+        await nats.until(lambda: client.unanswered == 1)
+        asked_s = kit.clock.elapsed()
+        binding = asyncio.ensure_future(kit.ingest.bind(b.bindings))
+        await nats.until(lambda: "b" in client.subscriptions)
+        client.send(b"PONG\r\n")
+        client.unanswered -= 1
+        await until(lambda: a.partition.heard_s > 0)
+        assert a.partition.heard_s <= asked_s
+        assert b.partition.heard_s == 0
+        nats.answers = True
+        client.answer()
+        await binding
+        await until(lambda: b.partition.heard_s > asked_s)
+
+
+async def test_a_slow_consumer_is_named():
+    """The server says nothing: it was in the midst of a large message, or the node was behind."""
+    async with ScriptedNats() as nats, Kit(nats) as kit:
+        stream = Stream("a")
+        await kit.ingest.start(stream.bindings)
+        client = await nats.client(0)
+        client.send(b"MSG a %d %d\r\nxx\r\nPING\r\n" % (client.subscriptions["a"], 3 << 20))
+        client.writer.close()
+        await until(lambda: stream.gaps)
+        assert "in the midst of a message of 3.0 MiB, as it does with slow consumers" in stream.gaps[0][2]
+        client = await nats.client(1)
+        await until(lambda: kit.ingest.is_connected and stream.lapse is None)
+        nats.answers = False
+        kit.ingest.whole_s -= 5
+        client.writer.close()
+        await until(lambda: len(stream.gaps) == 2)
+        assert "behind, as it does with slow consumers" in stream.gaps[1][2]
+
+
+async def test_a_server_that_takes_large_messages_is_warned_of(caplog):
+    async with ScriptedNats({"max_payload": 60 << 20}) as nats, Kit(nats) as kit:
+        await kit.ingest.start([])
+        assert "should be 480 MiB or more" in caplog.text
