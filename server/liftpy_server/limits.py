@@ -20,6 +20,7 @@ __all__ = [
     "LINGER_RUNS_MIN",
     "LOG_REPEAT_S",
     "MAINTENANCE_INTERVAL_S",
+    "MOVE_OVERLAP_S",
     "OPEN_FILES_SPARE",
     "OWED_RECORDS_MAX",
     "PEER_BYTES_PER_S_MIN",
@@ -66,6 +67,7 @@ RELIEF_INTERVAL_S: Final = 0.1  # while the NATS socket is not read, whether it 
 SUBSCRIBE_RETRY_S: Final = 10.0  # a subscription that the NATS server refuses is tried again this often
 CONFIRM_INTERVAL_S: Final = 1.0  # a gap begins at most about this much before the first message that is missing
 SILENT_QUESTIONS_MAX: Final = 3  # a NATS server that is silent for so many of these intervals is given up
+MOVE_OVERLAP_S: Final = 0.5  # for what is on its way between two NATS servers while a node moves from one to the other
 QUESTIONS_OPEN_MAX: Final = 1_000  # while the NATS socket is not read; beyond it nothing is asked
 KNOCK_TIMEOUT_S: Final = 2.0  # a NATS server that lost its route is looked for this long, and this often
 ROUTE_GRACE_S: Final = 3.0  # after a route between NATS servers is back, for both to know who subscribes to what

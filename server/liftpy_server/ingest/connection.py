@@ -20,7 +20,13 @@ from liftpy_server.ingest.cluster_watch import ClusterWatch
 from liftpy_server.ingest.ingest import Ingest
 from liftpy_server.ingest.slow_consumer import advice_on_pending, probable_cause
 from liftpy_server.ingest.subscriptions import Subscriptions
-from liftpy_server.limits import KNOCK_TIMEOUT_S, RELIEF_INTERVAL_S, ROUTE_SILENT_S_MAX, SUBSCRIBE_RETRY_S
+from liftpy_server.limits import (
+    KNOCK_TIMEOUT_S,
+    MOVE_OVERLAP_S,
+    RELIEF_INTERVAL_S,
+    ROUTE_SILENT_S_MAX,
+    SUBSCRIBE_RETRY_S,
+)
 from liftpy_server.nats.connection import LOST
 from liftpy_server.nats.knocking import nobody_listens
 from liftpy_server.nats.session import NatsSession
@@ -205,28 +211,30 @@ class IngestConnection:
         new = self._opening
         assert new is not None, "it was announced"
         assert new.connection is connection, "one is opened after the other"
-        self._standing[connection] = new
         before = None if previous is None else self._standing.get(previous)
         async with self._subscribing:
             if before is None:
-                self._current = new
+                self._standing[connection] = self._current = new
             wanted = list(self._wanted)
             if not await new.subscribe(wanted):
                 return
             if before is not None:
-                await before.unsubscribe(wanted)
-                self._take_over(new)
+                await self._leave(before, wanted, new)
             self._connections += 1
             self.told(connection, connection.info)
             self._settle(new, wanted)
             if (advice := advice_on_pending(connection.info)) is not None:
                 self._session.warn(advice)
 
-    def _take_over(self, new: Subscriptions) -> None:
-        """The subscriptions of before are left, and all that they brought is here, or there is a gap."""
-        self._current = new
+    async def _leave(self, before: Subscriptions, wanted: Sequence[Binding], new: Subscriptions) -> None:
+        """Take what is still on its way between the servers, and then everything from the new one, in its order."""
+        new.connection.pause()
+        await asyncio.sleep(MOVE_OVERLAP_S)
+        await before.unsubscribe(wanted)
+        self._standing[new.connection] = self._current = new
+        new.connection.resume()
         if not new.connection.is_open:
-            self._went_deaf(new.connection.cause)
+            self.lost(new.connection)
 
     def told(self, connection: NatsConnection, info: dict[str, Any]) -> None:
         """See `ConnectionOwner`."""

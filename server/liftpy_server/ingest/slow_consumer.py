@@ -43,6 +43,6 @@ def advice_on_pending(info: dict[str, Any]) -> str | None:
     if not isinstance(payload, int) or payload <= _PAYLOAD_BYTES:
         return None
     return (
-        f"it takes messages of {payload / _MIB:.0f} MiB (max_payload); how much it holds for this node (max_pending) is "
+        f"it takes messages of {payload / _MIB:.0f} MiB (max_payload); what it holds for this node (max_pending) is "
         f"not known here, and should be {8 * payload / _MIB:.0f} MiB or more, or some are lost under load"
     )

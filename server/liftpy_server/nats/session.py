@@ -140,7 +140,11 @@ class NatsSession:
             found = await self._connect()
         self.connection, self._leaving = found, None
         standing = previous if previous is not None and previous.is_open else None
-        await self._owner.opened(found, standing)
+        try:
+            await self._owner.opened(found, standing)
+        except BaseException:
+            self._end(standing, "the move to another server was broken off")
+            raise
         if found.is_open:
             self._end(standing, _SHUTS_DOWN)
             logger.info("NATS connection %s is back", self._name)

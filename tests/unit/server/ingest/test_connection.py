@@ -21,6 +21,7 @@ TICK_S = 0.02
 def quick(monkeypatch):
     monkeypatch.setattr("liftpy_server.nats.connection.CONFIRM_INTERVAL_S", TICK_S)
     monkeypatch.setattr("liftpy_server.ingest.connection.SUBSCRIBE_RETRY_S", TICK_S)
+    monkeypatch.setattr("liftpy_server.ingest.connection.MOVE_OVERLAP_S", TICK_S)
     monkeypatch.setattr("liftpy_server.nats.session.SHORT_CONNECTION_S", 0.0)
 
 
@@ -249,10 +250,11 @@ async def test_a_server_that_is_going_to_shut_down_is_left_for_another_without_a
         new.answer()
         await second.until(lambda: new.subscriptions)
         number = old.subscriptions["a"]
+        new.message("a", b"3")
+        old.message("a", b"2")  # it was on its way between the servers
         await first.until(lambda: old.is_gone)
-        assert b"UNSUB %d" % number in old.lines, "what is on its way is waited for"
-        new.message("a", b"2")
-        await until(lambda: stream.bindings[0].values == [b"1", b"2"])
+        assert b"UNSUB %d" % number in old.lines
+        await until(lambda: stream.bindings[0].values == [b"1", b"2", b"3"])
         assert stream.gaps == []
         await kit.ingest.unbind(stream.bindings)
         assert new.subscriptions == {}
