@@ -357,6 +357,7 @@ async def test_a_node_that_is_dropped_as_a_slow_consumer_says_so(pair, tmp_path)
                 raw.write(pub(b"s", payload))
             await raw.flush(30)
             await eventually(lambda: "Slow Consumer" in first._log.read_text(), 40)
+            await eventually(lambda: time.time_ns() > stopped_ns + 3 * 10**9)  # it is behind, and not a moment late
             node.signal(signal.SIGCONT)
             (gap,) = await closed_gaps(lift, "s", 1)
             assert gap["since_ns"] - 10**9 <= stopped_ns < gap["until_ns"]
