@@ -8,19 +8,39 @@ from pathlib import Path
 import pytest
 
 from liftpy_server import replication
-from liftpy_server.metadata import changes, commands, elections, node_commands, partition_commands, state
+from liftpy_server.gaps import gap
+from liftpy_server.metadata import (
+    changes,
+    commands,
+    elections,
+    gap_commands,
+    node_commands,
+    partition_commands,
+    recovery,
+    state,
+)
 
 MODULES = [
     *sorted(Path(replication.__file__).parent.glob("*.py")),
     *(
         Path(module.__file__ or "")
-        for module in (changes, commands, elections, node_commands, partition_commands, state)
+        for module in (
+            changes,
+            commands,
+            elections,
+            gap,
+            gap_commands,
+            node_commands,
+            partition_commands,
+            recovery,
+            state,
+        )
     ),
 ]
 ALLOWED = {
     "__future__", "collections", "collections.abc", "dataclasses", "enum", "types", "typing", "zlib", "msgpack",
     "liftpy_envelope", "liftpy_log.epochs", "liftpy_log.log_time", "liftpy_server.metadata",
-    "liftpy_server.replication",
+    "liftpy_server.gaps.gap", "liftpy_server.replication",
 }  # fmt: skip
 
 
