@@ -202,6 +202,11 @@ class CommittingLog:
         return self.log.synced_end if self.stream.config.sync is SyncMode.ALWAYS else self.log.log_end
 
     @property
+    def sure_end(self) -> int:
+        """What is committed and on this disk: a follower may know of more commits than it has synced."""
+        return min(self.high_watermark, self.log.synced_end)
+
+    @property
     def is_settled(self) -> bool:
         """Whether the high watermark covers all that an earlier leader may have committed."""
         return self._replication is None or self._replication.is_settled()
@@ -242,7 +247,7 @@ class CommittingLog:
     def note_whole(self) -> None:
         """Where it leads: the log holds what was published before the last question that NATS answered."""
         if self.is_leading and self.heard_s is not None and self.gaps.are_recorded:
-            self.whole.note(self.heard_s, self.log.log_end, self.log.synced_end)
+            self.whole.note(self.heard_s, self.log.log_end, self.sure_end)
 
     def accept(self, *, accepting: bool) -> None:
         """Whether enough replicas are in sync; if not, whoever waits for all of them is told so."""

@@ -57,9 +57,10 @@ def make_checkpoint(streams: Streams, clock: Clock, *, clean: bool) -> Checkpoin
 
 
 def _wholes(partition: Partition) -> list[Whole]:
-    """Up to when the log holds all that was published: as long as it is now, and as a power loss would leave it."""
+    """Up to when the log holds all that was published: as it is, as a power loss or another leader would leave it."""
     partition.note_whole()
-    found = (partition.whole.newest(end) for end in (partition.log.synced_end, partition.log.log_end))
+    ends = (partition.sure_end, partition.log.synced_end, partition.log.log_end)
+    found = (partition.whole.newest(end) for end in ends)
     return sorted({whole for whole in found if whole is not None})
 
 
@@ -72,10 +73,10 @@ def keep_checkpoint(disk: Disk, data_dir: DataDir, checkpoint: Checkpoint) -> No
 
 
 def _sure_mark(partition: Partition) -> int:
-    """What is committed and on this disk: a follower may know of more commits than it has synced."""
+    """What is committed, and as durable as the stream wants."""
     if partition.stream.config.sync is not SyncMode.ALWAYS:
         return partition.high_watermark
-    return min(partition.high_watermark, partition.log.synced_end)
+    return partition.sure_end
 
 
 class Maintenance:

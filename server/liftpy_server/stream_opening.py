@@ -190,13 +190,15 @@ class StreamOpening:
     def whole_until_s(self, stream: LocalStream, partition: Partition) -> float:
         """When nothing was missing in a partition's log for certain, by elapsed time: the last such moment.
 
-        Where no question that NATS answered tells, as in a stream's first second, it is the end of the partition's last
-        gap, or the stream's creation.
+        Where no question that NATS answered tells, as in a stream's first second, it is the stream's creation; with no
+        other replica the end of the partition's last gap. Where others led and ended gaps, their logs may have more.
         """
         whole = partition.whole.newest(partition.log.log_end)
         if whole is not None:
             return whole.at_s
-        ends = [gap.until_ns for gap in stream.info.gaps.get(partition.number, ()) if gap.until_ns is not None]
+        is_alone = self.is_alone(stream.info.partitions[partition.number])
+        recorded = stream.info.gaps.get(partition.number, ()) if is_alone else ()
+        ends = [gap.until_ns for gap in recorded if gap.until_ns is not None]
         return self._elapsed_at(max([stream.info.created_ns, *ends]))
 
     def _elapsed_at(self, wall_ns: int) -> float:

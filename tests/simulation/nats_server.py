@@ -641,10 +641,11 @@ class NatsServers:
         self._dialling: set[frozenset[str]] = set()
 
     def start(self, name: str) -> None:
+        """A server dials the others before it takes clients; it has routes to those that answer as soon as may be."""
         self.all[name].start()
         for other in self.all:
             if other != name:
-                self._dial(frozenset((name, other)), 0)
+                self.scheduler.after(self.wires.latency_us(), self._dialled, frozenset((name, other)))
 
     def kill(self, name: str) -> None:
         if self.all[name].is_up:

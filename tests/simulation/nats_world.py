@@ -7,6 +7,7 @@ What must hold, beside what holds of the shell:
 said     a plain message that a NATS server took while its stream was listened to, or had been, is stored, or lies in a
          gap of its partition that every node lists
 cause    a gap is there for a reason: something went wrong within it
+deaf     a partition's leader hears NATS, if any in-sync replica does, within `DEAF_US`
 short    a gap begins at most `BEFORE_US` before something went wrong, and ends at most `AFTER_US` after it was over
 
 A message's time is when its server took it, up to `ROUTE_US` later, which it may need to the server where a node
@@ -39,6 +40,7 @@ __all__ = ["NatsResult", "NatsWorld", "run_nats"]
 ROUTE_US = 20 * MS
 BEFORE_US = 2_500 * MS
 AFTER_US = 4 * S
+DEAF_US = 4 * S
 _SAMPLE_US = 10 * MS
 _SUBJECTS = [b"s.%d" % number for number in range(9)]
 
@@ -72,6 +74,7 @@ class NatsWorld(ShellWorld):
         self.taken_us: dict[int, tuple[int, str, int]] = {}
         self._troubles_us: list[list[int]] = [[] for _ in range(self.partitions)]  # when something was wrong with it
         self._epochs = [0] * self.partitions
+        self._deaf_since_us = [0] * self.partitions
         self._ready_us = -1
         for name in self.nats.all:
             self.nats.start(name)
@@ -115,10 +118,24 @@ class NatsWorld(ShellWorld):
     def _sample(self) -> None:
         self.scheduler.after(_SAMPLE_US, self._sample)
         for number, times in enumerate(self._troubles_us):
+            self._check_deaf(number)
             epoch = self.infos[number].leader_epoch
             if epoch != self._epochs[number] or not self._is_heard(number):
                 times.append(self.scheduler.now_us)
             self._epochs[number] = epoch
+
+    def _check_deaf(self, number: int) -> None:
+        """A leader that does not hear NATS lets another lead that does, where nothing else is wrong."""
+        info, now_us = self.infos[number], self.scheduler.now_us
+        leader = None if info.leader is None else self.nodes[info.leader]
+        isr = [self.nodes[name] for name in info.isr]
+        is_calm = not self.network.cut and not self.metadata.is_down
+        is_calm = is_calm and all(node.is_up and not node.is_paused and node.ingest is not None for node in isr)
+        is_deaf = leader is not None and not leader.hears and any(node.hears for node in isr)
+        if not (is_calm and is_deaf):
+            self._deaf_since_us[number] = now_us
+        elif now_us - self._deaf_since_us[number] > DEAF_US:
+            raise ViolationError(f"deaf: {info.leader} has led partition {number} for {DEAF_US} us without NATS")
 
     def _is_heard(self, number: int) -> bool:
         """Whether what anybody publishes now reaches the partition's leader, and nodes can know that it does.

@@ -27,13 +27,13 @@ class Whole(NamedTuple):
 
 
 class WholeHistory:
-    """The newest pair whose end is on disk, and those that are to come."""
+    """The newest pair whose end is committed and on disk, and those that are to come."""
 
     def __init__(self, pairs: Iterable[Whole] = ()) -> None:
         self._pairs = sorted(pairs)
 
-    def note(self, at_s: float, end: int, synced_end: int) -> None:
-        """There is a newer pair; the log is on disk up to `synced_end` now."""
+    def note(self, at_s: float, end: int, sure_end: int) -> None:
+        """There is a newer pair; nothing below `sure_end` is ever cut off."""
         pairs = self._pairs
         if pairs and at_s < pairs[-1].at_s:
             return  # it was told late, and says nothing new
@@ -41,7 +41,7 @@ class WholeHistory:
         if pairs and pairs[-1].end == end:
             pairs.pop()
         pairs.append(Whole(at_s, end))
-        reached = sum(pair.end <= synced_end for pair in pairs)
+        reached = sum(pair.end <= sure_end for pair in pairs)
         del pairs[: max(0, reached - 1)]
         if len(pairs) > _PAIRS_MAX:
             del pairs[1]

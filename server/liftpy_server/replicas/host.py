@@ -304,7 +304,7 @@ class ReplicaHost:
             replica = self.replicas.get(key)
             if replica is not None and replica.is_agreed and self._led_by.get(replica) == leader:
                 partition = replica.partition
-                partition.whole.note(at_s, end, partition.log.synced_end)
+                partition.whole.note(at_s, end, partition.sure_end)
 
     def heard_of(self, nodes: Iterable[str]) -> dict[str, float]:
         """When these followers were heard last."""

@@ -15,6 +15,7 @@ from liftpy_log.data_dir import DataDir
 from liftpy_log.disk import OsDisk
 from liftpy_log.files import FileCache
 from liftpy_server.committing import Load
+from liftpy_server.gaps.gap import Gap
 from liftpy_server.metadata.state import MetadataState, PartitionInfo, StreamInfo
 from liftpy_server.outbox import Outbox
 from liftpy_server.replicas.standing import Standing
@@ -66,6 +67,18 @@ def test_an_empty_log_begins_behind_what_is_in_the_bucket_alone(opening, replica
     assert (log.failure, log.log_start, log.log_end, partition.high_watermark) == (None, begins, begins, begins)
     assert [segment.base_offset for segment in log.segments] == [begins]
     log.close()
+
+
+@pytest.mark.parametrize(("replicas", "since_ns"), [(("n1",), 7 * 10**9), (("n1", "n2"), 2 * 10**9)])
+def test_the_end_of_a_gap_says_nothing_of_another_log(opening, replicas, since_ns):
+    """The other replica led, and listened again; what came before then may be in its log alone."""
+    gap = Gap(id="n2.1.1", since_ns=5 * 10**9, until_ns=7 * 10**9, cause="c")
+    stream = replace(info(*replicas), gaps={0: (gap,)}, created_ns=2 * 10**9)
+    local = opening.begin(stream)
+    opening.open_partition(local, 0)
+    clock = opening._clock
+    since_s = opening.whole_until_s(local, local.partitions[0])
+    assert clock.now_ns() - (clock.elapsed() - since_s) * 1e9 == pytest.approx(since_ns, abs=1e9)
 
 
 def test_a_log_with_records_stays_as_it_is(opening):

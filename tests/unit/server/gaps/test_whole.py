@@ -37,6 +37,14 @@ def test_what_was_cut_off_is_not_relied_on():
     assert history.newest(30) == Whole(1.0, 10)
 
 
+def test_the_newest_pair_that_can_not_be_cut_off_is_kept():
+    history = WholeHistory()
+    for at_s, end in ((1.0, 10), (2.0, 20), (3.0, 30)):
+        history.note(at_s, end, 15)
+    history.cut(15)
+    assert history.newest(15) == Whole(1.0, 10)
+
+
 def test_a_follower_that_is_far_behind_keeps_the_pair_that_it_has():
     history = WholeHistory()
     for number in range(1_000):

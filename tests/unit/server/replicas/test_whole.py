@@ -70,3 +70,22 @@ def test_what_is_cut_off_was_never_whole(replicas):
     replicas.run()
     assert partition.log.log_end == 4
     assert partition.whole.newest(4) is None
+
+
+def test_what_is_cut_off_leaves_what_was_committed(replicas):
+    publish(replicas["a"], 1)
+    replicas.run()
+    replicas["a"].kit.sync()
+    replicas.run()
+    partition = replicas["a"].partition
+    assert partition.high_watermark == 1
+    partition.heard_s = 5.0
+    partition.note_whole()
+    publish(replicas["a"], 2)
+    replicas["a"].kit.sync()
+    partition.heard_s = 6.0
+    replicas.lead("b", 2)
+    publish(replicas["b"], 4)
+    replicas.run()
+    assert partition.log.log_end == 5
+    assert partition.whole.newest(5) == Whole(5.0, 1)

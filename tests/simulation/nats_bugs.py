@@ -1,0 +1,108 @@
+"""Mistakes of which messages were missing and no gap told: each as a change of the code under test.
+
+With each goes what has to go wrong for it to show. How many seeds each takes stands in `docs/decisions.md`.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
+
+from liftpy_server.gaps.partition_gaps import PartitionGaps
+from liftpy_server.gaps.recorder import GapRecorder
+from liftpy_server.ingest.connection import IngestConnection
+from liftpy_server.nats.connection import NatsConnection
+from liftpy_server.replicas.host import ReplicaHost
+from simulation.shell_bugs import Bug, _faults
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["BUGS", "planted"]
+
+_OPEN, _CLOSE, _END = PartitionGaps.open, PartitionGaps.close, NatsConnection.end
+
+
+def _whole_without_the_log(host: Any, leader: str, at_s: float, ends: Any) -> None:
+    """What the leader had heard counts before it is copied."""
+    at_s += host._clock.elapsed() - host.now_s()
+    for key in ends:
+        replica = host.replicas.get(key)
+        if replica is not None and host._led_by.get(replica) == leader:
+            replica.partition.whole.note(at_s, replica.partition.log.synced_end, replica.partition.log.synced_end)
+
+
+def _ends_with_answers(connection: Any, cause: str) -> None:
+    """What is asked when a connection ends counts as answered."""
+    if connection.is_open and not connection.cause:
+        for question in connection.questions:
+            connection.on_answer(question)
+    _END(connection, cause)
+
+
+async def _recorded_by_nobody(_recorder: Any, due: Any) -> None:
+    """Gaps are known to the node that leads, and to nobody else."""
+    for gaps in due:
+        _recorder._due.pop(gaps, None)
+        gaps.were_recorded(gaps.unrecorded())
+
+
+def _siblings(gaps: Any) -> Any:
+    """The gaps of the other partitions of a stream on a node."""
+    return [each for each in _ALL if each._keeper is gaps._keeper and each.stream == gaps.stream and each._lapse]
+
+
+_ALL: list[Any] = []
+
+
+def _opened_for_all(gaps: Any, since_s: float, cause: str) -> None:
+    """What one partition of a stream misses already, another does not begin anew."""
+    if gaps not in _ALL:
+        _ALL.append(gaps)
+    if not _siblings(gaps):
+        _OPEN(gaps, since_s, cause)
+
+
+def _closed_for_all(gaps: Any) -> None:
+    """What one partition misses no longer, no other misses."""
+    for each in [gaps, *_siblings(gaps)]:
+        _CLOSE(each)
+
+
+BUGS: dict[str, Bug] = {
+    "a failover gap begins where the leader had asked last, copied or not": Bug(
+        [(ReplicaHost, "_leader_whole", _whole_without_the_log)],
+        _faults("kill_leader", "cut_one_way", "pause"),
+    ),
+    "a leader that is deaf goes on leading": Bug(
+        [(ReplicaHost, "_hand_over", lambda *_: None)],
+        _faults("deafen"),
+    ),
+    "routes between servers are not looked at": Bug(
+        [(IngestConnection, "told", lambda *_: None)],
+        _faults("cut_route"),
+    ),
+    "a question counts as answered when its connection ends": Bug(
+        [(NatsConnection, "end", _ends_with_answers)],
+        _faults("silence", "pause_server"),
+    ),
+    "gaps are known to the node that leads": Bug(
+        [(GapRecorder, "_record", _recorded_by_nobody)],
+        _faults("kill_leader", "kill_server"),
+    ),
+    "the partitions of a stream have one lapse": Bug(
+        [(PartitionGaps, "open", _opened_for_all), (PartitionGaps, "close", _closed_for_all)],
+        _faults("kill_leader", "silence", "deafen"),
+    ),
+}
+
+
+@contextmanager
+def planted(name: str) -> Iterator[None]:
+    """While this is open the code has that bug."""
+    _ALL.clear()
+    with ExitStack() as stack:
+        for owner, attribute, replacement in BUGS[name].patches:
+            stack.enter_context(patch.object(owner, attribute, replacement))
+        yield
