@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 
 import pytest
+import trustme
 
 from liftpy_client.nats_options import NatsOptions
 from liftpy_log.clock import SystemClock
@@ -21,9 +23,9 @@ def quick(monkeypatch):
     monkeypatch.setattr("liftpy_server.nats.connection.CONFIRM_INTERVAL_S", TICK_S)
 
 
-async def opened(nats, connection=None, url=None, timeout_s=5.0):
+async def opened(nats, connection=None, url=None, timeout_s=5.0, options=None):
     connection = connection or NatsConnection(SystemClock())
-    options = NatsOptions(url=url or nats.url)
+    options = options or NatsOptions(url=url or nats.url)
     address = ServerAddress.parse(options.servers[0])
     await connection.open(
         address,
@@ -208,3 +210,21 @@ async def test_errors_and_news_are_passed_on():
         assert await ended(connection) == "the NATS server closed the connection: Stale Connection"
         assert errors == ['no "q"', "Stale Connection"]
         assert news == [{"ldm": True}]
+
+
+async def test_a_dead_host_behind_tls_holds_nobody_up(tmp_path):
+    """It takes no farewell, and confirms nothing."""
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    async with ScriptedNats(tls=context) as nats:
+        options = NatsOptions(url=nats.url, tls_ca=str(tmp_path / "ca.pem"), tls_first=True)
+        connection = await opened(nats, options=options)
+        client = await nats.client(0)
+        assert await connection.ask() is True
+        client.writer.transport.pause_reading()
+        asked = connection.ask()
+        async with asyncio.timeout(5):
+            assert "did not answer" in await ended(connection)
+            assert await asked is False
