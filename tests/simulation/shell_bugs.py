@@ -10,10 +10,17 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 from unittest.mock import patch
 
-from liftpy_envelope.batch import HEADER_SIZE, decode_records
+from liftpy_envelope.batch import read_header
 from liftpy_log.log_time import LogTime
-from liftpy_log.segment import Segment
 from liftpy_server.committing import CommittingLog
+from liftpy_server.dedupe_rebuild import note_batches
+from liftpy_server.metadata import node_commands, partition_commands
+from liftpy_server.metadata.commands import Outcome
+from liftpy_server.metadata.elections import led_uncleanly
+from liftpy_server.metadata.errors import MetadataRefusedError
+from liftpy_server.metadata.raft.store import RaftMetadataStore
+from liftpy_server.replicas import local, standing
+from liftpy_server.replicas.local import LocalReplica
 from liftpy_server.replicas.standing import Standing
 from simulation.scheduler import S
 
@@ -24,10 +31,11 @@ __all__ = ["BUGS", "Bug", "planted"]
 
 
 class Bug(NamedTuple):
-    """What is patched, and how runs go that show it."""
+    """What is patched, how runs go that show it, and the first seed that does."""
 
     patches: Sequence[tuple[Any, str, Any]]
     how: dict[str, Any]
+    seed: int
 
 
 def _faults(*names: str, **how: Any) -> dict[str, Any]:
@@ -35,13 +43,9 @@ def _faults(*names: str, **how: Any) -> dict[str, Any]:
 
 
 _COPIED = LogTime.copied
-_LOST_LOGS, _SETTLED = Standing.lost_logs, Standing.settled
-
-
-def _unchecked(segment: Any, file: Any, position: int) -> Any:
-    """A body is decoded as it is."""
-    _, header = next(segment.headers(file, position))
-    return header, decode_records(header, file.read(position + HEADER_SIZE, header.length - HEADER_SIZE))
+_NOTE_BATCHES = note_batches
+_PROPOSE_MANY = RaftMetadataStore.propose_many
+_LOST_LOGS = Standing.lost_logs
 
 
 def _on_the_wall_clock(_time: Any, wall_ns: int, _now_s: float) -> int:
@@ -74,16 +78,72 @@ def _lost_where_counted(standing: Any, state: Any, node_id: str) -> Any:
     return [place for place in _LOST_LOGS(standing, state, node_id) if node_id in partitions[place].isr]
 
 
-def _settled(standing: Any, *args: Any) -> None:
-    """Once the metadata has taken note, a failure is forgotten."""
-    standing._failed.clear()
-    _SETTLED(standing, *args)
+def _note_all(window: Any, _stored: Any, data: Any, time: Any) -> None:
+    """Ids of all that a leader sent are remembered, whether or not there was room for it."""
+    headers = []
+    position = 0
+    while position < len(data):
+        headers.append(read_header(data, position))
+        position += headers[-1].length
+    _NOTE_BATCHES(window, headers, data, time)
+
+
+async def _propose_many(store: Any, proposals: Any) -> list[Outcome]:
+    """What one attempt is refused never happens."""
+    try:
+        return await _PROPOSE_MANY(store, proposals)
+    except MetadataRefusedError as error:
+        return [Outcome(error=error.code, message=str(error))] * len(proposals)
+
+
+def _elect_by_the_last_isr(nodes: Any, _config: Any, partition: Any) -> Any:
+    """Only those who were taken out of the ISR are asked; the best of them leads, even with nothing."""
+    told = {report.node_id: report for report in partition.reports if nodes[report.node_id].incarnation == report[1]}
+    if partition.isr or not partition.unproven or any(node not in told for node in partition.unproven):
+        return partition
+    winner = max(partition.unproven, key=lambda node: told[node].reach)
+    return partition if nodes[winner].expired else led_uncleanly(partition, winner)
 
 
 BUGS: dict[str, Bug] = {
     "a log whose end was cut is not told of": Bug(
         [(Standing, "log_torn", lambda *_: None)],
         _faults("damage_tail", "kill_leader"),
+        28,
+    ),
+    "ids of what found no room are remembered": Bug(
+        [
+            (local, "note_batches", _note_all),
+            (local, "note_log", lambda *_: None),
+            (CommittingLog, "stored", lambda partition, key: partition.dedupe.find(key)),
+        ],
+        _faults("full_failover"),
+        2,
+    ),
+    "an empty log wins an election of the last ISR": Bug(
+        [(module, "elect_by_reports", _elect_by_the_last_isr) for module in (node_commands, partition_commands)],
+        _faults("lose_directory", "stop_cleanly", copies_to_lose=2),
+        0,
+    ),
+    "a replica that gave up goes on without its ids": Bug(
+        [(LocalReplica, "_know_ids", lambda _replica: None)],
+        _faults("error_in_shell", "kill_leader", "move_leader"),
+        5,
+    ),
+    "what one attempt is refused never happens": Bug(
+        [(RaftMetadataStore, "propose_many", _propose_many)],
+        _faults("late_joiner"),
+        0,
+    ),
+    "a deposed leader goes on refusing": Bug(
+        [(LocalReplica, "is_cut_off", lambda _replica: False)],
+        _faults("isolate"),
+        0,
+    ),
+    "a disk is believed after a power loss": Bug(
+        [(standing, "_has_copies_elsewhere", lambda *_: False)],
+        _faults("lying_syncs", "kill_leader"),
+        21,
     ),
     "the window of ids runs on the leader's wall clock": Bug(
         [
@@ -92,26 +152,22 @@ BUGS: dict[str, Bug] = {
             (LogTime, "age_time", _as_stamped),
         ],
         _faults("clock_jump", "move_leader"),
+        0,
     ),
     "what a leader leapt over is forgotten": Bug(
         [(LogTime, "found", _found_without_a_leap), (LogTime, "copied", _copied_without_a_leap)],
         _faults("clock_jump", "kill_leader"),
+        0,
     ),
     "a log that is lost is told of where it counts": Bug(
         [(Standing, "lost_logs", _lost_where_counted)],
         _faults("lose_joiner", trouble_us=8 * S),
-    ),
-    "a log that failed is forgotten by a restart": Bug(
-        [(Standing, "settled", _settled), (Standing, "failed_logs", lambda *_: [])],
-        _faults("damage_ids", "kill", "kill_leader"),
-    ),
-    "ids are rebuilt from bodies without their checksum": Bug(
-        [(Segment, "records", _unchecked)],
-        _faults("damage_ids", "kill_leader", "move_leader"),
+        0,
     ),
     "what is in the page cache counts as durable": Bug(
         [(CommittingLog, "durable_end", property(lambda partition: partition.log.log_end))],
         _faults("power_loss_of_all", "slow_disk"),
+        24,
     ),
 }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from liftpy_envelope.errors import ErrorCode, LiftError
+from liftpy_envelope.partitioner import partition_of
 from liftpy_log.errors import OffsetOutOfRangeError, PartitionOfflineError, SegmentCorruptError
 from liftpy_server.pull.sending import check_slice
 from simulation.model import ViolationError
@@ -52,10 +53,13 @@ class ShellPublisher:
             return
         if self._has_ids and self._acked and world.rng.random() < AGAIN:  # it forgot that it was acked
             self._publish_all([world.rng.choice(self._acked)])
-        count = min(self._window - len(self.waiting), world.rng.choice((1, 1, 2, 6)))
-        if count <= 0:
-            return
-        numbers = [world.new_number(self, has_id=self._has_ids) for _ in range(count)]
+        count = min(self._window - len(self.waiting), world.rng.choice((1, 1, 2, 6, 12)))
+        if count > 0:
+            self.publish(count)
+
+    def publish(self, count: int) -> None:
+        """As one chunk."""
+        numbers = [self._world.new_number(self, has_id=self._has_ids) for _ in range(count)]
         for number in numbers:
             self.waiting[number] = 0
         self._send(numbers)
@@ -65,13 +69,22 @@ class ShellPublisher:
         for node in world.nodes.values():
             world.network.send("nats", node.node_id, node.published, numbers)
 
+    def _place(self, number: int) -> tuple[bytes, str | None]:
+        """Subject and key of a message."""
+        return b"s.%d" % (number % self._world.partitions), f"k{number % KEYS}" if self._has_keys else None
+
+    def partition(self, number: int) -> int:
+        """Which partition a message is for."""
+        subject, key = self._place(number)
+        return partition_of(subject if key is None else key.encode(), self._world.partitions)
+
     def frame(self, number: int, sid: int) -> Frame:
         """A message, as the NATS server sends it."""
-        subject, reply = b"s.%d" % (number % self._world.partitions), b"_INBOX.%d" % number
+        (subject, key), reply = self._place(number), b"_INBOX.%d" % number
         headers = {"Nats_Msg_Id": f"m{number}"} if self._has_ids else {}
         value = self._world.value_of(number)
-        if self._has_keys:
-            headers["Lift_Key"] = f"k{number % KEYS}"
+        if key is not None:
+            headers["Lift_Key"] = key
             if not number % 4:
                 headers |= {"Lift_Tombstone": "true", "N": str(number)}
                 value = b""

@@ -59,6 +59,7 @@ FAULTS = (
     "compact",
     "late_proposals",
     "lose_joiner",
+    "late_joiner",
 )
 
 RAISING = {
@@ -103,6 +104,14 @@ def _has_failed(node: ShellNode) -> bool:
     return any(partition.log.failure is not None for partition in node.partitions)
 
 
+def _reach(partition: Partition) -> tuple[int, int, int]:
+    """What is told of a log: its last epoch, its end, and what is known to be committed of it."""
+    log = partition.log
+    if log.failure is not None:
+        return -1, 0, partition.high_watermark
+    return log.epochs.latest, log.log_end, partition.high_watermark
+
+
 class ShellFaults:
     """Between `begin` and `heal` something happens every `every_us` on average."""
 
@@ -113,6 +122,7 @@ class ShellFaults:
         self._every_us = rng.choice((200, 400, 800)) * MS
         self._copies_to_lose = world.copies_to_lose
         self._has_joiner = False
+        self._staged_until_us = 0
         # Most runs see a few kinds only, so that rare combinations are not drowned.
         chosen = rng.sample(FAULTS, rng.choice((3, 5, len(FAULTS))))
         self._kinds = [name for name in FAULTS if name in (world.only or chosen) and name not in world.without]
@@ -151,6 +161,31 @@ class ShellFaults:
                 node.kill()
             if not node.is_up:
                 node.start()
+        if world.copies_to_lose >= world.min_isr:
+            self._operate()
+
+    def _operate(self) -> None:
+        """An operator looks now and then, and decides where a leader is missing, or lacks what was committed."""
+        world = self._world
+        world.scheduler.after(2 * S, self._operate)
+        nodes = world.metadata.state.nodes
+        for number, info in enumerate(world.infos):
+            logs: list[list[Any]] = []
+            for node_id in info.replicas:
+                node, known = world.nodes[node_id], nodes[node_id]
+                partition = node.partition(number)
+                is_there = partition is not None and not known.expired and node.cluster is not None
+                if is_there and node.cluster.incarnation == known.incarnation:
+                    logs.append([node_id, known.incarnation, *_reach(partition)])
+            if info.leader is None and len(logs) == len(info.replicas):
+                self._command(
+                    "recover_partition",
+                    partition=number,
+                    version=info.version,
+                    logs=logs,
+                    given_up=[],
+                    accept_data_loss=True,
+                )
 
     def _later(self, longest_us: int, act: Callable[[], None]) -> None:
         def unless_over() -> None:
@@ -276,28 +311,52 @@ class ShellFaults:
         self._any().disk.fail(*kinds, code=errno.ENOSPC, skip=rng.randrange(4), times=rng.choice((1, 1, 2, 5)))
 
     def _full_failover(self) -> None:
-        """A follower that was cut off finds no room for another segment in the middle of what it missed, and leads."""
+        """A follower that stood still finds no room for another segment in the middle of what it missed, and leads.
+
+        Much comes in meanwhile, so that it is more than a segment, and what is missed in the end is sent again.
+        """
         world, rng = self._world, self._world.rng
         info = world.infos[self._any_number()]
         leader = info.leader
         followers = [node for node in world.node_list if node.node_id in info.isr and node.node_id != leader]
-        if leader is None or not followers or not followers[0].is_up:
+        is_staged = world.scheduler.now_us < self._staged_until_us  # one at a time, or none is played to its end
+        if leader is None or not followers or not followers[0].is_up or followers[0].is_paused or is_staged:
             return
-        node, pair = followers[0], (leader, followers[0].node_id)
-        world.network.cut.add(pair)
+        self._staged_until_us = world.scheduler.now_us + 3 * S
+        node = followers[0]
+        node.pause()
+        for number in range(20):
+            world.scheduler.after(number * 10 * MS, world.publishers[1].publish, 1)
 
-        def healed() -> None:
-            node.disk.heal()
+        rolls: list[Path] = []
+        skip = rng.randrange(3)
 
-        def reconnect() -> None:
-            world.network.cut.discard(pair)
+        def is_roll(path: Path) -> bool:
+            if path.suffix == ".log":
+                rolls.append(path)
+            return path.suffix == ".log"
+
+        def go_on() -> None:
+            self._resume(node)
+            if not self._is_over:
+                node.disk.fail("create", code=errno.ENOSPC, skip=skip, times=None, where=is_roll)
+                look()
+
+        def look() -> None:
             if self._is_over:
                 return
-            node.disk.fail("create", code=errno.ENOSPC, times=None, where=lambda path: "streams" in path.parts)
-            self._later(800 * MS, healed)
-            self._later(200 * MS, lambda: self._down([world.nodes[leader]], power=False))
+            if len(rolls) <= skip:
+                world.scheduler.after(1 * MS, look)
+                return
+            world.seen["no room in the middle"] += 1
+            for other in dying:
+                if other.is_up:
+                    other.kill()
+                world.scheduler.after(1_500 * MS, self._up, other)
+            self._later(1_500 * MS, node.disk.heal)
 
-        world.scheduler.after(300 * MS + int(rng.random() * 400 * MS), reconnect)
+        dying = rng.choice(([world.nodes[leader]], [other for other in world.node_list if other is not node]))
+        world.scheduler.after(300 * MS + int(rng.random() * 400 * MS), go_on)
 
     def _fail_disk(self) -> None:
         """A write, a sync or a read fails: the log takes nothing more, until its node is started again."""
@@ -440,11 +499,42 @@ class ShellFaults:
 
         look()
 
+    def _late_joiner(self) -> None:
+        """A node that is about to be let into the ISR stands still, and is let in late.
+
+        Whoever repeats that proposal hears that it is not taken, while the first is on its way still.
+        """
+        world, metadata = self._world, self._world.metadata
+        node, number = self._any(), self._any_number()
+        if not node.is_up or node.is_paused or metadata.late is not None or self._has_joiner:
+            return
+        self._has_joiner = True
+        node.kill()
+
+        def look() -> None:
+            if self._is_over:
+                metadata.deliver_late()
+            elif metadata.late is None:
+                if node.node_id not in world.infos[number].isr and not node.is_up:
+                    metadata.late = "-"
+                    node.start()
+                world.scheduler.after(1 * MS, look)
+            elif metadata.has_late:
+                node.pause()
+                self._later(3 * S, metadata.deliver_late)
+                self._later(5 * S, lambda: self._resume(node))
+            else:
+                world.scheduler.after(1 * MS, look)
+
+        look()
+
     def _compact(self) -> None:
         """Of keys that are committed the last records stay; what stays is in segments and batches of another shape."""
-        node, number = self._any(), self._any_number()
-        keep_ns = self._world.rng.choice((0, 10**9, 86_400 * 10**9))
-        node.enter(node.run, self._compact_at, node, number, keep_ns)
+        node = self._any()
+        keep_ns = self._world.rng.choice((0, 0, 10**9, 86_400 * 10**9))
+        for number in range(self._world.partitions):
+            for _ in range(2):  # tombstones are noted by one pass, and go with a later one
+                node.enter(node.run, self._compact_at, node, number, keep_ns)
 
     def _compact_at(self, node: ShellNode, number: int, keep_ns: int) -> None:
         partition = node.partition(number)

@@ -110,6 +110,7 @@ class NodeMetadata(RaftMetadataStore):
         super().__init__(settings, node.clock)
         self._node = node
         self._loop = node.loop
+        self._heard_us = node.world.scheduler.now_us
         self._proposer = Proposer(self._submit, _PROPOSE_TIMEOUT_S)
 
     @property
@@ -125,10 +126,11 @@ class NodeMetadata(RaftMetadataStore):
         return 1
 
     def unheard_s(self) -> float:
-        return 0.0
+        return (self._node.world.scheduler.now_us - self._heard_us) / 1e6
 
     def learned(self, state: MetadataState) -> None:
         """A state arrived, maybe out of order."""
+        self._heard_us = self._node.world.scheduler.now_us
         if state.revision > self._machine.state.revision:
             self._machine.state = state
             self._state_changed()

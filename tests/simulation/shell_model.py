@@ -8,6 +8,7 @@ P2  what was committed at an offset keeps its content, on every replica, and one
 P3  no high watermark, and no consumer, is ever beyond what is committed, or is shown anything else
 ids no message with an id is committed twice, however often it is published
 order  what a publisher sends when the message before was acked stands behind it
+silence  a deposed leader that has heard nothing for a while refuses nothing: its successor may store it
 best   who begins to lead has all that is committed, as far as a copy of it is left anywhere
 
 keys   a record may be missing in a copy that was compacted if a later one of its key is committed, or if it is a
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["Record", "ShellModel", "records_in"]
 
 _LOOKED_BACK = 20
+_SILENT_S = 1.6  # a time-out, and a tick of the replicas
 
 
 class Record(NamedTuple):
@@ -102,6 +104,13 @@ def _last_of_keys(records: list[Record]) -> dict[bytes, Record]:
     return {key: record for key, record in last.items() if not record.is_tombstone}
 
 
+def _were_alike(found: list[Record], records: list[Record]) -> bool:
+    """Whether these are the same, but for what is damaged."""
+    return len(found) == len(records) and all(
+        one == other or one is LOST for one, other in zip(found, records, strict=True)
+    )
+
+
 class Copy:
     """What is known of one node's log.
 
@@ -132,9 +141,9 @@ class Copy:
         return self.records[max(0, begin - self.start) : max(0, end - self.start)]
 
     def had_durable(self, begin: int, records: list[Record]) -> bool:
-        """Whether these records are on this disk, or were until it lost them."""
+        """Whether these records are on this disk, or were until it lost or damaged them."""
         end = begin + len(records)
-        if self.durable_end >= end and self.between(begin, end) == records:
+        if self.durable_end >= end and _were_alike(self.between(begin, end), records):
             return True
         return self.lost[max(0, begin - self.lost_start) : max(0, end - self.lost_start)] == records
 
@@ -165,11 +174,13 @@ class ShellModel:
         self._copies = {node: Copy() for node in nodes}
         self._nodes = nodes
         self._committers: dict[int, str] = {}
+        self._epoch = 0  # as the metadata have it
         self._newest: dict[bytes, int] = {}  # offset of the last committed record of each key
 
     def configured(self, info: PartitionInfo) -> None:
         """The metadata says something else of the partition."""
         self.isr, self.voters, self.replicas = info.isr, info.voters, info.replicas
+        self._epoch = info.leader_epoch
         self.check_isr()
 
     def copy_of(self, node: str) -> Copy:
@@ -341,7 +352,10 @@ class ShellModel:
         if self._committers.setdefault(epoch, node.node_id) != node.node_id:
             raise ViolationError(f"P4: {node.node_id} and {self._committers[epoch]} both commit in epoch {epoch}")
         begin = len(self.committed)
-        fresh = copy.between(begin, mark)
+        fresh = [
+            self._undamaged(offset) if record is LOST else record
+            for offset, record in enumerate(copy.between(begin, mark), begin)
+        ]
         holders = [other for other in self.voters if self._copies[other].had_durable(begin, fresh)]
         if len(holders) < self._min_isr:
             raise ViolationError(f"P1: records {begin}..{mark} are committed with {len(holders)} durable copies")
@@ -355,12 +369,18 @@ class ShellModel:
         self.trace.append((node.node_id, epoch, mark))
         self.check_isr()
 
+    def _undamaged(self, offset: int) -> Record:
+        """What is at an offset, as another replica knows that is in the ISR with the one that is damaged."""
+        found = [record for node in self.isr for record in self._copies[node].between(offset, offset + 1)]
+        return next((record for record in found if record is not LOST), LOST)
+
     def check_isr(self) -> None:
         """Records were committed, or the ISR is another one: all its members have all of them."""
         if self.has_lost:
             return
         if self.may_lose and len(self.isr) == 1:
-            self._check_best(self.isr[0])
+            if not self._nodes[self.isr[0]].is_doubtful:  # else the cluster does not know yet
+                self._check_best(self.isr[0])
             return
         for node_id in self.isr:
             node = self._nodes[node_id]
@@ -390,6 +410,13 @@ class ShellModel:
             )
         self.duplicates += duplicate
         self.acked.setdefault(number, offset)
+
+    def refused(self, node: ShellNode) -> None:
+        """A node told a publisher that its message is not stored."""
+        partition = node.partition(self._number)
+        is_deposed = partition is not None and partition.epoch < self._epoch
+        if is_deposed and node.unheard_s > _SILENT_S:
+            raise ViolationError(f"silence: {node.node_id} refuses what its successor in epoch {self._epoch} may store")
 
     def shown(self, node_id: str, records: list[tuple[int, Record]]) -> None:
         """A consumer was given records."""

@@ -33,7 +33,7 @@ from liftpy_server.stream_opening import StreamOpening
 from liftpy_server.streams import Streams
 from simulation.metadata import META, UUID
 from simulation.model import ViolationError
-from simulation.scheduler import MS
+from simulation.scheduler import MS, S
 from simulation.shell_loop import SimLoop
 from simulation.shell_metadata import NodeMetadata
 from support.nats_frames import encode_all
@@ -168,6 +168,7 @@ class ShellNode:
         self.is_damaged = False
         self.clock_offset_ns = 0
         self.sync_us = 1 * MS
+        self.resumed_us = -1 * S
         self.run = 0
         self.boots = 0
         self.error_in: str | None = None  # the next call of this raises
@@ -181,6 +182,12 @@ class ShellNode:
         self._inbox: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
         self._subscriptions: _Subscriptions | None = None
         self.loops: list[SimLoop] = []  # of all processes: what was killed is kept, so that nothing of it is ever run
+
+    @property
+    def unheard_s(self) -> float:
+        """How long it has heard nothing of the metadata, while it ran."""
+        now_us = self.world.scheduler.now_us
+        return min(self._metadata.unheard_s(), (now_us - self.resumed_us) / 1e6)
 
     def wall_ns(self) -> int:
         return EPOCH_NS + self.world.scheduler.now_us * 1_000 + self.clock_offset_ns
@@ -368,6 +375,7 @@ class ShellNode:
 
     def resume(self) -> None:
         self.is_paused = False
+        self.resumed_us = self.world.scheduler.now_us
         inbox, self._inbox = self._inbox, []
         for act, args in inbox:
             self.enter(self.run, act, *args)
@@ -415,5 +423,7 @@ class ShellNode:
     def _send_acks(self, frames: bytes) -> bool:
         for ack in published(frames):
             number = int(ack.subject.rpartition(b".")[2])
+            if "error" in ack.json:
+                self.world.refused(self, number, ack.json["error"]["err_code"])
             self.world.network.send(self.node_id, "nats", self.world.acked, number, ack.json)
         return True

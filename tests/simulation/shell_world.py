@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 from liftpy_client.errors import DisconnectedError
+from liftpy_envelope.errors import AckErrorCode
 from liftpy_log.errors import WalCorruptError
 from liftpy_server import stream_opening, streams
 from liftpy_server.following import link
@@ -92,6 +93,7 @@ class ShellWorld:
         seed: of everything.
         trouble_us: how long things go wrong.
         copies_to_lose: how many copies may be lost or damaged; by default as many as the promise allows.
+        partitions: how many the stream has, instead of what chance gives.
         only: names of the faults that happen, instead of what chance chooses; those of `ShellFaults`.
         without: names of faults that do not happen.
     """
@@ -102,6 +104,7 @@ class ShellWorld:
         *,
         trouble_us: int = TROUBLE_US,
         copies_to_lose: int | None = None,
+        partitions: int | None = None,
         only: frozenset[str] = frozenset(),
         without: frozenset[str] = frozenset(),
     ) -> None:
@@ -115,14 +118,16 @@ class ShellWorld:
         self.consume_every_us = rng.choice((150, 400)) * MS
         self.segment_bytes = rng.choice((1_500, 4_000, 20_000))
         self.wal_bytes = rng.choice((2_000, 20_000))
+        self.window = rng.choice((8, 40))
         self.direct_max = rng.choice((0, 3))
         self.value_bytes = rng.choice((10, 100, 700))
         self.is_idle = self.is_healed = False
         self.scheduler = Scheduler()
         self.network = Network(self.scheduler, rng)
         self._trouble_us = trouble_us
+        self._has_so_many_partitions = partitions is not None
         self._trace: list[Any] = []
-        self.partitions = rng.choice((1, 1, 2, 3))
+        self.partitions = rng.choice((1, 1, 2, 3)) if partitions is None else partitions
         self.observers, self.spare = rng.choice(((0, 0), (0, 0), (0, 1), (1, 0)))
         self.has_keys = rng.random() < 0.5
         self.nodes = {name: self._make_node(name) for name in "abcd"[: 3 + self.observers + self.spare]}
@@ -171,6 +176,12 @@ class ShellWorld:
     def acked(self, number: int, answer: dict[str, Any]) -> None:
         """An ack, or a refusal, arrives at its publisher."""
         self._owners[number].acked(number, answer)
+
+    def refused(self, node: ShellNode, number: int, code: int) -> None:
+        """A node tells a publisher why a message is not stored, or that it does not know."""
+        if code != AckErrorCode.OUTCOME_UNKNOWN:
+            self.seen["refused"] += 1
+            self.models[self._owners[number].partition(number)].refused(node)
 
     def surprised(self, error: BaseException | None, what: str) -> None:
         """An error that nobody caught, or that was only logged."""
@@ -311,7 +322,7 @@ class ShellWorld:
     def _make_publishers(self) -> list[ShellPublisher]:
         return [
             ShellPublisher(self, has_ids=True, window=1),
-            ShellPublisher(self, has_ids=True, window=8),
+            ShellPublisher(self, has_ids=True, window=self.window),
             ShellPublisher(self, has_ids=False, window=4, has_keys=self.has_keys),
         ]
 
@@ -375,6 +386,8 @@ class ShellWorld:
             given["--trouble-us"] = str(self._trouble_us)
         if self.copies_to_lose != self.min_isr - 1:
             given["--copies-to-lose"] = str(self.copies_to_lose)
+        if self._has_so_many_partitions:
+            given["--partitions"] = str(self.partitions)
         return "".join(f" {name} {value}" for name, value in given.items() if value)
 
     def describe(self) -> str:
@@ -425,6 +438,7 @@ def command(run: Callable[..., Any], faults: Sequence[str]) -> None:
     parser.add_argument("--without", type=names_in, default=frozenset(), help="faults that do not")
     parser.add_argument("--trouble-us", type=int, default=TROUBLE_US, help="how long things go wrong")
     parser.add_argument("--copies-to-lose", type=int, help="how many copies may be lost or damaged")
+    parser.add_argument("--partitions", type=int, help="how many the stream has")
     given = vars(parser.parse_args())
     first, last = given.pop("seed"), given.pop("until")
     for seed in range(first, (first if last is None else last) + 1):
