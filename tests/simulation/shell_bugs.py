@@ -35,7 +35,7 @@ class Bug(NamedTuple):
 
     patches: Sequence[tuple[Any, str, Any]]
     how: dict[str, Any]
-    seed: int
+    seed: int = 0
 
 
 def _faults(*names: str, **how: Any) -> dict[str, Any]:
