@@ -43,6 +43,7 @@ class StreamState:
 
     def __init__(self, info: StreamInfo, clock: Clock, keeper: GapKeeper) -> None:
         self.uuid = info.uuid
+        self._created_ns = info.created_ns
         self.config: StreamConfig = info.config
         self.paused = info.paused
         self.read_only = info.read_only
@@ -72,6 +73,8 @@ class StreamState:
         """The gaps of a partition that this node leads, or led."""
         gaps = self._gaps.get(partition)
         if gaps is None:
-            gaps = PartitionGaps(self.uuid, self.name, partition, self._clock, self._keeper, self.counters)
+            gaps = PartitionGaps(
+                self.uuid, self.name, partition, self._clock, self._keeper, self.counters, self._created_ns
+            )
             self._gaps[partition] = gaps
         return gaps

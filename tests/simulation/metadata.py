@@ -77,9 +77,9 @@ class SimMetadata:
         self.create(config, [nodes[: replicas + observers]])
         self.watch()
 
-    def create(self, config: dict[str, Any], assignment: list[list[str]]) -> None:
+    def create(self, config: dict[str, Any], assignment: list[list[str]], now_ns: int | None = None) -> None:
         """Make the stream, with these nodes for each partition."""
-        outcome = self.apply("create_stream", uuid=UUID, config=config, assignment=assignment)
+        outcome = self.apply("create_stream", now_ns=now_ns, uuid=UUID, config=config, assignment=assignment)
         assert not outcome.error, outcome
 
     def watch(self) -> None:

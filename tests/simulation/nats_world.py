@@ -8,7 +8,8 @@ said     a plain message that a NATS server took while its stream was listened t
          gap of its partition that every node lists
 cause    a gap is there for a reason: something went wrong within it
 deaf     a partition's leader hears NATS, if any in-sync replica does, within `DEAF_US`
-short    a gap begins at most `BEFORE_US` before something went wrong, and ends at most `AFTER_US` after it was over
+short    a gap begins at most `BEFORE_US` before something went wrong, and ends at most `AFTER_US` after it was over;
+         where a route fell silent it begins as long before as servers may take to notice
 
 A message's time is when its server took it, up to `ROUTE_US` later, which it may need to the server where a node
 listens. Nodes that listen there have asked it since whether they have everything, and that is all that they can know.
@@ -20,6 +21,7 @@ from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from liftpy_envelope.partitioner import partition_of
+from liftpy_server.limits import ROUTE_GRACE_S, ROUTE_SILENT_S_MAX
 from simulation.model import ViolationError
 from simulation.nats_clients import AckedPublisher, PlainPublisher
 from simulation.nats_faults import FAULTS, NatsFaults
@@ -75,7 +77,7 @@ class NatsWorld(ShellWorld):
         self._troubles_us: list[list[int]] = [[] for _ in range(self.partitions)]  # when something was wrong with it
         self._epochs = [0] * self.partitions
         self._deaf_since_us = [0] * self.partitions
-        self._ready_us = -1
+        self._ready_us = self._created_us = -1
         for name in self.nats.all:
             self.nats.start(name)
 
@@ -86,6 +88,10 @@ class NatsWorld(ShellWorld):
 
     def _make_faults(self) -> ShellFaults:
         return NatsFaults(self)
+
+    def _create_stream(self, **config: Any) -> None:
+        self._created_us = self.scheduler.now_us
+        super()._create_stream(**config)
 
     def _make_publishers(self) -> list[ShellPublisher]:
         self._until(lambda: all(map(self._is_heard, range(self.partitions))), "all are listened to")
@@ -213,15 +219,20 @@ class NatsWorld(ShellWorld):
         what = f"the gap {since}..{until} ({cause}) of partition {number}"
         if until <= self._ready_us:
             return
+        if since < self._created_us:
+            raise ViolationError(f"short: {what} begins before the stream was there")
         if since > until:
             raise ViolationError(f"cause: {what} ends before it begins")
         first = bisect_left(troubles, since - ROUTE_US)
         last = bisect_right(troubles, until + ROUTE_US) - 1
         if first > last:
             raise ViolationError(f"cause: nothing was wrong in {what}")
-        if troubles[first] - since > BEFORE_US:
+        is_of_route = "route" in cause or cause == "several causes"
+        before_us = BEFORE_US + (int(ROUTE_SILENT_S_MAX * S) if is_of_route else 0)
+        after_us = AFTER_US + (int(ROUTE_GRACE_S * S) if is_of_route else 0)
+        if troubles[first] - since > before_us:
             raise ViolationError(f"short: {what} begins before {troubles[first]}, when something was wrong")
-        if until - troubles[last] > AFTER_US:
+        if until - troubles[last] > after_us:
             raise ViolationError(f"short: {what} goes on after {troubles[last]}, when nothing was wrong any more")
 
 

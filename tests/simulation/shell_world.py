@@ -317,7 +317,7 @@ class ShellWorld:
         config |= {"replicas": 3, "observers": self.observers, "min_isr": self.min_isr}
         first = "abcabc"
         nodes = [[*first[at : at + 3], *"d" * self.observers] for at in range(self.partitions)]
-        self.metadata.create(config, nodes)
+        self.metadata.create(config, nodes, self.node_list[0].wall_ns())
 
     def _make_publishers(self) -> list[ShellPublisher]:
         return [

@@ -73,10 +73,18 @@ class PartitionGaps:
         clock: of the node.
         keeper: has the gaps written down.
         counters: of the stream.
+        created_ns: when the stream was; nothing that was published before is missing.
     """
 
     def __init__(
-        self, stream: str, name: str, number: int, clock: Clock, keeper: GapKeeper, counters: StreamCounters
+        self,
+        stream: str,
+        name: str,
+        number: int,
+        clock: Clock,
+        keeper: GapKeeper,
+        counters: StreamCounters,
+        created_ns: int = 0,
     ) -> None:
         self.stream = stream
         self.name = name
@@ -84,6 +92,7 @@ class PartitionGaps:
         self._clock = clock
         self._keeper = keeper
         self._counters = counters
+        self._created_ns = created_ns
         self._lapse: list[_Open] = []  # of several the first is the one that began here, or was found first
         self._listening_s = clock.elapsed()
         self._refusals: dict[str, _Refusals] = {}
@@ -239,7 +248,8 @@ class PartitionGaps:
         return max(0.0, self._clock.elapsed() - at_s)
 
     def _wall_ns(self, at_s: float) -> int:
-        return max(0, self._clock.now_ns() - int(self._ago(at_s) * 1e9))
+        now_ns = self._clock.now_ns()
+        return max(min(self._created_ns, now_ns), now_ns - int(self._ago(at_s) * 1e9))
 
     def _at_s(self, wall_ns: int) -> float:
         return self._clock.elapsed() - max(0, self._clock.now_ns() - wall_ns) / 1e9

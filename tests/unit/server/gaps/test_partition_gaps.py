@@ -22,9 +22,9 @@ SECOND = 10**9
 class Node:
     """One partition's gaps, and the clock and the keeper of its node."""
 
-    def __init__(self):
+    def __init__(self, created_ns=0):
         self.clock, self.notes, self.counters = SetClock(), GapNotes(), StreamCounters()
-        self.gaps = PartitionGaps("0" * 32, "orders", 0, self.clock, self.notes, self.counters)
+        self.gaps = PartitionGaps("0" * 32, "orders", 0, self.clock, self.notes, self.counters, created_ns)
 
     @property
     def now_s(self):
@@ -63,6 +63,15 @@ def test_gap_opens_and_closes(node):
     node.gaps.close()
     assert (node.shown(), node.gaps.cause) == ([("lost", 0, 3, None)], None)
     assert (node.counters.gaps, node.notes.asked) == (1, [(0, 0.0), (0, 0.0)])
+
+
+@pytest.mark.parametrize(("created_s", "since"), [(-60, -30), (-10, -10), (5, 0)])
+def test_gap_begins_when_the_stream_was_there_at_the_earliest(created_s, since):
+    """By the clock of the node that created it, which may be ahead."""
+    node = Node(NOW_NS + created_s * SECOND)
+    node.gaps.open(node.now_s - 30, "a route was lost")
+    node.gaps.close()
+    assert node.shown() == [("a route was lost", since, 0, None)]
 
 
 def test_gap_that_lasts_begins_with_the_earliest_loss(node):
