@@ -81,7 +81,7 @@ class StreamConfig:
         segment_age_s: age at which a segment file is closed.
         dedupe_window_s: how long a message id is remembered.
         dedupe_ids_max: how many message ids are remembered per partition.
-        message_bytes_max: larger messages are refused.
+        message_bytes_max: larger messages, with their headers, are refused.
         compression: of record batches.
         keep_replies: store the reply subject of every message.
         compact: of every key keep the last record only; records without a key stay.

@@ -137,7 +137,7 @@ class Partition(CommittingLog):
             refusal is None
             and self.is_accepting
             and not config.keep_replies
-            and run.value_bytes_max <= config.message_bytes_max
+            and run.message_bytes_max <= config.message_bytes_max
         )
         if usual and run.is_plain:
             if run.value_bytes <= BATCH_VALUE_BYTES_MAX:

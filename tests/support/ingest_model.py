@@ -14,7 +14,7 @@ from liftpy_envelope.errors import AckErrorCode
 from support.envelopes import CHANCE, MALFORMED, PRODUCER, batch, envelope
 from support.nats_frames import Frame, header_block, msg
 
-VALUE_BYTES_MAX = 60
+MESSAGE_BYTES_MAX = 200
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,7 +130,8 @@ class Model:
     def _refusal(self, spec: Spec, destination: bytes) -> AckErrorCode | None:
         if spec.malformed:
             return AckErrorCode.MALFORMED
-        if sum(len(value or b"") for value in spec.values) > VALUE_BYTES_MAX:
+        headers = spec._headers() if spec.form == "headers" else b""
+        if sum(len(value or b"") for value in spec.values) + len(headers) > MESSAGE_BYTES_MAX:
             return AckErrorCode.TOO_LARGE
         if spec.unsupported and (destination or spec.reply):
             return AckErrorCode.UNSUPPORTED
@@ -162,8 +163,8 @@ def answer_of(destination: bytes, ack: dict[str, Any]) -> Answer:
     )
 
 
-_short = st.sampled_from([b"", b"v", b"value", bytes(VALUE_BYTES_MAX)])
-_values = st.one_of(_short, _short, _short, st.just(bytes(VALUE_BYTES_MAX + 1)))
+_short = st.sampled_from([b"", b"v", b"value", bytes(MESSAGE_BYTES_MAX)])
+_values = st.one_of(_short, _short, _short, st.just(bytes(MESSAGE_BYTES_MAX + 1)))
 _replies = st.sampled_from([b"", b"r1", b"r2"])
 _maybe = lambda *choices: st.sampled_from([None, None, *choices])
 _wishes = {
@@ -202,7 +203,7 @@ in_envelope = st.builds(
 in_batch = st.builds(
     Spec,
     form=st.just("batch"),
-    values=st.lists(st.sampled_from([None, b"", b"v", b"w", bytes(VALUE_BYTES_MAX + 1)]), min_size=1, max_size=4).map(
+    values=st.lists(st.sampled_from([None, b"", b"v", b"w", bytes(MESSAGE_BYTES_MAX + 1)]), min_size=1, max_size=4).map(
         tuple
     ),
     inbox=_maybe("i1"),

@@ -137,11 +137,11 @@ def _destination(incoming: Incoming, config: StreamConfig) -> bytes:
 
 def _refusal(incoming: Incoming, destination: bytes, config: StreamConfig) -> Refusal | None:
     options = incoming.options
-    size = len(incoming.value or b"")
+    size = len(incoming.value or b"") + len(incoming.headers or b"")
     if size > config.message_bytes_max:
         return Refusal(
             AckErrorCode.TOO_LARGE,
-            f"message of {size} bytes is over the stream's limit of {config.message_bytes_max}",
+            f"message of {size} bytes, headers included, is over the stream's limit of {config.message_bytes_max}",
         )
     key_size = _key_size(incoming)
     if key_size > KEY_BYTES_MAX:

@@ -64,7 +64,7 @@ class RecordBuilder:
         if key is not None and self._partition.dedupe.ids_max:
             self._ids[key] = self._next_offset
         self._rows.append(message)
-        self._value_bytes += len(message.value or b"")
+        self._value_bytes += len(message.value or b"") + len(message.headers or b"")
         counters = self._partition.stream.counters
         counters.lookalikes += message.is_lookalike
         counters.unsupported_stored += message.options.unsupported is not None

@@ -50,13 +50,13 @@ class Run(Protocol):
         count: how many there are.
         is_plain: none has headers or begins like an envelope; a share or part of a run that is not plain may say the
             same of itself, and is then only treated with more care than it needs.
-        value_bytes_max: size of the largest value, or more.
+        message_bytes_max: size of the largest message, its headers and its value, or more.
         value_bytes: size of all values.
     """
 
     count: int
     is_plain: bool
-    value_bytes_max: int
+    message_bytes_max: int
     value_bytes: int
 
     def plain_body(self, skip: int) -> BatchBody:
@@ -90,7 +90,7 @@ class Run(Protocol):
 class ListRun:
     """Messages as rows, for when there are few or they have headers."""
 
-    __slots__ = ("_values", "count", "is_plain", "rows", "value_bytes", "value_bytes_max")
+    __slots__ = ("_values", "count", "is_plain", "message_bytes_max", "rows", "value_bytes")
 
     def __init__(self, rows: list[Row]) -> None:
         self.rows = rows
@@ -98,14 +98,18 @@ class ListRun:
         if self.count == 1:  # the case that latency is made of
             _, _, headers, value = rows[0]
             self._values = [value]
-            self.value_bytes = self.value_bytes_max = len(value)
+            self.value_bytes = len(value)
+            self.message_bytes_max = len(value) if headers is None else len(value) + len(headers)
             self.is_plain = headers is None and value[:4] != COOKIE
             return
         self._values = [row[3] for row in rows]
         sizes = list(map(len, self._values))
         self.value_bytes = sum(sizes)
-        self.value_bytes_max = max(sizes)
-        self.is_plain = COOKIE not in [value[:4] for value in self._values] and not any([row[2] for row in rows])  # noqa: C419 - a list is quicker
+        self.message_bytes_max = max(sizes)
+        self.is_plain = COOKIE not in [value[:4] for value in self._values]
+        if any([row[2] for row in rows]):  # noqa: C419 - a list is quicker
+            self.is_plain = False
+            self.message_bytes_max = max([size + len(row[2] or b"") for size, row in zip(sizes, rows, strict=True)])
 
     def plain_body(self, skip: int) -> BatchBody:
         """See `Run`."""
@@ -176,7 +180,7 @@ class Block(NamedTuple):
 class BlockRun:
     """The messages of a block from `first` up to `last`."""
 
-    __slots__ = ("_block", "_first", "_last", "count", "is_plain", "value_bytes", "value_bytes_max")
+    __slots__ = ("_block", "_first", "_last", "count", "is_plain", "message_bytes_max", "value_bytes")
 
     def __init__(self, block: Block, first: int, last: int, *, is_plain: bool = True) -> None:
         self._block = block
@@ -184,7 +188,7 @@ class BlockRun:
         self._last = last
         self.count = last - first
         self.is_plain = is_plain
-        self.value_bytes_max = block.value_bytes_max
+        self.message_bytes_max = block.value_bytes_max
         edges = block.values.offsets
         self.value_bytes = int(edges[last]) - int(edges[first])
 
@@ -230,7 +234,7 @@ class BlockRun:
         subject_column, reply_column, value_column = (
             column.take(self._first, self._last, order) for column in self._block[:3]
         )
-        block = Block(subject_column, reply_column, value_column, self.value_bytes_max)
+        block = Block(subject_column, reply_column, value_column, self.message_bytes_max)
         return [
             (int(ordered[first]), BlockRun(block, first, last, is_plain=self.is_plain))
             for first, last in pairwise([*firsts, self.count])

@@ -54,6 +54,9 @@ MESSAGES = {
 OFFENCES = {
     "too large": (bytes(101), None, AckErrorCode.TOO_LARGE),
     "too large with headers": (bytes(101), header_block(A="b"), AckErrorCode.TOO_LARGE),
+    "headers too large": (b"v", header_block(A="b" * 100), AckErrorCode.TOO_LARGE),
+    "an id too large together": (bytes(60), header_block(Nats_Msg_Id="x" * 30), AckErrorCode.TOO_LARGE),
+    "headers too large in an envelope": (envelope(b"v", headers={"A": "b" * 100}), None, AckErrorCode.TOO_LARGE),
     "too large in an envelope": (envelope(bytes(101)), None, AckErrorCode.TOO_LARGE),
     "too large a batch": (batch([bytes(60), bytes(60)]), None, AckErrorCode.TOO_LARGE),
     "another stream": (b"v", header_block(Nats_Expected_Stream="x"), AckErrorCode.WRONG_STREAM),

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.examples import examples
-from support.ingest_model import VALUE_BYTES_MAX, Model, answer_of, passes, plain, with_id
+from support.ingest_model import MESSAGE_BYTES_MAX, Model, answer_of, passes, plain, with_id
 from support.server_kit import Kit
 
 settings = st.fixed_dictionaries(
@@ -48,7 +48,7 @@ def check(kit, model, answers, taken):
 
 
 def run(directory, stream, all_passes):
-    kit = Kit(directory, message_bytes_max=VALUE_BYTES_MAX, **stream)
+    kit = Kit(directory, message_bytes_max=MESSAGE_BYTES_MAX, **stream)
     model = Model(acks=stream["acks"], policy=stream["ack_policy"])
     answers = []
     for number, specs in enumerate(all_passes):

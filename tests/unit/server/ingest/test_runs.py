@@ -51,7 +51,7 @@ def test_messages_and_sizes(shape, messages):
     run = run_of(shape, messages)
     sizes = [len(message.value) for message in messages]
     assert (messages, len(messages), sum(sizes)) == (run.messages(), run.count, run.value_bytes)
-    assert max(sizes) <= run.value_bytes_max
+    assert max(sizes) <= run.message_bytes_max
 
 
 @given(shapes, plain, st.integers(0, 10))

@@ -263,4 +263,4 @@ def test_run_is_plain_unless_a_value_begins_with_the_cookie(size, number):
     fields = data[: data.index(b"\r\n")].split(b" ")
     ((_, run),) = parse_uniform(data, 0, fields, size).runs
     assert run.is_plain == (number is None or size < len(COOKIE))
-    assert (run.value_bytes, run.value_bytes_max) == (40 * size, size)
+    assert (run.value_bytes, run.message_bytes_max) == (40 * size, size)
