@@ -65,7 +65,8 @@ class StreamConfig:
         partitions: number of partitions; fixed for the stream's life.
         spread: how messages reach several partitions; fixed for the stream's life.
         partition_prefix: first token of the subjects of a stream with `spread = mapping`.
-        group: NATS queue group to join, so that streams share a subject between them.
+        group: NATS queue group to join, so that streams share a subject between them; for streams without replicas
+            whose messages one node stores.
         replicas: copies of each partition that count for acks.
         observers: further copies of each partition that follow without counting: never in sync, never leader.
         min_isr: fewest in-sync replicas with which messages are accepted; by default a majority of `replicas`.
@@ -129,6 +130,7 @@ class StreamConfig:
     def __post_init__(self) -> None:
         self._check_names()
         self._check_numbers()
+        self._check_group()
         self._check_local_retention()
         reserved = reserved_overlap(self.subject)
         if reserved and self.acks is AckMode.REPLY:
@@ -178,6 +180,23 @@ class StreamConfig:
         if self.min_isr is not None and not 1 <= self.min_isr <= self.replicas:
             raise ConfigError(
                 "min_isr", f"must be between 1 and replicas ({self.replicas}), not {describe(self.min_isr)}"
+            )
+
+    def _check_group(self) -> None:
+        """NATS gives each message to one member of a queue group: whoever gets it must be the one that stores it."""
+        if self.group is None:
+            return
+        if self.partitions > 1 and self.spread is Spread.HASH:
+            raise ConfigError(
+                "group",
+                f"a stream whose {self.partitions} partitions are spread by hash can join no queue group: each leader "
+                "would get messages of the others, and drop them; use one partition, or spread = mapping",
+            )
+        if self.replicas > 1:
+            raise ConfigError(
+                "group",
+                f"a stream with {self.replicas} replicas can join no queue group: after a failover a leader that "
+                "stands still would go on getting its share, and lose it; use replicas = 1, or no group",
             )
 
     def _check_local_retention(self) -> None:

@@ -48,7 +48,6 @@ STREAMS = {
         "min_compaction_lag_s": 3_600.0,
         "delete_retention_s": 7_200.0,
         "min_dirty_ratio": 0.25,
-        "group": "workers",
         "dedupe_window_s": 900.0,
     },
 }

@@ -120,9 +120,12 @@ class _Subscriptions:
     """What an ingest connection does, where the NATS server is always there."""
 
     def __init__(self, node: ShellNode) -> None:
-        self.ingest = Ingest(node.clock, node.outbox, lambda _: None, node.loop.call_later)
+        self.ingest = Ingest(node.clock, node.outbox, lambda _: None, node.loop.call_later, self._broke)
         self._node = node
         self._numbers = 0
+
+    def _broke(self, cause: str) -> None:
+        raise ViolationError(cause)
 
     async def bind(self, bindings: Sequence[Binding]) -> None:
         self.take(bindings)

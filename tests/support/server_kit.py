@@ -129,7 +129,7 @@ class Kit:
         self.partitions = {number: self._open(number, directory / str(number), log) for number in numbers}
         self.timers: list[tuple[float, Callable[[], None]]] = []
         self.control = b""
-        self.ingest = Ingest(self.clock, self.outbox, self._hand_back, self._call_later)
+        self.ingest = Ingest(self.clock, self.outbox, self._hand_back, self._call_later, self._broke)
         self._bind(config)
 
     def _open(self, number: int, directory: Path, log_config: LogConfig | None) -> Partition:
@@ -155,6 +155,9 @@ class Kit:
 
     def _hand_back(self, data: bytes) -> None:
         self.control += data
+
+    def _broke(self, cause: str) -> None:
+        raise AssertionError(cause)
 
     def _call_later(self, delay_s: float, action: Callable[[], None]) -> None:
         self.timers.append((delay_s, action))

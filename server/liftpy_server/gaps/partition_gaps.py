@@ -95,6 +95,8 @@ class PartitionGaps:
         self._created_ns = created_ns
         self._lapse: list[_Open] = []  # of several the first is the one that began here, or was found first
         self._listening_s = clock.elapsed()
+        self._missed_s = float("-inf")
+        self._ends_with_answer = False  # what lasts, as all it lacks is messages that were read and not taken
         self._refusals: dict[str, _Refusals] = {}
         self._grown: set[str] = set()  # reasons of refusals that are not written down
         self._unrecorded: tuple[Gap, ...] = ()
@@ -111,6 +113,7 @@ class PartitionGaps:
 
     def open(self, since_s: float, cause: str) -> None:
         """Messages may be missing from `since_s` on; a gap that lasts already goes on under its own cause."""
+        self._ends_with_answer = False
         if not self._lapse:
             gap = self._begun(since_s, None, cause)
             self._lapse = [_Open(gap, since_s)]
@@ -123,6 +126,7 @@ class PartitionGaps:
     def close(self) -> None:
         """Nothing is missing from now on."""
         lapse, self._lapse = self._lapse, []
+        self._ends_with_answer = False
         self._listening_s = self._clock.elapsed()
         if not lapse:
             return
@@ -133,13 +137,20 @@ class PartitionGaps:
         seconds, cause = self._listening_s - first.since_s, first.gap.cause
         logger.log(_level_of(cause), "%s: gap of %.3f s closed (%s)", self._where, seconds, cause)
 
-    def missed(self, since_s: float, cause: str) -> None:
-        """Messages of the time from `since_s` up to now may be missing."""
-        logger.warning("%s: messages of the last %.3f s may be missing: %s", self._where, self._ago(since_s), cause)
-        if self._lapse:
-            self.open(since_s, cause)
-        else:
-            self._write(self._begun(since_s, self._clock.now_ns(), cause))
+    def missed(self, since_s: float | None, cause: str) -> None:
+        """Messages that were read are lost: those of the time since `since_s`, or since this node began to listen.
+
+        A gap, if none lasts, which ends when NATS has answered a question that is asked from now on: so an error that
+        meets every message makes one gap, and not one for each.
+        """
+        ends_with_answer = self._ends_with_answer or not self._lapse
+        self.open(self._listening_s if since_s is None else since_s, cause)
+        self._missed_s, self._ends_with_answer = self._clock.elapsed(), ends_with_answer
+
+    def heard(self, asked_s: float) -> None:
+        """NATS has answered a question that was asked at `asked_s`."""
+        if self._ends_with_answer and asked_s > self._missed_s:
+            self.close()
 
     def take_over(self, recorded: Iterable[Gap], since_s: float | None, cause: str) -> None:
         """This node leads the partition, and nothing was missing before `since_s`; None where nothing is missing.
@@ -168,6 +179,7 @@ class PartitionGaps:
     def leave(self) -> None:
         """Another node leads: it ends what lasts, when it listens."""
         self._lapse = []
+        self._ends_with_answer = False
         self._settle()
         self._refusals.clear()
 

@@ -49,6 +49,12 @@ class Binding:
         """Everything that was published before `asked_s` has come."""
         for partition in self.partitions.values():
             partition.heard_s = asked_s
+            partition.gaps.heard(asked_s)
+
+    def missed(self, cause: str) -> None:
+        """Messages that were read are lost."""
+        for partition in self.partitions.values():
+            partition.gaps.missed(partition.heard_s, cause)
 
     @property
     def address(self) -> tuple[str, str | None]:

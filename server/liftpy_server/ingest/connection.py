@@ -199,7 +199,7 @@ class IngestConnection:
 
     def opening(self, connection: NatsConnection) -> None:
         """See `ConnectionOwner`."""
-        ingest = Ingest(self._clock, self._outbox, connection.take_lines, self._loop.call_later)
+        ingest = Ingest(self._clock, self._outbox, connection.take_lines, self._loop.call_later, connection.end)
         ingest.marks = self._marks
         subscriptions = self._opening = Subscriptions(connection, ingest)
         connection.receive = partial(self._receive, ingest.receive)

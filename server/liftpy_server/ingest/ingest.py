@@ -4,10 +4,14 @@ Chunks are gathered before they are parsed when that pays. A chunk that spreads 
 of small batches, and each costs more than its messages do; so after such a pass the next one waits for as long as the
 last one took, while the socket goes on being read. Under load the batches grow until cutting them costs no more
 than half of the time; without load nothing ever waits.
+
+What was read is not dropped in silence: it is stored, or refused, or, where an error comes in between that nobody
+expected, the partitions that it may have been for have a gap.
 """
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 from liftpy_server.ingest.parser import MessageParser
@@ -17,6 +21,7 @@ from liftpy_server.limits import (
     LINGER_RUNS_MIN,
     RUN_MESSAGES_PER_PARTITION_MIN,
 )
+from liftpy_server.repeated_warnings import RepeatedWarnings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,6 +35,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Ingest"]
 
+logger = logging.getLogger(__name__)
+
 
 class Ingest:
     """See the module.
@@ -39,6 +46,7 @@ class Ingest:
         outbox: flushed after every pass.
         hand_back: takes the lines that are not messages.
         call_later: schedules a pass, as `loop.call_later` does.
+        on_broken: told why a chunk can not be parsed: nothing more can be read from this connection.
 
     Attributes:
         bindings: where the messages of a subscription go, by subscription id.
@@ -54,6 +62,7 @@ class Ingest:
         outbox: Outbox,
         hand_back: Callable[[bytes], None],
         call_later: Callable[[float, Callable[[], None]], object],
+        on_broken: Callable[[str], None],
     ) -> None:
         self.bindings: dict[int, Binding] = {}
         self.unbound = 0
@@ -61,6 +70,8 @@ class Ingest:
         self._outbox = outbox
         self._hand_back = hand_back
         self._call_later = call_later
+        self._on_broken = on_broken
+        self._warnings = RepeatedWarnings(logger)
         self._parser = MessageParser()
         self._gathered: list[bytes] = []
         self._gathered_bytes = 0
@@ -102,7 +113,13 @@ class Ingest:
     def _pass_on_piece(self, data: bytes) -> None:
         """Parse, append, and send the acks that are due."""
         started = self._clock.monotonic()
-        runs, control = self._parser.feed(data)
+        try:
+            runs, control = self._parser.feed(data)
+        except Exception as error:
+            logger.exception("what the NATS server sent can not be parsed: the connection is made anew")
+            self._parser.reset()
+            self._on_broken(f"what the NATS server sent could not be parsed: {error!r}")
+            return
         if runs:
             messages = self._deliver(runs)
             self._outbox.flush()
@@ -113,7 +130,7 @@ class Ingest:
             self._hand_back(control)
 
     def _deliver(self, runs: list[tuple[int, Run]]) -> int:
-        now_ns = self._clock.now_ns()
+        now_ns, started_s = self._clock.now_ns(), self._clock.monotonic()
         count = 0
         touched: dict[Partition, None] = {}
         if self.marks is not None and len(runs) > 1:  # a mark is the first message of a piece
@@ -123,10 +140,18 @@ class Ingest:
             binding = self.bindings.get(sid)
             if binding is None:
                 self.unbound += run.count
-            else:
+                continue
+            try:
                 binding.deliver(run, now_ns, touched)
+            except Exception as error:  # noqa: BLE001 - the messages of other subscriptions are not to suffer for it
+                cause = f"messages that were read could not be taken: {error!r}"
+                binding.missed(cause)
+                self._warnings.tell("taking messages", f"stream {binding.stream.name}: {cause}", started_s, error=error)
         for partition in touched:
-            partition.settle()
+            try:
+                partition.settle()
+            except Exception as error:  # noqa: BLE001 - as above; the messages are in the log, and the next pass settles
+                self._warnings.tell("settling", f"a partition can not commit now: {error!r}", started_s, error=error)
         return count
 
 

@@ -80,6 +80,12 @@ def _check_target(
             ErrorCode.INVALID_REQUEST,
             f"{where}: {max(voters, 0)} replicas can not keep a min_isr of {min_isr}; set min_isr lower first",
         )
+    if voters > 1 and stream.config.group is not None:
+        raise RefusedError(
+            ErrorCode.INVALID_CONFIG,
+            f"{where}: {voters} replicas: a stream of the queue group {stream.config.group!r} has one; take it out of "
+            "the group first",
+        )
     if voters > _VOTERS_MAX or len(target) > _REPLICAS_MAX:
         raise RefusedError(
             ErrorCode.INVALID_REQUEST,

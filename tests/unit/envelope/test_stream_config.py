@@ -86,12 +86,14 @@ def configs(draw):
     for name in ("retention_age_s", "retention_bytes"):
         if 0 < numbers[name] < numbers[f"local_{name}"]:
             numbers[f"local_{name}"] = 0
+    spread = draw(st.sampled_from(Spread))
+    may_join = numbers["replicas"] == 1 and (numbers["partitions"] == 1 or spread is Spread.MAPPING)
     return StreamConfig(
         name=draw(NAMES),
         subject=draw(SUBJECTS),
-        spread=draw(st.sampled_from(Spread)),
+        spread=spread,
         partition_prefix=draw(NAMES),
-        group=draw(st.none() | NAMES),
+        group=draw(st.none() | NAMES) if may_join else None,
         min_isr=draw(st.none() | st.integers(1, numbers["replicas"])),
         acks=draw(st.sampled_from(AckMode)),
         ack_policy=draw(st.sampled_from(AckPolicy)),
@@ -256,6 +258,15 @@ def test_by_default_a_majority_must_be_in_sync(replicas, expected):
     assert (None, expected) == (stream.min_isr, stream.min_isr_effective)
     assert expected == stream.with_min_isr().min_isr
     assert stream.differences(stream.with_min_isr()) == ["min_isr"]
+
+
+def test_a_queue_group_is_for_whoever_stores_what_it_gets():
+    for alone in ({}, {"partitions": 3, "spread": "mapping"}, {"observers": 2}):
+        assert config(group="workers", **alone).group == "workers"
+    for shared in ({"partitions": 2}, {"replicas": 2}, {"replicas": 3, "partitions": 3, "spread": "mapping"}):
+        assert refused_field(group="workers", **shared) == "group"
+        with pytest.raises(ConfigError, match="can join no queue group"):
+            config(**shared).updated({"group": "workers"})
 
 
 def test_min_isr_is_at_most_the_replicas():

@@ -103,13 +103,40 @@ def test_clock_that_leapt_leaves_no_time_out(node):
     assert node.shown() == [("lost", 0, 3_604, None)]
 
 
-def test_messages_missed_up_to_now(node):
-    node.gaps.missed(node.now_s - 2, "an error")
-    assert (node.shown(), node.gaps.cause) == ([("an error", -2, 0, None)], None)
-    node.record()
+def test_messages_that_were_read_and_lost_are_a_gap_until_the_next_answer(node):
+    heard_s = node.now_s
+    node.clock.advance(2)
+    for _ in range(100):
+        node.gaps.missed(heard_s, "an error")
+    asked_s = node.now_s
+    node.gaps.heard(asked_s)
+    assert node.shown() == [("an error", 0, None, None)], "asked before the last of them, maybe"
+    node.clock.advance(1)
+    node.gaps.heard(node.now_s)
+    assert (node.shown(), node.gaps.cause) == ([("an error", 0, 3, None)], None)
+
+
+def test_messages_that_are_lost_while_nothing_is_heard_are_part_of_that_gap(node):
     node.gaps.open(node.now_s, "lost")
     node.gaps.missed(node.now_s - 1, "an error")
-    assert node.shown() == [("lost", -1, None, None)], "part of the gap that lasts"
+    node.clock.advance(1)
+    node.gaps.heard(node.now_s)
+    assert node.shown() == [("lost", -1, None, None)], "an answer says nothing of the subscription"
+
+
+def test_messages_that_are_lost_before_any_answer(node):
+    node.gaps.close()
+    node.clock.advance(1)
+    node.gaps.missed(None, "an error")
+    assert node.shown() == [("an error", 0, None, None)]
+
+
+def test_a_connection_that_is_lost_meanwhile_ends_no_gap_early(node):
+    node.gaps.missed(node.now_s, "an error")
+    node.gaps.open(node.now_s, "the connection was lost")
+    node.clock.advance(1)
+    node.gaps.heard(node.now_s)
+    assert node.gaps.cause == "an error", "nobody listens until the subscription is confirmed"
 
 
 def test_silent_refusals_are_one_gap_of_known_size(node):

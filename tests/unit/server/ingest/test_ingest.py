@@ -31,9 +31,19 @@ class Bench:
         self.passes = []
         self.timers = []
         self.control = b""
+        self.broken = []
+        self.missed = []
         self.settled = 0
-        self.ingest = Ingest(self.clock, Outbox(lambda _: True), self._hand_back, self._call_later)
-        self.ingest.bindings.update({sid: SimpleNamespace(deliver=self._deliver(sid)) for sid in sids})
+        self.ingest = Ingest(self.clock, Outbox(lambda _: True), self._hand_back, self._call_later, self._broke)
+        self.ingest.bindings.update({sid: self._binding(sid) for sid in sids})
+
+    def _binding(self, sid):
+        stream = SimpleNamespace(name=f"stream-{sid}")
+        missed = lambda cause: self.missed.append((sid, cause))
+        return SimpleNamespace(stream=stream, deliver=self._deliver(sid), missed=missed)
+
+    def _broke(self, cause):
+        self.broken.append(cause)
 
     def _deliver(self, sid):
         def deliver(run, now_ns, touched):
@@ -230,3 +240,55 @@ def test_acks_leave_with_the_pass(make_kit):
     kit.receive(*(msg(b"orders.a", b"v", reply=b"r%d" % number) for number in range(3)))
     assert len(kit.frames) == 1
     assert kit.offsets() == [(b"r0", 0), (b"r1", 1), (b"r2", 2)]
+
+
+class Unsettled:
+    def settle(self):
+        raise ZeroDivisionError("told to")
+
+
+def fails(*_):
+    raise ZeroDivisionError("told to")
+
+
+def test_an_error_at_one_stream_costs_the_others_nothing_and_is_told(caplog):
+    bench = Bench()
+    """Whoever may have lost messages has a gap, and all that follows is taken."""
+    deliver, bench.ingest.bindings[2].deliver = bench.ingest.bindings[2].deliver, fails
+    bench.ingest.receive(encode_all([msg(b"a", b"%d" % sid, sid=sid) for sid in (1, 2, 3)]))
+    assert (bench.heard[1], bench.heard[2], bench.heard[3]) == ([b"1"], [], [b"3"])
+    assert bench.missed == [(2, "messages that were read could not be taken: ZeroDivisionError('told to')")]
+    assert "stream stream-2: messages that were read could not be taken" in caplog.text
+    assert bench.broken == []
+    bench.ingest.bindings[2].deliver = deliver
+    bench.ingest.receive(encode_all([msg(b"a", b"next", sid=2)]))
+    assert bench.heard[2] == [b"next"]
+
+
+def test_an_error_in_a_pass_that_was_put_off_is_told_too():
+    bench = Bench()
+    bench.ingest.receive(encode_all([msg(b"a", b"v", sid=sid) for sid in range(1, 50)]))
+    bench.ingest.receive(encode_all([msg(b"a", b"w", sid=sid) for sid in range(1, 50)]))
+    assert len(bench.timers) == 1
+    bench.ingest.bindings[7].deliver = fails
+    bench.fire()
+    assert [sid for sid, _ in bench.missed] == [7]
+    assert bench.heard[49] == [b"v", b"w"]
+
+
+def test_what_can_not_be_parsed_ends_the_connection(monkeypatch):
+    bench = Bench()
+    """Nobody knows for whom it was; who owns the connection writes down a gap for everybody."""
+    monkeypatch.setattr(bench.ingest._parser, "feed", fails)
+    bench.ingest.receive(b"MSG a 1 1\r\nv\r\n")
+    assert bench.broken == ["what the NATS server sent could not be parsed: ZeroDivisionError('told to')"]
+    assert bench.missed == []
+
+
+def test_an_error_while_one_partition_settles_costs_the_others_nothing(caplog):
+    bench = Bench()
+    broken = Unsettled()
+    bench.ingest.bindings[1].deliver = lambda run, now_ns, touched: touched.update({broken: None})
+    bench.ingest.receive(encode_all([msg(b"a", b"v", sid=sid) for sid in (1, 2)]))
+    assert bench.settled == 1
+    assert "a partition can not commit now" in caplog.text

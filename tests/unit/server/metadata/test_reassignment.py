@@ -324,3 +324,17 @@ def test_another_node_that_comes_does_not_interrupt_the_leader(cluster):
     cluster.finish()
     begun(cluster, "a", "b", "e")
     assert (cluster.partition.leader_epoch, cluster.partition.departed) == (1, ("c",))
+
+
+def test_a_stream_of_a_queue_group_gets_no_replicas():
+    """A leader that stood still would go on getting its share after a failover, and lose it."""
+    cluster = Cluster("n1", "n2", min_isr=1)
+    made = config("shared", group="workers")
+    cluster.do("create_stream", uuid=UUIDS[5], config=made, assignment=[["n1"]])
+    target = {"name": "shared", "uuid": UUIDS[5]}
+    refused = cluster.attempt("reassign_partitions", **target, moves=[[0, ["n1", "n2"], []]])
+    assert refused.error is ErrorCode.INVALID_CONFIG
+    assert "take it out of the group first" in refused.message
+    assert cluster.attempt("reassign_partitions", **target, moves=[[0, ["n2"], []]]).error is ErrorCode.NONE
+    cluster.do("update_stream", name="shared", changes={"group": None})
+    assert cluster.state.streams["shared"].config.group is None

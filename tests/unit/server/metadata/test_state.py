@@ -17,7 +17,7 @@ def state():
     author = Author()
     author.register("n1")
     author.register("n2")
-    author.create("orders", leaders=("n1", "n2"), retention_age_s=1.5, group="g")
+    author.create("orders", leaders=("n1", "n2"), retention_age_s=1.5, group="g", spread="mapping")
     author.create("flights", UUIDS[1], compression="zstd", min_isr=1)
     author.create("gone", UUIDS[2])
     author.do("delete_stream", name="gone")
