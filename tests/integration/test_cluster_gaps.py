@@ -98,7 +98,7 @@ async def test_what_a_dead_leader_took_along_lies_in_a_gap(tmp_path):
         await asyncio.to_thread(kit.stop_nodes)
         await asyncio.to_thread(kit.start_nodes)
         again = await gaps(lift, "s")
-        assert again[0] == gap
+        assert gap in again
 
 
 @pytest.fixture
