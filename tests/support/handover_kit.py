@@ -41,6 +41,7 @@ class _Node:
     def __init__(self, name: str, side: Side, kit: HandoverKit) -> None:
         self.name, self.side, self._kit = name, side, kit
         self.is_listening = False
+        self.behind = 0  # by how many messages it hears everything later
         self.waiting: list[tuple[int, int, bytes]] = []  # when, in which order, what
         self.changes = 0
         self.marks = Marks()
@@ -157,7 +158,7 @@ class HandoverKit:
                 self.published.append((publisher, frame))
                 self._route(publisher, frame)
             for node in self.nodes.values():
-                node.hear(self._moment)
+                node.hear(self._moment - node.behind)
             self.replicas.run()
             await asyncio.sleep(0)
 

@@ -151,10 +151,12 @@ class Giving:
             if not some:
                 continue
             began_s = loop.time()
+            is_late = False
             try:
                 async with asyncio.timeout(_TIMEOUT_S):
                     why = await self._give_some(target, some)
             except TimeoutError:
+                is_late = True
                 why = f"it takes longer than {_TIMEOUT_S:g} s"
             except LiftError as error:
                 why = str(error)
@@ -167,6 +169,8 @@ class Giving:
             if stay:
                 logger.warning("%d partitions can not be handed over to node %s now: %s", len(stay), target, why)
                 left += stay
+            if is_late:  # nor will it be quicker with the next ones
+                return left + [move for move in moves[start + _AT_ONCE_MAX :] if self._is_led(move)]
         return left
 
     def _is_led(self, move: LeaderMove) -> bool:

@@ -195,12 +195,11 @@ class Taking:
         """
         partition = replica.partition
         held = partition.held
-        if held is None:
-            return False
         take = next((take for take in self._takes.values() if take.held.get(partition.key) is held), None)
+        if held is None or take is None:  # what this node held to hand it over is not for here
+            return False
         is_whole = (
-            take is not None
-            and held.stored is not None
+            held.stored is not None
             and not held.is_full
             and partition.epoch == take.epochs[partition.key] + 1
             and self._ingest.hearing is take.hearing

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from random import Random
+from types import SimpleNamespace
 
 import pytest
 
+from liftpy_envelope.errors import ErrorCode
 from liftpy_server.handover import giving, held, taking
 from support.envelopes import batch, envelope
 from support.handover_kit import HandoverKit
@@ -123,6 +126,18 @@ async def test_each_message_is_acked_once_with_its_offset(make, seed):
     assert all(stored[offset] == subject[2:].replace(b".", b" ") for subject, offset in acks)
 
 
+@pytest.mark.parametrize("behind", ["a", "b"])
+@pytest.mark.parametrize("seed", SEEDS)
+async def test_a_node_that_hears_everything_later_doubles_and_loses_nothing(make, seed, behind):
+    numbered = Numbered()
+    kit = make(seed, numbered)
+    kit.nodes[behind].behind = 300
+    assert await kit.hand_over() == []
+    assert kit.nodes["b"].took_over == [True]
+    check_plain(kit, numbered)
+    assert len(values(kit)) == len(kit.published)
+
+
 @pytest.mark.parametrize("refusal", ["refuses_take", "refuses_move"])
 async def test_a_handover_that_comes_to_nothing_loses_nothing(make, refusal):
     numbered = Numbered()
@@ -130,6 +145,21 @@ async def test_a_handover_that_comes_to_nothing_loses_nothing(make, refusal):
     setattr(kit, refusal, True)
     (left,) = await kit.hand_over()
     assert left["leader"] == "b"
+    assert kit.replicas["a"].partition.is_leading
+    check_plain(kit, numbered)
+    assert len(values(kit)) == len(kit.published)
+
+
+async def test_a_leader_that_gets_another_epoch_meanwhile_goes_on_and_loses_nothing(make):
+    numbered = Numbered()
+    kit = make(1, numbered, late=4)
+
+    async def begin_reassignment(_commands):
+        kit.replicas.lead("a", 2)
+        return [SimpleNamespace(error=ErrorCode.STALE_EPOCH, message="the leader epoch is 2, not 1")]
+
+    kit.nodes["a"].giving._metadata.propose_many = begin_reassignment
+    await kit.hand_over()
     assert kit.replicas["a"].partition.is_leading
     check_plain(kit, numbered)
     assert len(values(kit)) == len(kit.published)
@@ -178,6 +208,23 @@ async def test_who_is_led_by_nobody_in_the_end_holds_nothing(make, monkeypatch):
     assert taken.side.partition.held is None
     assert taken.changes == 1
     assert taken.taking._room.left == taking.HELD_BYTES_MAX
+
+
+async def test_a_node_that_does_not_answer_is_not_waited_for_again(make, monkeypatch):
+    monkeypatch.setattr(giving, "_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(giving, "_AT_ONCE_MAX", 1)
+    kit = make(7, Numbered())
+    asked = []
+
+    async def never(target, *_):
+        asked.append(target)
+        await asyncio.Event().wait()
+
+    kit.nodes["a"].giving._ask = never
+    (move,) = await kit.hand_over()
+    assert len(await kit.nodes["a"].giving.give([move, move | {"version": 2}])) == 2
+    assert asked == ["b", "b"]
+    assert kit.replicas["a"].partition.held is None
 
 
 async def test_a_node_that_stops_takes_nothing(make):

@@ -118,6 +118,11 @@ def test_a_message_on_different_sides_of_marks_is_one():
     assert stored_of_held([[], ["a"], []], [[], []]) == {"a": 1}
 
 
+def test_what_is_stored_after_the_first_mark_is_held_and_what_is_held_before_the_last_is_stored():
+    assert stored_of_held([[], ["tick"] * 2, []], [[], []]) == {"tick": 2}
+    assert stored_of_held([["tick"] * 2, [], []], [[], ["tick"] * 2]) == {"tick": 2}
+
+
 def test_nothing_is_taken_for_stored_that_is_not_in_the_log():
     assert stored_of_held([["a"], [], []], [["a", "a", "b"], ["a"]]) == {"a": 1}
 
