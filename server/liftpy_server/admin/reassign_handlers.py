@@ -26,7 +26,7 @@ __all__ = ["ReassignHandlers"]
 
 _SHOWN_MAX: Final = 256  # an answer stays well below the payload that NATS takes
 _REASONS_MAX: Final = 3
-_GIVE_TIMEOUT_S: Final = 3.0  # people wait for the answer
+_GIVE_TIMEOUT_S: Final = 8.0  # longer than one handover takes; clients wait for 15 s
 
 Proposal = tuple[str, str | None, dict[str, Any]]
 
