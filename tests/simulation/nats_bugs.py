@@ -9,11 +9,14 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
+from liftpy_envelope.stream_config import StreamConfig
 from liftpy_server.gaps.partition_gaps import PartitionGaps
 from liftpy_server.gaps.recorder import GapRecorder
 from liftpy_server.ingest.connection import IngestConnection
 from liftpy_server.nats.connection import NatsConnection
 from liftpy_server.replicas.host import ReplicaHost
+from liftpy_server.stream_opening import StreamOpening
+from simulation.scheduler import S
 from simulation.shell_bugs import Bug, _faults
 
 if TYPE_CHECKING:
@@ -24,13 +27,9 @@ __all__ = ["BUGS", "planted"]
 _OPEN, _CLOSE, _END = PartitionGaps.open, PartitionGaps.close, NatsConnection.end
 
 
-def _whole_without_the_log(host: Any, leader: str, at_s: float, ends: Any) -> None:
-    """What the leader had heard counts before it is copied."""
-    at_s += host._clock.elapsed() - host.now_s()
-    for key in ends:
-        replica = host.replicas.get(key)
-        if replica is not None and host._led_by.get(replica) == leader:
-            replica.partition.whole.note(at_s, replica.partition.log.synced_end, replica.partition.log.synced_end)
+def _whole_when_heard(opening: Any, _stream: Any, _partition: Any) -> float:
+    """Nothing is missing that was published before the leader was heard last, which a time-out ago it was."""
+    return float(opening._clock.elapsed()) - 1.0
 
 
 def _ends_with_answers(connection: Any, cause: str) -> None:
@@ -71,9 +70,19 @@ def _closed_for_all(gaps: Any) -> None:
 
 
 BUGS: dict[str, Bug] = {
-    "a failover gap begins where the leader had asked last, copied or not": Bug(
-        [(ReplicaHost, "_leader_whole", _whole_without_the_log)],
-        _faults("kill_leader", "cut_one_way", "pause"),
+    "each leader of a partition takes its share of a queue group": Bug(
+        [(StreamConfig, "_check_group", lambda _: None)],
+        _faults("cut_route", group="g", partitions=3),
+    ),
+    "a leader that stood still keeps its share of a queue group": Bug(
+        [(StreamConfig, "_check_group", lambda _: None)],
+        _faults("pause", group="g", partitions=1, trouble_us=15 * S),
+        seed=2,
+    ),
+    "a gap begins when the leader before was heard last": Bug(
+        [(StreamOpening, "whole_until_s", _whole_when_heard)],
+        _faults("kill_leader", "overload"),
+        seed=1,
     ),
     "a leader that is deaf goes on leading": Bug(
         [(ReplicaHost, "_hand_over", lambda *_: None)],
@@ -94,6 +103,7 @@ BUGS: dict[str, Bug] = {
     "the partitions of a stream have one lapse": Bug(
         [(PartitionGaps, "open", _opened_for_all), (PartitionGaps, "close", _closed_for_all)],
         _faults("kill_leader", "silence", "deafen"),
+        seed=1,
     ),
 }
 

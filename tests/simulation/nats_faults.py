@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["FAULTS", "NatsFaults"]
 
 FAULTS = (
-    *("kill_server", "pause_server", "lame_duck", "cut_route", "silence", "deafen", "flood", "deny"),
+    *("kill_server", "pause_server", "lame_duck", "cut_route", "silence", "deafen", "flood", "deny", "overload"),
     *("kill", "kill_leader", "pause", "stop_cleanly", "move_leader", "isolate", "cut_one_way", "metadata_failover"),
     *("power_loss", "power_loss_of_all", "slow_disk"),
 )
@@ -47,6 +47,8 @@ class NatsFaults(ShellFaults):
         world.wires.heal(set(world.wires.silent))
         for pair in sorted(world.nats.cut, key=sorted):
             world.nats.heal_route(pair)
+        for node in world.nodes.values():
+            node.is_overloaded = False
         for server in world.nats.all.values():
             server.deny(())
             if server.is_paused:
@@ -114,6 +116,16 @@ class NatsFaults(ShellFaults):
         leaders = [info.leader for info in world.infos if info.leader is not None]
         node = world.rng.choice(leaders or list(world.nodes))
         self._silent({frozenset((node, server)) for server in world.nats.all})
+
+    def _overload(self) -> None:
+        """A node does not read for a while, and servers hold what is for it."""
+        node = self._nats_world.rng.choice(list(self._nats_world.nodes.values()))
+        node.is_overloaded = True
+
+        def relieve() -> None:
+            node.is_overloaded = False
+
+        self._later(2 * S, relieve)
 
     def _flood(self) -> None:
         """More at once than servers hold for nodes, or nodes read in time."""

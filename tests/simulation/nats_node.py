@@ -25,13 +25,19 @@ _DIAL_S = 5.0
 
 
 class NatsNode(ShellNode):
-    """See the module; what `Node` does about NATS is done here."""
+    """See the module; what `Node` does about NATS is done here.
+
+    Attributes:
+        is_overloaded: it reads no messages: its disk, or its followers, are behind.
+    """
 
     def __init__(self, world: NatsWorld, node_id: str) -> None:
         super().__init__(world, node_id)
         self.nats_world = world
         self.ingest: IngestConnection | None = None
         self.acks: AckConnection | None = None
+        self.is_overloaded = False
+        self._is_started = False
         self._sockets: list[Socket] = []
 
     @property
@@ -75,11 +81,12 @@ class NatsNode(ShellNode):
         await self.acks.start()
         self.ingest = IngestConnection(
             *(options, f"{self.node_id} ingest", self.clock, self.outbox),
-            *(lambda: False, self.streams.confirmed, self._dice()),
+            *(lambda: self.is_overloaded, self.streams.confirmed, self._dice()),
         )
         ingest, host = self.ingest, self.cluster.host
         host.answered_question_s, host.hears = lambda: ingest.whole_s, lambda: ingest.is_connected
         await ingest.start(self.streams.connect(ingest))
+        self._is_started = True
 
     def _dice(self) -> Random:
         return Random(self.world.rng.random())
@@ -104,9 +111,17 @@ class NatsNode(ShellNode):
         if self.ingest is not None:
             self.ingest.relieved()
 
+    def stop(self) -> None:
+        """A node that has not come up yet has nothing to stop."""
+        if self._is_started:
+            super().stop()
+        else:
+            self._gone(self.run)
+
     def kill(self, *, power: bool = False) -> None:
         super().kill(power=power)
         self.ingest = self.acks = None
+        self._is_started = False
         for socket in self._sockets:
             socket.close(is_reset=self.world.rng.random() < 0.5)
         self._sockets.clear()

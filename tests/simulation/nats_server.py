@@ -361,12 +361,14 @@ class NatsServer:
 
     Attributes:
         run: how often it was started.
+        woke_us: when it went on last, after it had stood still.
     """
 
     def __init__(self, servers: NatsServers, name: str, settings: NatsSettings) -> None:
         self.servers, self.name, self.settings = servers, name, settings
         self.is_up = self.is_paused = self.is_lame = False
         self.run = 0
+        self.woke_us = -1 * S
         self.clients: dict[int, Client] = {}
         self.to_flush: dict[Client, None] = {}
         self.routes: dict[str, Route] = {}
@@ -409,6 +411,7 @@ class NatsServer:
 
     def resume(self) -> None:
         self.is_paused = False
+        self.woke_us = self.now_us
         inbox, self._inbox = self._inbox, []
         for run, act, args in inbox:
             self.enter(run, act, *args)

@@ -5,11 +5,54 @@ A failure prints the command that has it again.
 
 from __future__ import annotations
 
+import pytest
+
+from simulation.model import ViolationError
+from simulation.nats_bugs import BUGS, planted
 from simulation.nats_faults import FAULTS
 from simulation.nats_world import run_nats
+
+BUDGET_SEEDS = 40
+
+
+@pytest.mark.parametrize("ten", [pytest.param(ten, marks=pytest.mark.slow) for ten in range(100)])
+def test_what_is_missing_lies_in_a_gap_and_every_gap_has_a_cause(ten):
+    results = [run_nats(seed) for seed in range(ten * 10, ten * 10 + 10)]
+    assert sum(result.lost for result in results) > 100
+    assert sum(result.gaps for result in results) > 10
+
+
+@pytest.mark.parametrize("fault", ["cut_route", "kill_leader", "kill_server"])
+def test_what_is_missing_after_a_fault_lies_in_a_gap(fault):
+    results = [run_nats(seed, only=frozenset({fault})) for seed in range(2)]
+    assert sum(result.lost for result in results) > 0
+    assert sum(result.gaps for result in results) > 0
 
 
 def test_nothing_is_missing_and_no_gap_is_there_when_nothing_goes_wrong():
     results = [run_nats(seed, without=frozenset(FAULTS)) for seed in range(2)]
     assert sum(result.plain for result in results) > 1_000
     assert [(result.lost, result.gaps) for result in results] == [(0, 0)] * 2
+
+
+def failure_of(seed, how):
+    try:
+        run_nats(seed, **how)
+    except ViolationError as error:
+        return str(error)
+    return None
+
+
+@pytest.mark.parametrize("name", BUGS)
+def test_a_planted_bug_is_found(name):
+    """With the seed that is known to show it; when the code runs otherwise than it did, with one of the first."""
+    bug = BUGS[name]
+    with planted(name):
+        seeds = (bug.seed, *range(BUDGET_SEEDS))
+        found = next(((seed, failure) for seed in seeds if (failure := failure_of(seed, bug.how))), None)
+    assert found is not None, f"not found with {BUDGET_SEEDS} seeds"
+    print(f"{name}: seed {found[0]}: {found[1]}")
+
+
+def test_a_seed_does_the_same_again():
+    assert run_nats(2) == run_nats(2)
