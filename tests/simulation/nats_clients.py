@@ -112,7 +112,7 @@ class AckedPublisher(ShellPublisher):
         self._name = first
         super().__init__(world, has_ids=has_ids, window=window)
 
-    def _publish_all(self, numbers: list[int]) -> None:
+    def publish_again(self, numbers: list[int]) -> None:
         frames = []
         for number in numbers:
             frame = self._world.frame(number, 0)

@@ -10,8 +10,10 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 from unittest.mock import patch
 
-from liftpy_envelope.batch import read_header
+from liftpy_envelope.batch import HEADER_SIZE, decode_records, read_header
+from liftpy_log.dedupe import DedupeWindow
 from liftpy_log.log_time import LogTime
+from liftpy_log.segment import Segment
 from liftpy_server.committing import CommittingLog
 from liftpy_server.dedupe_rebuild import note_batches
 from liftpy_server.metadata import node_commands, partition_commands
@@ -21,7 +23,9 @@ from liftpy_server.metadata.errors import MetadataRefusedError
 from liftpy_server.metadata.raft.store import RaftMetadataStore
 from liftpy_server.replicas import local, standing
 from liftpy_server.replicas.local import LocalReplica
+from liftpy_server.replicas.proposals import Proposals
 from liftpy_server.replicas.standing import Standing
+from liftpy_server.replication.effects import ReportFailure
 from simulation.scheduler import S
 
 if TYPE_CHECKING:
@@ -46,6 +50,7 @@ _COPIED = LogTime.copied
 _NOTE_BATCHES = note_batches
 _PROPOSE_MANY = RaftMetadataStore.propose_many
 _LOST_LOGS = Standing.lost_logs
+_ADD = Proposals.add
 
 
 def _on_the_wall_clock(_time: Any, wall_ns: int, _now_s: float) -> int:
@@ -66,6 +71,25 @@ def _found_without_a_leap(time: Any, timestamp: int) -> None:
 def _copied_without_a_leap(time: Any, after_ns: int, timestamp: int, now_s: float, _leaps: Any) -> None:
     """Followers believe that their leader has measured all time."""
     _COPIED(time, after_ns, timestamp, now_s)
+
+
+def _guessed_leap(time: Any, after_ns: int, timestamp: int, now_s: float, _leaps: Any) -> None:
+    """A follower takes for a leap by how much the newest record of a fetch is ahead of its own time."""
+    elapsed = max(0, int((now_s - time._s) * 1e9))
+    time._leap(timestamp, timestamp - time._ns - elapsed)
+    _COPIED(time, after_ns, timestamp, now_s)
+
+
+def _unchecked(segment: Any, file: Any, position: int) -> Any:
+    """A body is decoded as it is."""
+    _, header = next(segment.headers(file, position))
+    return header, decode_records(header, file.read(position + HEADER_SIZE, header.length - HEADER_SIZE))
+
+
+def _add_no_failure(proposals: Any, replica: Any, effect: Any) -> None:
+    """That a log has failed is not told."""
+    if not isinstance(effect, ReportFailure):
+        _ADD(proposals, replica, effect)
 
 
 def _lost_where_counted(standing: Any, state: Any, node_id: str) -> Any:
@@ -162,6 +186,31 @@ BUGS: dict[str, Bug] = {
     "a log that is lost is told of where it counts": Bug(
         [(Standing, "lost_logs", _lost_where_counted)],
         _faults("lose_joiner", trouble_us=8 * S),
+        0,
+    ),
+    "a log that failed is forgotten by a restart": Bug(
+        [(Standing, "log_failed", lambda *_: None)],
+        _faults("forget_failure"),
+        0,
+    ),
+    "ids are rebuilt from bodies without their checksum": Bug(
+        [(Segment, "records", _unchecked)],
+        _faults("lead_with_damaged_ids"),
+        0,
+    ),
+    "a log that failed is told of by nobody": Bug(
+        [(Proposals, "add", _add_no_failure)],
+        _faults("fail_follower"),
+        0,
+    ),
+    "a follower guesses what its leader leapt over": Bug(
+        [(LogTime, "copied", _guessed_leap)],
+        _faults("behind_a_leap", trouble_us=8 * S),
+        0,
+    ),
+    "a window of ids that is shortened is told of as if it were whole": Bug(
+        [(DedupeWindow, "known_ns", lambda window, _now: window.window_ns)],
+        _faults("kill_leader", ids_max=20),
         0,
     ),
     "what is in the page cache counts as durable": Bug(

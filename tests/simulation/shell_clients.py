@@ -52,7 +52,7 @@ class ShellPublisher:
         if world.is_idle:
             return
         if self._has_ids and self._acked and world.rng.random() < AGAIN:  # it forgot that it was acked
-            self._publish_all([world.rng.choice(self._acked)])
+            self.publish_again([world.rng.choice(self._acked)])
         count = min(self._window - len(self.waiting), world.rng.choice((1, 1, 2, 6, 12)))
         if count > 0:
             self.publish(count)
@@ -64,7 +64,8 @@ class ShellPublisher:
             self.waiting[number] = 0
         self._send(numbers)
 
-    def _publish_all(self, numbers: list[int]) -> None:
+    def publish_again(self, numbers: list[int]) -> None:
+        """As one chunk, whether they are acked or not."""
         world = self._world
         for node in world.nodes.values():
             world.network.send("nats", node.node_id, node.published, numbers)
@@ -92,7 +93,7 @@ class ShellPublisher:
 
     def _send(self, numbers: list[int]) -> None:
         world = self._world
-        self._publish_all(numbers)
+        self.publish_again(numbers)
         for number in numbers:
             self.waiting[number] += 1
             world.scheduler.after(

@@ -12,8 +12,9 @@ from liftpy_log.compaction import CompactionConfig, compact, plan_compaction
 from liftpy_log.errors import PartitionOfflineError, SegmentCorruptError, StorageFullError
 from liftpy_log.partition_log import PartitionLog
 from liftpy_server.partition import Partition
-from simulation.metadata import META, UUID
+from simulation.metadata import META
 from simulation.scheduler import MS, S
+from simulation.shell_staged import STAGED, StagedFaults
 from support.damage import flipped, swapped, zeroed
 from support.simdisk import ROOT
 
@@ -112,20 +113,17 @@ def _reach(partition: Partition) -> tuple[int, int, int]:
     return log.epochs.latest, log.log_end, partition.high_watermark
 
 
-class ShellFaults:
+class ShellFaults(StagedFaults):
     """Between `begin` and `heal` something happens every `every_us` on average."""
 
     def __init__(self, world: ShellWorld) -> None:
+        super().__init__(world)
         rng = world.rng
-        self._world = world
-        self._is_over = False
         self._every_us = rng.choice((200, 400, 800)) * MS
-        self._copies_to_lose = world.copies_to_lose
-        self._has_joiner = False
-        self._staged_until_us = 0
         # Most runs see a few kinds only, so that rare combinations are not drowned.
         chosen = rng.sample(FAULTS, rng.choice((3, 5, len(FAULTS))))
-        self._kinds = [name for name in FAULTS if name in (world.only or chosen) and name not in world.without]
+        named = world.only or chosen
+        self._kinds = [name for name in (*FAULTS, *STAGED) if name in named and name not in world.without]
 
     def begin(self) -> None:
         self._next()
@@ -187,19 +185,6 @@ class ShellFaults:
                     accept_data_loss=True,
                 )
 
-    def _later(self, longest_us: int, act: Callable[[], None]) -> None:
-        def unless_over() -> None:
-            if not self._is_over:
-                act()
-
-        self._world.scheduler.after(int(self._world.rng.random() * longest_us) + 1, unless_over)
-
-    def _any(self) -> ShellNode:
-        return self._world.rng.choice(self._world.node_list)
-
-    def _any_number(self) -> int:
-        return self._world.rng.randrange(self._world.partitions)
-
     # -- processes
 
     def _kill(self) -> None:
@@ -222,21 +207,11 @@ class ShellFaults:
                 node.kill(power=power)
             self._later(self._world.rng.choice((200 * MS, 3 * S)), lambda node=node: self._up(node))
 
-    @staticmethod
-    def _up(node: ShellNode) -> None:
-        if not node.is_up:
-            node.start()
-
     def _pause(self) -> None:
         node = self._any()
         if node.is_up and not node.is_paused:
             node.pause()
             self._later(self._world.rng.choice((500 * MS, 5 * S)), lambda: self._resume(node))
-
-    @staticmethod
-    def _resume(node: ShellNode) -> None:
-        if node.is_paused:
-            node.resume()
 
     def _error_in_shell(self) -> None:
         """Something that a step of the shell calls raises, when it is through, what nobody expected."""
@@ -285,13 +260,6 @@ class ShellFaults:
     def _cancel_reassignment(self) -> None:
         self._command("cancel_reassignment", partition=self._any_number())
 
-    def _command(self, op: str, **args: object) -> None:
-        """From an operator; it may be refused."""
-        metadata = self._world.metadata
-        if not metadata.is_down:
-            metadata.apply(op, name="s", uuid=UUID, **args)
-            metadata.broadcast()
-
     # -- disks
 
     def _fill_disk(self) -> None:
@@ -309,54 +277,6 @@ class ShellFaults:
         rng = self._world.rng
         kinds = rng.choice((("create",), ("write",), ("create", "write"), ("write", "rename", "create")))
         self._any().disk.fail(*kinds, code=errno.ENOSPC, skip=rng.randrange(4), times=rng.choice((1, 1, 2, 5)))
-
-    def _full_failover(self) -> None:
-        """A follower that stood still finds no room for another segment in the middle of what it missed, and leads.
-
-        Much comes in meanwhile, so that it is more than a segment, and what is missed in the end is sent again.
-        """
-        world, rng = self._world, self._world.rng
-        info = world.infos[self._any_number()]
-        leader = info.leader
-        followers = [node for node in world.node_list if node.node_id in info.isr and node.node_id != leader]
-        is_staged = world.scheduler.now_us < self._staged_until_us  # one at a time, or none is played to its end
-        if leader is None or not followers or not followers[0].is_up or followers[0].is_paused or is_staged:
-            return
-        self._staged_until_us = world.scheduler.now_us + 3 * S
-        node = followers[0]
-        node.pause()
-        for number in range(20):
-            world.scheduler.after(number * 10 * MS, world.publishers[1].publish, 1)
-
-        rolls: list[Path] = []
-        skip = rng.randrange(3)
-
-        def is_roll(path: Path) -> bool:
-            if path.suffix == ".log":
-                rolls.append(path)
-            return path.suffix == ".log"
-
-        def go_on() -> None:
-            self._resume(node)
-            if not self._is_over:
-                node.disk.fail("create", code=errno.ENOSPC, skip=skip, times=None, where=is_roll)
-                look()
-
-        def look() -> None:
-            if self._is_over:
-                return
-            if len(rolls) <= skip:
-                world.scheduler.after(1 * MS, look)
-                return
-            world.seen["no room in the middle"] += 1
-            for other in dying:
-                if other.is_up:
-                    other.kill()
-                world.scheduler.after(1_500 * MS, self._up, other)
-            self._later(1_500 * MS, node.disk.heal)
-
-        dying = rng.choice(([world.nodes[leader]], [other for other in world.node_list if other is not node]))
-        world.scheduler.after(300 * MS + int(rng.random() * 400 * MS), go_on)
 
     def _fail_disk(self) -> None:
         """A write, a sync or a read fails: the log takes nothing more, until its node is started again."""
@@ -468,65 +388,6 @@ class ShellFaults:
         if metadata.late is None:
             metadata.late = "-"
             self._world.scheduler.after(2 * S + int(rng.random() * S), metadata.deliver_late)
-
-    def _lose_joiner(self) -> None:
-        """A node that is about to be let into the ISR dies, loses its log and is back, before it is let in."""
-        world, metadata = self._world, self._world.metadata
-        node, number = self._any(), self._any_number()
-        if not self._copies_to_lose or not node.is_up or metadata.late is not None or self._has_joiner:
-            return
-        self._has_joiner = True
-        node.kill()
-
-        def look() -> None:
-            if self._is_over:
-                metadata.deliver_late()
-            elif metadata.late is None:
-                if node.node_id not in world.infos[number].isr and not node.is_up:
-                    metadata.late = node.node_id
-                    node.start()
-                world.scheduler.after(1 * MS, look)
-            elif metadata.has_late and self._copies_to_lose:
-                self._copies_to_lose -= 1
-                node.kill()
-                node.disk.delete_directory(ROOT / "streams" / f"s.{UUID}" / str(number))
-                node.is_damaged, node.is_doubtful = False, True
-                world.models[number].loses(node)
-                node.start()
-                self._later(2 * S, metadata.deliver_late)
-            else:
-                world.scheduler.after(1 * MS, look)
-
-        look()
-
-    def _late_joiner(self) -> None:
-        """A node that is about to be let into the ISR stands still, and is let in late.
-
-        Whoever repeats that proposal hears that it is not taken, while the first is on its way still.
-        """
-        world, metadata = self._world, self._world.metadata
-        node, number = self._any(), self._any_number()
-        if not node.is_up or node.is_paused or metadata.late is not None or self._has_joiner:
-            return
-        self._has_joiner = True
-        node.kill()
-
-        def look() -> None:
-            if self._is_over:
-                metadata.deliver_late()
-            elif metadata.late is None:
-                if node.node_id not in world.infos[number].isr and not node.is_up:
-                    metadata.late = "-"
-                    node.start()
-                world.scheduler.after(1 * MS, look)
-            elif metadata.has_late:
-                node.pause()
-                self._later(3 * S, metadata.deliver_late)
-                self._later(5 * S, lambda: self._resume(node))
-            else:
-                world.scheduler.after(1 * MS, look)
-
-        look()
 
     def _compact(self) -> None:
         """Of keys that are committed the last records stay; what stays is in segments and batches of another shape."""

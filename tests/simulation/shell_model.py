@@ -6,7 +6,8 @@ P1  an acked message is committed at the offset that its ack says; it is on the 
     commits, and on all replicas in the end; a disk that keeps its promise has after a crash what was durable before
 P2  what was committed at an offset keeps its content, on every replica, and one epoch has one leader that commits
 P3  no high watermark, and no consumer, is ever beyond what is committed, or is shown anything else
-ids no message with an id is committed twice, however often it is published
+ids no message with an id is committed twice, however often it is published; where few ids are remembered, none that
+    comes again within the window that its leader tells then
 order  what a publisher sends when the message before was acked stands behind it
 silence  a deposed leader that has heard nothing for a while refuses nothing: its successor may store it
 best   who begins to lead has all that is committed, as far as a copy of it is left anywhere
@@ -36,6 +37,7 @@ __all__ = ["Record", "ShellModel", "records_in"]
 
 _LOOKED_BACK = 20
 _SILENT_S = 1.6  # a time-out, and a tick of the replicas
+_BEHIND_NS = 100 * 10**6  # by which the time of a log that was copied may be behind
 
 
 class Record(NamedTuple):
@@ -169,6 +171,9 @@ class ShellModel:
         self.gone = 0  # records that were compacted, in all copies at the end
         self.may_lose = False  # more copies were lost than the promise allows
         self.has_lost = False
+        self.may_forget_ids = False  # fewer are remembered than come within the window
+        self.stored_twice = 0
+        self._appended: dict[tuple[int, int], tuple[int, int]] = {}  # (number, offset) -> when, and the window then
         self._number = number
         self._min_isr = min_isr
         self._copies = {node: Copy() for node in nodes}
@@ -216,7 +221,10 @@ class ShellModel:
         elif log.log_end < copy.end or log._cuts != copy.cuts:
             self._cut(node, copy, log)
         if log.log_end > copy.end:
-            copy.records += self._read(node, log, copy.end)
+            fresh = self._read(node, log, copy.end)
+            if self.may_forget_ids and partition.is_leading:
+                self._note_window(node, partition, copy.end, fresh)
+            copy.records += fresh
         copy.durable_end = max(copy.durable_end, min(partition.durable_end, copy.end))
         if partition.is_leading and copy.led_epoch != partition.epoch:
             copy.led_epoch = partition.epoch
@@ -361,13 +369,33 @@ class ShellModel:
             raise ViolationError(f"P1: records {begin}..{mark} are committed with {len(holders)} durable copies")
         for offset, record in enumerate(fresh, begin):
             known = self.offsets.setdefault(record.number, offset)
-            if known != offset and record.number in self.with_id:
+            if (
+                known != offset
+                and record.number in self.with_id
+                and not self._was_forgotten(record.number, known, offset)
+            ):
                 raise ViolationError(f"ids: message {record.number} is committed at {known} and at {offset}")
             if record.key is not None:
                 self._newest[record.key] = offset
         self.committed += fresh
         self.trace.append((node.node_id, epoch, mark))
         self.check_isr()
+
+    def _note_window(self, node: ShellNode, partition: Partition, begin: int, records: list[Record]) -> None:
+        """A leader appended records."""
+        known_ns = partition.dedupe.known_ns(partition.age_now_ns())
+        now_ns = node.world.scheduler.now_us * 1_000
+        for offset, record in enumerate(records, begin):
+            self._appended[record.number, offset] = now_ns, known_ns
+
+    def _was_forgotten(self, number: int, first: int, offset: int) -> bool:
+        """Whether a message that is stored again is older than ids that its leader said it remembers."""
+        if not self.may_forget_ids:
+            return False
+        stored_ns, _ = self._appended[number, first]
+        again_ns, known_ns = self._appended[number, offset]
+        self.stored_twice += 1
+        return again_ns - stored_ns + _BEHIND_NS >= known_ns
 
     def _undamaged(self, offset: int) -> Record:
         """What is at an offset, as another replica knows that is in the ISR with the one that is damaged."""

@@ -33,6 +33,7 @@ from simulation.shell_link import FollowConnection
 from simulation.shell_metadata import ShellMetadata
 from simulation.shell_model import ShellModel
 from simulation.shell_node import ShellNode
+from simulation.shell_staged import STAGED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -94,6 +95,7 @@ class ShellWorld:
         trouble_us: how long things go wrong.
         copies_to_lose: how many copies may be lost or damaged; by default as many as the promise allows.
         partitions: how many the stream has, instead of what chance gives.
+        ids_max: how many message ids are remembered, instead of all.
         only: names of the faults that happen, instead of what chance chooses; those of `ShellFaults`.
         without: names of faults that do not happen.
     """
@@ -105,6 +107,7 @@ class ShellWorld:
         trouble_us: int = TROUBLE_US,
         copies_to_lose: int | None = None,
         partitions: int | None = None,
+        ids_max: int | None = None,
         only: frozenset[str] = frozenset(),
         without: frozenset[str] = frozenset(),
     ) -> None:
@@ -126,6 +129,7 @@ class ShellWorld:
         self.network = Network(self.scheduler, rng)
         self._trouble_us = trouble_us
         self._has_so_many_partitions = partitions is not None
+        self._ids_max = ids_max
         self._trace: list[Any] = []
         self.partitions = rng.choice((1, 1, 2, 3)) if partitions is None else partitions
         self.observers, self.spare = rng.choice(((0, 0), (0, 0), (0, 1), (1, 0)))
@@ -138,6 +142,7 @@ class ShellWorld:
         for model in self.models:
             model.trace = self._trace
             model.may_lose = self.copies_to_lose >= self.min_isr
+            model.may_forget_ids = ids_max is not None
         self._owners: dict[int, Any] = {}
         self._violation: ViolationError | None = None
 
@@ -299,6 +304,7 @@ class ShellWorld:
         for model in self.models:
             model.finished()
             self.seen["compacted away"] += model.gone
+            self.seen["stored twice"] += model.stored_twice
             self._trace.append(model.committed)
         self._find_dead_tasks()
         return ShellResult(
@@ -315,6 +321,8 @@ class ShellWorld:
     def _create_stream(self, **config: Any) -> None:
         config |= {"name": "s", "subject": "s.*", "partitions": self.partitions, "compact": self.has_keys}
         config |= {"replicas": 3, "observers": self.observers, "min_isr": self.min_isr}
+        if self._ids_max is not None:
+            config["dedupe_ids_max"] = self._ids_max
         first = "abcabc"
         nodes = [[*first[at : at + 3], *"d" * self.observers] for at in range(self.partitions)]
         self.metadata.create(config, nodes, self.node_list[0].wall_ns())
@@ -388,6 +396,8 @@ class ShellWorld:
             given["--copies-to-lose"] = str(self.copies_to_lose)
         if self._has_so_many_partitions:
             given["--partitions"] = str(self.partitions)
+        if self._ids_max is not None:
+            given["--ids-max"] = str(self._ids_max)
         return "".join(f" {name} {value}" for name, value in given.items() if value)
 
     def describe(self) -> str:
@@ -439,6 +449,7 @@ def command(run: Callable[..., Any], faults: Sequence[str]) -> None:
     parser.add_argument("--trouble-us", type=int, default=TROUBLE_US, help="how long things go wrong")
     parser.add_argument("--copies-to-lose", type=int, help="how many copies may be lost or damaged")
     parser.add_argument("--partitions", type=int, help="how many the stream has")
+    parser.add_argument("--ids-max", type=int, help="how many message ids are remembered")
     given = vars(parser.parse_args())
     first, last = given.pop("seed"), given.pop("until")
     for seed in range(first, (first if last is None else last) + 1):
@@ -446,4 +457,4 @@ def command(run: Callable[..., Any], faults: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    command(run_shell, FAULTS)
+    command(run_shell, (*FAULTS, *STAGED))

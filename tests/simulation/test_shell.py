@@ -17,6 +17,7 @@ from simulation.model import ViolationError
 from simulation.scheduler import S
 from simulation.shell_bugs import BUGS, planted
 from simulation.shell_faults import FAULTS
+from simulation.shell_staged import STAGED
 from simulation.shell_world import command, run_shell
 
 BUDGET_SEEDS = 150
@@ -41,6 +42,13 @@ def test_whatever_can_go_wrong_does():
         seen += run_shell(seed, only=frozenset({"full_failover"})).seen
     expected = {"compacted away", "tombstones dropped", "reassign_partitions", "no room in the middle", "lying_syncs"}
     assert expected - {what for what, count in seen.items() if count} == set()
+
+
+def test_a_message_is_stored_twice_where_its_id_was_forgotten_and_nowhere_else():
+    faults = frozenset({"kill_leader", "move_leader", "pause"})
+    results = [run_shell(seed, only=faults, ids_max=20) for seed in range(3)]
+    assert all(result.seen["stored twice"] for result in results)
+    assert sum(result.duplicates for result in results) > 10
 
 
 def failure_of(seed, how):
@@ -80,12 +88,12 @@ def test_so_many_seeds_it_takes_to_find_a_planted_bug(name):
 def test_the_command_that_a_failure_prints_runs_it_again(monkeypatch, capsys):
     name = "a deposed leader goes on refusing"
     how = {"copies_to_lose": 0, "trouble_us": 6 * S, "partitions": 2}
-    how |= {"only": frozenset({"isolate", "kill"}), "without": frozenset({"kill"})}
+    how |= {"only": frozenset({"isolate", "kill"}), "without": frozenset({"kill"}), "ids_max": 1_000}
     with planted(name):
         failure = next(filter(None, (failure_of(seed, how) for seed in range(40))))
         monkeypatch.setattr(sys, "argv", failure.rpartition("python -m ")[2].split())
         with pytest.raises(ViolationError) as again:
-            command(run_shell, FAULTS)
+            command(run_shell, (*FAULTS, *STAGED))
     assert str(again.value) == failure
     assert capsys.readouterr().out == ""
 
@@ -94,8 +102,8 @@ def test_the_command_that_a_failure_prints_runs_it_again(monkeypatch, capsys):
 def test_a_recipe_with_an_unknown_fault_is_refused(monkeypatch, capsys, wrong):
     monkeypatch.setattr(sys, "argv", ["shell_world", "0", *wrong])
     with pytest.raises(SystemExit):
-        command(run_shell, FAULTS)
-    assert "faults are cancel_reassignment, " in capsys.readouterr().err
+        command(run_shell, (*FAULTS, *STAGED))
+    assert "faults are behind_a_leap, " in capsys.readouterr().err
 
 
 def test_a_seed_does_the_same_in_another_process():
