@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 import time
-from contextlib import asynccontextmanager
 
 import nats
 import pytest
 
 from liftpy_envelope.group_routing import GROUPS_STREAM
+from support.attacks import attacker, few_lines, seconds, summed_up
 from support.bad_days import NODES, make_stream, whole_again
 from support.cluster import eventually, quick_options
 from support.cluster_kit import metadata_leader, partitions, running_cluster
 
-LOG_LINES_MAX = 10
 FLOOD_S = 10.0
 
 
@@ -42,16 +40,6 @@ async def stranger(kit):
 async def say(stranger, subject, body, timeout_s=20):
     """What somebody answers to a stranger."""
     return json.loads((await stranger.request(subject, json.dumps(body).encode(), timeout=timeout_s)).data)
-
-
-@asynccontextmanager
-async def few_lines(kit):
-    """Whatever happens in here, no node logs more than a few lines about it."""
-    before = {name: len(node.log().splitlines()) for name, node in kit.nodes.items()}
-    yield
-    for name, node in kit.nodes.items():
-        lines = node.log().splitlines()[before[name] :]
-        assert len(lines) <= LOG_LINES_MAX, f"{name}:\n" + "\n".join(lines)
 
 
 async def test_nobody_but_a_node_makes_a_node_leave(kit, lift, stranger):
@@ -154,20 +142,6 @@ asyncio.run(main(*sys.argv[1:]))
 """
 
 
-@asynccontextmanager
-async def flooded(kit, *subjects):
-    """A process asks as much as NATS takes."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", FLOOD, kit.url, *subjects, stdout=asyncio.subprocess.PIPE
-    )
-    try:
-        await process.stdout.readline()
-        yield
-    finally:
-        process.kill()
-        await process.wait()
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "subjects",
@@ -184,29 +158,25 @@ async def test_a_flood_of_questions(kit, lift, stranger, subjects):
     published = await make_stream(lift)
     leader = await metadata_leader(lift)
     await measure(published, stranger, "no flood", 3.0)
-    async with few_lines(kit), flooded(kit, *subjects):
+    async with few_lines(kit), attacker(FLOOD, kit.url, *subjects):
         await measure(published, stranger if "LIFT.API.METADATA" not in subjects else None, str(subjects), FLOOD_S)
         assert kit.running == list(NODES)
     assert await metadata_leader(lift) == leader
     await whole_again(kit, lift, published)
 
 
-async def measure(published, stranger, what, seconds):
+async def measure(published, stranger, what, for_s):
     """Publish and look for the metadata in turns; prints how long that takes."""
-    times = {"ack": [], "METADATA": []}
-    deadline = time.monotonic() + seconds
+    acks, answers = [], []
+    deadline = time.monotonic() + for_s
     while time.monotonic() < deadline:
-        began = time.monotonic()
-        await published.more(1)
-        times["ack"].append(time.monotonic() - began)
-        if len(times["ack"]) % 20 == 0 and stranger is not None:
-            began = time.monotonic()
-            assert len((await say(stranger, "LIFT.API.METADATA", {}))["nodes"]) == 3
-            times["METADATA"].append(time.monotonic() - began)
-    for name, took in times.items():
-        if took:
-            took.sort()
-            print(
-                f"{what}: {len(took)} x {name}, median {1e3 * took[len(took) // 2]:.0f} ms, "
-                f"p99 {1e3 * took[int(len(took) * 0.99)]:.0f} ms, longest {1e3 * took[-1]:.0f} ms"
-            )
+        acks.append(await seconds(published.more(1)))
+        if len(acks) % 20 == 0 and stranger is not None:
+            answers.append(await seconds(nodes_told(stranger)))
+    summed_up(f"{what}: ack", acks)
+    if answers:
+        summed_up(f"{what}: METADATA", answers)
+
+
+async def nodes_told(stranger):
+    assert len((await say(stranger, "LIFT.API.METADATA", {}))["nodes"]) == 3

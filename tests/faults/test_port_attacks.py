@@ -6,9 +6,7 @@ import asyncio
 import resource
 import socket
 import struct
-import sys
-import time
-from contextlib import asynccontextmanager, closing
+from contextlib import closing
 
 import google_crc32c
 import nats
@@ -19,6 +17,7 @@ from liftpy_envelope.envelope import COOKIE
 from liftpy_envelope.errors import ErrorCode
 from liftpy_envelope.group_offsets import CommitOffset, CommitStream
 from liftpy_envelope.groups import GroupError
+from support.attacks import attacker, few_lines, seconds, summed_up
 from support.bad_days import NODES, in_sync, make_stream, whole_again
 from support.cluster import eventually, quick_options
 from support.cluster_kit import leader_of, running_cluster
@@ -26,7 +25,6 @@ from support.group_requests import GroupPull
 from support.raw_pull import RawPull
 from support.reading import metric
 
-LOG_LINES_MAX = 10
 HTTP = "[http]\nport = 0\n"
 MIB = 1024 * 1024
 MILLION = 1_000_000
@@ -44,27 +42,9 @@ async def lift(kit):
         yield lift
 
 
-@asynccontextmanager
-async def few_lines(kit, name=""):
-    """Whatever happens in here, no node, but for one, logs more than a few lines about it."""
-    before = {node.home.name: len(node.log().splitlines()) for node in kit.nodes.values()}
-    yield
-    for node in kit.nodes.values():
-        lines = node.log().splitlines()[before[node.home.name] :]
-        assert len(lines) <= LOG_LINES_MAX or node.home.name == name, f"{node.home.name}:\n" + "\n".join(lines)
-
-
 async def measured(published, what, count):
     """Publish one after the other; prints how long acks take. The p99 in seconds."""
-    took = []
-    for _ in range(count):
-        began = time.monotonic()
-        await published.more(1)
-        took.append(time.monotonic() - began)
-    took.sort()
-    p99 = took[int(len(took) * 0.99)]
-    print(f"{what}: {count} acks, median {1e3 * took[count // 2]:.0f} ms, p99 {1e3 * p99:.0f} ms")
-    return p99
+    return summed_up(what, [await seconds(published.more(1)) for _ in range(count)])
 
 
 def process_of(node):
@@ -134,26 +114,13 @@ while True:
 """
 
 
-@asynccontextmanager
-async def besieged(*ports):
-    """A process that connects, and says nothing, again and again."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", STRANGERS, *map(str, ports), stdout=asyncio.subprocess.PIPE
-    )
-    try:
-        await process.stdout.readline()
-        yield
-    finally:
-        process.kill()
-        await process.wait()
-
-
 @pytest.mark.slow
 async def test_a_follower_finds_a_place_among_strangers(kit, lift):
     published = await make_stream(lift)
     await measured(published, "nobody else", 100)
     await asyncio.to_thread(kit.kill, "node-3")
-    async with few_lines(kit, "node-3"), besieged(*(node.pull_port for node in kit.nodes.values())):
+    ports = [str(node.pull_port) for node in kit.nodes.values()]
+    async with few_lines(kit, "node-3"), attacker(STRANGERS, *ports):
         assert await measured(published, "strangers at the pull ports", 100) < 5
         await asyncio.to_thread(kit.start_nodes)
         await in_sync(lift, "s", NODES)
