@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from simulation.metadata import META
 from simulation.scheduler import MS, S
+from simulation.trouble import Trouble
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -14,13 +14,14 @@ if TYPE_CHECKING:
     from simulation.world import World
 
 
-class Faults:
-    """Between `begin` and `heal` something happens every `every_us` on average."""
+class Faults(Trouble):
+    """Until `heal`; see `Trouble`."""
+
+    _world: World
 
     def __init__(self, world: World) -> None:
+        super().__init__(world)
         rng = world.rng
-        self._world = world
-        self._is_over = False
         self._every_us = rng.choice((250, 500, 1_000)) * MS
         self._disks_to_lose = world.min_isr - 1 if world.disks_to_lose is None else world.disks_to_lose
         kinds: list[Callable[[], None]] = [
@@ -46,19 +47,10 @@ class Faults:
         if world.disks_to_lose is not None or rng.random() < 0.3:
             self._kinds.append(self._lose_disk)
 
-    def begin(self) -> None:
-        self._next()
-
-    def _next(self) -> None:
-        self._world.scheduler.after(int(self._world.rng.random() * 2 * self._every_us) + 1, self._strike)
-
-    def _strike(self) -> None:
-        if self._is_over:
-            return
+    def _happen(self) -> None:
         kind = self._world.rng.choice(self._kinds)
         self._world.trace.append((self._world.scheduler.now_us, kind.__name__))
         kind()
-        self._next()
 
     def heal(self) -> None:
         """From now on everything works."""
@@ -97,17 +89,6 @@ class Faults:
             "recover_partition", partition=0, version=info.version, logs=logs, given_up=[], accept_data_loss=True
         )
 
-    def _later(self, longest_us: int, act: Callable[[], None]) -> None:
-        def unless_over() -> None:
-            if not self._is_over:
-                act()
-
-        delay = int(self._world.rng.random() * longest_us) + 1
-        self._world.scheduler.after(delay, unless_over)
-
-    def _any(self) -> SimNode:
-        return self._world.rng.choice(self._world.node_list)
-
     def _kill(self) -> None:
         self._down([self._any()])
 
@@ -123,11 +104,6 @@ class Faults:
             if node.is_up:
                 node.kill()
                 self._later(self._world.rng.choice((200 * MS, 3 * S)), lambda node=node: self._up(node))
-
-    @staticmethod
-    def _up(node: SimNode) -> None:
-        if not node.is_up:
-            node.start()
 
     def _lose_disk(self) -> None:
         """A disk comes back without what it held, or its kernel stops; as often as the promise allows."""
@@ -150,42 +126,6 @@ class Faults:
         node = world.nodes[world.rng.choice(world.model.isr or tuple(world.nodes))]
         self._down(world.node_list)
         node.disk.damage_end(world.rng)
-
-    def _pause(self) -> None:
-        node = self._any()
-        if node.is_up and not node.is_paused:
-            node.pause()
-            self._later(self._world.rng.choice((500 * MS, 5 * S)), lambda: self._resume(node))
-
-    @staticmethod
-    def _resume(node: SimNode) -> None:
-        if node.is_paused:
-            node.resume()
-
-    def _cut_one_way(self) -> None:
-        world = self._world
-        a, b = world.rng.sample([*world.nodes, META], 2)
-        self._cut([(a, b)])
-
-    def _isolate(self) -> None:
-        """From the other nodes, from the metadata, or from both."""
-        world = self._world
-        node = self._any().node_id
-        others = [other for other in world.nodes if other != node]
-        far = world.rng.choice((others, [META], [*others, META]))
-        self._cut([(node, other) for other in far] + [(other, node) for other in far])
-
-    def _cut(self, pairs: list[tuple[str, str]]) -> None:
-        cut = self._world.network.cut
-        cut.update(pairs)
-        self._later(4 * S, lambda: cut.difference_update(pairs))
-
-    def _metadata_failover(self) -> None:
-        self._world.metadata.is_down = True
-        self._later(2 * S, self._metadata_back)
-
-    def _metadata_back(self) -> None:
-        self._world.metadata.is_down = False
 
     def _fill_disk(self) -> None:
         disk = self._any().disk

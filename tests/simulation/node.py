@@ -36,14 +36,10 @@ class SimNode(Serving):
 
     def __init__(self, world: World, node_id: str, disk: SimDisk) -> None:
         super().__init__(world, node_id, disk)
-        self.is_up = False
-        self.is_paused = False
         self.clock_offset_ns = 0
-        self.run = 0
         self._incarnation = 0
         self._registrations = 0
         self._state: MetadataState | None = None
-        self._inbox: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
         self._links: dict[str, Link] = {}
         self._ticked_us = 0
         self._sweep_us = 0
@@ -53,8 +49,7 @@ class SimNode(Serving):
     # -- the process
 
     def start(self) -> None:
-        self.is_up = True
-        self.run += 1
+        self._begun()
         self.disk.is_broken = False
         self._links.clear()
         self._become_new()
@@ -65,22 +60,11 @@ class SimNode(Serving):
 
     def kill(self) -> None:
         """Kill -9, or, unless the disk is lazy, a power loss: what was not synced may be gone."""
-        self.is_up = self.is_paused = False
-        self.run += 1
-        self._inbox.clear()
+        self._ended()
         self.replica = None
         self.hang_up()
         if not self.disk.is_lazy:
             self.disk.lose_power(self.world.rng)
-
-    def pause(self) -> None:
-        self.is_paused = True
-
-    def resume(self) -> None:
-        self.is_paused = False
-        inbox, self._inbox = self._inbox, []
-        for act, args in inbox:
-            self.enter(self.run, act, *args)
 
     def wall_ns(self) -> int:
         return self.world.scheduler.now_us * 1_000 + self.clock_offset_ns
@@ -99,19 +83,6 @@ class SimNode(Serving):
         for link in self._links.values():
             link.drop()
         self.forget()
-
-    def entrance(self) -> Callable[..., None]:
-        """For what is addressed to this process, and to no later one."""
-        run = self.run
-        return lambda act, *args: self.enter(run, act, *args)
-
-    def enter(self, run: int, act: Callable[..., None], *args: Any) -> None:
-        if run != self.run or not self.is_up:
-            return
-        if self.is_paused:
-            self._inbox.append((act, args))
-        else:
-            act(*args)
 
     def _soon(self, delay_us: int, act: Callable[..., None], *args: Any) -> None:
         self.world.scheduler.after(delay_us, self.enter, self.run, act, *args)

@@ -14,12 +14,10 @@ from liftpy_server.replication.messages import (
     FetchRequest,
     Refusal,
 )
+from simulation.process import Process
 from simulation.sessions import HEARTBEAT_US
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
     from liftpy_server.replication.replica import Replica
     from simulation.clients import Consumer
     from simulation.disk import SimDisk
@@ -29,14 +27,14 @@ if TYPE_CHECKING:
 FETCH_RECORDS_MAX = 8
 
 
-class Serving:
+class Serving(Process):
     """See the module."""
 
     def __init__(self, world: World, node_id: str, disk: SimDisk) -> None:
+        super().__init__()
         self.world = world
         self.node_id = node_id
         self.disk = disk
-        self.run = 0
         self.replica: Replica | None = None
         self.answer: FetchAnswer | EpochEndAnswer | None = None
         self.waiting: deque[tuple[int, int, int]] = deque()  # (offset, epoch, value) of what waits for its ack
@@ -45,9 +43,6 @@ class Serving:
         self._heard_us: dict[str, int] = {}
 
     def step(self, given: inputs.Input) -> None:
-        raise NotImplementedError
-
-    def enter(self, run: int, act: Callable[..., None], *args: Any) -> None:
         raise NotImplementedError
 
     def forget(self) -> None:

@@ -12,7 +12,6 @@ from liftpy_log.compaction import CompactionConfig, compact, plan_compaction
 from liftpy_log.errors import PartitionOfflineError, SegmentCorruptError, StorageFullError
 from liftpy_log.partition_log import PartitionLog
 from liftpy_server.partition import Partition
-from simulation.metadata import META
 from simulation.scheduler import MS, S
 from simulation.shell_staged import STAGED, StagedFaults
 from support.damage import flipped, swapped, zeroed
@@ -114,7 +113,7 @@ def _reach(partition: Partition) -> tuple[int, int, int]:
 
 
 class ShellFaults(StagedFaults):
-    """Between `begin` and `heal` something happens every `every_us` on average."""
+    """Until `heal`; see `Trouble`."""
 
     def __init__(self, world: ShellWorld) -> None:
         super().__init__(world)
@@ -125,20 +124,11 @@ class ShellFaults(StagedFaults):
         named = world.only or chosen
         self._kinds = [name for name in (*FAULTS, *STAGED) if name in named and name not in world.without]
 
-    def begin(self) -> None:
-        self._next()
-
-    def _next(self) -> None:
-        self._world.scheduler.after(int(self._world.rng.random() * 2 * self._every_us) + 1, self._strike)
-
-    def _strike(self) -> None:
-        if self._is_over:
-            return
+    def _happen(self) -> None:
         if self._kinds:
             kind = self._world.rng.choice(self._kinds)
             self._world.note(kind)
             getattr(self, f"_{kind}")()
-        self._next()
 
     def heal(self) -> None:
         """From now on everything works, and somebody starts what is down, or has failed, again."""
@@ -207,42 +197,11 @@ class ShellFaults(StagedFaults):
                 node.kill(power=power)
             self._later(self._world.rng.choice((200 * MS, 3 * S)), lambda node=node: self._up(node))
 
-    def _pause(self) -> None:
-        node = self._any()
-        if node.is_up and not node.is_paused:
-            node.pause()
-            self._later(self._world.rng.choice((500 * MS, 5 * S)), lambda: self._resume(node))
-
     def _error_in_shell(self) -> None:
         """Something that a step of the shell calls raises, when it is through, what nobody expected."""
         self._any().error_in = self._world.rng.choice(tuple(RAISING))
 
-    # -- links
-
-    def _cut_one_way(self) -> None:
-        a, b = self._world.rng.sample([*self._world.nodes, META], 2)
-        self._cut([(a, b)])
-
-    def _isolate(self) -> None:
-        """From the other nodes, from the metadata, or from both."""
-        node = self._any().node_id
-        others = [other for other in self._world.nodes if other != node]
-        far = self._world.rng.choice((others, [META], [*others, META]))
-        self._cut([(node, other) for other in far] + [(other, node) for other in far])
-
-    def _cut(self, pairs: list[tuple[str, str]]) -> None:
-        cut = self._world.network.cut
-        cut.update(pairs)
-        self._later(4 * S, lambda: cut.difference_update(pairs))
-
-    def _metadata_failover(self) -> None:
-        metadata = self._world.metadata
-        metadata.is_down = True
-
-        def back() -> None:
-            metadata.is_down = False
-
-        self._later(2 * S, back)
+    # -- metadata
 
     def _move_leader(self) -> None:
         number = self._any_number()

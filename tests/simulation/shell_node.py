@@ -33,6 +33,7 @@ from liftpy_server.stream_opening import StreamOpening
 from liftpy_server.streams import Streams
 from simulation.metadata import META, UUID
 from simulation.model import ViolationError
+from simulation.process import Process
 from simulation.scheduler import MS, S
 from simulation.shell_loop import SimLoop
 from simulation.shell_metadata import NodeMetadata
@@ -154,7 +155,7 @@ class _Subscriptions:
         self._node.streams.confirmed(stream)
 
 
-class ShellNode:
+class ShellNode(Process):
     """See the module.
 
     Attributes:
@@ -162,17 +163,15 @@ class ShellNode:
     """
 
     def __init__(self, world: ShellWorld, node_id: str) -> None:
+        super().__init__()
         self.world = world
         self.node_id = node_id
         self.disk = SimDisk()
-        self.is_up = False
-        self.is_paused = False
         self.is_doubtful = False
         self.is_damaged = False
         self.clock_offset_ns = 0
         self.sync_us = 1 * MS
         self.resumed_us = -1 * S
-        self.run = 0
         self.boots = 0
         self.error_in: str | None = None  # the next call of this raises
         self.ends: list[str] = []
@@ -182,7 +181,6 @@ class ShellNode:
         self.cluster: ClusterSide | None = None
         self.streams: Streams | None = None
         self._metadata: NodeMetadata
-        self._inbox: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
         self._subscriptions: _Subscriptions | None = None
         self.loops: list[SimLoop] = []  # of all processes: what was killed is kept, so that nothing of it is ever run
 
@@ -207,8 +205,7 @@ class ShellNode:
     # -- the process
 
     def start(self) -> None:
-        self.is_up = True
-        self.run += 1
+        self._begun()
         run = self.run
         self.loop = SimLoop(
             self.world.scheduler, self.world.rng, lambda act, *args: self.enter(run, act, *args), self.world.surprised
@@ -326,9 +323,7 @@ class ShellNode:
         """Kill -9, or a power loss."""
         for model in self.world.models:
             model.dies(self)
-        self.is_up = self.is_paused = False
-        self.run += 1
-        self._inbox.clear()
+        self._ended()
         self.streams = self.cluster = self.files = self._subscriptions = None
         if power:
             self.boots += 1
@@ -373,28 +368,12 @@ class ShellNode:
             if self.world.is_healed:
                 self.start()
 
-    def pause(self) -> None:
-        self.is_paused = True
-
     def resume(self) -> None:
-        self.is_paused = False
         self.resumed_us = self.world.scheduler.now_us
-        inbox, self._inbox = self._inbox, []
-        for act, args in inbox:
-            self.enter(self.run, act, *args)
+        super().resume()
 
-    def entrance(self) -> Callable[..., None]:
-        """For what is addressed to this process, and to no later one."""
+    def _act(self, act: Callable[..., Any], *args: Any) -> None:
         run = self.run
-        return lambda act, *args: self.enter(run, act, *args)
-
-    def enter(self, run: int, act: Callable[..., Any], *args: Any) -> None:
-        """Run something in the process."""
-        if run != self.run or not self.is_up:
-            return
-        if self.is_paused:
-            self._inbox.append((act, args))
-            return
         asyncio._set_running_loop(self.loop)
         try:
             act(*args)

@@ -13,6 +13,7 @@ from liftpy_log.opening import check_batches
 from simulation.metadata import UUID
 from simulation.model import ViolationError
 from simulation.scheduler import MS, S
+from simulation.trouble import Trouble
 from support.simdisk import ROOT
 
 if TYPE_CHECKING:
@@ -26,47 +27,28 @@ if TYPE_CHECKING:
 __all__ = ["STAGED", "StagedFaults"]
 
 STAGED = ("fail_follower", "forget_failure", "lead_with_damaged_ids", "behind_a_leap")
-"""Those that happen where a recipe names them only."""
+"""Those of them that happen only where a recipe names them."""
 
 _STALL_US = 1 * S  # half of `replica_lag_max_s`, and much more than it takes to tell everybody
 
 
-class StagedFaults:
+class StagedFaults(Trouble):
     """See the module; also what all faults need.
 
     Args:
         world: where.
     """
 
+    _world: ShellWorld
+
     def __init__(self, world: ShellWorld) -> None:
-        self._world = world
-        self._is_over = False
+        super().__init__(world)
         self._copies_to_lose = world.copies_to_lose
         self._has_joiner = False
         self._staged_until_us = 0
 
-    def _later(self, longest_us: int, act: Callable[[], None]) -> None:
-        def unless_over() -> None:
-            if not self._is_over:
-                act()
-
-        self._world.scheduler.after(int(self._world.rng.random() * longest_us) + 1, unless_over)
-
-    def _any(self) -> ShellNode:
-        return self._world.rng.choice(self._world.node_list)
-
     def _any_number(self) -> int:
         return self._world.rng.randrange(self._world.partitions)
-
-    @staticmethod
-    def _up(node: ShellNode) -> None:
-        if not node.is_up:
-            node.start()
-
-    @staticmethod
-    def _resume(node: ShellNode) -> None:
-        if node.is_paused:
-            node.resume()
 
     def _command(self, op: str, **args: object) -> None:
         """From an operator; it may be refused."""
