@@ -3,6 +3,8 @@
 It is the time of the newest record, and goes on from there with the monotonic clock, whatever the wall clock does. It
 drifts towards the wall clock: it gains at most a thousandth, and where it is ahead it runs at half speed until it is
 not. So a wall clock that is wrong, or steps, or is another node's, makes nothing old, and does not get into the log.
+A follower goes as slowly as its leader: where a record that it copies is behind its own time, it goes back to that, as
+far as half speed explains it.
 
 While a node was down nothing measured the time. The first record after a start has to be stamped with something, so
 the log's time then leaps to the wall clock, or to what a leader stamped. What it leapt over may be a day off or a clock
@@ -62,11 +64,12 @@ class LogTime:
         kept: what an earlier run knew; None when that is not known.
     """
 
-    __slots__ = ("_is_measured", "_leaps", "_ns", "_s")
+    __slots__ = ("_is_measured", "_leaps", "_ns", "_s", "_sure_ns", "_sure_s")
 
     def __init__(self, newest_ns: int, now_s: float, kept: LogTimeState | None = None) -> None:
         self._ns = newest_ns if kept is None else max(newest_ns, kept.ns)  # 0: there never was a record
         self._s = now_s
+        self._sure_ns, self._sure_s = self._ns, now_s  # when a record, or what was kept, said what time it is
         self._leaps = () if kept is None else kept.leaps
         self._is_measured = not self._ns
 
@@ -102,6 +105,7 @@ class LogTime:
             to_ns = max(ns, wall_ns)
             self._leap(to_ns, to_ns - ns)
             self._go_on(to_ns, now_s)
+        self._sure_ns, self._sure_s = self._ns, self._s
         return self._ns
 
     def copied(self, after_ns: int, timestamp: int, now_s: float, leaps: Iterable[Leap] = ()) -> None:
@@ -117,16 +121,18 @@ class LogTime:
             if leap.to_ns > after_ns:
                 self._note(leap)
         ns = self._ns + max(0, int((now_s - self._s) * 1e9))
-        if not self._is_measured or timestamp > ns:
-            self._go_on(max(ns, timestamp), now_s)
+        if self._is_measured:  # no leader is slower than half
+            ns = min(ns, self._sure_ns + max(0, int((now_s - self._sure_s) * 1e9)) // 2)
+        self._go_on(max(ns, timestamp), now_s)
+        self._sure_ns, self._sure_s = self._ns, self._s
 
     def found(self, timestamp: int) -> None:
         """A record is in the log that came after what was kept, shortly before the run that kept it ended."""
         self._leap(timestamp, timestamp - self._ns)
-        self._ns = max(self._ns, timestamp)
+        self._ns = self._sure_ns = max(self._ns, timestamp)
 
     def _go_on(self, ns: int, now_s: float) -> None:
-        """Go on from another time, which is not earlier."""
+        """Go on from another time."""
         self._is_measured = True
         self._ns, self._s = ns, max(self._s, now_s)
 
