@@ -320,9 +320,9 @@ class NatsConnection(asyncio.Protocol):
             logger.debug("%s answers what nobody asked", self._shown)
             return
         question = self._questions.popleft()
-        self.on_answer(question)
         if question.answered is not None and not question.answered.done():
             question.answered.set_result(True)
+        self.on_answer(question)
 
     def _take_info(self, text: bytes) -> None:
         try:

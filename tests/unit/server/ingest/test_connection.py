@@ -38,6 +38,9 @@ class Gaps:
             self.all.append([since_s, False, cause])
         self.all[-1][0] = min(since_s, self.all[-1][0])
 
+    def heard(self, asked_s):
+        """Everything that was published before has come."""
+
     def close(self):
         if self.cause is not None:
             self.cause = None

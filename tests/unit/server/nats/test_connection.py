@@ -228,3 +228,14 @@ async def test_a_dead_host_behind_tls_holds_nobody_up(tmp_path):
         async with asyncio.timeout(5):
             assert "did not answer" in await ended(connection)
             assert await asked is False
+
+
+async def test_an_error_in_this_node_leaves_nobody_waiting():
+    """What is asked is answered all the same, and the connection is not used on in a state that nobody knows."""
+    asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+    async with ScriptedNats() as nats:
+        connection = await opened(nats)
+        connection.on_answer = lambda _: 1 / 0
+        async with asyncio.timeout(5):
+            await connection.ask()
+            await ended(connection)
