@@ -240,7 +240,8 @@ async def test_nobody_is_there_at_the_start():
             assert kit.ingest.is_connected
 
 
-async def test_a_server_that_is_going_to_shut_down_is_left_for_another_without_a_gap():
+async def test_a_server_that_is_going_to_shut_down_is_left_for_another_without_a_gap(monkeypatch):
+    monkeypatch.setattr("liftpy_server.ingest.connection.MOVE_OVERLAP_S", 10 * TICK_S)
     async with ScriptedNats() as first, ScriptedNats() as second, Kit(first) as kit:
         stream = Stream("a")
         await kit.ingest.start(stream.bindings)
@@ -254,7 +255,8 @@ async def test_a_server_that_is_going_to_shut_down_is_left_for_another_without_a
         await second.until(lambda: new.subscriptions)
         number = old.subscriptions["a"]
         new.message("a", b"3")
-        old.message("a", b"2")  # it was on its way between the servers
+        await asyncio.sleep(2 * TICK_S)
+        old.message("a", b"2")  # it was on its way between the servers for so long
         await first.until(lambda: old.is_gone)
         assert b"UNSUB %d" % number in old.lines
         await until(lambda: stream.bindings[0].values == [b"1", b"2", b"3"])
@@ -345,9 +347,10 @@ async def test_a_subscription_that_is_not_confirmed_has_heard_nothing():
         asked_s = kit.clock.elapsed()
         binding = asyncio.ensure_future(kit.ingest.bind(b.bindings))
         await nats.until(lambda: "b" in client.subscriptions)
+        before_s = a.partition.heard_s
         client.send(b"PONG\r\n")
         client.unanswered -= 1
-        await until(lambda: a.partition.heard_s > 0)
+        await until(lambda: a.partition.heard_s > before_s)
         assert a.partition.heard_s <= asked_s
         assert b.partition.heard_s == 0
         nats.answers = True
