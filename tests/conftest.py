@@ -23,6 +23,12 @@ AGAIN_S = 5
 GONE_WITHIN_S = 10
 
 
+class TestTooLongError(SystemExit):
+    """A test was interrupted. Event loops pass on no other kind of exception that a signal's handler raises."""
+
+    __test__ = False
+
+
 def pytest_configure():
     """What commands print must not depend on the terminal that the tests were started from."""
     for name in ("COLUMNS", "LINES"):
@@ -36,8 +42,8 @@ def pytest_runtest_call(item):
     began_s = time.monotonic()
 
     def interrupt(_number, _frame):  # some tests set the alarm anew
-        signal.alarm(AGAIN_S)  # an event loop swallows what is raised in a callback
-        raise TimeoutError(f"the test is not through after {time.monotonic() - began_s:.0f} s")
+        signal.alarm(AGAIN_S)  # what is raised in a callback may be swallowed
+        raise TestTooLongError(f"the test is not through after {time.monotonic() - began_s:.0f} s")
 
     before = signal.signal(signal.SIGALRM, interrupt)
     signal.alarm(limit_s)
