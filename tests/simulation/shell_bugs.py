@@ -73,6 +73,13 @@ def _copied_without_a_leap(time: Any, after_ns: int, timestamp: int, now_s: floa
     _COPIED(time, after_ns, timestamp, now_s)
 
 
+def _as_fast_as_it_is(time: Any, after_ns: int, timestamp: int, now_s: float, leaps: Any) -> None:
+    """A follower's time goes on with its own clock, however slowly its leader goes."""
+    ns = time._ns + max(0, int((now_s - time._s) * 1e9))
+    _COPIED(time, after_ns, timestamp, now_s, leaps)
+    time._go_on(max(ns, timestamp), now_s)
+
+
 def _guessed_leap(time: Any, after_ns: int, timestamp: int, now_s: float, _leaps: Any) -> None:
     """A follower takes for a leap by how much the newest record of a fetch is ahead of its own time."""
     elapsed = max(0, int((now_s - time._s) * 1e9))
@@ -207,6 +214,11 @@ BUGS: dict[str, Bug] = {
         [(LogTime, "copied", _guessed_leap)],
         _faults("behind_a_leap", trouble_us=8 * S),
         0,
+    ),
+    "a follower is faster than its leader": Bug(
+        [(LogTime, "copied", _as_fast_as_it_is)],
+        _faults("clock_jump", "kill_leader", "move_leader", ids_max=20),
+        1,
     ),
     "a window of ids that is shortened is told of as if it were whole": Bug(
         [(DedupeWindow, "known_ns", lambda window, _now: window.window_ns)],

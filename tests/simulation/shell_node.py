@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import Executor, Future
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from liftpy_envelope.pull import PartitionKey
@@ -278,7 +279,7 @@ class ShellNode(Process):
         self.streams = streams = Streams(opening, self.cluster.host, _AtOnce())
         streams.open_all(self._metadata.state)
         if checkpoint.clean:
-            keep_checkpoint(disk, data_dir, Checkpoint(checkpoint.time_ns, False, checkpoint.high_watermarks))
+            keep_checkpoint(disk, data_dir, replace(checkpoint, clean=False))
 
     async def _listen(self) -> None:
         assert self.streams is not None
