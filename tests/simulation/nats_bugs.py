@@ -92,6 +92,10 @@ BUGS: dict[str, Bug] = {
         [(IngestConnection, "told", lambda *_: None)],
         _faults("cut_route"),
     ),
+    "a server that ours never named is not looked for": Bug(
+        [(IngestConnection, "_ask_others", lambda *_: None)],
+        _faults("cut_route", "kill_leader"),
+    ),
     "a question counts as answered when its connection ends": Bug(
         [(NatsConnection, "end", _ends_with_answers)],
         _faults("silence", "pause_server"),

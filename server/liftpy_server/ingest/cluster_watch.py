@@ -6,6 +6,10 @@ no reason to wait: nobody publishes there. That is told apart by knocking: a por
 answers, or whose host says nothing, may have publishers.
 
 A server that does not come back under its address although another comes in its place is taken to be replaced.
+
+A server that had no route when we came is never named by ours. So other servers are asked as well: those that ours
+names, and those that the user does. An address that only they name, and at which a server of the same cluster answers,
+has no route to ours.
 """
 
 from __future__ import annotations
@@ -16,9 +20,9 @@ from typing import TYPE_CHECKING, Any, Final
 from liftpy_server.limits import ROUTE_GRACE_S
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
-__all__ = ["ClusterWatch", "LostServer"]
+__all__ = ["ClusterWatch", "LostServer", "of_same_cluster", "unnamed"]
 
 _SHOWN_MAX: Final = 3
 
@@ -69,7 +73,7 @@ class ClusterWatch:
         Returns:
             Whether there is one that it reached before and reaches no longer.
         """
-        listed = {url for url in info.get("connect_urls") or () if isinstance(url, str)}
+        listed = _named(info)
         vanished = self._known - listed - {place}
         arrived = listed - self._known
         self._known = listed
@@ -82,9 +86,32 @@ class ClusterWatch:
             self.away[0].back_s = now_s
         if info.get("ldm") or not vanished:  # a server that is going to shut down names itself no longer
             return False
-        self._lost.append(LostServer(vanished, whole_s))
-        self.cause = self.cause or f"a route between NATS servers was lost: {_shown(vanished)}"
+        self._is_lost(LostServer(vanished, whole_s))
         return True
+
+    def found(self, places: Iterable[str], whole_s: float, now_s: float) -> bool:
+        """A server of the cluster is found that ours has not named since we came.
+
+        Args:
+            places: its addresses.
+            whole_s: what was published before was not for us.
+            now_s: the time.
+
+        Returns:
+            Whether that is news.
+        """
+        fresh = {*places}.difference(*(server.places for server in self._lost))
+        if not fresh:
+            return False
+        self._is_lost(LostServer(fresh, whole_s, is_silent=True))
+        fresh -= self._known
+        if not fresh:  # it has been named meanwhile
+            self._lost[-1].back_s = now_s
+        return True
+
+    def _is_lost(self, server: LostServer) -> None:
+        self._lost.append(server)
+        self.cause = self.cause or f"a route between NATS servers was lost: {_shown(server.places)}"
 
     def is_gone(self, server: LostServer) -> None:
         """There is no server any more where this one was."""
@@ -96,6 +123,28 @@ class ClusterWatch:
         if not self._lost:
             self.cause = None
         return not self._lost
+
+
+def unnamed(own: Mapping[str, Any], place: str, others: Iterable[Mapping[str, Any]]) -> set[str]:
+    """Addresses that other servers name and ours does not.
+
+    Args:
+        own: what our server says of itself.
+        place: its address.
+        others: what the others say of themselves. They do not count if they are of another cluster.
+    """
+    told = (_named(info) for info in others if of_same_cluster(own, info))
+    return set[str]().union(*told) - _named(own) - {place}
+
+
+def of_same_cluster(own: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether another server, and not our own under another address, has the same cluster."""
+    cluster = own.get("cluster")
+    return bool(cluster) and other.get("cluster") == cluster and other.get("server_id") != own.get("server_id")
+
+
+def _named(info: Mapping[str, Any]) -> set[str]:
+    return {url for url in info.get("connect_urls") or () if isinstance(url, str)}
 
 
 def _shown(places: Iterable[str]) -> str:

@@ -16,7 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from liftpy_envelope.errors import LiftError
-from liftpy_server.ingest.cluster_watch import ClusterWatch
+from liftpy_server.ingest.cluster_watch import ClusterWatch, of_same_cluster, unnamed
 from liftpy_server.ingest.ingest import Ingest
 from liftpy_server.ingest.slow_consumer import advice_on_pending, probable_cause
 from liftpy_server.ingest.subscriptions import Subscriptions
@@ -223,6 +223,7 @@ class IngestConnection:
             self._connections += 1
             self.told(connection, connection.info)
             self._settle(new, wanted)
+            self._ask_others(connection)
             if (advice := advice_on_pending(connection.info)) is not None:
                 self._session.warn(advice)
 
@@ -243,9 +244,35 @@ class IngestConnection:
         assert connection.address is not None, "it is open"
         if self._cluster.told(info, connection.address.place, self.whole_s, self._clock.elapsed()):
             self._miss(self.whole_s, str(self._cluster.cause))
+        self._look_on()
+
+    def _look_on(self) -> None:
         looking = self._tasks.get("looking for servers")
         if self._cluster.cause is not None and (looking is None or looking.done()):
             self._tasks["looking for servers"] = asyncio.create_task(self._look_for_servers())
+
+    def _ask_others(self, connection: NatsConnection) -> None:
+        """Ask other servers of the cluster whom ours does not name."""
+        if not connection.info.get("connect_urls"):
+            return  # it names nobody, so that says nothing
+        name = f"asking other servers, connection {self._connections}"
+        asking = self._tasks[name] = asyncio.create_task(self._find_unnamed(connection, self.whole_s))
+        asking.add_done_callback(lambda _: self._tasks.pop(name, None))
+
+    async def _find_unnamed(self, connection: NatsConnection, since_s: float) -> None:
+        """What they have to tell counts though the connection has ended since: then its time lies in a gap."""
+        own, address = connection.info, connection.address
+        assert address is not None, "it was opened"
+        ask = self._session.introductions
+        others = await ask({*self._session.places} - {address.place})
+        found: dict[str, set[str]] = {}
+        for place, info in (await ask(unnamed(own, address.place, others.values()))).items():
+            if of_same_cluster(own, info):
+                found.setdefault(str(info.get("server_id")), set()).add(place)
+        for places in found.values():
+            if self._cluster.found(places, since_s, self._clock.elapsed()):
+                self._miss(since_s, str(self._cluster.cause))
+        self._look_on()
 
     async def _look_for_servers(self) -> None:
         """Until every server has a route to ours again, or is known to have ended."""

@@ -153,7 +153,25 @@ class NatsConnection(asyncio.Protocol):
             self.end("it was not waited for")
             raise
 
-    async def _open(self, address: ServerAddress, connect_line: Callable[[dict[str, Any]], bytes], tls: TlsUse) -> None:
+    async def introduce(self, address: ServerAddress, tls: TlsUse, timeout_s: float) -> dict[str, Any] | None:
+        """Connect, hear what the server says of itself to anybody, and leave; None when it says nothing.
+
+        Args:
+            address: of the server.
+            tls: how to encrypt.
+            timeout_s: for all of it.
+        """
+        self.address = address
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._dial(address, tls)
+        except (OSError, LiftError):  # a time-out is one of them
+            return None
+        finally:
+            self.end("it has said who it is")
+        return self.info
+
+    async def _dial(self, address: ServerAddress, tls: TlsUse) -> None:
         if tls.first:
             context = tls.context()
             await self._loop.create_connection(
@@ -162,6 +180,9 @@ class NatsConnection(asyncio.Protocol):
         else:
             await self._loop.create_connection(lambda: self, address.host, address.port)
         await self._first_info
+
+    async def _open(self, address: ServerAddress, connect_line: Callable[[dict[str, Any]], bytes], tls: TlsUse) -> None:
+        await self._dial(address, tls)
         if not tls.first:
             await self._encrypt(address, tls)
         self.write(connect_line(self.info))

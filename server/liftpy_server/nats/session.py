@@ -13,21 +13,23 @@ from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from liftpy_envelope.errors import LiftError
-from liftpy_server.limits import SHORT_CONNECTION_S
+from liftpy_server.limits import KNOCK_TIMEOUT_S, SHORT_CONNECTION_S
 from liftpy_server.nats.connection import NatsConnection, NatsConnectionError, TlsUse
 from liftpy_server.nats.credentials import connect_line
-from liftpy_server.nats.server_pool import ServerPool
+from liftpy_server.nats.server_pool import ServerAddress, ServerPool
 from liftpy_server.repeated_warnings import RepeatedWarnings
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from liftpy_client.nats_options import NatsOptions
     from liftpy_log.clock import Clock
-    from liftpy_server.nats.server_pool import ServerAddress
 
 __all__ = ["ConnectionOwner", "NatsRefusedError", "NatsSession"]
 
 logger = logging.getLogger(__name__)
 
+_ASKED_MAX: Final = 32  # servers at once, each of which is a connection
 _SHUTS_DOWN: Final = "the NATS server is going to shut down"
 
 
@@ -112,6 +114,18 @@ class NatsSession:
             await asyncio.gather(self._task, return_exceptions=True)
         if self.connection is not None:
             self.connection.end("the node stops")
+
+    @property
+    def places(self) -> list[str]:
+        """The servers that the user names, and those that the servers name."""
+        return [address.place for address in self._pool.addresses]
+
+    async def introductions(self, places: Iterable[str]) -> dict[str, dict[str, Any]]:
+        """What servers say of themselves to anybody, by address; without those that say nothing."""
+        addresses = list(filter(None, map(_address, sorted(places)[:_ASKED_MAX])))
+        asked = (NatsConnection(self._clock).introduce(each, self._tls, KNOCK_TIMEOUT_S) for each in addresses)
+        told = await asyncio.gather(*asked)
+        return {each.place: info for each, info in zip(addresses, told, strict=True) if info is not None}
 
     def warn(self, text: str) -> None:
         """Log what the server says or does not say; what differs only in a quoted subject is the same."""
@@ -224,3 +238,11 @@ class NatsSession:
     def _end(connection: NatsConnection | None, cause: str) -> None:
         if connection is not None:
             connection.end(cause)
+
+
+def _address(place: str) -> ServerAddress | None:
+    """None for what a server names, and that is no address."""
+    try:
+        return ServerAddress.parse(place)
+    except ValueError:
+        return None

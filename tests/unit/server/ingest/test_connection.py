@@ -10,8 +10,11 @@ import pytest
 from liftpy_client.nats_options import NatsOptions
 from liftpy_log.clock import SystemClock
 from liftpy_server.ingest import binding as ingest_binding
+from liftpy_server.ingest.cluster_watch import ClusterWatch
 from liftpy_server.ingest.connection import IngestConnection, SubscriptionRefusedError
+from liftpy_server.limits import ROUTE_GRACE_S
 from liftpy_server.outbox import Outbox
+from support.ports import free_port
 from support.scripted_nats import ScriptedNats
 
 TICK_S = 0.02
@@ -334,6 +337,79 @@ async def test_a_lost_route_is_a_gap_until_the_server_is_reached_again(monkeypat
         lost_s = kit.clock.elapsed()
         await until(lambda: len(a.gaps) == 2 and a.lapse is None)
         assert lost_s - 10 < a.gaps[1][0] <= lost_s
+
+
+def of_cluster(server, *others, name="C"):
+    """What a server of a cluster says: it has routes to the others."""
+    server.info |= {"server_id": server.place, "cluster": name}
+    server.info["connect_urls"] = [each.place for each in (server, *others)]
+
+
+@pytest.mark.parametrize("is_named_by_user", [True, False])
+async def test_a_route_that_was_lost_before_we_came_is_a_gap(monkeypatch, is_named_by_user):
+    """The lost server is known from the user, or from a third one."""
+    monkeypatch.setattr("liftpy_server.ingest.connection.KNOCK_TIMEOUT_S", TICK_S)
+    monkeypatch.setattr("liftpy_server.ingest.cluster_watch.ROUTE_GRACE_S", 5 * TICK_S)
+    async with ScriptedNats() as lost, ScriptedNats() as third, ScriptedNats() as nats:
+        of_cluster(lost, third)
+        of_cluster(third, lost, nats)
+        of_cluster(nats, *([] if is_named_by_user else [third]))
+        lost.refusal = third.refusal = "Authorization Violation"  # so that the first one is ours
+        options = [nats, lost] if is_named_by_user else [nats]
+        async with Kit(*options) as kit:
+            kit.ingest._session._pool._named.sort(key=lambda address: address.place != nats.place)
+            stream = Stream("a")
+            began_s = kit.clock.elapsed()
+            await kit.ingest.start(stream.bindings)
+            client = await nats.client(0)
+            await until(lambda: stream.lapse is not None)
+            assert lost.place in stream.lapse
+            await asyncio.sleep(20 * TICK_S)
+            assert stream.lapse is not None, "the other server lives, and has publishers"
+            assert began_s <= stream.gaps[0][0] <= kit.clock.elapsed(), "what was published before was not for us"
+            client.send_info(nats.info | {"connect_urls": [each.place for each in (nats, lost, third)]})
+            await until(lambda: stream.lapse is None)
+            assert len(stream.gaps) == 1
+
+
+@pytest.mark.parametrize(
+    "how",
+    ["another cluster", "no cluster", "it names nobody", "ours names nobody", "ours itself", "no server", "no address"],
+)
+async def test_servers_that_have_no_route_to_lose_are_no_gap(monkeypatch, how):
+    monkeypatch.setattr("liftpy_server.nats.session.KNOCK_TIMEOUT_S", 50 * TICK_S)
+    async with ScriptedNats() as other, ScriptedNats() as nats:
+        of_cluster(other, name="D" if how == "another cluster" else "C")
+        of_cluster(nats)
+        if how == "no cluster":
+            del other.info["cluster"], nats.info["cluster"]
+        elif how == "it names nobody":
+            del other.info["connect_urls"]
+        elif how == "ours names nobody":
+            nats.info["connect_urls"] = []
+        elif how == "ours itself":
+            other.info["server_id"] = nats.info["server_id"]
+        elif how == "no server":
+            other.info["connect_urls"] = [nats.place, f"127.0.0.1:{free_port()}"]
+        elif how == "no address":
+            other.info["connect_urls"] = [nats.place, "127.0.0.1:many", "", 7]
+        other.refusal = "Authorization Violation"
+        async with Kit(nats, other) as kit:
+            kit.ingest._session._pool._named.sort(key=lambda address: address.place != nats.place)
+            stream = Stream("a")
+            await kit.ingest.start(stream.bindings)
+            await until(lambda: not any("asking" in name for name in kit.ingest._tasks))
+            assert not stream.gaps
+
+
+async def test_a_server_that_was_named_while_others_were_asked_is_a_gap_that_ends():
+    watch = ClusterWatch()
+    watch.told({"connect_urls": ["a:1"]}, "a:1", 0.0, 0.0)
+    watch.told({"connect_urls": ["a:1", "b:1"]}, "a:1", 1.0, 1.0)
+    assert watch.found({"b:1"}, 0.0, 2.0)
+    assert watch.away == []
+    assert not watch.is_whole(2.0)
+    assert watch.is_whole(2.0 + ROUTE_GRACE_S)
 
 
 async def test_a_subscription_that_is_not_confirmed_has_heard_nothing():
