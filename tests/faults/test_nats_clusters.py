@@ -105,6 +105,40 @@ async def test_what_is_published_behind_a_lost_route_lies_in_a_gap(cluster, tmp_
         assert b"lost" not in await values(lift, "s")
 
 
+async def test_a_node_that_comes_while_a_route_is_lost_has_a_gap(cluster, tmp_path):
+    """Its server does not name the other; the other one does so itself when it is asked."""
+    first, second = cluster.servers
+    url = f"{first.url},{second.url}"
+    async with running_node(url, tmp_path / "node"), liftpy.connect(url) as lift:
+        await lift.create_stream("s", subject="s")
+        await eventually(lambda: lift.stream_info("s"), READY_S)
+    await cluster.proxy.cut()
+    await eventually(lambda: all("Router connection closed" in server._log.read_text() for server in cluster.servers))
+    began_ns = time.time_ns()
+    async with running_node(url, tmp_path / "node") as node:
+        await eventually(lambda: node.ingest._cluster.cause, READY_S)
+        await asyncio.sleep(10 * TICK_S)
+        assert node.ingest._cluster.cause, "the other server lives, and has publishers"
+        cluster.proxy.mend()
+        await eventually(lambda: node.ingest._cluster.cause is None, READY_S)
+        async with liftpy.connect(url) as lift:
+            await eventually(lambda: no_lapse(lift, "s"), READY_S)
+            gap = (await gaps(lift, "s"))[-1]
+            assert "a route between NATS servers was lost: 127.0.0.1:" in gap["cause"]
+            assert began_ns <= gap["since_ns"] < gap["until_ns"]
+
+
+async def test_a_node_that_comes_while_all_routes_stand_has_none(cluster, tmp_path):
+    first, second = cluster.servers
+    async with (
+        running_node(f"{first.url},{second.url}", tmp_path / "node") as node,
+        liftpy.connect(first.url) as lift,
+    ):
+        await lift.create_stream("s", subject="s")
+        await eventually(lambda: not any("asking" in name for name in node.ingest._tasks))
+        assert await gaps(lift, "s") == []
+
+
 async def _begins_earlier(lift, since_ns):
     gap = await lapse(lift, "s")
     return gap is not None and gap["since_ns"] < since_ns

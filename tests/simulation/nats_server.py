@@ -370,6 +370,7 @@ class NatsServer:
         self.run = 0
         self.woke_us = -1 * S
         self.clients: dict[int, Client] = {}
+        self.backlog: list[Socket] = []  # that the kernel has taken, and the process has not
         self.to_flush: dict[Client, None] = {}
         self.routes: dict[str, Route] = {}
         self._local: dict[tuple[bytes, bytes], int] = {}
@@ -401,9 +402,11 @@ class NatsServer:
         for client in self.clients.values():
             client.is_closed = True
             client.socket.close(is_reset=self.servers.rng.random() < 0.5)
+        for socket in self.backlog:
+            socket.close(is_reset=True)
         for route in self.routes.values():
             route.gone(self)
-        for part in (self.clients, self.routes, self._local, self._remote, self._unnamed, self.to_flush):
+        for part in (self.clients, self.backlog, self.routes, self._local, self._remote, self._unnamed, self.to_flush):
             part.clear()
 
     def pause(self) -> None:
@@ -449,6 +452,7 @@ class NatsServer:
 
     def accept(self, socket: Socket) -> None:
         """Somebody connected."""
+        self.backlog.remove(socket)
         self._numbers += 1
         client = self.clients[self._numbers] = Client(self, self._numbers, socket)
         client.enqueue(self.info(client))
@@ -661,6 +665,7 @@ class NatsServers:
             return None
         run = server.run
         socket = self.wires.pair(near, name, enter, lambda act, *args: server.enter(run, act, *args))
+        server.backlog.append(socket.peer)
         server.later(0, server.accept, socket.peer)
         return socket
 
