@@ -156,12 +156,14 @@ class SyncLift(Facade[Lift]):
     purge_stream = blocking(Lift.purge_stream)
     find_streams = blocking(Lift.find_streams)
     reassign_stream = blocking(Lift.reassign_stream)
+    recover_stream = blocking(Lift.recover_stream)
     cancel_reassignment = blocking(Lift.cancel_reassignment)
 
     cluster_info = blocking(Lift.cluster_info)
     nodes = blocking(Lift.nodes)
     node_details = blocking(Lift.node_details)
     node_info = blocking(Lift.node_info)
+    quarantine = blocking(Lift.quarantine)
     drain_node = blocking(Lift.drain_node)
     remove_node = blocking(Lift.remove_node)
 

@@ -139,6 +139,7 @@ async def test_a_static_process_that_restarts_within_its_session_moves_nothing(l
         had = await shares()
         await eventually(lambda: all(set(begun(crew[who])) >= numbers for who, numbers in had.items()))
         others = [crew["a"], crew["c"]]
+        await eventually(lambda: all(each.of("assigned") for each in others))  # it is told after messages have begun
         told = [len(each.of("assigned") + each.of("revoked")) for each in others]
         crew["b"].kill()
         again = worker(instance_id="b", session_s=STATIC_S, interval_s=0.2)
