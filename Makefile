@@ -6,10 +6,11 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 IN_PROCESS := tests/unit tests/simulation tests/test_packaging.py tests/test_tidy.py
 
-.PHONY: demo test check bench bench-quick chaos soak format clean help
+.PHONY: demo quick test check bench bench-quick chaos soak format clean help
 
 help:
 	@echo "make demo     336,776 real messages through three nodes, a bucket and Spark, the leader killed half-way, all checked"
+	@echo "make quick    formatter, linter, types, import layers, and the unit tests that your change reaches: under two minutes"
 	@echo "make test     all tests but the slow ones"
 	@echo "make check    formatter, linter, types, import layers"
 	@echo "make bench    liftpy and JetStream side by side (make bench-quick for a short run)"
@@ -33,6 +34,14 @@ test: $(STAMP)
 	$(BIN)/python -m pytest -m 'not slow and not chaos' -n 2 --dist loadfile tests/integration tests/faults tests/chaos || failed=1; \
 	$(BIN)/python -m pytest -m 'not slow and not chaos' tests/spark || failed=1; \
 	exit $$failed
+
+# SINCE=COMMIT compares with another commit than the one where the branch left its upstream.
+quick: $(STAMP)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/lint-imports
+	$(BIN)/dmypy run
+	PYTHONPATH=tests $(BIN)/python -m support.affected --since "$(SINCE)"
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .
@@ -62,4 +71,5 @@ format: $(STAMP)
 	$(BIN)/ruff check --fix .
 
 clean:
+	-$(BIN)/dmypy stop
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

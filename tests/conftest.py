@@ -15,6 +15,7 @@ import uvloop
 
 import liftpy
 from support.cluster import NodeProcess, make_nats
+from support.examples import SHARES, choose
 
 TESTS = Path(__file__).parent
 TEST_S_MAX = 240
@@ -29,8 +30,16 @@ class TestTooLongError(SystemExit):
     __test__ = False
 
 
-def pytest_configure():
+def pytest_addoption(parser):
+    """How thoroughly properties are tried."""
+    parser.addoption(
+        "--examples", choices=list(SHARES), default="all", help="of each property's examples (default all)"
+    )
+
+
+def pytest_configure(config):
     """What commands print must not depend on the terminal that the tests were started from."""
+    choose(config.getoption("--examples"))
     for name in ("COLUMNS", "LINES"):
         os.environ.pop(name, None)
 

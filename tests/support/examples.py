@@ -2,10 +2,31 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from hypothesis import HealthCheck, settings
 
+SHARES = {"few": 0.1, "some": 0.3, "all": 1.0}
+"""Of the examples that a test names, how many run: with `pytest --examples=few`, `some`, or `all`."""
+AT_LEAST = 5
+UNNAMED = 100
+_share = [1.0]
 
-def examples(count: int) -> settings:
-    """Settings for a property that is tried on `count` examples, which do not differ from run to run."""
+
+def choose(amount: str) -> None:
+    """Try properties on `few`, `some` or `all` of the examples that they name. Call it before any test is imported."""
+    _share[0] = SHARES[amount]
+    settings.register_profile(amount, max_examples=_shared(UNNAMED))
+    settings.load_profile(amount)
+
+
+def _shared(count: int) -> int:
+    return max(AT_LEAST, round(count * _share[0]))
+
+
+def examples(count: int, **given: Any) -> settings:
+    """Settings for a property that is tried on up to `count` examples, which do not differ from run to run."""
     slow = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example]
-    return settings(max_examples=count, deadline=None, derandomize=True, suppress_health_check=slow)
+    return settings(
+        max_examples=_shared(count), deadline=None, derandomize=True, database=None, suppress_health_check=slow, **given
+    )

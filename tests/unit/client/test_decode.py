@@ -6,7 +6,7 @@ from itertools import islice
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from liftpy_client.decode import RECORDS_SCHEMA, iterate_messages, split_body, to_records, trim
@@ -16,6 +16,7 @@ from liftpy_envelope.columns import Column
 from liftpy_envelope.errors import BatchCorruptError, BatchTruncatedError
 from liftpy_envelope.ipc import column_buffers, fixed_column
 from support.batches import stamped
+from support.examples import examples
 
 BITMAP = Column.SUBJECT | Column.KEY | Column.VALUE
 
@@ -37,7 +38,7 @@ def taken(data, offset=0, stop=None):
     return [trim(header, body, offset, stop) for header, body in split_body(buffer, 0, len(data))]
 
 
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(
     st.lists(st.integers(1, 6), min_size=1, max_size=5),
     st.integers(0, 40),
@@ -65,7 +66,7 @@ def test_a_subject_that_is_no_utf8_is_shown_and_not_fatal():
     assert to_records(0, batch).column("subject").to_pylist() == ["s.\ufffd"] * 2
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(
     st.sets(st.integers(0, 20), min_size=1),
     st.integers(0, 40),

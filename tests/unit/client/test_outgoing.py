@@ -6,7 +6,7 @@ import asyncio
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from liftpy_client.errors import UsageError
@@ -14,6 +14,7 @@ from liftpy_client.outgoing import OutgoingBatch, as_table, by_partition, pieces
 from liftpy_client.routes import Route
 from liftpy_envelope.partitioner import partition_of
 from liftpy_envelope.stream_config import StreamConfig
+from support.examples import examples
 
 
 def route(partitions):
@@ -32,7 +33,7 @@ def table(keys, chunks=1):
     return pa.Table.from_batches(batches, pa.schema({"value": pa.binary(), "key": pa.binary()}))
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(
     st.lists(st.one_of(st.none(), st.binary(max_size=3)), max_size=60),
     st.integers(1, 7),
@@ -80,7 +81,7 @@ def test_many_records_are_spread_without_an_object_each():
     assert counting.asked <= 101
 
 
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(st.lists(st.binary(max_size=40), min_size=1, max_size=80), st.integers(60, 400))
 def test_pieces_fit_and_lose_nothing(values, limit):
     pieces = pieces_of(pa.table({"value": pa.array(values, pa.binary())}), limit)

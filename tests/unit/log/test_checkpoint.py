@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from liftpy_log.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from liftpy_log.errors import CheckpointCorruptError
 from liftpy_log.log_time import Leap, LogTimeState
-from support.log_settings import examples
+from support.examples import examples
 from support.simdisk import ROOT, Order, SimDisk
 
 PATH = ROOT / "checkpoint"

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from liftpy_log.epochs import EpochHistory
-from support.log_settings import examples
+from support.examples import examples
 
 HISTORY = [(1, 10), (3, 20), (7, 40)]
 

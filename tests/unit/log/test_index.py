@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from liftpy_log.index import SegmentIndex
-from support.log_settings import examples
+from support.examples import examples
 
 BASE = 1_000
 

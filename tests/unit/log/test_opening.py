@@ -12,8 +12,8 @@ from liftpy_log import segment as segment_module
 from liftpy_log.errors import SegmentCorruptError, StorageFullError
 from liftpy_log.partition_log import LogConfig
 from liftpy_log.segment import segment_path
+from support.examples import examples
 from support.log_model import DIRECTORY, T0, OpenLog
-from support.log_settings import examples
 from support.simdisk import Order, SimDisk
 
 SMALL = LogConfig(segment_bytes=1_500)  # four batches of one record

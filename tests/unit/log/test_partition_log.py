@@ -15,8 +15,8 @@ from liftpy_log.errors import LiftError, OffsetOutOfRangeError, PartitionOffline
 from liftpy_log.files import FileCache
 from liftpy_log.partition_log import LogConfig, PartitionLog
 from liftpy_log.retention import retention_offset
+from support.examples import examples
 from support.log_model import DIRECTORY, T0, OpenLog, check_read, numbered_body
-from support.log_settings import examples
 from support.simdisk import Order, SimDisk
 
 SMALL = LogConfig(segment_bytes=1_500)  # four batches of one record

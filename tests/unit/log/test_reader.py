@@ -11,9 +11,9 @@ from liftpy_log import segment as segment_module
 from liftpy_log.errors import OffsetOutOfRangeError, SegmentCorruptError
 from liftpy_log.partition_log import LogConfig, PartitionLog
 from liftpy_log.segment import segment_path
+from support.examples import examples
 from support.log_batches import with_times, zeros_body
 from support.log_model import DIRECTORY, T0, OpenLog, bytes_of, check_read
-from support.log_settings import examples
 from support.simdisk import SimDisk
 
 SHAPES = st.lists(st.tuples(st.integers(1, 6), st.integers(0, 400), st.integers(-3, 3)), min_size=1, max_size=40)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from liftpy_log.retention import is_active_expired, retention_offset
-from support.log_settings import examples
+from support.examples import examples
 
 NOW = 1_000
 

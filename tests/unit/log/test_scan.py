@@ -8,9 +8,9 @@ from liftpy_envelope.batch import HEADER_SIZE, MAGIC, read_header
 from liftpy_envelope.errors import BatchCorruptError, BatchTruncatedError, BatchVersionError
 from liftpy_log import scan
 from liftpy_log.scan import find_valid_batch, read_batch, walk_headers
+from support.examples import examples
 from support.log_batches import as_newer_version
 from support.log_model import T0, encode_batch, numbered_body
-from support.log_settings import examples
 from support.simdisk import ROOT, SimDisk
 
 PATH = ROOT / "segment"

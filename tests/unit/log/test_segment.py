@@ -11,8 +11,8 @@ from liftpy_log import segment as segment_module
 from liftpy_log.errors import SegmentCorruptError
 from liftpy_log.index import OFFSET_SUFFIX, TIME_SUFFIX, SegmentIndex
 from liftpy_log.segment import Segment, base_offset_of, segment_path
+from support.examples import examples
 from support.log_model import DIRECTORY, T0, encode_batch, numbered_body
-from support.log_settings import examples
 from support.simdisk import Order, SimDisk
 
 BASE = 70

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from liftpy_log.disk import OsDisk
-from support.log_settings import examples
+from support.examples import examples
 from support.simdisk import ROOT, Operation, Order, SimDisk
 
 PATH = ROOT / "file"

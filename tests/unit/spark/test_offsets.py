@@ -5,17 +5,18 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from liftpy_spark.offsets import Checkpoint, CheckpointError, StreamReplacedError, check_same_streams, decode, encode
+from support.examples import examples
 
 OFFSETS = st.dictionaries(
     st.text(min_size=1), st.dictionaries(st.integers(0, 2**31 - 1), st.integers(0, 2**63 - 1), min_size=1)
 )
 
 
-@settings(deadline=None)
+@examples(100)
 @given(OFFSETS)
 def test_what_is_kept_comes_back(offsets):
     uuids = {stream: f"uuid of {stream}" for stream in offsets}

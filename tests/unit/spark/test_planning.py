@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from liftpy_spark.planning import Range, plan
+from support.examples import examples
 
 SPANS = st.lists(st.tuples(st.integers(0, 10**9), st.integers(0, 3 * 10**6)), max_size=12)
 
@@ -14,7 +15,7 @@ def ranges_of(spans):
     return [Range(f"s{at % 3}", "u", at, start, start + size) for at, (start, size) in enumerate(spans)]
 
 
-@settings(deadline=None)
+@examples(100)
 @given(SPANS, st.integers(1, 40), st.integers(1, 40), st.randoms(use_true_random=False))
 def test_every_offset_is_read_once(spans, tasks_max, partitions_min, shuffled):
     partitions_min = min(partitions_min, tasks_max)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.datasource import InputPartition
 
@@ -31,6 +31,7 @@ from liftpy_spark.patience import Patience
 from liftpy_spark.planning import BatchTask, Range
 from liftpy_spark.range_reading import ReadCounts, read_ranges
 from liftpy_spark.schema import source_schema
+from support.examples import examples
 from support.tier_history import PATH, TierHistory
 from support.tier_rows import UUID, Record
 
@@ -178,7 +179,7 @@ def test_holes_at_every_end(world):
     assert world.asked == [(30, 45)]
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(
     rows=st.lists(st.tuples(st.integers(1, 3), SUBJECTS, KEYS), min_size=1, max_size=24),
     cuts=st.lists(st.integers(0, 24), max_size=5),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import google_crc32c
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from liftpy_envelope.envelope import decode_envelope, encode_batch
@@ -15,6 +15,7 @@ from liftpy_spark.sink_errors import SinkRowError
 from liftpy_spark.sink_hashing import checksums, partitions_of
 from liftpy_spark.sink_headers import header_blocks
 from liftpy_spark.sink_rows import flushes
+from support.examples import examples
 from support.sink_kit import layout_of
 
 KEYS = st.lists(st.none() | st.binary(max_size=150), max_size=60)
@@ -22,7 +23,7 @@ HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 TEXT = st.text(st.characters(min_codepoint=33, max_codepoint=126, exclude_characters=":"), min_size=1, max_size=8)
 
 
-@settings(deadline=None)
+@examples(100)
 @given(KEYS, st.integers(0, 5), st.integers(1, 1_000))
 def test_hashes_are_those_of_publishers(keys, first, partitions):
     column = pa.array(keys, pa.binary()).slice(first)
@@ -38,7 +39,7 @@ def test_hashes_of_many_keys_of_one_length():
     assert checksums(pa.array(keys)).tolist() == [google_crc32c.value(key) for key in keys]
 
 
-@settings(deadline=None)
+@examples(100)
 @given(st.lists(st.none() | st.lists(st.tuples(TEXT, st.none() | TEXT), max_size=3), max_size=8), st.integers(0, 3))
 def test_header_blocks_are_those_of_publishers(rows, first):
     plain = [row and [{"key": key, "value": value and value.encode()} for key, value in row] for row in rows]
@@ -72,7 +73,7 @@ ROW = st.tuples(
 )
 
 
-@settings(deadline=None, max_examples=150)
+@examples(150)
 @given(st.lists(st.lists(ROW, max_size=25), max_size=4), st.integers(1, 4), st.integers(0, 9), st.integers(64, 2_000))
 def test_every_row_is_in_one_chunk(batches, partitions, first_row, flush_bytes):
     layout = layout_of(partitions, record_bytes_max=150)

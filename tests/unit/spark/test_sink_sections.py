@@ -7,7 +7,7 @@ import random
 import google_crc32c
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from liftpy_log.tier.memory_store import MemoryStore
@@ -16,6 +16,7 @@ from liftpy_spark.sink_place import BucketPlace
 from liftpy_spark.sink_rows import Chunk
 from liftpy_spark.sink_sections import decode_section, encode_section
 from liftpy_spark.sink_staging import load_section, stage
+from support.examples import examples
 
 VALUES = st.none() | st.binary(max_size=20) | st.integers(0, 70_000).map(bytes)
 ROWS = st.lists(st.tuples(VALUES, st.none() | st.binary(max_size=4), st.just(b"NATS/1.0\r\n\r\n")), min_size=1)
@@ -33,7 +34,7 @@ def noise(size):
     return random.Random(size).randbytes(size)
 
 
-@settings(deadline=None)
+@examples(100)
 @given(st.lists(st.tuples(st.text(max_size=5), ROWS, st.integers(1, 3), st.integers(0, 3)), min_size=1, max_size=4))
 def test_chunks_read_back(given_chunks):
     chunks = []
@@ -79,7 +80,7 @@ def test_what_looks_worse_than_it_is_never_grows():
     assert len(body) < 20_000 + 5_000
 
 
-@settings(deadline=None, max_examples=300)
+@examples(300)
 @given(st.data())
 def test_damage_is_told(data):
     body = bytearray(encoded(chunk_of(value=[b"a" * 600, b"b", None], key=[b"k", b"l", b"m"])))

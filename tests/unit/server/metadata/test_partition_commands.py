@@ -6,12 +6,13 @@ from typing import Any
 
 import msgpack
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from liftpy_envelope.errors import ErrorCode
 from liftpy_server.metadata.partition_commands import HOLD_OFF_FIRST_NS, SUSPICION_WINDOW_NS
 from liftpy_server.metadata.state import MetadataState, PartitionInfo
+from support.examples import examples
 from support.metadata_commands import NODE, UUIDS, WHERE, Cluster
 
 S = 1_000_000_000
@@ -317,7 +318,7 @@ _spoiled = st.tuples(_op_args, st.integers(0, 20), _any).map(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(st.lists(st.tuples(st.one_of(_op_args, _op_args, _spoiled), st.integers(0, 10**12)), max_size=20))
 def test_whatever_comes_nothing_raises_and_the_rules_hold(commands):
     cluster = Cluster("a", "b", "c")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from liftpy_envelope.pull import PartitionKey
 from liftpy_server.tiering.schedule import Schedule
 from liftpy_server.tiering.schedule_places import Job, Limits, Phase, Task
+from support.examples import examples
 
 LIMITS = Limits(
     upload_bytes=1_000,
@@ -164,5 +164,5 @@ class ScheduleMachine(RuleBasedStateMachine):
         assert all(task.job in _IDLE for task in self.begun())
 
 
-ScheduleMachine.TestCase.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+ScheduleMachine.TestCase.settings = examples(40, stateful_step_count=30)
 TestSchedule = ScheduleMachine.TestCase
