@@ -42,8 +42,8 @@ from liftpy_server.limits import (
     UNSYNCED_BYTES_MAX,
 )
 from liftpy_server.maintenance import Maintenance, keep_checkpoint, make_checkpoint
-from liftpy_server.metadata.opening import open_metadata
 from liftpy_server.metadata_follower import MetadataFollower
+from liftpy_server.metadata_opening import open_metadata
 from liftpy_server.nats_link import check_nats_version
 from liftpy_server.open_files import connections_allowed, raise_open_files_limit, segments_allowed, strangers_allowed
 from liftpy_server.outbox import Outbox

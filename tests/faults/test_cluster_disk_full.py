@@ -8,7 +8,7 @@ import pytest
 
 import liftpy
 from liftpy_envelope.errors import AckErrorCode
-from liftpy_server.metadata.raft.ticker import EXIT_CODE
+from liftpy_server.consensus.ticker import EXIT_CODE
 from support.bad_days import NODES, Published, in_sync, told, whole_again
 from support.cluster import eventually
 from support.cluster_kit import ClusterKit, create, leader_of, partitions

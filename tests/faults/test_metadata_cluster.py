@@ -16,11 +16,11 @@ import trustme
 
 from liftpy_envelope.errors import LiftError
 from liftpy_log.clock import SystemClock
+from liftpy_server.consensus.journal import JOURNAL_NAMES
+from liftpy_server.consensus.settings import RaftSettings
+from liftpy_server.consensus.store import MetadataUnknownError, RaftMetadataStore
+from liftpy_server.consensus.ticker import EXIT_CODE
 from liftpy_server.metadata.errors import JournalError, MetadataRefusedError, MetadataUnavailableError
-from liftpy_server.metadata.raft.journal import JOURNAL_NAMES
-from liftpy_server.metadata.raft.settings import RaftSettings
-from liftpy_server.metadata.raft.store import MetadataUnknownError, RaftMetadataStore
-from liftpy_server.metadata.raft.ticker import EXIT_CODE
 from support.cluster import eventually
 from support.raft_kit import PATIENCE_S, Cluster, cluster, tls_files
 from support.raft_process import VoterProcess, register

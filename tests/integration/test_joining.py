@@ -12,15 +12,15 @@ import pytest
 from liftpy_client.nats_options import NatsOptions
 from liftpy_log.clock import SystemClock
 from liftpy_log.data_dir import DataDir
+from liftpy_server import metadata_opening
 from liftpy_server.admin.node_door import NodeDoor
 from liftpy_server.admin.node_key import NodeKey
 from liftpy_server.cluster_config import ClusterConfig
 from liftpy_server.config import NodeConfig
+from liftpy_server.consensus.settings import Voter
 from liftpy_server.door_refusals import DoorRefusals
-from liftpy_server.metadata import opening
-from liftpy_server.metadata.joining import JoinError
-from liftpy_server.metadata.opening import open_metadata
-from liftpy_server.metadata.raft.settings import Voter
+from liftpy_server.joining import JoinError
+from liftpy_server.metadata_opening import open_metadata
 from support.metadata_commands import NODE
 from support.raft_kit import KEY
 
@@ -125,7 +125,7 @@ async def test_a_cluster_that_is_just_starting_is_asked_again(tmp_path, nats_ser
 
 async def test_nobody_is_there(tmp_path, nats_server, key_file, monkeypatch, caplog):
     caplog.set_level("INFO")
-    monkeypatch.setattr(opening, "_JOIN_TIMEOUT_S", 1.2)
+    monkeypatch.setattr(metadata_opening, "_JOIN_TIMEOUT_S", 1.2)
     with pytest.raises(JoinError, match=r"within 1\.2 s: no node answers"):
         async with opened(tmp_path, "n2", nats_server.url, key_file, join=True):
             pass
@@ -137,7 +137,7 @@ async def test_an_answer_that_is_none_is_an_error(tmp_path, nats_server, key_fil
     async def garbage(_):
         return answer
 
-    monkeypatch.setattr(opening, "_JOIN_TIMEOUT_S", 1.2)
+    monkeypatch.setattr(metadata_opening, "_JOIN_TIMEOUT_S", 1.2)
     async with answering(nats_server.url, garbage):
         with pytest.raises(JoinError):
             async with opened(tmp_path, "n2", nats_server.url, key_file, join=True):
@@ -151,7 +151,7 @@ async def test_a_cluster_with_another_key_is_said(tmp_path, nats_server, key_fil
     async def take_in(request):
         asked.append(request)
 
-    monkeypatch.setattr(opening, "_JOIN_TIMEOUT_S", 3.0)
+    monkeypatch.setattr(metadata_opening, "_JOIN_TIMEOUT_S", 3.0)
     async with answering(nats_server.url, take_in, b"another secret of 32 bytes......"):
         with pytest.raises(JoinError, match=r"within 3 s: .*all nodes of a cluster need the same cluster\.key_file"):
             async with opened(tmp_path, "n2", nats_server.url, key_file, join=True):
@@ -178,7 +178,7 @@ async def test_who_only_plays_a_cluster_is_not_believed(tmp_path, nats_server, k
     await client.subscribe("LIFT.API.NODE.JOIN", cb=invite)
     await client.subscribe("LIFT.NODE.>", cb=pretend)
     await client.flush()
-    monkeypatch.setattr(opening, "_JOIN_TIMEOUT_S", 1.2)
+    monkeypatch.setattr(metadata_opening, "_JOIN_TIMEOUT_S", 1.2)
     with pytest.raises(JoinError, match="could not join"):
         async with opened(tmp_path, "n2", nats_server.url, key_file, join=True):
             pass

@@ -6,24 +6,24 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
-from liftpy_server.metadata.raft import follower as follower_module
-from liftpy_server.metadata.raft import journal as journal_module
-from liftpy_server.metadata.raft.elections import Elections
-from liftpy_server.metadata.raft.follower import Follower
-from liftpy_server.metadata.raft.journal import RaftJournal
-from liftpy_server.metadata.raft.journal_frames import read_copies
-from liftpy_server.metadata.raft.leader import Leader
-from liftpy_server.metadata.raft.stewardship import Stewardship
+from liftpy_server.consensus import follower as follower_module
+from liftpy_server.consensus import journal as journal_module
+from liftpy_server.consensus.elections import Elections
+from liftpy_server.consensus.follower import Follower
+from liftpy_server.consensus.journal import RaftJournal
+from liftpy_server.consensus.journal_frames import read_copies
+from liftpy_server.consensus.leader import Leader
+from liftpy_server.consensus.leader_duties import LeaderDuties
 from simulation.raft_network import SimTransport
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from liftpy_server.metadata.raft.core import RaftCore
+    from liftpy_server.consensus.core import RaftCore
 
 _APPEND = RaftJournal._append
 _HEAR = Elections._SyncObj__onMessageReceived
-_HOUSE = Stewardship._keep_house
+_HOUSE = LeaderDuties._keep_house
 _RESTART = RaftJournal.restart
 _LOAD = RaftJournal._load
 _TAKE = Follower._take_entries
@@ -129,7 +129,7 @@ _PATCHES: dict[str, list[tuple[Any, str, Any]]] = {
     "vote_not_persisted": [(RaftJournal, "_append", _forget_vote_and_keep_term)],
     "term_not_persisted": [(RaftJournal, "_load", _forget_the_term)],
     "vote_persisted_late": [(RaftJournal, "_append", _forget_the_vote)],
-    "older_term_committed_by_counting": [(Stewardship, "_keep_house", _commit_older_terms)],
+    "older_term_committed_by_counting": [(LeaderDuties, "_keep_house", _commit_older_terms)],
     "acked_before_flush": [(SimTransport, "send", _send_before_flush)],
     "committed_entries_cut": [(Follower, "_store", _cut_what_follows)],
     "two_changes_at_once": [(Leader, "_may_change_voters", lambda _core: True)],

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 from pysyncobj.node import Node as PeerNode
 from pysyncobj.transport import Transport
 
-from liftpy_server.metadata.raft.admission import PeerRefusedError, check_peer
-from liftpy_server.metadata.raft.messages import decode_message, encode_message
-from liftpy_server.metadata.raft.session import Identity
+from liftpy_server.consensus.admission import PeerRefusedError, check_peer
+from liftpy_server.consensus.messages import decode_message, encode_message
+from liftpy_server.consensus.session import Identity
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from liftpy_server.metadata.raft.settings import Voter
+    from liftpy_server.consensus.settings import Voter
     from simulation.raft_world import Node, World
 
 MS = 1_000_000

@@ -28,14 +28,14 @@ from unittest.mock import patch
 
 from pysyncobj import FAIL_REASON, syncobj
 
+from liftpy_server.consensus import core as core_module
+from liftpy_server.consensus import leader as leader_module
+from liftpy_server.consensus.core import RaftCore
+from liftpy_server.consensus.leader import NO_OP
+from liftpy_server.consensus.membership import encode_change
+from liftpy_server.consensus.settings import RaftSettings, Voter
+from liftpy_server.consensus.snapshot import SnapshotError
 from liftpy_server.metadata.errors import JournalError
-from liftpy_server.metadata.raft import core as core_module
-from liftpy_server.metadata.raft import leader as leader_module
-from liftpy_server.metadata.raft.core import RaftCore
-from liftpy_server.metadata.raft.leader import NO_OP
-from liftpy_server.metadata.raft.membership import encode_change
-from liftpy_server.metadata.raft.settings import RaftSettings, Voter
-from liftpy_server.metadata.raft.snapshot import SnapshotError
 from simulation.raft_network import Network, SimTransport, SimWriter
 from support.simdisk import ROOT, Order, SimDisk
 

@@ -15,12 +15,12 @@ from liftpy_log.dedupe import DedupeWindow
 from liftpy_log.log_time import LogTime
 from liftpy_log.segment import Segment
 from liftpy_server.committing import CommittingLog
+from liftpy_server.consensus.store import RaftMetadataStore
 from liftpy_server.dedupe_rebuild import note_batches
 from liftpy_server.metadata import node_commands, partition_commands
 from liftpy_server.metadata.commands import Outcome
 from liftpy_server.metadata.elections import led_uncleanly
 from liftpy_server.metadata.errors import MetadataRefusedError
-from liftpy_server.metadata.raft.store import RaftMetadataStore
 from liftpy_server.replicas import local, standing
 from liftpy_server.replicas.local import LocalReplica
 from liftpy_server.replicas.proposals import Proposals

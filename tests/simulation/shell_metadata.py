@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import msgpack
 from pysyncobj import FAIL_REASON
 
+from liftpy_server.consensus.leader import NO_OP
+from liftpy_server.consensus.proposing import Proposer
+from liftpy_server.consensus.settings import RaftSettings, Voter
+from liftpy_server.consensus.store import RaftMetadataStore
 from liftpy_server.metadata.commands import Command
-from liftpy_server.metadata.raft.leader import NO_OP
-from liftpy_server.metadata.raft.proposing import Proposer
-from liftpy_server.metadata.raft.settings import RaftSettings, Voter
-from liftpy_server.metadata.raft.store import RaftMetadataStore
 from simulation.metadata import META, SimMetadata
 
 if TYPE_CHECKING:

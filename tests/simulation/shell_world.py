@@ -21,8 +21,8 @@ from liftpy_client.errors import DisconnectedError
 from liftpy_envelope.errors import AckErrorCode
 from liftpy_log.errors import WalCorruptError
 from liftpy_server import stream_opening, streams
+from liftpy_server.consensus import batches, store
 from liftpy_server.following import link
-from liftpy_server.metadata.raft import batches, store
 from liftpy_server.replicas import proposals, sessions
 from simulation.model import ViolationError
 from simulation.network import Network

@@ -14,7 +14,7 @@ from unittest.mock import patch
 import pytest
 from pysyncobj import syncobj
 
-from liftpy_server.metadata.raft import core as core_module
+from liftpy_server.consensus import core as core_module
 from simulation.raft_world import S, World
 from support.damage import disk_damage
 

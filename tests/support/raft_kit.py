@@ -11,10 +11,10 @@ from pysyncobj.node import Node
 from pysyncobj.transport import Transport
 
 from liftpy_log.clock import SystemClock
-from liftpy_server.metadata.raft.core import RaftCore
-from liftpy_server.metadata.raft.settings import RaftSettings, TlsFiles, Voter
-from liftpy_server.metadata.raft.store import RaftMetadataStore
-from liftpy_server.metadata.raft.transport import RaftTransport
+from liftpy_server.consensus.core import RaftCore
+from liftpy_server.consensus.settings import RaftSettings, TlsFiles, Voter
+from liftpy_server.consensus.store import RaftMetadataStore
+from liftpy_server.consensus.transport import RaftTransport
 from support.ports import free_port
 
 KEY = b"k" * 32

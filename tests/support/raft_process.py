@@ -16,8 +16,8 @@ from pathlib import Path
 
 from liftpy_envelope.errors import LiftError
 from liftpy_log.clock import SystemClock
-from liftpy_server.metadata.raft.settings import RaftSettings, Voter
-from liftpy_server.metadata.raft.store import RaftMetadataStore
+from liftpy_server.consensus.settings import RaftSettings, Voter
+from liftpy_server.consensus.store import RaftMetadataStore
 
 
 def register(node_id):

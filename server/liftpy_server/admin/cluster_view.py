@@ -10,7 +10,7 @@ from liftpy_server.admin.stream_view import partition_place
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from liftpy_server.metadata.raft.settings import Voter
+    from liftpy_server.consensus.settings import Voter
     from liftpy_server.metadata.state import MetadataState, NodeInfo, PartitionInfo, StreamInfo
 
 __all__ = [

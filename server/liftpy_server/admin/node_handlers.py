@@ -29,7 +29,7 @@ from liftpy_server.admin.node_requests import (
     RemoveRequest,
 )
 from liftpy_server.admin.requests import NoRequest
-from liftpy_server.metadata.raft.settings import Voter
+from liftpy_server.consensus.settings import Voter
 from liftpy_server.repeated_warnings import RepeatedWarnings
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from liftpy_envelope.pull import PartitionKey
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from liftpy_server.metadata.raft.store import RaftMetadataStore
+    from liftpy_server.consensus.store import RaftMetadataStore
     from liftpy_server.metadata.state import MetadataState
     from liftpy_server.partition import Partition
 

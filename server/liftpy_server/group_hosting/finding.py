@@ -18,8 +18,8 @@ from liftpy_server.metadata.placement import place
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from liftpy_server.consensus.store import RaftMetadataStore
     from liftpy_server.group_hosting.settings import GroupsConfig
-    from liftpy_server.metadata.raft.store import RaftMetadataStore
     from liftpy_server.metadata.state import MetadataState, StreamInfo
 
 __all__ = ["CoordinatorFinder", "groups_stream"]

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from liftpy_log.clock import Clock
     from liftpy_log.files import FileCache
     from liftpy_server.cold.reads import ColdReads
+    from liftpy_server.consensus.store import RaftMetadataStore
     from liftpy_server.group_hosting.settings import GroupsConfig
-    from liftpy_server.metadata.raft.store import RaftMetadataStore
     from liftpy_server.metadata.state import MetadataState
     from liftpy_server.partition import Partition
     from liftpy_server.replicas.local import LocalReplica

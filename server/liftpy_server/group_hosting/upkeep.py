@@ -13,8 +13,8 @@ from liftpy_server.groups.inputs import DeleteGroup
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from liftpy_server.consensus.store import RaftMetadataStore
     from liftpy_server.group_hosting.group_partition import GroupPartition
-    from liftpy_server.metadata.raft.store import RaftMetadataStore
 
 __all__ = ["Upkeep"]
 

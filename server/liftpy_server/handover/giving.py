@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from liftpy_log.clock import Clock
+    from liftpy_server.consensus.store import RaftMetadataStore
     from liftpy_server.ingest.connection import IngestConnection
     from liftpy_server.ingest.marks import Marks
     from liftpy_server.metadata.outcomes import Outcome
-    from liftpy_server.metadata.raft.store import RaftMetadataStore
     from liftpy_server.partition import Partition
     from liftpy_server.streams import Streams
 

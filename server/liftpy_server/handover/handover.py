@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
     from liftpy_log.clock import Clock
     from liftpy_server.admin.asking import NodeRequests
+    from liftpy_server.consensus.store import RaftMetadataStore
     from liftpy_server.handover.giving import LeaderMove
     from liftpy_server.ingest.connection import IngestConnection
     from liftpy_server.ingest.marks import Marks
-    from liftpy_server.metadata.raft.store import RaftMetadataStore
     from liftpy_server.replicas.local import LocalReplica
     from liftpy_server.streams import Streams
 

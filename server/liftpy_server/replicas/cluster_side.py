@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from liftpy_log.clock import Clock
     from liftpy_server.cluster_config import ClusterConfig
     from liftpy_server.config import NodeConfig
-    from liftpy_server.metadata.raft.store import RaftMetadataStore
+    from liftpy_server.consensus.store import RaftMetadataStore
     from liftpy_server.metadata.state import MetadataState
     from liftpy_server.replicas.local import LocalReplica
     from liftpy_server.replicas.standing import Standing

@@ -19,7 +19,7 @@ from liftpy_server.metadata.errors import MetadataRefusedError
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from liftpy_server.metadata.raft.store import RaftMetadataStore
+    from liftpy_server.consensus.store import RaftMetadataStore
     from liftpy_server.metadata.state import MetadataState, NodeInfo
 
 __all__ = ["NodeSession"]

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from liftpy_log.clock import Clock
     from liftpy_log.disk import Disk
     from liftpy_log.files import FileCache
-    from liftpy_server.metadata.raft.store import RaftMetadataStore
+    from liftpy_server.consensus.store import RaftMetadataStore
     from liftpy_server.metadata.state import NodeInfo
     from liftpy_server.partition import Partition
     from liftpy_server.tiering.retention_ends import Requests

@@ -6,12 +6,12 @@ import asyncio
 
 import pytest
 
+from liftpy_server.consensus.settings import COMMAND_BYTES_MAX
 from liftpy_server.gaps.partition_gaps import PartitionGaps
 from liftpy_server.gaps.recorder import GapRecorder
 from liftpy_server.limits import LOG_REPEAT_S
 from liftpy_server.metadata.commands import Command
 from liftpy_server.metadata.errors import MetadataUnavailableError
-from liftpy_server.metadata.raft.settings import COMMAND_BYTES_MAX
 from liftpy_server.stream_state import StreamCounters
 from support.cluster import eventually
 from support.metadata_commands import UUIDS, Author

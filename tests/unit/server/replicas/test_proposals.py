@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import pytest
 
 from liftpy_envelope.errors import ErrorCode
+from liftpy_server.consensus.store import RaftMetadataStore
 from liftpy_server.metadata.commands import Outcome
 from liftpy_server.metadata.errors import MetadataRefusedError, MetadataUnknownError
-from liftpy_server.metadata.raft.store import RaftMetadataStore
 from liftpy_server.replicas.proposals import Proposals
 from liftpy_server.replication import effects as fx
 from liftpy_server.replication import inputs
