@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from liftpy_client.ack_inbox import AckInbox
-from liftpy_client.admin import Admin
-from liftpy_client.connecting import Connecting
+from liftpy_client.admin.admin import Admin
+from liftpy_client.connection.connecting import Connecting
+from liftpy_client.connection.nats_options import NatsOptions
+from liftpy_client.connection.session import Session
 from liftpy_client.consuming import Consumes
-from liftpy_client.delivery import MessageDelivery, OutgoingMessage
 from liftpy_client.errors import UsageError
-from liftpy_client.nats_options import NatsOptions
-from liftpy_client.publisher import Publisher
-from liftpy_client.publisher_options import PublisherOptions, check_ack_policy
-from liftpy_client.resender import Resender
-from liftpy_client.session import Session
+from liftpy_client.publisher.ack_inbox import AckInbox
+from liftpy_client.publisher.delivery import MessageDelivery, OutgoingMessage
+from liftpy_client.publisher.options import PublisherOptions, check_ack_policy
+from liftpy_client.publisher.publisher import Publisher
+from liftpy_client.publisher.resender import Resender
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

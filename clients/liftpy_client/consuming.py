@@ -5,25 +5,25 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
-from liftpy_client.consumer import BatchConsumer, ConsumeOptions, Consumer
+from liftpy_client.consumer.consumer import BatchConsumer, ConsumeOptions, Consumer
+from liftpy_client.consumer.filtering import SubjectFilter
+from liftpy_client.consumer.ranges import check_columns, check_pandas, read_range, to_frame
 from liftpy_client.errors import UsageError
-from liftpy_client.filtering import SubjectFilter
-from liftpy_client.group_consumer import GroupConsumer
-from liftpy_client.group_offsets import committed, reset_group
-from liftpy_client.group_options import GroupOptions
-from liftpy_client.ranges import check_columns, check_pandas, read_range, to_frame
-from liftpy_client.table import Table
+from liftpy_client.group.consumer import GroupConsumer
+from liftpy_client.group.offsets import committed, reset_group
+from liftpy_client.group.options import GroupOptions
+from liftpy_client.table.table import Table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     import pyarrow as pa
 
-    from liftpy_client.group_offsets import Committed
+    from liftpy_client.connection.session import Session
+    from liftpy_client.consumer.positions import Start, Stop
+    from liftpy_client.group.offsets import Committed
     from liftpy_client.message import Message
-    from liftpy_client.positions import Start, Stop
-    from liftpy_client.session import Session
-    from liftpy_client.table_following import DivergedCallback
+    from liftpy_client.table.following import DivergedCallback
 
 __all__ = ["Consumes"]
 

@@ -22,7 +22,7 @@ from liftpy_spark.option_values import OptionError
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
-    from liftpy_client.sync_client import SyncLift
+    from liftpy_client.sync.client import SyncLift
     from liftpy_log.tier.counting_store import CountingStore
     from liftpy_log.tier.reading_cache import ReadingCache
     from liftpy_log.tier.store import ObjectStore
@@ -136,7 +136,7 @@ def lift(connection: ConnectionOptions) -> SyncLift:
 
 def _connect(connection: ConnectionOptions) -> SyncLift:
     from liftpy_client.errors import UnreachableError  # noqa: PLC0415 (see the module)
-    from liftpy_client.sync_client import connect_sync  # noqa: PLC0415
+    from liftpy_client.sync.client import connect_sync  # noqa: PLC0415
 
     given: dict[str, Any] = {"creds": connection.credentials_file}
     try:

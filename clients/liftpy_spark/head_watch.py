@@ -16,7 +16,7 @@ from liftpy_spark.patience import Patience
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from liftpy_client.details import StreamDetails
+    from liftpy_client.admin.details import StreamDetails
     from liftpy_spark.heads import StreamHeads
 
 __all__ = ["HeadWatch", "record_bytes"]

@@ -16,8 +16,8 @@ from liftpy_spark.errors import NatsSilentError, NoSuchStreamError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from liftpy_client.details import StreamDetails
-    from liftpy_client.sync_client import SyncLift
+    from liftpy_client.admin.details import StreamDetails
+    from liftpy_client.sync.client import SyncLift
     from liftpy_spark.options import SourceOptions
 
 __all__ = ["Head", "StreamHeads", "find_streams", "heads", "heads_now", "is_wanted", "no_leader", "offsets_at_time"]

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
     from types import TracebackType
 
-    from liftpy_client.sync_client import SyncLift
-    from liftpy_client.sync_consumer import SyncConsumer
+    from liftpy_client.sync.client import SyncLift
+    from liftpy_client.sync.consumer import SyncConsumer
     from liftpy_spark.planning import Range
     from liftpy_spark.projection import Projection
     from liftpy_spark.record_filter import RecordFilter

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from liftpy_client.details import StreamDetails
+    from liftpy_client.admin.details import StreamDetails
     from liftpy_envelope.errors import LiftError
     from liftpy_log.tier.reading import TierVersion
     from liftpy_spark.cold_reading import Step

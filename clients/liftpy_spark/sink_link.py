@@ -12,21 +12,21 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from liftpy_client.ack_inbox import AckInbox
-from liftpy_client.background import BackgroundLoop
 from liftpy_client.client import connect_as
-from liftpy_client.consume_options import ConsumeOptions
-from liftpy_client.delivery import BatchDelivery
+from liftpy_client.connection.nats_options import NatsOptions
+from liftpy_client.connection.session import Session
+from liftpy_client.consumer.fetcher import Fetcher
+from liftpy_client.consumer.options import ConsumeOptions
+from liftpy_client.consumer.prefetch import PrefetchBuffer
+from liftpy_client.consumer.start_finder import StartFinder
 from liftpy_client.errors import NodeUnavailableError, OffsetLostError, StreamGoneError, UnreachableError
-from liftpy_client.fetcher import Fetcher
-from liftpy_client.nats_options import NatsOptions
-from liftpy_client.outgoing import OutgoingBatch
-from liftpy_client.prefetch import PrefetchBuffer
-from liftpy_client.publisher_options import PublisherOptions
-from liftpy_client.resender import Resender
-from liftpy_client.routes import find_route
-from liftpy_client.session import Session
-from liftpy_client.starting import StartFinder
+from liftpy_client.publisher.ack_inbox import AckInbox
+from liftpy_client.publisher.delivery import BatchDelivery
+from liftpy_client.publisher.options import PublisherOptions
+from liftpy_client.publisher.outgoing import OutgoingBatch
+from liftpy_client.publisher.resender import Resender
+from liftpy_client.publisher.routes import find_route
+from liftpy_client.sync.background import BackgroundLoop
 from liftpy_envelope.batch import NO_PRODUCER
 from liftpy_spark.connections import nats_failure
 from liftpy_spark.sink_target import Look, Place, Target
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from typing import Any, TypeVar
 
     from liftpy_client.client import Lift
-    from liftpy_client.cluster import StreamPlace
-    from liftpy_client.positions import Position
-    from liftpy_client.routes import Route
+    from liftpy_client.connection.cluster import StreamPlace
+    from liftpy_client.consumer.positions import Position
+    from liftpy_client.publisher.routes import Route
     from liftpy_envelope.ack import AckPolicy
     from liftpy_spark.options import ConnectionOptions
     from liftpy_spark.sink_rows import Chunk

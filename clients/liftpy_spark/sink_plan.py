@@ -23,7 +23,7 @@ from liftpy_spark.sink_schema import check_columns
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-    from liftpy_client.details import StreamDetails
+    from liftpy_client.admin.details import StreamDetails
 
 __all__ = ["SinkPlan", "make_plan"]
 

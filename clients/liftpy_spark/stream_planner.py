@@ -21,7 +21,7 @@ from liftpy_spark.stream_progress import capped, compare, ends_of, silent_before
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from liftpy_client.sync_client import SyncLift
+    from liftpy_client.sync.client import SyncLift
     from liftpy_spark.heads import StreamHeads
     from liftpy_spark.options import SourceOptions
     from liftpy_spark.rate_limits import Backlog

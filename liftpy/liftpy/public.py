@@ -1,10 +1,12 @@
 """Every name that `import liftpy` offers, imported when the first of them is used."""
 
-from liftpy_client.admin import PartitionDetails, StreamDetails
+from liftpy_client.admin.admin import PartitionDetails, StreamDetails
+from liftpy_client.admin.details import ClusterDetails, MoveDetails, NodeDetails, ReassignmentDetails, ReplicaDetails
+from liftpy_client.admin.groups import GroupDetails, GroupMember, GroupOffset, GroupSummary
 from liftpy_client.client import Lift, connect
-from liftpy_client.consume_options import ConsumeOptions
-from liftpy_client.consumer import BatchConsumer, Consumer
-from liftpy_client.details import ClusterDetails, MoveDetails, NodeDetails, ReassignmentDetails, ReplicaDetails
+from liftpy_client.consumer.consumer import BatchConsumer, Consumer
+from liftpy_client.consumer.options import ConsumeOptions
+from liftpy_client.consumer.ranges import PandasMissingError, RangeTooLargeError
 from liftpy_client.errors import (
     AdminError,
     CorruptRecordsError,
@@ -19,26 +21,24 @@ from liftpy_client.errors import (
     UnreachableError,
     UsageError,
 )
-from liftpy_client.group_consumer import GroupConsumer
-from liftpy_client.group_details import GroupDetails, GroupMember, GroupOffset, GroupSummary
-from liftpy_client.group_errors import (
+from liftpy_client.group.consumer import GroupConsumer
+from liftpy_client.group.errors import (
     CommitRefusedError,
     CoordinatorUnavailableError,
     GroupFencedError,
     GroupRefusedError,
 )
-from liftpy_client.group_offsets import Committed
-from liftpy_client.group_options import GroupOptions
+from liftpy_client.group.offsets import Committed
+from liftpy_client.group.options import GroupOptions
 from liftpy_client.message import Message
-from liftpy_client.outgoing import PendingAck
-from liftpy_client.publisher import Publisher
-from liftpy_client.ranges import PandasMissingError, RangeTooLargeError
-from liftpy_client.sync_client import SyncLift, SyncPublisher, connect_sync
-from liftpy_client.sync_consumer import SyncConsumer, SyncGroupConsumer
-from liftpy_client.sync_table import SyncTable
-from liftpy_client.table import Table
-from liftpy_client.table_changes import Change, Changes
-from liftpy_client.table_errors import ChangesMissedError, TableDecodeError, TableTimeoutError, TableTooLargeError
+from liftpy_client.publisher.outgoing import PendingAck
+from liftpy_client.publisher.publisher import Publisher
+from liftpy_client.sync.client import SyncLift, SyncPublisher, connect_sync
+from liftpy_client.sync.consumer import SyncConsumer, SyncGroupConsumer
+from liftpy_client.sync.table import SyncTable
+from liftpy_client.table.changes import Change, Changes
+from liftpy_client.table.errors import ChangesMissedError, TableDecodeError, TableTimeoutError, TableTooLargeError
+from liftpy_client.table.table import Table
 from liftpy_envelope.ack import Ack, AckPolicy, PublishRefusedError
 from liftpy_envelope.errors import ConfigError, LiftError, SubjectInvalidError
 from liftpy_envelope.stream_config import AckMode, Compression, Spread, StreamConfig, SyncMode

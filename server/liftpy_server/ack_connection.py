@@ -11,7 +11,7 @@ from liftpy_server.nats.session import NatsSession
 if TYPE_CHECKING:
     import random
 
-    from liftpy_client.nats_options import NatsOptions
+    from liftpy_client.connection.nats_options import NatsOptions
     from liftpy_log.clock import Clock
     from liftpy_server.nats.connection import NatsConnection
 

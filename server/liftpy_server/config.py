@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from liftpy_client.nats_options import NatsOptions
+from liftpy_client.connection.nats_options import NatsOptions
 from liftpy_envelope.errors import ConfigError, NameInvalidError, SubjectInvalidError
 from liftpy_envelope.names import check_name
 from liftpy_envelope.settings import from_text, parse_settings

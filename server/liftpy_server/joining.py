@@ -34,7 +34,7 @@ from liftpy_server.repeated_warnings import RepeatedWarnings
 if TYPE_CHECKING:
     from nats.aio.client import Client
 
-    from liftpy_client.nats_options import NatsOptions
+    from liftpy_client.connection.nats_options import NatsOptions
     from liftpy_server.door_refusals import DoorRefusals
 
 __all__ = ["Invitation", "JoinError", "ask_to_join"]

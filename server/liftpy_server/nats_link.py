@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from nats.aio.msg import Msg
     from nats.aio.subscription import Subscription
 
-    from liftpy_client.nats_options import NatsOptions
+    from liftpy_client.connection.nats_options import NatsOptions
 
 __all__ = ["NatsLink", "check_nats_version"]
 

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from liftpy_client.errors import LiftError
-from liftpy_client.group_offsets import committed
+from liftpy_client.group.offsets import committed
 from liftpy_envelope.group_routing import GROUPS_STREAM, partition_of_group
 from support.cluster import eventually
 from support.cluster_kit import CLIENT, create, leader_of, partitions, running_cluster, settled

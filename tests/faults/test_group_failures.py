@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager, contextmanager
 
 import pytest
 
-from liftpy_client.group_offsets import committed
+from liftpy_client.group.offsets import committed
 from support.cluster import eventually
 from support.group_kit import Reading, fill, reading
 from support.group_worker import WorkerProcess

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 import liftpy
-from liftpy_client.nats_options import NatsOptions
+from liftpy_client.connection.nats_options import NatsOptions
 from liftpy_envelope.errors import ErrorCode
 from liftpy_server.cluster_config import ClusterConfig
 from liftpy_server.config import HttpConfig, NodeConfig, PullConfig

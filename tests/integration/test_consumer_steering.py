@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import liftpy
-from liftpy_client.assigned import AssignedConsumer
+from liftpy_client.consumer.assigned import AssignedConsumer
 from support.cluster import quick_options
 from support.reading import take
 

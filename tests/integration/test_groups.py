@@ -10,8 +10,8 @@ import pytest
 
 import liftpy
 from liftpy_client.errors import NoStreamError, OffsetLostError, UsageError
-from liftpy_client.group_errors import CommitRefusedError, GroupFencedError, GroupRefusedError
-from liftpy_client.group_offsets import committed, reset_group
+from liftpy_client.group.errors import CommitRefusedError, GroupFencedError, GroupRefusedError
+from liftpy_client.group.offsets import committed, reset_group
 from liftpy_envelope.groups import GroupError
 from support.cluster import eventually, quick_options
 from support.group_kit import Reading, fill, member, reading

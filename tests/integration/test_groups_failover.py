@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from liftpy_client.group_offsets import committed
+from liftpy_client.group.offsets import committed
 from support.cluster import eventually
 from support.cluster_kit import create, running_cluster, settled
 from support.group_kit import fill, reading

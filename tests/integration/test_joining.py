@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import nats
 import pytest
 
-from liftpy_client.nats_options import NatsOptions
+from liftpy_client.connection.nats_options import NatsOptions
 from liftpy_log.clock import SystemClock
 from liftpy_log.data_dir import DataDir
 from liftpy_server import metadata_opening

@@ -8,7 +8,7 @@ import shutil
 import pytest
 
 from liftpy_client.errors import LogDivergedError, NoStreamError, OffsetLostError
-from liftpy_client.group_offsets import committed
+from liftpy_client.group.offsets import committed
 from liftpy_log.tier.catalog import CatalogFile
 from liftpy_log.tier.layout import PartitionPath
 from liftpy_log.tier.reading import open_version

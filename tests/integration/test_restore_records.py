@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from liftpy_client.group_offsets import committed, reset_group
+from liftpy_client.group.offsets import committed, reset_group
 from liftpy_envelope.batch import HEADER_SIZE, read_header
 from liftpy_envelope.pull import Api, FetchPartition, FetchRequest, PartitionKey
 from liftpy_log.tier.catalog import CatalogFile

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from liftpy_client.filtering import SubjectFilter
+from liftpy_client.consumer.filtering import SubjectFilter
 from liftpy_envelope.errors import ErrorCode
 from liftpy_envelope.pull import API_VERSIONS, Api, FetchPartition, FetchRequest, FetchResult, PartitionKey
 from liftpy_envelope.subject import matches

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pytest
 
 import liftpy
-from liftpy_client.sync_client import SyncPublisher
-from liftpy_client.sync_consumer import SyncConsumer, SyncGroupConsumer
+from liftpy_client.sync.client import SyncPublisher
+from liftpy_client.sync.consumer import SyncConsumer, SyncGroupConsumer
 
 ASYNCHRONOUS_ONLY = {"nats"}
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from liftpy_client.group_errors import GroupFencedError
-from liftpy_client.group_member import GroupMember, Wishes
+from liftpy_client.group.errors import GroupFencedError
+from liftpy_client.group.member import GroupMember, Wishes
 from liftpy_envelope.group_offsets import CommitOffset, OffsetFetchRequest
 from liftpy_envelope.groups import GroupError, HeartbeatRequest
 
 if TYPE_CHECKING:
-    from liftpy_client.group_member import Assignment, Lost
+    from liftpy_client.group.member import Assignment, Lost
     from liftpy_envelope.pull import PartitionKey
     from simulation.groups_world import GroupsWorld
 

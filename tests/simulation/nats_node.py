@@ -6,7 +6,7 @@ import asyncio
 from random import Random
 from typing import TYPE_CHECKING
 
-from liftpy_client.nats_options import NatsOptions
+from liftpy_client.connection.nats_options import NatsOptions
 from liftpy_server.ack_connection import AckConnection
 from liftpy_server.ingest.connection import IngestConnection
 from liftpy_server.limits import UNSUBSCRIBE_TIMEOUT_S

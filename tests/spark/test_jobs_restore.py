@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 import liftpy
-from liftpy_client.group_offsets import committed, reset_group
+from liftpy_client.group.offsets import committed, reset_group
 from liftpy_log.tier.layout import PartitionPath
 from liftpy_log.tier.reading import open_version
 from liftpy_spark.jobs import copy_waves

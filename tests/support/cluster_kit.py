@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
     from pathlib import Path
 
-    from liftpy_client.details import PartitionDetails
+    from liftpy_client.admin.details import PartitionDetails
 
 NODE_HOST = "127.0.1.{}"  # where nodes listen that are reached through the proxy; Linux only
 PROXY_HOST = "127.0.2.{}"  # where they are said to be

@@ -6,7 +6,7 @@ import copy
 from contextlib import asynccontextmanager
 from typing import Any
 
-from liftpy_client.admin import Admin
+from liftpy_client.admin.admin import Admin
 from liftpy_client.errors import AdminError
 from liftpy_envelope.errors import ErrorCode
 from liftpy_envelope.stream_config import StreamConfig
@@ -134,5 +134,5 @@ class FakeCluster:
 
     def stands_in(self, monkeypatch: Any) -> None:
         """Have commands connect to it."""
-        for place in ("liftpy_client.client.connect_as", "liftpy_client.connecting.connect_admin"):
+        for place in ("liftpy_client.client.connect_as", "liftpy_client.connection.connecting.connect_admin"):
             monkeypatch.setattr(place, self.connect)

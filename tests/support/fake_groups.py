@@ -7,11 +7,11 @@ from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 
-from liftpy_client.cluster import StreamPlace
-from liftpy_client.consume_options import ConsumeOptions
+from liftpy_client.connection.cluster import StreamPlace
+from liftpy_client.consumer.options import ConsumeOptions
 from liftpy_client.errors import DisconnectedError, NoStreamError
-from liftpy_client.group_consumer import GroupConsumer
-from liftpy_client.group_options import GroupOptions
+from liftpy_client.group.consumer import GroupConsumer
+from liftpy_client.group.options import GroupOptions
 from liftpy_client.message import Message
 from liftpy_envelope.errors import ErrorCode
 from liftpy_envelope.group_offsets import CommitRequest, CommitResult, OffsetFetchRequest, OffsetFetchResult

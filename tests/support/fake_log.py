@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from liftpy_client.cluster import StreamPlace
+from liftpy_client.connection.cluster import StreamPlace
 from liftpy_client.errors import DisconnectedError, NoStreamError
 from liftpy_envelope.batch import encode_body
 from liftpy_envelope.columns import Column

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
-from liftpy_client.cluster import StreamPlace
+from liftpy_client.connection.cluster import StreamPlace
 from liftpy_client.errors import NodeUnavailableError, NoStreamError
 from liftpy_envelope.ack import Ack, encode_ack, encode_error_ack
 from liftpy_envelope.envelope import decode_envelope

@@ -10,7 +10,7 @@ from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
 from liftpy_client.errors import LiftError
-from liftpy_client.group_offsets import committed
+from liftpy_client.group.offsets import committed
 from liftpy_envelope.group_routing import GROUPS_STREAM, partition_of_group
 from support.cluster import eventually
 from support.cluster_kit import create, leader_of, partitions, settled

@@ -6,15 +6,15 @@ import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Self
 
-from liftpy_client.group_options import GroupOptions
+from liftpy_client.group.options import GroupOptions
 from support.cluster import quick_options
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     import liftpy
-    from liftpy_client.consume_options import ConsumeOptions
-    from liftpy_client.group_consumer import GroupConsumer
+    from liftpy_client.consumer.options import ConsumeOptions
+    from liftpy_client.group.consumer import GroupConsumer
 
 SESSION_S = 20.0  # nobody is put out because a machine is busy; who is to be, says so
 

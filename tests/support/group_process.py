@@ -11,7 +11,7 @@ import sys
 from typing import Self
 
 import liftpy
-from liftpy_client.group_options import GroupOptions
+from liftpy_client.group.options import GroupOptions
 
 SESSION_S = 2.0
 

@@ -31,13 +31,13 @@ from typing import TYPE_CHECKING, Any
 
 import liftpy
 from liftpy_client.errors import AdminError, NodeUnavailableError, UsageError
-from liftpy_client.group_errors import CoordinatorUnavailableError
-from liftpy_client.group_member import GroupMember
-from liftpy_client.group_options import GroupOptions
+from liftpy_client.group.errors import CoordinatorUnavailableError
+from liftpy_client.group.member import GroupMember
+from liftpy_client.group.options import GroupOptions
 from support.cluster import quick_options
 
 if TYPE_CHECKING:
-    from liftpy_client.group_consumer import GroupConsumer
+    from liftpy_client.group.consumer import GroupConsumer
 
 STOP_S = 30.0
 RETRY_S = 0.3

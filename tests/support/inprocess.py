@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from liftpy_client.nats_options import NatsOptions
+from liftpy_client.connection.nats_options import NatsOptions
 from liftpy_server.config import HttpConfig, NodeConfig, PullConfig, StorageConfig
 from liftpy_server.node import Node
 

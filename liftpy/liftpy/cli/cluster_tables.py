@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
-    from liftpy_client.details import ClusterDetails, NodeDetails, PartitionPlace, ReassignmentDetails
+    from liftpy_client.admin.details import ClusterDetails, NodeDetails, PartitionPlace, ReassignmentDetails
 
 __all__ = ["attention_tables", "moves_table", "nodes_table", "place_table"]
 

@@ -15,9 +15,9 @@ import typer
 from liftpy.cli.run import JsonFlag, open_lift, print_json, run, stderr, stdout
 from liftpy.cli.text import one_line, show_numbers, show_text, text_of
 from liftpy.cli.units import parse_duration, parse_offset_or_time
-from liftpy_client.consume_options import ConsumeOptions
+from liftpy_client.consumer.options import ConsumeOptions
 from liftpy_client.errors import UsageError
-from liftpy_client.group_options import GroupOptions, check_group_name
+from liftpy_client.group.options import GroupOptions, check_group_name
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterable, Callable, Iterator

@@ -19,8 +19,8 @@ from liftpy.cli.seaweed import SeaweedServer
 from liftpy.cli.server import HttpPort, load_settings, log_to_stderr, run_loop, stop_event
 from liftpy.cli.status import show_live
 from liftpy_client.client import connect_as
+from liftpy_client.connection.nats_options import NatsOptions
 from liftpy_client.errors import UsageError
-from liftpy_client.nats_options import NatsOptions
 from liftpy_envelope.errors import LiftError
 
 if TYPE_CHECKING:

@@ -15,14 +15,14 @@ from liftpy.cli.group_tables import group_table, groups_table, lags_table, membe
 from liftpy.cli.live import watch_tables
 from liftpy.cli.run import Force, JsonFlag, confirm, open_admin, print_json, run, stdout
 from liftpy.cli.text import show_text
-from liftpy_client.group_options import check_group_name
+from liftpy_client.group.options import check_group_name
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from liftpy.cli.group_lags import PartitionLag
-    from liftpy_client.admin import Admin
-    from liftpy_client.group_details import GroupDetails
+    from liftpy_client.admin.admin import Admin
+    from liftpy_client.admin.groups import GroupDetails
 
 __all__ = ["app"]
 

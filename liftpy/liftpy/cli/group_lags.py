@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from liftpy_client.details import PartitionDetails, StreamDetails
-    from liftpy_client.group_details import GroupDetails, GroupMember, GroupOffset
+    from liftpy_client.admin.details import PartitionDetails, StreamDetails
+    from liftpy_client.admin.groups import GroupDetails, GroupMember, GroupOffset
 
 __all__ = ["PartitionLag", "lags_of", "streams_of", "total_lag"]
 

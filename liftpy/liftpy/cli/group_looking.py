@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from types import TracebackType
 
-    from liftpy_client.admin import Admin
-    from liftpy_client.details import StreamDetails
-    from liftpy_client.group_details import GroupDetails, GroupSummary
+    from liftpy_client.admin.admin import Admin
+    from liftpy_client.admin.details import StreamDetails
+    from liftpy_client.admin.groups import GroupDetails, GroupSummary
 
 __all__ = ["GroupSeen", "GroupsLook", "GroupsSeen"]
 

@@ -13,8 +13,8 @@ from liftpy.cli.tables import Column, make_table
 from liftpy.cli.text import show_text
 from liftpy.cli.units import parse_offset_or_time, show_count
 from liftpy_client.errors import AdminError, NodeUnavailableError, NoStreamError, UsageError
-from liftpy_client.group_errors import CommitRefusedError, GroupRefusedError
-from liftpy_client.group_options import check_group_name
+from liftpy_client.group.errors import CommitRefusedError, GroupRefusedError
+from liftpy_client.group.options import check_group_name
 from liftpy_envelope.errors import ErrorCode
 from liftpy_envelope.groups import GroupError
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
+    from liftpy_client.admin.details import PartitionDetails, StreamDetails
+    from liftpy_client.admin.groups import GroupDetails
     from liftpy_client.client import Lift
-    from liftpy_client.details import PartitionDetails, StreamDetails
-    from liftpy_client.group_details import GroupDetails
 
 __all__ = ["RESET_EXAMPLES", "reset"]
 

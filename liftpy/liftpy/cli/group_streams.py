@@ -11,8 +11,8 @@ from liftpy_envelope.errors import ErrorCode
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from liftpy_client.admin import Admin
-    from liftpy_client.details import StreamDetails
+    from liftpy_client.admin.admin import Admin
+    from liftpy_client.admin.details import StreamDetails
 
 __all__ = ["find_streams"]
 

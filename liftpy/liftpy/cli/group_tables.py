@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from liftpy.cli.group_lags import PartitionLag
     from liftpy.cli.group_looking import GroupSeen
-    from liftpy_client.group_details import GroupDetails, GroupMember, GroupSummary
+    from liftpy_client.admin.groups import GroupDetails, GroupMember, GroupSummary
 
 __all__ = ["group_table", "groups_table", "lags_table", "members_table", "status_table"]
 

@@ -15,8 +15,8 @@ from liftpy_client.errors import UsageError
 from liftpy_envelope.errors import LiftError
 
 if TYPE_CHECKING:
-    from liftpy_client.admin import Admin
-    from liftpy_client.details import MoveDetails
+    from liftpy_client.admin.admin import Admin
+    from liftpy_client.admin.details import MoveDetails
 
 __all__ = ["app"]
 

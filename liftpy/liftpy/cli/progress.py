@@ -14,7 +14,7 @@ from liftpy.cli.units import show_count
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from liftpy_client.details import StreamDetails
+    from liftpy_client.admin.details import StreamDetails
 
 __all__ = ["Moved", "moved_of", "wait_moved"]
 

@@ -15,7 +15,7 @@ from liftpy_envelope.errors import LiftError
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from liftpy_client.recovery_details import LogDetails, PartitionRecovery, RecoveryDetails
+    from liftpy_client.admin.recovery import LogDetails, PartitionRecovery, RecoveryDetails
 
 __all__ = ["recover"]
 

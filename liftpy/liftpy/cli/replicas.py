@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from liftpy_client.details import PartitionDetails, ReplicaDetails, StreamDetails
+    from liftpy_client.admin.details import PartitionDetails, ReplicaDetails, StreamDetails
 
 __all__ = ["in_sync_wanted", "is_replicated", "is_under_replicated", "lag_of", "replica_state", "role_of"]
 

@@ -22,8 +22,8 @@ from liftpy_envelope.errors import LiftError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from liftpy_client.admin.restoring import RestoredStream, RestorePlan
     from liftpy_client.client import Lift
-    from liftpy_client.restoring import RestoredStream, RestorePlan
 
 __all__ = ["app", "restore", "restore_all"]
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
-    from liftpy_client.restoring import RestorePlan, StreamHistory
+    from liftpy_client.admin.restoring import RestorePlan, StreamHistory
 
 __all__ = ["plan_table", "recovery_point"]
 

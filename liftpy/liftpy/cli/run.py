@@ -12,16 +12,16 @@ from rich.console import Console
 from rich.markup import escape
 
 from liftpy_client.errors import AdminError, PullError, UsageError
-from liftpy_client.group_errors import GroupRefusedError
+from liftpy_client.group.errors import GroupRefusedError
 from liftpy_envelope.ack import PublishRefusedError
 from liftpy_envelope.errors import ConfigError, LiftError, NameInvalidError, SubjectInvalidError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine, Iterable
 
-    from liftpy_client.admin import Admin
+    from liftpy_client.admin.admin import Admin
     from liftpy_client.client import Lift
-    from liftpy_client.nats_options import NatsOptions
+    from liftpy_client.connection.nats_options import NatsOptions
 
 __all__ = [
     "Connection",
@@ -75,14 +75,14 @@ async def open_lift(ctx: typer.Context, name: str = "liftpy cli") -> AsyncIterat
 @asynccontextmanager
 async def open_admin(ctx: typer.Context) -> AsyncIterator[Admin]:
     """Connect as the command line says, for requests alone: without what only messages need."""
-    from liftpy_client.connecting import connect_admin
+    from liftpy_client.connection.connecting import connect_admin
 
     async with connect_admin(_nats_options(ctx), name="liftpy cli") as admin:
         yield admin
 
 
 def _nats_options(ctx: typer.Context) -> NatsOptions:
-    from liftpy_client.nats_options import NatsOptions
+    from liftpy_client.connection.nats_options import NatsOptions
 
     connection: Connection = ctx.find_root().obj
     return NatsOptions.resolve(context=connection.context, **connection.options)

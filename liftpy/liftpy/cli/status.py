@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from liftpy.cli.group_looking import GroupsSeen
-    from liftpy_client.admin import Admin
-    from liftpy_client.details import ClusterDetails, StreamDetails
-    from liftpy_client.recovery_details import QuarantineDetails
+    from liftpy_client.admin.admin import Admin
+    from liftpy_client.admin.details import ClusterDetails, StreamDetails
+    from liftpy_client.admin.recovery import QuarantineDetails
 
 __all__ = ["app", "show_live", "status"]
 

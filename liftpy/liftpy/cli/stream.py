@@ -48,8 +48,8 @@ from liftpy.cli.tables import (
 from liftpy_client.errors import UsageError
 
 if TYPE_CHECKING:
-    from liftpy_client.admin import StreamDetails
-    from liftpy_client.recovery_details import QuarantineDetails
+    from liftpy_client.admin.admin import StreamDetails
+    from liftpy_client.admin.recovery import QuarantineDetails
 
 __all__ = ["app"]
 

@@ -22,8 +22,8 @@ from liftpy.cli.units import show_bytes, show_count, show_duration
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from liftpy_client.details import PartitionDetails, StreamDetails
-    from liftpy_client.recovery_details import QuarantinedDetails, QuarantineDetails
+    from liftpy_client.admin.details import PartitionDetails, StreamDetails
+    from liftpy_client.admin.recovery import QuarantinedDetails, QuarantineDetails
 
 __all__ = [
     "Column",

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
-    from liftpy_client.tier_details import TieredPartition, TierStatus
+    from liftpy_client.admin.tier import TieredPartition, TierStatus
     from liftpy_log.tier.pins import Pin
 
 __all__ = ["count_of", "has_alarm", "partitions_table", "pins_table", "status_table"]

@@ -19,7 +19,7 @@ from liftpy.demo.pipeline import run_pipeline
 from liftpy.demo.publish import AckedPublisher, Term
 from liftpy.demo.watch import Watch
 from liftpy_client.client import connect_as
-from liftpy_client.nats_options import NatsOptions
+from liftpy_client.connection.nats_options import NatsOptions
 from liftpy_envelope.errors import LiftError
 from liftpy_envelope.subject import matches
 

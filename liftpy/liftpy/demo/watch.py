@@ -10,8 +10,8 @@ from liftpy_envelope.errors import LiftError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from liftpy_client.admin.details import PartitionDetails
     from liftpy_client.client import Lift
-    from liftpy_client.details import PartitionDetails
 
 __all__ = ["Copy", "Seen", "Watch", "copies_of"]
 

@@ -18,7 +18,7 @@ from liftpy_envelope.unpacking import read_json
 from liftpy_server.nats_link import NatsLink
 
 if TYPE_CHECKING:
-    from liftpy_client.nats_options import NatsOptions
+    from liftpy_client.connection.nats_options import NatsOptions
 
 __all__ = ["OtherClusterError", "check_alone"]
 

@@ -16,8 +16,8 @@ import ssl
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
+from liftpy_client.connection.pull_connection import PullConnection
 from liftpy_client.errors import PullError
-from liftpy_client.pull_connection import PullConnection
 from liftpy_envelope.errors import ErrorCode, FrameError, LiftError
 from liftpy_envelope.follow import FollowResponse
 from liftpy_envelope.limits import FETCH_WAIT_MS_MAX

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Callable, Iterable, Sequence
 
-    from liftpy_client.nats_options import NatsOptions
+    from liftpy_client.connection.nats_options import NatsOptions
     from liftpy_log.clock import Clock
     from liftpy_server.ingest.binding import Binding
     from liftpy_server.ingest.cluster_watch import LostServer

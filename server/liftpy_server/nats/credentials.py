@@ -12,7 +12,7 @@ import nkeys
 from liftpy_envelope.errors import LiftError
 
 if TYPE_CHECKING:
-    from liftpy_client.nats_options import NatsOptions
+    from liftpy_client.connection.nats_options import NatsOptions
     from liftpy_server.nats.server_pool import ServerAddress
 
 __all__ = ["CredentialsError", "connect_line"]

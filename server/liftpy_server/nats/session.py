@@ -22,7 +22,7 @@ from liftpy_server.repeated_warnings import RepeatedWarnings
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from liftpy_client.nats_options import NatsOptions
+    from liftpy_client.connection.nats_options import NatsOptions
     from liftpy_log.clock import Clock
 
 __all__ = ["ConnectionOwner", "NatsRefusedError", "NatsSession"]

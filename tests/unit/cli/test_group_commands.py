@@ -9,8 +9,8 @@ import pytest
 
 from liftpy.cli.group_looking import GroupsLook
 from liftpy.cli.text import show_numbers, show_text
+from liftpy_client.admin.groups import GroupSummary
 from liftpy_client.errors import AdminError, NodeUnavailableError
-from liftpy_client.group_details import GroupSummary
 from liftpy_envelope.errors import ErrorCode
 from support.cli import Cli, line_with
 from support.fake_cluster import (

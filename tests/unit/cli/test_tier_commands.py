@@ -12,7 +12,7 @@ from rich.console import Console
 
 from liftpy.cli import tier_bucket, tier_progress
 from liftpy.cli.tier_bucket import OpenBucket
-from liftpy_client.tier_details import TierStatus
+from liftpy_client.admin.tier import TierStatus
 from liftpy_envelope.stream_config import StreamConfig
 from liftpy_log.tier.catalog import Catalog, CatalogFile, CatalogStream
 from liftpy_log.tier.collecting import Collector

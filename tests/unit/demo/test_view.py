@@ -9,7 +9,7 @@ from rich.console import Console
 
 from liftpy.demo.view import LiveView, PlainView
 from liftpy.demo.watch import Copy, Seen, copies_of
-from liftpy_client.details import PartitionDetails, ReplicaDetails
+from liftpy_client.admin.details import PartitionDetails, ReplicaDetails
 
 
 def console_of(**options):

@@ -9,7 +9,7 @@ import pytest
 
 from liftpy.demo import watch
 from liftpy.demo.watch import Watch
-from liftpy_client.details import PartitionDetails
+from liftpy_client.admin.details import PartitionDetails
 from liftpy_client.errors import NodeUnavailableError
 from liftpy_envelope.errors import LiftError
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from liftpy_client.nats_options import NatsOptions
+from liftpy_client.connection.nats_options import NatsOptions
 from liftpy_log.clock import SystemClock
 from liftpy_server.ack_connection import AckConnection
 from support.scripted_nats import ScriptedNats

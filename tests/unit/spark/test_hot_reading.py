@@ -7,7 +7,7 @@ import threading
 import pyarrow as pa
 import pytest
 
-from liftpy_client.decode import RECORDS_SCHEMA
+from liftpy_client.consumer.decode import RECORDS_SCHEMA
 from liftpy_client.errors import NodeUnavailableError, NoStreamError
 from liftpy_spark import hot_reading
 from liftpy_spark.errors import NatsError, ReadStalledError

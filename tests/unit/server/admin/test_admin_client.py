@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from nats.errors import TimeoutError as NatsTimeoutError
 
-from liftpy_client.admin import Admin
+from liftpy_client.admin.admin import Admin
 from liftpy_client.errors import NodeUnavailableError
 from support.admin_cluster import AdminCluster, partition
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from liftpy_client.nats_options import NatsOptions
+from liftpy_client.connection.nats_options import NatsOptions
 from liftpy_envelope.errors import ConfigError
 from liftpy_envelope.stream_config import StreamConfig
 from liftpy_envelope.subject import covers, matches

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from liftpy_client.admin_restore import RestoreAdmin
+from liftpy_client.admin.restore_requests import RestoreAdmin
 from liftpy_client.errors import AdminError
 from liftpy_envelope.errors import ConfigError, ErrorCode
 from liftpy_log.tier.layout import PartitionPath

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from liftpy_client.tier_details import TierStatus
+from liftpy_client.admin.tier import TierStatus
 from liftpy_envelope.errors import ConfigError
 from liftpy_server.admin.errors import AdminError
 from liftpy_server.admin.tier_handlers import LocalTierHandlers, merged_status

@@ -10,7 +10,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from liftpy_client.decode import split_body, trim
+from liftpy_client.consumer.decode import split_body, trim
 from liftpy_envelope.batch import decode_records
 from liftpy_envelope.columns import Column
 from liftpy_envelope.pull import FetchPartition, FetchRequest

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from liftpy_client.nats_options import NatsOptions
+from liftpy_client.connection.nats_options import NatsOptions
 from liftpy_log.clock import SystemClock
 from liftpy_server.ingest import binding as ingest_binding
 from liftpy_server.ingest.cluster_watch import ClusterWatch

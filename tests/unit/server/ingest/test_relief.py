@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from liftpy_client.nats_options import NatsOptions
+from liftpy_client.connection.nats_options import NatsOptions
 from liftpy_log.clock import SystemClock
 from liftpy_server.ingest.connection import IngestConnection
 from liftpy_server.outbox import Outbox

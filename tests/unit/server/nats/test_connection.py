@@ -8,7 +8,7 @@ import ssl
 import pytest
 import trustme
 
-from liftpy_client.nats_options import NatsOptions
+from liftpy_client.connection.nats_options import NatsOptions
 from liftpy_log.clock import SystemClock
 from liftpy_server.nats.connection import NatsConnection, NatsConnectionError, TlsUse
 from liftpy_server.nats.credentials import connect_line

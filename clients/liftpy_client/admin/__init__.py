@@ -1,0 +1,1 @@
+"""Admin requests and their typed answers."""

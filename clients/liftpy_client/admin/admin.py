@@ -1,0 +1,240 @@
+"""Administration: streams and nodes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from liftpy_client.admin.details import ClusterDetails, MoveDetails, NodeDetails, PartitionDetails, StreamDetails
+from liftpy_client.admin.recovery import QuarantineDetails, RecoveryDetails
+from liftpy_client.admin.restore_requests import RestoreAdmin
+from liftpy_client.admin.tier_requests import TierAdmin
+from liftpy_envelope.stream_config import StreamConfig
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping, Sequence
+
+__all__ = [
+    "Admin",
+    "ClusterDetails",
+    "MoveDetails",
+    "NodeDetails",
+    "PartitionDetails",
+    "RecoveryDetails",
+    "StreamDetails",
+]
+
+_LIST_PAGE: Final = 256
+_CREATE_TIMEOUT_S: Final = 20.0  # the leaders get 10 s to listen, and then tell how they are
+_CHANGE_TIMEOUT_S: Final = 15.0  # the leaders get 5 s to follow
+_MEMBERS_TIMEOUT_S: Final = 30.0
+
+
+class Admin(TierAdmin, RestoreAdmin):
+    """Requests to any node. All of them raise `AdminError` when refused, `NodeUnavailableError` when nobody answers."""
+
+    async def create_stream(self, name: str, *, subject: str, **settings: Any) -> StreamDetails:
+        """Create a stream; returns when its subscription is confirmed. Idempotent.
+
+        Args:
+            name: 1 to 128 letters, digits, `_` or `-`.
+            subject: NATS subject to store, wildcards included.
+            settings: other fields of `StreamConfig`.
+
+        Raises:
+            ConfigError: a setting is unknown or wrong.
+            AdminError: a stream of that name has other settings, or NATS does not allow the subscription.
+        """
+        config = StreamConfig.from_plain({"name": name, "subject": subject} | settings)
+        self._cluster.forget(name)
+        answer = await self._cluster.request("STREAM.CREATE", config.to_plain(), _CREATE_TIMEOUT_S)
+        return StreamDetails.from_answer(answer["stream"], answer["warnings"])
+
+    async def update_stream(self, name: str, *, expected_version: int | None = None, **changes: Any) -> StreamDetails:
+        """Change settings of a stream.
+
+        Args:
+            name: of the stream.
+            expected_version: refuse the change when the stream has another version.
+            changes: fields of `StreamConfig`.
+        """
+        body = {"name": name, "changes": changes, "expected_version": expected_version}
+        answer = await self._cluster.request("STREAM.UPDATE", body, _CHANGE_TIMEOUT_S)
+        self._cluster.forget(name)
+        return StreamDetails.from_answer(answer["stream"], answer["warnings"])
+
+    async def delete_stream(self, name: str) -> None:
+        """Delete a stream with all of its records."""
+        await self._cluster.request("STREAM.DELETE", {"name": name}, 30.0)
+        self._cluster.forget(name)
+
+    async def stream_info(self, name: str) -> StreamDetails:
+        """One stream."""
+        answer = await self._read("STREAM.INFO", {"name": name})
+        return StreamDetails.from_answer(answer["stream"])
+
+    async def streams(self, *, internal: bool = False) -> AsyncIterator[StreamDetails]:
+        """All streams, in the order of their names; with `internal`, also those of liftpy itself."""
+        offset, total = 0, 1
+        while offset < total:
+            page = {"offset": offset, "limit": _LIST_PAGE, "internal": internal}
+            answer = await self._read("STREAM.LIST", page)
+            total = answer["total"]
+            for stream in answer["streams"]:
+                yield StreamDetails.from_answer(stream)
+            if not answer["streams"]:
+                return  # some were deleted meanwhile
+            offset += len(answer["streams"])  # a node may send fewer than were asked for
+
+    async def pause_stream(self, name: str) -> StreamDetails:
+        """Refuse messages until the stream is resumed."""
+        return await self._change("STREAM.PAUSE", {"name": name})
+
+    async def resume_stream(self, name: str) -> StreamDetails:
+        """Take messages again."""
+        return await self._change("STREAM.RESUME", {"name": name})
+
+    async def set_read_only(self, name: str, *, read_only: bool = True) -> StreamDetails:
+        """Refuse messages from now on, or take them again."""
+        return await self._change("STREAM.READONLY", {"name": name, "read_only": read_only})
+
+    async def purge_stream(
+        self, name: str, *, partition: int | None = None, offset: int | None = None
+    ) -> StreamDetails:
+        """Delete records below an offset, by default all that are committed."""
+        return await self._change("STREAM.PURGE", {"name": name, "partition": partition, "offset": offset})
+
+    async def _change(self, endpoint: str, body: dict[str, Any]) -> StreamDetails:
+        answer = await self._cluster.request(endpoint, body, _CHANGE_TIMEOUT_S)
+        return StreamDetails.from_answer(answer["stream"], answer.get("warnings"))
+
+    async def find_streams(self, subject: str) -> list[str]:
+        """Names of the streams that store a subject: those that ack replies each send an ack."""
+        answer = await self._read("STREAM.FIND", {"subject": subject})
+        return [stream["name"] for stream in answer["streams"]]
+
+    async def reassign_stream(
+        self,
+        name: str,
+        *,
+        replicas: int | None = None,
+        observers: int | None = None,
+        partitions: Mapping[int, Sequence[str]] | None = None,
+        dry_run: bool = False,
+    ) -> MoveDetails:
+        """Move the replicas of a stream to other nodes, while it is in use.
+
+        Returns when the moves have begun; `cluster_info` shows how far they are.
+
+        Args:
+            name: of the stream.
+            replicas: how many copies there shall be; the nodes are chosen.
+            observers: how many further copies there shall be that do not count.
+            partitions: the nodes wanted, by number of the partition, the preferred leader first and observers last.
+            dry_run: tell what would be moved, and move nothing.
+
+        Returns:
+            The partitions that are moved.
+
+        Raises:
+            AdminError: a node is unknown or drained, or a partition is being moved already.
+        """
+        body: dict[str, Any] = {"name": name, "replicas": replicas, "observers": observers, "dry_run": dry_run}
+        if partitions is not None:
+            body["partitions"] = {str(number): list(nodes) for number, nodes in partitions.items()}
+        answer = await self._cluster.request("STREAM.REASSIGN", body, _CHANGE_TIMEOUT_S)
+        return MoveDetails.from_answer(answer)
+
+    async def cancel_reassignment(self, name: str) -> int:
+        """Leave the replicas of a stream where they were. Returns how many partitions were being moved."""
+        answer = await self._cluster.request("STREAM.REASSIGN", {"name": name, "cancel": True}, _CHANGE_TIMEOUT_S)
+        return int(answer["cancelled"])
+
+    async def recover_stream(
+        self,
+        name: str,
+        *,
+        partition: int | None = None,
+        leader: str | None = None,
+        give_up: Sequence[str] = (),
+        accept_data_loss: bool = False,
+        dry_run: bool = False,
+        versions: Mapping[int, int] | None = None,
+    ) -> RecoveryDetails:
+        """Let partitions go on that no replica can lead without a decision, as nobody can tell what was lost.
+
+        Of each the log that reaches the furthest leads. All other replicas follow it; one that has committed records
+        which the leader lacks is kept whole in its node's quarantine, and copied anew. First look with `dry_run`.
+
+        Args:
+            name: of the stream.
+            partition: by default all that need a decision.
+            leader: the node that is to lead, for those who know better.
+            give_up: nodes that are gone for good, with what they have; the others must be up.
+            accept_data_loss: committed records that are known to be lost by it may be lost.
+            dry_run: tell what each replica has and who would lead, and decide nothing.
+            versions: of the partitions as they were looked at, by number; refused when they have changed since.
+
+        Raises:
+            AdminError: a replica is neither up nor given up, or records would be lost and nobody has accepted that.
+        """
+        body: dict[str, Any] = {
+            "name": name,
+            "partition": partition,
+            "leader": leader,
+            "give_up": list(give_up),
+            "accept_data_loss": accept_data_loss,
+            "dry_run": dry_run,
+            "versions": {str(number): version for number, version in (versions or {}).items()},
+        }
+        answer = await self._cluster.request("STREAM.RECOVER", body, _CHANGE_TIMEOUT_S)
+        self._cluster.forget(name)
+        return RecoveryDetails.from_answer(answer)
+
+    async def cluster_info(self, *, limit: int = 100) -> ClusterDetails:
+        """The cluster as a whole, and up to `limit` partitions of each kind that needs attention."""
+        answer = await self._read("CLUSTER.INFO", {"limit": limit})
+        return ClusterDetails.from_answer(answer["cluster"])
+
+    async def nodes(self) -> list[dict[str, Any]]:
+        """The nodes of the cluster; `node_details` has them typed."""
+        answer = await self._read("NODE.LIST", {})
+        return list(answer["nodes"])
+
+    async def node_details(self) -> list[NodeDetails]:
+        """The nodes of the cluster, with what they lead and keep."""
+        return [NodeDetails.from_answer(node) for node in await self.nodes()]
+
+    async def node_info(self, node_id: str | None = None) -> dict[str, Any]:
+        """How a node is, by default the one that answers."""
+        answer = await self._read("NODE.INFO", {} if node_id is None else {"node_id": node_id})
+        return dict(answer["node"])
+
+    async def quarantine(self, stream: str | None = None, *, limit: int = 100) -> QuarantineDetails:
+        """What nodes moved out of the way: replicas that were copied anew, damaged files, unknown directories.
+
+        Args:
+            stream: only what belonged to it.
+            limit: how many to tell of, the newest first.
+        """
+        return QuarantineDetails.from_answer(await self._read("NODE.QUARANTINE", {"stream": stream, "limit": limit}))
+
+    async def drain_node(self, node_id: str, *, cancel: bool = False) -> MoveDetails:
+        """Move everything off a node, so that it can be stopped for good; `cancel` lets it keep and take replicas.
+
+        Returns when the moves have begun; `cluster_info` shows how far they are. What could not be moved, for want of
+        nodes, stays; asking again moves it when there is room.
+
+        Returns:
+            The partitions that are moved away; with `cancel`, none.
+        """
+        body = {"node_id": node_id, "cancel": cancel}
+        answer = await self._cluster.request("NODE.DRAIN", body, _MEMBERS_TIMEOUT_S)
+        return MoveDetails.from_answer(answer)
+
+    async def remove_node(self, node_id: str) -> None:
+        """Take a node out of the cluster; it must have been drained.
+
+        Raises:
+            AdminError: it has replicas still.
+        """
+        await self._cluster.request("NODE.REMOVE", {"node_id": node_id}, _MEMBERS_TIMEOUT_S)

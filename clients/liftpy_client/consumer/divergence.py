@@ -1,0 +1,60 @@
+"""Whether what a consumer has read is in the history of the log that it goes on with.
+
+Asked at every change of the leader: a leader knows where each epoch ended. If the epoch of the record read last ended
+before the consumer's position, or is unknown there, the log took another way: after an unclean election, or after the
+cluster was restored from its bucket, which begins leader epochs that the cluster before never had.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from liftpy_client.errors import LogDivergedError, PullError
+from liftpy_envelope.errors import ErrorCode
+from liftpy_envelope.pull import EARLIEST, Api, OffsetResult, error_code
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from liftpy_client.connection.cluster import StreamPlace
+    from liftpy_client.connection.pull_connection import PullConnection
+    from liftpy_client.consumer.positions import Position
+
+__all__ = ["check_lineage", "leader_epochs"]
+
+
+async def check_lineage(
+    connection: PullConnection, place: StreamPlace, positions: dict[int, Position], numbers: Sequence[int]
+) -> None:
+    """See that what was read of these partitions is in the log of the leader at the other end of the connection.
+
+    What was fetched before this returns may be handed out; the log can only have taken another way after that.
+
+    Raises:
+        LogDivergedError: it is not.
+        PullError: the node can not tell, for instance because it leads no more.
+    """
+    body = [[*place.key(number), positions[number].epoch] for number in numbers]
+    response = await connection.request(Api.EPOCH_END_OFFSET, body)
+    for number, row in zip(numbers, response.result, strict=True):
+        code, message, epoch, end = row[2:]
+        if code:
+            raise PullError(error_code(code), message)
+        read = positions[number]
+        if end < read.read_end or 0 <= epoch < read.epoch:
+            raise LogDivergedError(place.name, number, min(end, read.read_end), read.offset, read.epoch)
+
+
+async def leader_epochs(connection: PullConnection, place: StreamPlace, numbers: Sequence[int]) -> dict[int, int]:
+    """The epochs in which the node at the other end leads these partitions.
+
+    Raises:
+        PullError: it does not lead one of them.
+    """
+    response = await connection.request(Api.LIST_OFFSETS, [[*place.key(number), EARLIEST] for number in numbers])
+    epochs = {}
+    for result in OffsetResult.from_rows(response.result):
+        if result.error is not ErrorCode.NONE:
+            raise PullError(result.error, result.message)
+        epochs[result.key.partition] = result.epoch
+    return epochs

@@ -1,0 +1,221 @@
+"""Feeds one application from any number of partitions of any number of streams, and can be steered while it does.
+
+One fetcher per stream fills one buffer; what the application takes goes through one `HandOut`. All steering is done in
+the event loop's thread and takes effect at once: what was fetched for a partition that is sought, paused or revoked is
+dropped from the buffer, and the rest of an item that is being handed out does not follow. A paused partition goes on at
+what was handed out last, by fetching it anew, so that it fills no buffer meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from liftpy_client.consumer.delivery import Cursor, HandOut, Mark
+from liftpy_client.consumer.fetcher import Fetcher
+from liftpy_client.consumer.filtering import SubjectFilter
+from liftpy_client.consumer.prefetch import PrefetchBuffer
+from liftpy_client.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from liftpy_client.connection.cluster import StreamPlace
+    from liftpy_client.connection.session import Session
+    from liftpy_client.consumer.options import ConsumeOptions
+    from liftpy_client.consumer.positions import Position
+    from liftpy_client.consumer.prefetch import Fetched
+    from liftpy_envelope.pull import PartitionKey
+
+__all__ = ["Feed"]
+
+
+class Feed:
+    """See the module.
+
+    Args:
+        session: connections and the cluster's metadata.
+        options: of the consumer.
+        lasting: whether more partitions may come when all have been read.
+        gone_grace_s: how long partitions of a stream that is gone may stay before that is an error.
+
+    Attributes:
+        handout: takes items apart.
+        is_closed: whether nothing is fetched any more.
+    """
+
+    def __init__(
+        self, session: Session, options: ConsumeOptions, *, lasting: bool = False, gone_grace_s: float = 0.0
+    ) -> None:
+        self._session = session
+        self._options = options
+        self._gone_grace_s = gone_grace_s
+        self._buffer = PrefetchBuffer(options.prefetch_bytes)
+        if lasting:
+            self._buffer.add_source()
+        self.handout = HandOut(SubjectFilter(options.subjects) if options.subjects else None)
+        self._cursors: dict[PartitionKey, Cursor] = {}
+        self._fetchers: dict[bytes, Fetcher] = {}
+        self._tasks: dict[bytes, asyncio.Task[None]] = {}
+        self._iteration: object = None
+        self._is_taking = False
+        self.is_closed = False
+
+    # -- partitions
+
+    def assign(self, place: StreamPlace, positions: Mapping[int, Position]) -> None:
+        """Feed these partitions of a stream, too, from these positions on."""
+        if self.is_closed:
+            raise UsageError("this consumer is closed")
+        fetcher = self._fetchers.get(place.uuid)
+        if fetcher is None:
+            fetcher = Fetcher(self._session, place, {}, self._buffer, self._options, self._gone_grace_s)
+            self._fetchers[place.uuid] = fetcher
+        for number, position in positions.items():
+            key = place.key(number)
+            if key in self._cursors:
+                self.revoke(key)
+            cursor = self._cursors[key] = Cursor(place.name, key, fetcher, position)
+            self._fetch(cursor)
+
+    def revoke(self, key: PartitionKey) -> Mark:
+        """Feed a partition no more; returns up to where it is finished."""
+        cursor = self._cursors.pop(key)
+        mark = self.handout.finished(cursor)
+        self._stop(cursor)
+        self.handout.forget(cursor)
+        self._hold(cursor, is_paused=False)
+        return mark
+
+    def seek(self, key: PartitionKey, mark: Mark) -> None:
+        """Go on elsewhere; what is in hand does not count any more."""
+        cursor = self._cursors[key]
+        self._buffer.go_on()
+        self.handout.forget(cursor)
+        self._move(cursor, mark)
+        cursor.finished = mark
+
+    def pause(self, key: PartitionKey) -> None:
+        """Hand nothing out of a partition until it is resumed."""
+        cursor = self._cursors[key]
+        if not cursor.is_paused:
+            mark = self.handout.handed(cursor)
+            self.handout.interrupt(cursor)
+            self._stop(cursor)
+            cursor.fetching = cursor.fetching.elsewhere(*mark)
+            self._hold(cursor, is_paused=True)
+
+    def resume(self, key: PartitionKey) -> None:
+        """Go on with a paused partition."""
+        cursor = self._cursors[key]
+        if cursor.is_paused:
+            self._fetch(cursor)
+            self._hold(cursor, is_paused=False)
+
+    def _move(self, cursor: Cursor, mark: Mark) -> None:
+        self._stop(cursor)
+        was_paused = cursor.is_paused
+        self._hold(cursor, is_paused=False)
+        cursor.fetching = cursor.fetching.elsewhere(*mark)
+        if was_paused:
+            self._hold(cursor, is_paused=True)
+        else:
+            self._fetch(cursor)
+
+    def _stop(self, cursor: Cursor) -> None:
+        cursor.fetcher.revoke(cursor.key.partition)
+        self._buffer.drop(cursor.fetching)
+
+    def _hold(self, cursor: Cursor, *, is_paused: bool) -> None:
+        """Note whether a partition is paused; one that is, and is not done, keeps the buffer from being finished."""
+        if cursor.is_paused != is_paused and not cursor.fetching.is_done:
+            (self._buffer.add_source if is_paused else self._buffer.finish)()
+        cursor.is_paused = is_paused
+
+    def _fetch(self, cursor: Cursor) -> None:
+        if self.is_closed:
+            return
+        uuid = cursor.key.uuid
+        cursor.fetcher.assign(cursor.key.partition, cursor.fetching)
+        task = self._tasks.get(uuid)
+        if task is None or task.done():
+            self._buffer.add_source()
+            self._tasks[uuid] = asyncio.create_task(cursor.fetcher.run(), name=f"fetch {cursor.stream}")
+
+    # -- where it is
+
+    def cursors(self) -> list[Cursor]:
+        """All partitions that are fed."""
+        return list(self._cursors.values())
+
+    def has(self, key: PartitionKey) -> bool:
+        """Whether a partition is fed."""
+        return key in self._cursors
+
+    def cursor(self, key: PartitionKey) -> Cursor:
+        """One of them."""
+        return self._cursors[key]
+
+    def handed(self, key: PartitionKey) -> Mark:
+        """The place after what was handed out last."""
+        return self.handout.handed(self._cursors[key])
+
+    def finished(self, key: PartitionKey) -> Mark:
+        """The place after what is finished."""
+        return self.handout.finished(self._cursors[key])
+
+    def lag(self, key: PartitionKey) -> int | None:
+        """Committed offsets beyond what was handed out, as the last answer of a node says; None before the first."""
+        high_watermark = self._cursors[key].fetching.high_watermark
+        return None if high_watermark < 0 else max(0, high_watermark - self.handed(key).offset)
+
+    def settle(self) -> None:
+        """Count what is in hand as finished; what would have followed of its item is fetched anew."""
+        cursor = self.handout.unfinished
+        if cursor is not None:
+            self.handout.interrupt(cursor)
+        self.handout.settle()
+        if cursor is not None:
+            self._move(cursor, cursor.finished)
+
+    # -- handing out
+
+    def begin(self) -> object:
+        """Begin to iterate; what an earlier iteration left half handed out is fetched anew from there on.
+
+        Raises:
+            UsageError: another task waits for the next item.
+        """
+        if self._is_taking:
+            raise UsageError("this consumer is being iterated already; make another one")
+        self._iteration = object()
+        self.settle()
+        return self._iteration
+
+    async def take(self, iteration: object) -> tuple[Fetched, Cursor] | None:
+        """The next item, to be taken apart by the `handout`; None when nothing more will come.
+
+        Raises:
+            LiftError: fetching came to an end.
+            UsageError: another iteration has begun since.
+        """
+        if iteration is not self._iteration:
+            raise UsageError("this consumer is being iterated elsewhere by now; make another one")
+        self._is_taking = True
+        try:
+            item = await self._buffer.take()
+        finally:
+            self._is_taking = False
+        return None if item is None else (item, self._cursors[item.key])
+
+    async def close(self) -> None:
+        """Stop fetching; whoever iterates comes to an end with what is in hand."""
+        self.is_closed = True
+        self._buffer.close()
+        cursor = self.handout.unfinished
+        if cursor is not None:
+            self.handout.interrupt(cursor)
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,1 @@
+"""Consumer groups: membership, assigned partitions, and committed offsets."""

@@ -1,0 +1,289 @@
+"""A member of a consumer group, as the application holds it.
+
+At least once: what is committed is what was finished, and a message is finished when the next one is asked for. One
+that was in hand when the process died, or when the handler raised, is handed out again, here or elsewhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import TYPE_CHECKING, Final, Generic, Self, TypeVar, cast
+
+from liftpy_client.consumer.assigned import AssignedConsumer
+from liftpy_client.errors import LogDivergedError, OffsetLostError, UsageError
+from liftpy_client.group.errors import CommitRefusedError, GroupRefusedError
+from liftpy_client.group.link import GroupLink
+from liftpy_client.group.member import GroupMember, Wishes
+from liftpy_client.group.membership import GroupMembership
+from liftpy_client.group.offsets import check_offset, find_bounds, refusal_error
+from liftpy_client.group.options import check_group_name, check_streams
+from liftpy_client.group.steering import GroupSteering
+from liftpy_client.message import Message
+from liftpy_envelope.group_offsets import CommitOffset
+from liftpy_envelope.groups import CLIENT_BYTES_MAX, NONCE_BYTES, GroupError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Mapping, Sequence
+    from types import TracebackType
+
+    import pyarrow as pa
+
+    from liftpy_client.connection.session import Session
+    from liftpy_client.consumer.options import ConsumeOptions
+    from liftpy_client.group.commits import Offsets
+    from liftpy_client.group.options import GroupOptions
+    from liftpy_envelope.group_offsets import CommitRefusal
+    from liftpy_envelope.pull import PartitionKey
+
+__all__ = ["GroupConsumer"]
+
+_Item = TypeVar("_Item")
+
+_IN_HAND_S: Final = 3.0
+# A coordinator that hangs must be noticed, and its successor found, within a session.
+_ANSWERS_PER_SESSION: Final = 3
+_ANSWER_S_MIN: Final = 0.5
+_ANSWER_S_MAX: Final = 5.0
+_OPEN_S: Final = 30.0
+
+
+class GroupConsumer(GroupSteering, Generic[_Item]):
+    """An asynchronous iterator over what the group's coordinator assigns to this process.
+
+    To be used in an `async with`. It joins when it is entered, or else when it is iterated; it ends when the `async
+    with` does, or with an iteration outside of one. It goes on through reconnects, leader changes and rebalances.
+
+    Args:
+        session: connections and the cluster's metadata.
+        streams: names of the streams that are consumed.
+        group: its name.
+        options: how to fetch.
+        group_options: how to be a member.
+        batches: whether to hand out Arrow record batches rather than messages.
+
+    Raises:
+        UsageError, NameInvalidError: a name can not be one.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        streams: Sequence[str],
+        group: str,
+        options: ConsumeOptions,
+        group_options: GroupOptions,
+        *,
+        batches: bool,
+    ) -> None:
+        super().__init__(session, check_streams(list(streams)), options)
+        self._group = check_group_name(group)
+        self._group_options = group_options
+        self._batches = batches
+        self._membership: GroupMembership | None = None
+        self._opening = asyncio.Lock()
+        self._closing: asyncio.Task[None] | None = None
+        self._is_entered = False
+        self._in_hand: Message | pa.RecordBatch | None = None
+        self._put_down = asyncio.Event()
+        self._is_put_down_awaited = False
+
+    # -- iterating
+
+    def __aiter__(self) -> AsyncIterator[_Item]:
+        return self._items()
+
+    async def _items(self) -> AsyncGenerator[_Item, None]:
+        await self._open()
+        assigned, membership = self._assigned, self._membership
+        assert assigned is not None and membership is not None  # noqa: PT018 - both are there once it is open
+        clock = asyncio.get_running_loop().time
+        try:
+            async for item in assigned:
+                if clock() >= membership.stands_until_s and not await membership.stand():
+                    continue
+                self._in_hand = item
+                yield cast("_Item", item)
+                self._in_hand = None
+                if self._is_put_down_awaited:
+                    self._put_down.set()
+        except (LogDivergedError, OffsetLostError) as error:
+            error.add_note(f"group {self._group!r} was to go on there; `reset_group` moves it elsewhere")
+            raise
+        finally:
+            self._in_hand = None
+            self._put_down.set()
+            if not self._is_entered:
+                await self.close()
+        if membership.failure is not None:
+            raise membership.failure
+
+    async def _open(self) -> None:
+        async with self._opening:
+            if self._closing is not None:
+                raise UsageError("this consumer is closed; make another one")
+            if self._membership is not None:
+                return
+            for stream in self._streams:
+                await self._session.cluster.confirmed(stream, _OPEN_S)
+            options = self._group_options
+            wishes = Wishes(
+                self._group,
+                options.instance_id or "",
+                self._session.name[: CLIENT_BYTES_MAX // 4],
+                self._options.rack or "",
+                int(options.session_timeout_s * 1000),
+                int(options.rebalance_timeout_s * 1000),
+                self._streams,
+            )
+            member = GroupMember(wishes, os.urandom(NONCE_BYTES), asyncio.get_running_loop().time())
+            self._member = member
+            self._assigned = AssignedConsumer(self._session, self._options, batches=self._batches)
+            answer_s = max(_ANSWER_S_MIN, min(options.session_timeout_s / _ANSWERS_PER_SESSION, _ANSWER_S_MAX))
+            link = GroupLink(self._session, self._group, answer_s)
+            both = self._options, options
+            self._membership = GroupMembership(self._session, member, link, self._assigned, both, self._settle_hand)
+            self._ahead = self._membership.ahead
+            self._membership.start()
+
+    async def _settle_hand(self, keys: Collection[PartitionKey]) -> None:
+        """Give the application a moment to be done with what it has in hand of these partitions."""
+        item = self._in_hand
+        if item is None:
+            return
+        number = item.partition if isinstance(item, Message) else item["partition"][0].as_py()
+        if all(key.partition != number for key in keys):
+            return
+        self._put_down.clear()
+        self._is_put_down_awaited = True
+        try:
+            async with asyncio.timeout(min(_IN_HAND_S, self._group_options.rebalance_timeout_s / 3)):
+                await self._put_down.wait()
+        except TimeoutError:
+            pass  # it is handed out again by whoever gets the partition
+        finally:
+            self._is_put_down_awaited = False
+
+    async def __aenter__(self) -> Self:
+        self._is_entered = True
+        await self._open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._is_entered = False
+        if kind is None and self._assigned is not None:
+            self._assigned.finish()
+        await self.close()
+
+    async def close(self) -> None:
+        """Commit what is finished, unless only `commit` does that, and leave the group.
+
+        A static member does not leave: when it is back within its session timeout nothing has moved.
+
+        Raises:
+            CoordinatorUnavailableError: what was finished could not be committed, and will be handed out again.
+            GroupRefusedError: likewise.
+        """
+        if self._closing is None:
+            self._closing = asyncio.ensure_future(self._close())
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
+        async with self._opening:
+            if self._assigned is None or self._membership is None:
+                return
+            await self._assigned.close()
+            await self._membership.end()
+
+    # -- committing
+
+    async def commit(self, offsets: Mapping[tuple[str, int], int] | None = None) -> None:
+        """Commit, and return when that is done: the group goes on there, whatever happens to this process.
+
+        Args:
+            offsets: the next message to read, by stream and partition, up to the one after the message in hand; by
+                default, everything that is finished. What is in hand is not.
+
+        Raises:
+            CommitRefusedError: an offset is beyond what was read, or the partition is not this consumer's; nothing was
+                committed.
+            NoStreamError: there is no such stream.
+            GroupRefusedError: partitions went to others before this was done; what was theirs is not committed.
+            CoordinatorUnavailableError: nobody could be asked for as long as a rebalance may take.
+            UsageError: the consumer has not begun, or has ended.
+        """
+        membership = self._membership
+        if membership is None or membership.has_left:
+            raise UsageError("this consumer is not in its group: enter it with `async with`, or iterate it first")
+        if not await membership.stand():
+            raise self._gone()
+        rows: Callable[[], Offsets] = membership.commits.finished
+        if offsets is not None:
+            checked = await self._checked(offsets)
+            rows = checked.copy
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + self._group_options.rebalance_timeout_s
+        while True:
+            refusals = await membership.commits.commit(rows, until_s)
+            if membership.failure is not None:
+                raise membership.failure
+            if refusals is None:
+                raise self._gone()
+            self._raise_refusal(refusals, is_late=membership.is_ending or loop.time() >= until_s)
+            if not refusals:
+                return
+            await membership.next_answer()
+
+    def _gone(self) -> GroupRefusedError:
+        text = f"group {self._group!r}: this process was away for too long, and has lost its partitions"
+        return GroupRefusedError(GroupError.UNKNOWN_MEMBER, f"{text}; what was not committed is handed out again")
+
+    def _raise_refusal(self, refusals: list[CommitRefusal], *, is_late: bool) -> None:
+        """Raise the first that does not pass with the next heartbeat."""
+        for refusal in refusals:
+            if is_late or refusal.error is not GroupError.STALE_GENERATION:
+                stream = "" if self._member is None else self._member.names.get(refusal.key.uuid, "")
+                raise refusal_error(self._group, stream, refusal)
+
+    async def _checked(self, offsets: Mapping[tuple[str, int], int]) -> Offsets:
+        assert self._assigned is not None, "it is in its group"
+        assert self._membership is not None, "it is in its group"
+        rows: Offsets = {}
+        finished = self._membership.commits.every()
+        for (stream, partition), offset in offsets.items():
+            check_offset(stream, partition, offset)
+            key = self.find_key(stream, partition)
+            if key is None:
+                raise await self._not_ours(stream, partition)
+            read = self._assigned.position(stream, key.uuid, partition)
+            if read is None or offset > read:
+                raise await self._beyond(stream, partition, offset, read)
+            known = finished.get(key)
+            epoch = known.epoch if known is not None and known.offset == offset else -1
+            rows[key] = CommitOffset(partition, offset, epoch)
+        return rows
+
+    async def _not_ours(self, stream: str, partition: int) -> CommitRefusedError:
+        """Why an offset of a partition can not be committed that this consumer does not have."""
+        place = await self._session.cluster.stream(stream, fresh=True)
+        count = place.config.partitions
+        if not 0 <= partition < count:
+            return CommitRefusedError(f"stream {stream} has partitions 0 to {count - 1}, not {partition}")
+        if stream not in self._streams:
+            return CommitRefusedError(f"stream {stream} is not one that this consumer of {self._group!r} reads")
+        return CommitRefusedError(
+            f"stream {stream} partition {partition} is not this consumer's: another member of group {self._group!r} "
+            "has it, or will have it soon; nothing was committed"
+        )
+
+    async def _beyond(self, stream: str, partition: int, offset: int, read: int | None) -> CommitRefusedError:
+        """Why an offset can not be committed that was not read."""
+        _, bounds = await find_bounds(self._session, stream, [partition])
+        end = bounds[partition].end
+        what = f"stream {stream} partition {partition}: {offset} can not be committed"
+        if offset > end:
+            return CommitRefusedError(f"{what}: the partition ends at {end}")
+        upto = "nothing of it" if read is None else f"it up to {read}"
+        return CommitRefusedError(f"{what}: this consumer has read {upto}, of {end}; to leave messages out, seek")

@@ -1,0 +1,346 @@
+"""Keeps a consumer in its group: heartbeats, adopts assignments, and commits at its interval.
+
+Three tasks beside whoever iterates. One heartbeats. One watches the time, so that a process which stood still is
+noticed. One rebalances: it stops what is lost, tells the application, commits, adopts, and begins what is gained; in
+that order, one assignment after the other, while messages of partitions that stay go on. A fourth commits at its
+interval. What fails in one of them ends the consumer, and is raised where the application iterates.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final
+
+from liftpy_client.errors import AdminError, NodeUnavailableError, StreamGoneError
+from liftpy_client.group.ahead import Ahead
+from liftpy_client.group.commits import Commits
+from liftpy_client.group.errors import CoordinatorUnavailableError
+from liftpy_client.group.patience import Patience, rest
+from liftpy_client.group.starting import GroupStarts
+from liftpy_envelope.errors import LiftError
+from liftpy_envelope.limits import FETCH_WAIT_MS_MAX
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+
+    from liftpy_client.connection.session import Session
+    from liftpy_client.consumer.assigned import AssignedConsumer
+    from liftpy_client.consumer.options import ConsumeOptions
+    from liftpy_client.consumer.positions import Position
+    from liftpy_client.group.link import GroupLink
+    from liftpy_client.group.member import Assignment, GroupMember, Lost
+    from liftpy_client.group.options import GroupOptions, PartitionsCallback
+    from liftpy_envelope.pull import PartitionKey
+
+__all__ = ["GroupMembership"]
+
+logger = logging.getLogger(__name__)
+
+_HEARTBEATS_PER_SESSION: Final = 3
+_HEARTBEAT_S_MIN: Final = 0.1  # whatever else is asked on the connection ends the wait of a heartbeat
+_ADOPTING_HEARTBEATS_PER_SESSION: Final = 5
+_BEATS_PER_STALL: Final = 3
+_RETRY_S: Final = 0.3
+_LEAVE_S: Final = 2.0
+
+
+class GroupMembership:
+    """See the module.
+
+    Args:
+        session: connections and the cluster's metadata.
+        member: that is kept.
+        link: to its coordinator.
+        assigned: what reads for it.
+        options: of the consumer, and of it as a member.
+        settle_hand: waits until the application is done with what it has in hand of these partitions, but not long.
+
+    Attributes:
+        commits: of what is finished.
+        ahead: what is said of partitions that `on_assigned` was told of, until they are read.
+        stands_until_s: until then, by the loop's clock, what was fetched may be handed out without asking `stand`.
+        failure: what ended it.
+        is_ending: whether it commits for the last time; it does not heartbeat any more.
+        has_left: whether nothing can be committed any more.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        member: GroupMember,
+        link: GroupLink,
+        assigned: AssignedConsumer,
+        options: tuple[ConsumeOptions, GroupOptions],
+        settle_hand: Callable[[Collection[PartitionKey]], Awaitable[None]],
+    ) -> None:
+        self._member = member
+        self._link = link
+        self._assigned = assigned
+        self._options = options[1]
+        self._settle_hand = settle_hand
+        self.commits = Commits(member, link, assigned, self.note)
+        self.ahead = Ahead()
+        self._starts = GroupStarts(session, member, link, self.commits, options)
+        self.stands_until_s = float("-inf")
+        self.failure: BaseException | None = None
+        self.is_ending = self.has_left = False
+        self._loop = asyncio.get_running_loop()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._reading: set[PartitionKey] = set()
+        self._losses: deque[Lost] = deque()
+        self._are_losses_settled = asyncio.Event()
+        self._are_losses_settled.set()
+        self._news = asyncio.Event()
+        self._hurry = asyncio.Event()
+        self._answered = asyncio.Event()
+        self._patience = Patience()
+
+    def start(self) -> None:
+        """Join the group."""
+        works = {"heartbeat": self._keep, "time": self._watch, "rebalance": self._rebalance}
+        if self._options.commit_interval_s is not None:
+            works["commit"] = self._checkpoint
+        group = self._member.wishes.group
+        for what, work in works.items():
+            task = asyncio.create_task(work(), name=f"group {group}: {what}")
+            task.add_done_callback(self._ended)
+            self._tasks.append(task)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None and self.failure is None:
+            self.failure = error
+            for other in self._tasks:
+                other.cancel()
+            self._tasks.append(self._loop.create_task(self._assigned.close()))
+            self._are_losses_settled.set()
+            self._answered.set()
+
+    # -- what the one who iterates asks
+
+    async def stand(self) -> bool:
+        """Whether it still is the member for which something was fetched; if not, returns when all that is dropped.
+
+        A callback is not made to wait for that: the task that drops things waits for the callback.
+        """
+        self.note(self._member.beat(self._loop.time()))
+        if not self._losses:
+            self.stands_until_s = self._member.beat_s + self._member.stall_s
+            return True
+        if not self.is_ending and asyncio.current_task() not in self._tasks:
+            await self._are_losses_settled.wait()
+        return False
+
+    def note(self, lost: Lost | None) -> None:
+        """All that the member had is lost, if so."""
+        if lost is None:
+            return
+        logger.warning(
+            "group %s: %d partitions are lost, joining anew: %s", self._member.wishes.group, len(lost.keys), lost.reason
+        )
+        self._losses.append(lost)
+        self.stands_until_s = float("-inf")
+        self._are_losses_settled.clear()
+        self.commits.forget(lost.keys)
+        self._news.set()
+        self._hurry.set()
+        self._patience.give_up()
+
+    async def next_answer(self) -> None:
+        """Wait until the coordinator has answered the next heartbeat."""
+        self._answered.clear()
+        self._hurry.set()
+        await self._answered.wait()
+
+    # -- the tasks
+
+    async def _keep(self) -> None:
+        member = self._member
+        session_s = self._options.session_timeout_s
+        wait_ms = min(int(session_s * 1000 / _HEARTBEATS_PER_SESSION), FETCH_WAIT_MS_MAX)
+        while True:
+            self._hurry.clear()
+            request = member.request(wait_ms)
+            sent_s = self._loop.time()
+            try:
+                result = await self._patience.wait(self._link.ask(request))
+            except CoordinatorUnavailableError:
+                await self._link.pause()
+                continue
+            if result is None:
+                continue
+            self.note(member.answered(request, result, sent_s))
+            self._answered.set()
+            if member.pending is not None:
+                self._news.set()
+                await rest(self._hurry, session_s / _ADOPTING_HEARTBEATS_PER_SESSION)
+            else:
+                await rest(self._hurry, sent_s + _HEARTBEAT_S_MIN - self._loop.time())
+
+    async def _watch(self) -> None:
+        while True:
+            self.note(self._member.beat(self._loop.time()))
+            if not self._losses:
+                self.stands_until_s = self._member.beat_s + self._member.stall_s
+            await asyncio.sleep(self._member.stall_s / _BEATS_PER_STALL)
+
+    async def _checkpoint(self) -> None:
+        interval_s = self._options.commit_interval_s
+        assert interval_s is not None, "only then this task is started"
+        while True:
+            await asyncio.sleep(interval_s)
+            await self._commit_finished(self._loop.time() + max(interval_s, self._options.session_timeout_s))
+
+    async def _commit_finished(self, until_s: float) -> None:
+        """Commit what is finished. What can not be committed now is with the next ones, unless others have it then."""
+        try:
+            await self.commits.commit(self.commits.finished, until_s)
+        except CoordinatorUnavailableError as error:
+            logger.warning("group %s: not committed: %s", self._member.wishes.group, error)
+
+    async def _rebalance(self) -> None:
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            await self._settle_losses()
+            pending = self._member.pending
+            if pending is not None:
+                await self._adopt(pending)
+            await self._gain()
+
+    async def _settle_losses(self) -> None:
+        while self._losses:
+            lost = self._losses[0]
+            await self._stop(lost.keys)
+            self.commits.forget(lost.keys)
+            self._losses.popleft()
+            if not self._losses:
+                self._are_losses_settled.set()
+            await self._tell(self._options.on_lost_partitions, lost.keys)
+
+    async def _stop(self, keys: Iterable[PartitionKey]) -> None:
+        """Let nothing more of these partitions reach the application."""
+        numbers: dict[bytes, list[int]] = {}
+        for key in sorted(self._reading.intersection(keys)):
+            numbers.setdefault(key.uuid, []).append(key.partition)
+            self._reading.discard(key)
+        for uuid, of_stream in numbers.items():
+            self.commits.stop(await self._assigned.revoke(self._member.names[uuid], uuid, of_stream))
+
+    async def _adopt(self, pending: Assignment) -> None:
+        lost = self._member.owned.keys() - pending.keys
+        if lost:
+            await self._release(lost)
+        if self._member.adopt(pending):
+            self.commits.forget(lost)
+            self._hurry.set()
+
+    async def _release(self, lost: set[PartitionKey]) -> None:
+        numbers: dict[bytes, list[int]] = {}
+        for key in sorted(lost & self._reading):
+            numbers.setdefault(key.uuid, []).append(key.partition)
+        for uuid, of_stream in numbers.items():
+            self._assigned.pause(self._member.names[uuid], uuid, of_stream)
+        await self._settle_hand(lost)
+        await self._stop(lost)
+        await self._tell(self._options.on_revoked, lost)
+        if self._options.commit_interval_s is not None:
+            await self._commit_finished(self._loop.time() + self._options.rebalance_timeout_s / 2)
+
+    async def _gain(self) -> None:
+        """Begin to read what was assigned and is not read yet, as far as that is possible now."""
+        member = self._member
+        try:
+            positions, lost = await self._starts.find()
+        except CoordinatorUnavailableError as error:
+            logger.warning("group %s: where to begin is not known yet: %s", member.wishes.group, error)
+            positions, lost = {}, None
+        self.note(lost)
+        since = {key: member.owned[key] for key in positions}
+        self.ahead.expect({key: at.offset for key, at in positions.items()})
+        await self._tell(self._options.on_assigned, positions)
+        for uuid in sorted({key.uuid for key in positions}):
+            await self._begin(uuid, {key: at for key, at in positions.items() if key.uuid == uuid}, since)
+        if member.unfetched and not self._news.is_set():
+            self._loop.call_later(_RETRY_S, self._news.set)
+
+    async def _begin(
+        self, uuid: bytes, positions: Mapping[PartitionKey, Position], since: Mapping[PartitionKey, int]
+    ) -> None:
+        """Begin to read partitions of one stream, unless they went again meanwhile."""
+        member = self._member
+        here = [key for key in positions if key in member.unfetched and member.owned[key] == since[key]]
+        self._reading.update(here)
+        try:
+            await self._assigned.assign(member.names[uuid], uuid, {key.partition: positions[key] for key in here})
+        except (StreamGoneError, NodeUnavailableError, AdminError) as error:
+            # The coordinator hears of the stream's end, too, and then takes the partitions back.
+            logger.warning("group %s: can not begin: %s", member.wishes.group, error)
+            self._reading.difference_update(here)
+            return
+        for key in here:
+            self._heed(key)
+            if member.owned.get(key) == since[key]:
+                member.begin(key)
+
+    def _heed(self, key: PartitionKey) -> None:
+        """A partition is read from now on, as it was said, before anything of it was handed out."""
+        said, name = self.ahead.take(key), self._member.names[key.uuid]
+        if said is not None and said.is_sought:
+            self._assigned.seek(name, key.uuid, key.partition, said.offset)
+        if said is not None and said.is_paused:
+            self._assigned.pause(name, key.uuid, [key.partition])
+
+    async def _tell(self, callback: PartitionsCallback | None, keys: Collection[PartitionKey]) -> None:
+        if callback is None or not keys:
+            return
+        names = self._member.names
+        result: Any = callback([(names[key.uuid], key.partition) for key in sorted(keys)])
+        if inspect.isawaitable(result):
+            await result
+
+    # -- the end
+
+    async def end(self) -> None:
+        """Commit what is finished, and leave; a static member only falls silent.
+
+        Raises:
+            LiftError: what was finished can not be committed; the membership has ended all the same.
+        """
+        self.is_ending = True
+        self._are_losses_settled.set()
+        self._answered.set()
+        current = asyncio.current_task()
+        others = [task for task in self._tasks if task is not current]
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+        try:
+            if self.failure is None:
+                await self._hand_over()
+        finally:
+            self.has_left = True
+            await self._leave()
+            self._link.close()
+
+    async def _hand_over(self) -> None:
+        self.note(self._member.beat(self._loop.time()))
+        for lost in self._losses:
+            await self._tell(self._options.on_lost_partitions, lost.keys)
+        await self._tell(self._options.on_revoked, set(self._member.owned))
+        if self._options.commit_interval_s is not None:
+            until_s = self._loop.time() + self._options.session_timeout_s
+            await self.commits.commit(self.commits.finished, until_s)
+
+    async def _leave(self) -> None:
+        request = None if self._options.instance_id else self._member.leave()
+        if request is None:
+            return
+        try:
+            async with asyncio.timeout(_LEAVE_S):
+                await self._link.ask(request)
+        except (LiftError, TimeoutError) as error:
+            logger.info("group %s: left without saying so: %s", request.group, error)

@@ -1,0 +1,1 @@
+"""Publishing: batches, retries, and acks."""

@@ -1,0 +1,213 @@
+"""Messages and batches as they go over the wire, and how long to try to deliver them."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final
+from uuid import uuid4
+
+from liftpy_client.errors import UsageError
+from liftpy_client.publisher.routes import find_route
+from liftpy_envelope.ack import Ack, AckPolicy
+from liftpy_envelope.envelope import COOKIE, encode_batch, encode_message_envelope
+from liftpy_envelope.errors import AckErrorCode
+from liftpy_envelope.headers import encode_header_block
+from liftpy_envelope.stream_config import AckMode
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from liftpy_client.connection.session import Session
+    from liftpy_client.publisher.ack_inbox import AckInbox
+    from liftpy_client.publisher.options import PublisherOptions
+    from liftpy_client.publisher.outgoing import OutgoingBatch
+    from liftpy_client.publisher.resender import Resender
+    from liftpy_client.publisher.routes import Route
+
+__all__ = ["BatchDelivery", "MessageDelivery", "OutgoingMessage"]
+
+_MESSAGE_ID: Final = "Nats-Msg-Id"
+_HEADER_SAFE: Final = re.compile(rb"[\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?")
+_RETRIABLE: Final = frozenset(code for code in AckErrorCode if code.retriable)
+
+
+def _policy(route: Route, given: AckPolicy | None) -> AckPolicy | None:
+    """The ack policy to ask for: whoever waits for an ack wants one, whatever the stream does without being asked."""
+    if given is None and route.config.ack_policy is AckPolicy.NONE:
+        return AckPolicy.ALL
+    return given
+
+
+class OutgoingMessage:
+    """One message, and what is asked for it.
+
+    Raises:
+        HeaderError: a header can not stand in a NATS header block.
+        UsageError: the value is not bytes, or the expected offset none.
+    """
+
+    def __init__(
+        self,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        message_id: str | None = None,
+        expected_offset: int | None = None,
+        ack_policy: AckPolicy | None = None,
+    ) -> None:
+        for name, given in (("value", value), ("key", key)):
+            if given is not None and not isinstance(given, (bytes, bytearray, memoryview)):
+                raise UsageError(f"{name} must be bytes, not {type(given).__name__}; encode text first")
+        if expected_offset is not None and not 0 <= expected_offset < 2**63 - 1:
+            raise UsageError(f"expected_offset: {expected_offset} is not an offset (a whole number from 0 on)")
+        if headers is not None:
+            encode_header_block(headers)  # nats-py would let a line break through, and with it another header
+        self.value = None if value is None else bytes(value)
+        self.key = None if key is None else bytes(key)
+        self.headers = headers
+        self.message_id = message_id or (headers or {}).get(_MESSAGE_ID) or uuid4().hex
+        self.expected_offset = expected_offset
+        self.ack_policy = ack_policy
+
+    def wrap(self, route: Route, reply: str) -> tuple[bytes, dict[str, Any]]:
+        """Payload and options for nats-py: plain with headers where that can say it, else in an envelope."""
+        value, policy = self.value, _policy(route, self.ack_policy)
+        if value is not None and route.config.acks is AckMode.REPLY and self._fits_headers(value):
+            lines = dict(self.headers or {}) | {_MESSAGE_ID: self.message_id}
+            if self.key is not None:
+                lines["Lift-Key"] = self.key.decode("ascii")
+            if self.expected_offset is not None:
+                lines["Lift-Expected-Offset"] = str(self.expected_offset)
+            if policy is not None:
+                lines["Lift-Ack"] = policy.value
+            return value, {"reply": reply, "headers": lines}
+        payload = encode_message_envelope(
+            value,
+            key=self.key,
+            headers=self.headers,
+            ack_inbox=reply,
+            ack_policy=policy,
+            msg_id=self.message_id.encode(),
+            expected_offset=self.expected_offset,
+        )
+        return payload, {}
+
+    def _fits_headers(self, value: bytes) -> bool:
+        if value.startswith(COOKIE):
+            return False  # it would be opened as an envelope
+        texts = [self.message_id.encode()] + ([] if self.key is None else [self.key])
+        return all(_HEADER_SAFE.fullmatch(text) for text in texts)
+
+
+class _MessageParcel:
+    """One message for one subject."""
+
+    def __init__(self, message: OutgoingMessage, route: Route) -> None:
+        self._message = message
+        self.route = route
+
+    @property
+    def partition(self) -> int | None:
+        """The partition it belongs to, where the stream has several."""
+        return self.route.partition(self._message.key)
+
+    def wrap(self, reply: str) -> tuple[str, bytes, dict[str, Any]]:
+        """See `Parcel`."""
+        return self.route.nats_subject(self.partition), *self._message.wrap(self.route, reply)
+
+    def __str__(self) -> str:
+        return f"a message for {self.route.subject!r}"
+
+
+class MessageDelivery:
+    """Delivers single messages.
+
+    Args:
+        session: connections and the cluster's metadata.
+        inbox: where acks come back.
+        resender: sends.
+    """
+
+    def __init__(self, session: Session, inbox: AckInbox, resender: Resender) -> None:
+        self._session = session
+        self._inbox = inbox
+        self._resender = resender
+
+    async def deliver(
+        self, subject: str, message: OutgoingMessage, stream: str | None, timeout_s: float, retries: int
+    ) -> Ack:
+        """Send a message until it is acknowledged, for `timeout_s` times `1 + retries`.
+
+        Raises:
+            NoStreamError: no stream stores the subject.
+            PublishRefusedError: the node refuses the message.
+            PublishTimeoutError: no ack came.
+        """
+        route = await find_route(self._session.cluster, subject, stream)
+        await self._inbox.open()
+        return await self._resender.deliver(
+            _MessageParcel(message, route),
+            stream,
+            patience_s=timeout_s,
+            timeout_s=timeout_s * (1 + retries),
+            may_repeat=retries > 0,
+        )
+
+
+class _BatchParcel:
+    """One batch of one publisher."""
+
+    def __init__(self, batch: OutgoingBatch, producer_id: bytes, sequence: int, policy: AckPolicy | None) -> None:
+        self._batch = batch
+        self._producer_id = producer_id
+        self._sequence = sequence
+        self._policy = policy
+        self.route = batch.route
+        self.partition = batch.partition
+
+    def wrap(self, reply: str) -> tuple[str, bytes, dict[str, Any]]:
+        """See `Parcel`."""
+        payload = encode_batch(
+            self._batch.columns(),
+            producer_id=self._producer_id,
+            producer_sequence=self._sequence,
+            ack_inbox=reply,
+            ack_policy=_policy(self.route, self._policy),
+            partition=self.partition,
+        )
+        return self.route.nats_subject(self.partition), payload, {}
+
+    def __str__(self) -> str:
+        return f"a batch of {self._batch.count} messages for {self.route.subject!r}"
+
+
+class BatchDelivery:
+    """Delivers the batches of one publisher.
+
+    Args:
+        resender: sends.
+        options: of the publisher.
+        stream: the stream whose acks count; by default the first that answers.
+        producer_id: 16 bytes, of the publisher.
+    """
+
+    def __init__(self, resender: Resender, options: PublisherOptions, stream: str | None, producer_id: bytes) -> None:
+        self._resender = resender
+        self._options = options
+        self._stream = stream
+        self._producer_id = producer_id
+
+    async def deliver(self, batch: OutgoingBatch, sequence: int) -> Ack:
+        """Send a batch until it is acknowledged.
+
+        Raises:
+            LiftError: it was refused for good, or the time for its delivery is over.
+        """
+        return await self._resender.deliver(
+            _BatchParcel(batch, self._producer_id, sequence, self._options.ack_policy),
+            self._stream,
+            patience_s=self._options.ack_timeout_s,
+            timeout_s=self._options.delivery_timeout_s,
+            retriable=_RETRIABLE,
+        )

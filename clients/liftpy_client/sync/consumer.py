@@ -1,0 +1,82 @@
+"""Consumers for those who do not write asynchronous code: plain iterators."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from liftpy_client.consumer.consumer import Consuming
+from liftpy_client.group.consumer import GroupConsumer
+from liftpy_client.sync.background import EnteredFacade, blocking, on_loop
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["SyncConsumer", "SyncGroupConsumer"]
+
+_Item = TypeVar("_Item")
+
+
+class SyncConsumer(EnteredFacade[Consuming[Any]], Generic[_Item]):
+    """An iterator over messages or Arrow record batches; see `Consumer` and `BatchConsumer`.
+
+    Messages are made in the thread that takes them; fetching goes on behind it.
+    """
+
+    def __iter__(self) -> Iterator[_Item]:
+        fetched = self._inner.parts()
+        try:
+            while (parts := self._loop.run(_next(fetched, None))) is not None:
+                for part in parts:
+                    yield from part
+        finally:
+            self._loop.end(fetched.aclose)
+
+    close = blocking(Consuming.close)
+    seek = on_loop(Consuming.seek)
+    seek_to_time = blocking(Consuming.seek_to_time)
+    pause = on_loop(Consuming.pause)
+    resume = on_loop(Consuming.resume)
+    position = on_loop(Consuming.position)
+    lag = on_loop(Consuming.lag)
+    gone_below = on_loop(Consuming.gone_below)
+    stream_uuid = on_loop(Consuming.stream_uuid)
+
+
+class SyncGroupConsumer(EnteredFacade[GroupConsumer[_Item]], Generic[_Item]):
+    """An iterator over what the group's coordinator assigns to this process; see `GroupConsumer`.
+
+    The session with the coordinator is kept behind it, however long a message takes. For many small messages
+    `consume_batches` is the quicker way: each item is handed from thread to thread.
+    """
+
+    def __iter__(self) -> Iterator[_Item]:
+        items = self._inner.__aiter__()
+        nothing = object()
+        try:
+            while (item := self._loop.run(_next(items, nothing))) is not nothing:
+                yield item
+        finally:
+            self._loop.end(lambda: _close(items))
+
+    @property
+    def assignment(self) -> list[tuple[str, int]]:
+        """The partitions that this consumer has, as pairs of stream and number."""
+        return self._loop.call(lambda: self._inner.assignment)
+
+    close = blocking(GroupConsumer.close)
+    commit = blocking(GroupConsumer.commit)
+    seek = on_loop(GroupConsumer.seek)
+    seek_to_time = blocking(GroupConsumer.seek_to_time)
+    pause = on_loop(GroupConsumer.pause)
+    resume = on_loop(GroupConsumer.resume)
+    position = on_loop(GroupConsumer.position)
+    lag = on_loop(GroupConsumer.lag)
+
+
+async def _next(items: Any, nothing: object) -> Any:
+    """A step of an asynchronous generator, begun in the loop's thread: else the loop would not know of it."""
+    return await anext(items, nothing)
+
+
+async def _close(items: Any) -> None:
+    await items.aclose()

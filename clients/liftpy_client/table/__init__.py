@@ -1,0 +1,1 @@
+"""Live tables: the last value of every key of a stream."""

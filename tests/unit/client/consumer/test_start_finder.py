@@ -1,0 +1,110 @@
+"""Where to begin is asked until it is known: in a busy cluster any answer may be missed."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from liftpy_client.connection.cluster import NobodyAnswersError, StreamPlace
+from liftpy_client.consumer.options import ConsumeOptions
+from liftpy_client.consumer.start_finder import StartFinder
+from liftpy_client.errors import AdminError, DisconnectedError, NodeUnavailableError, NoStreamError, PullError
+from liftpy_envelope.errors import ErrorCode
+from liftpy_envelope.stream_config import StreamConfig
+
+PLACE = StreamPlace(bytes(16), StreamConfig(name="s", subject="s"), ("n1",), (("n1",),))
+
+
+class Cluster:
+    """Answers, but for errors that are told beforehand."""
+
+    def __init__(self, *errors):
+        self.errors = list(errors)
+        self.asked = 0
+
+    async def stream(self, name, *, fresh):
+        assert (name, fresh) == ("s", True)
+        return await self.latest(name)
+
+    async def latest(self, _name):
+        self.asked += 1
+        if self.errors and (error := self.errors.pop(0)):
+            raise error
+        return PLACE
+
+
+class Connection:
+    async def request(self, _api, body):
+        return SimpleNamespace(result=[[*row[:2], 0, "", 5, 0] for row in body])
+
+    def close(self):
+        pass
+
+
+class Session:
+    def __init__(self, cluster, *errors):
+        self.cluster = cluster
+        self.options = SimpleNamespace(timeout_s=5.0)
+        self.nats = SimpleNamespace(is_closed=False)
+        self.errors = list(errors)
+
+    async def open_pull(self, _node_id):
+        if self.errors and (error := self.errors.pop(0)):
+            raise error
+        return Connection()
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch):
+    monkeypatch.setattr("liftpy_client.consumer.start_finder._START_PAUSE_S", 0.0)
+
+
+async def found(session):
+    _, positions = await StartFinder(session, "earliest", None, None, ConsumeOptions()).find("s")
+    return positions[0].offset
+
+
+MISSED = NodeUnavailableError("no liftpy node answered LIFT.API.METADATA within 2 s")
+BUSY = AdminError(ErrorCode.NOT_AVAILABLE, "the node starts")
+
+
+@pytest.mark.parametrize("error", [MISSED, BUSY], ids=["no answer", "not now"])
+@pytest.mark.parametrize("first", [TimeoutError(), PullError(ErrorCode.NOT_LEADER, "elsewhere"), MISSED])
+async def test_an_answer_that_is_missed_is_asked_for_again(first, error):
+    assert await found(Session(Cluster(error))) == 5
+    assert await found(Session(Cluster(None, error, error), first)) == 5
+
+
+async def test_patience_ends(monkeypatch):
+    monkeypatch.setattr("liftpy_client.consumer.start_finder._START_S", 0.05)
+    with pytest.raises(NodeUnavailableError, match="no liftpy node answered"):
+        await found(Session(Cluster(*[MISSED] * 10_000)))
+    with pytest.raises(NodeUnavailableError, match="the node that leads s can not be reached: no answer"):
+        await found(Session(Cluster(), *[TimeoutError()] * 10_000))
+    with pytest.raises(PullError, match="elsewhere"):
+        await found(Session(Cluster(), *[PullError(ErrorCode.NOT_LEADER, "elsewhere")] * 10_000))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        NoStreamError("there is none"),
+        AdminError(ErrorCode.INVALID_REQUEST, "no"),
+        NobodyAnswersError("is one running?"),
+    ],
+)
+async def test_what_no_patience_helps_is_told_at_once(error):
+    cluster = Cluster(error)
+    with pytest.raises(type(error)):
+        await found(Session(cluster))
+    assert cluster.asked == 1
+
+
+async def test_a_client_that_was_closed_waits_for_nothing():
+    session = Session(Cluster(None, DisconnectedError("the connection to NATS is closed")), TimeoutError())
+    session.nats.is_closed = True
+    with pytest.raises(NodeUnavailableError):
+        await found(session)
+    session.nats.is_closed = False
+    assert await found(session) == 5

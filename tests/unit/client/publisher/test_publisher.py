@@ -1,0 +1,285 @@
+"""The publisher against acks that are late, refused, or never come: nothing is lost without a word."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pyarrow as pa
+import pytest
+from nats.errors import ConnectionClosedError, MaxPayloadError, OutboundBufferLimitError
+
+from liftpy_client.errors import DisconnectedError, NoStreamError, PublishTimeoutError, UsageError
+from liftpy_client.publisher.ack_inbox import AckInbox
+from liftpy_client.publisher.options import PublisherOptions
+from liftpy_client.publisher.publisher import Publisher
+from liftpy_client.publisher.resender import Resender
+from liftpy_envelope.ack import AckPolicy, PublishRefusedError
+from liftpy_envelope.envelope import decode_envelope
+from liftpy_envelope.errors import AckErrorCode, HeaderError
+from support.cluster import eventually
+from support.fake_nats import FakeNats, fake_session, refused, stored
+
+
+@pytest.fixture
+def wire():
+    return FakeNats()
+
+
+def publisher(wire, config=None, **options):
+    session = fake_session(wire, **(config or {}))
+    inbox = AckInbox(wire)
+    made = Publisher(session, inbox, Resender(session, inbox), PublisherOptions(**{"linger_s": 0.001} | options))
+    made.cluster = session.cluster
+    return made
+
+
+def envelopes(wire):
+    return [decode_envelope(payload) for _, payload in wire.published]
+
+
+def values(wire):
+    return [envelope.arrays[-1].to_pylist() for envelope in envelopes(wire)]
+
+
+async def test_messages_travel_together_and_each_gets_its_offset(wire):
+    async with publisher(wire) as out:
+        acks = [await out.publish("s.x", b"%d" % number) for number in range(5)]
+    assert values(wire) == [[b"0", b"1", b"2", b"3", b"4"]]
+    assert [(await ack).offset for ack in acks] == [0, 1, 2, 3, 4]
+
+
+async def test_a_full_batch_leaves_before_its_time(wire):
+    async with publisher(wire, linger_s=60, batch_bytes=100) as out:
+        for _ in range(10):
+            await out.publish("s.x", b"x" * 30)
+        await eventually(lambda: len(wire.published) == 4)
+
+
+async def test_a_batch_is_no_larger_than_the_stream_takes(wire):
+    async with publisher(wire, {"message_bytes_max": 100}) as out:
+        for _ in range(10):
+            await out.publish("s.x", b"x" * 30)
+        await out.publish_batch("s.x", {"value": pa.array([b"y" * 30] * 10)})
+    assert {len(batch) for batch in values(wire)} <= {1, 2}
+    assert sum(len(batch) for batch in values(wire)) == 20
+
+
+async def test_without_an_ack_it_is_sent_again_as_it_was(wire):
+    then = stored()
+    wire.answer = lambda envelope: then(envelope) if len(wire.published) == 2 else None
+    async with publisher(wire, ack_timeout_s=0.02) as out:
+        ack = await out.publish("s.x", b"x")
+    assert (await ack).offset == 0
+    assert len(wire.published) == 2
+    assert wire.published[0] == wire.published[1]
+
+
+async def test_a_late_ack_counts(wire):
+    wire.answer = lambda _: None
+    out = publisher(wire, ack_timeout_s=0.02)
+    ack = await out.publish("s.x", b"x")
+    await eventually(lambda: len(wire.published) >= 3)
+    envelope = envelopes(wire)[0]
+    await wire.give(envelope.options.ack_inbox.decode(), stored()(envelope))
+    assert (await asyncio.wait_for(ack, 10)).offset == 0
+    await out.close()
+
+
+async def test_what_may_succeed_later_is_tried_again(wire):
+    wire.answer = refused(AckErrorCode.PAUSED, stored())
+    async with publisher(wire) as out:
+        await out.publish("s.x", b"x")
+    first, second = envelopes(wire)
+    assert first.producer_sequence == second.producer_sequence
+    assert first.options.ack_inbox != second.options.ack_inbox
+
+
+async def test_a_refusal_for_good_is_told_by_the_ack_and_by_flush(wire):
+    wire.answer = refused(AckErrorCode.READ_ONLY, stored())
+    out = publisher(wire)
+    ack = await out.publish("s.x", b"x")
+    with pytest.raises(PublishRefusedError, match="not now"):
+        await out.flush()
+    with pytest.raises(PublishRefusedError, match="not now"):
+        await ack
+    await out.publish("s.x", b"y")
+    await out.close()
+    assert values(wire) == [[b"x"], [b"y"]]
+
+
+async def test_nothing_in_time(wire):
+    wire.answer = lambda _: None
+    out = publisher(wire, ack_timeout_s=5, delivery_timeout_s=0.05)
+    await out.publish("s.x", b"x")
+    with pytest.raises(PublishTimeoutError, match="may be stored or not"):
+        await asyncio.wait_for(out.close(), 4)
+
+
+async def test_a_stream_that_is_gone_is_told_long_before_the_delivery_time_is_over(wire):
+    wire.answer = lambda _: None
+    out = publisher(wire, ack_timeout_s=0.02, delivery_timeout_s=600)
+    await out.publish("s.x", b"x")
+    out.cluster.config = None
+    with pytest.raises(NoStreamError):
+        await asyncio.wait_for(out.close(), 10)
+
+
+async def test_while_the_node_is_away_it_goes_on(wire):
+    wire.answer = lambda _: None
+    out = publisher(wire, ack_timeout_s=0.02)
+    ack = await out.publish("s.x", b"x")
+    out.cluster.is_away = True
+    await eventually(lambda: len(wire.published) >= 2)
+    wire.answer = stored()
+    assert (await asyncio.wait_for(ack, 10)).offset == 0
+    await out.close()
+
+
+@pytest.mark.parametrize("away", ["disconnected", "full"])
+async def test_while_nats_is_away_nothing_is_sent_and_nothing_lost(wire, away):
+    out = publisher(wire)
+    wire.is_connected = away != "disconnected"
+    wire.refusal = OutboundBufferLimitError() if away == "full" else None
+    ack = await out.publish("s.x", b"x")
+    flushing = asyncio.ensure_future(out.flush())
+    await asyncio.sleep(0.05)
+    assert not flushing.done()
+    assert wire.published == []
+    wire.is_connected, wire.refusal = True, None
+    await asyncio.wait_for(flushing, 10)
+    assert (await ack).offset == 0
+    await out.close()
+
+
+@pytest.mark.parametrize(
+    ("refusal", "kind"), [(MaxPayloadError(), UsageError), (RuntimeError("unheard of"), UsageError)]
+)
+async def test_whatever_goes_wrong_is_told(wire, refusal, kind):
+    wire.refusal = refusal
+    out = publisher(wire)
+    ack = await out.publish("s.x", b"x")
+    with pytest.raises(kind):
+        await asyncio.wait_for(ack, 10)
+    with pytest.raises(kind):
+        await out.close()
+
+
+async def test_a_closed_connection_is_told(wire):
+    wire.is_connected, wire.is_closed, wire.refusal = False, True, ConnectionClosedError()
+    out = publisher(wire)
+    await out.publish("s.x", b"x")
+    with pytest.raises(DisconnectedError):
+        await out.close()
+
+
+async def test_values_that_are_no_bytes_are_told(wire):
+    out = publisher(wire)
+    ack = await out.publish("s.x", [b"x"])
+    with pytest.raises(UsageError, match="must be bytes"):
+        await asyncio.wait_for(ack, 10)
+    with pytest.raises(UsageError, match="must be bytes"):
+        await out.close()
+
+
+async def test_publishing_waits_while_too_much_has_no_ack(wire):
+    wire.answer = lambda _: None
+    out = publisher(wire, linger_s=60, in_flight_bytes=1_000, ack_timeout_s=60)
+    for number in range(9):
+        await out.publish(f"s.{number}", b"x" * 100)
+    waiting = [asyncio.ensure_future(out.publish("s.more", b"x" * 900)) for _ in range(3)]
+    await eventually(lambda: len(wire.published) == 9)
+    assert not any(task.done() for task in waiting)
+    wire.answer = stored()
+    for envelope in envelopes(wire):
+        await wire.give(envelope.options.ack_inbox.decode(), wire.answer(envelope))
+    await asyncio.wait_for(asyncio.gather(*waiting), 10)
+    await out.close()
+
+
+async def test_a_message_that_waits_when_the_publisher_closes_is_told(wire):
+    wire.answer = lambda _: None
+    out = publisher(wire, in_flight_bytes=10)
+    await out.publish("s.x", b"x" * 100)
+    waiting = asyncio.ensure_future(out.publish("s.x", b"y"))
+    await eventually(lambda: wire.published)
+    closing = asyncio.ensure_future(out.close())
+    await asyncio.sleep(0)
+    envelope = envelopes(wire)[0]
+    await wire.give(envelope.options.ack_inbox.decode(), stored()(envelope))
+    with pytest.raises(UsageError, match="was closed"):
+        await asyncio.wait_for(waiting, 10)
+    await asyncio.wait_for(closing, 10)
+    with pytest.raises(UsageError, match="is closed"):
+        await out.publish("s.x", b"z")
+
+
+async def test_flush_does_not_wait_for_what_comes_after_it(wire):
+    wire.answer = lambda _: None
+    out = publisher(wire, linger_s=0)
+    await out.publish("s.x", b"before")
+    flushing = asyncio.ensure_future(out.flush())
+    await eventually(lambda: len(wire.published) == 1)
+    await out.publish("s.x", b"after")
+    await eventually(lambda: len(wire.published) == 2)
+    wire.answer = stored()
+    first, second = envelopes(wire)
+    await wire.give(first.options.ack_inbox.decode(), wire.answer(first))
+    await asyncio.wait_for(flushing, 10)
+    await wire.give(second.options.ack_inbox.decode(), wire.answer(second))
+    await out.close()
+
+
+async def test_an_interruption_delivers_what_it_can_and_does_not_wait_for_long(wire):
+    async def work(out):
+        async with out:
+            await out.publish("s.x", b"x")
+            await asyncio.sleep(600)
+
+    for answer in (stored(), lambda _: None):
+        wire.answer = answer
+        wire.published.clear()
+        task = asyncio.ensure_future(work(publisher(wire, linger_s=30, ack_timeout_s=0.05)))
+        await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.wait_for(task, 10)
+        assert values(wire)[0] == [b"x"]
+
+
+async def test_an_error_of_the_body_is_not_hidden_by_one_of_the_publisher(wire):
+    wire.answer = refused(AckErrorCode.READ_ONLY, stored())
+
+    async def work():
+        async with publisher(wire) as out:
+            await out.publish("s.x", b"x")
+            raise KeyError("of the body")
+
+    with pytest.raises(KeyError, match="of the body") as raised:
+        await work()
+    assert "not now" in raised.value.__notes__[0]
+
+
+async def test_too_large_is_told_before_anything_leaves(wire):
+    async with publisher(wire) as out:
+        with pytest.raises(UsageError, match="over what the NATS server takes"):
+            await out.publish("s.x", b"x" * 2**20)
+        with pytest.raises(UsageError, match="over what one batch may hold"):
+            await out.publish_batch("s.x", {"value": pa.array([b"x", b"x" * 2**20], pa.binary())})
+        with pytest.raises(HeaderError):
+            await out.publish("s.x", b"x", headers={"A": "b\r\nNats-Msg-Id: c"})
+    assert wire.published == []
+
+
+async def test_whoever_waits_for_acks_asks_for_them(wire):
+    async with publisher(wire, {"ack_policy": "none"}) as out:
+        await out.publish("s.x", b"x")
+    assert envelopes(wire)[0].options.ack_policy is AckPolicy.ALL
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"linger_s": -1}, {"batch_bytes": 0}, {"in_flight_bytes": 0}, {"ack_timeout_s": 0}, {"delivery_timeout_s": -1}],
+)
+def test_senseless_options(options):
+    with pytest.raises(UsageError, match=next(iter(options))):
+        PublisherOptions(**options)
