@@ -74,33 +74,34 @@ class _BoundedClient(Client):
 
 
 class _PatientTransport(TcpTransport):
-    """Rests after a chunk of many messages: what others send takes about a tenth of the time, and less on a busy node.
+    """Rests after a chunk that took long: what others send takes about a tenth of the time, and less on a busy node.
 
-    Meanwhile the server holds what is sent.
+    Meanwhile the server holds what is sent. A chunk that is not full was all there was, so the connection keeps up,
+    however slow the machine is or for how long the process stood still.
 
     Attributes:
-        behind_since_s: since when every chunk was one of many messages, by the loop's clock; None while it is not so.
+        rested_s: for how long it has rested between chunks that were full.
     """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._handed_over_s = 0.0
-        self.behind_since_s: float | None = None
+        self._returned_s = 0.0
+        self.rested_s = 0.0
 
     def __bool__(self) -> bool:
         return True  # nats-py would replace a transport that is false
 
     async def read(self, buffer_size: int) -> bytes:
         loop = asyncio.get_running_loop()
-        if self._handed_over_s and loop.time() - self._handed_over_s > _LOOK_S:
+        rest_s = 0.0
+        if self._returned_s and loop.time() - self._returned_s > _LOOK_S:
             for _ in range(_TURNS):  # in which the handlers get what was in it, and others what is theirs
                 await asyncio.sleep(0)
-            await asyncio.sleep(min(_REST * (loop.time() - self._handed_over_s), _REST_S_MAX))
-            self.behind_since_s = self.behind_since_s or self._handed_over_s
-        else:
-            self.behind_since_s = None
+            rest_s = min(_REST * (loop.time() - self._returned_s), _REST_S_MAX)
+            await asyncio.sleep(rest_s)
         data: bytes = await super().read(buffer_size)
-        self._handed_over_s = loop.time()
+        self.rested_s = self.rested_s + rest_s if len(data) == buffer_size else 0.0
+        self._returned_s = loop.time()
         return data
 
 
@@ -240,14 +241,10 @@ class NatsLink:
 
     async def _shed(self) -> None:
         """Leave behind what the server holds for a flooded connection: who sent it would wait no longer by its turn."""
-        now_s = asyncio.get_running_loop().time()
-        if self._patient is None or self._patient.behind_since_s is None:
-            return
-        since_s = self._patient.behind_since_s
-        if now_s - since_s > _BEHIND_S_MAX and self.client.is_connected:
+        if self._patient is not None and self._patient.rested_s > _BEHIND_S_MAX and self.client.is_connected:
             text = f"NATS connection {self._name}: more is sent to it than this node looks at; what waits is dropped"
-            self._warnings.tell("dropped", text, now_s)
-            self._is_shedding, self._patient.behind_since_s = True, None
+            self._warnings.tell("dropped", text, asyncio.get_running_loop().time())
+            self._is_shedding, self._patient.rested_s = True, 0.0
             await self.client.force_reconnect()
 
     async def _renew_when_deaf(self) -> None:

@@ -22,11 +22,14 @@ from liftpy_envelope.unpacking import UnpackError, read_json
 
 if TYPE_CHECKING:
     from nats.aio.client import Client
+    from nats.aio.msg import Msg
 
 __all__ = ["Cluster", "NobodyAnswersError", "NodeAddress", "StreamPlace"]
 
 _LOOK_INTERVAL_S: Final = 0.08
 _LOOK_TIMEOUT_S: Final = 2.0
+_AGAIN_S: Final = 0.1
+_STRANGER_PATIENCE_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,19 +93,20 @@ class Cluster:
         self._next_look: asyncio.Task[None] | None = None
         self._looking = asyncio.Lock()
         self._looked_s = float("-inf")
+        self._was_answered = False
 
     async def request(self, endpoint: str, body: dict[str, Any], timeout_s: float | None = None) -> dict[str, Any]:
         """One admin request.
 
         Raises:
             AdminError: it was refused.
-            NodeUnavailableError: no node answers.
+            NodeUnavailableError: no node answers within the time; after a second if none listens and none ever did.
             DisconnectedError: the connection to NATS is closed.
         """
         timeout = self._timeout_s if timeout_s is None else timeout_s
         subject = f"LIFT.API.{endpoint}"
         try:
-            reply = await self._nats.request(subject, _encode(body), timeout=timeout)
+            reply = await self._ask(subject, _encode(body), timeout)
         except NoRespondersError:
             raise NobodyAnswersError("NATS is there, but no liftpy node answers: is one running?") from None
         except NatsTimeoutError:
@@ -120,6 +124,25 @@ class Cluster:
         if refusal is not None:
             raise AdminError(error_code(int(refusal["err_code"])), str(refusal["description"]))
         return answer
+
+    async def _ask(self, subject: str, data: bytes, timeout_s: float) -> Msg:
+        """One request, sent again while NATS knows of nobody who listens.
+
+        A node whose connection is made anew is missing for a moment, and a request that nobody got may be repeated.
+        """
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + timeout_s
+        patient_until_s = until_s if self._was_answered else min(until_s, loop.time() + _STRANGER_PATIENCE_S)
+        while True:
+            try:
+                reply = await self._nats.request(subject, data, timeout=until_s - loop.time())
+            except NoRespondersError:
+                if loop.time() + _AGAIN_S >= patient_until_s:
+                    raise
+            else:
+                self._was_answered = True
+                return reply
+            await asyncio.sleep(_AGAIN_S)
 
     async def refresh(self, names: list[str] | None = None, timeout_s: float | None = None) -> None:
         """Ask where things are now.

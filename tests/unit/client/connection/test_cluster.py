@@ -7,6 +7,7 @@ import json
 from types import SimpleNamespace
 
 import pytest
+from nats.errors import NoRespondersError
 
 from liftpy_client.connection.cluster import Cluster, StreamPlace
 from liftpy_client.consumer.consumer import ConsumeOptions
@@ -26,8 +27,12 @@ class Nats:
         self.under_way = 0
         self.under_way_max = 0
         self.garbage = False
+        self.unheard = 0
 
     async def request(self, _subject, data, timeout):
+        if self.unheard:
+            self.unheard -= 1
+            raise NoRespondersError
         self.under_way += 1
         self.under_way_max = max(self.under_way_max, self.under_way)
         await asyncio.sleep(0.02)
@@ -138,3 +143,33 @@ async def test_a_silent_replica_is_left_for_the_leader():
 def test_senseless_options(options):
     with pytest.raises(UsageError, match=r"read_from|rack"):
         ConsumeOptions(**options)
+
+
+@pytest.mark.parametrize("known", [False, True])
+async def test_a_moment_in_which_no_node_listens_is_waited_for(known):
+    nats = Nats()
+    cluster = Cluster(nats, 30.0)
+    if known:
+        await cluster.refresh(["s1"])
+    nats.unheard = 5
+    assert (await cluster.stream("s0")).name == "s0"
+
+
+async def test_where_no_node_listens_it_is_said_after_the_time_of_a_request():
+    nats = Nats()
+    cluster = Cluster(nats, 0.3)
+    await cluster.refresh(["s1"])
+    nats.unheard = 1_000
+    with pytest.raises(NodeUnavailableError, match="no liftpy node answers"):
+        await cluster.stream("s0")
+    assert 900 < nats.unheard < 999
+
+
+async def test_where_no_node_ever_listened_it_is_said_soon(monkeypatch):
+    monkeypatch.setattr("liftpy_client.connection.cluster._STRANGER_PATIENCE_S", 0.2)
+    nats = Nats()
+    nats.unheard = 1_000
+    async with asyncio.timeout(20):
+        with pytest.raises(NodeUnavailableError, match="is one running"):
+            await Cluster(nats, 60.0).stream("s0")
+    assert 0 < nats.unheard < 1_000
