@@ -17,7 +17,7 @@ from contextlib import ExitStack
 
 from bench.rig import ROOT
 from bench.wire import request
-from liftpy.cli.nats_server import NatsServer
+from liftpy.cli.dev.nats_server import NatsServer
 
 NODES = 3
 _READY_S = 60.0

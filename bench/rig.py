@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from bench.wire import request
-from liftpy.cli.nats_server import NatsServer, shipped_config
+from liftpy.cli.dev.nats_server import NatsServer, shipped_config
 
 __all__ = ["ROOT", "Rig", "finish", "resident", "run_client", "run_load", "spawn", "start_load", "wait_for_count"]
 

@@ -13,7 +13,7 @@ import psutil
 
 from bench.rig import Liftpy
 from bench.wire import request
-from liftpy.cli.seaweed import SeaweedServer
+from liftpy.cli.dev.seaweed import SeaweedServer
 from liftpy_log.tier.catalog import CatalogFile
 from liftpy_log.tier.s3_settings import S3Settings
 from liftpy_log.tier.s3_store import S3Store

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from liftpy.cli.app import SUMMARIES
+from liftpy.cli.app import MODULES as COMMAND_MODULES
 
 ROOT = Path(__file__).parents[1]
 SOURCES = [ROOT / name for name in ("liftpy", "envelope", "server", "clients")]
@@ -56,7 +56,7 @@ def test_every_module_is_used():
                 imported |= {f"{node.module}.{alias.name}" for alias in node.names}
             elif isinstance(node, ast.Import):
                 imported |= {alias.name for alias in node.names}
-    imported |= {f"liftpy.cli.{name}" for name in SUMMARIES}  # when they are called
+    imported |= set(COMMAND_MODULES.values())  # when they are called
     packages = {name_of(path) for path in MODULES if path.name == "__init__.py"}
     dead = [name for name in map(name_of, MODULES) if name not in imported | packages | ENTRY_POINTS]
     assert dead == []

@@ -17,8 +17,8 @@ import psutil
 import pytest
 
 import liftpy
-from liftpy.cli.dev_layout import DevLayout
-from liftpy.cli.nats_server import NatsServer, NatsServerError, shipped_config
+from liftpy.cli.dev.layout import DevLayout
+from liftpy.cli.dev.nats_server import NatsServer, NatsServerError, shipped_config
 from support.cli import COMMAND, Cli, DevProcess, environment_of, run_process
 from support.reading import read_all
 

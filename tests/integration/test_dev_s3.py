@@ -12,7 +12,7 @@ import psutil
 import pytest
 from botocore.exceptions import ClientError
 
-from liftpy.cli.seaweed import SeaweedError, SeaweedServer
+from liftpy.cli.dev.seaweed import SeaweedError, SeaweedServer
 from support.cli import Cli, DevProcess
 
 

@@ -15,7 +15,7 @@ from unittest import mock
 
 import pytest
 
-from liftpy.cli.nats_server import die_with_parent
+from liftpy.cli.dev.nats_server import die_with_parent
 from liftpy_envelope.errors import LiftError
 from liftpy_log import ObjectLog
 from liftpy_log.tier.conditional import create_once

@@ -13,7 +13,7 @@ import time
 from typing import TYPE_CHECKING
 
 import liftpy
-from liftpy.cli.nats_server import NatsServer, shipped_config
+from liftpy.cli.dev.nats_server import NatsServer, shipped_config
 from support.ports import free_port
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import liftpy
-from liftpy.cli.nats_server import shipped_config
+from liftpy.cli.dev.nats_server import shipped_config
 from liftpy_client.errors import LiftError
 from support.cluster import NatsServer, NodeProcess, eventually
 from support.link_proxy import LinkProxy

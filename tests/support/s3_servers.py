@@ -22,7 +22,7 @@ from unittest import mock
 import boto3
 from moto.server import ThreadedMotoServer
 
-from liftpy.cli.seaweed import BUCKET, SeaweedServer
+from liftpy.cli.dev.seaweed import BUCKET, SeaweedServer
 from liftpy_log.tier.s3_settings import S3Settings
 from liftpy_log.tier.s3_store import S3Store
 

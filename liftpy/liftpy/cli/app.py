@@ -20,7 +20,7 @@ from liftpy.cli.run import Connection
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["SUMMARIES", "app"]
+__all__ = ["MODULES", "SUMMARIES", "app"]
 
 SUMMARIES: Final = {
     "stream": "Add, look at, change and remove streams.",
@@ -39,14 +39,29 @@ SUMMARIES: Final = {
 }
 """The first line of each command's help, in the order in which they are listed."""
 
+MODULES: Final = {
+    "stream": "liftpy.cli.stream.commands",
+    "group": "liftpy.cli.group.commands",
+    "node": "liftpy.cli.cluster.node",
+    "tier": "liftpy.cli.tier.commands",
+    "spark": "liftpy.cli.spark.commands",
+    "publish": "liftpy.cli.stream.publish",
+    "consume": "liftpy.cli.stream.consume",
+    "table": "liftpy.cli.stream.table",
+    "status": "liftpy.cli.cluster.status",
+    "restore": "liftpy.cli.tier.restore",
+    "server": "liftpy.cli.cluster.server",
+    "dev": "liftpy.cli.dev.commands",
+    "demo": "liftpy.cli.dev.demo",
+}
+"""The module of each command."""
+
 
 class _Modules(Mapping[str, Any]):
-    """The commands by name, each from the module of its name, imported when it is asked for."""
+    """The commands by name, each from its module, imported when it is asked for."""
 
     def __getitem__(self, name: str) -> Any:
-        if name not in SUMMARIES:
-            raise KeyError(name)
-        command = get_command(import_module(f"liftpy.cli.{name}").app)
+        command = get_command(import_module(MODULES[name]).app)
         command.name = name
         return command
 

@@ -9,7 +9,7 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-from liftpy.cli.replicas import (
+from liftpy.cli.cluster.replicas import (
     in_sync_wanted,
     is_replicated,
     is_under_replicated,

@@ -11,10 +11,10 @@ from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from liftpy.cli.dev_layout import DevLayout
-from liftpy.cli.nats_server import NatsServer, shipped_config
-from liftpy.cli.node_process import NodeProcess, wait_ready
-from liftpy.cli.seaweed import SeaweedServer
+from liftpy.cli.dev.layout import DevLayout
+from liftpy.cli.dev.nats_server import NatsServer, shipped_config
+from liftpy.cli.dev.node_process import NodeProcess, wait_ready
+from liftpy.cli.dev.seaweed import SeaweedServer
 from liftpy.demo.bucket import BUCKET_SETTINGS
 
 if TYPE_CHECKING:

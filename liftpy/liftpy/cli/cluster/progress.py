@@ -1,0 +1,68 @@
+"""Waiting for replicas to move, with a bar."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+
+from liftpy.cli.cluster.replicas import replica_state, role_of
+from liftpy.cli.run import stderr
+from liftpy.cli.units import show_count
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from liftpy_client.admin.details import StreamDetails
+
+__all__ = ["Moved", "moved_of", "wait_moved"]
+
+_LOOK_EVERY_S: Final = 0.5
+
+
+class Moved:
+    """How far replicas have moved.
+
+    Args:
+        done: in whatever unit.
+        total: in the same.
+        text: to show beside the bar.
+        is_over: nothing is left to do.
+    """
+
+    def __init__(self, done: float, total: float, text: str, *, is_over: bool) -> None:
+        self.done = done
+        self.total = total
+        self.text = text
+        self.is_over = is_over
+
+
+def moved_of(stream: StreamDetails) -> Moved:
+    """How far the partitions of a stream are, whose replicas are moved; measured in messages to copy. Pure."""
+    copied = wanted = left = 0
+    for part in stream.partitions:
+        left += part.target is not None
+        for node in part.target or ():
+            if role_of(part, node) == "joining" and part.log_end is not None:
+                state = replica_state(part, node)
+                wanted += part.log_end
+                copied += min(0 if state is None else state.log_end or 0, part.log_end)
+    text = f"{left} of {len(stream.partitions)} partitions on the way"
+    if wanted:
+        text += f", {show_count(wanted - copied)} messages to copy"
+    return Moved(copied, wanted, text, is_over=not left)
+
+
+async def wait_moved(title: str, look: Callable[[], Awaitable[Moved]]) -> None:
+    """Show a bar on the standard error until everything has moved. Interrupting it stops the waiting alone."""
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
+    with Progress(*columns, TextColumn("{task.fields[text]}"), console=stderr) as progress:
+        task = progress.add_task(title, total=None, text="")
+        while True:
+            moved = await look()
+            if moved.is_over:
+                progress.update(task, total=1, completed=1, text="done")
+                return
+            progress.update(task, total=moved.total or None, completed=moved.done, text=moved.text)
+            await asyncio.sleep(_LOOK_EVERY_S)

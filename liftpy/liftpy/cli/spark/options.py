@@ -1,0 +1,102 @@
+"""What commands of `liftpy spark` have in common: options, and how they end."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.markup import escape
+
+from liftpy.cli.option_values import bytes_of, seconds_of
+from liftpy.cli.run import print_json, stdout
+from liftpy_client.errors import UsageError
+from liftpy_envelope.errors import LiftError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from liftpy.cli.tier.bucket import OpenBucket
+
+__all__ = [
+    "Conf",
+    "DryRun",
+    "Master",
+    "SomeStream",
+    "Stream",
+    "TaskBytes",
+    "bytes_of",
+    "conf_of",
+    "needs_spark",
+    "seconds_of",
+    "tell",
+]
+
+Stream = Annotated[str, typer.Argument(help="Name of the stream, or its uuid.", show_default=False)]
+SomeStream = Annotated[
+    str | None, typer.Argument(help="Name of the stream, or its uuid; by default, all.", show_default=False)
+]
+Master = Annotated[
+    str,
+    typer.Option(help="Where tasks run: local[4], spark://host:port, yarn, ...", envvar="LIFTPY_SPARK_MASTER"),
+]
+Conf = Annotated[
+    list[str] | None, typer.Option("--conf", metavar="NAME=VALUE", help="A setting of Spark.", show_default=False)
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and do nothing.")]
+TaskBytes = Annotated[str, typer.Option("--task-bytes", help="About how much a task reads.")]
+
+
+@contextmanager
+def needs_spark() -> Iterator[None]:
+    """Say what is missing where Spark is not installed.
+
+    Raises:
+        LiftError: it is not.
+    """
+    try:
+        yield
+    except ImportError as error:
+        if (error.name or "").startswith("liftpy"):
+            raise  # it is not a package that is missing
+        raise LiftError(f"this needs more packages: pip install 'liftpy[spark]' ({error.name})") from None
+
+
+def conf_of(given: Sequence[str] | None) -> dict[str, str]:
+    """Settings of Spark.
+
+    Raises:
+        UsageError: one has no value.
+    """
+    found = {}
+    for each in given or ():
+        name, equals, value = each.partition("=")
+        if not name or not equals:
+            raise UsageError(f"--conf {each!r:.100}: say NAME=VALUE")
+        found[name] = value
+    return found
+
+
+def tell(
+    bucket: OpenBucket,
+    plain: dict[str, Any],
+    text: str,
+    *,
+    dry_run: bool,
+    as_json: bool,
+    say: Callable[[dict[str, Any]], None] = print_json,
+) -> None:
+    """Say what was done, or would be.
+
+    Args:
+        bucket: of it.
+        plain: what it says as JSON, besides the bucket and whether it was done.
+        text: the same for people.
+        dry_run: nothing was done.
+        as_json: for programs.
+        say: is given what they are told.
+    """
+    if as_json:
+        say({"bucket": bucket.shown, "dry_run": dry_run} | plain)
+    else:
+        stdout.print(escape(text) + ("; nothing was done (--dry-run)" if dry_run else ""))

@@ -1,0 +1,1 @@
+"""Commands about streams, and those that publish to them and read them."""

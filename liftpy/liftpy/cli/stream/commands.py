@@ -1,0 +1,335 @@
+"""`liftpy stream ...`: add, look at, change and remove streams."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from liftpy.cli.run import Force, JsonFlag, confirm, open_admin, print_json, run, stdout, tell_warnings
+from liftpy.cli.stream.options import (
+    AckPolicyOption,
+    Acks,
+    Compact,
+    CompactionLag,
+    CompressionOption,
+    DedupeIds,
+    DedupeWindow,
+    DeleteRetention,
+    DirtyRatio,
+    Group,
+    KeepReplies,
+    LocalMaxAge,
+    LocalMaxBytes,
+    MaxAge,
+    MaxBytes,
+    MaxMessages,
+    MaxMessageSize,
+    MinIsr,
+    SegmentAge,
+    SegmentBytes,
+    Subject,
+    Sync,
+    Tier,
+    UncleanElection,
+    given_settings,
+)
+from liftpy.cli.stream.reassign import reassign
+from liftpy.cli.stream.recover import recover
+from liftpy.cli.tables import (
+    gaps_table,
+    partitions_table,
+    quarantine_table,
+    replicas_table,
+    settings_table,
+    streams_table,
+)
+from liftpy_client.errors import UsageError
+
+if TYPE_CHECKING:
+    from liftpy_client.admin.admin import StreamDetails
+    from liftpy_client.admin.recovery import QuarantineDetails
+
+__all__ = ["app"]
+
+app = typer.Typer(no_args_is_help=True, help="Add, look at, change and remove streams.")
+app.command("reassign")(reassign)
+app.command("recover")(recover)
+
+Name = Annotated[str, typer.Argument(help="Name of the stream.", show_default=False)]
+
+_NO_STREAMS = "No streams yet: liftpy stream add NAME --subject SUBJECT"
+
+
+def _show(stream: StreamDetails, quarantine: QuarantineDetails | None = None, *, as_json: bool) -> None:
+    if as_json:
+        aside = {} if quarantine is None else {"quarantine": quarantine.raw}
+        print_json(stream.raw | {"warnings": list(stream.warnings)} | aside)
+        return
+    stdout.print(settings_table(stream))
+    stdout.print(partitions_table(stream, stdout.width))
+    table_aside = None if quarantine is None else quarantine_table(quarantine, stdout.width)
+    for table in (replicas_table(stream), gaps_table(stream), table_aside):
+        if table is not None:
+            stdout.print(table)
+    tell_warnings(stream.warnings)
+
+
+@app.command("add")
+def add(
+    ctx: typer.Context,
+    name: Name,
+    subject: Annotated[str, typer.Option("--subject", help="NATS subject to store, wildcards included.")],
+    partitions: Annotated[int, typer.Option(help="Number of partitions.")] = 1,
+    spread: Annotated[str, typer.Option(help="How messages reach several partitions: hash or mapping.")] = "hash",
+    partition_prefix: Annotated[str, typer.Option(help="First token of the subjects of a mapping.")] = "lift",
+    replicas: Annotated[int, typer.Option(help="Copies of each partition, on as many nodes.")] = 1,
+    min_isr: MinIsr = None,
+    unclean_leader_election: UncleanElection = None,
+    observers: Annotated[
+        int | None, typer.Option(help="Further copies that follow without counting: no ack waits for them.")
+    ] = None,
+    group: Group = None,
+    acks: Acks = None,
+    ack_policy: AckPolicyOption = None,
+    sync: Sync = None,
+    max_age: MaxAge = None,
+    max_bytes: MaxBytes = None,
+    max_msgs: MaxMessages = None,
+    max_msg_size: MaxMessageSize = None,
+    dupe_window: DedupeWindow = None,
+    dupe_ids: DedupeIds = None,
+    segment_bytes: SegmentBytes = None,
+    segment_age: SegmentAge = None,
+    compression: CompressionOption = None,
+    keep_replies: KeepReplies = None,
+    compact: Compact = None,
+    min_compaction_lag: CompactionLag = None,
+    delete_retention: DeleteRetention = None,
+    min_dirty_ratio: DirtyRatio = None,
+    tier: Tier = None,
+    local_max_age: LocalMaxAge = None,
+    local_max_bytes: LocalMaxBytes = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Create a stream; no error when it is there with the same settings."""
+
+    async def work() -> None:
+        settings = given_settings(
+            max_age=max_age, max_bytes=max_bytes, max_message_size=max_msg_size, dedupe_window=dupe_window,
+            segment_bytes=segment_bytes, segment_age=segment_age, partitions=partitions, spread=spread,
+            partition_prefix=partition_prefix, replicas=replicas, observers=observers, group=group, min_isr=min_isr,
+            acks=acks, ack_policy=ack_policy, sync=sync, retention_messages=max_msgs, dedupe_ids_max=dupe_ids,
+            compression=compression, keep_replies=keep_replies, compact=compact, compaction_lag=min_compaction_lag,
+            delete_retention=delete_retention, min_dirty_ratio=min_dirty_ratio, tier=tier,
+            local_max_age=local_max_age, local_max_bytes=local_max_bytes,
+            unclean_leader_election=unclean_leader_election,
+        )  # fmt: skip
+        async with open_admin(ctx) as lift:
+            _show(await lift.create_stream(name, subject=subject, **settings), as_json=as_json)
+
+    run(work(), as_json=as_json)
+
+
+@app.command("edit")
+def edit(
+    ctx: typer.Context,
+    name: Name,
+    subject: Subject = None,
+    group: Group = None,
+    min_isr: MinIsr = None,
+    unclean_leader_election: UncleanElection = None,
+    acks: Acks = None,
+    ack_policy: AckPolicyOption = None,
+    sync: Sync = None,
+    max_age: MaxAge = None,
+    max_bytes: MaxBytes = None,
+    max_msgs: MaxMessages = None,
+    max_msg_size: MaxMessageSize = None,
+    dupe_window: DedupeWindow = None,
+    dupe_ids: DedupeIds = None,
+    segment_bytes: SegmentBytes = None,
+    segment_age: SegmentAge = None,
+    compression: CompressionOption = None,
+    keep_replies: KeepReplies = None,
+    compact: Compact = None,
+    min_compaction_lag: CompactionLag = None,
+    delete_retention: DeleteRetention = None,
+    min_dirty_ratio: DirtyRatio = None,
+    tier: Tier = None,
+    local_max_age: LocalMaxAge = None,
+    local_max_bytes: LocalMaxBytes = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Change settings of a stream."""
+
+    async def work() -> None:
+        changes = given_settings(
+            max_age=max_age, max_bytes=max_bytes, max_message_size=max_msg_size, dedupe_window=dupe_window,
+            segment_bytes=segment_bytes, segment_age=segment_age, subject=subject, group=group, min_isr=min_isr,
+            acks=acks, ack_policy=ack_policy, sync=sync, retention_messages=max_msgs, dedupe_ids_max=dupe_ids,
+            compression=compression, keep_replies=keep_replies, compact=compact, compaction_lag=min_compaction_lag,
+            delete_retention=delete_retention, min_dirty_ratio=min_dirty_ratio, tier=tier,
+            local_max_age=local_max_age, local_max_bytes=local_max_bytes,
+            unclean_leader_election=unclean_leader_election,
+        )  # fmt: skip
+        if group == "":
+            changes["group"] = None
+        if not changes:
+            raise UsageError("nothing to change: name a setting, see liftpy stream edit --help")
+        async with open_admin(ctx) as lift:
+            _show(await lift.update_stream(name, **changes), as_json=as_json)
+
+    run(work(), as_json=as_json)
+
+
+@app.command("ls")
+def ls(
+    ctx: typer.Context,
+    names: Annotated[bool, typer.Option("--names", "-n", help="Print names only.")] = False,
+    internal: Annotated[bool, typer.Option("--internal", help="Also those of liftpy itself.")] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """List the streams."""
+
+    async def work() -> None:
+        async with open_admin(ctx) as lift:
+            streams = [stream async for stream in lift.streams(internal=internal)]
+        if as_json:
+            print_json([stream.name if names else stream.raw for stream in streams])
+        elif names:
+            for stream in streams:
+                stdout.print(stream.name)
+        elif streams:
+            stdout.print(streams_table(streams, width=stdout.width))
+        else:
+            stdout.print(_NO_STREAMS)
+
+    run(work(), as_json=as_json)
+
+
+@app.command("report")
+def report(ctx: typer.Context, as_json: JsonFlag = False) -> None:
+    """All streams, with their partitions."""
+
+    async def work() -> None:
+        async with open_admin(ctx) as lift:
+            streams = [stream async for stream in lift.streams()]
+        if as_json:
+            print_json([stream.raw for stream in streams])
+            return
+        if not streams:
+            stdout.print(_NO_STREAMS)
+            return
+        stdout.print(streams_table(streams, width=stdout.width))
+        for stream in streams:
+            table = partitions_table(stream, stdout.width)
+            table.title = f"Partitions of {stream.name}"
+            stdout.print(table)
+
+    run(work(), as_json=as_json)
+
+
+@app.command("info")
+def info(ctx: typer.Context, name: Name, as_json: JsonFlag = False) -> None:
+    """Show a stream: settings, counts, partitions, replicas, gaps, and what of it lies in quarantine."""
+
+    async def work() -> None:
+        async with open_admin(ctx) as lift:
+            stream, quarantine = await asyncio.gather(lift.stream_info(name), lift.quarantine(name))
+            _show(stream, quarantine, as_json=as_json)
+
+    run(work(), as_json=as_json)
+
+
+@app.command("find")
+def find(
+    ctx: typer.Context,
+    subject: Annotated[str, typer.Argument(help="A literal subject.", show_default=False)],
+    as_json: JsonFlag = False,
+) -> None:
+    """Which streams store a subject."""
+
+    async def work() -> None:
+        async with open_admin(ctx) as lift:
+            names = await lift.find_streams(subject)
+        if as_json:
+            print_json(names)
+        else:
+            stdout.print("\n".join(names) if names else f"no stream stores {subject}", markup=False)
+
+    run(work(), as_json=as_json)
+
+
+@app.command("rm")
+def rm(ctx: typer.Context, name: Name, force: Force = False, as_json: JsonFlag = False) -> None:
+    """Delete a stream with all of its records."""
+    confirm(f"Delete stream {name} and everything in it?", force=force)
+
+    async def work() -> None:
+        async with open_admin(ctx) as lift:
+            await lift.delete_stream(name)
+        if as_json:
+            print_json({"deleted": name})
+        else:
+            stdout.print(f"stream {name} is deleted")
+
+    run(work(), as_json=as_json)
+
+
+@app.command("purge")
+def purge(
+    ctx: typer.Context,
+    name: Name,
+    offset: Annotated[int | None, typer.Option(help="First offset to keep; by default nothing is kept.")] = None,
+    partition: Annotated[int | None, typer.Option(help="Only this partition.")] = None,
+    force: Force = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Delete records of a stream."""
+    confirm(f"Delete records of stream {name}?", force=force)
+
+    async def work() -> None:
+        async with open_admin(ctx) as lift:
+            _show(await lift.purge_stream(name, partition=partition, offset=offset), as_json=as_json)
+
+    run(work(), as_json=as_json)
+
+
+@app.command("pause")
+def pause(ctx: typer.Context, name: Name, as_json: JsonFlag = False) -> None:
+    """Refuse messages until the stream is resumed."""
+
+    async def work() -> None:
+        async with open_admin(ctx) as lift:
+            _show(await lift.pause_stream(name), as_json=as_json)
+
+    run(work(), as_json=as_json)
+
+
+@app.command("resume")
+def resume(ctx: typer.Context, name: Name, as_json: JsonFlag = False) -> None:
+    """Take messages again."""
+
+    async def work() -> None:
+        async with open_admin(ctx) as lift:
+            _show(await lift.resume_stream(name), as_json=as_json)
+
+    run(work(), as_json=as_json)
+
+
+@app.command("readonly")
+def readonly(
+    ctx: typer.Context,
+    name: Name,
+    off: Annotated[bool, typer.Option("--off", help="Take messages again.")] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Refuse messages from now on."""
+
+    async def work() -> None:
+        async with open_admin(ctx) as lift:
+            _show(await lift.set_read_only(name, read_only=not off), as_json=as_json)
+
+    run(work(), as_json=as_json)

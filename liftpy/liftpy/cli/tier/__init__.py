@@ -1,0 +1,1 @@
+"""Commands about the bucket, and the one that restores a cluster from it."""

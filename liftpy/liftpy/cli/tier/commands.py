@@ -1,0 +1,317 @@
+"""`liftpy tier ...`: look after what is in the bucket."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.markup import escape
+
+from liftpy.cli.option_values import bytes_of, seconds_of
+from liftpy.cli.run import Force, JsonFlag, confirm, open_admin, print_json, run, stderr, stdout, tell_warnings
+from liftpy.cli.tier.bucket import (
+    Alone,
+    BucketUrl,
+    Endpoint,
+    ObjectBytes,
+    OpenBucket,
+    PartitionOption,
+    Region,
+    Where,
+    with_bucket,
+)
+from liftpy.cli.tier.cursor import app as cursor_app
+from liftpy.cli.tier.tables import count_of, has_alarm, partitions_table, status_table
+from liftpy.cli.units import show_bytes, show_count
+from liftpy_client.errors import UsageError
+from liftpy_envelope.errors import LiftError
+
+if TYPE_CHECKING:
+    from liftpy.cli.tier.fork import ForkedStream
+
+__all__ = ["app"]
+
+_FOUND_EXIT = 1
+_PARTITIONS_MAX = 1_000
+
+app = typer.Typer(no_args_is_help=True, help="Look after what is in the bucket.")
+app.add_typer(cursor_app, name="cursor")
+
+Stream = Annotated[str, typer.Argument(help="Name of the stream, or its uuid.", show_default=False)]
+SomeStream = Annotated[
+    str | None, typer.Argument(help="Name of the stream, or its uuid; by default, all.", show_default=False)
+]
+
+
+@app.command("status")
+def status(
+    ctx: typer.Context,
+    limit: Annotated[int, typer.Option(min=0, max=_PARTITIONS_MAX, help="How many partitions to show.")] = 20,
+    as_json: JsonFlag = False,
+) -> None:
+    """How the bucket is, and what is not in it yet. Ends with 1 while there is an alarm."""
+
+    async def work() -> bool:
+        async with open_admin(ctx) as lift:
+            found = await lift.tier_status(limit=limit)
+        if as_json:
+            print_json(found.raw)
+        elif found.url is None:
+            stdout.print("There is no bucket: start the nodes with --tier-url s3://bucket/prefix")
+            tell_warnings(f"node {node} did not answer" for node in found.unreachable)
+        else:
+            stdout.print(status_table(found))
+            table = partitions_table(found, stdout.width)
+            if table is not None:
+                stdout.print(table)
+        return has_alarm(found)
+
+    if run(work(), as_json=as_json):
+        raise typer.Exit(_FOUND_EXIT)
+
+
+def _check(where: Where, stream: str | None, partition: int | None, *, reads_all: bool, as_json: bool) -> None:
+    def work(bucket: OpenBucket) -> int:
+        from liftpy.cli.tier.checks import check, tell_checked
+
+        problems = 0
+        all_checked = []
+        for checked in check(bucket, bucket.places(stream, partition), reads_all=reads_all):
+            problems += len(checked.report.problems)
+            if as_json:
+                all_checked.append(checked.to_plain())
+            else:
+                tell_checked(checked)
+        if as_json:
+            print_json({"bucket": bucket.shown, "problems": problems, "partitions": all_checked})
+        elif problems:
+            stderr.print(f"[bold red]{count_of(problems, 'problem')}[/] in {escape(bucket.shown)}")
+        return problems
+
+    if with_bucket(where, work, as_json=as_json):
+        raise typer.Exit(_FOUND_EXIT)
+
+
+@app.command("verify")
+def verify(
+    stream: SomeStream = None,
+    partition: PartitionOption = None,
+    bucket: BucketUrl = None,
+    endpoint: Endpoint = None,
+    region: Region = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """See that every object is there that the manifests name, and that sums and offsets agree. Reads no data.
+
+    Ends with 1 when something is wrong. Needs no node.
+    """
+    _check(Where(bucket, endpoint, region), stream, partition, reads_all=False, as_json=as_json)
+
+
+@app.command("scrub")
+def scrub(
+    stream: SomeStream = None,
+    partition: PartitionOption = None,
+    bucket: BucketUrl = None,
+    endpoint: Endpoint = None,
+    region: Region = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Verify, and read every byte: each record is compared with the sums that were made when it was uploaded.
+
+    Ends with 1 when something is wrong. Needs no node. It downloads the whole history.
+    """
+    _check(Where(bucket, endpoint, region), stream, partition, reads_all=True, as_json=as_json)
+
+
+@app.command("export-list")
+def export_list(
+    stream: Stream,
+    partition: PartitionOption = None,
+    urls: Annotated[bool, typer.Option("--urls", help="Addresses alone.")] = False,
+    bucket: BucketUrl = None,
+    endpoint: Endpoint = None,
+    region: Region = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """The Parquet objects that hold a stream now, for DuckDB, Polars, Spark. Needs no node.
+
+    Where row groups or offsets are named, only these belong to the stream.
+    """
+
+    def work(opened: OpenBucket) -> None:
+        from liftpy.cli.tier.checks import export, tell_exported, tell_nothing
+
+        prefix = f"{(bucket or '').rstrip('/')}/"
+        rows: list[dict[str, Any]] = []
+        for place in opened.places(stream, partition):
+            found = export(opened, place)
+            if as_json:
+                rows += [] if found is None else [found.to_plain(prefix)]
+            elif found is None:
+                tell_nothing(place)
+            else:
+                tell_exported(found, prefix, urls=urls)
+        if as_json:
+            print_json({"bucket": opened.shown, "partitions": rows})
+
+    with_bucket(Where(bucket, endpoint, region), work, as_json=as_json)
+
+
+@app.command("gc")
+def gc(
+    stream: SomeStream = None,
+    partition: PartitionOption = None,
+    grace: Annotated[str, typer.Option(help="What nothing ever named stays for so long.")] = "1h",
+    bucket: BucketUrl = None,
+    endpoint: Endpoint = None,
+    region: Region = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Delete what no manifest and no pin names. Leaders do that by themselves every tier.gc_interval_s.
+
+    Objects that streams share are left to the nodes that wrote them.
+    """
+    grace_s = seconds_of("--grace", grace, as_json=as_json)
+
+    def work(opened: OpenBucket) -> None:
+        from liftpy.cli.tier.upkeep import collect_place
+
+        rows: list[dict[str, Any]] = []
+        for place in opened.places(stream, partition):
+            collected = collect_place(opened, place, grace_s)
+            rows.append({"partition": place.label} | collected._asdict())
+            if not as_json:
+                freed = show_bytes(collected.freed)
+                stdout.print(f"{escape(place.label)}: {count_of(collected.deleted, 'object')} deleted, {freed}")
+        if as_json:
+            print_json({"bucket": opened.shown, "partitions": rows})
+
+    with_bucket(Where(bucket, endpoint, region), work, as_json=as_json)
+
+
+@app.command("merge")
+def merge(
+    stream: Stream,
+    partition: PartitionOption = None,
+    object_bytes: ObjectBytes = "256MiB",
+    alone: Alone = False,
+    bucket: BucketUrl = None,
+    endpoint: Endpoint = None,
+    region: Region = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Merge small objects of a stream, where no leader does: that of a sealed stream, or of a cluster that is gone."""
+    size = bytes_of("--object-bytes", object_bytes, as_json=as_json)
+
+    def work(opened: OpenBucket) -> None:
+        from liftpy.cli.tier.upkeep import merge_place
+
+        if not size:
+            raise UsageError("--object-bytes: objects of no size hold nothing; say a size such as 256MiB")
+        rows: list[dict[str, Any]] = []
+        for place in opened.places(stream, partition):
+            merged = merge_place(opened, place, size, alone=alone)
+            rows.append({"partition": place.label, "merged": merged})
+            if not as_json:
+                stdout.print(f"{escape(place.label)}: {count_of(merged, 'object')} became larger ones")
+        if as_json:
+            print_json({"bucket": opened.shown, "partitions": rows})
+
+    with_bucket(Where(bucket, endpoint, region), work, as_json=as_json)
+
+
+@app.command("seal")
+def seal(
+    stream: Stream,
+    partition: PartitionOption = None,
+    force: Force = False,
+    bucket: BucketUrl = None,
+    endpoint: Endpoint = None,
+    region: Region = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Let the bucket take nothing more of a stream, for good. What is published from then on stays on the disks."""
+
+    def work(opened: OpenBucket) -> None:
+        from liftpy.cli.tier.upkeep import check_readable, seal_place
+
+        rows: list[dict[str, Any]] = []
+        places = opened.places(stream, partition)
+        check_readable(opened, places)
+        confirm(f"Seal the history of stream {stream}? This can not be undone.", force=force)
+        for place in places:
+            end = seal_place(opened, place)
+            rows.append({"partition": place.label, "end": end})
+            if not as_json:
+                stdout.print(f"{escape(place.label)} is sealed at offset {end}")
+        if as_json:
+            print_json({"bucket": opened.shown, "partitions": rows})
+
+    with_bucket(Where(bucket, endpoint, region), work, as_json=as_json)
+
+
+@app.command("fork")
+def fork(
+    ctx: typer.Context,
+    stream: Stream,
+    name: Annotated[str, typer.Argument(help="Name of the new stream.", show_default=False)],
+    subject: Annotated[str, typer.Option("--subject", help="NATS subject that the new stream stores.")],
+    bucket_only: Annotated[
+        bool, typer.Option("--bucket-only", help="Do not bring it into the cluster.", show_default=False)
+    ] = False,
+    bucket: BucketUrl = None,
+    endpoint: Endpoint = None,
+    region: Region = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Make a stream that begins with the history of another one, whose objects both then use.
+
+    The fork is made in the bucket, and then brought into the cluster that has this bucket.
+    """
+    where = Where(bucket, endpoint, region)
+
+    def work(opened: OpenBucket) -> ForkedStream:
+        from liftpy.cli.tier.fork import fork_stream
+
+        return fork_stream(opened, stream, name, subject)
+
+    if not bucket_only:
+        run(_check_cluster(ctx, where), as_json=as_json)
+    forked = with_bucket(where, work, as_json=as_json)
+    if not as_json:
+        for each in forked.partitions:
+            stdout.print(f"{escape(name)}/{each.partition} goes on at offset {each.end} of {escape(forked.source)}")
+        copied = sum(each.copied for each in forked.partitions)
+        if copied:
+            stdout.print(f"{show_count(copied)} records were in objects that streams share, and were copied")
+    if not bucket_only:
+        run(_bring_in(ctx, forked.uuid), as_json=as_json)
+    if as_json:
+        print_json(forked.to_plain() | {"in_cluster": not bucket_only})
+    elif bucket_only:
+        stdout.print(f"{escape(name)} is in the bucket; liftpy restore brings it into the cluster")
+    else:
+        stdout.print(f"stream {escape(name)} is there")
+
+
+async def _check_cluster(ctx: typer.Context, where: Where) -> None:
+    async with open_admin(ctx) as lift:
+        found = await lift.tier_status(limit=0)
+    if where.url is None:
+        raise UsageError("which bucket? Say --bucket s3://bucket/prefix, or set LIFTPY_TIER_URL")
+    if found.url is None or found.url.rstrip("/") != where.url.rstrip("/"):
+        has = f"has the bucket {found.url}" if found.url else "has no bucket"
+        raise LiftError(f"the cluster {has}, not {where.url}: use that, or --bucket-only")
+
+
+async def _bring_in(ctx: typer.Context, uuid: str) -> None:
+    async with open_admin(ctx) as lift:
+        plan = await lift.restore_plan()
+        mine = replace(plan, streams=tuple(each for each in plan.streams if each.uuid == uuid))
+        if plan.cluster_id != plan.own_cluster_id:
+            raise LiftError("the bucket is another cluster's: the fork is in it, and liftpy restore brings it back")
+        problems = [each.problem for each in await lift.restore(mine) if each.problem]
+    if problems:
+        raise LiftError(f"the fork is in the bucket, but not in the cluster: {'; '.join(problems)}")

@@ -1,0 +1,102 @@
+"""`liftpy tier cursor ...`: named positions in the bucket, from which on nothing is taken away."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+from rich.markup import escape
+
+from liftpy.cli.run import JsonFlag, print_json, stdout
+from liftpy.cli.tier.bucket import BucketUrl, Endpoint, OpenBucket, PartitionOption, Region, Where, with_bucket
+from liftpy.cli.tier.tables import pins_table
+
+__all__ = ["app"]
+
+app = typer.Typer(no_args_is_help=True, help="Named positions in the bucket: from there on nothing is taken away.")
+
+Stream = Annotated[str, typer.Argument(help="Name of the stream, or its uuid.", show_default=False)]
+Name = Annotated[str, typer.Argument(help="Name of the cursor.", show_default=False)]
+
+
+@app.command("list")
+def list_pins(
+    stream: Annotated[
+        str | None, typer.Argument(help="Name of the stream, or its uuid; by default, all.", show_default=False)
+    ] = None,
+    partition: PartitionOption = None,
+    bucket: BucketUrl = None,
+    endpoint: Endpoint = None,
+    region: Region = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Cursors, and what else holds records or objects: long reads and forks."""
+
+    def work(opened: OpenBucket) -> None:
+        from liftpy.cli.tier.upkeep import pins_of
+
+        places = opened.places(stream, partition)
+        pins = [(place.label, pin) for place in places for pin in pins_of(opened, place)]
+        if as_json:
+            print_json([{"partition": label} | _plain(pin) for label, pin in pins])
+        elif pins:
+            stdout.print(pins_table(pins, stdout.width))
+        else:
+            stdout.print("nothing is held: retention alone decides what stays")
+
+    with_bucket(Where(bucket, endpoint, region), work, as_json=as_json)
+
+
+def _plain(pin: Any) -> dict[str, Any]:
+    return {name: getattr(pin, name) for name in ("name", "kind", "start", "until", "version", "target", "expires_ns")}
+
+
+@app.command("set")
+def set_position(
+    stream: Stream,
+    name: Name,
+    offset: Annotated[int, typer.Argument(min=0, help="The first offset to hold.", show_default=False)],
+    partition: PartitionOption = None,
+    bucket: BucketUrl = None,
+    endpoint: Endpoint = None,
+    region: Region = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Make a cursor, or move it: what lies before it may go, and nothing from there on."""
+
+    def work(opened: OpenBucket) -> None:
+        from liftpy.cli.tier.upkeep import cursor_place, set_cursor
+
+        place = cursor_place(opened, stream, partition)
+        pin = set_cursor(opened, place, name, offset)
+        if as_json:
+            print_json({"partition": place.label} | _plain(pin))
+        else:
+            stdout.print(f"cursor {escape(name)} holds {escape(place.label)} from offset {pin.start} on")
+
+    with_bucket(Where(bucket, endpoint, region), work, as_json=as_json)
+
+
+@app.command("drop")
+def drop(
+    stream: Stream,
+    name: Name,
+    partition: PartitionOption = None,
+    bucket: BucketUrl = None,
+    endpoint: Endpoint = None,
+    region: Region = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Let go of what a cursor holds."""
+
+    def work(opened: OpenBucket) -> None:
+        from liftpy.cli.tier.upkeep import cursor_place, drop_cursor
+
+        place = cursor_place(opened, stream, partition)
+        drop_cursor(opened, place, name)
+        if as_json:
+            print_json({"partition": place.label, "dropped": name})
+        else:
+            stdout.print(f"cursor {escape(name)} of {escape(place.label)} is dropped")
+
+    with_bucket(Where(bucket, endpoint, region), work, as_json=as_json)
