@@ -55,8 +55,8 @@ def compaction(home, plan):
 def compact(home, url, endpoint, uuid):
     """One pass over the history of a stream, by a session that has done something before."""
     from bench.spark_session import cpu_by_process, session, spent  # noqa: PLC0415 - it needs pyspark
-    from liftpy_log.tier.layout import PartitionPath  # noqa: PLC0415
-    from liftpy_log.tier.s3_settings import S3Settings  # noqa: PLC0415
+    from liftpy_bucket.layout import PartitionPath  # noqa: PLC0415
+    from liftpy_bucket.store.s3_settings import S3Settings  # noqa: PLC0415
     from liftpy_spark.jobs.compacting import compact as run_compact  # noqa: PLC0415
     from liftpy_spark.jobs.compacting import config_of, plan_compact  # noqa: PLC0415
 

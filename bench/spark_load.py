@@ -12,10 +12,10 @@ import pyarrow.parquet as pq
 import liftpy
 from bench.load import say
 from bench.spark_sources import values_of
-from liftpy_log.tier.layout import PartitionPath
-from liftpy_log.tier.reading import open_version
-from liftpy_log.tier.s3_settings import S3Settings
-from liftpy_log.tier.s3_store import S3Store
+from liftpy_bucket.layout import PartitionPath
+from liftpy_bucket.reading.version import open_version
+from liftpy_bucket.store.s3 import S3Store
+from liftpy_bucket.store.s3_settings import S3Settings
 
 _AT_ONCE = 50_000
 _POOL_ROWS = 200_000

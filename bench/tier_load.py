@@ -20,8 +20,8 @@ import liftpy
 from bench.load import say
 from bench.wire import connect, ping
 from liftpy.demo.flights import load_flights
-from liftpy_log.tier.s3_settings import S3Settings
-from liftpy_log.tier.s3_store import S3Store
+from liftpy_bucket.store.s3 import S3Store
+from liftpy_bucket.store.s3_settings import S3Settings
 
 _INBOX = b"_INBOX.tier.%d"
 _ACK = b"MSG _INBOX.tier."

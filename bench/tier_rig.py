@@ -14,9 +14,9 @@ import psutil
 from bench.rig import Liftpy
 from bench.wire import request
 from liftpy.cli.dev.seaweed import SeaweedServer
-from liftpy_log.tier.catalog import CatalogFile
-from liftpy_log.tier.s3_settings import S3Settings
-from liftpy_log.tier.s3_store import S3Store
+from liftpy_bucket.manifest.catalog import CatalogFile
+from liftpy_bucket.store.s3 import S3Store
+from liftpy_bucket.store.s3_settings import S3Settings
 
 __all__ = ["PUTS", "Bucket", "TierNode", "asked_text", "puts", "tier_rig", "until", "worker_of"]
 

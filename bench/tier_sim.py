@@ -13,17 +13,17 @@ import pyarrow as pa
 from bench.row import Row
 from bench.tier_logs import BATCH_BYTES, LogFile
 from bench.tier_rig import asked_text, puts
+from liftpy_bucket.layout import PartitionPath
+from liftpy_bucket.manifest.root.changes import append, create
+from liftpy_bucket.manifest.root.file import RootFile
+from liftpy_bucket.objects.pointers import FragmentPointer
+from liftpy_bucket.objects.rows.convert import row_schema
+from liftpy_bucket.objects.setsum import Setsum
+from liftpy_bucket.objects.write import FragmentWriter
+from liftpy_bucket.reading.version import open_version
+from liftpy_bucket.store.counting import CountingStore
+from liftpy_bucket.store.memory import MemoryStore
 from liftpy_envelope.pull import PartitionKey
-from liftpy_log.tier.counting_store import CountingStore
-from liftpy_log.tier.fragment_write import FragmentWriter
-from liftpy_log.tier.layout import PartitionPath
-from liftpy_log.tier.memory_store import MemoryStore
-from liftpy_log.tier.pointers import FragmentPointer
-from liftpy_log.tier.reading import open_version
-from liftpy_log.tier.root_changes import append, create
-from liftpy_log.tier.root_file import RootFile
-from liftpy_log.tier.rows import row_schema
-from liftpy_log.tier.setsum import Setsum
 from liftpy_server.tiering.cold_side import ColdSide
 from liftpy_server.tiering.context import Context
 from liftpy_server.tiering.jobs import JOBS

@@ -15,8 +15,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from liftpy_log.tier.errors import TierError
-from liftpy_log.tier.rows_schema import subject_bytes
+from liftpy_bucket.errors import TierError
+from liftpy_bucket.objects.rows.schema import subject_bytes
 from liftpy_spark.record_filter import Match
 
 if TYPE_CHECKING:
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from liftpy_log.tier.fragment_read import Fetched, ObjectReader
-    from liftpy_log.tier.reading import Piece, TierVersion
+    from liftpy_bucket.objects.read import Fetched, ObjectReader
+    from liftpy_bucket.reading.version import Piece, TierVersion
     from liftpy_spark.projection import Projection
     from liftpy_spark.record_filter import RecordFilter
 

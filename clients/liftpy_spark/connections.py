@@ -22,10 +22,10 @@ from liftpy_spark.option_values import OptionError
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
+    from liftpy_bucket.reading.cache import ReadingCache
+    from liftpy_bucket.store.counting import CountingStore
+    from liftpy_bucket.store.object_store import ObjectStore
     from liftpy_client.sync.client import SyncLift
-    from liftpy_log.tier.counting_store import CountingStore
-    from liftpy_log.tier.reading_cache import ReadingCache
-    from liftpy_log.tier.store import ObjectStore
     from liftpy_spark.options import ConnectionOptions
 
 __all__ = ["BucketAddress", "OpenBucket", "bucket", "bucket_address", "lift", "nats_failure", "open_bucket"]
@@ -221,12 +221,12 @@ def _find_bucket(connection: ConnectionOptions, told: BucketAddress | None, inst
 
 
 def _open(connection: ConnectionOptions, address: BucketAddress, instead: str) -> OpenBucket:
-    from liftpy_log.tier.catalog import CatalogFile  # noqa: PLC0415 (see the module)
-    from liftpy_log.tier.counting_store import CountingStore  # noqa: PLC0415
-    from liftpy_log.tier.errors import TierError  # noqa: PLC0415
-    from liftpy_log.tier.reading_cache import ReadingCache  # noqa: PLC0415
-    from liftpy_log.tier.s3_settings import S3Settings  # noqa: PLC0415
-    from liftpy_log.tier.s3_store import S3Store  # noqa: PLC0415
+    from liftpy_bucket.errors import TierError  # noqa: PLC0415
+    from liftpy_bucket.manifest.catalog import CatalogFile  # noqa: PLC0415 (see the module)
+    from liftpy_bucket.reading.cache import ReadingCache  # noqa: PLC0415
+    from liftpy_bucket.store.counting import CountingStore  # noqa: PLC0415
+    from liftpy_bucket.store.s3 import S3Store  # noqa: PLC0415
+    from liftpy_bucket.store.s3_settings import S3Settings  # noqa: PLC0415
 
     try:
         settings = S3Settings(**address._asdict())

@@ -39,9 +39,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
+    from liftpy_bucket.reading.version import TierVersion
     from liftpy_client.admin.details import StreamDetails
     from liftpy_envelope.errors import LiftError
-    from liftpy_log.tier.reading import TierVersion
     from liftpy_spark.cold_reading import Step
     from liftpy_spark.connections import BucketAddress, OpenBucket
     from liftpy_spark.options import ConnectionOptions, SourceOptions
@@ -265,9 +265,9 @@ class _RangeReading:
         bucket = self._bucket.open()
         if bucket is None:
             return None
-        from liftpy_log.tier.errors import StoreError  # noqa: PLC0415 (needs packages that only buckets need)
-        from liftpy_log.tier.layout import PartitionPath  # noqa: PLC0415
-        from liftpy_log.tier.reading import open_version  # noqa: PLC0415
+        from liftpy_bucket.errors import StoreError  # noqa: PLC0415 (needs packages that only buckets need)
+        from liftpy_bucket.layout import PartitionPath  # noqa: PLC0415
+        from liftpy_bucket.reading.version import open_version  # noqa: PLC0415
 
         path = PartitionPath(self._wanted.uuid, self._wanted.partition)
         try:
@@ -280,7 +280,7 @@ class _RangeReading:
         return kind(f"the bucket {self._bucket.shown} can not be read from {this_place()}: {error}")
 
     def _read_cold(self, version: TierVersion) -> Iterator[pa.RecordBatch]:
-        from liftpy_log.tier.errors import ObjectMissingError, StoreError  # noqa: PLC0415
+        from liftpy_bucket.errors import ObjectMissingError, StoreError  # noqa: PLC0415
         from liftpy_spark.cold_reading import ColdReading  # noqa: PLC0415
 
         wanted = self._wanted

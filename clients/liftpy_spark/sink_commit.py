@@ -11,8 +11,8 @@ import logging
 import time
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from liftpy_log.tier.conditional import create_once
-from liftpy_log.tier.errors import StoreError, TakenError
+from liftpy_bucket.errors import StoreError, TakenError
+from liftpy_bucket.store.conditional import create_once
 from liftpy_spark.sink_applying import apply
 from liftpy_spark.sink_decision import Decision
 from liftpy_spark.sink_errors import SinkModeError, StagingDamagedError, StagingDirectoryError
@@ -21,7 +21,7 @@ from liftpy_spark.sink_staging import exists, place_of, remove_staged
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from liftpy_log.tier.store import ObjectStore
+    from liftpy_bucket.store.object_store import ObjectStore
     from liftpy_spark.sink_decision import Batch, Section
     from liftpy_spark.sink_place import StagingPlace
     from liftpy_spark.sink_target import Target

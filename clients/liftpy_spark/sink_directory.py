@@ -20,9 +20,9 @@ from stat import S_ISREG
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
+from liftpy_bucket.errors import ObjectMissingError
+from liftpy_bucket.store.object_store import Entry
 from liftpy_log.disk import OsDisk
-from liftpy_log.tier.errors import ObjectMissingError
-from liftpy_log.tier.store import Entry
 from liftpy_spark.option_values import OptionError
 from liftpy_spark.sink_errors import StagingDirectoryError
 from liftpy_spark.sink_place import STAGING, StagingPlace

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from liftpy_bucket.errors import StoreError
 from liftpy_envelope.errors import LiftError
-from liftpy_log.tier.errors import StoreError
 
 __all__ = [
     "CommitUnclearError",

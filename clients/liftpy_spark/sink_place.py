@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Protocol
 
-from liftpy_log.tier.conditional import create_once
+from liftpy_bucket.store.conditional import create_once
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     import pyarrow as pa
 
-    from liftpy_log.tier.store import Entry, ObjectStore
+    from liftpy_bucket.store.object_store import Entry, ObjectStore
     from liftpy_spark.sink_decision import Section
 
 __all__ = ["STAGING", "BucketPlace", "StagingPlace"]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import google_crc32c
 import pyarrow as pa
 
-from liftpy_log.tier.errors import ObjectMissingError
+from liftpy_bucket.errors import ObjectMissingError
 from liftpy_spark.sink_decision import Batch, Section
 from liftpy_spark.sink_directory import DirectoryPlace
 from liftpy_spark.sink_errors import StagingDamagedError
@@ -25,7 +25,7 @@ from liftpy_spark.sink_sections import decode_section, encode_section
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from liftpy_log.tier.store import Entry, ObjectStore
+    from liftpy_bucket.store.object_store import Entry, ObjectStore
     from liftpy_spark.sink_place import StagingPlace
 
 __all__ = [

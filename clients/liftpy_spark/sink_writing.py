@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from liftpy_log.tier.store import ObjectStore
+    from liftpy_bucket.store.object_store import ObjectStore
     from liftpy_spark.sink_decision import Batch, Section
     from liftpy_spark.sink_place import StagingPlace
     from liftpy_spark.sink_plan import SinkPlan

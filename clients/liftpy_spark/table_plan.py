@@ -11,17 +11,17 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import uuid4
 
-from liftpy_log.tier.errors import OvertakenError
-from liftpy_log.tier.layout import PartitionPath
-from liftpy_log.tier.pins_held import Pins
-from liftpy_log.tier.reading import TierVersion
-from liftpy_log.tier.root_file import RootFile
+from liftpy_bucket.errors import OvertakenError
+from liftpy_bucket.layout import PartitionPath
+from liftpy_bucket.manifest.pins.held import Pins
+from liftpy_bucket.manifest.root.file import RootFile
+from liftpy_bucket.reading.version import TierVersion
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from liftpy_log.tier.pins import Pin
-    from liftpy_log.tier.store import ObjectStore
+    from liftpy_bucket.manifest.pins.pin import Pin
+    from liftpy_bucket.store.object_store import ObjectStore
 
 __all__ = ["ColdPartition", "PinnedStream", "cold_partition"]
 

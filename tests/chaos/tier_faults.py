@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from liftpy_log.tier.layout import PartitionPath
-from liftpy_log.tier.reading import open_version
+from liftpy_bucket.layout import PartitionPath
+from liftpy_bucket.reading.version import open_version
 from support.cluster import eventually
 from support.cluster_kit import leader_of
 from support.store_gate import Weather

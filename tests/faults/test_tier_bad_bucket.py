@@ -8,7 +8,7 @@ import re
 import pytest
 
 import liftpy
-from liftpy_log.tier.manifest_json import FORMAT
+from liftpy_bucket.manifest.json import FORMAT
 from support.cluster import NodeProcess, eventually, quick_options
 from support.manifest_kit import edited
 from support.s3_proxy import S3Proxy

@@ -7,11 +7,11 @@ from itertools import count
 
 import pytest
 
-from liftpy_log.tier import pins_held
-from liftpy_log.tier.forking import fork
-from liftpy_log.tier.layout import PartitionPath
-from liftpy_log.tier.reading import open_version
-from liftpy_log.tier.verifying import verify
+from liftpy_bucket.layout import PartitionPath
+from liftpy_bucket.manifest.pins import held as pins_held
+from liftpy_bucket.reading.version import open_version
+from liftpy_bucket.upkeep.forking import fork
+from liftpy_bucket.upkeep.verifying import verify
 from support.s3_servers import seaweedfs
 from support.tier_slices import LogFile
 from support.tier_workers import PATH, Worker, check_whole, history, new_id

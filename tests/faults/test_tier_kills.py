@@ -11,10 +11,10 @@ import psutil
 import pytest
 
 import liftpy
-from liftpy_log.tier.layout import PartitionPath
-from liftpy_log.tier.reading import open_version
-from liftpy_log.tier.scrubbing import scrub
-from liftpy_log.tier.verifying import verify
+from liftpy_bucket.layout import PartitionPath
+from liftpy_bucket.reading.version import open_version
+from liftpy_bucket.upkeep.scrubbing import scrub
+from liftpy_bucket.upkeep.verifying import verify
 from support.acked import assert_stored_once, start_publishers
 from support.cluster import NodeProcess, eventually
 from support.progress import until_through

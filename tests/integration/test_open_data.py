@@ -9,8 +9,8 @@ import polars as pl
 import pyarrow.parquet as pq
 import pytest
 
-from liftpy_log.tier.layout import PartitionPath, set_object_key
-from liftpy_log.tier.set_write import SetWriter
+from liftpy_bucket.layout import PartitionPath, set_object_key
+from liftpy_bucket.objects.write_stream_set import SetWriter
 from support.tier_rows import UUID, Record, plain_records, rows_from, written
 
 PATH = PartitionPath(UUID, 0)

@@ -9,8 +9,8 @@ from uuid import uuid4
 import pytest
 
 import liftpy
+from liftpy_bucket.manifest.catalog import CatalogFile
 from liftpy_client.errors import AdminError, LogDivergedError, OffsetLostError, StreamGoneError
-from liftpy_log.tier.catalog import CatalogFile
 from liftpy_server.tiering.restoring import Bucket
 from support.cluster import NodeProcess, eventually, quick_options
 from support.s3_servers import moto_server

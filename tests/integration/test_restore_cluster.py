@@ -7,11 +7,11 @@ import shutil
 
 import pytest
 
+from liftpy_bucket.layout import PartitionPath
+from liftpy_bucket.manifest.catalog import CatalogFile
+from liftpy_bucket.reading.version import open_version
 from liftpy_client.errors import LogDivergedError, NoStreamError, OffsetLostError
 from liftpy_client.group.offsets import committed
-from liftpy_log.tier.catalog import CatalogFile
-from liftpy_log.tier.layout import PartitionPath
-from liftpy_log.tier.reading import open_version
 from support.cluster import eventually, quick_options
 from support.cluster_kit import ClusterKit, create, settled
 from support.s3_servers import seaweedfs

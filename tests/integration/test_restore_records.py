@@ -10,13 +10,13 @@ from datetime import UTC, datetime
 
 import pytest
 
+from liftpy_bucket.layout import PartitionPath
+from liftpy_bucket.manifest.catalog import CatalogFile
+from liftpy_bucket.objects.rows.convert import rows_of
+from liftpy_bucket.reading.version import open_version
 from liftpy_client.group.offsets import committed, reset_group
 from liftpy_envelope.batch import HEADER_SIZE, read_header
 from liftpy_envelope.pull import Api, FetchPartition, FetchRequest, PartitionKey
-from liftpy_log.tier.catalog import CatalogFile
-from liftpy_log.tier.layout import PartitionPath
-from liftpy_log.tier.reading import open_version
-from liftpy_log.tier.rows import rows_of
 from support.cluster import eventually
 from support.cluster_kit import ClusterKit, create, leader_of, settled
 from support.raw_pull import RawPull, pull_token

@@ -16,10 +16,10 @@ from unittest import mock
 import pytest
 
 from liftpy.cli.dev.nats_server import die_with_parent
+from liftpy_bucket.errors import OutcomeUnknownError, PreconditionFailedError, StoreDeniedError, StoreError
+from liftpy_bucket.object_log import ObjectLog
+from liftpy_bucket.store.conditional import create_once
 from liftpy_envelope.errors import LiftError
-from liftpy_log import ObjectLog
-from liftpy_log.tier.conditional import create_once
-from liftpy_log.tier.errors import OutcomeUnknownError, PreconditionFailedError, StoreDeniedError, StoreError
 from support.ports import free_port
 from support.s3_proxy import S3Proxy
 from support.s3_servers import S3Server, seaweedfs

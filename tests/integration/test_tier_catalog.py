@@ -7,7 +7,7 @@ from uuid import uuid4
 import pytest
 
 import liftpy
-from liftpy_log.tier.catalog import CatalogFile
+from liftpy_bucket.manifest.catalog import CatalogFile
 from support.cluster import NodeProcess, eventually
 from support.s3_servers import moto_server
 from support.tier_kit import tier_toml

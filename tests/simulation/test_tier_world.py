@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from liftpy_log.tier.errors import OvertakenError, TierError
-from liftpy_log.tier.memory_store import MemoryStore
+from liftpy_bucket.errors import OvertakenError, TierError
+from liftpy_bucket.store.memory import MemoryStore
 from liftpy_server.tiering import roots
 from simulation.tier_bugs import BUGS, planted
 from support.fault_store import Crash, FaultStore, crash_at

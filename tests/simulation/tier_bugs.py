@@ -10,8 +10,11 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
-from liftpy_log.tier import collecting, root_file, set_collecting, set_file
-from liftpy_log.tier.swapping import swap
+from liftpy_bucket.manifest.root import file as root_file
+from liftpy_bucket.manifest.stream_sets import file as set_file
+from liftpy_bucket.store.swapping import swap
+from liftpy_bucket.upkeep import collecting
+from liftpy_bucket.upkeep import collecting_stream_sets as set_collecting
 from liftpy_server.tiering import claim_job, collect_job, compact_job, merge_job, roots, upload_job
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from functools import partial
 
 import pytest
 
-from liftpy_log.tier.pins_held import Pins
-from liftpy_log.tier.root_file import RootFile
-from liftpy_log.tier.scrubbing import scrub
+from liftpy_bucket.manifest.pins.held import Pins
+from liftpy_bucket.manifest.root.file import RootFile
+from liftpy_bucket.upkeep.scrubbing import scrub
 from liftpy_spark.jobs import collect_task, collecting
 from liftpy_spark.jobs.collecting import collect, collect_staged, plan_collect
 from liftpy_spark.jobs.merging import merge, plan_merge

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from liftpy_bucket.errors import StoreUnavailableError
+from liftpy_bucket.manifest.catalog import Catalog, CatalogFile, CatalogStream
+from liftpy_bucket.upkeep.compaction import HistoryCompactionConfig
 from liftpy_envelope.stream_config import StreamConfig
-from liftpy_log.tier.catalog import Catalog, CatalogFile, CatalogStream
-from liftpy_log.tier.errors import StoreUnavailableError
-from liftpy_log.tier.history_compaction import HistoryCompactionConfig
 from liftpy_spark.jobs import compact_frames
 from liftpy_spark.jobs.compacting import compact, plan_compact
 from liftpy_spark.jobs.tasks import JobFailedError

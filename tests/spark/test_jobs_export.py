@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from liftpy_log.tier.errors import ManifestCorruptError
-from liftpy_log.tier.pins import is_in_force
-from liftpy_log.tier.pins_held import load_pins
+from liftpy_bucket.errors import ManifestCorruptError
+from liftpy_bucket.manifest.pins.held import load_pins
+from liftpy_bucket.manifest.pins.pin import is_in_force
 from liftpy_spark.jobs import exporting
 from liftpy_spark.jobs.delta_target import DeltaError, DeltaTarget
 from liftpy_spark.jobs.export_files import ExportPlaceError, place_of

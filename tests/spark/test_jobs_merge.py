@@ -6,10 +6,10 @@ from functools import partial
 
 import pytest
 
-from liftpy_log.tier.errors import ManifestCorruptError, OvertakenError
-from liftpy_log.tier.pointer_format import fragment_plain
-from liftpy_log.tier.root_file import RootFile
-from liftpy_log.tier.scrubbing import scrub
+from liftpy_bucket.errors import ManifestCorruptError, OvertakenError
+from liftpy_bucket.manifest.pointer_format import fragment_plain
+from liftpy_bucket.manifest.root.file import RootFile
+from liftpy_bucket.upkeep.scrubbing import scrub
 from liftpy_server.tiering.context import Context
 from liftpy_server.tiering.merge_job import merge as merge_here
 from liftpy_spark.jobs import merging

@@ -13,9 +13,9 @@ import pyarrow as pa
 import pytest
 
 import liftpy
+from liftpy_bucket.layout import PartitionPath
+from liftpy_bucket.reading.version import open_version
 from liftpy_client.group.offsets import committed, reset_group
-from liftpy_log.tier.layout import PartitionPath
-from liftpy_log.tier.reading import open_version
 from liftpy_spark.jobs import copy_waves
 from liftpy_spark.jobs.copy_roots import CopyRefusedError
 from liftpy_spark.jobs.copy_task import copy_objects

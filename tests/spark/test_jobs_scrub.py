@@ -11,9 +11,9 @@ from functools import partial
 import msgpack
 import pytest
 
-from liftpy_log.tier.errors import ManifestCorruptError
-from liftpy_log.tier.manifest_json import Row
-from liftpy_log.tier.scrubbing import scrub as scrub_here
+from liftpy_bucket.errors import ManifestCorruptError
+from liftpy_bucket.manifest.json import Row
+from liftpy_bucket.upkeep.scrubbing import scrub as scrub_here
 from liftpy_spark.jobs import scrubbing, tasks
 from liftpy_spark.jobs.access import store_of
 from liftpy_spark.jobs.scrubbing import plan_scrub, scrub

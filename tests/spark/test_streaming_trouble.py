@@ -17,8 +17,8 @@ import pyarrow as pa
 import pytest
 
 import liftpy
-from liftpy_log.tier.layout import PartitionPath
-from liftpy_log.tier.root_file import RootFile
+from liftpy_bucket.layout import PartitionPath
+from liftpy_bucket.manifest.root.file import RootFile
 from support.cluster_kit import ClusterKit
 from support.spark_streaming import TIMEOUT_S, Query, create, publish, stored, values
 from support.spark_system import System, eventually, system_of

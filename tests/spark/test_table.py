@@ -7,8 +7,8 @@ import re
 import pyarrow as pa
 import pytest
 
-from liftpy_log.tier.layout import PartitionPath
-from liftpy_log.tier.pins_held import load_pins
+from liftpy_bucket.layout import PartitionPath
+from liftpy_bucket.manifest.pins.held import load_pins
 from liftpy_spark.errors import BucketError, NoSuchStreamError
 from liftpy_spark.option_values import OptionError
 from liftpy_spark.table import table

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pytest
 from bench.spark_s3a import FETCH, VARIABLE, s3a_trouble
 
-from liftpy_log.tier.layout import PartitionPath
-from liftpy_log.tier.root_file import RootFile
+from liftpy_bucket.layout import PartitionPath
+from liftpy_bucket.manifest.root.file import RootFile
 from support import table_work
 from support.spark_cluster import local_cluster
 from support.spark_system import eventually, system_of

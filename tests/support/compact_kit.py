@@ -6,9 +6,9 @@ import random
 import time
 from typing import Final
 
-from liftpy_log.tier.history_compaction import HistoryCompactionConfig
-from liftpy_log.tier.root_file import RootFile
-from liftpy_log.tier.scrubbing import scrub
+from liftpy_bucket.manifest.root.file import RootFile
+from liftpy_bucket.upkeep.compaction import HistoryCompactionConfig
+from liftpy_bucket.upkeep.scrubbing import scrub
 from liftpy_server.tiering.compact_job import compact as compact_here
 from liftpy_server.tiering.context import Context
 from support.job_bucket import new_id

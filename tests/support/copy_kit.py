@@ -7,22 +7,22 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 
+from liftpy_bucket.layout import PartitionPath
+from liftpy_bucket.manifest.catalog import Catalog, CatalogFile, CatalogStream
+from liftpy_bucket.manifest.pins.cursors import Cursor
+from liftpy_bucket.manifest.root import changes as root_changes
+from liftpy_bucket.manifest.root.file import RootFile
+from liftpy_bucket.objects.record_hash import setsum_of
+from liftpy_bucket.objects.setsum import NO_RECORDS
+from liftpy_bucket.reading.version import open_version
+from liftpy_bucket.upkeep.forking import fork
+from liftpy_bucket.upkeep.scrubbing import scrub
 from liftpy_envelope.stream_config import StreamConfig
-from liftpy_log.tier import root_changes
-from liftpy_log.tier.catalog import Catalog, CatalogFile, CatalogStream
-from liftpy_log.tier.cursors import Cursor
-from liftpy_log.tier.forking import fork
-from liftpy_log.tier.layout import PartitionPath
-from liftpy_log.tier.reading import open_version
-from liftpy_log.tier.record_hash import setsum_of
-from liftpy_log.tier.root_file import RootFile
-from liftpy_log.tier.scrubbing import scrub
-from liftpy_log.tier.setsum import NO_RECORDS
 from support.job_bucket import NODE, JobBucket, new_id
 from support.tier_rows import plain_records, records_of, rows_from, written
 
 if TYPE_CHECKING:
-    from liftpy_log.tier.store import ObjectStore
+    from liftpy_bucket.store.object_store import ObjectStore
 
 __all__ = ["OFFSETS", "CopyHistory", "Held", "held_by", "make_history", "visible"]
 

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
-from liftpy_log.tier.errors import OutcomeUnknownError, PreconditionFailedError, StoreError, StoreUnavailableError
-from liftpy_log.tier.store import Entry, Head, ObjectStore, Stored
+from liftpy_bucket.errors import OutcomeUnknownError, PreconditionFailedError, StoreError, StoreUnavailableError
+from liftpy_bucket.store.object_store import Entry, Head, ObjectStore, Stored
 
 if TYPE_CHECKING:
     import random

@@ -7,15 +7,15 @@ from hashlib import blake2b
 from itertools import count
 from typing import NamedTuple
 
-from liftpy_log.tier import boundary
-from liftpy_log.tier.collecting import Collector
-from liftpy_log.tier.conditional import create_once
-from liftpy_log.tier.layout import PartitionPath
-from liftpy_log.tier.orphans import keys_of, reach
-from liftpy_log.tier.pointers import FragmentPointer
-from liftpy_log.tier.root_changes import append, claim, create, replace
-from liftpy_log.tier.root_file import RootFile
-from liftpy_log.tier.setsum import NO_RECORDS, Setsum
+from liftpy_bucket.layout import PartitionPath
+from liftpy_bucket.manifest import boundary
+from liftpy_bucket.manifest.root.changes import append, claim, create, replace
+from liftpy_bucket.manifest.root.file import RootFile
+from liftpy_bucket.manifest.root.reach import keys_of, reach
+from liftpy_bucket.objects.pointers import FragmentPointer
+from liftpy_bucket.objects.setsum import NO_RECORDS, Setsum
+from liftpy_bucket.store.conditional import create_once
+from liftpy_bucket.upkeep.collecting import Collector
 
 __all__ = ["GRACE", "PATH", "Clock", "Ids", "Writer", "collector", "digest_of", "fragment", "live_of", "present"]
 

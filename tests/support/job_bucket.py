@@ -7,21 +7,22 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+from liftpy_bucket.layout import PartitionPath, set_object_key
+from liftpy_bucket.manifest.catalog import Catalog, CatalogFile, CatalogStream
+from liftpy_bucket.manifest.root import changes as root_changes
+from liftpy_bucket.manifest.root.file import RootFile
+from liftpy_bucket.manifest.stream_sets import changes as set_changes
+from liftpy_bucket.manifest.stream_sets.file import SetFile
+from liftpy_bucket.objects.pointers import SetObjectPointer
+from liftpy_bucket.objects.write_stream_set import SetWriter
+from liftpy_bucket.reading.version import open_version
 from liftpy_envelope.stream_config import StreamConfig
-from liftpy_log.tier import root_changes, set_changes
-from liftpy_log.tier.catalog import Catalog, CatalogFile, CatalogStream
-from liftpy_log.tier.layout import PartitionPath, set_object_key
-from liftpy_log.tier.pointers import SetObjectPointer
-from liftpy_log.tier.reading import open_version
-from liftpy_log.tier.root_file import RootFile
-from liftpy_log.tier.set_file import SetFile
-from liftpy_log.tier.set_write import SetWriter
 from support.tier_rows import records_of, rows_from, written
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from liftpy_log.tier.root import Root
+    from liftpy_bucket.manifest.root.root import Root
     from support.s3_servers import S3Server
     from support.tier_rows import Record
 

@@ -8,10 +8,10 @@ from hashlib import blake2b
 from itertools import count
 from typing import TYPE_CHECKING
 
-from liftpy_log.tier.layout import PartitionPath
-from liftpy_log.tier.manifest_checksum import CHECKSUM, with_checksum
-from liftpy_log.tier.pointers import FragmentPointer, SetMember, SetObjectPointer
-from liftpy_log.tier.setsum import Setsum
+from liftpy_bucket.layout import PartitionPath
+from liftpy_bucket.manifest.checksum import CHECKSUM, with_checksum
+from liftpy_bucket.objects.pointers import FragmentPointer, SetMember, SetObjectPointer
+from liftpy_bucket.objects.setsum import Setsum
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

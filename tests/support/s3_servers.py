@@ -23,8 +23,8 @@ import boto3
 from moto.server import ThreadedMotoServer
 
 from liftpy.cli.dev.seaweed import BUCKET, SeaweedServer
-from liftpy_log.tier.s3_settings import S3Settings
-from liftpy_log.tier.s3_store import S3Store
+from liftpy_bucket.store.s3 import S3Store
+from liftpy_bucket.store.s3_settings import S3Settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

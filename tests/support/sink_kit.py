@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from liftpy_bucket.store.memory import MemoryStore
 from liftpy_client.errors import PublishTimeoutError
-from liftpy_log.tier.memory_store import MemoryStore
 from liftpy_spark.sink_commit import commit
 from liftpy_spark.sink_decision import Batch, Section
 from liftpy_spark.sink_directory import DirectoryPlace
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    from liftpy_log.tier.store import Entry
+    from liftpy_bucket.store.object_store import Entry
     from liftpy_spark.sink_place import StagingPlace
 
 __all__ = ["SinkWorld", "Target", "batch_of", "layout_of", "lose_ack"]

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from liftpy_log.tier.conditional import create_once
-from liftpy_log.tier.errors import ObjectMissingError, PreconditionFailedError, TakenError
-from liftpy_log.tier.probe import probe
+from liftpy_bucket.errors import ObjectMissingError, PreconditionFailedError, TakenError
+from liftpy_bucket.store.conditional import create_once
+from liftpy_bucket.store.probe import probe
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from liftpy_log.tier.store import ObjectStore
+    from liftpy_bucket.store.object_store import ObjectStore
 
 __all__ = ["CHECKS", "name_of_check", "race_to_create", "race_to_replace"]
 

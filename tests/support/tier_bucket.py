@@ -5,22 +5,22 @@ from __future__ import annotations
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
+from liftpy_bucket.layout import PartitionPath
+from liftpy_bucket.manifest.catalog import Catalog, CatalogFile, CatalogStream
+from liftpy_bucket.manifest.root.changes import append, claim, create
+from liftpy_bucket.manifest.root.file import RootFile
+from liftpy_bucket.manifest.stream_sets.file import SetFile
+from liftpy_bucket.manifest.stream_sets.manifest import SetManifest
+from liftpy_bucket.objects.pointers import FragmentPointer, SetMember, SetObjectPointer
+from liftpy_bucket.objects.setsum import Setsum
+from liftpy_bucket.store.memory import MemoryStore
 from liftpy_envelope.stream_config import StreamConfig
-from liftpy_log.tier.catalog import Catalog, CatalogFile, CatalogStream
-from liftpy_log.tier.layout import PartitionPath
-from liftpy_log.tier.memory_store import MemoryStore
-from liftpy_log.tier.pointers import FragmentPointer, SetMember, SetObjectPointer
-from liftpy_log.tier.root_changes import append, claim, create
-from liftpy_log.tier.root_file import RootFile
-from liftpy_log.tier.set_file import SetFile
-from liftpy_log.tier.set_manifest import SetManifest
-from liftpy_log.tier.setsum import Setsum
 from liftpy_server.tiering.context import Context
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from liftpy_log.tier.root import Root
+    from liftpy_bucket.manifest.root.root import Root
 
 CLUSTER = "c" * 32
 NODE = "n1"

@@ -8,8 +8,8 @@ import threading
 import time
 from itertools import count
 
-from liftpy_log.tier.errors import OvertakenError
-from liftpy_log.tier.memory_store import MemoryStore
+from liftpy_bucket.errors import OvertakenError
+from liftpy_bucket.store.memory import MemoryStore
 from liftpy_server.child_process import become_child
 from liftpy_server.json_lines import read_line
 from liftpy_server.tiering.context import Context

@@ -8,12 +8,12 @@ from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from liftpy_bucket.layout import PartitionPath, set_object_key
+from liftpy_bucket.manifest.stream_sets.file import SetFile
+from liftpy_bucket.reading.version import open_version
+from liftpy_bucket.upkeep.scrubbing import scrub
+from liftpy_bucket.upkeep.verifying import verify
 from liftpy_client.errors import LiftError
-from liftpy_log.tier.layout import PartitionPath, set_object_key
-from liftpy_log.tier.reading import open_version
-from liftpy_log.tier.scrubbing import scrub
-from liftpy_log.tier.set_file import SetFile
-from liftpy_log.tier.verifying import verify
 from support.cluster import eventually
 from support.cluster_kit import ClusterKit, create, settled
 from support.history import Violation, check, timeline

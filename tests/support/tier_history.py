@@ -5,18 +5,18 @@ from __future__ import annotations
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from liftpy_log.tier import root_changes
-from liftpy_log.tier.layout import PartitionPath
-from liftpy_log.tier.memory_store import MemoryStore
-from liftpy_log.tier.pointers import FragmentPointer
-from liftpy_log.tier.root_file import RootFile
-from liftpy_log.tier.setsum import NO_RECORDS
+from liftpy_bucket.layout import PartitionPath
+from liftpy_bucket.manifest.root import changes as root_changes
+from liftpy_bucket.manifest.root.file import RootFile
+from liftpy_bucket.objects.pointers import FragmentPointer
+from liftpy_bucket.objects.setsum import NO_RECORDS
+from liftpy_bucket.store.memory import MemoryStore
 from support.tier_rows import UUID, rows_from, written
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from liftpy_log.tier.root import Root
+    from liftpy_bucket.manifest.root.root import Root
     from support.tier_rows import Record
 
 PATH = PartitionPath(UUID, 0)

@@ -11,7 +11,7 @@ import random
 from functools import lru_cache
 from itertools import pairwise
 
-from liftpy_log.tier.errors import (
+from liftpy_bucket.errors import (
     LineageError,
     ObjectMissingError,
     OutcomeUnknownError,
@@ -19,17 +19,17 @@ from liftpy_log.tier.errors import (
     SealedError,
     StoreUnavailableError,
 )
-from liftpy_log.tier.layout import set_root_key
-from liftpy_log.tier.memory_store import MemoryStore
-from liftpy_log.tier.resolving import counts, resolve
-from liftpy_log.tier.root_changes import advance_start, append, claim, create, fork, replace, seal
-from liftpy_log.tier.root_file import RootFile
-from liftpy_log.tier.root_format import decode_root
-from liftpy_log.tier.set_changes import add, adopt, drop, empty
-from liftpy_log.tier.set_changes import replace as replace_sets
-from liftpy_log.tier.set_file import SetFile
-from liftpy_log.tier.set_format import decode_set
-from liftpy_log.tier.setsum import NO_RECORDS, Setsum
+from liftpy_bucket.layout import set_root_key
+from liftpy_bucket.manifest.root.changes import advance_start, append, claim, create, fork, replace, seal
+from liftpy_bucket.manifest.root.file import RootFile
+from liftpy_bucket.manifest.root.format import decode_root
+from liftpy_bucket.manifest.stream_sets.changes import add, adopt, drop, empty
+from liftpy_bucket.manifest.stream_sets.changes import replace as replace_sets
+from liftpy_bucket.manifest.stream_sets.file import SetFile
+from liftpy_bucket.manifest.stream_sets.format import decode_set
+from liftpy_bucket.objects.setsum import NO_RECORDS, Setsum
+from liftpy_bucket.reading.resolving import counts, resolve
+from liftpy_bucket.store.memory import MemoryStore
 from support.fault_store import Fault, FaultStore, plan_random
 from support.manifest_kit import OTHER_PATH, PATH, digest_of, fragment, ids, member, set_object, sum_of
 

@@ -9,11 +9,11 @@ import numpy as np
 import pyarrow as pa
 from hypothesis import strategies as st
 
+from liftpy_bucket.objects.rows.convert import rows_of_many
+from liftpy_bucket.objects.write import FragmentWriter
 from liftpy_envelope.batch import HEADER_SIZE, check_body, compress_body, encode_body, encode_header, read_header
 from liftpy_envelope.columns import Column, columns_in
 from liftpy_envelope.ipc import fixed_column, nullable_column, values_column
-from liftpy_log.tier.fragment_write import FragmentWriter
-from liftpy_log.tier.rows import rows_of_many
 
 UUID = "0123456789abcdef0123456789abcdef"
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from itertools import count, pairwise
 from typing import TYPE_CHECKING
 
-from liftpy_log.tier.fragment_read import ObjectReader, fragment_key
-from liftpy_log.tier.layout import PartitionPath, set_object_key
-from liftpy_log.tier.resolving import resolve
-from liftpy_log.tier.root_file import RootFile
-from liftpy_log.tier.set_file import SetFile
+from liftpy_bucket.layout import PartitionPath, set_object_key
+from liftpy_bucket.manifest.root.file import RootFile
+from liftpy_bucket.manifest.stream_sets.file import SetFile
+from liftpy_bucket.objects.read import ObjectReader, fragment_key
+from liftpy_bucket.reading.resolving import resolve
 from liftpy_server.tiering.context import Context
 from liftpy_server.tiering.jobs import JOBS
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING, Any
 
-from liftpy_log.tier.errors import (
+from liftpy_bucket.errors import (
     LineageError,
     ObjectMissingError,
     OutcomeUnknownError,
@@ -20,10 +20,10 @@ from liftpy_log.tier.errors import (
     SealedError,
     StoreUnavailableError,
 )
-from liftpy_log.tier.forking import fork
-from liftpy_log.tier.layout import PartitionPath
-from liftpy_log.tier.pins_held import PinRefusedError, Pins
-from liftpy_log.tier.sealing import seal
+from liftpy_bucket.layout import PartitionPath
+from liftpy_bucket.manifest.pins.held import PinRefusedError, Pins
+from liftpy_bucket.upkeep.forking import fork
+from liftpy_bucket.upkeep.sealing import seal
 from liftpy_server.tiering.context import Context
 from liftpy_server.tiering.jobs import JOBS
 from support.fault_store import Crash, Fault, FaultStore, plan_random

@@ -5,12 +5,12 @@ from __future__ import annotations
 import shutil
 from typing import TYPE_CHECKING, NamedTuple
 
+from liftpy_bucket.objects.read import trimmed
+from liftpy_bucket.objects.rows.convert import rows_of_many
+from liftpy_bucket.objects.setsum import NO_RECORDS
 from liftpy_envelope.batch import encode_body, encode_header
 from liftpy_envelope.columns import Column
 from liftpy_envelope.ipc import fixed_column, nullable_column, values_column
-from liftpy_log.tier.fragment_read import trimmed
-from liftpy_log.tier.rows import rows_of_many
-from liftpy_log.tier.setsum import NO_RECORDS
 from liftpy_server.tiering.slices import Slice, batches_in
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from liftpy_log.tier.setsum import Setsum
+    from liftpy_bucket.objects.setsum import Setsum
 
 START_NS = 1_700_000_000_000_000_000
 BATCH_RECORDS = 8

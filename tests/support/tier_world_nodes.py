@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Callable
 
-    from liftpy_log.tier.layout import PartitionPath
+    from liftpy_bucket.layout import PartitionPath
     from liftpy_server.tiering.context import Context
     from support.fault_store import FaultStore, Request
     from support.tier_world_log import WorldLog

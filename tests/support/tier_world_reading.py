@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from liftpy_log.tier.layout import set_object_key
-from liftpy_log.tier.orphans import keys_of, reach
-from liftpy_log.tier.reading import TierVersion, open_version
-from liftpy_log.tier.record_hash import setsum_of
-from liftpy_log.tier.root_file import RootFile
-from liftpy_log.tier.set_file import SetFile
-from liftpy_log.tier.setsum import Setsum
-from liftpy_log.tier.verifying import verify
+from liftpy_bucket.layout import set_object_key
+from liftpy_bucket.manifest.root.file import RootFile
+from liftpy_bucket.manifest.root.reach import keys_of, reach
+from liftpy_bucket.manifest.stream_sets.file import SetFile
+from liftpy_bucket.objects.record_hash import setsum_of
+from liftpy_bucket.objects.setsum import Setsum
+from liftpy_bucket.reading.version import TierVersion, open_version
+from liftpy_bucket.upkeep.verifying import verify
 from support.tier_world_log import Row
 
 if TYPE_CHECKING:
-    from liftpy_log.tier.layout import PartitionPath
-    from liftpy_log.tier.memory_store import MemoryStore
-    from liftpy_log.tier.pins import Pin
-    from liftpy_log.tier.reading import Piece
-    from liftpy_log.tier.root import Claim, Root
+    from liftpy_bucket.layout import PartitionPath
+    from liftpy_bucket.manifest.pins.pin import Pin
+    from liftpy_bucket.manifest.root.root import Claim, Root
+    from liftpy_bucket.reading.version import Piece
+    from liftpy_bucket.store.memory import MemoryStore
     from support.tier_world import World
     from support.tier_world_log import WorldLog
 

@@ -12,22 +12,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from liftpy_log.tier.boundary import read_boundary
-from liftpy_log.tier.layout import PartitionPath, set_object_key
-from liftpy_log.tier.memory_store import MemoryStore
-from liftpy_log.tier.orphans import keys_of, reach
-from liftpy_log.tier.resolving import counts
-from liftpy_log.tier.root_file import RootFile
-from liftpy_log.tier.root_format import decode_root
-from liftpy_log.tier.set_format import decode_set
-from liftpy_log.tier.setsum import Setsum
+from liftpy_bucket.layout import PartitionPath, set_object_key
+from liftpy_bucket.manifest.boundary import read_boundary
+from liftpy_bucket.manifest.root.file import RootFile
+from liftpy_bucket.manifest.root.format import decode_root
+from liftpy_bucket.manifest.root.reach import keys_of, reach
+from liftpy_bucket.manifest.stream_sets.format import decode_set
+from liftpy_bucket.objects.setsum import Setsum
+from liftpy_bucket.reading.resolving import counts
+from liftpy_bucket.store.memory import MemoryStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from liftpy_log.tier.pins import Pin
-    from liftpy_log.tier.root import Root
-    from liftpy_log.tier.set_manifest import SetManifest
+    from liftpy_bucket.manifest.pins.pin import Pin
+    from liftpy_bucket.manifest.root.root import Root
+    from liftpy_bucket.manifest.stream_sets.manifest import SetManifest
     from support.tier_world_nodes import Job
 
 __all__ = ["WatchedStore"]

@@ -6,8 +6,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from liftpy_log.tier.s3_settings import S3Settings
-    from liftpy_log.tier.store import ObjectStore
+    from liftpy_bucket.store.object_store import ObjectStore
+    from liftpy_bucket.store.s3_settings import S3Settings
 
 __all__ = ["is_within", "store_of"]
 
@@ -28,6 +28,6 @@ def store_of(settings: S3Settings) -> ObjectStore:
         ConfigError: a file that the settings name is not here.
         StoreDeniedError: what the environment says of credentials can not be used.
     """
-    from liftpy_log.tier.s3_store import S3Store  # noqa: PLC0415 (needs packages that only buckets need)
+    from liftpy_bucket.store.s3 import S3Store  # noqa: PLC0415 (needs packages that only buckets need)
 
     return S3Store(settings)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from liftpy_log.tier.pointers import FragmentPointer
+from liftpy_bucket.objects.pointers import FragmentPointer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from liftpy_log.tier.reading import Piece
+    from liftpy_bucket.reading.version import Piece
 
 __all__ = ["TASK_BYTES", "bins_of", "bytes_of"]
 

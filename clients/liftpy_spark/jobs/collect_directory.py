@@ -12,7 +12,7 @@ from liftpy_spark.sink_staging import directory_leftovers
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from liftpy_log.tier.store import ObjectStore
+    from liftpy_bucket.store.object_store import ObjectStore
 
 __all__ = ["collect_directory"]
 

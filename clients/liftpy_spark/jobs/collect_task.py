@@ -1,8 +1,8 @@
 """What tasks of a collection do: they look for candidates, and hand them to the collector of the partition.
 
 `look` lists a range of keys and compares it with what root and pins name of that range; what it finds are candidates
-and nothing more. `take` gives those of a partition to `liftpy_log.tier.collecting.Collector` in place of a listing of
-its own: the collector reads root and pins after that, decides by its own rules and by the clock of the store, and is
+and nothing more. `take` gives those of a partition to `liftpy_bucket.upkeep.collecting.Collector` in place of a listing
+of its own: the collector reads root and pins after that, decides by its own rules and by the clock of the store, and is
 the only one that deletes. So a candidate that somebody names meanwhile stays, and both may be repeated, or be killed.
 """
 
@@ -14,27 +14,27 @@ from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import uuid4
 
-from liftpy_log.tier.collecting import Collector
-from liftpy_log.tier.counting_store import CountingStore
-from liftpy_log.tier.errors import BucketVersionError, ObjectCorruptError, ObjectMissingError, OvertakenError
-from liftpy_log.tier.garbage import KEYS_MAX
-from liftpy_log.tier.orphans import is_older, is_ours
-from liftpy_log.tier.pins import PinRefusedError, is_in_force
-from liftpy_log.tier.pins_held import load_pins
-from liftpy_log.tier.root_file import RootFile
-from liftpy_log.tier.store import Entry
+from liftpy_bucket.errors import BucketVersionError, ObjectCorruptError, ObjectMissingError, OvertakenError
+from liftpy_bucket.manifest.garbage import KEYS_MAX
+from liftpy_bucket.manifest.pins.held import load_pins
+from liftpy_bucket.manifest.pins.pin import PinRefusedError, is_in_force
+from liftpy_bucket.manifest.root.file import RootFile
+from liftpy_bucket.manifest.root.reach import is_older, is_ours
+from liftpy_bucket.store.counting import CountingStore
+from liftpy_bucket.store.object_store import Entry
+from liftpy_bucket.upkeep.collecting import Collector
 from liftpy_spark.jobs.access import store_of
 from liftpy_spark.sink_staging import staging_leftovers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from liftpy_log.tier.layout import PartitionPath
-    from liftpy_log.tier.pins import Pin
-    from liftpy_log.tier.pointers import SnapshotPointer
-    from liftpy_log.tier.root import Root
-    from liftpy_log.tier.s3_settings import S3Settings
-    from liftpy_log.tier.store import ObjectStore
+    from liftpy_bucket.layout import PartitionPath
+    from liftpy_bucket.manifest.pins.pin import Pin
+    from liftpy_bucket.manifest.root.root import Root
+    from liftpy_bucket.objects.pointers import SnapshotPointer
+    from liftpy_bucket.store.object_store import ObjectStore
+    from liftpy_bucket.store.s3_settings import S3Settings
 
 __all__ = ["Found", "KeyRange", "LookTask", "Share", "StagingTask", "TakeTask", "Taken", "look", "take", "take_staged"]
 

@@ -4,8 +4,8 @@ The driver cuts the directories of partitions into ranges of keys of about as ma
 back what nobody names there. What they found is handed to the collectors, one task for a partition at a time, before
 the next ranges are listed, so that no more candidates are held than tasks of one wave may find.
 
-It deletes by the same rules as nodes do, and may run beside them: see `liftpy_log.tier.collecting`, and `collect_task`.
-Shared objects are left to the nodes that wrote them.
+It deletes by the same rules as nodes do, and may run beside them: see `liftpy_bucket.upkeep.collecting`, and
+`collect_task`. Shared objects are left to the nodes that wrote them.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import uuid4
 
-from liftpy_log.tier.errors import BucketVersionError, ManifestCorruptError
-from liftpy_log.tier.manifest_json import Fields, Row
-from liftpy_log.tier.root_file import RootFile
+from liftpy_bucket.errors import BucketVersionError, ManifestCorruptError
+from liftpy_bucket.manifest.json import Fields, Row
+from liftpy_bucket.manifest.root.file import RootFile
 from liftpy_spark.jobs.access import store_of
 from liftpy_spark.jobs.bins import bins_of
 from liftpy_spark.jobs.collect_task import (
@@ -41,9 +41,9 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from liftpy_log.tier.layout import PartitionPath
-    from liftpy_log.tier.root import Root
-    from liftpy_log.tier.s3_settings import S3Settings
+    from liftpy_bucket.layout import PartitionPath
+    from liftpy_bucket.manifest.root.root import Root
+    from liftpy_bucket.store.s3_settings import S3Settings
     from liftpy_spark.jobs.tasks import Progress
 
 __all__ = ["Collected", "collect", "collect_staged", "cuts_of", "plan_collect"]

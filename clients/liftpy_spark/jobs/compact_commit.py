@@ -6,22 +6,22 @@ import time
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
-from liftpy_log.tier.boundary import check
-from liftpy_log.tier.collecting_live import settled_pins, walking
-from liftpy_log.tier.errors import OvertakenError
-from liftpy_log.tier.pins import held_ranges
-from liftpy_log.tier.root_changes import replace
-from liftpy_log.tier.root_file import RootFile
-from liftpy_log.tier.setsum import NO_RECORDS, Setsum
+from liftpy_bucket.errors import OvertakenError
+from liftpy_bucket.manifest.boundary import check
+from liftpy_bucket.manifest.pins.pin import held_ranges
+from liftpy_bucket.manifest.root.changes import replace
+from liftpy_bucket.manifest.root.file import RootFile
+from liftpy_bucket.objects.setsum import NO_RECORDS, Setsum
+from liftpy_bucket.upkeep.live import settled_pins, walking
 from liftpy_spark.jobs.access import store_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from liftpy_log.tier.layout import PartitionPath
-    from liftpy_log.tier.root import Root
-    from liftpy_log.tier.root_changes import Change
-    from liftpy_log.tier.s3_settings import S3Settings
+    from liftpy_bucket.layout import PartitionPath
+    from liftpy_bucket.manifest.root.changes import Change
+    from liftpy_bucket.manifest.root.root import Root
+    from liftpy_bucket.store.s3_settings import S3Settings
     from liftpy_spark.jobs.compact_plan import Rewrite
     from liftpy_spark.jobs.compact_task import Made
 

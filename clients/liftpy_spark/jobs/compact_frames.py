@@ -21,7 +21,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 
-from liftpy_log.tier.setsum import NO_RECORDS, Setsum
+from liftpy_bucket.objects.setsum import NO_RECORDS, Setsum
 from liftpy_spark.jobs.compact_keys import CANDIDATES
 from liftpy_spark.jobs.compact_task import read_keys, read_made, rewrite
 from liftpy_spark.jobs.tasks import JobFailedError, Watch, cause_of, in_rounds, packed
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from pyspark.sql import DataFrame, SparkSession
 
-    from liftpy_log.tier.pointers import FragmentPointer
+    from liftpy_bucket.objects.pointers import FragmentPointer
     from liftpy_spark.jobs.compact_plan import Rewrite
     from liftpy_spark.jobs.compact_task import Made, Pass
     from liftpy_spark.jobs.tasks import Progress

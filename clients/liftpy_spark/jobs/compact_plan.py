@@ -1,6 +1,6 @@
 """Which objects of a history key compaction writes anew, and what of them goes together. Pure.
 
-The rules are those of `liftpy_log.tier.history_compaction`, which says why they are what they are.
+The rules are those of `liftpy_bucket.upkeep.compaction`, which says why they are what they are.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
-    from liftpy_log.tier.history_compaction_plan import HistoryPlan
-    from liftpy_log.tier.pointers import FragmentPointer
+    from liftpy_bucket.objects.pointers import FragmentPointer
+    from liftpy_bucket.upkeep.compaction_plan import HistoryPlan
 
 __all__ = ["Look", "Rewrite", "Rules", "Source", "clean_end_of", "plan_rewrites"]
 

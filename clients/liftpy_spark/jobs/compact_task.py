@@ -10,17 +10,17 @@ from uuid import uuid4
 import numpy as np
 import pyarrow as pa
 
+from liftpy_bucket.manifest.json import Fields
+from liftpy_bucket.manifest.pointer_format import fragment_plain, fragments_of
+from liftpy_bucket.objects.merging import Source as Summed
+from liftpy_bucket.objects.merging import check_sum
+from liftpy_bucket.objects.read import ObjectReader, fragment_key
+from liftpy_bucket.objects.record_hash import setsum_of
+from liftpy_bucket.objects.setsum import NO_RECORDS
+from liftpy_bucket.objects.write import FragmentWriter
+from liftpy_bucket.store.conditional import create_once
+from liftpy_bucket.upkeep.compaction import Replacement
 from liftpy_log.compaction_map import KeyHasher
-from liftpy_log.tier.conditional import create_once
-from liftpy_log.tier.fragment_read import ObjectReader, fragment_key
-from liftpy_log.tier.fragment_write import FragmentWriter
-from liftpy_log.tier.history_compaction import Replacement
-from liftpy_log.tier.manifest_json import Fields
-from liftpy_log.tier.merging import Source as Summed
-from liftpy_log.tier.merging import check_sum
-from liftpy_log.tier.pointer_format import fragment_plain, fragments_of
-from liftpy_log.tier.record_hash import setsum_of
-from liftpy_log.tier.setsum import NO_RECORDS
 from liftpy_spark.jobs.access import store_of
 from liftpy_spark.jobs.compact_keys import KEY_COLUMNS, candidates_of, keyed, superseded_within
 from liftpy_spark.jobs.compact_plan import Look
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from liftpy_log.tier.layout import PartitionPath
-    from liftpy_log.tier.pointers import FragmentPointer
-    from liftpy_log.tier.s3_settings import S3Settings
-    from liftpy_log.tier.setsum import Setsum
+    from liftpy_bucket.layout import PartitionPath
+    from liftpy_bucket.objects.pointers import FragmentPointer
+    from liftpy_bucket.objects.setsum import Setsum
+    from liftpy_bucket.store.s3_settings import S3Settings
     from liftpy_spark.jobs.compact_plan import Rewrite, Source
 
 __all__ = ["Made", "Pass", "look_at", "read_keys", "read_looks", "read_made", "rewrite"]

@@ -1,6 +1,6 @@
 """Key compaction by Spark: of every key the last record stays in the bucket, by the rules of the node's own.
 
-See `liftpy_log.tier.history_compaction` for the rules. Three steps for each partition, one partition after the other:
+See `liftpy_bucket.upkeep.compaction` for the rules. Three steps for each partition, one partition after the other:
 
 1. Tasks read the footers of its objects: how many tombstones there are, and since when they are clean.
 2. Tasks read the keys, and Spark brings the rows of a key together: what has a newer one is superseded.
@@ -18,10 +18,10 @@ import os
 import time
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from liftpy_bucket.errors import ObjectMissingError, OvertakenError
+from liftpy_bucket.upkeep.compaction import HistoryCompactionConfig, plan_history
 from liftpy_envelope.errors import LiftError
 from liftpy_envelope.stream_config import StreamConfig
-from liftpy_log.tier.errors import ObjectMissingError, OvertakenError
-from liftpy_log.tier.history_compaction import HistoryCompactionConfig, plan_history
 from liftpy_spark.jobs.bins import TASK_BYTES, bins_of
 from liftpy_spark.jobs.compact_commit import commit, held, root_file
 from liftpy_spark.jobs.compact_frames import find_superseded, run_rewrites
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from liftpy_log.tier.history_compaction import HistoryPlan
-    from liftpy_log.tier.layout import PartitionPath
-    from liftpy_log.tier.pointers import FragmentPointer
-    from liftpy_log.tier.s3_settings import S3Settings
+    from liftpy_bucket.layout import PartitionPath
+    from liftpy_bucket.objects.pointers import FragmentPointer
+    from liftpy_bucket.store.s3_settings import S3Settings
+    from liftpy_bucket.upkeep.compaction import HistoryPlan
     from liftpy_spark.jobs.compact_plan import Look, Rewrite
     from liftpy_spark.jobs.tasks import Progress
 

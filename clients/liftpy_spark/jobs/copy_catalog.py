@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from liftpy_log.tier.catalog import Catalog
+from liftpy_bucket.manifest.catalog import Catalog
 from liftpy_spark.jobs.copy_roots import CopyRefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from liftpy_log.tier.catalog import CatalogStream
+    from liftpy_bucket.manifest.catalog import CatalogStream
 
 __all__ = ["Choice", "choose", "entered", "is_internal"]
 

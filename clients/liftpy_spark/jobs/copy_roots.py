@@ -11,19 +11,26 @@ from dataclasses import replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
+from liftpy_bucket.errors import LineageError
+from liftpy_bucket.layout import PartitionPath
+from liftpy_bucket.manifest.lineage import check_lineage, cut_epochs, join_epochs
+from liftpy_bucket.manifest.root.folding import (
+    DRAFT,
+    FRAGMENTS_KEPT,
+    POINTERS_MAX,
+    SNAPSHOT_FRAGMENTS_MAX,
+    roll_up,
+    stamp,
+)
+from liftpy_bucket.manifest.root.snapshot import make_snapshot
 from liftpy_envelope.errors import LiftError
-from liftpy_log.tier.errors import LineageError
-from liftpy_log.tier.folding import DRAFT, FRAGMENTS_KEPT, POINTERS_MAX, SNAPSHOT_FRAGMENTS_MAX, roll_up, stamp
-from liftpy_log.tier.layout import PartitionPath
-from liftpy_log.tier.lineage import check_lineage, cut_epochs, join_epochs
-from liftpy_log.tier.snapshot import make_snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from liftpy_log.tier.pointers import FragmentPointer, SnapshotPointer
-    from liftpy_log.tier.root import Root
-    from liftpy_log.tier.snapshot import Snapshot
+    from liftpy_bucket.manifest.root.root import Root
+    from liftpy_bucket.manifest.root.snapshot import Snapshot
+    from liftpy_bucket.objects.pointers import FragmentPointer, SnapshotPointer
 
 __all__ = ["CopyRefusedError", "Standing", "check_history", "of_its_own", "standing", "with_tail"]
 

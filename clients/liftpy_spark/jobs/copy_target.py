@@ -10,14 +10,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from liftpy_log.tier.catalog import CatalogFile
-from liftpy_log.tier.conditional import create_once
-from liftpy_log.tier.errors import OvertakenError, TakenError
-from liftpy_log.tier.layout import PartitionPath
-from liftpy_log.tier.pins_held import load_pin, load_pins, write_pin
-from liftpy_log.tier.root_file import RootFile
-from liftpy_log.tier.root_format import decode_root, encode_root
-from liftpy_log.tier.swapping import swap
+from liftpy_bucket.errors import OvertakenError, TakenError
+from liftpy_bucket.layout import PartitionPath
+from liftpy_bucket.manifest.catalog import CatalogFile
+from liftpy_bucket.manifest.pins.held import load_pin, load_pins, write_pin
+from liftpy_bucket.manifest.root.file import RootFile
+from liftpy_bucket.manifest.root.format import decode_root, encode_root
+from liftpy_bucket.store.conditional import create_once
+from liftpy_bucket.store.swapping import swap
 from liftpy_spark.jobs.copy_catalog import choose, entered
 from liftpy_spark.jobs.copy_roots import CopyRefusedError, Standing, check_history, standing
 from liftpy_spark.jobs.copy_source import new_id
@@ -25,10 +25,10 @@ from liftpy_spark.jobs.copy_source import new_id
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from liftpy_log.tier.catalog import Catalog, CatalogStream
-    from liftpy_log.tier.root import Root
-    from liftpy_log.tier.snapshot import Snapshot
-    from liftpy_log.tier.store import ObjectStore
+    from liftpy_bucket.manifest.catalog import Catalog, CatalogStream
+    from liftpy_bucket.manifest.root.root import Root
+    from liftpy_bucket.manifest.root.snapshot import Snapshot
+    from liftpy_bucket.store.object_store import ObjectStore
     from liftpy_spark.jobs.copy_source import SourcePartition
 
 __all__ = ["catalog_of", "check_there", "enter", "put_cursors", "put_root", "put_snapshots", "snapshots_below"]

@@ -15,24 +15,24 @@ from hashlib import sha256
 from tempfile import TemporaryFile
 from typing import IO, TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
-from liftpy_log.tier.conditional import create_once
-from liftpy_log.tier.counting_store import CountingStore
-from liftpy_log.tier.errors import BucketVersionError, ObjectCorruptError, ObjectMissingError, TakenError
-from liftpy_log.tier.merging import fragment_source, member_source, merge
-from liftpy_log.tier.pointer_format import fragment_plain
-from liftpy_log.tier.pointers import FragmentPointer
-from liftpy_log.tier.reading import TierVersion
-from liftpy_log.tier.scrubbing import scrub_piece
+from liftpy_bucket.errors import BucketVersionError, ObjectCorruptError, ObjectMissingError, TakenError
+from liftpy_bucket.manifest.pointer_format import fragment_plain
+from liftpy_bucket.objects.merging import fragment_source, member_source, merge
+from liftpy_bucket.objects.pointers import FragmentPointer
+from liftpy_bucket.reading.version import TierVersion
+from liftpy_bucket.store.conditional import create_once
+from liftpy_bucket.store.counting import CountingStore
+from liftpy_bucket.upkeep.scrubbing import scrub_piece
 from liftpy_spark.jobs.access import store_of
 from liftpy_spark.jobs.parts import version_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from liftpy_log.tier.merging import Source
-    from liftpy_log.tier.reading import Piece
-    from liftpy_log.tier.s3_settings import S3Settings
-    from liftpy_log.tier.store import Head, ObjectStore
+    from liftpy_bucket.objects.merging import Source
+    from liftpy_bucket.reading.version import Piece
+    from liftpy_bucket.store.object_store import Head, ObjectStore
+    from liftpy_bucket.store.s3_settings import S3Settings
     from liftpy_spark.jobs.parts import Part
 
 __all__ = ["CopyItem", "CopyTask", "Outcome", "copy_objects"]

@@ -12,12 +12,12 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from liftpy_bucket.errors import OvertakenError
+from liftpy_bucket.manifest.json import Fields
+from liftpy_bucket.manifest.pointer_format import fragments_of
+from liftpy_bucket.manifest.root.file import RootFile
+from liftpy_bucket.reading.version import open_version
 from liftpy_envelope.errors import LiftError
-from liftpy_log.tier.errors import OvertakenError
-from liftpy_log.tier.manifest_json import Fields
-from liftpy_log.tier.pointer_format import fragments_of
-from liftpy_log.tier.reading import open_version
-from liftpy_log.tier.root_file import RootFile
 from liftpy_spark.jobs.access import store_of
 from liftpy_spark.jobs.bins import bytes_of
 from liftpy_spark.jobs.copy_source import new_id, tail_pieces, whole_piece
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from liftpy_log.tier.layout import PartitionPath
-    from liftpy_log.tier.manifest_json import Row
-    from liftpy_log.tier.pointers import FragmentPointer
-    from liftpy_log.tier.s3_settings import S3Settings
+    from liftpy_bucket.layout import PartitionPath
+    from liftpy_bucket.manifest.json import Row
+    from liftpy_bucket.objects.pointers import FragmentPointer
+    from liftpy_bucket.store.s3_settings import S3Settings
     from liftpy_spark.jobs.copy_source import SourcePartition
     from liftpy_spark.jobs.tasks import Progress
 

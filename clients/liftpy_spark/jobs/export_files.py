@@ -13,10 +13,10 @@ from pathlib import Path
 from shutil import copyfileobj
 from typing import IO, TYPE_CHECKING, Final, NamedTuple
 
+from liftpy_bucket.errors import TakenError
+from liftpy_bucket.store.conditional import create_once
+from liftpy_bucket.store.s3_settings import S3Settings
 from liftpy_envelope.errors import ConfigError, LiftError
-from liftpy_log.tier.conditional import create_once
-from liftpy_log.tier.errors import TakenError
-from liftpy_log.tier.s3_settings import S3Settings
 from liftpy_spark.jobs.access import is_within, store_of
 
 if TYPE_CHECKING:

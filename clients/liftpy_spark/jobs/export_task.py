@@ -11,9 +11,9 @@ from uuid import uuid4
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from liftpy_log.tier.errors import ObjectMissingError
-from liftpy_log.tier.manifest_json import Row
-from liftpy_log.tier.rows_schema import subject_bytes
+from liftpy_bucket.errors import ObjectMissingError
+from liftpy_bucket.manifest.json import Row
+from liftpy_bucket.objects.rows.schema import subject_bytes
 from liftpy_spark.jobs.parts import version_of
 from liftpy_spark.projection import Projection
 from liftpy_spark.schema import arrow_schema, source_schema
@@ -21,7 +21,7 @@ from liftpy_spark.schema import arrow_schema, source_schema
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from liftpy_log.tier.s3_settings import S3Settings
+    from liftpy_bucket.store.s3_settings import S3Settings
     from liftpy_spark.jobs.export_files import Place
     from liftpy_spark.jobs.parts import Part
 

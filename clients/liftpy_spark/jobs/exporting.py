@@ -14,11 +14,11 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from uuid import uuid4
 
+from liftpy_bucket.errors import ObjectMissingError, OvertakenError
+from liftpy_bucket.manifest.pins.held import Pins
+from liftpy_bucket.manifest.root.file import RootFile
+from liftpy_bucket.reading.version import TierVersion, open_version
 from liftpy_envelope.errors import LiftError
-from liftpy_log.tier.errors import ObjectMissingError, OvertakenError
-from liftpy_log.tier.pins_held import Pins
-from liftpy_log.tier.reading import TierVersion, open_version
-from liftpy_log.tier.root_file import RootFile
 from liftpy_spark.jobs.access import store_of
 from liftpy_spark.jobs.bins import TASK_BYTES, bins_of, bytes_of
 from liftpy_spark.jobs.export_files import check_apart
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from liftpy_log.tier.layout import PartitionPath
-    from liftpy_log.tier.reading import Piece
-    from liftpy_log.tier.s3_settings import S3Settings
+    from liftpy_bucket.layout import PartitionPath
+    from liftpy_bucket.reading.version import Piece
+    from liftpy_bucket.store.s3_settings import S3Settings
     from liftpy_spark.jobs.export_files import Place
     from liftpy_spark.jobs.tasks import Progress
 

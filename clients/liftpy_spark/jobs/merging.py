@@ -13,16 +13,16 @@ from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import uuid4
 
+from liftpy_bucket.errors import OvertakenError
+from liftpy_bucket.manifest.boundary import check
+from liftpy_bucket.manifest.json import Fields
+from liftpy_bucket.manifest.pointer_format import fragment_plain, fragments_of
+from liftpy_bucket.manifest.root.changes import replace
+from liftpy_bucket.manifest.root.file import RootFile
+from liftpy_bucket.objects.merging import merge_fragments
+from liftpy_bucket.objects.setsum import NO_RECORDS, Setsum
+from liftpy_bucket.store.conditional import create_once
 from liftpy_envelope.errors import LiftError
-from liftpy_log.tier.boundary import check
-from liftpy_log.tier.conditional import create_once
-from liftpy_log.tier.errors import OvertakenError
-from liftpy_log.tier.manifest_json import Fields
-from liftpy_log.tier.merging import merge_fragments
-from liftpy_log.tier.pointer_format import fragment_plain, fragments_of
-from liftpy_log.tier.root_changes import replace
-from liftpy_log.tier.root_file import RootFile
-from liftpy_log.tier.setsum import NO_RECORDS, Setsum
 from liftpy_spark.jobs.access import store_of
 from liftpy_spark.jobs.bins import bins_of
 from liftpy_spark.jobs.tasks import JobFailedError, run_tasks
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from liftpy_log.tier.layout import PartitionPath
-    from liftpy_log.tier.pointers import FragmentPointer
-    from liftpy_log.tier.s3_settings import S3Settings
+    from liftpy_bucket.layout import PartitionPath
+    from liftpy_bucket.objects.pointers import FragmentPointer
+    from liftpy_bucket.store.s3_settings import S3Settings
     from liftpy_spark.jobs.tasks import Progress
 
 __all__ = ["LeaderAtWorkError", "MergeRun", "merge", "plan_merge"]

@@ -10,7 +10,7 @@ from liftpy_spark.jobs.export_files import ExportPlaceError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from liftpy_log.tier.layout import PartitionPath
+    from liftpy_bucket.layout import PartitionPath
     from liftpy_spark.jobs.export_files import Place
     from liftpy_spark.jobs.export_task import Written
     from liftpy_spark.jobs.exporting import ExportRange

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from liftpy_log.tier.layout import PartitionPath
-from liftpy_log.tier.reading import TierVersion
+from liftpy_bucket.layout import PartitionPath
+from liftpy_bucket.reading.version import TierVersion
 from liftpy_spark.jobs.access import store_of
 
 if TYPE_CHECKING:
-    from liftpy_log.tier.reading import Piece
-    from liftpy_log.tier.root import Root
-    from liftpy_log.tier.s3_settings import S3Settings
+    from liftpy_bucket.manifest.root.root import Root
+    from liftpy_bucket.reading.version import Piece
+    from liftpy_bucket.store.s3_settings import S3Settings
 
 __all__ = ["Part", "bare_root", "version_of"]
 

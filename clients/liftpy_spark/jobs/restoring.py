@@ -11,10 +11,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from liftpy_log.tier.errors import ForeignBucketError, ObjectMissingError, StoreDeniedError
-from liftpy_log.tier.layout import CATALOG, PartitionPath
-from liftpy_log.tier.probe import probe
-from liftpy_log.tier.root_file import RootFile
+from liftpy_bucket.errors import ForeignBucketError, ObjectMissingError, StoreDeniedError
+from liftpy_bucket.layout import CATALOG, PartitionPath
+from liftpy_bucket.manifest.root.file import RootFile
+from liftpy_bucket.store.probe import probe
 from liftpy_spark.jobs.access import is_within, store_of
 from liftpy_spark.jobs.bins import TASK_BYTES
 from liftpy_spark.jobs.copy_catalog import choose, is_internal
@@ -36,11 +36,11 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from liftpy_log.tier.catalog import Catalog, CatalogStream
-    from liftpy_log.tier.pointers import FragmentPointer
-    from liftpy_log.tier.root import Root
-    from liftpy_log.tier.s3_settings import S3Settings
-    from liftpy_log.tier.store import ObjectStore
+    from liftpy_bucket.manifest.catalog import Catalog, CatalogStream
+    from liftpy_bucket.manifest.root.root import Root
+    from liftpy_bucket.objects.pointers import FragmentPointer
+    from liftpy_bucket.store.object_store import ObjectStore
+    from liftpy_bucket.store.s3_settings import S3Settings
     from liftpy_spark.jobs.copy_catalog import Choice
     from liftpy_spark.jobs.copy_source import SourcePartition
     from liftpy_spark.jobs.tasks import Progress

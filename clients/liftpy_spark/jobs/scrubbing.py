@@ -7,11 +7,11 @@ from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from liftpy_log.tier.errors import OvertakenError
-from liftpy_log.tier.manifest_json import Fields
-from liftpy_log.tier.reading import open_version
-from liftpy_log.tier.scrubbing import problem_of
-from liftpy_log.tier.verifying import verify
+from liftpy_bucket.errors import OvertakenError
+from liftpy_bucket.manifest.json import Fields
+from liftpy_bucket.reading.version import open_version
+from liftpy_bucket.upkeep.scrubbing import problem_of
+from liftpy_bucket.upkeep.verifying import verify
 from liftpy_spark.jobs.access import store_of
 from liftpy_spark.jobs.bins import TASK_BYTES, bins_of, bytes_of
 from liftpy_spark.jobs.parts import Part, bare_root, version_of
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from liftpy_log.tier.layout import PartitionPath
-    from liftpy_log.tier.reading import Piece, TierVersion
-    from liftpy_log.tier.s3_settings import S3Settings
-    from liftpy_log.tier.verifying_report import Kind, Report
+    from liftpy_bucket.layout import PartitionPath
+    from liftpy_bucket.reading.version import Piece, TierVersion
+    from liftpy_bucket.store.s3_settings import S3Settings
+    from liftpy_bucket.upkeep.report import Kind, Report
     from liftpy_spark.jobs.tasks import Progress
 
 __all__ = ["ScrubPlan", "plan_scrub", "scrub"]
@@ -109,7 +109,7 @@ def scrub(
         task_bytes: about how much a task reads.
 
     Returns:
-        a report for each, as `liftpy_log.tier.scrubbing.scrub` makes it.
+        a report for each, as `liftpy_bucket.upkeep.scrubbing.scrub` makes it.
 
     Raises:
         StoreError: the store could not be asked.

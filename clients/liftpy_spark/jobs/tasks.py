@@ -22,9 +22,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql.utils import is_remote
 from pyspark.util import InheritableThread
 
+from liftpy_bucket.errors import ManifestCorruptError
 from liftpy_envelope.errors import LiftError
 from liftpy_envelope.unpacking import OWN_FILE, UnpackError, unpack
-from liftpy_log.tier.errors import ManifestCorruptError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -80,7 +80,7 @@ def run_tasks(
             plain values, as msgpack has them: numbers, text, bytes, lists, objects; a named tuple becomes a list.
         what: the work, for messages and for Spark's pages.
         read: makes the result of what `work` gave, on the driver. It raises ManifestCorruptError (as `Row` and
-            `Fields` of `manifest_json` do) or ValueError where that is not what it must be.
+            `Fields` of manifests do) or ValueError where that is not what it must be.
         progress: is told of it.
 
     Returns:

@@ -12,23 +12,23 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from liftpy_bucket.errors import LineageError, ObjectMissingError, TierError
+from liftpy_bucket.layout import PartitionPath
+from liftpy_bucket.objects.read import trimmed
+from liftpy_bucket.objects.rows.convert import batches_of, row_schema
+from liftpy_bucket.reading.cache import Latest, ReadingCache
+from liftpy_bucket.reading.version import TierVersion, open_version
 from liftpy_log.disk import OsDisk
-from liftpy_log.tier.errors import LineageError, ObjectMissingError, TierError
-from liftpy_log.tier.fragment_read import trimmed
-from liftpy_log.tier.layout import PartitionPath
-from liftpy_log.tier.reading import TierVersion, open_version
-from liftpy_log.tier.reading_cache import Latest, ReadingCache
-from liftpy_log.tier.rows import batches_of, row_schema
 from liftpy_server.cold.fetch_runs import BROKEN, HoleError, Runs, Wanted, cuts_of, rows_of, spans_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import TypeVar
 
+    from liftpy_bucket.manifest.root.file import RootFile
+    from liftpy_bucket.store.object_store import ObjectStore
     from liftpy_envelope.ipc import BufferLike
     from liftpy_log.disk import File
-    from liftpy_log.tier.root_file import RootFile
-    from liftpy_log.tier.store import ObjectStore
     from liftpy_server.cold.fetch_runs import Span
 
     _Answer = TypeVar("_Answer")

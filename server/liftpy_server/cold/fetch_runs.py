@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
-from liftpy_log.tier.errors import ObjectCorruptError, ObjectMissingError, TierError
-from liftpy_log.tier.rows_schema import batch_names
+from liftpy_bucket.errors import ObjectCorruptError, ObjectMissingError, TierError
+from liftpy_bucket.objects.rows.schema import batch_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from liftpy_log.tier.fragment_read import Fetched, ObjectReader
-    from liftpy_log.tier.pointers import SnapshotPointer
-    from liftpy_log.tier.reading import Piece, TierVersion
-    from liftpy_log.tier.root_file import RootFile
+    from liftpy_bucket.manifest.root.file import RootFile
+    from liftpy_bucket.objects.pointers import SnapshotPointer
+    from liftpy_bucket.objects.read import Fetched, ObjectReader
+    from liftpy_bucket.reading.version import Piece, TierVersion
 
 __all__ = ["BROKEN", "HoleError", "Run", "Runs", "Span", "Wanted", "cuts_of", "rows_of", "spans_of"]
 

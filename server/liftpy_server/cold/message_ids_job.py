@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from liftpy_log.tier.fragment_read import trimmed
-from liftpy_log.tier.layout import PartitionPath
-from liftpy_log.tier.reading import open_version
+from liftpy_bucket.layout import PartitionPath
+from liftpy_bucket.objects.read import trimmed
+from liftpy_bucket.reading.version import open_version
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from liftpy_log.tier.fragment_read import ObjectReader
-    from liftpy_log.tier.reading import TierVersion
-    from liftpy_log.tier.store import ObjectStore
+    from liftpy_bucket.objects.read import ObjectReader
+    from liftpy_bucket.reading.version import TierVersion
+    from liftpy_bucket.store.object_store import ObjectStore
 
 __all__ = ["message_ids"]
 

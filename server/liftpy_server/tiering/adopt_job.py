@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from liftpy_log.tier.errors import LineageError, OvertakenError
-from liftpy_log.tier.set_collecting import CollectedSets, SetCollector
+from liftpy_bucket.errors import LineageError, OvertakenError
+from liftpy_bucket.upkeep.collecting_stream_sets import CollectedSets, SetCollector
 from liftpy_server.tiering.roots import newest_set
 from liftpy_server.tiering.set_nodes import nodes_with_sets
 

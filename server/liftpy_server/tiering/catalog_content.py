@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from liftpy_log.tier.catalog import Catalog, CatalogStream
-from liftpy_log.tier.errors import ForeignBucketError
+from liftpy_bucket.errors import ForeignBucketError
+from liftpy_bucket.manifest.catalog import Catalog, CatalogStream
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

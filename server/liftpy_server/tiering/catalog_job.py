@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from liftpy_log.tier.catalog import CatalogFile
+from liftpy_bucket.manifest.catalog import CatalogFile
 from liftpy_server.tiering.catalog_content import merged
 
 if TYPE_CHECKING:
-    from liftpy_log.tier.store import ObjectStore
+    from liftpy_bucket.store.object_store import ObjectStore
 
 __all__ = ["put_catalog"]
 

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from liftpy_log.tier.errors import ObjectMissingError, OvertakenError
-from liftpy_log.tier.lineage import check_lineage
-from liftpy_log.tier.root import Claim
-from liftpy_log.tier.root_changes import claim, create
+from liftpy_bucket.errors import ObjectMissingError, OvertakenError
+from liftpy_bucket.manifest.lineage import check_lineage
+from liftpy_bucket.manifest.root.changes import claim, create
+from liftpy_bucket.manifest.root.root import Claim
 from liftpy_server.tiering.members import size_of
 from liftpy_server.tiering.merge_plan import run_to_merge, sizes_to_merge
 from liftpy_server.tiering.roots import check_never_was, check_sets_are_there, file_of, find, path_of, resolved
 
 if TYPE_CHECKING:
-    from liftpy_log.tier.layout import PartitionPath
-    from liftpy_log.tier.pointers import FragmentPointer, SnapshotPointer
-    from liftpy_log.tier.resolving import Resolved
-    from liftpy_log.tier.root import Root
+    from liftpy_bucket.layout import PartitionPath
+    from liftpy_bucket.manifest.root.root import Root
+    from liftpy_bucket.objects.pointers import FragmentPointer, SnapshotPointer
+    from liftpy_bucket.reading.resolving import Resolved
     from liftpy_server.tiering.context import Context
 
 __all__ = ["claim_partition", "look"]

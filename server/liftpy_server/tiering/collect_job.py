@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from liftpy_log.tier.collecting import Collected, Collector
-from liftpy_log.tier.layout import PartitionPath
-from liftpy_log.tier.set_collecting import SetCollector
+from liftpy_bucket.layout import PartitionPath
+from liftpy_bucket.upkeep.collecting import Collected, Collector
+from liftpy_bucket.upkeep.collecting_stream_sets import SetCollector
 from liftpy_server.tiering.roots import check_in_force, find, newest, path_of, resolved
 from liftpy_server.tiering.set_merge import merge_sets
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from liftpy_log.tier.root import Root
+    from liftpy_bucket.manifest.root.root import Root
     from liftpy_server.tiering.context import Context
 
 __all__ = ["collect", "collect_sets", "drop_stream", "retain"]

@@ -6,23 +6,23 @@ import os
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any, Final
 
-from liftpy_log.tier.collecting_live import settled_pins
-from liftpy_log.tier.conditional import create_once
-from liftpy_log.tier.errors import OvertakenError
-from liftpy_log.tier.history_compaction import HistoryCompaction, HistoryCompactionConfig, plan_history
-from liftpy_log.tier.pins import held_ranges
-from liftpy_log.tier.root_changes import Change, replace
-from liftpy_log.tier.setsum import NO_RECORDS
+from liftpy_bucket.errors import OvertakenError
+from liftpy_bucket.manifest.pins.pin import held_ranges
+from liftpy_bucket.manifest.root.changes import Change, replace
+from liftpy_bucket.objects.setsum import NO_RECORDS
+from liftpy_bucket.store.conditional import create_once
+from liftpy_bucket.upkeep.compaction import HistoryCompaction, HistoryCompactionConfig, plan_history
+from liftpy_bucket.upkeep.live import settled_pins
 from liftpy_server.tiering.file_body import body_of
 from liftpy_server.tiering.fragments import fragment_name
 from liftpy_server.tiering.memory_budget import WORK_BYTES
 from liftpy_server.tiering.roots import Created, check_in_force, commit, file_of, newest, path_of
 
 if TYPE_CHECKING:
-    from liftpy_log.tier.history_compaction import HistoryPlan, Replacement
-    from liftpy_log.tier.layout import PartitionPath
-    from liftpy_log.tier.pointers import FragmentPointer
-    from liftpy_log.tier.root import Root
+    from liftpy_bucket.layout import PartitionPath
+    from liftpy_bucket.manifest.root.root import Root
+    from liftpy_bucket.objects.pointers import FragmentPointer
+    from liftpy_bucket.upkeep.compaction import HistoryPlan, Replacement
     from liftpy_server.tiering.context import Context
 
 __all__ = ["compact"]

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from liftpy_log.tier.root_changes import claim
+from liftpy_bucket.manifest.root.changes import claim
 from liftpy_server.tiering.roots import check_in_force, commit, path_of
 
 if TYPE_CHECKING:
-    from liftpy_log.tier.root import Root
-    from liftpy_log.tier.root_changes import Change
+    from liftpy_bucket.manifest.root.changes import Change
+    from liftpy_bucket.manifest.root.root import Root
     from liftpy_server.tiering.context import Context
 
 __all__ = ["confirm"]

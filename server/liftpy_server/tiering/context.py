@@ -6,7 +6,7 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from liftpy_log.tier.counting_store import CountingStore
+from liftpy_bucket.store.counting import CountingStore
 from liftpy_server.tiering.loaded_cache import LoadedCache
 from liftpy_server.tiering.memory_budget import MemoryBudget
 from liftpy_server.tiering.naming import Naming
@@ -14,9 +14,9 @@ from liftpy_server.tiering.naming import Naming
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from liftpy_log.tier.root_file import Loaded, RootFile
-    from liftpy_log.tier.set_file import LoadedSet
-    from liftpy_log.tier.store import ObjectStore
+    from liftpy_bucket.manifest.root.file import Loaded, RootFile
+    from liftpy_bucket.manifest.stream_sets.file import LoadedSet
+    from liftpy_bucket.store.object_store import ObjectStore
 
 __all__ = ["Context", "Job"]
 

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
-from liftpy_log.tier.conditional import create_once
-from liftpy_log.tier.merging import Source, merge
+from liftpy_bucket.objects.merging import Source, merge
+from liftpy_bucket.store.conditional import create_once
 from liftpy_server.tiering.object_buffer import ObjectBuffer
 from liftpy_server.tiering.roots import Created
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from liftpy_log.tier.layout import PartitionPath
-    from liftpy_log.tier.pointers import FragmentPointer
-    from liftpy_log.tier.root import Root
+    from liftpy_bucket.layout import PartitionPath
+    from liftpy_bucket.manifest.root.root import Root
+    from liftpy_bucket.objects.pointers import FragmentPointer
     from liftpy_server.tiering.context import Context
 
 __all__ = ["Draft", "Stored", "drafted", "fragment_name", "put_draft"]

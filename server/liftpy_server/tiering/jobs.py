@@ -22,7 +22,7 @@ from liftpy_server.tiering.upload_set_job import upload_set
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from liftpy_log.tier.store import ObjectStore
+    from liftpy_bucket.store.object_store import ObjectStore
     from liftpy_server.tiering.context import Context, Job
 
 __all__ = ["JOBS", "counts"]

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from liftpy_log.tier.fragment_read import ObjectReader
-from liftpy_log.tier.layout import set_object_key
-from liftpy_log.tier.merging import Source, member_source
+from liftpy_bucket.layout import set_object_key
+from liftpy_bucket.objects.merging import Source, member_source
+from liftpy_bucket.objects.read import ObjectReader
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from liftpy_log.tier.resolving import ResolvedMember
+    from liftpy_bucket.reading.resolving import ResolvedMember
     from liftpy_server.tiering.context import Context
 
 __all__ = ["size_of", "sources_of"]

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from liftpy_log.tier.conditional import create_once
-from liftpy_log.tier.layout import PartitionPath
-from liftpy_log.tier.lineage import cut_epochs
-from liftpy_log.tier.merging import merge_fragments
-from liftpy_log.tier.root_changes import Change, append, replace
-from liftpy_log.tier.setsum import NO_RECORDS
+from liftpy_bucket.layout import PartitionPath
+from liftpy_bucket.manifest.lineage import cut_epochs
+from liftpy_bucket.manifest.root.changes import Change, append, replace
+from liftpy_bucket.objects.merging import merge_fragments
+from liftpy_bucket.objects.setsum import NO_RECORDS
+from liftpy_bucket.store.conditional import create_once
 from liftpy_server.tiering.file_body import body_of
 from liftpy_server.tiering.fragments import Stored, drafted, fragment_name, put_draft
 from liftpy_server.tiering.members import size_of, sources_of
@@ -26,9 +26,9 @@ from liftpy_server.tiering.roots import Created, check_in_force, commit, file_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from liftpy_log.tier.pointers import FragmentPointer
-    from liftpy_log.tier.resolving import ResolvedMember
-    from liftpy_log.tier.root import Root
+    from liftpy_bucket.manifest.root.root import Root
+    from liftpy_bucket.objects.pointers import FragmentPointer
+    from liftpy_bucket.reading.resolving import ResolvedMember
     from liftpy_server.tiering.context import Context
 
 __all__ = ["merge"]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from liftpy_log.tier.pointers import FragmentPointer
+    from liftpy_bucket.objects.pointers import FragmentPointer
     from liftpy_server.tiering.context import Context
 
 __all__ = ["run_to_merge", "sizes_to_merge"]

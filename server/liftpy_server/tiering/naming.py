@@ -8,14 +8,14 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
+from liftpy_bucket.manifest.catalog import CatalogFile
 from liftpy_envelope.errors import LiftError
-from liftpy_log.tier.catalog import CatalogFile
 from liftpy_server.tiering.catalog_content import check_owner
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from liftpy_log.tier.store import ObjectStore
+    from liftpy_bucket.store.object_store import ObjectStore
 
 __all__ = ["Naming", "NotNamedError"]
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from liftpy_log.tier.catalog import CatalogFile
-from liftpy_log.tier.errors import ForeignBucketError, StoreUnfitError
-from liftpy_log.tier.layout import CATALOG
-from liftpy_log.tier.probe import PROBES, probe
+from liftpy_bucket.errors import ForeignBucketError, StoreUnfitError
+from liftpy_bucket.layout import CATALOG
+from liftpy_bucket.manifest.catalog import CatalogFile
+from liftpy_bucket.store.probe import PROBES, probe
 
 if TYPE_CHECKING:
-    from liftpy_log.tier.store import ObjectStore
+    from liftpy_bucket.store.object_store import ObjectStore
     from liftpy_server.tiering.context import Context
 
 __all__ = ["probe_bucket"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from liftpy_log.tier.store import Entry, Head, ObjectStore, Stored
+from liftpy_bucket.store.object_store import Entry, Head, ObjectStore, Stored
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

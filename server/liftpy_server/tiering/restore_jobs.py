@@ -8,19 +8,19 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from liftpy_log.tier.catalog import CatalogFile
-from liftpy_log.tier.errors import ForeignBucketError, ObjectMissingError, OvertakenError
-from liftpy_log.tier.layout import CATALOG, PartitionPath, set_root_key
-from liftpy_log.tier.root import COMMIT_IDS
-from liftpy_log.tier.set_file import SetFile
-from liftpy_log.tier.set_format import decode_set, encode_set
-from liftpy_log.tier.swapping import swap
+from liftpy_bucket.errors import ForeignBucketError, ObjectMissingError, OvertakenError
+from liftpy_bucket.layout import CATALOG, PartitionPath, set_root_key
+from liftpy_bucket.manifest.catalog import CatalogFile
+from liftpy_bucket.manifest.root.root import COMMIT_IDS
+from liftpy_bucket.manifest.stream_sets.file import SetFile
+from liftpy_bucket.manifest.stream_sets.format import decode_set, encode_set
+from liftpy_bucket.store.swapping import swap
 from liftpy_server.tiering.catalog_content import check_owner, taken
 from liftpy_server.tiering.restoring import Bucket
 from liftpy_server.tiering.set_nodes import nodes_with_sets
 
 if TYPE_CHECKING:
-    from liftpy_log.tier.catalog import Catalog
+    from liftpy_bucket.manifest.catalog import Catalog
     from liftpy_server.tiering.context import Context, Job
 
 __all__ = ["RESTORE_JOBS"]

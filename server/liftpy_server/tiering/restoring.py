@@ -11,26 +11,26 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from liftpy_log.tier.errors import ObjectCorruptError, OvertakenError, RootMissingError
-from liftpy_log.tier.layout import PartitionPath
-from liftpy_log.tier.missed import check_root_never_was, check_set_never_was
-from liftpy_log.tier.resolving import counts, resolve
-from liftpy_log.tier.root_changes import claim, create
-from liftpy_log.tier.root_file import RootFile
-from liftpy_log.tier.set_file import SetFile
+from liftpy_bucket.errors import ObjectCorruptError, OvertakenError, RootMissingError
+from liftpy_bucket.layout import PartitionPath
+from liftpy_bucket.manifest.root.changes import claim, create
+from liftpy_bucket.manifest.root.file import RootFile
+from liftpy_bucket.manifest.stream_sets.file import SetFile
+from liftpy_bucket.reading.resolving import counts, resolve
+from liftpy_bucket.upkeep.missed import check_root_never_was, check_set_never_was
 from liftpy_server.tiering.set_nodes import nodes_with_sets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from typing import Self
 
-    from liftpy_log.tier.catalog import Catalog, CatalogStream
-    from liftpy_log.tier.pointers import FragmentPointer, SetMember, SetObjectPointer, SnapshotPointer
-    from liftpy_log.tier.resolving import Resolved
-    from liftpy_log.tier.root import Root
-    from liftpy_log.tier.root_file import Loaded
-    from liftpy_log.tier.set_manifest import SetManifest
-    from liftpy_log.tier.store import ObjectStore
+    from liftpy_bucket.manifest.catalog import Catalog, CatalogStream
+    from liftpy_bucket.manifest.root.file import Loaded
+    from liftpy_bucket.manifest.root.root import Root
+    from liftpy_bucket.manifest.stream_sets.manifest import SetManifest
+    from liftpy_bucket.objects.pointers import FragmentPointer, SetMember, SetObjectPointer, SnapshotPointer
+    from liftpy_bucket.reading.resolving import Resolved
+    from liftpy_bucket.store.object_store import ObjectStore
 
 __all__ = ["EPOCH_GAP", "Bucket", "PartitionPlan", "RestorePlan", "StreamPlan"]
 

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from liftpy_log.tier.root_file import RootFile
+from liftpy_bucket.manifest.root.file import RootFile
 from liftpy_server.tiering.roots import newest, path_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from liftpy_log.tier.pointers import FragmentPointer
+    from liftpy_bucket.objects.pointers import FragmentPointer
     from liftpy_server.tiering.context import Context
 
 __all__ = ["first_wanted", "wanted_start"]

@@ -9,21 +9,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from liftpy_log.tier.boundary import check
-from liftpy_log.tier.errors import LineageError, ObjectMissingError, OvertakenError, RootMissingError
-from liftpy_log.tier.layout import PartitionPath
-from liftpy_log.tier.missed import check_set_never_was
-from liftpy_log.tier.resolving import Resolved, resolve
-from liftpy_log.tier.root_file import Loaded, RootFile
-from liftpy_log.tier.set_file import LoadedSet, SetFile
+from liftpy_bucket.errors import LineageError, ObjectMissingError, OvertakenError, RootMissingError
+from liftpy_bucket.layout import PartitionPath
+from liftpy_bucket.manifest.boundary import check
+from liftpy_bucket.manifest.root.file import Loaded, RootFile
+from liftpy_bucket.manifest.stream_sets.file import LoadedSet, SetFile
+from liftpy_bucket.reading.resolving import Resolved, resolve
+from liftpy_bucket.upkeep.missed import check_set_never_was
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
-    from liftpy_log.tier.root import Root
-    from liftpy_log.tier.root_changes import Change
-    from liftpy_log.tier.set_manifest import SetManifest
+    from liftpy_bucket.manifest.root.changes import Change
+    from liftpy_bucket.manifest.root.root import Root
+    from liftpy_bucket.manifest.stream_sets.manifest import SetManifest
     from liftpy_server.tiering.context import Context
 
 __all__ = [

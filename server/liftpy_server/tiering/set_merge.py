@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pyarrow as pa
 
-from liftpy_log.tier.conditional import create_once
-from liftpy_log.tier.fragment_read import ObjectReader
-from liftpy_log.tier.layout import set_object_key
-from liftpy_log.tier.merging import member_source
-from liftpy_log.tier.pointers import SetMember, SetObjectPointer
-from liftpy_log.tier.set_changes import adopt, replace
-from liftpy_log.tier.set_file import SetFile
-from liftpy_log.tier.set_write import SetWriter
+from liftpy_bucket.layout import set_object_key
+from liftpy_bucket.manifest.stream_sets.changes import adopt, replace
+from liftpy_bucket.manifest.stream_sets.file import SetFile
+from liftpy_bucket.objects.merging import member_source
+from liftpy_bucket.objects.pointers import SetMember, SetObjectPointer
+from liftpy_bucket.objects.read import ObjectReader
+from liftpy_bucket.objects.write_stream_set import SetWriter
+from liftpy_bucket.store.conditional import create_once
 from liftpy_server.tiering.merge_plan import run_to_merge
 from liftpy_server.tiering.object_buffer import ObjectBuffer
 from liftpy_server.tiering.read_ahead_store import ReadAheadStore

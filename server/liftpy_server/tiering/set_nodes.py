@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from liftpy_log.tier.store import ObjectStore
+    from liftpy_bucket.store.object_store import ObjectStore
 
 __all__ = ["nodes_with_sets"]
 

@@ -6,9 +6,9 @@ import ssl
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from liftpy_bucket.store.s3_settings import AddressingStyle, Checksums, S3Settings, is_loopback
 from liftpy_envelope.errors import ConfigError
 from liftpy_envelope.settings import describe
-from liftpy_log.tier.s3_settings import AddressingStyle, Checksums, S3Settings, is_loopback
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from liftpy_log.tier.errors import (
+from liftpy_bucket.errors import (
     BucketVersionError,
     LineageError,
     ObjectCorruptError,
@@ -22,11 +22,11 @@ from liftpy_log.tier.errors import (
     OvertakenError,
     SealedError,
 )
-from liftpy_log.tier.fragment_read import trimmed
-from liftpy_log.tier.lineage import check_lineage, cut_epochs, join_epochs
-from liftpy_log.tier.merging import Source
-from liftpy_log.tier.root_changes import Change, append
-from liftpy_log.tier.rows import rows_of_many
+from liftpy_bucket.manifest.lineage import check_lineage, cut_epochs, join_epochs
+from liftpy_bucket.manifest.root.changes import Change, append
+from liftpy_bucket.objects.merging import Source
+from liftpy_bucket.objects.read import trimmed
+from liftpy_bucket.objects.rows.convert import rows_of_many
 from liftpy_server.tiering.fragments import Draft, drafted, put_draft
 from liftpy_server.tiering.members import sources_of
 from liftpy_server.tiering.memory_budget import WORK_BYTES
@@ -37,10 +37,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from concurrent.futures import Future
 
-    from liftpy_log.tier.layout import PartitionPath
-    from liftpy_log.tier.pointers import FragmentPointer
-    from liftpy_log.tier.resolving import Resolved
-    from liftpy_log.tier.root import Root
+    from liftpy_bucket.layout import PartitionPath
+    from liftpy_bucket.manifest.root.root import Root
+    from liftpy_bucket.objects.pointers import FragmentPointer
+    from liftpy_bucket.reading.resolving import Resolved
     from liftpy_server.tiering.context import Context
 
 __all__ = ["upload"]

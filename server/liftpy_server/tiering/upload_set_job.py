@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from liftpy_bucket.layout import set_object_key
+from liftpy_bucket.manifest.stream_sets.changes import add, adopt, begin
+from liftpy_bucket.manifest.stream_sets.file import SetFile
+from liftpy_bucket.objects.pointers import SetObjectPointer
+from liftpy_bucket.objects.read import trimmed
+from liftpy_bucket.objects.rows.convert import rows_of_many
+from liftpy_bucket.objects.write_stream_set import SetWriter, WrittenSet
+from liftpy_bucket.store.conditional import create_once
+from liftpy_bucket.upkeep.missed import check_set_never_was
 from liftpy_envelope.errors import BatchCorruptError, BatchVersionError
-from liftpy_log.tier.conditional import create_once
-from liftpy_log.tier.fragment_read import trimmed
-from liftpy_log.tier.layout import set_object_key
-from liftpy_log.tier.missed import check_set_never_was
-from liftpy_log.tier.pointers import SetObjectPointer
-from liftpy_log.tier.rows import rows_of_many
-from liftpy_log.tier.set_changes import add, adopt, begin
-from liftpy_log.tier.set_file import SetFile
-from liftpy_log.tier.set_write import SetWriter, WrittenSet
 from liftpy_server.tiering.memory_budget import WORK_BYTES
 from liftpy_server.tiering.object_buffer import ObjectBuffer
 from liftpy_server.tiering.roots import newest_set
@@ -29,8 +29,8 @@ from liftpy_server.tiering.slices import batches_in, slices_of
 from liftpy_server.tiering.wire import SliceGoneError, plain_error
 
 if TYPE_CHECKING:
-    from liftpy_log.tier.set_file import LoadedSet
-    from liftpy_log.tier.set_manifest import SetManifest
+    from liftpy_bucket.manifest.stream_sets.file import LoadedSet
+    from liftpy_bucket.manifest.stream_sets.manifest import SetManifest
     from liftpy_server.tiering.context import Context
 
 __all__ = ["set_object_name", "upload_set"]

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from liftpy_envelope.errors import BatchCorruptError, BatchVersionError, LiftError
-from liftpy_log.tier.errors import (
+from liftpy_bucket.errors import (
     BucketVersionError,
     ForeignBucketError,
     LineageError,
@@ -25,6 +24,7 @@ from liftpy_log.tier.errors import (
     StoreUnavailableError,
     StoreUnfitError,
 )
+from liftpy_envelope.errors import BatchCorruptError, BatchVersionError, LiftError
 from liftpy_server.json_lines import to_line
 from liftpy_server.tiering.naming import NotNamedError
 

@@ -16,8 +16,8 @@ from uuid import uuid4
 
 import pyarrow as pa
 
+from liftpy_bucket.store.s3 import S3Store
 from liftpy_envelope.no_pandas import keep_pandas_out
-from liftpy_log.tier.s3_store import S3Store
 from liftpy_server.child_process import become_child, leave
 from liftpy_server.json_lines import read_line
 from liftpy_server.tiering.context import Context

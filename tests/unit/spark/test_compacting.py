@@ -16,15 +16,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from liftpy_log.tier import root_changes
-from liftpy_log.tier.collecting import Collector
-from liftpy_log.tier.cursors import Cursor
-from liftpy_log.tier.errors import ObjectCorruptError, OvertakenError
-from liftpy_log.tier.history_compaction import HistoryCompactionConfig
-from liftpy_log.tier.memory_store import MemoryStore
-from liftpy_log.tier.root_file import RootFile
-from liftpy_log.tier.scrubbing import scrub
-from liftpy_log.tier.setsum import NO_RECORDS, Setsum
+from liftpy_bucket.errors import ObjectCorruptError, OvertakenError
+from liftpy_bucket.manifest.pins.cursors import Cursor
+from liftpy_bucket.manifest.root import changes as root_changes
+from liftpy_bucket.manifest.root.file import RootFile
+from liftpy_bucket.objects.setsum import NO_RECORDS, Setsum
+from liftpy_bucket.store.memory import MemoryStore
+from liftpy_bucket.upkeep.collecting import Collector
+from liftpy_bucket.upkeep.compaction import HistoryCompactionConfig
+from liftpy_bucket.upkeep.scrubbing import scrub
 from liftpy_server.tiering.compact_job import compact as compact_here
 from liftpy_server.tiering.merge_job import merge as merge_here
 from liftpy_spark.jobs import compact_commit, compact_task, compacting

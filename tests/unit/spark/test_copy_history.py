@@ -6,14 +6,14 @@ import dataclasses
 
 import pytest
 
-from liftpy_log.tier import root_changes
-from liftpy_log.tier.catalog import Catalog, CatalogFile
-from liftpy_log.tier.cursors import Cursor
-from liftpy_log.tier.errors import ObjectMissingError, StoreDeniedError, StoreUnfitError
-from liftpy_log.tier.memory_store import MemoryStore
-from liftpy_log.tier.pins_held import load_pins
-from liftpy_log.tier.root_file import RootFile
-from liftpy_log.tier.s3_settings import S3Settings
+from liftpy_bucket.errors import ObjectMissingError, StoreDeniedError, StoreUnfitError
+from liftpy_bucket.manifest.catalog import Catalog, CatalogFile
+from liftpy_bucket.manifest.pins.cursors import Cursor
+from liftpy_bucket.manifest.pins.held import load_pins
+from liftpy_bucket.manifest.root import changes as root_changes
+from liftpy_bucket.manifest.root.file import RootFile
+from liftpy_bucket.store.memory import MemoryStore
+from liftpy_bucket.store.s3_settings import S3Settings
 from liftpy_spark.jobs import copy_task, copy_waves, parts, restoring
 from liftpy_spark.jobs.copy_roots import CopyRefusedError
 from liftpy_spark.jobs.copy_waves import CopyDamagedError

@@ -8,13 +8,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from liftpy_log.tier.collecting import Collector
-from liftpy_log.tier.counting_store import CountingStore
-from liftpy_log.tier.errors import ManifestCorruptError, OvertakenError, StoreError
-from liftpy_log.tier.forking import fork
-from liftpy_log.tier.layout import PartitionPath
-from liftpy_log.tier.memory_store import MemoryStore
-from liftpy_log.tier.pins_held import Pins, load_pins
+from liftpy_bucket.errors import ManifestCorruptError, OvertakenError, StoreError
+from liftpy_bucket.layout import PartitionPath
+from liftpy_bucket.manifest.pins.held import Pins, load_pins
+from liftpy_bucket.store.counting import CountingStore
+from liftpy_bucket.store.memory import MemoryStore
+from liftpy_bucket.upkeep.collecting import Collector
+from liftpy_bucket.upkeep.forking import fork
 from liftpy_spark.jobs import collect_task, collecting, tasks
 from liftpy_spark.jobs.collecting import collect, collect_staged, cuts_of, plan_collect
 from liftpy_spark.jobs.tasks import JobFailedError

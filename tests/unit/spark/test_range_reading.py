@@ -13,14 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.datasource import InputPartition
 
+from liftpy_bucket.errors import StoreDeniedError, StoreUnavailableError
+from liftpy_bucket.manifest.root import changes as root_changes
+from liftpy_bucket.objects.read import ObjectReader
+from liftpy_bucket.objects.setsum import NO_RECORDS
+from liftpy_bucket.reading.cache import ReadingCache
+from liftpy_bucket.store.counting import CountingStore
 from liftpy_client.errors import NodeUnavailableError, OffsetLostError
 from liftpy_envelope.subject import matches
-from liftpy_log.tier import root_changes
-from liftpy_log.tier.counting_store import CountingStore
-from liftpy_log.tier.errors import StoreDeniedError, StoreUnavailableError
-from liftpy_log.tier.fragment_read import ObjectReader
-from liftpy_log.tier.reading_cache import ReadingCache
-from liftpy_log.tier.setsum import NO_RECORDS
 from liftpy_spark import cold_reading, hot_reading, range_reading
 from liftpy_spark.batch_reader import LiftpyReader
 from liftpy_spark.cold_reading import Step

@@ -6,8 +6,8 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from liftpy_bucket.objects.rows.schema import subject_texts
 from liftpy_envelope.subject import matches
-from liftpy_log.tier.rows_schema import subject_texts
 from liftpy_spark.record_filter import Match, RecordFilter
 
 TOKEN = st.sampled_from(["a", "b", "ab", "~", "\ufffd", "é", "\U0001f600"])

@@ -15,7 +15,7 @@ from uuid import uuid4
 import pyarrow as pa
 import pytest
 
-from liftpy_log.tier.errors import ObjectMissingError
+from liftpy_bucket.errors import ObjectMissingError
 from liftpy_spark import sink_directory, sink_writing
 from liftpy_spark.jobs.collect_directory import collect_directory
 from liftpy_spark.option_values import OptionError

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.types import ArrayType, BinaryType, IntegerType, LongType, StringType, StructField, StructType
 
-from liftpy_log.tier.memory_store import MemoryStore
+from liftpy_bucket.store.memory import MemoryStore
 from liftpy_spark.option_values import OptionError
 from liftpy_spark.sink_decision import Decision, Section
 from liftpy_spark.sink_errors import SinkSchemaError, StagingDamagedError

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from liftpy_log.tier.memory_store import MemoryStore
+from liftpy_bucket.store.memory import MemoryStore
 from liftpy_spark.sink_errors import StagingDamagedError
 from liftpy_spark.sink_place import BucketPlace
 from liftpy_spark.sink_rows import Chunk

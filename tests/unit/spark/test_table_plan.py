@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from liftpy_log.tier import root_changes
-from liftpy_log.tier.errors import StoreError
-from liftpy_log.tier.pins import PinRefusedError
-from liftpy_log.tier.pins_held import bury, load_pins
+from liftpy_bucket.errors import StoreError
+from liftpy_bucket.manifest.pins.held import bury, load_pins
+from liftpy_bucket.manifest.pins.pin import PinRefusedError
+from liftpy_bucket.manifest.root import changes as root_changes
 from liftpy_spark.table_plan import PinnedStream
 from support.tier_history import PATH, TierHistory, new_id
 from support.tier_rows import UUID, plain_records

@@ -19,9 +19,9 @@ from liftpy_spark.connections import OpenBucket
 from liftpy_spark.options import SourceOptions
 from liftpy_spark.planning import Range
 from liftpy_spark.schema import source_schema
-from liftpy_log.tier.counting_store import CountingStore
-from liftpy_log.tier.memory_store import MemoryStore
-from liftpy_log.tier.reading_cache import ReadingCache
+from liftpy_bucket.store.counting import CountingStore
+from liftpy_bucket.store.memory import MemoryStore
+from liftpy_bucket.reading.cache import ReadingCache
 
 store = MemoryStore()
 for key, body in pickle.load(sys.stdin.buffer).items():

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from liftpy.cli.run import Connection
-    from liftpy_log.tier.s3_settings import S3Settings
+    from liftpy_bucket.store.s3_settings import S3Settings
     from liftpy_spark.jobs.restoring import Copied, CopyPlan, CopyStream
 
 __all__ = ["restore"]
@@ -132,7 +132,7 @@ def _one_document(*, as_json: bool) -> Iterator[dict[str, Any]]:
 
 def _source(said: Where, where: Where, *, as_json: bool) -> Where:
     """Where histories are: what is not said of it is as at the destination, but for credentials."""
-    from liftpy_log.tier.s3_settings import S3Settings
+    from liftpy_bucket.store.s3_settings import S3Settings
 
     given = said._replace(endpoint=said.endpoint or where.endpoint, region=said.region or where.region)
     try:

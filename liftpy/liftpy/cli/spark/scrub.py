@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from liftpy.cli.tier.bucket import Place
-    from liftpy_log.tier.verifying_report import Report
+    from liftpy_bucket.upkeep.report import Report
 
 __all__ = ["scrub", "scrub_all"]
 

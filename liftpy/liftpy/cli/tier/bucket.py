@@ -19,10 +19,10 @@ from liftpy_envelope.settings import from_text
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from liftpy_log.tier.catalog import CatalogFile, CatalogStream, LoadedCatalog
-    from liftpy_log.tier.counting_store import CountingStore
-    from liftpy_log.tier.layout import PartitionPath
-    from liftpy_log.tier.s3_settings import S3Settings
+    from liftpy_bucket.layout import PartitionPath
+    from liftpy_bucket.manifest.catalog import CatalogFile, CatalogStream, LoadedCatalog
+    from liftpy_bucket.store.counting import CountingStore
+    from liftpy_bucket.store.s3_settings import S3Settings
 
 __all__ = [
     "Alone",
@@ -112,8 +112,8 @@ class OpenBucket:
     """
 
     def __init__(self, store: CountingStore, settings: S3Settings) -> None:
-        from liftpy_log.tier.catalog import CatalogFile
-        from liftpy_log.tier.errors import ForeignBucketError
+        from liftpy_bucket.errors import ForeignBucketError
+        from liftpy_bucket.manifest.catalog import CatalogFile
 
         self.store = store
         self.settings = settings
@@ -168,7 +168,7 @@ class OpenBucket:
 
 
 def _places(found: FoundStream, partitions: Sequence[int]) -> list[Place]:
-    from liftpy_log.tier.layout import PartitionPath
+    from liftpy_bucket.layout import PartitionPath
 
     return [Place(f"{found.stream.name}/{number}", PartitionPath(found.uuid, number)) for number in partitions]
 
@@ -193,8 +193,8 @@ def _need_packages() -> None:
         LiftError: they are not.
     """
     try:
-        import liftpy_log.tier.reading
-        import liftpy_log.tier.s3_store  # noqa: F401 - here, where it can be said what is missing
+        import liftpy_bucket.reading.version
+        import liftpy_bucket.store.s3  # noqa: F401 - here, where it can be said what is missing
     except ImportError as error:
         if (error.name or "").startswith("liftpy"):
             raise  # it is not a package that is missing
@@ -207,7 +207,7 @@ def check_url(url: str | None) -> None:
     Raises:
         ConfigError: it is not.
     """
-    from liftpy_log.tier.s3_settings import S3Settings
+    from liftpy_bucket.store.s3_settings import S3Settings
 
     if url is None:
         return
@@ -233,9 +233,9 @@ def open_bucket(where: Where) -> OpenBucket:
     if not where.url:
         raise UsageError("which bucket? Say --bucket s3://bucket/prefix, or set LIFTPY_TIER_URL")
     _need_packages()
-    from liftpy_log.tier.counting_store import CountingStore
-    from liftpy_log.tier.s3_settings import S3Settings
-    from liftpy_log.tier.s3_store import S3Store
+    from liftpy_bucket.store.counting import CountingStore
+    from liftpy_bucket.store.s3 import S3Store
+    from liftpy_bucket.store.s3_settings import S3Settings
 
     given = [name for name in _ONLY_VARIABLES if _variable(name) in os.environ]
     plain = {

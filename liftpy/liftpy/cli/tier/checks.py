@@ -11,21 +11,21 @@ from liftpy.cli.tier.bucket import new_id
 from liftpy.cli.tier.progress import show_progress
 from liftpy.cli.tier.tables import count_of
 from liftpy.cli.units import show_bytes
-from liftpy_log.tier.errors import BucketVersionError, ManifestCorruptError
-from liftpy_log.tier.exporting import export_list
-from liftpy_log.tier.missed import check_root_never_was, trace_of
-from liftpy_log.tier.scrubbing import scrub
-from liftpy_log.tier.set_file import SetFile
-from liftpy_log.tier.verifying import Problem, verify
+from liftpy_bucket.errors import BucketVersionError, ManifestCorruptError
+from liftpy_bucket.manifest.stream_sets.file import SetFile
+from liftpy_bucket.upkeep.exporting import export_list
+from liftpy_bucket.upkeep.missed import check_root_never_was, trace_of
+from liftpy_bucket.upkeep.scrubbing import scrub
+from liftpy_bucket.upkeep.verifying import Problem, verify
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from liftpy.cli.tier.bucket import OpenBucket, Place
-    from liftpy_log.tier.exporting import Export, ExportedObject
-    from liftpy_log.tier.set_manifest import SetManifest
-    from liftpy_log.tier.store import ObjectStore
-    from liftpy_log.tier.verifying_report import Report
+    from liftpy_bucket.manifest.stream_sets.manifest import SetManifest
+    from liftpy_bucket.store.object_store import ObjectStore
+    from liftpy_bucket.upkeep.exporting import Export, ExportedObject
+    from liftpy_bucket.upkeep.report import Report
 
 __all__ = [
     "Checked",

@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from liftpy.cli.tier.bucket import new_id, now_ns
 from liftpy.cli.tier.checks import manifests_of
 from liftpy.cli.tier.progress import show_progress
+from liftpy_bucket.errors import OutcomeUnknownError, OvertakenError
+from liftpy_bucket.layout import PartitionPath
+from liftpy_bucket.manifest.catalog import CatalogStream
+from liftpy_bucket.manifest.lineage import cut_epochs
+from liftpy_bucket.manifest.root.changes import append
+from liftpy_bucket.manifest.root.file import RootFile
+from liftpy_bucket.objects.merging import Source
+from liftpy_bucket.reading.version import open_version
+from liftpy_bucket.upkeep.forking import fork
+from liftpy_bucket.upkeep.missed import check_root_never_was
 from liftpy_envelope.errors import LiftError
 from liftpy_envelope.stream_config import StreamConfig
-from liftpy_log.tier.catalog import CatalogStream
-from liftpy_log.tier.errors import OutcomeUnknownError, OvertakenError
-from liftpy_log.tier.forking import fork
-from liftpy_log.tier.layout import PartitionPath
-from liftpy_log.tier.lineage import cut_epochs
-from liftpy_log.tier.merging import Source
-from liftpy_log.tier.missed import check_root_never_was
-from liftpy_log.tier.reading import open_version
-from liftpy_log.tier.root_changes import append
-from liftpy_log.tier.root_file import RootFile
 from liftpy_server.tiering.collect_job import drop_stream
 from liftpy_server.tiering.context import Context
 from liftpy_server.tiering.fragments import drafted, put_draft
@@ -33,8 +33,8 @@ from liftpy_server.tiering.roots import commit
 
 if TYPE_CHECKING:
     from liftpy.cli.tier.bucket import FoundStream, OpenBucket
-    from liftpy_log.tier.reading import TierVersion
-    from liftpy_log.tier.root import Root
+    from liftpy_bucket.manifest.root.root import Root
+    from liftpy_bucket.reading.version import TierVersion
     from liftpy_server.tiering.fragments import Stored
 
 __all__ = ["ForkedPartition", "ForkedStream", "fork_stream"]

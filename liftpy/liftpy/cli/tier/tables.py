@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
+    from liftpy_bucket.manifest.pins.pin import Pin
     from liftpy_client.admin.tier import TieredPartition, TierStatus
-    from liftpy_log.tier.pins import Pin
 
 __all__ = ["count_of", "has_alarm", "partitions_table", "pins_table", "status_table"]
 

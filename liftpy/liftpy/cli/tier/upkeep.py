@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from liftpy.cli.tier.bucket import new_id, now_ns
 from liftpy.cli.tier.progress import show_progress
+from liftpy_bucket.manifest.pins.cursors import Cursor
+from liftpy_bucket.manifest.pins.held import load_pins
+from liftpy_bucket.manifest.pins.pin import PinRefusedError, is_in_force
+from liftpy_bucket.manifest.root.file import RootFile
+from liftpy_bucket.reading.version import open_version
+from liftpy_bucket.upkeep.collecting import Collector
+from liftpy_bucket.upkeep.sealing import seal
 from liftpy_client.errors import UsageError
 from liftpy_envelope.errors import LiftError
-from liftpy_log.tier.collecting import Collector
-from liftpy_log.tier.cursors import Cursor
-from liftpy_log.tier.pins import PinRefusedError, is_in_force
-from liftpy_log.tier.pins_held import load_pins
-from liftpy_log.tier.reading import open_version
-from liftpy_log.tier.root_file import RootFile
-from liftpy_log.tier.sealing import seal
 from liftpy_server.tiering.context import Context
 from liftpy_server.tiering.merge_job import merge
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from liftpy.cli.tier.bucket import OpenBucket, Place
-    from liftpy_log.tier.pins import Pin
+    from liftpy_bucket.manifest.pins.pin import Pin
 
 __all__ = [
     "Collected",

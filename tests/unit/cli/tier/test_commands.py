@@ -11,21 +11,21 @@ import pytest
 from rich.console import Console
 
 from liftpy.cli.tier.bucket import OpenBucket
+from liftpy_bucket.layout import CATALOG, PartitionPath, set_root_key
+from liftpy_bucket.manifest.catalog import Catalog, CatalogFile, CatalogStream
+from liftpy_bucket.manifest.root.changes import create
+from liftpy_bucket.manifest.root.file import RootFile
+from liftpy_bucket.manifest.stream_sets.changes import begin
+from liftpy_bucket.manifest.stream_sets.file import SetFile
+from liftpy_bucket.manifest.stream_sets.manifest import SetManifest
+from liftpy_bucket.reading.version import open_version
+from liftpy_bucket.store.counting import CountingStore
+from liftpy_bucket.store.s3_settings import S3Settings
+from liftpy_bucket.upkeep.collecting import Collector
+from liftpy_bucket.upkeep.verifying import verify
 from liftpy_client.admin.tier import TierStatus
 from liftpy_envelope.errors import LiftError
 from liftpy_envelope.stream_config import StreamConfig
-from liftpy_log.tier.catalog import Catalog, CatalogFile, CatalogStream
-from liftpy_log.tier.collecting import Collector
-from liftpy_log.tier.counting_store import CountingStore
-from liftpy_log.tier.layout import CATALOG, PartitionPath, set_root_key
-from liftpy_log.tier.reading import open_version
-from liftpy_log.tier.root_changes import create
-from liftpy_log.tier.root_file import RootFile
-from liftpy_log.tier.s3_settings import S3Settings
-from liftpy_log.tier.set_changes import begin
-from liftpy_log.tier.set_file import SetFile
-from liftpy_log.tier.set_manifest import SetManifest
-from liftpy_log.tier.verifying import verify
 from support.cli import Cli
 from support.fake_cluster import FakeCluster
 from support.manifest_kit import member, set_object

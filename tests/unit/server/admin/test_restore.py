@@ -10,11 +10,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from liftpy_bucket.layout import PartitionPath
+from liftpy_bucket.manifest.stream_sets.file import SetFile
 from liftpy_client.admin.restore_requests import RestoreAdmin
 from liftpy_client.errors import AdminError
 from liftpy_envelope.errors import ConfigError, ErrorCode
-from liftpy_log.tier.layout import PartitionPath
-from liftpy_log.tier.set_file import SetFile
 from liftpy_server.admin.restore_handlers import RestoreHandlers
 from liftpy_server.config import NodeConfig
 from liftpy_server.metadata.errors import MetadataRefusedError

@@ -12,12 +12,12 @@ from typing import NamedTuple
 
 import pytest
 
+from liftpy_bucket.layout import PartitionPath
+from liftpy_bucket.reading.version import open_version
+from liftpy_bucket.store.memory import MemoryStore
 from liftpy_envelope.errors import ErrorCode
 from liftpy_envelope.pull import EARLIEST, LATEST, Api, FetchPartition, FetchRequest, FetchResult, PartitionKey
 from liftpy_log.partition_log import LogConfig
-from liftpy_log.tier.layout import PartitionPath
-from liftpy_log.tier.memory_store import MemoryStore
-from liftpy_log.tier.reading import open_version
 from liftpy_server.cold import reads
 from liftpy_server.cold.reads import ColdReads, ColdUnavailableError
 from liftpy_server.config import PullConfig

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from liftpy_bucket.errors import LineageError, ObjectMissingError
+from liftpy_bucket.manifest.root import changes as root_changes
+from liftpy_bucket.objects.rows.convert import rows_of
+from liftpy_bucket.store.counting import CountingStore
+from liftpy_bucket.store.memory import MemoryStore
 from liftpy_envelope.batch import HEADER_SIZE, check_body, read_header
 from liftpy_log.disk import OsDisk
-from liftpy_log.tier import root_changes
-from liftpy_log.tier.counting_store import CountingStore
-from liftpy_log.tier.errors import LineageError, ObjectMissingError
-from liftpy_log.tier.memory_store import MemoryStore
-from liftpy_log.tier.rows import rows_of
 from liftpy_server.cold.chunk import Chunk
 from liftpy_server.cold.fetch_job import fetch, offset_at_time
 from support.examples import examples

@@ -7,9 +7,9 @@ import threading
 import pyarrow as pa
 import pytest
 
-from liftpy_log.tier.counting_store import CountingStore
-from liftpy_log.tier.errors import ObjectCorruptError, ObjectMissingError, StoreUnavailableError
-from liftpy_log.tier.fragment_read import Fetched
+from liftpy_bucket.errors import ObjectCorruptError, ObjectMissingError, StoreUnavailableError
+from liftpy_bucket.objects.read import Fetched
+from liftpy_bucket.store.counting import CountingStore
 from liftpy_server.cold import fetch_runs
 from liftpy_server.cold.fetch_job import fetch
 from liftpy_server.cold.fetch_runs import HoleError, Runs, Span

@@ -6,9 +6,9 @@ from contextlib import suppress
 
 import pytest
 
-from liftpy_log.tier.errors import LineageError, ObjectMissingError, OvertakenError
-from liftpy_log.tier.layout import PartitionPath, set_object_key
-from liftpy_log.tier.memory_store import MemoryStore
+from liftpy_bucket.errors import LineageError, ObjectMissingError, OvertakenError
+from liftpy_bucket.layout import PartitionPath, set_object_key
+from liftpy_bucket.store.memory import MemoryStore
 from support.tier_slices import LogFile
 from support.tier_workers import PATH, UUID, Worker, check_whole, history
 

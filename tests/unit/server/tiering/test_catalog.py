@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from liftpy_log.tier.catalog import CatalogFile
-from liftpy_log.tier.errors import ForeignBucketError, OvertakenError
+from liftpy_bucket.errors import ForeignBucketError, OvertakenError
+from liftpy_bucket.manifest.catalog import CatalogFile
 from liftpy_server.tiering.catalog_content import Description, merged, taken
 from liftpy_server.tiering.catalog_job import put_catalog
 from liftpy_server.tiering.catalog_keeper import CatalogKeeper

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from liftpy_log.tier.errors import LineageError
-from liftpy_log.tier.memory_store import MemoryStore
-from liftpy_log.tier.root_file import RootFile
+from liftpy_bucket.errors import LineageError
+from liftpy_bucket.manifest.root.file import RootFile
+from liftpy_bucket.store.memory import MemoryStore
 from support.fault_store import FaultStore
 from support.tier_slices import LogFile
 from support.tier_workers import PATH, Worker, history, new_id

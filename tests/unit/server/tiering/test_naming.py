@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from liftpy_log.tier.errors import ForeignBucketError, ObjectMissingError
+from liftpy_bucket.errors import ForeignBucketError, ObjectMissingError
 from liftpy_server.tiering.jobs import JOBS
 from liftpy_server.tiering.naming import NotNamedError
 from liftpy_server.tiering.wire import TierWorkError, plain_error

@@ -7,7 +7,7 @@ from tempfile import TemporaryFile
 
 import pytest
 
-from liftpy_log.tier.memory_store import MemoryStore
+from liftpy_bucket.store.memory import MemoryStore
 from liftpy_server.tiering.file_body import body_of
 from liftpy_server.tiering.object_buffer import ObjectBuffer
 from support.tier_slices import LogFile

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from liftpy_log.tier.errors import ForeignBucketError, StoreUnfitError
-from liftpy_log.tier.memory_store import MemoryStore
+from liftpy_bucket.errors import ForeignBucketError, StoreUnfitError
+from liftpy_bucket.store.memory import MemoryStore
 from support.tier_workers import Worker
 
 

@@ -12,13 +12,13 @@ from itertools import count
 
 import pytest
 
+from liftpy_bucket.errors import LineageError
+from liftpy_bucket.manifest.pins.held import Pins
+from liftpy_bucket.objects.setsum import Setsum
+from liftpy_bucket.reading.version import TierVersion
+from liftpy_bucket.store.memory import MemoryStore
+from liftpy_bucket.upkeep.verifying import verify
 from liftpy_log.partition_log import LogConfig
-from liftpy_log.tier.errors import LineageError
-from liftpy_log.tier.memory_store import MemoryStore
-from liftpy_log.tier.pins_held import Pins
-from liftpy_log.tier.reading import TierVersion
-from liftpy_log.tier.setsum import Setsum
-from liftpy_log.tier.verifying import verify
 from support.fault_store import Crash, FaultStore, crash_at
 from support.tier_slices import LogFile
 from support.tier_workers import PATH, Worker, history, new_id, root_of

@@ -8,11 +8,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from liftpy_bucket.errors import LineageError
+from liftpy_bucket.layout import PartitionPath
+from liftpy_bucket.manifest.pins.held import Pin, release, write_pin
+from liftpy_bucket.store.memory import MemoryStore
 from liftpy_log.partition_log import LogConfig
-from liftpy_log.tier.errors import LineageError
-from liftpy_log.tier.layout import PartitionPath
-from liftpy_log.tier.memory_store import MemoryStore
-from liftpy_log.tier.pins_held import Pin, release, write_pin
 from liftpy_server.admin.tier_handlers import LocalTierHandlers
 from liftpy_server.metadata.state import PartitionInfo
 from liftpy_server.tiering import claim_job

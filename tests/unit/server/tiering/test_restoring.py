@@ -6,10 +6,10 @@ import threading
 
 import pytest
 
-from liftpy_log.tier.errors import LineageError, OvertakenError, StoreUnavailableError
-from liftpy_log.tier.layout import PartitionPath, set_root_key
-from liftpy_log.tier.root_changes import seal
-from liftpy_log.tier.root_file import RootFile
+from liftpy_bucket.errors import LineageError, OvertakenError, StoreUnavailableError
+from liftpy_bucket.layout import PartitionPath, set_root_key
+from liftpy_bucket.manifest.root.changes import seal
+from liftpy_bucket.manifest.root.file import RootFile
 from liftpy_server.tiering.restoring import EPOCH_GAP, Bucket, PartitionPlan
 from support.tier_bucket import Bucket as Left
 from support.tier_bucket import stream

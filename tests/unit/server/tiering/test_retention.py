@@ -6,10 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from liftpy_bucket.objects.pointers import FragmentPointer
+from liftpy_bucket.objects.setsum import NO_RECORDS
 from liftpy_envelope.pull import PartitionKey
 from liftpy_envelope.stream_config import StreamConfig
-from liftpy_log.tier.pointers import FragmentPointer
-from liftpy_log.tier.setsum import NO_RECORDS
 from liftpy_server.tiering.retention import counted_start, local_age_s, local_start, stored_limits
 from liftpy_server.tiering.retention_ends import LeaderEnds
 from liftpy_server.tiering.retention_start import first_wanted

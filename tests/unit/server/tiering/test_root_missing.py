@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from liftpy_log.tier.errors import ObjectMissingError, OvertakenError, RootMissingError, TierError
-from liftpy_log.tier.layout import PartitionPath, set_root_key
-from liftpy_log.tier.memory_store import MemoryStore
+from liftpy_bucket.errors import ObjectMissingError, OvertakenError, RootMissingError, TierError
+from liftpy_bucket.layout import PartitionPath, set_root_key
+from liftpy_bucket.store.memory import MemoryStore
 from liftpy_server.tiering.wire import plain_error
 from support.fault_store import Fault, FaultStore, plan_at
 from support.tier_slices import LogFile

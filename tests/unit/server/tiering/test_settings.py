@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from liftpy_bucket.store.s3_settings import AddressingStyle, Checksums
 from liftpy_envelope.errors import ConfigError
 from liftpy_envelope.settings import parse_settings, to_plain
-from liftpy_log.tier.s3_settings import AddressingStyle, Checksums
 from liftpy_server.config import load_config
 from liftpy_server.tiering.settings import TierConfig, store_settings
 

@@ -8,8 +8,8 @@ from itertools import count
 
 import pytest
 
-from liftpy_log.tier.errors import TierError
-from liftpy_log.tier.memory_store import MemoryStore
+from liftpy_bucket.errors import TierError
+from liftpy_bucket.store.memory import MemoryStore
 from support.fault_store import Crash, Fault, FaultStore, crash_at, plan_at, plan_random
 from support.tier_slices import LogFile
 from support.tier_workers import PATH, Worker, check_whole, history, root_of

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from liftpy_log.tier.errors import LineageError, ObjectMissingError, SealedError
-from liftpy_log.tier.memory_store import MemoryStore
-from liftpy_log.tier.root_changes import seal
-from liftpy_log.tier.root_file import RootFile
+from liftpy_bucket.errors import LineageError, ObjectMissingError, SealedError
+from liftpy_bucket.manifest.root.changes import seal
+from liftpy_bucket.manifest.root.file import RootFile
+from liftpy_bucket.store.memory import MemoryStore
 from liftpy_server.tiering.wire import SliceGoneError
 from support.tier_slices import LogFile, value_of
 from support.tier_workers import PATH, Worker, check_whole, history, new_id, root_of

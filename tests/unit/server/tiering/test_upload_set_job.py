@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from liftpy_log.tier.errors import LineageError, OvertakenError
-from liftpy_log.tier.layout import PartitionPath
-from liftpy_log.tier.memory_store import MemoryStore
-from liftpy_log.tier.resolving import resolve
+from liftpy_bucket.errors import LineageError, OvertakenError
+from liftpy_bucket.layout import PartitionPath
+from liftpy_bucket.reading.resolving import resolve
+from liftpy_bucket.store.memory import MemoryStore
 from liftpy_server.tiering.wire import SliceGoneError
 from support.tier_slices import LogFile, value_of
 from support.tier_workers import PATH, UUID, Worker, check_whole, history, root_of, sets_of

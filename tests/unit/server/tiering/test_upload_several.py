@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from liftpy_log.tier.errors import ObjectCorruptError, OvertakenError, StoreUnavailableError
-from liftpy_log.tier.memory_store import MemoryStore
+from liftpy_bucket.errors import ObjectCorruptError, OvertakenError, StoreUnavailableError
+from liftpy_bucket.store.memory import MemoryStore
 from liftpy_server.tiering import upload_job
 from liftpy_server.tiering.memory_budget import WORK_BYTES
 from liftpy_server.tiering.wire import SliceGoneError

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from liftpy_bucket import errors
+from liftpy_bucket.store.memory import MemoryStore
 from liftpy_envelope.errors import BatchCorruptError
-from liftpy_log.tier import errors
-from liftpy_log.tier.memory_store import MemoryStore
 from liftpy_server.json_lines import read_line
 from liftpy_server.tiering.loaded_cache import LoadedCache
 from liftpy_server.tiering.memory_budget import MemoryBudget

@@ -1,0 +1,1 @@
+"""The root of a partition, and the snapshots below it."""

@@ -1,0 +1,1 @@
+"""The manifest of a node's stream-set objects."""

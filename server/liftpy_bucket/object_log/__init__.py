@@ -1,0 +1,5 @@
+"""A log of records in an object store, and nothing but the store: see `docs/object-log.md`."""
+
+from liftpy_bucket.object_log.log import ObjectLog, Record
+
+__all__ = ["ObjectLog", "Record"]

@@ -1,0 +1,120 @@
+"""What manifests say of the objects below them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from liftpy_bucket.objects.setsum import Setsum
+
+__all__ = ["FragmentPointer", "SetMember", "SetObjectPointer", "SnapshotPointer"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FragmentPointer:
+    """A stream object: Parquet, one partition, sorted by offset.
+
+    Attributes:
+        name: `<base:020d>-<epoch>-<nonce>.parquet`.
+        home: `<uuid>/<partition>` of the partition in whose directory it lies, where that is another one (a fork);
+            otherwise "".
+        base: the first offset it answers for.
+        end: the offset after the last one it answers for. Not every offset between need have a record any more.
+        records: how many it holds.
+        size: bytes of the object.
+        footer: position of the Parquet footer (its metadata, the length and the magic behind it) in the object.
+        first_timestamp: of its first record, ns; of an empty one that of the record that was there.
+        last_timestamp: of its last record, ns.
+        setsum: of its records.
+    """
+
+    name: str
+    base: int
+    end: int
+    records: int
+    size: int
+    footer: int
+    first_timestamp: int
+    last_timestamp: int
+    setsum: Setsum
+    home: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotPointer:
+    """An immutable list of pointers.
+
+    Attributes:
+        digest: SHA-256 of its bytes, hexadecimal; its name.
+        home: as of a fragment.
+        depth: 1 where it lists fragments; otherwise one more than the snapshots it lists.
+        base: the first offset below it.
+        end: the offset after the last one.
+        records: how many are below it.
+        size: bytes of all fragments below it.
+        fragments: how many are below it.
+        first_timestamp: of the first record below it, ns.
+        last_timestamp: of the last one, ns.
+        setsum: of all records below it.
+    """
+
+    digest: str
+    depth: int
+    base: int
+    end: int
+    records: int
+    size: int
+    fragments: int
+    first_timestamp: int
+    last_timestamp: int
+    setsum: Setsum
+    home: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetMember:
+    """One partition's share of a stream-set object.
+
+    Attributes:
+        uuid: of the stream, 32 hexadecimal digits.
+        partition: its number.
+        tier_epoch: leader epoch of the leader that uploaded it; `resolving` says what that decides.
+        base: as of a fragment.
+        end: as of a fragment.
+        records: how many it holds.
+        row_groups: (first, count): which row groups of the object are its.
+        epochs: (leader epoch, first offset of it) of its records, where the first is the epoch of the first record.
+        first_timestamp: as of a fragment.
+        last_timestamp: as of a fragment.
+        setsum: of its records.
+    """
+
+    uuid: str
+    partition: int
+    tier_epoch: int
+    base: int
+    end: int
+    records: int
+    row_groups: tuple[int, int]
+    epochs: tuple[tuple[int, int], ...]
+    first_timestamp: int
+    last_timestamp: int
+    setsum: Setsum
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetObjectPointer:
+    """A stream-set object: Parquet, many partitions, sorted by (uuid, partition, offset).
+
+    Attributes:
+        name: `<sequence:020d>-<nonce>.parquet`.
+        size: bytes of the object.
+        footer: position of the Parquet footer.
+        members: whose records it holds; never empty.
+    """
+
+    name: str
+    size: int
+    footer: int
+    members: tuple[SetMember, ...]

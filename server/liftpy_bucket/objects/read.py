@@ -1,0 +1,302 @@
+"""Reads objects of the bucket by ranges: the footer, once, and then the row groups that are asked for, nothing else.
+
+Bytes are checked before they are decoded: the footer by the checksum in front of it, a row group by the one in the
+footer. Where only some columns of a row group are fetched the checksums of its pages do that. Whatever is wrong with
+an object is an `ObjectCorruptError` that names it.
+"""
+
+from __future__ import annotations
+
+import io
+import threading
+from typing import TYPE_CHECKING, NamedTuple
+
+import google_crc32c
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from liftpy_bucket.errors import BucketVersionError, ObjectCorruptError
+from liftpy_bucket.objects.parquet import FOOTER_GUARD_BYTES
+from liftpy_bucket.objects.read_footer import Footer, RowGroup, parse_footer
+from liftpy_bucket.objects.rows.schema import row_names, row_schema
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from liftpy_bucket.layout import PartitionPath
+    from liftpy_bucket.objects.pointers import FragmentPointer, SetMember
+    from liftpy_bucket.store.object_store import ObjectStore
+
+__all__ = ["Fetched", "Footer", "ObjectReader", "RowGroup", "fragment_key", "trimmed"]
+
+_DECODING_ERRORS = (pa.ArrowException, OSError, ValueError, KeyError, IndexError, OverflowError)
+
+
+def fragment_key(path: PartitionPath, pointer: FragmentPointer) -> str:
+    """Key of a fragment that the root of `path` names."""
+    return path.at(pointer.home).fragment(pointer.name)
+
+
+def trimmed(rows: pa.RecordBatch, start: int, end: int) -> pa.RecordBatch:
+    """The rows with offsets from `start` up to `end`."""
+    offsets = rows.column("offset").to_numpy()
+    first, last = offsets.searchsorted([start, end]).tolist()
+    return rows.slice(first, max(0, last - first))
+
+
+class Fetched(NamedTuple):
+    """Bytes of an object that were fetched, and not looked at yet.
+
+    Attributes:
+        start: position of the first one in the object.
+        content: the bytes.
+    """
+
+    start: int
+    content: pa.Buffer
+
+
+class _Window(io.RawIOBase):
+    """A file of which only a part is there. What is read of it is not copied."""
+
+    def __init__(self, fetched: Fetched, size: int) -> None:
+        super().__init__()
+        self._start, self._content = fetched.start, fetched.content
+        self._size, self._position = size, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._position = offset + (0, self._position, self._size)[whence]
+        return self._position
+
+    def read(self, size: int = -1) -> pa.Buffer:  # Arrow takes any memory
+        start = self._position - self._start
+        if size < 0 or start < 0 or start + size > len(self._content):
+            raise OSError(f"{size} bytes at byte {self._position} are outside of what was fetched")
+        self._position += size
+        return self._content.slice(start, size)
+
+
+class ObjectReader:
+    """Reads one object. Any number of threads may use it; keep it to keep its footer.
+
+    Args:
+        store: where it is.
+        key: of the object.
+        size: bytes of it, as its manifest says.
+        footer: position of its footer, as its manifest says.
+    """
+
+    def __init__(self, store: ObjectStore, key: str, size: int, footer: int) -> None:
+        self._store = store
+        self.key = key
+        self._size = size
+        self._footer_at = footer
+        self._lock = threading.Lock()
+        self._footer: Footer | None = None
+
+    @property
+    def metadata(self) -> Footer:
+        """What the footer says; fetched once, with one request.
+
+        Raises:
+            ObjectCorruptError: it is damaged, or not one of ours.
+            BucketVersionError: a newer liftpy wrote it.
+            StoreError: it could not be fetched.
+        """
+        with self._lock:
+            if self._footer is None:
+                start = self._footer_at - FOOTER_GUARD_BYTES
+                if not 0 < start < self._size:
+                    raise ObjectCorruptError(self.key, f"no footer begins at byte {self._footer_at} of {self._size}")
+                content = self._fetch(start, self._size - start)
+                try:
+                    self._footer = parse_footer(content)
+                except BucketVersionError as error:
+                    raise BucketVersionError(f"object {self.key}: {error}") from None
+                except _DECODING_ERRORS as error:
+                    raise ObjectCorruptError(self.key, f"its footer can not be read: {error}") from error
+            return self._footer
+
+    @property
+    def row_groups(self) -> tuple[RowGroup, ...]:
+        """All of them, in the order of the file. Raises as `metadata` does."""
+        return self.metadata.row_groups
+
+    def covering(self, start: int, end: int, among: tuple[int, int] | None = None) -> list[int]:
+        """Indexes of the row groups that have offsets from `start` up to `end`. Raises as `metadata` does.
+
+        Args:
+            start: the first offset that is wanted.
+            end: the offset after the last one.
+            among: (first, count) of the row groups to look at: those of a member of a stream-set object.
+        """
+        groups = self.row_groups if among is None else self.row_groups[among[0] : among[0] + among[1]]
+        return [group.index for group in groups if group.first < end and group.last >= start]
+
+    def check_fragment(self, path: PartitionPath, pointer: FragmentPointer) -> None:
+        """Check that this is the object that a root means.
+
+        Args:
+            path: of the root.
+            pointer: in it.
+
+        Raises:
+            ObjectCorruptError: its footer says something else. Also as `metadata` does.
+        """
+        home = path.at(pointer.home)
+        expected = {
+            "liftpy.uuid": home.uuid,
+            "liftpy.partition": str(home.partition),
+            "liftpy.setsum": pointer.setsum.hex(),
+        }
+        about = self.metadata.about
+        for name, value in expected.items():
+            if about.get(name) != value:
+                raise ObjectCorruptError(self.key, f"{name} is {about.get(name)} in it, and must be {value}")
+        records = sum(group.records for group in self.row_groups)
+        if records != pointer.records:
+            raise ObjectCorruptError(self.key, f"it holds {records} records, and must hold {pointer.records}")
+
+    def check_member(self, member: SetMember) -> None:
+        """Check that the row groups of a member hold what is its, as far as the footer says.
+
+        Raises:
+            ObjectCorruptError: they do not. Also as `metadata` does.
+        """
+        first, count = member.row_groups
+        groups = self.row_groups[first : first + count]
+        records = sum(group.records for group in groups)
+        owners = {(group.stream, group.partition) for group in groups} - {(member.uuid, member.partition)}
+        if owners or len(groups) != count:
+            raise ObjectCorruptError(
+                self.key, f"row groups {first} to {first + count - 1} are not those of {member.uuid}/{member.partition}"
+            )
+        if records != member.records:
+            raise ObjectCorruptError(
+                self.key,
+                f"it holds {records} records of {member.uuid}/{member.partition}, and must hold {member.records}",
+            )
+
+    def read(self, index: int, columns: Sequence[str] | None = None) -> pa.RecordBatch:
+        """The rows of one row group, with one request.
+
+        Args:
+            index: of the row group.
+            columns: the only ones that are wanted; of them and what stands between them the bytes are fetched.
+
+        Raises:
+            ObjectCorruptError: it is damaged. Also as `metadata` does.
+        """
+        return self.read_many([index], columns)[0]
+
+    def read_many(self, indexes: Sequence[int], columns: Sequence[str] | None = None) -> list[pa.RecordBatch]:
+        """The rows of several row groups, with one request for those that are neighbours.
+
+        Args:
+            indexes: of the row groups, ascending. All of them are in memory at once.
+            columns: as for `read`.
+
+        Raises:
+            ObjectCorruptError: one is damaged. Also as `metadata` does.
+        """
+        found = []
+        run: list[int] = []
+        for index in [*indexes, None]:
+            if run and index != run[-1] + 1:
+                found += self._read_run(run, columns)
+                run = []
+            if index is not None:
+                run.append(index)
+        return found
+
+    def rows(
+        self, start: int, end: int, *, among: tuple[int, int] | None = None, columns: Sequence[str] | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows with offsets from `start` up to `end`, one row group at a time, with one request each.
+
+        Args:
+            start: the first offset that is wanted.
+            end: the offset after the last one.
+            among: as for `covering`.
+            columns: as for `read`; `offset` must be one of them.
+
+        Raises:
+            ObjectCorruptError: a row group is damaged. Also as `metadata` does.
+        """
+        for index in self.covering(start, end, among):
+            rows = trimmed(self.read(index, columns), start, end)
+            if rows.num_rows:
+                yield rows
+
+    def fetch(self, indexes: Sequence[int]) -> Fetched:
+        """The bytes of row groups, with one request.
+
+        Args:
+            indexes: of the row groups, each the neighbour of the one before it.
+
+        Raises:
+            ObjectCorruptError: the object is too short. Also as `metadata` does.
+        """
+        assert list(indexes) == list(range(indexes[0], indexes[-1] + 1)), "between neighbours there is nothing else"
+        first, last = self.row_groups[indexes[0]], self.row_groups[indexes[-1]]
+        return self._fetched(first.start, last.start + last.length)
+
+    def decode(self, fetched: Fetched, index: int, columns: Sequence[str] | None = None) -> pa.RecordBatch:
+        """The rows of a row group whose bytes were fetched.
+
+        Args:
+            fetched: the bytes, with others or without.
+            index: of the row group.
+            columns: the only ones that are wanted.
+
+        Raises:
+            ObjectCorruptError: it is damaged. Also as `metadata` does.
+        """
+        footer = self.metadata
+        group = footer.row_groups[index]
+        names = list(columns) if columns is not None else row_names(keeps_replies=footer.keeps_replies)
+        first = group.start - fetched.start
+        is_whole = first >= 0 and first + group.length <= len(fetched.content)
+        if is_whole:
+            crc: int = google_crc32c.value(fetched.content.slice(first, group.length))
+            if crc != group.crc:
+                raise ObjectCorruptError(self.key, f"the bytes of row group {index} are not those that were put")
+        try:
+            file = pq.ParquetFile(
+                _Window(fetched, self._size),
+                metadata=footer.parquet,
+                pre_buffer=False,
+                page_checksum_verification=not is_whole,
+            )
+            table = file.read_row_group(index, columns=names, use_threads=False)
+            schema = row_schema(keeps_replies=footer.keeps_replies)
+            (rows,) = table.combine_chunks().to_batches()
+            wanted = pa.schema([schema.field(name) for name in names])
+            return pa.RecordBatch.from_arrays([rows.column(name) for name in names], schema=wanted)
+        except _DECODING_ERRORS as error:
+            raise ObjectCorruptError(self.key, f"row group {index} can not be read: {error}") from error
+
+    def _read_run(self, indexes: Sequence[int], columns: Sequence[str] | None) -> list[pa.RecordBatch]:
+        if columns is None or len(indexes) > 1:
+            fetched = self.fetch(indexes)
+        else:
+            fetched = self._fetched(*self.metadata.extent(indexes[0], columns))
+        return [self.decode(fetched, index, columns) for index in indexes]
+
+    def _fetched(self, start: int, end: int) -> Fetched:
+        return Fetched(start, pa.py_buffer(self._fetch(start, end - start)))
+
+    def _fetch(self, start: int, length: int) -> bytes:
+        content = self._store.get_range(self.key, start, length)
+        if len(content) != length:
+            raise ObjectCorruptError(self.key, f"it ends at byte {start + len(content)}, before byte {start + length}")
+        return content

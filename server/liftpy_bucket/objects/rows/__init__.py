@@ -1,0 +1,1 @@
+"""Rows, the columns of objects in the bucket: from record batches and back."""

@@ -1,0 +1,194 @@
+"""Writes fragments: the records of one partition as Parquet, in row groups of a few MiB, so that a seek reads little.
+
+The footer says whose they are: `liftpy.uuid`, `liftpy.partition`, `liftpy.nonce` (of the attempt that wrote it),
+`liftpy.setsum`, `liftpy.epochs` (`epoch:first offset`, divided by commas), `liftpy.tombstones` (how many there are),
+`liftpy.cleaned_ns` (see `liftpy_bucket.upkeep.compaction`; 0: it was not), and `liftpy.format`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from liftpy_bucket.objects.parquet import ParquetObject
+from liftpy_bucket.objects.pointers import FragmentPointer
+from liftpy_bucket.objects.record_hash import HASH_NAME
+from liftpy_bucket.objects.rows.schema import conform, row_schema, row_sizes
+from liftpy_bucket.objects.tally import RowsTally
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from liftpy_bucket.objects.parquet import ByteSink
+    from liftpy_bucket.objects.setsum import Setsum
+
+__all__ = ["FORMAT", "ROW_GROUP_BYTES", "FragmentWriter", "RowGroupCutter", "Written"]
+
+FORMAT: Final = 1
+ROW_GROUP_BYTES: Final = 4 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """What was written.
+
+    Attributes:
+        base: offset of the first record; 0 where there is none.
+        end: the offset after the last record; 0 where there is none.
+        records: how many there are.
+        size: bytes of the object.
+        footer: position of its footer.
+        first_timestamp: of the first record, ns; 0 where there is none.
+        last_timestamp: of the last record, ns; 0 where there is none.
+        setsum: of the records.
+        epochs: (leader epoch, offset of its first record), oldest first.
+        tombstones: how many records have a key and no value.
+    """
+
+    base: int
+    end: int
+    records: int
+    size: int
+    footer: int
+    first_timestamp: int
+    last_timestamp: int
+    setsum: Setsum
+    epochs: tuple[tuple[int, int], ...]
+    tombstones: int
+
+    def pointer(self, name: str, *, base: int | None = None, end: int | None = None) -> FragmentPointer:
+        """What a manifest says of it.
+
+        Args:
+            name: of the object.
+            base: the first offset it answers for, where that is not the first record's.
+            end: the offset after the last one it answers for, where that is not the one after the last record's.
+        """
+        return FragmentPointer(
+            name=name,
+            base=self.base if base is None else base,
+            end=self.end if end is None else end,
+            records=self.records,
+            size=self.size,
+            footer=self.footer,
+            first_timestamp=self.first_timestamp,
+            last_timestamp=self.last_timestamp,
+            setsum=self.setsum,
+        )
+
+
+class RowGroupCutter:
+    """Collects rows until there are enough for a row group.
+
+    Args:
+        target: where row groups are written.
+        row_group_bytes: about how large one is, before compression.
+    """
+
+    def __init__(self, target: ParquetObject, row_group_bytes: int) -> None:
+        self._target = target
+        self._bytes_max = row_group_bytes
+        self._pending: list[pa.RecordBatch] = []
+        self._size = 0
+
+    def take(self, rows: pa.RecordBatch) -> None:
+        """Take the next rows; what makes a whole row group is written at once."""
+        ends = np.cumsum(row_sizes(rows))
+        start = taken = 0
+        while start < rows.num_rows:
+            stop = int(np.searchsorted(ends, taken + self._bytes_max - self._size, "right"))
+            if stop == start and not self._pending:
+                stop = start + 1  # a row that is larger than a row group is one
+            if stop > start:
+                self._pending.append(rows.slice(start, stop - start))
+                self._size += int(ends[stop - 1]) - taken
+                start, taken = stop, int(ends[stop - 1])
+            if start < rows.num_rows:
+                self.cut()
+
+    def cut(self) -> None:
+        """What comes next is in another row group."""
+        if self._pending:
+            self._target.write_group(self._pending)
+            self._pending, self._size = [], 0
+
+
+class FragmentWriter:
+    """Writes one fragment. It holds one row group of rows at most.
+
+    Args:
+        sink: what is written to; it stays open.
+        uuid: of the stream, 32 hexadecimal digits.
+        partition: its number.
+        nonce: of this attempt.
+        keeps_replies: whether there is a column `reply`.
+        row_group_bytes: about how large a row group is, before compression.
+        cleaned_ns: see `liftpy_bucket.upkeep.compaction`.
+    """
+
+    def __init__(
+        self,
+        sink: ByteSink,
+        *,
+        uuid: str,
+        partition: int,
+        nonce: str,
+        keeps_replies: bool,
+        row_group_bytes: int = ROW_GROUP_BYTES,
+        cleaned_ns: int = 0,
+    ) -> None:
+        self._about = {"liftpy.uuid": uuid, "liftpy.partition": str(partition), "liftpy.nonce": nonce}
+        self._about["liftpy.cleaned_ns"] = str(cleaned_ns)
+        self._keeps_replies = keeps_replies
+        self._parquet = ParquetObject(sink, row_schema(keeps_replies=keeps_replies), is_alike=True)
+        self._cutter = RowGroupCutter(self._parquet, row_group_bytes)
+        self._tally = RowsTally()
+
+    @property
+    def setsum(self) -> Setsum:
+        """Of the rows that were written so far."""
+        return self._tally.setsum
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        """Write the next rows.
+
+        Raises:
+            ValueError: they do not follow on those before, or have replies that have no place.
+            OSError: the sink could not take them.
+        """
+        rows = conform(rows, keeps_replies=self._keeps_replies)
+        self._tally.take(rows)
+        self._cutter.take(rows)
+
+    def finish(self) -> Written:
+        """Write what is left, and the footer.
+
+        Raises:
+            OSError: the sink could not take it.
+        """
+        self._cutter.cut()
+        tally = self._tally
+        size, footer = self._parquet.finish(
+            {
+                **self._about,
+                "liftpy.format": str(FORMAT),
+                "liftpy.hash": HASH_NAME,
+                "liftpy.setsum": tally.setsum.hex(),
+                "liftpy.epochs": ",".join(f"{epoch}:{start}" for epoch, start in tally.epochs),
+                "liftpy.tombstones": str(tally.tombstones),
+            }
+        )
+        return Written(
+            base=tally.base,
+            end=tally.end,
+            records=tally.records,
+            size=size,
+            footer=footer,
+            first_timestamp=tally.first_timestamp,
+            last_timestamp=tally.last_timestamp,
+            setsum=tally.setsum,
+            epochs=tally.epochs,
+            tombstones=tally.tombstones,
+        )

@@ -1,0 +1,149 @@
+"""Writes stream-set objects: records of many partitions as Parquet, a run of row groups for each of them.
+
+The columns are those of a fragment, replies always among them, behind `stream` (the uuid, 32 hexadecimal digits) and
+`partition`. The footer says `liftpy.node`, `liftpy.nonce`, `liftpy.hash` and `liftpy.format`; what each member is, the
+set manifest says.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, NamedTuple
+
+import pyarrow as pa
+
+from liftpy_bucket.objects.parquet import ParquetObject
+from liftpy_bucket.objects.pointers import SetMember
+from liftpy_bucket.objects.record_hash import HASH_NAME
+from liftpy_bucket.objects.rows.schema import conform, row_schema
+from liftpy_bucket.objects.tally import RowsTally
+from liftpy_bucket.objects.write import FORMAT, ROW_GROUP_BYTES, RowGroupCutter
+
+if TYPE_CHECKING:
+    from liftpy_bucket.objects.parquet import ByteSink
+
+__all__ = ["SetWriter", "WrittenSet"]
+
+
+class WrittenSet(NamedTuple):
+    """What was written.
+
+    Attributes:
+        size: bytes of the object.
+        footer: position of its footer.
+        members: whose records it holds, in the order in which they began.
+    """
+
+    size: int
+    footer: int
+    members: tuple[SetMember, ...]
+
+
+class _Member(NamedTuple):
+    uuid: str
+    partition: int
+    tier_epoch: int
+    base: int
+    end: int
+    first_row_group: int
+    tally: RowsTally
+
+
+@cache
+def _set_schema() -> pa.Schema:
+    owner = [pa.field("stream", pa.string(), nullable=False), pa.field("partition", pa.int32(), nullable=False)]
+    return pa.schema([*owner, *row_schema(keeps_replies=True)])
+
+
+class SetWriter:
+    """Writes one stream-set object. It holds one row group of rows at most.
+
+    Args:
+        sink: what is written to; it stays open.
+        node: whose set it is for.
+        nonce: of this attempt.
+        row_group_bytes: about how large a row group is, before compression.
+    """
+
+    def __init__(self, sink: ByteSink, *, node: str, nonce: str, row_group_bytes: int = ROW_GROUP_BYTES) -> None:
+        self._about = {
+            "liftpy.node": node,
+            "liftpy.nonce": nonce,
+            "liftpy.hash": HASH_NAME,
+            "liftpy.format": str(FORMAT),
+        }
+        self._parquet = ParquetObject(sink, _set_schema(), is_alike=False)
+        self._cutter = RowGroupCutter(self._parquet, row_group_bytes)
+        self._members: list[SetMember] = []
+        self._member: _Member | None = None
+
+    def begin(self, uuid: str, partition: int, tier_epoch: int, base: int, end: int) -> None:
+        """Begin with the next partition; they come in ascending order of uuid and partition.
+
+        Args:
+            uuid: of the stream, 32 hexadecimal digits.
+            partition: its number.
+            tier_epoch: of the leader that tiers it.
+            base: the first offset that the member answers for.
+            end: the offset after the last one.
+
+        Raises:
+            ValueError: the partition does not follow on the one before.
+            OSError: the sink could not take what was left of the one before.
+        """
+        self._end_member()
+        if self._members and (self._members[-1].uuid, self._members[-1].partition) >= (uuid, partition):
+            raise ValueError(f"partition {uuid}/{partition} is written out of order")
+        self._member = _Member(uuid, partition, tier_epoch, base, end, self._parquet.row_groups, RowsTally())
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        """Write the next rows of the partition.
+
+        Raises:
+            ValueError: they do not follow on those before, or lie outside of the member's range.
+            OSError: the sink could not take them.
+        """
+        member = self._member
+        assert member is not None, "a partition begins before it has rows"
+        if not rows.num_rows:
+            return
+        first, last = rows.column("offset")[0].as_py(), rows.column("offset")[-1].as_py()
+        if first < member.base or last >= member.end:
+            raise ValueError(f"offsets {first} to {last} lie outside of the range from {member.base} to {member.end}")
+        rows = conform(rows, keeps_replies=True)
+        member.tally.take(rows)
+        stream = pa.repeat(pa.scalar(member.uuid, pa.string()), rows.num_rows)
+        partition = pa.repeat(pa.scalar(member.partition, pa.int32()), rows.num_rows)
+        self._cutter.take(pa.RecordBatch.from_arrays([stream, partition, *rows.columns], schema=_set_schema()))
+
+    def finish(self) -> WrittenSet:
+        """Write what is left, and the footer.
+
+        Raises:
+            OSError: the sink could not take it.
+        """
+        self._end_member()
+        size, footer = self._parquet.finish(self._about)
+        return WrittenSet(size, footer, tuple(self._members))
+
+    def _end_member(self) -> None:
+        member, self._member = self._member, None
+        if member is None:
+            return
+        self._cutter.cut()
+        tally = member.tally
+        self._members.append(
+            SetMember(
+                uuid=member.uuid,
+                partition=member.partition,
+                tier_epoch=member.tier_epoch,
+                base=member.base,
+                end=member.end,
+                records=tally.records,
+                row_groups=(member.first_row_group, self._parquet.row_groups - member.first_row_group),
+                epochs=tally.epochs,
+                first_timestamp=tally.first_timestamp,
+                last_timestamp=tally.last_timestamp,
+                setsum=tally.setsum,
+            )
+        )

@@ -1,0 +1,1 @@
+"""The history of a partition in the bucket, read by manifests."""

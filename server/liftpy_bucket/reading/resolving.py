@@ -1,0 +1,132 @@
+"""Which members of stream sets belong to the history of a partition.
+
+From the end of the root on, offsets belong to the claims: those from the start of a claim up to the start of the next
+one are what the claim's node uploaded in the claim's epoch, as far as its set manifest names it. What a deposed leader
+adds later lies at or above the start of the claim that ended its own, and does not count. Members that count follow
+on one another; the first gap ends the history.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
+
+from liftpy_bucket.manifest.json import INT64_MAX
+from liftpy_bucket.manifest.lineage import cut_epochs, join_epochs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from liftpy_bucket.manifest.root.root import Claim, Root
+    from liftpy_bucket.manifest.stream_sets.manifest import SetManifest
+    from liftpy_bucket.objects.pointers import SetMember, SetObjectPointer
+
+__all__ = ["IgnoredMember", "Resolved", "ResolvedMember", "counts", "resolve"]
+
+
+class ResolvedMember(NamedTuple):
+    """A member that counts.
+
+    Attributes:
+        node: whose set manifest names it.
+        pointer: to the object that holds its records.
+        member: it.
+        start: the first offset for which it counts.
+        end: the offset after the last one.
+    """
+
+    node: str
+    pointer: SetObjectPointer
+    member: SetMember
+    start: int
+    end: int
+
+
+class IgnoredMember(NamedTuple):
+    """A member of the partition that does not count: superseded, of a deposed leader, or behind a gap.
+
+    Attributes:
+        node: whose set manifest names it.
+        pointer: to the object that holds its records.
+        member: it.
+    """
+
+    node: str
+    pointer: SetObjectPointer
+    member: SetMember
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resolved:
+    """What follows on a root.
+
+    Attributes:
+        end: the offset after the last one that the bucket holds.
+        members: that hold [root.end, end), in order and without holes.
+        ignored: all others of the partition.
+        epochs: (leader epoch, first offset) of the root and the members, oldest first, up to `end`.
+    """
+
+    end: int
+    members: tuple[ResolvedMember, ...]
+    ignored: tuple[IgnoredMember, ...]
+    epochs: tuple[tuple[int, int], ...]
+
+
+def _spans(root: Root) -> Iterator[tuple[Claim, int, int]]:
+    """(claim, first offset, offset after the last one) of what the claims may hold beyond the root."""
+    for claim, following in pairwise(root.claims):
+        yield claim, max(claim.start, root.end), following.start
+    yield root.claims[-1], max(root.claims[-1].start, root.end), INT64_MAX
+
+
+def counts(member: SetMember, node: str, root: Root) -> bool:
+    """Whether a member may hold a part of the history, now or once what lies before it is there.
+
+    Args:
+        member: of any partition.
+        node: whose set manifest names it.
+        root: of the member's partition.
+    """
+    assert (member.uuid, member.partition) == (root.uuid, root.partition), "a root says nothing of other partitions"
+    return any(
+        claim.epoch == member.tier_epoch and claim.node == node and max(start, member.base) < min(end, member.end)
+        for claim, start, end in _spans(root)
+    )
+
+
+def resolve(root: Root, manifests: Mapping[str, SetManifest]) -> Resolved:
+    """Go on where a root ends.
+
+    Args:
+        root: of the partition.
+        manifests: by node: at least those of the nodes in `root.claims`, as far as there are any; read after the root,
+            or read again together with it when the root has moved meanwhile.
+    """
+    found = [
+        IgnoredMember(node, each, member)
+        for node, manifest in sorted(manifests.items())
+        for each in manifest.objects
+        for member in each.members
+        if (member.uuid, member.partition) == (root.uuid, root.partition)
+    ]
+    found.sort(key=lambda each: (each.member.base, each.member.end))
+    reached = root.end
+    members: list[ResolvedMember] = []
+    epochs = root.epochs
+    for claim, start, end in _spans(root):
+        if reached != start:
+            break
+        for node, each, member in found:
+            if member.tier_epoch != claim.epoch or node != claim.node or member.end <= reached:
+                continue
+            if member.base > reached or reached >= end:
+                break
+            member_end = min(member.end, end)
+            members.append(ResolvedMember(node, each, member, reached, member_end))
+            epochs = join_epochs(epochs, cut_epochs(member.epochs, reached, member_end))
+            reached = member_end
+    counting = {id(each.member) for each in members}
+    ignored = tuple(each for each in found if id(each.member) not in counting)
+    return Resolved(end=reached, members=tuple(members), ignored=ignored, epochs=epochs)

@@ -1,0 +1,102 @@
+"""An object store in memory: for tests, and for whoever wants to try the log without a bucket.
+
+It is as strict as a good bucket: conditional writes are atomic, and an etag names the bytes and nothing else, so that
+the same bytes written twice have the same etag, as on S3.
+"""
+
+from __future__ import annotations
+
+import threading
+from hashlib import blake2b
+from itertools import count
+from typing import TYPE_CHECKING, Final
+
+from liftpy_bucket.errors import ObjectMissingError, PreconditionFailedError
+from liftpy_bucket.store.object_store import Entry, Head, ObjectStore, Stored
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+__all__ = ["MemoryStore"]
+
+_ETAG_BYTES: Final = 16
+
+
+class MemoryStore(ObjectStore):
+    """See the module; any number of threads may use it.
+
+    Args:
+        clock: says when an object was written, ns since the epoch; by default it counts the writes.
+    """
+
+    def __init__(self, clock: Callable[[], int] | None = None) -> None:
+        self._clock = clock or count(1).__next__
+        self._objects: dict[str, Stored] = {}
+        self._lock = threading.Lock()
+
+    def get(self, key: str) -> Stored:
+        """The whole object."""
+        with self._lock:
+            return self._stored(key)
+
+    def get_newer(self, key: str, etag: str) -> Stored | None:
+        """The whole object, or None while it is still the one with `etag`."""
+        stored = self.get(key)
+        return None if stored.head.etag == etag else stored
+
+    def get_range(self, key: str, start: int, length: int) -> bytes:
+        """`length` bytes from `start`; fewer only where the object ends before."""
+        assert start >= 0, "bytes are counted from the beginning"
+        assert length >= 0, "a range has a length"
+        return self.get(key).body[start : start + length]
+
+    def head(self, key: str) -> Head:
+        """What is known of the object."""
+        return self.get(key).head
+
+    def create(self, key: str, body: bytes | memoryview, nonce: str) -> str:
+        """Write an object that must not exist. Returns its etag.
+
+        Raises:
+            PreconditionFailedError: it exists.
+        """
+        with self._lock:
+            if key in self._objects:
+                raise PreconditionFailedError(f"object {key} exists already")
+            return self._put(key, bytes(body), nonce)
+
+    def replace(self, key: str, body: bytes, etag: str, nonce: str) -> str:
+        """Write an object over the one with `etag`. Returns the new etag.
+
+        Raises:
+            PreconditionFailedError: the object is another one by now, or gone.
+        """
+        with self._lock:
+            there = self._objects.get(key)
+            if there is None or there.head.etag != etag:
+                raise PreconditionFailedError(f"object {key} is not the one with etag {etag} any more")
+            return self._put(key, bytes(body), nonce)
+
+    def list(self, prefix: str, start_after: str = "") -> Iterator[Entry]:
+        """Objects whose keys begin with `prefix`, in the order of their keys, behind `start_after`."""
+        with self._lock:
+            keys = sorted(key for key in self._objects if key.startswith(prefix) and key > start_after)
+            heads = [(key, self._objects[key].head) for key in keys]
+        return iter([Entry(key, head.size, head.etag, head.modified_ns) for key, head in heads])
+
+    def delete(self, keys: Sequence[str]) -> None:
+        """Delete objects; those that do not exist count as deleted."""
+        with self._lock:
+            for key in keys:
+                self._objects.pop(key, None)
+
+    def _stored(self, key: str) -> Stored:
+        try:
+            return self._objects[key]
+        except KeyError:
+            raise ObjectMissingError(key) from None
+
+    def _put(self, key: str, body: bytes, nonce: str) -> str:
+        etag = blake2b(body, digest_size=_ETAG_BYTES).hexdigest()
+        self._objects[key] = Stored(body, Head(len(body), etag, nonce, self._clock()))
+        return etag

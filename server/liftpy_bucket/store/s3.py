@@ -1,0 +1,320 @@
+"""A bucket, through boto3; the only module that imports it, and only when there is a bucket.
+
+Conditional writes are made by clients that make one attempt: a client that repeats a write whose answer it did not get
+is told 412 for its own object. All other requests are repeated, here when a body breaks off, else by botocore. The
+nonce of a writer stands in the metadata of its object.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import boto3
+from botocore import exceptions as boto
+from botocore.config import Config
+from botocore.parsers import ResponseParserError
+from urllib3.exceptions import HTTPError
+
+from liftpy_bucket.errors import (
+    ObjectMissingError,
+    OutcomeUnknownError,
+    StoreDeniedError,
+    StoreError,
+    StoreUnavailableError,
+)
+from liftpy_bucket.store.memory_reader import MemoryPieces, MemoryReader
+from liftpy_bucket.store.object_store import Entry, Head, ObjectStore, Stored
+from liftpy_bucket.store.s3_errors import CREDENTIALS, Refusal, error_of
+from liftpy_envelope.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from liftpy_bucket.store.s3_settings import S3Settings
+
+__all__ = ["S3Store"]
+
+T = TypeVar("T")
+
+_NONCE: Final = "liftpy-nonce"
+_DELETE_MAX: Final = 1_000  # keys that S3 takes at a time
+_LARGE_BYTES: Final = 8 << 20
+_LARGE_READ_TIMEOUT_S: Final = 120.0  # a store may answer only when it has written 256 MiB to its disks
+_NOT_KNOWN: Final = (405, 501)  # a store that deletes one by one only
+_WANTS_MD5: Final = ("MissingContentMD5", "MissingDigest")  # which botocore does not send any more
+_REASON_CHARS_MAX: Final = 200
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_NOT_REACHED: Final = (boto.EndpointConnectionError, boto.ConnectTimeoutError, boto.ProxyConnectionError)
+_BROKEN_OFF: Final = (boto.IncompleteReadError, boto.ResponseStreamingError, boto.ReadTimeoutError, HTTPError)
+_ERRORS: Final = (boto.ClientError, boto.BotoCoreError, ResponseParserError, HTTPError)
+_NO_CREDENTIALS: Final = (
+    boto.NoCredentialsError,
+    boto.PartialCredentialsError,
+    boto.CredentialRetrievalError,
+    boto.ProfileNotFound,
+    boto.ConfigParseError,
+    boto.TokenRetrievalError,
+    boto.UnauthorizedSSOTokenError,
+)
+
+
+class S3Store(ObjectStore):
+    """See the module; any number of threads may use it.
+
+    Args:
+        settings: which bucket, and how.
+
+    Raises:
+        ConfigError: the file with the certificates is not there.
+        StoreDeniedError: what the environment says of credentials can not be used.
+    """
+
+    def __init__(self, settings: S3Settings) -> None:
+        if settings.ca_file is not None and not Path(settings.ca_file).is_file():
+            raise ConfigError("ca_file", f"there is no file {settings.ca_file}")
+        self._settings = settings
+        self._bucket = settings.bucket
+        self._prefix = settings.prefix
+        try:
+            session = boto3.session.Session(profile_name=settings.profile)
+            self._client = self._connect(session, settings.attempts_max, settings.read_timeout_s)
+            self._once = self._connect(session, 1, settings.read_timeout_s)
+            self._once_large = self._connect(session, 1, max(settings.read_timeout_s, _LARGE_READ_TIMEOUT_S))
+        except (boto.BotoCoreError, ValueError) as error:
+            raise self._failure(error, "", is_conditional=False) from None
+
+    def _connect(self, session: Any, attempts_max: int, read_timeout_s: float) -> Any:
+        settings = self._settings
+        about: dict[str, Any] = {"addressing_style": settings.effective_addressing_style.value}
+        if settings.effective_sign_payload is not None:
+            about["payload_signing_enabled"] = settings.effective_sign_payload
+        config = Config(
+            retries={"mode": "standard", "total_max_attempts": attempts_max},
+            connect_timeout=settings.connect_timeout_s,
+            read_timeout=read_timeout_s,
+            max_pool_connections=settings.connections_max,
+            tcp_keepalive=True,
+            s3=about,
+            request_checksum_calculation=settings.effective_checksums.value,
+            response_checksum_validation=settings.effective_checksums.value,
+        )
+        # A store that is not AWS mostly takes any region; to sign, one has to be named.
+        region = settings.region or session.region_name or ("us-east-1" if settings.endpoint else None)
+        client = session.client(
+            "s3",
+            endpoint_url=settings.endpoint,
+            region_name=region,
+            verify=settings.ca_file or (None if settings.verify else False),  # None: also what AWS_CA_BUNDLE says
+            config=config,
+        )
+        client.meta.events.register("before-send.s3.PutObject", _in_pieces)
+        return client
+
+    def get(self, key: str) -> Stored:
+        """The whole object."""
+        stored = self._read(key, _stored_of)
+        assert stored is not None, "nothing was said that it could be None for"
+        return stored
+
+    def get_newer(self, key: str, etag: str) -> Stored | None:
+        """The whole object, or None while it is still the one with `etag`."""
+        return self._read(key, _stored_of, none_on=304, IfNoneMatch=f'"{etag}"')
+
+    def get_range(self, key: str, start: int, length: int) -> bytes:
+        """`length` bytes from `start`; fewer only where the object ends before."""
+        assert start >= 0, "bytes are counted from the beginning"
+        assert length >= 0, "a range has a length"
+        if not length:
+            self.head(key)  # S3 has no empty ranges
+            return b""
+        # 416: the object ends before `start`.
+        return self._read(key, _bytes_of, none_on=416, Range=f"bytes={start}-{start + length - 1}") or b""
+
+    def head(self, key: str) -> Head:
+        """What is known of the object."""
+        try:
+            answer = self._client.head_object(Bucket=self._bucket, Key=self._prefix + key)
+        except boto.ClientError as error:
+            if _refusal_of(error).status == 404:
+                raise ObjectMissingError(key) from None
+            raise self._explained(error, key) from None
+        except _ERRORS as error:
+            raise self._failure(error, key, is_conditional=False) from None
+        return _head_of(answer)
+
+    def create(self, key: str, body: bytes | memoryview, nonce: str) -> str:
+        """Write an object that must not exist; one attempt. Returns its etag.
+
+        Raises:
+            PreconditionFailedError: the store says that it exists (and it may be ours, from an attempt before).
+            OutcomeUnknownError: it may or may not have been written.
+        """
+        return self._put(key, body, nonce, IfNoneMatch="*")
+
+    def replace(self, key: str, body: bytes, etag: str, nonce: str) -> str:
+        """Write an object over the one with `etag`; one attempt. Returns the new etag.
+
+        Raises:
+            PreconditionFailedError: the store says that the object is another one by now, or gone.
+            OutcomeUnknownError: it may or may not have been written.
+        """
+        return self._put(key, body, nonce, IfMatch=f'"{etag}"' if self._settings.quoted_etags else etag)
+
+    def list(self, prefix: str, start_after: str = "") -> Iterator[Entry]:
+        """Objects whose keys begin with `prefix`, in the order of their keys, behind `start_after`.
+
+        The order is the store's: SeaweedFS sorts by directory, so `a-b/x` comes behind `a/x`.
+        """
+        asked = {"Bucket": self._bucket, "Prefix": self._prefix + prefix}
+        if start_after:
+            asked["StartAfter"] = self._prefix + start_after
+        try:
+            for page in self._client.get_paginator("list_objects_v2").paginate(**asked):
+                for item in page.get("Contents", ()):
+                    key = item["Key"].removeprefix(self._prefix)
+                    if key > start_after:
+                        yield Entry(key, item["Size"], item["ETag"].strip('"'), _ns_of(item["LastModified"]))
+        except _ERRORS as error:
+            raise self._failure(error, "", is_conditional=False) from None
+
+    def delete(self, keys: Sequence[str]) -> None:
+        """Delete objects; those that do not exist count as deleted."""
+        for at in range(0, len(keys), _DELETE_MAX):
+            names = [self._prefix + key for key in keys[at : at + _DELETE_MAX]]
+            try:
+                self._delete(names)
+            except _ERRORS as error:
+                raise self._failure(error, "", is_conditional=False) from None
+
+    def _delete(self, names: Sequence[str]) -> None:
+        if len(names) == 1:
+            self._delete_one(names[0])
+            return
+        listed = {"Objects": [{"Key": name} for name in names], "Quiet": True}
+        try:
+            answer = self._client.delete_objects(Bucket=self._bucket, Delete=listed)
+        except boto.ClientError as error:
+            refusal = _refusal_of(error)
+            if refusal.status not in _NOT_KNOWN and refusal.code not in _WANTS_MD5:
+                raise
+            for name in names:
+                self._delete_one(name)
+            return
+        for failed in answer.get("Errors", ()):
+            if failed.get("Code") != "NoSuchKey":
+                refusal = Refusal(failed.get("Code", ""), 500, failed.get("Message", ""))
+                raise error_of(refusal, failed.get("Key", ""), self._settings.shown, is_conditional=False)
+
+    def _delete_one(self, name: str) -> None:
+        try:
+            self._client.delete_object(Bucket=self._bucket, Key=name)
+        except boto.ClientError as error:
+            refusal = _refusal_of(error)
+            if refusal.status != 404 or refusal.code == "NoSuchBucket":
+                raise
+
+    def _put(self, key: str, body: bytes | memoryview, nonce: str, **condition: str) -> str:
+        client = self._once if len(body) < _LARGE_BYTES else self._once_large
+        sent = body if isinstance(body, bytes) else MemoryReader(body)
+        try:
+            answer = client.put_object(
+                Bucket=self._bucket, Key=self._prefix + key, Body=sent, Metadata={_NONCE: nonce}, **condition
+            )
+        except _ERRORS as error:
+            raise self._failure(error, key, is_conditional=True) from None
+        return str(answer["ETag"]).strip('"')
+
+    def _read(self, key: str, take: Callable[[Any], T], none_on: int = 0, **asked: str) -> T | None:
+        """Read an object; once more when its body breaks off, which botocore leaves to us."""
+        for left in reversed(range(self._settings.attempts_max)):
+            try:
+                return take(self._answer(key, asked))
+            except _BROKEN_OFF as error:
+                if not left:
+                    raise self._failure(error, key, is_conditional=False) from None
+            except _ERRORS as error:
+                if none_on and isinstance(error, boto.ClientError) and _refusal_of(error).status == none_on:
+                    return None
+                raise self._failure(error, key, is_conditional=False) from None
+        raise AssertionError("the last attempt returns or raises")
+
+    def _answer(self, key: str, asked: Mapping[str, str]) -> Any:
+        try:
+            return self._client.get_object(Bucket=self._bucket, Key=self._prefix + key, **asked)
+        except boto.ReadTimeoutError as error:  # botocore has repeated it: only bodies that break off are left to us
+            raise self._failure(error, key, is_conditional=False) from None
+
+    def _explained(self, error: Exception, key: str) -> StoreError:
+        """The answer to a HEAD has no words: a listing that is refused as well says why."""
+        try:
+            self._client.list_objects_v2(Bucket=self._bucket, Prefix=self._prefix + key, MaxKeys=1)
+        except _ERRORS as explained:
+            return self._failure(explained, "", is_conditional=False)
+        return self._failure(error, key, is_conditional=False)
+
+    def _failure(self, error: Exception, key: str, *, is_conditional: bool) -> StoreError:
+        """What an exception of boto3 means to us."""
+        shown = self._settings.shown
+        if isinstance(error, boto.ClientError):
+            return error_of(_refusal_of(error), key, shown, is_conditional=is_conditional)
+        if isinstance(error, _NO_CREDENTIALS):
+            return StoreDeniedError(f"{shown}: no credentials that can be used ({error}); {CREDENTIALS}")
+        if isinstance(error, _NOT_REACHED):
+            return StoreUnavailableError(
+                f"{shown}: can not be reached ({_reason_of(error)}); check endpoint and network"
+            )
+        reason = _reason_of(error)
+        if isinstance(error, boto.SSLError) and "CERTIFICATE_VERIFY_FAILED" in reason:
+            return StoreDeniedError(
+                f"{shown}: the certificate of the store is not trusted ({reason}); set ca_file to the certificates of "
+                "who signed it"
+            )
+        if isinstance(error, boto.SSLError) and "WRONG_VERSION_NUMBER" in reason:
+            return StoreDeniedError(f"{shown}: the store speaks no TLS there; begin endpoint with http://")
+        if not isinstance(error, (boto.HTTPClientError, boto.SSLError, ResponseParserError, HTTPError, *_BROKEN_OFF)):
+            return StoreError(f"{shown}: {error}")  # nothing was sent: parameters, regions
+        if is_conditional:
+            return OutcomeUnknownError(f"{shown}: whether object {key} was written is not known ({reason})")
+        return StoreUnavailableError(f"{shown}: no answer that can be read ({reason})")
+
+
+def _in_pieces(request: Any, **_: Any) -> None:
+    """Memory is handed to the socket as it is: as a file it would be read, and copied, by 16 KiB."""
+    if isinstance(request.body, MemoryReader):
+        request.body = MemoryPieces(request.body)
+
+
+def _refusal_of(error: Any) -> Refusal:
+    said = error.response.get("Error", {})
+    about = error.response.get("ResponseMetadata", {})
+    region = said.get("Region") or about.get("HTTPHeaders", {}).get("x-amz-bucket-region", "")
+    code = str(said.get("Code", ""))
+    status = int(about.get("HTTPStatusCode", 0))
+    return Refusal(code or str(status), status, str(said.get("Message", "")), str(region))
+
+
+def _reason_of(error: Exception) -> str:
+    """The innermost thing that went wrong, without addresses of objects and requests."""
+    inner = getattr(error, "kwargs", {}).get("error", error)
+    text = str(inner).rsplit("connection: ", maxsplit=1)[-1]
+    return text.rsplit("): ", maxsplit=1)[-1].replace("\n", " ")[:_REASON_CHARS_MAX]
+
+
+def _head_of(answer: Any) -> Head:
+    nonce = answer.get("Metadata", {}).get(_NONCE, "")
+    return Head(answer["ContentLength"], answer["ETag"].strip('"'), nonce, _ns_of(answer["LastModified"]))
+
+
+def _bytes_of(answer: Any) -> bytes:
+    body: bytes = answer["Body"].read()
+    return body
+
+
+def _stored_of(answer: Any) -> Stored:
+    return Stored(_bytes_of(answer), _head_of(answer))
+
+
+def _ns_of(when: datetime) -> int:
+    return (when - _EPOCH) // timedelta(microseconds=1) * 1_000

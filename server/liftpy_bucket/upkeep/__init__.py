@@ -1,0 +1,1 @@
+"""Work on history in the bucket: collecting, compacting, forking, sealing, verifying, exporting."""

@@ -1,0 +1,178 @@
+"""Collecting the stream-set objects of a node: the one place where they are deleted.
+
+An object goes once none of its members counts any more, for the root of its partition or for a pinned version of it:
+each was moved into a stream object, or lies below the start, or was put there by a leader that had been deposed. The
+order is that of `collecting`: roots, then pins, then BOUNDARY (`sets/<node>/BOUNDARY`), then a set manifest that does
+not name the object any more, committed over exactly the one that was read, and only then is it deleted. So are objects
+that the manifest does not name and that are older than the grace period: the commit refuses whoever was about to name
+one. One process at a time collects for a node, the node or who adopted its manifest: the incarnation fences the others.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from liftpy_bucket.errors import OvertakenError
+from liftpy_bucket.layout import PartitionPath, set_directory, set_object_key, set_root_key
+from liftpy_bucket.manifest import boundary
+from liftpy_bucket.manifest.pins.held import load_pins
+from liftpy_bucket.manifest.root.file import RootFile
+from liftpy_bucket.manifest.root.reach import is_older
+from liftpy_bucket.manifest.stream_sets.changes import adopt, drop, empty
+from liftpy_bucket.manifest.stream_sets.file import SetFile
+from liftpy_bucket.reading.resolving import counts
+from liftpy_bucket.upkeep.missed import check_set_never_was
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from liftpy_bucket.manifest.root.root import Root
+    from liftpy_bucket.manifest.stream_sets.file import LoadedSet
+    from liftpy_bucket.manifest.stream_sets.manifest import SetManifest
+    from liftpy_bucket.objects.pointers import SetMember, SetObjectPointer
+    from liftpy_bucket.store.object_store import Entry, ObjectStore
+
+__all__ = ["CollectedSets", "SetCollector"]
+
+_ATTEMPTS: Final = 4
+_KEYS_PER_DELETE: Final = 1_000
+_NAME: Final = re.compile(r"[0-9]{20}-[A-Za-z0-9_-]{1,128}\.parquet")
+
+
+class CollectedSets(NamedTuple):
+    """What a collection of a node's sets did.
+
+    Attributes:
+        loaded: the set manifest as it stands; None: the node has none.
+        dropped: how many objects the manifest does not name any more.
+        deleted: how many objects were deleted.
+    """
+
+    loaded: LoadedSet | None
+    dropped: int = 0
+    deleted: int = 0
+
+
+class SetCollector:
+    """See the module.
+
+    Args:
+        store: where the sets are.
+        node: whose.
+        incarnation: of the node's process, or of the adopter's.
+        new_id: gives a new unique id.
+        now_ns: the time, ns since the epoch; used as in `Collector`.
+        grace_ns: how long an object may lie around without being named, ns.
+        progress: called with (objects looked at, objects to look at, the node's directory).
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        node: str,
+        incarnation: int,
+        *,
+        new_id: Callable[[], str],
+        now_ns: Callable[[], int],
+        grace_ns: int,
+        progress: Callable[[int, int, str], None] | None = None,
+    ) -> None:
+        self._store = store
+        self._node = node
+        self._incarnation = incarnation
+        self._new_id = new_id
+        self._now_ns = now_ns
+        self._grace_ns = grace_ns
+        self._progress = progress
+        self._directory = set_directory(node)
+        self._set_file = SetFile(store, node, new_id=new_id)
+
+    def run(self) -> CollectedSets:
+        """Collect.
+
+        Raises:
+            OvertakenError: another writer was faster, several times; nothing was deleted.
+            RootMissingError: the manifest is gone; what it named is not garbage.
+            LineageError: a later incarnation of the node has written.
+            TierError: something is in the bucket that does not make sense; nothing was deleted.
+        """
+        for _ in range(_ATTEMPTS):
+            try:
+                return self._collect()
+            except OvertakenError:
+                continue
+        raise OvertakenError(f"{self._directory}ROOT is written so often that nothing could be collected: try later")
+
+    def _collect(self) -> CollectedSets:
+        listing = list(self._store.list(f"{self._directory}objects/"))
+        loaded = self._set_file.load()
+        if loaded is None and listing:
+            check_set_never_was(self._store, self._node)
+        # Without a manifest there may be one all the same: older programs wrote it before their first manifest.
+        manifest = adopt(loaded.manifest, self._incarnation) if loaded else empty(self._node, self._incarnation)
+        released = [each.name for each in self._released(manifest)]
+        orphans = self._orphans(listing, manifest)
+        if not released and not orphans:
+            return CollectedSets(loaded)
+        boundary.move(self._store, self._directory, manifest.version + 1, self._new_id)
+        if released:
+            change = drop(manifest, released, self._incarnation)
+        else:
+            change = dataclasses.replace(manifest, version=manifest.version + 1)
+        committed = self._set_file.commit(loaded, change)
+        # written after the listing, by the clock of the store
+        store_now_ns = self._store.head(set_root_key(self._node)).modified_ns
+        keys = [set_object_key(self._node, name) for name in released]
+        keys += [entry.key for entry in orphans if is_older(entry, store_now_ns, self._grace_ns)]
+        for first in range(0, len(keys), _KEYS_PER_DELETE):
+            self._store.delete(keys[first : first + _KEYS_PER_DELETE])
+        return CollectedSets(committed, len(released), len(keys))
+
+    def _orphans(self, listing: Iterable[Entry], manifest: SetManifest) -> Sequence[Entry]:
+        """What the manifest does not name and looks old enough."""
+        named = {set_object_key(self._node, each.name) for each in manifest.objects}
+        now_ns, prefix = self._now_ns(), f"{self._directory}objects/"
+        return [
+            entry
+            for entry in listing
+            if entry.key not in named
+            and _NAME.fullmatch(entry.key.removeprefix(prefix))
+            and is_older(entry, now_ns, self._grace_ns)
+        ]
+
+    def _released(self, manifest: SetManifest) -> list[SetObjectPointer]:
+        """Objects of which no member counts, for no root; roots are read anew, and pins after them."""
+        roots: dict[PartitionPath, Root | None] = {}
+        found = []
+        for number, each in enumerate(manifest.objects):
+            if not any(self._is_wanted(member, roots) for member in each.members):  # most end at their first member
+                found.append(each)
+            if self._progress is not None:
+                self._progress(number + 1, len(manifest.objects), self._directory)
+        paths = dict.fromkeys(_path_of(member) for each in found for member in each.members)
+        pinned = {path: self._pinned(path) for path in paths}
+        return [
+            each
+            for each in found
+            if not any(counts(member, self._node, root) for member in each.members for root in pinned[_path_of(member)])
+        ]
+
+    def _is_wanted(self, member: SetMember, roots: dict[PartitionPath, Root | None]) -> bool:
+        """Whether the root of its partition may make use of a member; without a root nobody knows."""
+        path = _path_of(member)
+        if path not in roots:
+            loaded = RootFile(self._store, path, new_id=self._new_id).load()
+            roots[path] = loaded.root if loaded else None
+        root = roots[path]
+        return root is None or counts(member, self._node, root)
+
+    def _pinned(self, path: PartitionPath) -> list[Root]:
+        """Pinned versions of a partition's root; an expired one counts until the partition's collector buries it."""
+        pins = load_pins(self._store, path)
+        return [pin.root for pin in pins if pin.root is not None and not pin.dropped and not pin.target]
+
+
+def _path_of(member: SetMember) -> PartitionPath:
+    return PartitionPath(member.uuid, member.partition)

@@ -1,0 +1,112 @@
+"""What of a partition others may read without us: the objects of one version, and which part of each counts.
+
+Spark, DuckDB or Polars read the objects as they are; rows outside of [start, end) of an object are of no account, and
+so are the other row groups where `row_groups` names some. Who reads for long pins the version first
+(`Pins.hold_version`) and hands the pin in.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from liftpy_bucket.errors import ObjectMissingError, OvertakenError
+from liftpy_bucket.reading.cache import ReadingCache
+from liftpy_bucket.reading.resolving import resolve
+from liftpy_bucket.reading.version import TierVersion, open_version
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from liftpy_bucket.layout import PartitionPath
+    from liftpy_bucket.manifest.pins.pin import Pin
+    from liftpy_bucket.store.object_store import ObjectStore
+
+__all__ = ["Export", "ExportedObject", "export_list"]
+
+_ATTEMPTS: Final = 4
+
+
+class ExportedObject(NamedTuple):
+    """A part of the history, or all that an object holds.
+
+    Attributes:
+        key: of the object.
+        size: bytes of it.
+        row_groups: (first, count) of those that count; None: all.
+        start: the first offset that counts.
+        end: the offset after the last one.
+        records: how many the object, or its row groups, hold; not all of them need to count.
+    """
+
+    key: str
+    size: int
+    row_groups: tuple[int, int] | None
+    start: int
+    end: int
+    records: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Export:
+    """One version of a partition.
+
+    Attributes:
+        version: of its root.
+        start: the first offset.
+        end: the offset after the last one.
+        epochs: (leader epoch, first offset), oldest first.
+        objects: that hold it, in order.
+    """
+
+    version: int
+    start: int
+    end: int
+    epochs: tuple[tuple[int, int], ...]
+    objects: tuple[ExportedObject, ...]
+
+
+def export_list(store: ObjectStore, path: PartitionPath, *, pin: Pin | None = None) -> Export | None:
+    """The objects of the newest version, or of a pinned one; None when the bucket has nothing of the partition.
+
+    Args:
+        store: the bucket.
+        path: of the partition.
+        pin: of a version, as `Pins.hold_version` gave it.
+
+    Raises:
+        OvertakenError: the partition moved on many times while it was looked at.
+        TierError: something in the bucket does not make sense.
+    """
+    for _ in range(_ATTEMPTS):
+        version = open_version(store, path) if pin is None else _pinned(store, path, pin)
+        if version is None:
+            return None
+        try:
+            objects = tuple(_objects(version))
+        except ObjectMissingError:  # a snapshot of a version that is over
+            if pin is not None or _is_newest(store, path, version):
+                raise
+            continue
+        return Export(
+            version=version.root.version, start=version.start, end=version.end, epochs=version.epochs, objects=objects
+        )
+    raise OvertakenError(f"{path.root} moved on many times while it was looked at: pin a version, and export that")
+
+
+def _objects(version: TierVersion) -> Iterator[ExportedObject]:
+    for piece in version.pieces():
+        yield ExportedObject(piece.key, piece.size, piece.row_groups, piece.start, piece.end, piece.pointer.records)
+
+
+def _pinned(store: ObjectStore, path: PartitionPath, pin: Pin) -> TierVersion:
+    assert pin.root is not None, "only a version can be exported"
+    cache = ReadingCache(store)
+    found = {claim.node: cache.set_manifest(claim.node) for claim in pin.root.claims}
+    manifests = {node: manifest for node, manifest in found.items() if manifest is not None}
+    return TierVersion(store, path, pin.root, resolve(pin.root, manifests), cache)
+
+
+def _is_newest(store: ObjectStore, path: PartitionPath, version: TierVersion) -> bool:
+    loaded = ReadingCache(store).root_file(path).load()
+    return loaded is not None and loaded.root.version == version.root.version

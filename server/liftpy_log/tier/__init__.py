@@ -1,1 +1,0 @@
-"""The log in the bucket: Parquet objects, manifests that name them, and what keeps both in order."""
