@@ -124,10 +124,14 @@ class Streams(StreamLookup):
             recorded = stream.info.gaps.get(partition.number, ())
             since_s = None
             if not has_heard_all:
-                since_s = self._opening.whole_until_s(stream, partition)
+                since_s = self.whole_until_s(partition)
                 self._taken_over += 1
             partition.gaps.take_over(recorded, since_s, LED_ELSEWHERE)
         self.listening.change(stream)
+
+    def whole_until_s(self, partition: Partition) -> float:
+        """See `StreamOpening.whole_until_s`."""
+        return self._opening.whole_until_s(self.by_uuid[partition.stream.uuid], partition)
 
     async def follow(self, state: MetadataState) -> None:
         """Make the node's streams what the metadata says. What another node led comes first: publishers wait for it."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from liftpy_envelope.errors import ErrorCode
 from liftpy_server.handover.giving import Giving
+from liftpy_server.handover.held import Holding
 from liftpy_server.handover.taking import Taking
 from liftpy_server.ingest.marks import MARK_SUBJECT, Marks
 from support.nats_frames import msg
@@ -55,13 +56,15 @@ class _Node:
             by_uuid={partition.stream.uuid: stream},
             lookup_replica=lambda _key: side.replica,
             listening=SimpleNamespace(bind=self._bind, change=self._change),
+            whole_until_s=lambda _partition: self.whole_until_s,
         )
         ingest: Any = self
         metadata: Any = SimpleNamespace(state=SimpleNamespace(streams={}), propose_many=kit.propose_many)
-        clock = side.kit.clock
-        flush = side.kit.outbox.flush
-        self.giving = Giving(streams, ingest, self.marks, kit.ask, metadata, clock, flush)
-        self.taking = Taking(streams, ingest, self.marks, kit.publish_mark, clock, flush)
+        self.whole_until_s = side.kit.clock.elapsed()
+        holding = Holding(streams, ingest, self.marks, side.kit.clock, side.kit.outbox.flush)
+        self.room = holding.room
+        self.giving = Giving(holding, kit.ask, metadata)
+        self.taking = Taking(holding, kit.publish_mark)
         side.leadership_changed = self._leadership_changed
         self.took_over: list[bool] = []
 
@@ -162,14 +165,18 @@ class HandoverKit:
             self.replicas.run()
             await asyncio.sleep(0)
 
+    def move(self) -> dict[str, Any]:
+        """Of the lead, from `a` to `b`."""
+        partition = self.replicas["a"].partition
+        stream = partition.stream
+        move = {"name": stream.name, "uuid": stream.uuid, "partition": partition.number, "leader": "b"}
+        return move | {"leader_epoch": 1, "version": 1}
+
     async def hand_over(self) -> list[Any]:
         """From `a` to `b`, under load. Returns what is left of the moves."""
-        stream = self.replicas["a"].partition.stream
-        move = {"name": stream.name, "uuid": stream.uuid, "partition": 0, "leader": "b"}
-        move |= {"leader_epoch": 1, "version": 1}
         flood = asyncio.create_task(self._go_on())
         await asyncio.sleep(0.01)
-        left = await self.nodes["a"].giving.give([move])
+        left = await self.nodes["a"].giving.give([self.move()])
         await asyncio.sleep(0.01)
         self.is_published = False
         await flood

@@ -18,20 +18,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 from liftpy_envelope.errors import ErrorCode, LiftError
 from liftpy_envelope.pull import PartitionKey
-from liftpy_server.handover.held import Held, HeldBytes
+from liftpy_server.handover.held import Held
 from liftpy_server.handover.requests import ListenAnswer, ListenRequest, TakeRequest, read_keys
-from liftpy_server.handover.taking import HELD_BYTES_MAX, SKEW_S
+from liftpy_server.handover.taking import SKEW_S
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from liftpy_log.clock import Clock
     from liftpy_server.consensus.store import RaftMetadataStore
-    from liftpy_server.ingest.connection import IngestConnection
-    from liftpy_server.ingest.marks import Marks
+    from liftpy_server.handover.held import Holding
     from liftpy_server.metadata.outcomes import Outcome
     from liftpy_server.partition import Partition
-    from liftpy_server.streams import Streams
 
     Ask = Callable[[str, str, dict[str, Any], float], Awaitable[dict[str, Any]]]
 
@@ -86,33 +83,16 @@ class Giving:
     """See the module.
 
     Args:
-        streams: of this node.
-        ingest: hears publishers.
-        marks: heard there.
+        holding: of this node.
         ask: asks a node.
         metadata: of the cluster.
-        clock: for when messages are appended after all.
-        flush: sends the acks that are due.
     """
 
-    def __init__(
-        self,
-        streams: Streams,
-        ingest: IngestConnection,
-        marks: Marks,
-        ask: Ask,
-        metadata: RaftMetadataStore,
-        clock: Clock,
-        flush: Callable[[], None],
-    ) -> None:
-        self._streams = streams
-        self._ingest = ingest
-        self._marks = marks
+    def __init__(self, holding: Holding, ask: Ask, metadata: RaftMetadataStore) -> None:
+        self._holding = holding
+        self._streams = holding.streams
         self._ask = ask
         self._metadata = metadata
-        self._clock = clock
-        self._flush = flush
-        self._room = HeldBytes(HELD_BYTES_MAX)
         self._giving: set[PartitionKey] = set()
 
     async def give(self, moves: Sequence[LeaderMove]) -> list[LeaderMove]:
@@ -179,7 +159,7 @@ class Giving:
 
     async def _give_some(self, target: str, moves: Sequence[LeaderMove]) -> str:
         """Hand over to one node what fits into a request. Returns why something may be left."""
-        if self._ingest.hearing is None:
+        if self._holding.ingest.hearing is None:
             return "this node hears nothing of NATS itself"
         given: dict[PartitionKey, _Given] = {}
         for move in moves:
@@ -205,7 +185,7 @@ class Giving:
                 for each in given.values():
                     each.marks[token] = each.partition.log.log_end
 
-        self._marks.expect(name, marked)
+        self._holding.marks.expect(name, marked)
         try:
             request = ListenRequest(name, {key: each.partition.epoch for key, each in given.items()})
             listening = ListenAnswer.from_plain(
@@ -217,12 +197,12 @@ class Giving:
             while not set(listening.tokens) <= set(heard):  # noqa: ASYNC110 - they are heard in plain calls
                 await asyncio.sleep(_LOOK_S)
         finally:
-            self._marks.forget(name)
+            self._holding.marks.forget(name)
         await asyncio.sleep(SKEW_S)
         holding = [each for each in ready.values() if each.is_led and each.partition.held is None]
         try:
             for each in holding:
-                each.held = each.partition.held = Held(self._room, self._too_much(each))
+                each.held = each.partition.held = Held(self._holding.room, self._too_much(each))
             return await self._move(target, name, listening.tokens, holding) or listening.why
         finally:
             for each in holding:
@@ -252,19 +232,11 @@ class Giving:
         partition, held = given.partition, given.held
         if held is None or partition.held is not held:
             return
-        partition.held = None
         if partition.is_leading:  # perhaps in another epoch
-            now_ns = self._clock.now_ns()
-            for messages, skip in held.all():
-                if isinstance(messages, list):
-                    partition.append_incoming(messages, now_ns)
-                else:
-                    partition.append(messages, skip, now_ns)
-            partition.settle()
-            self._flush()
+            self._holding.append(partition, Held.all, partition.heard_s)
         else:  # another node does, and held it, too
+            partition.let_go()
             self._streams.listening.change(self._streams.by_uuid[partition.stream.uuid])
-        held.drop()
 
 
 def _key_of(move: LeaderMove) -> PartitionKey:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from liftpy_envelope.errors import LiftError
 from liftpy_server.handover.giving import Giving
+from liftpy_server.handover.held import Holding
 from liftpy_server.handover.taking import Taking
 from liftpy_server.metadata.placement import leader_moves
 
@@ -58,8 +59,9 @@ class Handover:
         self._node_id = node_id
         self._metadata = metadata
         self._requests = requests
-        self._giving = Giving(streams, ingest, marks, self._ask, metadata, clock, flush)
-        self._taking = Taking(streams, ingest, marks, self._publish, clock, flush)
+        holding = Holding(streams, ingest, marks, clock, flush)
+        self._giving = Giving(holding, self._ask, metadata)
+        self._taking = Taking(holding, self._publish)
         self._wanted: dict[LocalReplica, LeaderMove] = {}
         self._task: asyncio.Task[None] | None = None
         streams.took_over = self._taking.took_over

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_right
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from liftpy_envelope.batch import NO_PRODUCER
 from liftpy_envelope.columns import column_names
+from liftpy_log.errors import PartitionOfflineError
 from liftpy_server.handover.matching import stored_of_held
 from liftpy_server.ingest.incoming import Incoming, read_message
 from liftpy_server.ingest.runs import ListRun
@@ -18,14 +20,22 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from liftpy_envelope.stream_config import StreamConfig
+    from liftpy_log.clock import Clock
     from liftpy_log.partition_log import PartitionLog
+    from liftpy_server.ingest.connection import IngestConnection
+    from liftpy_server.ingest.marks import Marks
     from liftpy_server.ingest.runs import Run
+    from liftpy_server.partition import Partition
+    from liftpy_server.streams import Streams
 
     Left = tuple[Run | list[Incoming], int]
     """Messages, and the size of their subjects' prefix, which is not stored."""
 
-__all__ = ["Held", "HeldBytes"]
+__all__ = ["HELD_BYTES_MAX", "Held", "HeldBytes", "Holding"]
 
+logger = logging.getLogger(__name__)
+
+HELD_BYTES_MAX: Final = 128 * 1024 * 1024
 _MESSAGE_BYTES = 100  # what one takes beside its value, about
 _SETTLED = 2  # what came before so many marks has been stored by the old leader, which heard the others too
 
@@ -39,6 +49,62 @@ class HeldBytes:
 
     def __init__(self, left: int) -> None:
         self.left = left
+
+
+class Holding:
+    """A node's messages of partitions that are handed over, by it or to it, and where they go in the end.
+
+    Args:
+        streams: of this node.
+        ingest: hears publishers.
+        marks: heard there.
+        clock: for when messages are appended.
+        flush: sends the acks that are due.
+
+    Attributes:
+        room: for what is held, of all partitions together.
+    """
+
+    def __init__(
+        self, streams: Streams, ingest: IngestConnection, marks: Marks, clock: Clock, flush: Callable[[], None]
+    ) -> None:
+        self.streams = streams
+        self.ingest = ingest
+        self.marks = marks
+        self.room = HeldBytes(HELD_BYTES_MAX)
+        self._clock = clock
+        self._flush = flush
+
+    def append(self, partition: Partition, left: Callable[[Held], Iterable[Left]], since_s: float | None) -> None:
+        """Append what a leader held, and hold nothing more. What can not be appended is a gap.
+
+        Args:
+            partition: of this node, which leads it.
+            left: which of the messages are to be appended.
+            since_s: what was published before has been stored, by elapsed time; None where nobody knows.
+        """
+        held, partition.held = partition.held, None
+        assert held is not None, "it holds"
+        name, number = partition.stream.name, partition.number
+        try:
+            now_ns = self._clock.now_ns()
+            for messages, skip in left(held):
+                if isinstance(messages, list):
+                    partition.append_incoming(messages, now_ns)
+                else:
+                    partition.append(messages, skip, now_ns)
+        except Exception as error:
+            cause = f"messages that were held while the lead was handed over could not be taken: {error!r}"
+            logger.exception("stream %s partition %d: %s", name, number, cause)
+            partition.gaps.missed(since_s, cause)
+            if isinstance(error, PartitionOfflineError):
+                partition.fail(str(error))
+        held.drop()
+        try:
+            partition.settle()
+            self._flush()
+        except Exception:  # the messages are in the log, and the next pass settles
+            logger.exception("stream %s partition %d can not commit now", name, number)
 
 
 class _Part(NamedTuple):

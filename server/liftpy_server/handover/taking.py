@@ -7,9 +7,9 @@ import logging
 import secrets
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from liftpy_envelope.errors import ErrorCode, LiftError
+from liftpy_envelope.errors import ErrorCode
 from liftpy_server.admin.errors import AdminError
-from liftpy_server.handover.held import Held, HeldBytes
+from liftpy_server.handover.held import Held
 from liftpy_server.handover.requests import ListenAnswer, ListenRequest, TakeRequest, show_keys
 from liftpy_server.ingest.marks import MARK_SUBJECT
 
@@ -17,19 +17,15 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from liftpy_envelope.pull import PartitionKey
-    from liftpy_log.clock import Clock
-    from liftpy_server.ingest.connection import IngestConnection
-    from liftpy_server.ingest.marks import Marks
+    from liftpy_server.handover.held import Holding
     from liftpy_server.ingest.subscriptions import Subscriptions
     from liftpy_server.partition import Partition
     from liftpy_server.replicas.local import LocalReplica
-    from liftpy_server.streams import Streams
 
-__all__ = ["HELD_BYTES_MAX", "SKEW_S", "Taking"]
+__all__ = ["SKEW_S", "Taking"]
 
 logger = logging.getLogger(__name__)
 
-HELD_BYTES_MAX: Final = 128 * 1024 * 1024
 _MARKS: Final = 5
 _MARK_INTERVAL_S: Final = 0.02
 _SPREAD_S: Final = 0.05  # for NATS servers to tell each other of a subscription
@@ -50,40 +46,24 @@ class Taking:
     """See the module.
 
     Args:
-        streams: of this node.
-        ingest: hears publishers.
-        marks: heard there.
+        holding: of this node.
         publish: publishes a mark; returns when the server has it.
-        clock: for when messages are appended.
-        flush: sends the acks that are due.
 
     Attributes:
         is_closed: this node takes nothing over any more: it stops.
     """
 
-    def __init__(
-        self,
-        streams: Streams,
-        ingest: IngestConnection,
-        marks: Marks,
-        publish: Callable[[str, bytes], Awaitable[None]],
-        clock: Clock,
-        flush: Callable[[], None],
-    ) -> None:
-        self._streams = streams
-        self._ingest = ingest
-        self._marks = marks
+    def __init__(self, holding: Holding, publish: Callable[[str, bytes], Awaitable[None]]) -> None:
+        self._holding = holding
+        self._streams = holding.streams
         self._publish = publish
-        self._clock = clock
-        self._flush = flush
-        self._room = HeldBytes(HELD_BYTES_MAX)
         self._takes: dict[str, _Take] = {}
         self.is_closed = False
 
     async def listen(self, body: dict[str, Any]) -> dict[str, Any]:
         """Hold what comes for partitions that another node leads still."""
         request = ListenRequest.from_plain(body)
-        hearing = self._ingest.hearing
+        hearing = self._holding.ingest.hearing
         if self.is_closed or hearing is None or request.name in self._takes:
             raise AdminError(
                 ErrorCode.NOT_AVAILABLE, "this node stops, or hears nothing of NATS, or holds this already"
@@ -95,7 +75,7 @@ class Taking:
             if refusal is None:
                 partition = self._streams.by_key[key]
                 partition.let_go()  # of a handover that was called off
-                take.held[key] = partition.held = Held(self._room)
+                take.held[key] = partition.held = Held(self._holding.room)
             else:
                 why = f"{key.uuid.hex()}/{key.partition}: {refusal}"
         if not take.held:
@@ -145,7 +125,7 @@ class Taking:
                 del waiting[0]
                 on_mark()
 
-        self._marks.expect(name, marked)
+        self._holding.marks.expect(name, marked)
         try:
             async with asyncio.timeout(_HEARD_TIMEOUT_S):
                 for token in tokens:
@@ -158,7 +138,7 @@ class Taking:
                 ErrorCode.NOT_AVAILABLE, f"marks on {MARK_SUBJECT} are not heard within {_HEARD_TIMEOUT_S:g} s"
             ) from None
         finally:
-            self._marks.forget(name)
+            self._holding.marks.forget(name)
 
     def _call_off(self, name: str) -> None:
         """Forget what is held of a handover, where it did not come to this node's leading."""
@@ -202,38 +182,20 @@ class Taking:
             held.stored is not None
             and not held.is_full
             and partition.epoch == take.epochs[partition.key] + 1
-            and self._ingest.hearing is take.hearing
+            and self._holding.ingest.hearing is take.hearing
         )
         if not is_whole:
             partition.let_go()
             return False
-        asyncio.get_running_loop().call_soon(self._append, partition, held)
+        since_s = self._streams.whole_until_s(partition)
+        asyncio.get_running_loop().call_soon(self._append, partition, held, since_s)
         return True
 
-    def _append(self, partition: Partition, held: Held) -> None:
+    def _append(self, partition: Partition, held: Held, since_s: float) -> None:
         if partition.held is not held:
             return
-        if not partition.is_leading:
+        if partition.is_leading:
+            log, config = partition.log, partition.stream.config
+            self._holding.append(partition, lambda held: held.not_stored(log, config), since_s)
+        else:
             partition.let_go()
-            return
-        stream = partition.stream
-        try:
-            left = held.not_stored(partition.log, stream.config)
-        except LiftError as error:
-            logger.error(  # noqa: TRY400 - the trace adds nothing
-                "stream %s partition %d: what was published while it was handed over is lost: %s",
-                *(stream.name, partition.number, error),
-            )
-            partition.let_go()
-            partition.fail(str(error))
-            return
-        partition.held = None
-        now_ns = self._clock.now_ns()
-        for messages, skip in left:
-            if isinstance(messages, list):
-                partition.append_incoming(messages, now_ns)
-            else:
-                partition.append(messages, skip, now_ns)
-        held.drop()
-        partition.settle()
-        self._flush()

@@ -46,9 +46,10 @@ class Binding:
                 partition.gaps.open(since_s, cause)
 
     def heard(self, asked_s: float) -> None:
-        """Everything that was published before `asked_s` has come."""
+        """Everything that was published before `asked_s` has come, and is in the log, but for what is held."""
         for partition in self.partitions.values():
-            partition.heard_s = asked_s
+            if partition.held is None:
+                partition.heard_s = asked_s
             partition.gaps.heard(asked_s)
 
     def missed(self, cause: str) -> None:

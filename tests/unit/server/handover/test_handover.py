@@ -7,9 +7,12 @@ from collections import Counter
 from random import Random
 from types import SimpleNamespace
 
+import pyarrow as pa
 import pytest
 
-from liftpy_envelope.errors import ErrorCode
+from liftpy_envelope.errors import ErrorCode, LiftError
+from liftpy_log.errors import SegmentCorruptError
+from liftpy_server.admin.errors import AdminError
 from liftpy_server.handover import giving, held, taking
 from support.envelopes import batch, envelope
 from support.handover_kit import HandoverKit
@@ -165,24 +168,118 @@ async def test_a_leader_that_gets_another_epoch_meanwhile_goes_on_and_loses_noth
     assert len(values(kit)) == len(kit.published)
 
 
-async def test_too_much_to_hold_at_the_old_leader_ends_it_and_loses_nothing(make):
+@pytest.mark.parametrize(("node", "room_bytes"), [("a", 50), ("b", 500)])
+async def test_too_much_to_hold_at_either_node_ends_it_and_loses_nothing(make, node, room_bytes):
     numbered = Numbered()
     kit = make(2, numbered)
-    kit.nodes["a"].giving._room.left = 50
+    kit.nodes[node].room.left = room_bytes
     assert len(await kit.hand_over()) == 1
     assert kit.replicas["a"].partition.is_leading
     check_plain(kit, numbered)
     assert len(values(kit)) == len(kit.published)
+    assert kit.nodes[node].room.left == room_bytes
 
 
-async def test_too_much_to_hold_at_the_next_leader_ends_it(make):
-    numbered = Numbered()
-    kit = make(3, numbered)
-    kit.nodes["b"].taking._room.left = 500
-    assert len(await kit.hand_over()) == 1
-    assert kit.replicas["a"].partition.is_leading
-    check_plain(kit, numbered)
-    assert kit.nodes["b"].taking._room.left == 500
+def failing(error, after=0):
+    """A method that does what it did so many times, and then raises."""
+    calls = iter(range(1 << 30))
+
+    def fails(usual):
+        def call(*args):
+            if next(calls) >= after:
+                raise error
+            return usual(*args)
+
+        return call
+
+    return fails
+
+
+@pytest.mark.parametrize("after", [0, 3])
+@pytest.mark.parametrize("error", [OSError("no"), pa.ArrowInvalid("no"), LiftError("no")])
+async def test_what_the_next_leader_can_not_append_is_a_gap(make, error, after):
+    kit = make(1, Numbered(), late=4)
+    partition, node = kit.replicas["b"].partition, kit.nodes["b"]
+    node.whole_until_s = partition.gaps._clock.elapsed() - 7.0
+    fails, lead = failing(error, after), partition.lead
+
+    def led(epoch):
+        partition.append = fails(partition.append)
+        lead(epoch)
+        kit.is_published = False
+
+    partition.lead = led
+    assert await kit.hand_over() == []
+    assert node.took_over == [True]
+    assert partition.held is None
+    assert node.room.left == held.HELD_BYTES_MAX
+    (gap,) = partition.gaps.unrecorded()
+    assert (gap.since_ns, gap.until_ns) == (node.side.kit.clock.now_ns() - 7 * 10**9, None)
+    assert "no" in gap.cause
+    assert partition.log.failure is None
+
+
+async def test_what_the_next_leader_can_not_tell_apart_from_what_is_stored_is_a_gap(make):
+    kit = make(1, Numbered())
+    partition = kit.replicas["b"].partition
+    partition.log.batches = failing(SegmentCorruptError("0.log", 3, "no"))(None)
+    assert await kit.hand_over() == []
+    assert partition.held is None
+    assert "no" in partition.log.failure.args[0]
+    assert any("no" in gap.cause for gap in partition.gaps.unrecorded())
+
+
+def hold(kits, monkeypatch):
+    """Let one node hand over a partition of each kit, and hear a message for each while it holds; then it goes on."""
+    giver = kits[0].nodes["a"].giving
+    for kit in kits:
+        partition = kit.replicas["a"].partition
+        monkeypatch.setitem(giver._holding.streams.by_key, partition.key, partition)
+
+    async def ask(_target, endpoint, body, _timeout_s):
+        if endpoint == "HANDOVER.LISTEN":
+            return {"tokens": [], "partitions": [row[:2] for row in body["partitions"]], "why": ""}
+        for kit in kits:
+            kit.replicas["a"].partition.append(held.ListRun([msg(b"orders.x", b"held").message]), 0, 0)
+        raise AdminError(ErrorCode.NOT_AVAILABLE, "no")
+
+    giver._ask = ask
+    return giver.give([kit.move() for kit in kits])
+
+
+async def test_what_one_partition_can_not_append_again_leaves_no_other_held(make, monkeypatch):
+    kits = [make(1, Numbered(), partitions=2, led=[number]) for number in (0, 1)]
+    broken, other = (kit.replicas["a"].partition for kit in kits)
+    fails = failing(OSError("no"), after=1)
+    broken.append = fails(broken.append)
+    broken.heard_s = broken.gaps._clock.elapsed() - 7.0
+    assert len(await hold(kits, monkeypatch)) == 2
+    assert (broken.held, other.held) == (None, None)
+    assert kits[1].replicas["a"].kit.stored(1) == [b"held"]
+    (gap,) = broken.gaps.unrecorded()
+    assert gap.since_ns == kits[0].replicas["a"].kit.clock.now_ns() - 7 * 10**9
+    assert other.gaps.unrecorded() == ()
+
+
+async def test_what_a_leader_holds_is_not_whole_when_nats_answers(make, monkeypatch):
+    """It is not in the log: who leads next without having heard it begins its gap before."""
+    (kit,) = kits = [make(1, Numbered())]
+    side = kit.replicas["a"]
+    heard = []
+
+    def hear(usual):
+        def call(*args):
+            usual(*args)
+            side.kit.ingest.bindings[1].heard(side.kit.clock.elapsed())
+            heard.append((side.replica.whole_end(side.kit.clock.elapsed()), side.partition.heard_s))
+
+        return call
+
+    side.partition.heard_s = 5.0
+    side.partition.append = hear(side.partition.append)
+    await hold(kits, monkeypatch)
+    assert heard[0] == (None, 5.0), "while it holds"
+    assert heard[-1] == (1, side.kit.clock.elapsed()), "after it has appended that"
 
 
 async def test_a_connection_that_was_lost_meanwhile_is_a_gap(make):
@@ -207,7 +304,7 @@ async def test_who_is_led_by_nobody_in_the_end_holds_nothing(make, monkeypatch):
     taken = kit.nodes["b"]
     assert taken.side.partition.held is None
     assert taken.changes == 1
-    assert taken.taking._room.left == taking.HELD_BYTES_MAX
+    assert taken.room.left == held.HELD_BYTES_MAX
 
 
 async def test_a_node_that_does_not_answer_is_not_waited_for_again(make, monkeypatch):

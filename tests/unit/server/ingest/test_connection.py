@@ -54,6 +54,7 @@ class Partition:
     """Has gaps."""
 
     is_leading = True
+    held = None
 
     def __init__(self) -> None:
         self.gaps = Gaps()
