@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 from simulation.metadata import META
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["Trouble"]
 
 
-class Trouble:
+class Trouble(ABC):
     """From `begin` on something happens every `_every_us` on average, until it is over.
 
     Args:
@@ -37,9 +38,9 @@ class Trouble:
             self._happen()
             self._next()
 
+    @abstractmethod
     def _happen(self) -> None:
         """Something goes wrong now."""
-        raise NotImplementedError
 
     def _later(self, longest_us: int, act: Callable[[], None]) -> None:
         def unless_over() -> None:
