@@ -57,8 +57,8 @@ def compact(home, url, endpoint, uuid):
     from bench.spark_session import cpu_by_process, session, spent  # noqa: PLC0415 - it needs pyspark
     from liftpy_bucket.layout import PartitionPath  # noqa: PLC0415
     from liftpy_bucket.store.s3_settings import S3Settings  # noqa: PLC0415
-    from liftpy_spark.jobs.compacting import compact as run_compact  # noqa: PLC0415
-    from liftpy_spark.jobs.compacting import config_of, plan_compact  # noqa: PLC0415
+    from liftpy_spark.jobs.compact.driver import compact as run_compact  # noqa: PLC0415
+    from liftpy_spark.jobs.compact.driver import config_of, plan_compact  # noqa: PLC0415
 
     settings = S3Settings(url=url, endpoint=endpoint)
     paths = [PartitionPath(uuid, number) for number in range(_PARTITIONS)]

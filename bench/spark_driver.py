@@ -19,7 +19,7 @@ from bench.load import say
 from bench.spark_s3a import PARQUET_BY_S3A, TABLE
 from bench.spark_session import cpu_by_process, session, spent
 from bench.spark_sources import ReadyBatches
-from liftpy_spark.table import table
+from liftpy_spark.table.frame import table
 
 COLUMNS = "offset long, timestamp timestamp, value binary"
 _CLOCKED = "aggregation", "no-op"

@@ -4,6 +4,6 @@ Spark finds the format by itself where liftpy is installed; `register` says so t
 """
 
 from liftpy_spark.registration import register
-from liftpy_spark.table import table
+from liftpy_spark.table.frame import table
 
 __all__ = ["register", "table"]

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
 from liftpy_envelope.errors import ConfigError, LiftError
 from liftpy_spark.errors import BucketError, BucketUnreachableError, NatsError, NatsSilentError, this_place
-from liftpy_spark.option_values import OptionError
+from liftpy_spark.options.values import OptionError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from liftpy_bucket.store.counting import CountingStore
     from liftpy_bucket.store.object_store import ObjectStore
     from liftpy_client.sync.client import SyncLift
-    from liftpy_spark.options import ConnectionOptions
+    from liftpy_spark.options.connection import ConnectionOptions
 
 __all__ = ["BucketAddress", "OpenBucket", "bucket", "bucket_address", "lift", "nats_failure", "open_bucket"]
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from liftpy_client.admin.details import StreamDetails
     from liftpy_client.sync.client import SyncLift
-    from liftpy_spark.options import SourceOptions
+    from liftpy_spark.options.source import SourceOptions
 
 __all__ = ["Head", "StreamHeads", "find_streams", "heads", "heads_now", "is_wanted", "no_leader", "offsets_at_time"]
 

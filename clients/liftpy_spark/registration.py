@@ -22,6 +22,6 @@ def register(spark: SparkSession) -> None:
         VersionError: Spark or pandas is installed in a version that does not work.
     """
     check_versions()
-    from liftpy_spark.source import LiftpyDataSource  # noqa: PLC0415 (older versions of Spark have nothing to derive it from)
+    from liftpy_spark.source.format import LiftpyDataSource  # noqa: PLC0415 (older versions of Spark have nothing to derive it from)
 
     spark.dataSource.register(LiftpyDataSource)

@@ -12,10 +12,10 @@ import pytest
 from pyspark.testing import assertDataFrameEqual
 
 from liftpy_envelope.headers import encode_header_block, parse_header_block
-from liftpy_spark.options import SourceOptions
-from liftpy_spark.planning import Range
-from liftpy_spark.range_reading import ReadCounts, read_ranges
-from liftpy_spark.schema import source_schema
+from liftpy_spark.options.source import SourceOptions
+from liftpy_spark.reading.planning import Range
+from liftpy_spark.reading.ranges import ReadCounts, read_ranges
+from liftpy_spark.reading.schema import source_schema
 from support.spark_system import eventually, system_of
 
 COLUMNS = ["partition", "offset", "key", "value", "subject"]

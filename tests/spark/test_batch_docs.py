@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from liftpy_spark.option_names import CONNECTION_OPTIONS, SINK_OPTIONS, SOURCE_OPTIONS
-from liftpy_spark.options import SourceOptions
-from liftpy_spark.schema import source_schema
-from liftpy_spark.sink_options import SinkOptions
+from liftpy_spark.options.names import CONNECTION_OPTIONS, SINK_OPTIONS, SOURCE_OPTIONS
+from liftpy_spark.options.source import SourceOptions
+from liftpy_spark.reading.schema import source_schema
+from liftpy_spark.sink.options import SinkOptions
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "spark.md").read_text()

@@ -15,10 +15,11 @@ import pytest
 import liftpy_spark
 from liftpy_spark.connections import lift
 from liftpy_spark.errors import DataLossError, NatsError
-from liftpy_spark.options import ConnectionOptions, SourceOptions
-from liftpy_spark.planning import Range
-from liftpy_spark.range_reading import read_ranges
-from liftpy_spark.schema import source_schema
+from liftpy_spark.options.connection import ConnectionOptions
+from liftpy_spark.options.source import SourceOptions
+from liftpy_spark.reading.planning import Range
+from liftpy_spark.reading.ranges import read_ranges
+from liftpy_spark.reading.schema import source_schema
 from support.cluster import make_nats
 from support.nats_proxy import NatsProxy
 from support.ports import free_port

@@ -10,12 +10,13 @@ import pytest
 from liftpy_bucket.manifest.pins.held import Pins
 from liftpy_bucket.manifest.root.file import RootFile
 from liftpy_bucket.upkeep.scrubbing import scrub
-from liftpy_spark.jobs import collect_task, collecting
-from liftpy_spark.jobs.collecting import collect, collect_staged, plan_collect
+from liftpy_spark.jobs.collect import driver
+from liftpy_spark.jobs.collect import task as collect_task
+from liftpy_spark.jobs.collect.driver import collect, collect_staged, plan_collect
 from liftpy_spark.jobs.merging import merge, plan_merge
 from liftpy_spark.jobs.tasks import JobFailedError
-from liftpy_spark.sink_decision import Batch
-from liftpy_spark.sink_directory import DirectoryPlace, prepare
+from liftpy_spark.sink.decision import Batch
+from liftpy_spark.sink.directory import DirectoryPlace, prepare
 from support.by_value import by_value
 from support.cli import Cli
 from support.job_bucket import STREAM, JobBucket, new_id
@@ -71,7 +72,7 @@ def records(bucket):
 
 
 def test_what_nobody_names_is_shown_and_then_deleted(spark, bucket, monkeypatch):
-    monkeypatch.setattr(collecting, "_RANGE_OBJECTS", 12)
+    monkeypatch.setattr(driver, "_RANGE_OBJECTS", 12)
     before, there = records(bucket), objects(bucket)
     assert [each.objects for each in plan(spark, bucket, grace_s=3_600.0)] == [0, 0]
     assert [each.objects for each in run(spark, bucket, grace_s=3_600.0)] == [0, 0]
@@ -116,7 +117,7 @@ def _dies(marker, when, take, task):
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_worker_that_dies_is_replaced(spark, bucket, monkeypatch, tmp_path, when):
     before = records(bucket)
-    monkeypatch.setattr(collecting, "take", partial(by_value(_dies), tmp_path / "died", when, collect_task.take))
+    monkeypatch.setattr(driver, "take", partial(by_value(_dies), tmp_path / "died", when, collect_task.take))
     assert [each.problem for each in run(spark, bucket)] == ["", ""]
     assert_whole(bucket, before)
 
@@ -130,7 +131,7 @@ def _fails(work, task):
 def test_a_task_that_fails_is_told_and_the_same_again_ends_it(spark, bucket, monkeypatch, what):
     before = records(bucket)
     with monkeypatch.context() as patched:
-        patched.setattr(collecting, what, partial(by_value(_fails), getattr(collect_task, what)))
+        patched.setattr(driver, what, partial(by_value(_fails), getattr(collect_task, what)))
         with pytest.raises(JobFailedError, match=r"^collecting: Spark gave up: ValueError: the task fails$"):
             run(spark, bucket)
     assert records(bucket) == before
@@ -141,9 +142,9 @@ def test_a_task_that_fails_is_told_and_the_same_again_ends_it(spark, bucket, mon
 def test_a_driver_that_dies_between_leaves_garbage_and_nothing_worse(spark, bucket, monkeypatch):
     before = records(bucket)
     with monkeypatch.context() as patched:
-        patched.setattr(collecting, "_WAVE_TASKS", 1)
-        patched.setattr(collecting, "_RANGE_OBJECTS", 9)
-        taken, waves = collecting._taken, []
+        patched.setattr(driver, "_WAVE_TASKS", 1)
+        patched.setattr(driver, "_RANGE_OBJECTS", 9)
+        taken, waves = driver._taken, []
 
         def dies(*arguments):
             waves.append(len(arguments[2]))
@@ -151,7 +152,7 @@ def test_a_driver_that_dies_between_leaves_garbage_and_nothing_worse(spark, buck
                 raise KeyboardInterrupt
             return taken(*arguments)
 
-        patched.setattr(collecting, "_taken", dies)
+        patched.setattr(driver, "_taken", dies)
         with pytest.raises(KeyboardInterrupt):
             run(spark, bucket)
     assert records(bucket) == before
@@ -175,8 +176,8 @@ def test_what_a_leader_names_between_looking_and_deleting_stays(spark, bucket, m
             arguments = (*arguments[:2], [share._replace(candidates=(*share.candidates, more))], *arguments[3:])
         return taken(*arguments)
 
-    taken = collecting._taken
-    monkeypatch.setattr(collecting, "_taken", leader)
+    taken = driver._taken
+    monkeypatch.setattr(driver, "_taken", leader)
     done = run(spark, bucket)
     assert done[0].objects >= ORPHANS
     assert late[0] in objects(bucket)

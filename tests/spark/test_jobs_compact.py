@@ -11,8 +11,8 @@ from liftpy_bucket.errors import StoreUnavailableError
 from liftpy_bucket.manifest.catalog import Catalog, CatalogFile, CatalogStream
 from liftpy_bucket.upkeep.compaction import HistoryCompactionConfig
 from liftpy_envelope.stream_config import StreamConfig
-from liftpy_spark.jobs import compact_frames
-from liftpy_spark.jobs.compacting import compact, plan_compact
+from liftpy_spark.jobs.compact import frames
+from liftpy_spark.jobs.compact.driver import compact, plan_compact
 from liftpy_spark.jobs.tasks import JobFailedError
 from support.by_value import by_value
 from support.cli import Cli
@@ -30,14 +30,14 @@ def compact_spark(spark, bucket, **options):
 
 def test_the_same_stays_as_when_a_node_does_it(spark, s3, monkeypatch):
     bucket, other = JobBucket(s3), JobBucket(s3)
-    tasks, original = [], compact_frames._rewritten
+    tasks, original = [], frames._rewritten
 
     def noted(*arguments):
         frame = original(*arguments)
         tasks.append((len(arguments[-1]), frame.rdd.getNumPartitions()))
         return frame
 
-    monkeypatch.setattr(compact_frames, "_rewritten", noted)
+    monkeypatch.setattr(frames, "_rewritten", noted)
     for seed in range(2):
         fill([bucket, other], seed, objects=8)
         before, root, seen = bucket.records(), bucket.root(), []
@@ -71,7 +71,7 @@ def _fails(original, work, given, superseded):
 def test_a_task_that_fails(spark, bucket, monkeypatch):
     before, root = bucket.records(), bucket.root()
     with monkeypatch.context() as patched:
-        patched.setattr(compact_frames, "rewrite", partial(by_value(_fails), compact_frames.rewrite))
+        patched.setattr(frames, "rewrite", partial(by_value(_fails), frames.rewrite))
         with pytest.raises(JobFailedError, match="the task fails"):
             compact_spark(spark, bucket)
     assert bucket.root() == root
@@ -91,8 +91,8 @@ def _unavailable_once(original, directory, work, given, superseded):
 
 def test_a_store_that_did_not_answer_is_asked_again(spark, bucket, monkeypatch, tmp_path):
     before = bucket.records()
-    patched = partial(by_value(_unavailable_once), compact_frames.rewrite, str(tmp_path))
-    monkeypatch.setattr(compact_frames, "rewrite", patched)
+    patched = partial(by_value(_unavailable_once), frames.rewrite, str(tmp_path))
+    monkeypatch.setattr(frames, "rewrite", patched)
     compact_spark(spark, bucket)
     assert bucket.records() == expected(before)
     assert len(list(tmp_path.iterdir())) > 1

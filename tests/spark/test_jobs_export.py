@@ -15,14 +15,14 @@ import pytest
 from liftpy_bucket.errors import ManifestCorruptError
 from liftpy_bucket.manifest.pins.held import load_pins
 from liftpy_bucket.manifest.pins.pin import is_in_force
-from liftpy_spark.jobs import exporting
-from liftpy_spark.jobs.delta_target import DeltaError, DeltaTarget
-from liftpy_spark.jobs.export_files import ExportPlaceError, place_of
-from liftpy_spark.jobs.export_task import MissingPiece, Written, export_range, read_exported
-from liftpy_spark.jobs.exporting import ExportRefusedError, export, plan_export
-from liftpy_spark.jobs.parquet_directory import ParquetDirectory
+from liftpy_spark.jobs.export import driver
+from liftpy_spark.jobs.export.delta_target import DeltaError, DeltaTarget
+from liftpy_spark.jobs.export.driver import ExportRefusedError, export, plan_export
+from liftpy_spark.jobs.export.files import ExportPlaceError, place_of
+from liftpy_spark.jobs.export.parquet_directory import ParquetDirectory
+from liftpy_spark.jobs.export.task import MissingPiece, Written, export_range, read_exported
 from liftpy_spark.jobs.tasks import JobFailedError
-from liftpy_spark.schema import arrow_schema, source_schema
+from liftpy_spark.reading.schema import arrow_schema, source_schema
 from support.by_value import by_value
 from support.job_bucket import STREAM, JobBucket, new_id
 from support.tier_rows import plain_records
@@ -148,7 +148,7 @@ def _fails_in(number, when, task):
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_task_that_fails(spark, bucket, tmp_path, monkeypatch, kind, when):
     with monkeypatch.context() as patched:
-        patched.setattr(exporting, "export_range", partial(by_value(_fails_in), 100, when))
+        patched.setattr(driver, "export_range", partial(by_value(_fails_in), 100, when))
         with pytest.raises(JobFailedError, match="the task fails"):
             run(spark, bucket, kind, tmp_path / "x")
     assert pins(bucket) == []
@@ -159,7 +159,7 @@ def test_a_task_that_fails(spark, bucket, tmp_path, monkeypatch, kind, when):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_driver_that_dies(spark, bucket, tmp_path, monkeypatch, kind, when):
-    monkeypatch.setattr(exporting, "_WAVE_TASKS", 3)
+    monkeypatch.setattr(driver, "_WAVE_TASKS", 3)
     commits = []
 
     def dies(commit, ranges, files):
@@ -208,7 +208,7 @@ def test_two_at_the_same_time_do_not_both_commit(spark, bucket, tmp_path):
 
 
 def test_what_is_shared_may_move_meanwhile(spark, bucket, tmp_path, monkeypatch):
-    ranges = exporting._ranges
+    ranges = driver._ranges
 
     def then_moves(version, *arguments):
         yield from ranges(version, *arguments)
@@ -219,7 +219,7 @@ def test_what_is_shared_may_move_meanwhile(spark, bucket, tmp_path, monkeypatch)
             (shared,) = [entry.key for entry in bucket.store.list("sets/n1/objects/")]
             bucket.store.delete([shared])
 
-    monkeypatch.setattr(exporting, "_ranges", then_moves)
+    monkeypatch.setattr(driver, "_ranges", then_moves)
     assert run(spark, bucket, "parquet", tmp_path / "x").records == 670
     assert_whole(rows_of("parquet", tmp_path / "x"), bucket)
 

@@ -16,11 +16,11 @@ import liftpy
 from liftpy_bucket.layout import PartitionPath
 from liftpy_bucket.reading.version import open_version
 from liftpy_client.group.offsets import committed, reset_group
-from liftpy_spark.jobs import copy_waves
-from liftpy_spark.jobs.copy_roots import CopyRefusedError
-from liftpy_spark.jobs.copy_task import copy_objects
-from liftpy_spark.jobs.copy_waves import CopyDamagedError
-from liftpy_spark.jobs.restoring import copy_history, plan_copy
+from liftpy_spark.jobs.copy import waves
+from liftpy_spark.jobs.copy.driver import copy_history, plan_copy
+from liftpy_spark.jobs.copy.roots import CopyRefusedError
+from liftpy_spark.jobs.copy.task import copy_objects
+from liftpy_spark.jobs.copy.waves import CopyDamagedError
 from support.by_value import by_value
 from support.cli import Cli
 from support.copy_kit import OFFSETS, held_by, make_history, visible
@@ -84,7 +84,7 @@ def _dies_once(marker, task):
 
 def test_a_worker_that_dies_is_replaced(spark, s3, target, target_store, tmp_path, monkeypatch):
     history = make_history(s3, objects=FEW)
-    monkeypatch.setattr(copy_waves, "copy_objects", partial(by_value(_dies_once), tmp_path / "died"))
+    monkeypatch.setattr(waves, "copy_objects", partial(by_value(_dies_once), tmp_path / "died"))
     done = copy_history(spark, history.orders.settings, target, task_bytes=TASK_BYTES)
     assert (tmp_path / "died").exists()
     assert done.there >= 2, "what it had done was not done again"

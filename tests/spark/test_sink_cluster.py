@@ -10,16 +10,17 @@ import pytest
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from liftpy_envelope.ack import AckPolicy
-from liftpy_spark import sink_applying, sink_link
 from liftpy_spark.connections import bucket
-from liftpy_spark.sink_commit import commit
-from liftpy_spark.sink_decision import Batch
-from liftpy_spark.sink_errors import CommitUnclearError, SinkModeError, StagingDamagedError
-from liftpy_spark.sink_link import StreamTarget, open_link
-from liftpy_spark.sink_options import SinkOptions
-from liftpy_spark.sink_plan import make_plan
-from liftpy_spark.sink_staging import place_of
-from liftpy_spark.sink_writing import abort_rows, commit_rows, stage_rows
+from liftpy_spark.sink import applying
+from liftpy_spark.sink import link as sink_link
+from liftpy_spark.sink.commit import commit
+from liftpy_spark.sink.decision import Batch
+from liftpy_spark.sink.errors import CommitUnclearError, SinkModeError, StagingDamagedError
+from liftpy_spark.sink.link import StreamTarget, open_link
+from liftpy_spark.sink.options import SinkOptions
+from liftpy_spark.sink.plan import make_plan
+from liftpy_spark.sink.staging import place_of
+from liftpy_spark.sink.writing import abort_rows, commit_rows, stage_rows
 
 SCHEMA = StructType([StructField("key", BinaryType()), StructField("value", BinaryType())])
 COUNT = 400
@@ -155,7 +156,7 @@ def test_a_log_that_is_gone_is_a_reason_to_refuse(system):
     system.lift.create_stream("sinkgone", subject="sinkgone")
     plan = plan_of(system, "sinkgone")
     batch = batch_of(plan)
-    with mock.patch.object(sink_applying, "_CHUNKS_IN_FLIGHT", 1):  # none comes in behind the purge
+    with mock.patch.object(applying, "_CHUNKS_IN_FLIGHT", 1):  # none comes in behind the purge
         interrupt(plan, batch, after=2, is_stored=True)
     system.lift.purge_stream("sinkgone")
     with pytest.raises(CommitUnclearError, match="can not be told any more"):

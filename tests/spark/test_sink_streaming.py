@@ -29,7 +29,7 @@ sys.path.insert(0, sys.argv[1])
 from support.spark_system import spark_session
 options, source, checkpoint, stream = json.loads(sys.argv[2]), *sys.argv[3:6]
 with spark_session(Path(checkpoint).parent / "session") as spark:
-    from liftpy_spark.source import LiftpyDataSource
+    from liftpy_spark.source.format import LiftpyDataSource
     spark.dataSource.register(LiftpyDataSource)
     frames = spark.readStream.schema("value string").option("maxFilesPerTrigger", 1).parquet(source)
     writer = frames.repartition(3).writeStream.format("liftpy").options(**options, stream=stream)

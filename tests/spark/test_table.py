@@ -10,8 +10,8 @@ import pytest
 from liftpy_bucket.layout import PartitionPath
 from liftpy_bucket.manifest.pins.held import load_pins
 from liftpy_spark.errors import BucketError, NoSuchStreamError
-from liftpy_spark.option_values import OptionError
-from liftpy_spark.table import table
+from liftpy_spark.options.values import OptionError
+from liftpy_spark.table.frame import table
 from support.spark_system import PREFIX, eventually
 
 

@@ -17,13 +17,13 @@ import pyarrow as pa
 
 from liftpy_bucket.store.memory import MemoryStore
 from liftpy_client.errors import PublishTimeoutError
-from liftpy_spark.sink_commit import commit
-from liftpy_spark.sink_decision import Batch, Section
-from liftpy_spark.sink_directory import DirectoryPlace
-from liftpy_spark.sink_place import STAGING, BucketPlace
-from liftpy_spark.sink_rows import Layout, flushes
-from liftpy_spark.sink_staging import place_of, stage
-from liftpy_spark.sink_target import Look, Place
+from liftpy_spark.sink.commit import commit
+from liftpy_spark.sink.decision import Batch
+from liftpy_spark.sink.directory import DirectoryPlace
+from liftpy_spark.sink.place import STAGING, BucketPlace
+from liftpy_spark.sink.rows import Layout, flushes
+from liftpy_spark.sink.staging import place_of, stage
+from liftpy_spark.sink.target import Look, Place
 from support.fault_store import Crash, FaultStore
 
 if TYPE_CHECKING:
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from liftpy_bucket.store.object_store import Entry
-    from liftpy_spark.sink_place import StagingPlace
+    from liftpy_spark.sink.place import StagingPlace
+    from liftpy_spark.sink.section import Section
 
 __all__ = ["SinkWorld", "Target", "batch_of", "layout_of", "lose_ack"]
 

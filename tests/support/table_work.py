@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.functions import input_file_name
 
-from liftpy_spark.table import StreamTable, table
+from liftpy_spark.table.frame import StreamTable, table
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-    from liftpy_spark.table_plan import ColdPartition
+    from liftpy_spark.table.plan import ColdPartition
 
 __all__ = ["hold", "let_go", "read_held", "schemes"]
 

@@ -12,8 +12,8 @@ from liftpy_envelope.errors import LiftError
 from liftpy_spark import connections
 from liftpy_spark.connections import bucket, bucket_address, lift, nats_failure, open_bucket
 from liftpy_spark.errors import BucketError, NatsError, plain_errors
-from liftpy_spark.option_values import OptionError
-from liftpy_spark.options import ConnectionOptions
+from liftpy_spark.options.connection import ConnectionOptions
+from liftpy_spark.options.values import OptionError
 from support.ports import free_port
 from support.s3_servers import aws_environment
 

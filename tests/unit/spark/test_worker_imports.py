@@ -13,12 +13,12 @@ from support.tier_rows import Record
 
 READ = """
 import pickle, sys
-from liftpy_spark import range_reading
-from liftpy_spark.batch_reader import LiftpyReader
+from liftpy_spark.reading import ranges as range_reading
+from liftpy_spark.source.batch_reader import LiftpyReader
 from liftpy_spark.connections import OpenBucket
-from liftpy_spark.options import SourceOptions
-from liftpy_spark.planning import Range
-from liftpy_spark.schema import source_schema
+from liftpy_spark.options.source import SourceOptions
+from liftpy_spark.reading.planning import Range
+from liftpy_spark.reading.schema import source_schema
 from liftpy_bucket.store.counting import CountingStore
 from liftpy_bucket.store.memory import MemoryStore
 from liftpy_bucket.reading.cache import ReadingCache

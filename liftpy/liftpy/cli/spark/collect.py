@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from liftpy.cli.tier.bucket import Place
-    from liftpy_spark.jobs.collecting import Collected
+    from liftpy_spark.jobs.collect.driver import Collected
 
 __all__ = ["collect"]
 
@@ -66,9 +66,9 @@ def collect(
 
     def work(opened: OpenBucket) -> int:
         with needs_spark():
-            from liftpy_spark.jobs.collect_directory import collect_directory
-            from liftpy_spark.jobs.collecting import collect as run_collect
-            from liftpy_spark.jobs.collecting import collect_staged, plan_collect
+            from liftpy_spark.jobs.collect.directory import collect_directory
+            from liftpy_spark.jobs.collect.driver import collect as run_collect
+            from liftpy_spark.jobs.collect.driver import collect_staged, plan_collect
             from liftpy_spark.jobs.sessions import session
 
         settings = opened.settings

@@ -52,8 +52,8 @@ from liftpy_envelope.no_pandas import let_pandas_in
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from liftpy_spark.jobs.export_files import Place as ExportPlace
-    from liftpy_spark.jobs.exporting import ExportTarget
+    from liftpy_spark.jobs.export.driver import ExportTarget
+    from liftpy_spark.jobs.export.files import Place as ExportPlace
 
 __all__ = ["app"]
 
@@ -106,9 +106,9 @@ def export(
 
     def work(opened: OpenBucket) -> None:
         with needs_spark():
-            from liftpy_spark.jobs.export_files import check_apart, place_of
-            from liftpy_spark.jobs.exporting import export as run_export
-            from liftpy_spark.jobs.exporting import plan_export
+            from liftpy_spark.jobs.export.driver import export as run_export
+            from liftpy_spark.jobs.export.driver import plan_export
+            from liftpy_spark.jobs.export.files import check_apart, place_of
             from liftpy_spark.jobs.sessions import session
 
         settings = opened.settings
@@ -137,8 +137,8 @@ def export(
 
 
 def _target(place: ExportPlace, kind: Format, *, headers: bool, creates: bool) -> ExportTarget:
-    from liftpy_spark.jobs.delta_target import DeltaTarget
-    from liftpy_spark.jobs.parquet_directory import ParquetDirectory
+    from liftpy_spark.jobs.export.delta_target import DeltaTarget
+    from liftpy_spark.jobs.export.parquet_directory import ParquetDirectory
 
     if kind is Format.PARQUET:
         return ParquetDirectory(place)

@@ -25,7 +25,7 @@ from liftpy.cli.tier.tables import count_of
 from liftpy.cli.units import show_bytes, show_count
 
 if TYPE_CHECKING:
-    from liftpy_spark.jobs.compacting import Compacted, CompactPlan
+    from liftpy_spark.jobs.compact.driver import Compacted, CompactPlan
 
 __all__ = ["compact"]
 
@@ -55,8 +55,8 @@ def compact(
 
     def work(opened: OpenBucket) -> None:
         with needs_spark():
-            from liftpy_spark.jobs.compacting import compact as run_compact
-            from liftpy_spark.jobs.compacting import config_of, plan_compact
+            from liftpy_spark.jobs.compact.driver import compact as run_compact
+            from liftpy_spark.jobs.compact.driver import config_of, plan_compact
             from liftpy_spark.jobs.sessions import session
 
         settings = opened.settings

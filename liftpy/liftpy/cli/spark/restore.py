@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from liftpy.cli.run import Connection
     from liftpy_bucket.store.s3_settings import S3Settings
-    from liftpy_spark.jobs.restoring import Copied, CopyPlan, CopyStream
+    from liftpy_spark.jobs.copy.driver import Copied, CopyPlan, CopyStream
 
 __all__ = ["restore"]
 
@@ -153,7 +153,7 @@ def _copy(
     as_json: bool,
 ) -> dict[str, Any]:
     with needs_spark():
-        from liftpy_spark.jobs.restoring import copy_history, plan_copy
+        from liftpy_spark.jobs.copy.driver import copy_history, plan_copy
         from liftpy_spark.jobs.sessions import session
 
     target = _settings(opened.settings, where, "--bucket", "--")

@@ -1,0 +1,1 @@
+"""Garbage collection of a bucket by Spark."""

@@ -1,0 +1,1 @@
+"""Key compaction of a bucket by Spark."""

@@ -1,0 +1,1 @@
+"""Copies of histories from one bucket to another by Spark."""

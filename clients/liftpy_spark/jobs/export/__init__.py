@@ -1,0 +1,1 @@
+"""Exports of streams to Delta tables and Parquet files by Spark."""

@@ -1,0 +1,1 @@
+"""The sink: tasks stage or publish rows, and the driver commits them, exactly once or at least once."""

@@ -1,0 +1,181 @@
+"""Publishes what a decision says, each chunk once, however often that is begun and interrupted.
+
+Who begins knows that nothing is there yet; who goes on looks at the log of each partition from the recorded end on, and
+publishes what is missing. The nodes drop a chunk that they remember, but they do so for a while only. So nobody
+publishes on the strength of an old look: before a chunk leaves, the last look is younger than what the nodes remember
+is old, or there is another one. That also holds for a driver that was stopped for an hour, and wakes up when another
+has done its work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Final
+
+from liftpy_spark.sink.errors import CommitUnclearError
+from liftpy_spark.sink.staging import load_section
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from liftpy_spark.sink.decision import Decision, Numbered
+    from liftpy_spark.sink.place import StagingPlace
+    from liftpy_spark.sink.rows import Chunk
+    from liftpy_spark.sink.target import Target
+
+__all__ = ["apply"]
+
+_PARTITIONS_AT_ONCE: Final = 8
+_CHUNKS_IN_FLIGHT: Final = 8  # of one partition
+
+
+async def apply(
+    decision: Decision,
+    place: StagingPlace,
+    target: Target,
+    *,
+    since_s: float | None,
+    clock: Callable[[], float] = time.monotonic,
+) -> int:
+    """Publish what is missing of a batch; returns how many chunks that were.
+
+    Args:
+        decision: what the batch is made of.
+        place: where its rows are staged.
+        target: the stream.
+        since_s: when, by `clock`, nothing of the batch was in the stream, at the recorded ends; None where that is not
+            known: another execution may have begun.
+        clock: seconds.
+
+    Raises:
+        CommitUnclearError: what is in the stream can not be told any more.
+        StagingDamagedError: a staged object is gone or damaged.
+        LiftError: something can not be read or published; another execution goes on from there.
+    """
+    room = asyncio.Semaphore(_PARTITIONS_AT_ONCE)
+
+    async def apply_share(partition: int) -> int:
+        async with room:
+            share = _Share(decision, partition, place, target, clock)
+            return await share.apply(since_s)
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(apply_share(partition)) for partition in decision.partitions()]
+    except BaseExceptionGroup as errors:
+        raise _first(errors) from None
+    return sum(task.result() for task in tasks)
+
+
+def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The first of several failures: they mostly have one cause, and people read one message."""
+    error: BaseException = errors
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+class _Share:
+    """What one partition gets of a batch."""
+
+    def __init__(
+        self, decision: Decision, partition: int, place: StagingPlace, target: Target, clock: Callable[[], float]
+    ) -> None:
+        self._decision = decision
+        self._partition = partition
+        self._place = place
+        self._target = target
+        self._clock = clock
+        self._producer_id = decision.batch.producer_id(partition)
+        self._end = decision.ends[partition]  # up to here is known what is there
+        self._looked_s: float | None = None
+        self._there: set[int] = set()
+        self._doubt = ""
+        self._looking = asyncio.Lock()
+        self._published = 0
+
+    async def apply(self, since_s: float | None) -> int:
+        self._looked_s = since_s
+        in_flight: set[asyncio.Task[None]] = set()
+        try:
+            await self._look_again()  # what is there already need not be loaded
+            async for number, chunk in self._chunks():
+                if number in self._there:
+                    continue
+                if len(in_flight) >= _CHUNKS_IN_FLIGHT:
+                    await _some(in_flight)
+                in_flight.add(asyncio.create_task(self._publish(number, chunk)))
+            while in_flight:
+                await _some(in_flight)
+        finally:
+            for task in in_flight:
+                task.cancel()
+            await asyncio.gather(*in_flight, return_exceptions=True)
+        return self._published
+
+    async def _look_again(self) -> None:
+        """Look at the log, when the last look is too old; whoever comes meanwhile waits for it."""
+        async with self._looking:
+            while self._looked_s is None or self._clock() - self._looked_s > self._target.look_age_max_s:
+                began_s = self._clock()
+                look = await self._target.look(self._partition, self._end, self._producer_id)
+                self._end, self._looked_s = look.end, began_s
+                self._there |= look.sequences
+                self._doubt = self._doubt or look.doubt
+
+    def _check_clear(self, number: int) -> None:
+        """See that a chunk that was not found is not there."""
+        if self._doubt:
+            batch = self._decision.batch
+            raise CommitUnclearError(
+                f"{batch}: it was interrupted, and whether chunk {number} of partition {self._partition} is in the "
+                f"stream can not be told any more: {self._doubt}. Publishing it might double its records, so nothing "
+                f"more is published. To go on, compare the stream with the source, create the object "
+                f"{batch.done_key} in the bucket to have the batch count as written, or begin with a new checkpoint"
+            )
+
+    async def _publish(self, number: int, chunk: Chunk) -> None:
+        await self._look_again()
+        if number in self._there:
+            return
+        self._check_clear(number)
+        place = await self._target.publish(chunk, self._producer_id, number)
+        self._published += 1
+        self._there.add(number)
+        if place.start == self._end:
+            self._end = place.end  # nobody else wrote in between: there is nothing to look at
+
+    async def _chunks(self) -> AsyncIterator[tuple[int, Chunk]]:
+        """The chunks with their numbers, while the next section is on its way."""
+        share = [each for each in self._decision.share(self._partition) if self._is_wanted(each)]
+        loading = None if not share else asyncio.create_task(self._load(share[0]))
+        try:
+            for place, numbered in enumerate(share):
+                assert loading is not None, "a section is loaded while the one before is used"
+                chunks = await loading
+                loading = None
+                if place + 1 < len(share):
+                    loading = asyncio.create_task(self._load(share[place + 1]))
+                for number, chunk in enumerate(chunks, numbered.first_chunk):
+                    yield number, chunk
+        finally:
+            if loading is not None:
+                loading.cancel()
+                await asyncio.gather(loading, return_exceptions=True)
+
+    def _is_wanted(self, numbered: Numbered) -> bool:
+        numbers = range(numbered.first_chunk, numbered.first_chunk + numbered.section.chunks)
+        return not self._there.issuperset(numbers)
+
+    async def _load(self, numbered: Numbered) -> list[Chunk]:
+        return await asyncio.to_thread(load_section, self._place, numbered.section)
+
+
+async def _some(tasks: set[asyncio.Task[None]]) -> None:
+    """Wait until one of them is done."""
+    done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    tasks -= done
+    errors = [error for task in done if (error := task.exception()) is not None]
+    if errors:
+        raise errors[0]

@@ -1,0 +1,185 @@
+"""What a batch is made of, decided once: the document that the driver writes by create-if-absent.
+
+    spark/commits/<stream uuid>/<application>/<batch:020d>.json   the decision
+    spark/commits/<stream uuid>/<application>/<batch:020d>.done   all of it is in the stream
+    spark/staging/<stream uuid>/<application>/<batch:020d>/...    what tasks staged for it
+
+What tasks staged may be in a directory instead (`liftpy_spark.sink.directory`), which the decision names then: it is
+published from there, whatever the options of a later execution say. Such a decision has version 3, so that a liftpy
+that would look for it in the bucket refuses it.
+
+A re-execution of the batch uses what the decision names, and ignores what it staged anew. Chunks are numbered by
+partition in the order of the sections, so what a producer's sequence means follows from the decision alone.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from liftpy_spark.sink.directory import check_path, is_staged_key
+from liftpy_spark.sink.errors import StagingDamagedError
+from liftpy_spark.sink.place import STAGING
+from liftpy_spark.sink.section import Section
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+__all__ = ["Batch", "Decision", "Numbered"]
+
+_VERSION: Final = 2
+_DIRECTORY_VERSION: Final = 3
+_READABLE: Final = (1, 2, 3)  # the documents of 1 and 2 are alike, what sections are made of is not; 3 has a directory
+_PRODUCER_ID_BYTES: Final = 16
+
+
+class Numbered(NamedTuple):
+    """A section, and the number of its first chunk among those of its partition."""
+
+    section: Section
+    first_chunk: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """Which batch of whose.
+
+    Attributes:
+        stream: name of the stream that it is written to.
+        uuid: of the stream, in hexadecimal.
+        application: the id of who writes: of a streaming query, or what the user says.
+        number: of the batch among the application's, from 0 on.
+    """
+
+    stream: str
+    uuid: str
+    application: str
+    number: int
+
+    @property
+    def decision_key(self) -> str:
+        """Where the decision is."""
+        return self.commit_key(self.number, "json")
+
+    @property
+    def done_key(self) -> str:
+        """What is there when all of the batch is in the stream."""
+        return self.commit_key(self.number, "done")
+
+    @property
+    def staging_prefix(self) -> str:
+        """Where tasks stage its objects."""
+        return f"{STAGING}{self.uuid}/{self.application}/{self.number:020d}/"
+
+    def commit_key(self, number: int, suffix: str) -> str:
+        """Where a document of one of the application's batches is."""
+        return f"spark/commits/{self.uuid}/{self.application}/{number:020d}.{suffix}"
+
+    def producer_id(self, partition: int) -> bytes:
+        """The 16 bytes by which nodes know the chunks of this batch in a partition."""
+        text = f"liftpy-spark/{self.application}/{self.uuid}/{partition}/{self.number}"
+        return sha256(text.encode()).digest()[:_PRODUCER_ID_BYTES]
+
+    def __str__(self) -> str:
+        return f"batch {self.number} of {self.application} into stream {self.stream}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """See the module.
+
+    Attributes:
+        batch: which.
+        ends: by partition, the offset after the last committed record before any chunk was published.
+        sections: in their order.
+        directory: where they are staged, an absolute path; None for the bucket.
+    """
+
+    batch: Batch
+    ends: tuple[int, ...]
+    sections: tuple[Section, ...]
+    directory: str | None = None
+
+    @property
+    def rows(self) -> int:
+        """How many records the batch has."""
+        return sum(section.rows for section in self.sections)
+
+    def partitions(self) -> list[int]:
+        """Those that get something."""
+        return sorted({section.partition for section in self.sections})
+
+    def share(self, partition: int) -> Iterator[Numbered]:
+        """What a partition gets, in its order."""
+        chunk = 0
+        for section in self.sections:
+            if section.partition == partition:
+                yield Numbered(section, chunk)
+                chunk += section.chunks
+
+    def encode(self) -> bytes:
+        """The document."""
+        keys = sorted({section.key for section in self.sections})
+        places = {key: place for place, key in enumerate(keys)}
+        document = {
+            "version": _VERSION if self.directory is None else _DIRECTORY_VERSION,
+            "stream": self.batch.stream,
+            "uuid": self.batch.uuid,
+            "application": self.batch.application,
+            "batch": self.batch.number,
+            "ends": self.ends,
+            "objects": keys,
+            "sections": [[places[section.key], *section[1:]] for section in self.sections],
+        }
+        if self.directory is not None:
+            document["directory"] = self.directory
+        return json.dumps(document, separators=(",", ":")).encode()
+
+    @classmethod
+    def decode(cls, batch: Batch, body: bytes) -> Decision:
+        """Read the document of a batch.
+
+        Raises:
+            StagingDamagedError: it is none that this liftpy can read.
+        """
+        try:
+            document = json.loads(body)
+            version = document["version"]
+            if version not in _READABLE:
+                raise StagingDamagedError(
+                    f"{batch}: its decision {batch.decision_key} has version {version}; this liftpy reads versions "
+                    f"{_READABLE[0]} to {_READABLE[-1]}: use the one that wrote it, or a newer one"
+                )
+            keys = document["objects"]
+            sections = tuple(Section(keys[place], *_integers(rest)) for place, *rest in document["sections"])
+            found = (document["uuid"], document["application"], document["batch"])
+            ends = tuple(_integers(document["ends"]))
+            directory = _directory(batch, document["directory"], keys) if version == _DIRECTORY_VERSION else None
+        except (ValueError, TypeError, KeyError, IndexError, RecursionError) as error:
+            raise StagingDamagedError(
+                f"{batch}: its decision {batch.decision_key} can not be read: {error!r:.200}"
+            ) from None
+        if found != (batch.uuid, batch.application, batch.number):
+            raise StagingDamagedError(f"{batch}: its decision {batch.decision_key} is that of another batch: {found}")
+        if any(not 0 <= section.partition < len(ends) for section in sections):
+            raise StagingDamagedError(f"{batch}: its decision {batch.decision_key} names partitions that have no end")
+        return cls(batch=batch, ends=ends, sections=sections, directory=directory)
+
+
+def _directory(batch: Batch, directory: str, keys: list[str]) -> str:
+    """The directory of a decision, in which it may name files of its own batch alone."""
+    if type(directory) is not str or check_path(directory) != directory:
+        raise ValueError(f"{directory!r:.200} is not the path of a directory as liftpy writes it")
+    foreign = [key for key in keys if not is_staged_key(key) or not key.startswith(batch.staging_prefix)]
+    if foreign:
+        raise ValueError(f"{foreign[0]!r:.200} is no file that tasks stage for this batch")
+    return directory
+
+
+def _integers(numbers: Iterable[Any]) -> list[int]:
+    found = list(numbers)
+    if any(type(number) is not int or number < 0 for number in found):
+        raise ValueError(f"{found} are not whole numbers from 0 on")
+    return found

@@ -1,0 +1,245 @@
+"""The sink's own connection to a cluster: it publishes chunks with ids of the sink's choosing, and reads batch headers.
+
+It lives in an event loop in a thread of its own, for as long as one task or one commit takes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+
+from liftpy_client.client import connect_as
+from liftpy_client.connection.nats_options import NatsOptions
+from liftpy_client.connection.session import Session
+from liftpy_client.consumer.fetcher import Fetcher
+from liftpy_client.consumer.options import ConsumeOptions
+from liftpy_client.consumer.prefetch import PrefetchBuffer
+from liftpy_client.consumer.start_finder import StartFinder
+from liftpy_client.errors import NodeUnavailableError, OffsetLostError, StreamGoneError, UnreachableError
+from liftpy_client.publisher.ack_inbox import AckInbox
+from liftpy_client.publisher.delivery import BatchDelivery
+from liftpy_client.publisher.options import PublisherOptions
+from liftpy_client.publisher.outgoing import OutgoingBatch
+from liftpy_client.publisher.resender import Resender
+from liftpy_client.publisher.routes import find_route
+from liftpy_client.sync.background import BackgroundLoop
+from liftpy_envelope.batch import NO_PRODUCER
+from liftpy_spark.connections import nats_failure
+from liftpy_spark.sink.target import Look, Place, Target
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterator
+    from typing import Any, TypeVar
+
+    from liftpy_client.client import Lift
+    from liftpy_client.connection.cluster import StreamPlace
+    from liftpy_client.consumer.positions import Position
+    from liftpy_client.publisher.routes import Route
+    from liftpy_envelope.ack import AckPolicy
+    from liftpy_spark.options.connection import ConnectionOptions
+    from liftpy_spark.sink.rows import Chunk
+
+    T = TypeVar("T")
+
+__all__ = ["SinkLink", "StreamTarget", "open_link"]
+
+logger = logging.getLogger(__name__)
+
+_NAME: Final = "liftpy spark sink"
+_SHARE_OF_WINDOW: Final = 0.4  # a look's age and a delivery together stay within the window in which ids are known
+_DELIVERY_S_MAX: Final = 60.0
+_ROUTES_MAX: Final = 100_000
+_LOOKS_MAX: Final = 20
+_LEADER_PAUSE_S: Final = 0.25
+
+
+class SinkLink:
+    """A connection. Made by `open_link`.
+
+    Args:
+        loop: where everything runs.
+        lift: the connection.
+        options: how it was made.
+    """
+
+    def __init__(self, loop: BackgroundLoop, lift: Lift, options: NatsOptions) -> None:
+        self._loop = loop
+        self._lift = lift
+        self._options = options
+
+    @property
+    def payload_bytes_max(self) -> int:
+        """How large a message NATS takes."""
+        return self._lift.nats.max_payload
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine in the link's loop, and wait for it."""
+        return self._loop.run(coroutine)
+
+    def target(self, stream: str, uuid: str, window_s: float, ack_policy: AckPolicy | None) -> StreamTarget:
+        """A stream to write to; see `StreamTarget`."""
+
+        def make() -> StreamTarget:
+            return StreamTarget(self._lift, self._options, stream, uuid, window_s, ack_policy)
+
+        return self._loop.call(make)
+
+
+@contextmanager
+def open_link(connection: ConnectionOptions) -> Iterator[SinkLink]:
+    """Connect for as long as the `with` lasts.
+
+    Raises:
+        NatsError: NATS can not be reached from here.
+        ConfigError: an option can not be used.
+    """
+    options = NatsOptions.resolve(context=connection.context, url=connection.servers, creds=connection.credentials_file)
+
+    async def connect() -> Lift:
+        return await connect_as(options, name=_NAME)
+
+    loop = BackgroundLoop(_NAME)
+    try:
+        try:
+            lift = loop.run(connect())
+        except UnreachableError as error:
+            raise nats_failure(error) from None
+        try:
+            yield SinkLink(loop, lift, options)
+        finally:
+            loop.run(lift.close())
+    finally:
+        loop.close()
+
+
+class StreamTarget(Target):
+    """A stream that is written to.
+
+    Args:
+        lift: the connection.
+        options: how it was made.
+        stream: name of the stream.
+        uuid: of the stream, in hexadecimal.
+        window_s: for how long its nodes know ids.
+        ack_policy: when a chunk counts as published; None leaves it to the stream.
+    """
+
+    def __init__(
+        self, lift: Lift, options: NatsOptions, stream: str, uuid: str, window_s: float, ack_policy: AckPolicy | None
+    ) -> None:
+        self.look_age_max_s = window_s * _SHARE_OF_WINDOW
+        self._lift = lift
+        self._stream = stream
+        self._uuid = uuid
+        self._session = Session(lift.nats, options, _NAME)
+        self._inbox = AckInbox(lift.nats)
+        self._resender = Resender(self._session, self._inbox)
+        self._options = PublisherOptions(
+            delivery_timeout_s=min(self.look_age_max_s, _DELIVERY_S_MAX) if window_s else _DELIVERY_S_MAX,
+            ack_policy=ack_policy,
+        )
+        self._routes: dict[str, Route] = {}
+
+    async def ends(self) -> list[int]:
+        """The offset after the last committed record, of every partition; see `Target`.
+
+        Raises:
+            StreamGoneError: the stream is not there any more.
+        """
+        place, positions = await StartFinder(self._session, "new", "latest", None, ConsumeOptions()).find(self._stream)
+        self._check(place)
+        return [positions[number].offset for number in range(place.config.partitions)]
+
+    def _check(self, place: StreamPlace) -> None:
+        if place.uuid.hex() != self._uuid:
+            raise StreamGoneError(f"stream {self._stream!r} was deleted and created again while it was written to")
+
+    async def publish(self, chunk: Chunk, producer_id: bytes, sequence: int) -> Place:
+        """Publish a chunk, and wait until it is acknowledged; see `Target`."""
+        route = self._routes.get(chunk.subject)
+        if route is None:
+            await self._inbox.open()
+            route = await find_route(self._session.cluster, chunk.subject, self._stream)
+            if len(self._routes) >= _ROUTES_MAX:
+                self._routes.clear()
+            self._routes[chunk.subject] = route
+        partition = None if route.config.partitions == 1 else chunk.partition
+        batch = OutgoingBatch(route, partition, asyncio.get_running_loop().create_future(), 0)
+        batch.take(pa.Table.from_batches([chunk.records]))
+        delivery = BatchDelivery(self._resender, self._options, self._stream, producer_id)
+        ack = await delivery.deliver(batch, sequence)
+        return Place(ack.offset + 1 - chunk.records.num_rows, ack.offset + 1)
+
+    async def look(self, partition: int, start: int, producer_id: bytes) -> Look:
+        """Read the batch headers in the log of a partition; see `Target`."""
+        doubt = await self._doubt(partition, start)
+        for _ in range(_LOOKS_MAX):
+            try:
+                look = await self._read(partition, start, producer_id)
+            except OffsetLostError as error:
+                if error.log_start <= start:
+                    return Look(error.log_end, frozenset(), doubt)  # the log ends before: a restore has cut it
+                doubt = f"its records before offset {error.log_start} are gone by retention or a purge"
+                start = error.log_start
+                continue
+            # Retention may have moved while it was read.
+            return look._replace(doubt=doubt or look.doubt or await self._doubt(partition, start))
+        raise NodeUnavailableError(
+            f"the log of {self._stream} partition {partition} is dropped quicker than it is read"
+        )
+
+    async def _doubt(self, partition: int, start: int) -> str:
+        """Whether some of the log is not as it was written; the bucket keeps records, but no ids of batches."""
+        for _ in range(_LOOKS_MAX):
+            details = (await self._lift.stream_info(self._stream)).partitions[partition]
+            if details.local_start is None:
+                await asyncio.sleep(_LEADER_PAUSE_S)
+            elif details.local_start > start:
+                return f"its records before offset {details.local_start} are no longer on the disk of its leader"
+            else:
+                return ""
+        raise NodeUnavailableError(f"the leader of {self._stream} partition {partition} does not answer")
+
+    async def _read(self, partition: int, start: int, producer_id: bytes) -> Look:
+        options = ConsumeOptions()
+        finder = StartFinder(self._session, {partition: start}, "latest", [partition], options)
+        place, positions = await finder.find(self._stream)
+        self._check(place)
+        stop = positions[partition].stop
+        assert stop is not None, "it was asked for"
+        sequences: set[int] = set()
+        doubt = ""
+
+        def see(producer: bytes, sequence: int) -> None:
+            nonlocal doubt
+            if producer == producer_id:
+                sequences.add(sequence)
+            elif producer == NO_PRODUCER and place.config.compact:
+                doubt = "it is compacted by key, and batches there have no ids, which compaction takes from them"
+
+        await self._headers(place, positions, options, see)
+        return Look(max(start, stop), frozenset(sequences), doubt)
+
+    async def _headers(
+        self,
+        place: StreamPlace,
+        positions: dict[int, Position],
+        options: ConsumeOptions,
+        see: Callable[[bytes, int], None],
+    ) -> None:
+        """Go through the batches up to the stop."""
+        buffer = PrefetchBuffer(options.prefetch_bytes)
+        buffer.add_source()
+        fetching = asyncio.create_task(Fetcher(self._session, place, positions, buffer, options).run())
+        try:
+            while (fetched := await buffer.take()) is not None:
+                for batch in fetched.batches:
+                    see(batch.header.producer_id, batch.header.producer_sequence)
+        finally:
+            buffer.close()
+            fetching.cancel()
+            await asyncio.gather(fetching, return_exceptions=True)

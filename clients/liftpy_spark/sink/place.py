@@ -1,0 +1,111 @@
+"""Where tasks stage rows, and the driver publishes them from: the bucket, or a directory that all of them see.
+
+What is staged has the same keys in both, `spark/staging/<stream uuid>/<application>/<batch>/<task>-<nonce>.arrows`.
+None is ever written twice, and none is read before a decision names it. Decisions are in the bucket, wherever rows are.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Protocol
+
+from liftpy_bucket.store.conditional import create_once
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import pyarrow as pa
+
+    from liftpy_bucket.store.object_store import Entry, ObjectStore
+    from liftpy_spark.sink.section import Section
+
+__all__ = ["STAGING", "BucketPlace", "StagingPlace"]
+
+STAGING: Final = "spark/staging/"
+
+
+class StagingPlace(Protocol):
+    """See the module; it is used by several threads at once, and blocks.
+
+    Attributes:
+        directory: what a decision names; None for the bucket.
+        loss: what to ask oneself when something that was staged there is gone.
+    """
+
+    directory: str | None
+    loss: str
+
+    def create(self, key: str, parts: Sequence[pa.Buffer | bytes], nonce: str) -> None:
+        """Write all parts, one after the other, under a new key; they are durable when it returns.
+
+        Raises:
+            StoreError: they could not be written.
+        """
+
+    def check(self, sections: Sequence[Section]) -> None:
+        """See that what tasks say they have staged is here, as far as that is not certain anyway.
+
+        Raises:
+            StoreError: it is not.
+        """
+
+    def read(self, key: str, start: int, length: int) -> bytes:
+        """`length` bytes from `start` on; fewer only where there are no more.
+
+        Raises:
+            ObjectMissingError: there is nothing under this key.
+            StoreError: it can not be read.
+        """
+
+    def entries(self, prefix: str) -> Iterator[Entry]:
+        """What was staged under keys that begin with `prefix`, in their order; nothing else is ever among it.
+
+        Raises:
+            StoreError: it can not be listed.
+        """
+
+    def delete(self, keys: Sequence[str]) -> None:
+        """Delete what was staged; what does not exist counts as deleted.
+
+        Raises:
+            StoreError: it can not be deleted.
+        """
+
+    def name(self, key: str) -> str:
+        """How people call what is staged under a key."""
+
+
+class BucketPlace(StagingPlace):
+    """The bucket that also has the decisions.
+
+    Args:
+        store: of it.
+    """
+
+    directory = None
+    loss = f"who deletes below {STAGING} of the bucket?"
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+
+    def create(self, key: str, parts: Sequence[pa.Buffer | bytes], nonce: str) -> None:
+        """See `StagingPlace.create`."""
+        create_once(self._store, key, b"".join(parts), nonce)
+
+    def check(self, sections: Sequence[Section]) -> None:
+        """A store shows an object to everybody as soon as it was written."""
+
+    def read(self, key: str, start: int, length: int) -> bytes:
+        """See `StagingPlace.read`."""
+        return self._store.get_range(key, start, length)
+
+    def entries(self, prefix: str) -> Iterator[Entry]:
+        """See `StagingPlace.entries`."""
+        return self._store.list(prefix)
+
+    def delete(self, keys: Sequence[str]) -> None:
+        """See `StagingPlace.delete`."""
+        self._store.delete(keys)
+
+    def name(self, key: str) -> str:
+        """See `StagingPlace.name`."""
+        return f"staged object {key}"

@@ -1,0 +1,29 @@
+"""Where the chunks of one partition are in a staged object, and what they come to. Their bytes: `section_format`."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+__all__ = ["Section"]
+
+
+class Section(NamedTuple):
+    """The chunks of one partition in a staged object.
+
+    Attributes:
+        key: of the object, or of the file in its place.
+        partition: of the stream.
+        start: where the section begins in the object.
+        length: its bytes.
+        rows: how many records it has.
+        chunks: in how many chunks.
+        crc: CRC-32C of its bytes.
+    """
+
+    key: str
+    partition: int
+    start: int
+    length: int
+    rows: int
+    chunks: int
+    crc: int

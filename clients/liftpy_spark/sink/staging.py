@@ -1,0 +1,232 @@
+"""What tasks stage: objects, or files, of sections, one for each partition, with the chunks of it.
+
+Where they are is for `liftpy_spark.sink.place` to say. Staged objects are garbage as soon as their batch is in the
+stream, and from the beginning where no decision names them: those of tasks that failed, or ran twice. What a commit and
+an abort leave behind is collected by age.
+"""
+
+from __future__ import annotations
+
+import time
+from itertools import groupby
+from typing import TYPE_CHECKING, Final
+
+import google_crc32c
+import pyarrow as pa
+
+from liftpy_bucket.errors import ObjectMissingError
+from liftpy_spark.sink.decision import Batch
+from liftpy_spark.sink.directory import DirectoryPlace
+from liftpy_spark.sink.errors import StagingDamagedError
+from liftpy_spark.sink.place import STAGING, BucketPlace
+from liftpy_spark.sink.rows import Chunk
+from liftpy_spark.sink.section import Section
+from liftpy_spark.sink.section_format import decode_section, encode_section
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from liftpy_bucket.store.object_store import Entry, ObjectStore
+    from liftpy_spark.sink.place import StagingPlace
+
+__all__ = [
+    "collect_staging",
+    "directory_leftovers",
+    "exists",
+    "load_section",
+    "place_of",
+    "remove_staged",
+    "stage",
+    "staging_leftovers",
+]
+
+_ARROW_STREAM: Final = b"\xff\xff\xff\xff"
+_DELETE_AT_ONCE: Final = 1_000
+_NAMES_IN_KEY: Final = 6  # spark, staging, uuid, application, batch, object
+
+
+def place_of(store: ObjectStore, directory: str | None) -> StagingPlace:
+    """Where rows are staged.
+
+    Args:
+        store: of the bucket.
+        directory: in place of the bucket; None: the bucket.
+    """
+    return BucketPlace(store) if directory is None else DirectoryPlace(directory)
+
+
+def stage(place: StagingPlace, key: str, chunks: Sequence[Chunk], nonce: str) -> list[Section]:
+    """Write chunks as one object.
+
+    Args:
+        place: where.
+        key: of the object; never written twice.
+        chunks: ordered by partition, at least one.
+        nonce: of this write.
+
+    Raises:
+        StoreError: it could not be written.
+    """
+    parts: list[pa.Buffer | bytes] = []
+    sections = []
+    start = 0
+    for partition, share in groupby(chunks, lambda chunk: chunk.partition):
+        written = list(share)
+        encoded = encode_section(written)
+        length, crc = 0, 0
+        for part in encoded:
+            length += len(part)
+            crc = google_crc32c.extend(crc, part)
+        rows = sum(chunk.records.num_rows for chunk in written)
+        sections.append(Section(key, partition, start, length, rows, len(written), crc))
+        parts += encoded
+        start += length
+    place.create(key, parts, nonce)
+    return sections
+
+
+def load_section(place: StagingPlace, section: Section) -> list[Chunk]:
+    """Read the chunks of a section.
+
+    Raises:
+        StagingDamagedError: it is gone, or not as it was written.
+        StoreError: it can not be read now.
+    """
+    where = f"{place.name(section.key)}, {section.length} bytes from {section.start} on"
+    try:
+        body = place.read(section.key, section.start, section.length)
+    except ObjectMissingError:
+        raise StagingDamagedError(f"{where}: it is gone; {place.loss}") from None
+    if len(body) != section.length or google_crc32c.value(body) != section.crc:
+        raise StagingDamagedError(f"{where}: its checksum does not match")
+    is_stream = body.startswith(_ARROW_STREAM)
+    try:
+        chunks = list(_chunks_in_stream(body, section) if is_stream else decode_section(body, section.partition))
+    except StagingDamagedError as error:
+        raise StagingDamagedError(f"{where}: {error}") from None
+    if len(chunks) != section.chunks:  # they are published under their numbers
+        raise StagingDamagedError(f"{where}: it has {len(chunks)} chunks, and {section.chunks} were decided")
+    return chunks
+
+
+def _chunks_in_stream(body: bytes, section: Section) -> Iterator[Chunk]:
+    """What a liftpy staged whose decisions have version 1: an Arrow IPC stream."""
+    with pa.ipc.open_stream(body) as reader:
+        for _ in range(section.chunks):
+            records, metadata = reader.read_next_batch_with_custom_metadata()
+            yield Chunk(section.partition, metadata[b"subject"].decode(), records)
+
+
+def remove_staged(place: StagingPlace, batch: Batch) -> None:
+    """Delete everything that was staged for a batch, also by tasks that failed.
+
+    Raises:
+        StoreError: it can not be done.
+    """
+    _delete(place, (entry.key for entry in place.entries(batch.staging_prefix)))
+
+
+def collect_staging(store: ObjectStore, older_than_s: float, now_ns: int | None = None) -> int:
+    """Delete staged objects that nobody needs any more, as `staging_leftovers` finds them.
+
+    Args:
+        store: of the bucket.
+        older_than_s: as of `staging_leftovers`.
+        now_ns: as of `staging_leftovers`; by default the time of this machine.
+
+    Returns:
+        How many objects were deleted.
+
+    Raises:
+        StoreError: the store does not do it.
+    """
+    now_ns = time.time_ns() if now_ns is None else now_ns
+    return _delete(BucketPlace(store), (entry.key for entry in staging_leftovers(store, older_than_s, now_ns)))
+
+
+def staging_leftovers(store: ObjectStore, older_than_s: float, now_ns: int, prefix: str = "") -> Iterator[Entry]:
+    """Staged objects that nobody needs any more: what failed, aborted and repeated batches have left.
+
+    What the decision of a batch that is not done names stays, however old it is: the batch may be executed again.
+
+    Args:
+        store: of the bucket.
+        older_than_s: younger objects stay, since their batch may still be on its way: more than a batch ever takes.
+        now_ns: by the clock of the store, ns since the epoch.
+        prefix: of the uuids of streams; "": of all.
+
+    Raises:
+        StoreError: the store does not answer.
+    """
+    return _leftovers(store, store.list(f"{STAGING}{prefix}"), older_than_s, now_ns)
+
+
+def directory_leftovers(
+    store: ObjectStore, directory: str, is_ours: Callable[[str], bool], older_than_s: float, now_ns: int
+) -> Iterator[Entry]:
+    """Staged files that nobody needs any more, as `staging_leftovers` finds objects.
+
+    Args:
+        store: of the bucket that has the decisions.
+        directory: where the files are.
+        is_ours: whether the stream with a uuid is one whose decisions are in this bucket. Clusters may share a
+            directory, and this bucket does not tell what another one has decided; so files of other streams stay.
+        older_than_s: as of `staging_leftovers`.
+        now_ns: by the clock of the directory, ns since the epoch.
+
+    Raises:
+        StoreError: the store or the directory does not answer.
+    """
+    entries = DirectoryPlace(directory).entries(STAGING)
+    known: dict[str, bool] = {}
+    ours = []
+    for entry in entries:
+        uuid = entry.key.removeprefix(STAGING).partition("/")[0]
+        if uuid not in known:
+            known[uuid] = is_ours(uuid)
+        if known[uuid]:
+            ours.append(entry)
+    return _leftovers(store, iter(ours), older_than_s, now_ns)
+
+
+def _leftovers(store: ObjectStore, entries: Iterator[Entry], older_than_s: float, now_ns: int) -> Iterator[Entry]:
+    horizon_ns = now_ns - int(older_than_s * 1e9)
+    looked_at, is_pending = "", False
+    for entry in entries:
+        parts = entry.key.split("/")
+        if entry.modified_ns >= horizon_ns or len(parts) != _NAMES_IN_KEY or not parts[4].isdigit():
+            continue
+        batch = Batch(stream="", uuid=parts[2], application=parts[3], number=int(parts[4]))
+        if batch.staging_prefix != looked_at:  # those of a batch stand side by side
+            looked_at = batch.staging_prefix
+            is_pending = exists(store, batch.decision_key) and not exists(store, batch.done_key)
+        if not is_pending:
+            yield entry
+
+
+def exists(store: ObjectStore, key: str) -> bool:
+    """Whether there is such an object.
+
+    Raises:
+        StoreError: the store does not say.
+    """
+    try:
+        store.head(key)
+    except ObjectMissingError:
+        return False
+    return True
+
+
+def _delete(place: StagingPlace, keys: Iterator[str]) -> int:
+    """Delete what is listed, some at a time: the list itself is as long as it is."""
+    found: list[str] = []
+    count = 0
+    for key in keys:
+        found.append(key)
+        if len(found) == _DELETE_AT_ONCE:
+            place.delete(found)
+            count += len(found)
+            found = []
+    if found:
+        place.delete(found)
+    return count + len(found)

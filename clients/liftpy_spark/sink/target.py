@@ -1,0 +1,70 @@
+"""What the sink needs of a stream: where its partitions end, a way to publish a chunk, and a look at what is there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from liftpy_spark.sink.rows import Chunk
+
+__all__ = ["Look", "Place", "Target"]
+
+
+class Place(NamedTuple):
+    """Where a chunk is: the offset of its first record, and the one after its last."""
+
+    start: int
+    end: int
+
+
+class Look(NamedTuple):
+    """What a look at the log of a partition brought.
+
+    Attributes:
+        end: the offset up to which was looked.
+        sequences: the producer's sequences that were found.
+        doubt: why some may have been there that were not found; "" when that can not be.
+    """
+
+    end: int
+    sequences: frozenset[int]
+    doubt: str = ""
+
+
+class Target(Protocol):
+    """See the module. One stream, which it names by uuid, so that one made anew under the same name is refused.
+
+    Attributes:
+        look_age_max_s: how old a look at the log may be when a chunk is published that it did not find: so young that
+            the nodes still know the ids of all that was stored since, when the last copy of the chunk reaches them.
+    """
+
+    look_age_max_s: float
+
+    async def ends(self) -> Sequence[int]:
+        """The offset after the last committed record, of every partition.
+
+        Raises:
+            LiftError: a leader does not tell.
+        """
+
+    async def publish(self, chunk: Chunk, producer_id: bytes, sequence: int) -> Place:
+        """Publish a chunk, and wait until it is committed.
+
+        Raises:
+            LiftError: it was refused, or not acknowledged in time: then it may be there or not.
+        """
+
+    async def look(self, partition: int, start: int, producer_id: bytes) -> Look:
+        """Which chunks of a producer are in the log of a partition, from an offset up to what is committed.
+
+        Args:
+            partition: which.
+            start: where to begin; where the log ends before, nothing is there.
+            producer_id: of whom.
+
+        Raises:
+            LiftError: the log can not be read.
+        """

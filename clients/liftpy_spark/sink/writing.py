@@ -1,0 +1,173 @@
+"""Writing rows and committing them, in batches and streaming queries alike: what tasks do, and what the driver does."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+from uuid import uuid4
+
+from pyspark.sql.datasource import WriterCommitMessage
+
+from liftpy_envelope.ack import AckPolicy
+from liftpy_spark.connections import bucket
+from liftpy_spark.sink.commit import commit, forget
+from liftpy_spark.sink.directory import DirectoryPlace
+from liftpy_spark.sink.errors import SinkModeError, SinkRowError, StagingDirectoryError
+from liftpy_spark.sink.link import open_link
+from liftpy_spark.sink.place import BucketPlace
+from liftpy_spark.sink.rows import flushes
+from liftpy_spark.sink.staging import place_of, stage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    import pyarrow as pa
+
+    from liftpy_bucket.store.object_store import ObjectStore
+    from liftpy_spark.sink.decision import Batch
+    from liftpy_spark.sink.place import StagingPlace
+    from liftpy_spark.sink.plan import SinkPlan
+    from liftpy_spark.sink.rows import Chunk
+    from liftpy_spark.sink.section import Section
+    from liftpy_spark.sink.target import Target
+
+__all__ = ["Written", "abort_rows", "commit_rows", "publish_rows", "stage_rows"]
+
+_IN_FLIGHT: Final = 16  # chunks of one task
+_DECISIONS_KEPT: Final = 1_000  # ten times as many batches as Spark keeps in a checkpoint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written(WriterCommitMessage):
+    """What a task did.
+
+    Attributes:
+        task: its number among those of the batch.
+        batch: which; None where it published right away.
+        sections: what it staged, in order.
+    """
+
+    task: int
+    batch: Batch | None = None
+    sections: tuple[Section, ...] = ()
+
+
+def stage_rows(plan: SinkPlan, batch: Batch, rows: Iterable[pa.RecordBatch], task: int) -> Written:
+    """Stage the rows of a task; where one of them does not fit, or there is no room, nothing of it stays.
+
+    Raises:
+        SinkRowError: a row can not become a record.
+        StagingDirectoryError: the directory does not take them, or is another one than the driver's.
+        StoreError: the bucket does not take them.
+    """
+    place = _seen_place(plan)
+    sections: list[Section] = []
+    try:
+        for chunks in flushes(rows, plan.layout, plan.options.staging_bytes, task):
+            nonce = uuid4().hex
+            sections += stage(place, f"{batch.staging_prefix}{task:05d}-{nonce}.arrows", chunks, nonce)
+    except (SinkRowError, StagingDirectoryError):
+        place.delete(sorted({section.key for section in sections}))  # no abort knows of a task that failed
+        raise
+    return Written(task=task, batch=batch, sections=tuple(sections))
+
+
+def publish_rows(plan: SinkPlan, rows: Iterable[pa.RecordBatch], task: int) -> Written:
+    """Publish the rows of a task right away; a task that runs twice publishes them twice.
+
+    Raises:
+        SinkRowError: a row can not become a record.
+        LiftError: rows can not be published; some may be.
+    """
+    producer_id = secrets.token_bytes(16)
+    with open_link(plan.options.connection) as link:
+        target = link.target(plan.options.stream, plan.uuid, plan.window_s, None)
+        published = 0
+        for chunks in flushes(rows, plan.layout, plan.options.staging_bytes, task):
+            link.run(_publish(target, chunks, producer_id, published))
+            published += len(chunks)
+    return Written(task=task)
+
+
+async def _publish(target: Target, chunks: Sequence[Chunk], producer_id: bytes, first: int) -> None:
+    """Publish chunks, some at a time; all of them are acknowledged when it returns."""
+    room = asyncio.Semaphore(_IN_FLIGHT)
+
+    async def publish(number: int, chunk: Chunk) -> None:
+        try:
+            await target.publish(chunk, producer_id, number)
+        finally:
+            room.release()
+
+    tasks = []
+    try:
+        for number, chunk in enumerate(chunks, first):
+            await room.acquire()
+            tasks.append(asyncio.create_task(publish(number, chunk)))
+            if tasks[0].done():
+                tasks.pop(0).result()
+        for task in tasks:
+            await task
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def commit_rows(plan: SinkPlan, messages: Iterable[WriterCommitMessage | None], *, streaming: bool) -> None:
+    """Have what the tasks staged in the stream, once.
+
+    Raises:
+        LiftError: see `liftpy_spark.sink.commit.commit`.
+    """
+    written = sorted(_written(messages), key=lambda each: each.task)
+    sections = [section for each in written for section in each.sections]
+    batches = {each.batch for each in written if each.batch is not None}
+    if not sections:
+        return
+    (batch,) = batches
+    store = _bucket(plan)
+    place = place_of(store, plan.options.staging_directory)
+    with open_link(plan.options.connection) as link:
+        target = link.target(batch.stream, batch.uuid, plan.window_s, AckPolicy.ALL)
+        link.run(commit(batch, sections, store, place, target, uuid4().hex))
+        if streaming:
+            link.run(forget(batch, _DECISIONS_KEPT, store))
+
+
+def abort_rows(plan: SinkPlan, messages: Sequence[WriterCommitMessage | None]) -> None:
+    """Delete what the tasks staged, where it is certain that no decision names it.
+
+    Spark also aborts after a commit that failed, which may have decided: then all tasks have told what they did.
+
+    Raises:
+        StoreError: it can not be done.
+    """
+    if all(message is not None for message in messages):
+        return
+    keys = sorted({section.key for each in _written(messages) for section in each.sections})
+    if keys:
+        place_of(_bucket(plan), plan.options.staging_directory).delete(keys)
+
+
+def _written(messages: Iterable[WriterCommitMessage | None]) -> Iterator[Written]:
+    return (message for message in messages if isinstance(message, Written))
+
+
+def _seen_place(plan: SinkPlan) -> StagingPlace:
+    """Where a task stages; a directory that is not the one of the driver is refused."""
+    directory = plan.options.staging_directory
+    if directory is None:
+        return BucketPlace(_bucket(plan))
+    place = DirectoryPlace(directory)
+    place.check_seen(plan.marker, plan.driver)
+    return place
+
+
+def _bucket(plan: SinkPlan) -> ObjectStore:
+    store = bucket(plan.options.connection)
+    if store is None:
+        raise SinkModeError("the nodes had a bucket when this write was planned, and have none now")
+    return store

@@ -1,0 +1,1 @@
+"""A stream as one DataFrame whose history the JVM reads from the bucket itself."""

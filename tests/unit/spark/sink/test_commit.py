@@ -1,0 +1,305 @@
+"""A batch is in the stream once, whatever happens to those who commit it, and whenever."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+from collections import Counter
+from itertools import count
+
+import pytest
+
+from liftpy_client.errors import PublishTimeoutError
+from liftpy_spark.jobs.collect.directory import collect_directory
+from liftpy_spark.sink.commit import forget
+from liftpy_spark.sink.decision import Batch
+from liftpy_spark.sink.errors import CommitUnclearError, StagingDamagedError
+from liftpy_spark.sink.staging import collect_staging
+from support.fault_store import Crash
+from support.sink_kit import WINDOW_S, SinkWorld, Target, batch_of, lose_ack
+
+ROWS = [(b"k%d" % (number % 17), b"value-%04d-" % number + bytes(40)) for number in range(60)]
+ONCE = Counter(value for _, value in ROWS)
+
+
+@pytest.fixture(params=["bucket", "directory"])
+def new_world(request, tmp_path):
+    """Makes worlds in which rows are staged in the bucket, or in a directory."""
+    numbers = count()
+
+    def make(**options):
+        if request.param == "bucket":
+            return SinkWorld(**options)
+        directory = tmp_path / str(next(numbers))
+        directory.mkdir()
+        return SinkWorld(**options, directory=directory)
+
+    return make
+
+
+def assert_written(world):
+    assert world.values() == ONCE
+    assert world.staged() == []
+    assert list(world.memory.list("spark/staging/")) == []
+    assert [key.rsplit(".", 1)[1] for key in (entry.key for entry in world.memory.list("spark/commits/"))] == [
+        "done",
+        "json",
+    ]
+
+
+async def count_effects(new_world):
+    world = new_world()
+    await world.execute(ROWS, 3)
+    assert_written(world)
+    assert world.looks == 0, "whoever decides knows that nothing is there"
+    return world.effects
+
+
+async def test_a_batch_is_written_and_written_again_it_changes_nothing(new_world):
+    world = new_world()
+    first = await world.execute(ROWS, 3)
+    assert first.rows == len(ROWS)
+    assert first.published == world.publications > 4
+    again = await world.execute(ROWS, 5)
+    assert (again.rows, again.published) == (len(ROWS), 0)
+    assert_written(world)
+    await world.execute(ROWS[:10], 2, batch_of(1))
+    assert world.values() == ONCE + Counter(value for _, value in ROWS[:10])
+
+
+@pytest.mark.parametrize("when", ["at", "after"])
+async def test_a_crash_between_any_two_effects(new_world, when):
+    total = await count_effects(new_world)
+    for number in range(1, total + 1):
+        world = new_world()
+        setattr(world, when, {number: world.crash})
+        with pytest.raises(Crash):
+            await world.execute(ROWS, 3)
+        world.now_s += 10 * WINDOW_S  # the nodes have forgotten everything
+        world.at, world.after = {}, {}
+        await world.execute(ROWS, 5)
+        assert_written(world)
+
+
+@pytest.mark.parametrize("seed", range(30))
+async def test_crashes_lost_acks_and_stalls_without_end(new_world, seed):
+    rng = random.Random(seed)
+    world = new_world(partitions=rng.choice([1, 3]))
+
+    def stall():
+        world.now_s += rng.choice([1, 30, 500])
+
+    for _ in range(200):
+        first = world.effects
+        places = rng.sample(range(first + 1, first + 60), 4)
+        world.at = {places[0]: rng.choice([world.crash, stall]), places[1]: stall}
+        world.after = {places[2]: rng.choice([world.crash, lose_ack]), places[3]: stall}
+        try:
+            await world.execute(ROWS, rng.randrange(1, 6))
+        except (Crash, PublishTimeoutError):
+            stall()
+        else:
+            break
+    world.at, world.after = {}, {}
+    await world.execute(ROWS, 2)
+    assert_written(world)
+
+
+async def test_a_chunk_that_is_late_arrives_after_the_look_and_is_not_doubled(new_world):
+    world = new_world(partitions=1)
+    target = Target(world)
+    publish = target.publish
+
+    async def vanish(chunk, producer_id, sequence):
+        if sequence >= 2:
+            world.late.append(lambda: world.take(chunk, producer_id, sequence))
+            raise PublishTimeoutError("on its way")
+        return await publish(chunk, producer_id, sequence)
+
+    target.publish = vanish
+    sections = world.stage(batch_of(), ROWS, 3)
+    with pytest.raises(PublishTimeoutError):
+        await world.commit(batch_of(), sections, world.store(), target)
+    assert world.late
+    first = world.publications
+
+    def late_and_slow():
+        world.arrive()  # behind the look of the one who goes on
+        world.now_s += 3 * WINDOW_S  # who is slow, so that no node knows them any more when their turn comes
+
+    world.after_publication = {first + 1: late_and_slow}
+    await world.execute(ROWS, 2)
+    assert world.publications > first
+    assert not world.late
+    assert_written(world)
+    assert world.looks >= 2
+
+
+async def test_a_driver_that_sleeps_while_another_does_its_work(new_world):
+    world = new_world(partitions=2)
+    started, finish = asyncio.Event(), asyncio.Event()
+    target = Target(world)
+    publish = target.publish
+
+    async def sleep_first(chunk, producer_id, sequence):
+        started.set()
+        await finish.wait()
+        return await publish(chunk, producer_id, sequence)
+
+    target.publish = sleep_first
+    sections = world.stage(batch_of(), ROWS, 3)
+    sleeper = asyncio.create_task(world.commit(batch_of(), sections, world.store(), target))
+    await started.wait()
+    await world.execute(ROWS, 4)
+    finish.set()  # its first chunks are on their way, and known to the nodes
+    await sleeper
+    assert_written(world)
+
+
+async def test_a_driver_that_wakes_up_when_nobody_knows_ids_any_more(new_world):
+    world = new_world(partitions=2)
+    sections = world.stage(batch_of(), ROWS, 3)
+    store = world.store()
+    woken = []
+
+    def sleep():
+        if not woken:
+            woken.append(1)
+            # Another one does everything, but for the mark, and dies.
+            asyncio.run(_do_all_but_mark(world))
+            world.now_s += 50 * WINDOW_S
+
+    world.at = {world.effects + 2: sleep}  # the first section is read, the decision is there
+    await world.commit(batch_of(), sections, store, Target(world))
+    assert woken
+    assert world.looks > 0
+    assert_written(world)
+
+
+async def _do_all_but_mark(world):
+    store = world.store()
+    counted = store.before
+
+    def die(request):
+        counted(request)
+        if request.kind == "create" and request.key.endswith(".done"):
+            raise Crash("before the mark")
+
+    store.before = die
+    with pytest.raises(Crash):
+        await world.commit(batch_of(), world.stage(batch_of(), ROWS, 3), store, Target(world))
+    assert world.values() == ONCE
+
+
+async def test_what_can_not_be_told_any_more_is_not_doubled(new_world):
+    world = new_world(partitions=1)
+    total = await count_effects(new_world)
+    world.at = {total // 2: world.crash}
+    with pytest.raises(Crash):
+        await world.execute(ROWS, 3)
+    before = world.values()
+    world.doubt = "its records before offset 7 are gone"
+    with pytest.raises(CommitUnclearError, match=r"chunk .* of partition 0 .* before offset 7 are gone") as caught:
+        await world.execute(ROWS, 3)
+    assert batch_of().done_key in str(caught.value)
+    assert world.values() == before
+    world.doubt = ""
+    await world.execute(ROWS, 3)
+    assert_written(world)
+
+
+async def test_a_doubt_is_none_where_all_chunks_are_found(new_world):
+    world = new_world()
+    total = await count_effects(new_world)
+    world.at = {total - 2: world.crash}  # before the mark that all is done
+    with pytest.raises(Crash):
+        await world.execute(ROWS, 3)
+    assert world.values() == ONCE
+    world.doubt = "something is gone"
+    await world.execute(ROWS, 3)
+    assert_written(world)
+
+
+async def test_staged_objects_that_are_damaged_or_gone(new_world):
+    for damage in ("gone", "damaged"):
+        world = new_world()
+        world.after = {1: world.crash}
+        with pytest.raises(Crash):
+            await world.execute(ROWS, 3)
+        (entry, *_) = world.place().entries("spark/staging/")
+        body = world.place().read(entry.key, 0, entry.size)
+        world.place().delete([entry.key])
+        if damage == "damaged":
+            put(world, entry.key, body[:-9] + b"x" + body[-8:])
+        world.after = {}
+        before = world.values()
+        with pytest.raises(StagingDamagedError, match=re.escape(world.place().name(entry.key))) as caught:
+            await world.execute(ROWS, 3)
+        assert str(caught.value).startswith("batch 0 of app into stream s: staged ")
+        assert ("it is gone; " if damage == "gone" else "its checksum does not match") in str(caught.value)
+        assert f"create the object {batch_of().done_key} in the bucket" in str(caught.value)
+        assert not any(entry.key.endswith(".done") for entry in world.memory.list("spark/commits/"))
+        assert before <= world.values() <= ONCE
+        put(world, entry.key, body)
+        await world.execute(ROWS, 3)
+        assert_written(world)
+
+
+def put(world, key, body):
+    """Have something under a key, whatever is there."""
+    world.place().delete([key])
+    world.place().create(key, [body], key[-39:-7])
+
+
+async def test_a_batch_without_rows_decides_nothing(new_world):
+    world = new_world()
+    assert (await world.execute([], 2)).rows == 0
+    assert world.effects == 0
+    await world.execute(ROWS, 2)
+    assert_written(world)
+
+
+async def test_leftovers_are_collected_but_for_those_that_may_be_needed(new_world):
+    world = new_world()
+    batches = [batch_of(number) for number in range(3)]
+    await world.execute(ROWS, 2, batches[0])
+    for batch in (batches[0], batches[1]):
+        put(world, f"{batch.staging_prefix}00000-{'e' * 32}.arrows", b"a")  # a task that failed, or was late
+    world.at = {world.effects + 2: world.crash}
+    with pytest.raises(Crash):
+        await world.execute(ROWS, 2, batches[2])
+    needed = {entry.key for entry in world.place().entries(batches[2].staging_prefix)}
+    assert collected(world, 3_600, now_ns=10**9) == 0
+    assert collected(world, 0, now_ns=10**19) == 2
+    assert set(world.staged()) == needed
+    world.at = {}
+    await world.execute(ROWS, 3, batches[2])
+    assert world.staged() == []
+
+
+def collected(world, older_than_s, now_ns):
+    if world.directory is None:
+        return collect_staging(world.memory, older_than_s, now_ns)
+    ages = {"older_than_s": older_than_s, "now_ns": now_ns}
+    return collect_directory(world.memory, str(world.directory), (), **ages, deletes=True).objects
+
+
+async def test_decisions_are_forgotten_after_many_batches(new_world):
+    world = new_world()
+    for number in range(4):
+        await world.execute(ROWS[:3], 1, batch_of(number))
+        await forget(batch_of(number), 2, world.memory)
+    kept = {entry.key for entry in world.memory.list("spark/commits/")}
+    assert kept == {key for number in (2, 3) for key in (batch_of(number).decision_key, batch_of(number).done_key)}
+
+
+async def test_two_streams_and_two_applications_do_not_meet(new_world):
+    world = new_world()
+    for batch in (
+        batch_of(),
+        batch_of(application="other"),
+        Batch(stream="s", uuid="cd" * 16, application="app", number=0),
+    ):
+        await world.execute(ROWS, 2, batch)
+    assert world.values() == Counter(dict.fromkeys(ONCE, 3))
