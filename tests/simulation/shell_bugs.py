@@ -17,7 +17,7 @@ from liftpy_log.segment import Segment
 from liftpy_server.committing import CommittingLog
 from liftpy_server.consensus.store import RaftMetadataStore
 from liftpy_server.dedupe_rebuild import note_batches
-from liftpy_server.metadata import node_commands, partition_commands
+from liftpy_server.metadata import elections, node_commands, partition_commands
 from liftpy_server.metadata.commands import Outcome
 from liftpy_server.metadata.elections import led_uncleanly
 from liftpy_server.metadata.errors import MetadataRefusedError
@@ -136,7 +136,20 @@ def _elect_by_the_last_isr(nodes: Any, _config: Any, partition: Any) -> Any:
     return partition if nodes[winner].expired else led_uncleanly(partition, winner)
 
 
+_SETTLED_ISR = elections.settled_isr
+
+
+def _forget_who_was_in_sync(partition: Any, isr: Any, _min_isr: int) -> Any:
+    """Who is elected by reports is the only one that counts from then on."""
+    return _SETTLED_ISR(partition, isr, 0)
+
+
 BUGS: dict[str, Bug] = {
+    "who was in sync before an election is forgotten": Bug(
+        [(elections, "settled_isr", _forget_who_was_in_sync)],
+        _faults("power_loss_of_all", "lose_directory"),
+        32,
+    ),
     "a log whose end was cut is not told of": Bug(
         [(Standing, "log_torn", lambda *_: None)],
         _faults("damage_tail", "kill_leader"),

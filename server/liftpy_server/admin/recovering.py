@@ -155,7 +155,10 @@ def _state_of(info: PartitionInfo, node_id: str, log: dict[str, Any]) -> dict[st
             "why": log["failure"] or "it had failed, and the metadata has not heard of its new copy",
         }
     if node_id in info.lost:
-        return {"state": "missing", "why": "the log was gone when the node started; this is what it has since"}
+        why = (
+            "records may be missing: the log was gone when the node started, or the replica left the in-sync set early"
+        )
+        return {"state": "missing", "why": why}
     if log["last_epoch"] == -1:
         return {"state": "empty", "why": None}
     if node_id in info.unproven:

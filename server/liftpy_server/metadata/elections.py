@@ -5,7 +5,8 @@ proof of that (`unproven`), all replicas report how far their logs reach, and on
 
 - if nothing that was committed is lost by it, as far as promise P1 goes: all of the last ISR have reported, but for
   those that are away and had lost their logs; one of those that were in it to the last, `min_isr` of them, still has
-  its log; and nobody knows of a committed record behind the end of the one that leads;
+  its log; and nobody knows of a committed record behind the end of the one that leads. Until `min_isr` are in sync
+  again it commits nothing, and the others vouch for what was committed: one of them leads where it loses its log;
 - or if nothing was ever written, as far as any replica knows;
 - or if the stream allows unclean elections (`unclean_leader_election`), and every replica has reported.
 
@@ -41,6 +42,7 @@ __all__ = [
     "settled_isr",
     "spread_over",
     "taken_out",
+    "with_config",
     "without",
 ]
 
@@ -123,9 +125,38 @@ def led_by(partition: PartitionInfo, leader: str) -> PartitionInfo:
     )
 
 
-def settled_isr(partition: PartitionInfo, isr: tuple[str, ...]) -> PartitionInfo:
-    """The partition with an ISR whose members all have every committed record: doubts about others are over."""
-    return replace(partition, isr=isr, unproven=(), lost=(), reports=(), known_end=0)
+def settled_isr(partition: PartitionInfo, isr: tuple[str, ...], min_isr: int) -> PartitionInfo:
+    """The partition with an ISR whose members all have every committed record.
+
+    Where they are enough to commit more, all doubts about others are over: these do not have what comes. A smaller set
+    commits nothing, so who could vouch for what was committed can do so still.
+    """
+    if len(isr) >= min_isr:
+        return replace(partition, isr=isr, unproven=(), lost=(), reports=(), known_end=0)
+    return replace(
+        partition,
+        isr=isr,
+        unproven=tuple(node for node in partition.unproven if node not in isr),
+        lost=tuple(node for node in partition.lost if node not in isr),
+        reports=(),
+    )
+
+
+def with_config(stream: StreamInfo, config: StreamConfig) -> StreamInfo:
+    """The stream with another configuration, in its next version.
+
+    Who left the ISR of a partition while it took fewer to commit vouches for nothing once it takes more.
+    """
+    before, partitions = stream.config.min_isr_effective, stream.partitions
+    if config.min_isr_effective > before:
+        partitions = tuple(_doubting_early_leavers(partition, before) for partition in partitions)
+    return replace(stream, config=config, version=stream.version + 1, partitions=partitions)
+
+
+def _doubting_early_leavers(partition: PartitionInfo, min_isr: int) -> PartitionInfo:
+    vouching = max(0, min_isr - len(partition.isr))
+    early = partition.unproven[: max(0, len(partition.unproven) - vouching)]
+    return replace(partition, lost=(*partition.lost, *(node for node in early if node not in partition.lost)))
 
 
 def knowing(partition: PartitionInfo, node_id: str, end: int) -> PartitionInfo:
@@ -173,7 +204,8 @@ def elect_by_reports(nodes: Mapping[str, NodeInfo], config: StreamConfig, partit
         if report.node_id in nodes and nodes[report.node_id].incarnation == report.incarnation
     ]
     heard = {report.node_id for report in told}
-    winner = _whole_log(nodes, config.min_isr_effective, partition, told)
+    min_isr = config.min_isr_effective
+    winner = _whole_log(nodes, min_isr, partition, told)
     if winner is not None:
         is_unclean = config.sync is not SyncMode.ALWAYS  # what counts as durable early may be lost everywhere
     elif not heard.issuperset(partition.replicas):
@@ -186,7 +218,18 @@ def elect_by_reports(nodes: Mapping[str, NodeInfo], config: StreamConfig, partit
         return partition
     if is_unclean:
         return led_uncleanly(partition, winner.node_id)
-    return led_by(settled_isr(partition, (winner.node_id,)), winner.node_id)
+    doubting = _doubting_the_short(partition, told)
+    return led_by(settled_isr(doubting, (winner.node_id,), min_isr), winner.node_id)
+
+
+def _doubting_the_short(partition: PartitionInfo, told: Collection[LogReport]) -> PartitionInfo:
+    """The partition when a leader is elected: whose log lacks what is known, or is none, vouches for no later one.
+
+    From now on it copies the leader's, and nobody could tell how much of that it has.
+    """
+    whole = {report.node_id for report in told if report.last_epoch >= 0 and report.log_end >= partition.known_end}
+    lost = tuple(node for node in partition.unproven if node not in whole - {*partition.lost, *partition.failed})
+    return replace(partition, lost=lost)
 
 
 def _whole_log(
@@ -233,7 +276,12 @@ def healed(partition: PartitionInfo, node_id: str) -> PartitionInfo:
 def led_uncleanly(partition: PartitionInfo, winner: str) -> PartitionInfo:
     """The partition with a leader whose log may lack committed records; an observer becomes a replica by it."""
     chosen = replace(
-        settled_isr(partition, (winner,)),
+        partition,
+        isr=(winner,),
+        unproven=(),
+        lost=(),
+        reports=(),
+        known_end=0,
         observers=tuple(node for node in partition.observers if node != winner),
         unclean_elections=partition.unclean_elections + 1,
         unclean_epoch=partition.leader_epoch + 1,

@@ -74,9 +74,10 @@ def _change_isr(
             check_registered(draft, node, incarnations[node])
         if node in old.failed:
             raise RefusedError(ErrorCode.CONFLICT, f"the log of node {node!r} has failed, and it has no new copy yet")
-    if len(isr) < min(len(old.isr), stream.config.min_isr_effective):
+    min_isr = stream.config.min_isr_effective
+    if len(isr) < min(len(old.isr), min_isr):
         raise RefusedError(ErrorCode.CONFLICT, "the ISR is not made smaller than min_isr")
-    settled = settled_isr(old, tuple(node for node in old.replicas if node in isr))
+    settled = settled_isr(old, tuple(node for node in old.replicas if node in isr), min_isr)
     new = replace(settled, version=old.version + 1)
     put_partition(draft, stream, partition, new)
     return {"version": new.version}

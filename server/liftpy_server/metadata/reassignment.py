@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from liftpy_envelope.errors import ErrorCode
 from liftpy_server.metadata.changes import RefusedError, check_term, find_partition, find_stream, put_partition
-from liftpy_server.metadata.elections import able_to_lead, led_by
+from liftpy_server.metadata.elections import able_to_lead, led_by, with_config
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -206,9 +206,7 @@ def _reconfigured(stream: StreamInfo) -> StreamInfo:
     if is_moving or counts == {(stream.config.replicas, stream.config.observers)} or len(counts) > 1:
         return stream
     replicas, observers = counts.pop()
-    return replace(
-        stream, config=replace(stream.config, replicas=replicas, observers=observers), version=stream.version + 1
-    )
+    return with_config(stream, replace(stream.config, replicas=replicas, observers=observers))
 
 
 REASSIGNMENT_OPERATIONS: Final[dict[str, Callable[..., Any]]] = {

@@ -97,9 +97,10 @@ class PartitionInfo:
         leader_epoch: grows with every change of leader and every restart of one.
         version: grows with every change of replicas, ISR, leader, epoch or log start.
         log_start: records below this offset were purged.
-        unproven: members of the ISR as it was last agreed on that could not prove their log and were taken out, in the
-            order in which they were.
-        lost: those of them whose log was not there, or had failed.
+        unproven: members of the ISR that could not prove their log and were taken out, in the order in which they were,
+            since an ISR of `min_isr` members was last agreed on.
+        lost: those of them whose log proves nothing: it was not there, had failed, is a copy begun since, or left while
+            fewer members could commit.
         reports: what the replicas say of their logs, where no clean member of the ISR is left.
         known_end: records below it were committed, as one of those replicas knows for certain.
         suspicions: (node, time in ns): who told last that the leader is silent.

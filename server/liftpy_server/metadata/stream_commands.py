@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from liftpy_envelope.errors import ErrorCode
 from liftpy_envelope.stream_config import StreamConfig
 from liftpy_server.metadata.changes import RefusedError, find_partition, find_stream, put_partition
-from liftpy_server.metadata.elections import elect_by_reports
+from liftpy_server.metadata.elections import elect_by_reports, with_config
 from liftpy_server.metadata.state import PartitionInfo, StreamInfo
 
 if TYPE_CHECKING:
@@ -128,8 +128,9 @@ def _update_stream(
             f"min_isr: {config.min_isr_effective} can not be kept by partitions that have {fewest} replicas, now or "
             "when they are moved",
         )
-    partitions = tuple(elect_by_reports(draft.nodes, config, partition) for partition in stream.partitions)
-    draft.put_stream(replace(stream, config=config, version=stream.version + 1, partitions=partitions))
+    changed = with_config(stream, config)
+    partitions = tuple(elect_by_reports(draft.nodes, config, partition) for partition in changed.partitions)
+    draft.put_stream(replace(changed, partitions=partitions))
     return {"uuid": stream.uuid}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from liftpy_envelope.errors import ErrorCode
-from support.metadata_commands import NODE, UUIDS, WHERE, Cluster
+from support.metadata_commands import NODE, UUIDS, WHERE, Cluster, config
 
 
 @pytest.fixture
@@ -347,3 +347,183 @@ def test_a_copy_outside_of_the_isr_is_not_dropped_while_it_may_be_the_best(clust
     leave_a_behind(cluster)
     assert cluster.cancel().error is ErrorCode.CONFLICT
     assert "d" in cluster.partition.replicas
+
+
+def lose_all_then_elect(cluster, *winners, end=50):
+    """All stop uncleanly; of the logs that reach the furthest, that of `winners[0]` leads, alone in its set."""
+    nodes = cluster.partition.replicas
+    for node in nodes:
+        start(cluster, node, cut=True)
+    for node in nodes:
+        cluster.report(node, 1, end if node in winners else end - 1, high_watermark=end - 1)
+    assert (cluster.partition.leader, cluster.partition.isr) == (winners[0], (winners[0],))
+
+
+@pytest.mark.parametrize("winner", "abc")
+def test_a_log_that_was_elected_and_is_lost_before_anybody_has_copied_it_is_led_by_the_others(cluster, winner):
+    """They have all that was committed: the one that led could commit nothing alone."""
+    lose_all_then_elect(cluster, winner)
+    others = [node for node in "abc" if node != winner]
+    start(cluster, winner, lost=True)
+    cluster.report(winner, -1, 0)
+    assert cluster.report(others[1], 1, 49).value == {"leader": None}
+    assert cluster.report(others[0], 1, 49).value == {"leader": others[0]}
+    assert cluster.partition.unclean_elections == 0
+
+
+def test_a_log_that_was_elected_and_then_cut_again_waits_for_those_that_were_in_sync_before(cluster):
+    """What it lost now may have been committed before; the others have it."""
+    lose_all_then_elect(cluster, "b")
+    start(cluster, "b", cut=True)
+    assert cluster.report("b", 1, 48).value == {"leader": None}
+    cluster.report("a", 1, 49)
+    assert cluster.report("c", 1, 49).value == {"leader": "a"}
+
+
+def test_what_was_known_to_be_committed_is_known_after_a_clean_election(cluster):
+    lose_all_then_elect(cluster, "b")
+    start(cluster, "b", lost=True)
+    start(cluster, "c", cut=True)
+    cluster.report("b", -1, 0)
+    cluster.report("a", 1, 40)
+    assert cluster.report("c", 1, 45).value == {"leader": None}  # 49 were
+
+
+def test_a_set_that_can_commit_again_is_all_that_counts(cluster):
+    lose_all_then_elect(cluster, "b")
+    cluster.change_isr("b", "c")
+    assert (cluster.partition.unproven, cluster.partition.known_end) == ((), 0)
+    for node in "bc":
+        start(cluster, node, lost=True)
+        cluster.report(node, -1, 0)
+    assert cluster.report("a", 2, 50).value == {"leader": None}
+
+
+def test_who_had_no_log_when_another_was_elected_vouches_for_nothing_once_it_copies(cluster):
+    for node in "abc":
+        start(cluster, node, lost=node == "a", cut=node != "a")
+    for node, log in {"a": (-1, 0), "b": (1, 50), "c": (1, 48)}.items():
+        cluster.report(node, *log)
+    assert cluster.partition.leader == "b"
+    for node in "bc":
+        start(cluster, node, lost=True)
+        cluster.report(node, -1, 0)
+    assert cluster.report("a", 1, 30).value == {"leader": None}  # what it had copied by then
+
+
+@pytest.mark.parametrize("how", ["lost", "failed", "failed and renewed", "short", "empty"])
+def test_who_loses_its_log_after_another_was_elected_vouches_for_nothing(cluster, how):
+    """`a` was away while `b` and `c` committed on."""
+    cluster.expire("a")
+    for node in "bc":
+        start(cluster, node, cut=True)
+    cluster.report("b", 1, 50, high_watermark=50)
+    start(cluster, "a")
+    cluster.report("a", 1, 20)
+    is_short = {"short": (1, 40), "empty": (-1, 0)}.get(how)
+    cluster.report("c", *(is_short or (1, 50)))
+    assert cluster.partition.leader == "b"
+    if how == "lost":
+        start(cluster, "c", lost=True)
+    elif how.startswith("failed"):
+        cluster.report_failure("c")
+    if how == "failed and renewed":
+        cluster.report_renewal("c")
+    start(cluster, "b", lost=True)
+    cluster.report("b", -1, 0)
+    cluster.report("a", 1, 50)
+    assert cluster.report("c", 2, 55).value == {"leader": None}
+
+
+def test_while_fewer_than_min_isr_are_in_sync_again_the_others_count_still():
+    cluster = Cluster(*"abcde", min_isr=3)
+    lose_all_then_elect(cluster, "d")
+    cluster.change_isr("d", "e")
+    assert cluster.partition.unproven == ("a", "b", "c")
+    for node in "de":
+        start(cluster, node, lost=True)
+    for node in "abcde":
+        cluster.report(node, *((1, 49) if node in "abc" else (-1, 0)))
+    assert cluster.partition.leader == "a"
+
+
+def test_a_leader_that_commits_alone_forgets_who_was_in_sync_before():
+    cluster = Cluster("a", "b", "c", min_isr=1)
+    lose_all_then_elect(cluster, "b")
+    assert cluster.partition.unproven == ()
+
+
+def test_an_unclean_election_forgets_who_was_in_sync_before(cluster):
+    cluster.do("update_stream", name="orders", changes={"unclean_leader_election": True})
+    leave_a_behind(cluster)
+    start(cluster, "a")
+    for node, log in {"a": (1, 50), "b": (-1, 0), "c": (-1, 0)}.items():
+        cluster.report(node, *log)
+    assert (cluster.partition.leader, cluster.partition.unproven) == ("a", ())
+
+
+def left_alone(cluster):
+    """`b` and `c` cut their ends; `a` is left, and commits alone where one in-sync replica is enough."""
+    for node in "bc":
+        start(cluster, node, cut=True)
+    assert (cluster.partition.isr, cluster.partition.unproven) == (("a",), ("b", "c"))
+
+
+def a_is_lost(cluster):
+    start(cluster, "a", lost=True)
+    for node, log in {"a": (-1, 0), "b": (1, 40), "c": (1, 40)}.items():
+        cluster.report(node, *log)
+
+
+def test_a_greater_min_isr_does_not_make_those_vouch_who_left_before_it():
+    cluster = Cluster("a", "b", "c", min_isr=1)
+    left_alone(cluster)
+    cluster.do("update_stream", name="orders", changes={"min_isr": 2})
+    a_is_lost(cluster)
+    assert cluster.partition.leader is None  # `a` committed alone before
+
+
+def test_a_smaller_min_isr_makes_fewer_vouch():
+    cluster = Cluster("a", "b", "c", min_isr=2)
+    left_alone(cluster)
+    cluster.do("update_stream", name="orders", changes={"min_isr": 1})
+    cluster.do("update_stream", name="orders", changes={"min_isr": 2})
+    a_is_lost(cluster)
+    assert cluster.partition.leader is None
+
+
+def test_those_who_left_last_vouch_under_a_greater_min_isr_as_far_as_they_did_before():
+    cluster = Cluster("a", "b", "c", min_isr=2)
+    left_alone(cluster)
+    cluster.do("update_stream", name="orders", changes={"min_isr": 3})
+    assert cluster.partition.lost == ("b",)
+    a_is_lost(cluster)
+    assert cluster.partition.leader == "b"  # `c` vouches, `b` reaches as far
+
+
+def test_more_replicas_mean_a_greater_min_isr_and_nobody_vouches_who_left_before_it():
+    """The last of two partitions has its new replicas; the first one's leader committed alone until then."""
+    cluster = Cluster("a", min_isr=1)
+    for node in "bc":
+        cluster.register(node)
+    two = config("orders1") | {"partitions": 2}
+    cluster.do("create_stream", uuid=UUIDS[0], config=two, assignment=[["a"], ["a"]])
+
+    def term(number):
+        info = cluster.state.streams["orders1"].partitions[number]
+        where = {"name": "orders1", "uuid": UUIDS[0], "partition": number}
+        return where | {"leader_epoch": info.leader_epoch, "version": info.version}
+
+    moves = [[number, ["a", "b", "c"], []] for number in range(2)]
+    cluster.do("reassign_partitions", name="orders1", uuid=UUIDS[0], moves=moves)
+    known = {node: cluster.incarnation(node) for node in "bc"}
+    for number in range(2):
+        cluster.do("change_isr", **term(number), leader="a", isr=["a", "b", "c"], incarnations=known)
+    cluster.do("finish_reassignment", **term(0))
+    for node in "bc":
+        cut = [[UUIDS[0], 0]]
+        cluster.do("register_node", node=NODE | {"node_id": node}, cut=cut)
+    cluster.do("finish_reassignment", **term(1))
+    assert cluster.state.streams["orders1"].config.min_isr_effective == 2
+    info = cluster.state.streams["orders1"].partitions[0]
+    assert (info.isr, info.unproven, info.lost) == (("a",), ("b", "c"), ("b", "c"))
