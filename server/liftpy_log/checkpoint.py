@@ -1,6 +1,6 @@
 """How far every partition of a node was committed: one small file, written every few seconds and at a clean stop.
 
-    magic u32 | version u32 | crc32c u32 | 4 pad | msgpack [time ns, clean, [partition, ...]]
+    magic u32 | version u32 | crc32c u32 | 4 pad | msgpack [clean, [partition, ...]]
     partition   [uuid, partition, high watermark, log time, [[time ns, log end], ...]]
     log time    [ns, [[to ns, amount ns], ...]], or nil
 
@@ -35,7 +35,7 @@ __all__ = ["Checkpoint", "load_checkpoint", "open_checkpoint", "save_checkpoint"
 logger = logging.getLogger(__name__)
 
 _MAGIC: Final = 0x504B434C
-_VERSION: Final = 3
+_VERSION: Final = 4
 _HEAD: Final = struct.Struct("<III4x")
 
 
@@ -44,14 +44,12 @@ class Checkpoint:
     """What the file says.
 
     Attributes:
-        time_ns: when it was written.
         clean: the node had made everything durable and stopped.
         high_watermarks: by (stream uuid, partition).
         times: of the logs, likewise.
         wholes: likewise, (time ns, end): what was published before that time is in the log below that end.
     """
 
-    time_ns: int = 0
     clean: bool = False
     high_watermarks: dict[tuple[bytes, int], int] = field(default_factory=dict)
     times: dict[tuple[bytes, int], LogTimeState] = field(default_factory=dict)
@@ -68,7 +66,7 @@ def save_checkpoint(disk: Disk, path: Path, checkpoint: Checkpoint) -> None:
         [*key, mark, checkpoint.times.get(key), checkpoint.wholes.get(key, ())]
         for key, mark in checkpoint.high_watermarks.items()
     ]
-    content = msgpack.packb([checkpoint.time_ns, checkpoint.clean, rows])
+    content = msgpack.packb([checkpoint.clean, rows])
     write_atomically(disk, path, _HEAD.pack(_MAGIC, _VERSION, google_crc32c.value(content)) + content)
 
 
@@ -85,7 +83,7 @@ def load_checkpoint(disk: Disk, path: Path) -> Checkpoint | None:
     content = data[_HEAD.size :]
     if data[: _HEAD.size] != _HEAD.pack(_MAGIC, _VERSION, google_crc32c.value(content)):
         raise CheckpointCorruptError(f"{path} is damaged: its checksum is not that of its bytes")
-    time_ns, clean, rows = unpack(content, OWN_FILE)
+    clean, rows = unpack(content, OWN_FILE)
     times = {
         (uuid, partition): LogTimeState(time[0], tuple(Leap(*leap) for leap in time[1]))
         for uuid, partition, _, time, _ in rows
@@ -93,7 +91,7 @@ def load_checkpoint(disk: Disk, path: Path) -> Checkpoint | None:
     }
     marks = {(uuid, partition): mark for uuid, partition, mark, *_ in rows}
     wholes = {(uuid, partition): [(at_ns, end) for at_ns, end in pairs] for uuid, partition, *_, pairs in rows if pairs}
-    return Checkpoint(time_ns, clean, marks, times, wholes)
+    return Checkpoint(clean, marks, times, wholes)
 
 
 def open_checkpoint(disk: Disk, path: Path, quarantine: Path) -> tuple[Checkpoint, bool]:

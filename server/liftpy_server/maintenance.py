@@ -53,7 +53,7 @@ def make_checkpoint(streams: Streams, clock: Clock, *, clean: bool) -> Checkpoin
         for key, partition in well.items()
         if (pairs := _wholes(partition))
     }
-    return Checkpoint(now_ns, clean, marks, times, wholes)
+    return Checkpoint(clean, marks, times, wholes)
 
 
 def _wholes(partition: Partition) -> list[Whole]:

@@ -27,3 +27,9 @@ class GapNotes:
 
     def changed(self, gaps: PartitionGaps, delay_s: float) -> None:
         self.asked.append((gaps.number, delay_s))
+
+    def begun(self, gaps: PartitionGaps, cause: str) -> None:
+        pass
+
+    def ended(self, gaps: PartitionGaps, cause: str, lasted_s: float) -> None:
+        pass

@@ -37,6 +37,14 @@ class GapKeeper(Protocol):
         """There is something in `gaps.unrecorded()`, to be recorded within this time."""
         ...
 
+    def begun(self, gaps: PartitionGaps, cause: str) -> None:
+        """A gap lasts from now on; it is for the log."""
+        ...
+
+    def ended(self, gaps: PartitionGaps, cause: str, lasted_s: float) -> None:
+        """A gap is over; it is for the log."""
+        ...
+
 
 @dataclass(slots=True)
 class _Open:
@@ -117,7 +125,7 @@ class PartitionGaps:
         if not self._lapse:
             gap = self._begun(since_s, None, cause)
             self._lapse = [_Open(gap, since_s)]
-            logger.log(_level_of(cause), "%s: messages may be missing from now on: %s", self._where, cause)
+            self._keeper.begun(self, cause)
             self._write(gap)
         elif since_s < self._lapse[0].since_s:
             self._lapse[0].since_s = since_s
@@ -134,8 +142,7 @@ class PartitionGaps:
         for each in lapse:
             self._write_anew(each, until_ns=now_ns)
         first = lapse[0]
-        seconds, cause = self._listening_s - first.since_s, first.gap.cause
-        logger.log(_level_of(cause), "%s: gap of %.3f s closed (%s)", self._where, seconds, cause)
+        self._keeper.ended(self, first.gap.cause, self._listening_s - first.since_s)
 
     def missed(self, since_s: float | None, cause: str) -> None:
         """Messages that were read are lost: those of the time since `since_s`, or since this node began to listen.
@@ -193,7 +200,8 @@ class PartitionGaps:
             known = self._refusals[reason] = _Refusals(
                 self._begun(now_s, self._clock.now_ns(), reason, 0), now_s, now_s
             )
-            logger.warning("%s refuses messages of publishers that ask for no ack: %s", self._where, description)
+            where = f"stream {self.name} partition {self.number}"
+            logger.warning("%s refuses messages of publishers that ask for no ack: %s", where, description)
             self._keeper.changed(self, 0.0)
         elif reason not in self._grown:
             self._keeper.changed(self, LOG_REPEAT_S)
@@ -210,10 +218,6 @@ class PartitionGaps:
         """The metadata knows these."""
         known = set(gaps)
         self._unrecorded = tuple(gap for gap in self._unrecorded if gap not in known)
-
-    @property
-    def _where(self) -> str:
-        return f"stream {self.name} partition {self.number}"
 
     def _begun(self, since_s: float, until_ns: int | None, cause: str, messages: int | None = None) -> Gap:
         self._counters.gaps += 1
@@ -265,8 +269,3 @@ class PartitionGaps:
 
     def _at_s(self, wall_ns: int) -> float:
         return self._clock.elapsed() - max(0, self._clock.now_ns() - wall_ns) / 1e9
-
-
-def _level_of(cause: str) -> int:
-    """When a node dies thousands of partitions get another leader; the log has one line for all of them."""
-    return logging.DEBUG if cause == LED_ELSEWHERE else logging.WARNING

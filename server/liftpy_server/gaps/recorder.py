@@ -11,6 +11,7 @@ import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from liftpy_envelope.errors import LiftError
+from liftpy_server.gaps.gap_log import GapLog
 from liftpy_server.repeated_warnings import RepeatedWarnings
 
 if TYPE_CHECKING:
@@ -46,6 +47,8 @@ class GapRecorder:
         self._loop = asyncio.get_running_loop()
         self._warnings = RepeatedWarnings(logger)
         self._count = 0
+        self._log = GapLog(self._loop.call_later)
+        self.begun, self.ended = self._log.begun, self._log.ended
         self._due: dict[PartitionGaps, float] = {}
         self._woken = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -68,6 +71,7 @@ class GapRecorder:
 
     async def stop(self) -> None:
         """Record what is known, if the metadata take it soon, and end."""
+        self._log.flush()
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

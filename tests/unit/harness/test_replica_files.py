@@ -25,7 +25,7 @@ def replica(root, batches, high_watermark):
     folder = root / "streams" / f"s.{UUID.hex()}" / "0"
     folder.mkdir(parents=True)
     (folder / f"{0:020d}.log").write_bytes(b"".join(batches))
-    save_checkpoint(OsDisk(), root / "checkpoint", Checkpoint(1, True, {(UUID, 0): high_watermark}))
+    save_checkpoint(OsDisk(), root / "checkpoint", Checkpoint(True, {(UUID, 0): high_watermark}))
     return root
 
 

@@ -26,11 +26,11 @@ def checkpoints(draw):
     times = {key: draw(TIMES) for key in marks if draw(st.booleans())}
     pairs = st.lists(st.tuples(NS, NS), min_size=1, max_size=2)
     wholes = {key: draw(pairs) for key in marks if draw(st.booleans())}
-    return Checkpoint(draw(NS), draw(st.booleans()), marks, times, wholes)
+    return Checkpoint(draw(st.booleans()), marks, times, wholes)
 
 
 CHECKPOINTS = checkpoints()
-SAMPLE = Checkpoint(1_700_000_000_000_000_000, True, {(b"u" * 16, 0): 5, (b"u" * 16, 1): 2**40, (b"v" * 16, 0): 0})
+SAMPLE = Checkpoint(True, {(b"u" * 16, 0): 5, (b"u" * 16, 1): 2**40, (b"v" * 16, 0): 0})
 
 
 def saved(checkpoint):
@@ -57,7 +57,7 @@ def test_no_file_stays_open():
 
 @pytest.mark.parametrize("order", Order)
 def test_after_a_crash_the_old_one_is_there_or_the_new(order):
-    disk, newer, found = saved(SAMPLE), Checkpoint(5, False, {(bytes(16), number): number for number in range(200)}), []
+    disk, newer, found = saved(SAMPLE), Checkpoint(False, {(bytes(16), number): number for number in range(200)}), []
 
     def crash(_operation=None):
         found.extend(load_checkpoint(disk.crash(random.Random(seed), order), PATH) for seed in range(20))

@@ -115,7 +115,7 @@ def original():
     log.truncate(cut)
     del batches[cut]
     save_cleaned(disk, DIRECTORY, Cleaned(3, GONE_BELOW, 2, ((3, 4),)))
-    save_checkpoint(disk, ROOT / "checkpoint", Checkpoint(7, True, {(bytes.fromhex(UUID), 0): log.log_end}))
+    save_checkpoint(disk, ROOT / "checkpoint", Checkpoint(True, {(bytes.fromhex(UUID), 0): log.log_end}))
     standing.log_failed("cd" * 16, 0, "a stream of which nothing is here")
     wal = WriteAheadLog(disk, ROOT / "wal", ROOT)
     ends = []

@@ -117,3 +117,19 @@ async def test_a_stop_does_not_wait_for_metadata_without_a_majority(metadata, re
     gaps.open(900.0, "lost")
     await recorder.stop()
     assert "gaps of 1 partitions are not recorded: no majority" in caplog.text
+
+
+async def test_the_log_has_a_line_for_all_of_them(recorder, metadata, caplog):
+    """Also of those that come as the node stops."""
+    many = [of(recorder) for _ in range(300)]
+    for each in many:
+        each.open(0.0, "the NATS connection was lost")
+    await eventually(lambda: caplog.records)
+    for each in many:
+        each.close()
+    await recorder.stop()
+    lines = [record.getMessage().partition(" of up to")[0] for record in caplog.records]
+    assert lines == [
+        "stream orders, 300 partitions: messages may be missing from now on: the NATS connection was lost",
+        "stream orders, 300 partitions: gaps",
+    ]
