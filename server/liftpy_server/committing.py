@@ -7,6 +7,7 @@ it may commit, and whether it leads; it is attached with `attach`.
 from __future__ import annotations
 
 import logging
+from collections import deque
 from typing import TYPE_CHECKING, Any, Protocol
 
 from liftpy_envelope.ack import AckPolicy
@@ -140,6 +141,7 @@ class CommittingLog:
         self._request_sync = request_sync
         self._owed_by_leader = PendingAcks()
         self._owed_by_all = PendingAcks()
+        self._commit_callbacks: deque[tuple[int, Callable[[str | None], None]]] = deque()
         self._waiters: set[Callable[[], None]] = set()
 
     @property
@@ -256,6 +258,7 @@ class CommittingLog:
             return
         description = "outcome unknown: fewer replicas than min_isr are in sync"
         self._send_errors(self._owed_by_all.take_all(), description)
+        self._give_up_callbacks(description)
         self._count_owed()
         self._outbox.flush()
 
@@ -288,6 +291,15 @@ class CommittingLog:
         """Send acks when records below `next_offset` are as safe as `policy` wants them."""
         queue = self._owed_by_leader if policy is AckPolicy.LEADER else self._owed_by_all
         queue.add(next_offset, owed)
+
+    def on_committed(self, offset: int, callback: Callable[[str | None], None]) -> None:
+        """Call `callback` once, when records below `offset` are committed, or when nobody here knows whether they are.
+
+        Args:
+            offset: not below that of an earlier call.
+            callback: takes None after the commit, else the reason why its outcome is unknown.
+        """
+        self._commit_callbacks.append((offset, callback))
 
     def settle(self) -> None:
         """After a pass over a chunk: see to it that what was appended becomes durable, and send what is due."""
@@ -349,6 +361,8 @@ class CommittingLog:
             self.high_watermark = end
         if self._owed_by_all:
             self._send(self._owed_by_all.take(self.high_watermark))
+        while self._commit_callbacks and self._commit_callbacks[0][0] <= self.high_watermark:
+            self._commit_callbacks.popleft()[1](None)
         if self._replication is not None:
             self._count_owed()
         if moved and self._waiters:
@@ -367,8 +381,14 @@ class CommittingLog:
     def _give_up(self, description: str) -> None:
         """Tell all who wait for an ack that nobody here knows what became of their messages."""
         self._send_errors(self._owed_by_leader.take_all() + self._owed_by_all.take_all(), description)
+        self._give_up_callbacks(description)
         self._count_owed()
         self._outbox.flush()
+
+    def _give_up_callbacks(self, why: str) -> None:
+        callbacks, self._commit_callbacks = self._commit_callbacks, deque()
+        for _, callback in callbacks:
+            callback(why)
 
     def roll(self) -> None:
         """Close the log's newest segment, which makes everything durable.

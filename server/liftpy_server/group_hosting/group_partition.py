@@ -13,13 +13,11 @@ from collections import deque
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from liftpy_envelope.ack import AckPolicy
 from liftpy_envelope.errors import LiftError
 from liftpy_envelope.group_offsets import CommitRequest
 from liftpy_envelope.groups import GroupError, HeartbeatRequest, JoinRequest, MembershipResult
 from liftpy_log.errors import PartitionOfflineError, StorageFullError
 from liftpy_server.group_hosting import limits
-from liftpy_server.group_hosting.log_side import Notice, wait_settled
 from liftpy_server.group_hosting.parking import ParkedHeartbeats
 from liftpy_server.group_hosting.passes import Passes
 from liftpy_server.group_hosting.pulse import Pulse
@@ -85,7 +83,6 @@ class GroupPartition:
         self._waiting: deque[tuple[int, float, list[_Outcome]]] = deque()
         self._parked = ParkedHeartbeats(self._ask_again)
         self._pulse = Pulse(clock.monotonic, self._tick)
-        self._notice = Notice(self._finish_committed, self._lost)
         self._has_ended = False
         self._task: asyncio.Task[None] | None = None
 
@@ -120,7 +117,7 @@ class GroupPartition:
             await asyncio.sleep(delay_s)
             delay_s = limits.RETRY_S
             try:
-                await wait_settled(self.partition, lambda: self.is_leading)
+                await _wait_settled(self.partition, lambda: self.is_leading)
                 end = self.partition.high_watermark
                 coordinators = await self._replayed()
             except (LiftError, OSError) as error:
@@ -273,7 +270,7 @@ class GroupPartition:
             self._end = appended.next_offset
             if outcomes:
                 self._waiting[-1] = (self._end, now_s, outcomes)
-            partition.owe(AckPolicy.ALL, self._end, self._notice)
+            partition.on_committed(self._end, self._settled)
             self._passes.settle(self)
         self._finish_committed()
         if coordinators is self._coordinators:
@@ -307,11 +304,14 @@ class GroupPartition:
         member = None if coordinator is None else coordinator.members.get(given.member_id)
         return 0.0 if member is None else member.session_timeout_ms / 1000
 
-    # -- the end
+    def _settled(self, why_unknown: str | None) -> None:
+        """A batch is committed, or nobody here knows what became of it."""
+        if why_unknown is None:
+            self._finish_committed()
+        else:
+            self._restart(GroupError.NOT_AVAILABLE, f"{why_unknown}; {_UNSURE}")
 
-    def _lost(self, why: str) -> None:
-        """Nobody here knows what became of a batch."""
-        self._restart(GroupError.NOT_AVAILABLE, f"{why}; {_UNSURE}")
+    # -- the end
 
     @contextmanager
     def _restarting(self) -> Iterator[None]:
@@ -350,3 +350,29 @@ def _refuse(outcomes: Iterable[_Outcome], error: GroupError, message: str) -> No
     for outcome in outcomes:
         if outcome.asked is not None:
             outcome.asked.refuse(error, message)
+
+
+async def _wait_settled(partition: Partition, is_leading: Callable[[], bool]) -> None:
+    """Wait until everything in a log is committed, and what is appended next can be.
+
+    Args:
+        partition: whose log.
+        is_leading: whether this node leads it; nobody else may append then.
+    """
+    wake = asyncio.Event()
+    while not (
+        is_leading()
+        and partition.is_settled
+        and partition.is_accepting
+        and partition.log.failure is None
+        and partition.high_watermark == partition.log.log_end
+    ):
+        wake.clear()
+        partition.wait(wake.set)
+        try:
+            async with asyncio.timeout(limits.LOOK_S):
+                await wake.wait()
+        except TimeoutError:
+            continue
+        finally:
+            partition.stop_waiting(wake.set)

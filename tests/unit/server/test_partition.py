@@ -196,6 +196,32 @@ def test_waiter_that_gave_up_is_left_alone(kit):
     assert calls == []
 
 
+def test_callbacks_come_once_in_order_with_the_commit_that_covers_them(kit):
+    calls = []
+    for end in (1, 1, 3):
+        kit.partition.on_committed(end, lambda why, end=end: calls.append((end, why, kit.partition.high_watermark)))
+    kit.receive(*numbered(2))
+    assert calls == []
+    kit.sync()
+    assert calls == [(1, None, 2), (1, None, 2)]
+    kit.receive(*numbered(1))
+    kit.sync()
+    assert calls[2:] == [(3, None, 3)]
+
+
+@pytest.mark.parametrize(
+    "end", [lambda partition: partition.fail("the disk is gone"), lambda partition: partition.follow(8)]
+)
+def test_callbacks_are_told_once_that_nobody_knows(kit, end):
+    calls = []
+    kit.receive(*numbered(1))
+    kit.partition.on_committed(1, calls.append)
+    end(kit.partition)
+    end(kit.partition)
+    (why,) = calls
+    assert why.startswith("outcome unknown: ")
+
+
 def test_closing_commits_and_sends_readers_away(kit):
     calls = []
     kit.partition.wait(lambda: calls.append(1))

@@ -52,6 +52,15 @@ def test_it_says_nothing_of_what_it_can_not_commit(make):
     assert a.kit.errors() == [(b"later", AckErrorCode.NOT_ENOUGH_REPLICAS)]
 
 
+def test_whoever_waits_for_a_commit_on_the_node_itself_is_told_that_the_outcome_is_unknown(make):
+    kit, told = make(), []
+    publish(kit["a"], b"waits")
+    kit["a"].partition.on_committed(1, told.append)
+    kit["a"].is_cut_off = True
+    lags(kit)
+    assert told == ["outcome unknown: fewer replicas than min_isr are in sync"]
+
+
 def test_nor_of_what_it_alone_has(make):
     kit = make(ack_policy="leader")
     kit["a"].is_cut_off = True
