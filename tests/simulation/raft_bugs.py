@@ -6,8 +6,8 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
-from liftpy_server.consensus import follower as follower_module
 from liftpy_server.consensus import journal as journal_module
+from liftpy_server.consensus import snapshot_keeper as snapshot_module
 from liftpy_server.consensus.elections import Elections
 from liftpy_server.consensus.follower import Follower
 from liftpy_server.consensus.journal import RaftJournal
@@ -19,15 +19,13 @@ from simulation.raft_network import SimTransport
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from liftpy_server.consensus.core import RaftCore
-
 _APPEND = RaftJournal._append
-_HEAR = Elections._SyncObj__onMessageReceived
-_HOUSE = LeaderDuties._keep_house
+_HEAR = Elections.receive
+_DUTIES = LeaderDuties.run
 _RESTART = RaftJournal.restart
 _LOAD = RaftJournal._load
 _TAKE = Follower._take_entries
-_RECONCILE = follower_module._reconcile
+_RECONCILE = snapshot_module._reconcile
 
 
 def _forget_the_vote(journal: RaftJournal) -> None:
@@ -51,36 +49,34 @@ def _forget_the_term(journal: RaftJournal, bodies: Any) -> None:
     journal._term, journal._vote = journal._entries[-1][2], None
 
 
-def _commit_older_terms(core: RaftCore) -> None:
+def _commit_older_terms(duties: LeaderDuties) -> None:
     """An entry that a majority has is committed, whatever its term."""
+    core, journal = duties._core, duties._journal
     if core.is_leader:
-        others = core._SyncObj__otherNodes
-        matches = sorted(core._SyncObj__raftMatchIndex[node] for node in others)
-        matches.append(core._journal.last)
-        index = sorted(matches)[(len(matches) - 1) // 2]
-        core._SyncObj__raftCommitIndex = max(core._SyncObj__raftCommitIndex, min(index, core._journal.last))
-    _HOUSE(core)
+        matches = [journal.last, *(core.match_index(node) for node in core.other_voters)]
+        core.commit_to(sorted(matches)[(len(matches) - 1) // 2])
+    _DUTIES(duties)
 
 
-def _send_before_flush(transport: SimTransport, node: Any, message: Any) -> bool:
+def _send_before_flush(transport: SimTransport, node: str, message: Any) -> bool:
     """What leaves does not wait for the disk."""
-    if transport._network.link(transport._node.name, node.id) is None:
+    if transport._network.link(transport._node.name, node) is None:
         return False
-    return transport._network.send(transport._node, node.id, message)
+    return transport._network.send(transport._node, node, message)
 
 
-def _cut_what_follows(core: Follower, entries: Any) -> None:
+def _cut_what_follows(follower: Follower, entries: Any) -> None:
     """A message is all that there is behind its place: what follows is cut, in conflict or not."""
     if not entries:
         return
     first = entries[0][1]
-    if first <= core._journal.last:
-        core._journal.truncate(first)
-        core._membership.truncate(first)
+    if first <= follower._journal.last:
+        follower._journal.truncate(first)
+        follower._membership.truncate(first)
     for entry in entries:
-        core._journal.add(*entry)
-    core._membership.record(entries)
-    core._sync_voters()
+        follower._journal.add(*entry)
+    follower._membership.record(entries)
+    follower._peers.sync()
 
 
 def _snapshot_without_its_term(journal: RaftJournal, previous: Any, last: Any) -> None:
@@ -88,11 +84,11 @@ def _snapshot_without_its_term(journal: RaftJournal, previous: Any, last: Any) -
     _RESTART(journal, (*previous[:2], 0), (*last[:2], 0))
 
 
-def _vote_for_shorter_logs(core: Elections, node: Any, message: Any) -> None:
+def _vote_for_shorter_logs(elections: Elections, node: str, message: Any) -> None:
     """Who asks gets the vote of this term, whatever its log."""
     if message["type"] in {"pre_vote", "request_vote"}:
         message = message | {"last_log_index": 1 << 40, "last_log_term": 1 << 40}
-    _HEAR(core, node, message)
+    _HEAR(elections, node, message)
 
 
 def _believe_one_copy(first: bytes | None, _second: bytes | None) -> Any:
@@ -100,10 +96,10 @@ def _believe_one_copy(first: bytes | None, _second: bytes | None) -> Any:
     return read_copies(first, b"")
 
 
-def _commit_unverified(core: Follower, node: Any, message: Any) -> None:
+def _commit_unverified(follower: Follower, node: str, message: Any) -> None:
     """A follower commits as far as the leader, whether or not its log was compared so far."""
-    _TAKE(core, node, message)
-    core._commit_to(min(message["commit_index"], core._journal.last))
+    _TAKE(follower, node, message)
+    follower._core.commit_to(min(message["commit_index"], follower._journal.last))
 
 
 def _write_once(journal: RaftJournal) -> None:
@@ -129,16 +125,16 @@ _PATCHES: dict[str, list[tuple[Any, str, Any]]] = {
     "vote_not_persisted": [(RaftJournal, "_append", _forget_vote_and_keep_term)],
     "term_not_persisted": [(RaftJournal, "_load", _forget_the_term)],
     "vote_persisted_late": [(RaftJournal, "_append", _forget_the_vote)],
-    "older_term_committed_by_counting": [(LeaderDuties, "_keep_house", _commit_older_terms)],
+    "older_term_committed_by_counting": [(LeaderDuties, "run", _commit_older_terms)],
     "acked_before_flush": [(SimTransport, "send", _send_before_flush)],
     "committed_entries_cut": [(Follower, "_store", _cut_what_follows)],
-    "two_changes_at_once": [(Leader, "_may_change_voters", lambda _core: True)],
+    "two_changes_at_once": [(Leader, "may_change_voters", lambda _leader: True)],
     "snapshot_without_its_term": [(RaftJournal, "restart", _snapshot_without_its_term)],
-    "vote_for_a_shorter_log": [(Elections, "_SyncObj__onMessageReceived", _vote_for_shorter_logs)],
+    "vote_for_a_shorter_log": [(Elections, "receive", _vote_for_shorter_logs)],
     "damaged_tail_taken_for_torn": [(journal_module, "read_copies", _believe_one_copy)],
     "commit_beyond_what_was_compared": [(Follower, "_take_entries", _commit_unverified)],
     "one_file_written": [(RaftJournal, "_append", _write_once)],
-    "snapshot_keeps_what_disagrees": [(follower_module, "_reconcile", _keep_after_any_snapshot)],
+    "snapshot_keeps_what_disagrees": [(snapshot_module, "_reconcile", _keep_after_any_snapshot)],
 }
 BUGS = tuple(_PATCHES)
 

@@ -10,9 +10,6 @@ import random
 from concurrent.futures import Executor, Future
 from typing import TYPE_CHECKING, Any
 
-from pysyncobj.node import Node as PeerNode
-from pysyncobj.transport import Transport
-
 from liftpy_server.consensus.admission import PeerRefusedError, check_peer
 from liftpy_server.consensus.messages import decode_message, encode_message
 from liftpy_server.consensus.session import Identity
@@ -56,7 +53,7 @@ class Network:
     def _connect_all(self) -> None:
         self._world.after(_CONNECT_NS, "connect", self._connect_all)
         running = [
-            node for node in self._world.nodes.values() if node.core is not None and not node.stopped and node.transport
+            node for node in self._world.nodes.values() if node.raft is not None and not node.stopped and node.transport
         ]
         for one in running:
             for other in running:
@@ -81,7 +78,7 @@ class Network:
         self._links[one.name, other.name] = self._made
         for here, there in ends:
             with here.guarded():
-                here.transport._onNodeConnected(PeerNode(there.name))
+                here.transport.on_connected(there.name)
             here.wake()
 
     def link(self, one: str, other: str) -> int | None:
@@ -92,9 +89,9 @@ class Network:
             return
         for here, there in ((one, other), (other, one)):
             node = self._world.nodes[here]
-            if node.core is not None and node.transport is not None:
+            if node.raft is not None and node.transport is not None:
                 with node.guarded():
-                    node.transport._onNodeDisconnected(PeerNode(there))
+                    node.transport.on_disconnected(there)
 
     def gone(self, name: str) -> None:
         """All connections of a node end."""
@@ -146,13 +143,13 @@ class Network:
 
     @staticmethod
     def _instance(node: Node) -> str:
-        return "" if node.core is None else node.core._journal.instance
+        return "" if node.raft is None else node.raft._journal.instance
 
     def _arrive(
         self, sender: Node, receiver: Node, data: bytes, link: int, runs: tuple[int, int], instances: tuple[str, str]
     ) -> None:
         """Late messages reach a process that was started meanwhile, but never another member of the same name."""
-        if receiver.core is None or (sender.name, receiver.name) in self.blocked:
+        if receiver.raft is None or (sender.name, receiver.name) in self.blocked:
             return
         if self._is_tcp and link != self.link(sender.name, receiver.name):
             return
@@ -166,17 +163,19 @@ class Network:
         receiver.wake()
 
 
-class SimTransport(Transport):
+class SimTransport:
     """The transport of one run of a voter."""
 
     def __init__(self, network: Network, node: Node) -> None:
-        super().__init__(None, None, [])
         self._network = network
         self._node = node
         self.admitted: dict[str, Voter] = {}
         self.inbox: list[tuple[str, dict[str, Any]]] = []
         self.before_send: Callable[[], None] = lambda: None
         self.identity: Callable[[], Identity] = Identity
+        self.on_message: Callable[[str, dict[str, Any]], None]
+        self.on_connected: Callable[[str], None]
+        self.on_disconnected: Callable[[str], None]
 
     def admit(self, members: Mapping[str, Voter]) -> None:
         before = self.admitted
@@ -191,18 +190,18 @@ class SimTransport(Transport):
                 except PeerRefusedError:
                     self._network.cut(self._node.name, name)
 
-    def send(self, node: PeerNode, message: dict[str, Any]) -> bool:
-        if self._network.link(self._node.name, node.id) is None:
+    def send(self, node: str, message: dict[str, Any]) -> bool:
+        if self._network.link(self._node.name, node) is None:
             return False
         self.before_send()
-        return self._network.send(self._node, node.id, message)
+        return self._network.send(self._node, node, message)
 
-    def instance_of(self, node: PeerNode) -> str:
-        peer = self._network._world.nodes[node.id]
-        is_linked = self._network.link(self._node.name, node.id) is not None
+    def instance_of(self, node: str) -> str:
+        peer = self._network._world.nodes[node]
+        is_linked = self._network.link(self._node.name, node) is not None
         return Network._instance(peer) if is_linked else ""
 
-    def backlog_bytes(self, node: PeerNode) -> int:
+    def backlog_bytes(self, node: str) -> int:
         return 0
 
     def wake(self) -> None:
@@ -211,7 +210,7 @@ class SimTransport(Transport):
     def poll(self, timeout: float) -> None:
         inbox, self.inbox = self.inbox, []
         for name, message in inbox:
-            self._onMessageReceived(PeerNode(name), message)
+            self.on_message(name, message)
 
 
 class _Job(Future):
@@ -249,7 +248,7 @@ class SimWriter(Executor):
         return job
 
     def _write(self, job: _Job) -> None:
-        if self._node.run == self._run and self._node.core is not None:
+        if self._node.run == self._run and self._node.raft is not None:
             with self._node.guarded():
                 job.run()
             self._node.wake()

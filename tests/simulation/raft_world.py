@@ -26,13 +26,14 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 from unittest.mock import patch
 
-from pysyncobj import FAIL_REASON, syncobj
+from pysyncobj import syncobj
 
-from liftpy_server.consensus import core as core_module
 from liftpy_server.consensus import leader as leader_module
-from liftpy_server.consensus.core import RaftCore
-from liftpy_server.consensus.leader import NO_OP
+from liftpy_server.consensus import raft as raft_module
+from liftpy_server.consensus.journal import NO_OP
 from liftpy_server.consensus.membership import encode_change
+from liftpy_server.consensus.proposals import Reason
+from liftpy_server.consensus.raft import Raft
 from liftpy_server.consensus.settings import RaftSettings, Voter
 from liftpy_server.consensus.snapshot import SnapshotError
 from liftpy_server.metadata.errors import JournalError
@@ -106,7 +107,7 @@ class Node:
         self.random = random.Random(f"{world.seed} {name}")
         self.rate = self.random.choice((1.0, 1.0, 0.95, 1.05))
         self.disk = SimDisk()
-        self.core: RaftCore | None = None
+        self.raft: Raft | None = None
         self.transport: SimTransport | None = None
         self.run = 0
         self.stopped = False
@@ -122,7 +123,7 @@ class Node:
         return 1_000 + self.world.now * self.rate / S
 
     def start(self) -> None:
-        if self.core is not None or self.is_ruined or self.role == "out":
+        if self.raft is not None or self.is_ruined or self.role == "out":
             return
         self.run += 1
         self.disk.before = None
@@ -141,7 +142,7 @@ class Node:
         self._checked_log = ()
         try:
             with self.world.at(self):
-                self.core = RaftCore(
+                self.raft = Raft(
                     settings,
                     transport,  # type: ignore[arg-type]
                     Machine(self.world),
@@ -166,13 +167,13 @@ class Node:
         self.world.after(STEP_NS, self.name, self._regular_step, self.run)
 
     def _regular_step(self, run: int) -> None:
-        if run == self.run and self.core is not None:
+        if run == self.run and self.raft is not None:
             self.step()
             self.world.after(STEP_NS, self.name, self._regular_step, run)
 
     def wake(self) -> None:
         """Step soon: something has come."""
-        if self.core is not None and not self.is_step_due and not self.stopped:
+        if self.raft is not None and not self.is_step_due and not self.stopped:
             self.is_step_due = True
             self.world.after(20_000, f"{self.name} wake", self._woken, self.run)
 
@@ -182,12 +183,12 @@ class Node:
             self.step()
 
     def step(self) -> None:
-        if self.core is None or self.stopped:
+        if self.raft is None or self.stopped:
             return
-        core = self.core
+        raft = self.raft
         with self.guarded():
-            core.tick(0)
-            self.world.check(self, core)
+            raft.tick(0)
+            self.world.check(self, raft)
 
     @contextmanager
     def guarded(self) -> Iterator[None]:
@@ -214,17 +215,17 @@ class Node:
         self._gone(self.disk.crash(self.random, order))
 
     def _gone(self, disk: SimDisk) -> None:
-        if self.core is None:
+        if self.raft is None:
             return
         self.run += 1
-        self.core, self.transport, self.disk = None, None, disk
+        self.raft, self.transport, self.disk = None, None, disk
         self.stopped = self.is_step_due = False
         self.world.network.gone(self.name)
 
-    def checks(self, core: RaftCore) -> tuple[list[tuple[int, bytes, int]], bool, bool]:
+    def checks(self, raft: Raft) -> tuple[list[tuple[int, bytes, int]], bool, bool]:
         """Newly committed entries, whether the log changed, and whether it leads a new term."""
-        journal = core._journal
-        commit, term = core._SyncObj__raftCommitIndex, core._SyncObj__raftCurrentTerm
+        journal = raft._journal
+        commit, term = raft._core.commit_index, raft._core.term
         committed = []
         if commit > self._checked_commit:
             if commit > journal.last:
@@ -238,7 +239,7 @@ class Node:
             self._checked_commit = commit
         log = (journal.first, journal.last, journal[-1][2], term)
         changed, self._checked_log = log != self._checked_log, log
-        leads = core.is_leader and term != self._checked_term
+        leads = raft.is_leader and term != self._checked_term
         if leads:
             self._checked_term = term
         return committed, changed, leads
@@ -302,14 +303,14 @@ class World:
 
     # Checks.
 
-    def check(self, node: Node, core: RaftCore) -> None:
-        committed, changed, leads = node.checks(core)
-        if committed and core.is_leader:
-            self._check_commit(node, core, committed[-1][0])
+    def check(self, node: Node, raft: Raft) -> None:
+        committed, changed, leads = node.checks(raft)
+        if committed and raft.is_leader:
+            self._check_commit(node, raft, committed[-1][0])
         if leads:
-            self._check_leader(node, core)
+            self._check_leader(node, raft)
         if changed:
-            self._check_log(node, core)
+            self._check_log(node, raft)
         for index, command, term in committed:
             known = self.committed.setdefault(index, (term, command))
             if known != (term, command):
@@ -317,22 +318,22 @@ class World:
                     f"state-machine safety: {node.name} commits {(term, command)} at {index}, and {known} is there"
                 )
 
-    def _check_leader(self, node: Node, core: RaftCore) -> None:
-        term = core._SyncObj__raftCurrentTerm
-        name = f"{node.name} {core._journal.instance}"
+    def _check_leader(self, node: Node, raft: Raft) -> None:
+        term = raft._core.term
+        name = f"{node.name} {raft._journal.instance}"
         self.saw("elected")
         if self.leaders.setdefault(term, name) != name:
             raise ViolationError(f"election safety: {name} and {self.leaders[term]} lead term {term}")
         for index, (entry_term, command) in self.committed.items():
-            if index >= core._journal.first and core._journal.term_at(index) != entry_term:
+            if index >= raft._journal.first and raft._journal.term_at(index) != entry_term:
                 raise ViolationError(
                     f"leader completeness: {node.name} leads term {term} without {(index, entry_term, command)}"
                 )
 
-        self._check_majority(core, f"{node.name} leads term {term}", lambda voter: self._voted(voter, term, node.name))
+        self._check_majority(raft, f"{node.name} leads term {term}", lambda voter: self._voted(voter, term, node.name))
 
     @staticmethod
-    def _voted(voter: RaftCore, term: int, name: str) -> bool:
+    def _voted(voter: Raft, term: int, name: str) -> bool:
         """Whether a voter voted so, or may have: it is in a newer term."""
         journal = voter._journal
         return journal.getCurrentTerm() > term or (journal.getCurrentTerm(), journal.getVotedForNodeId()) == (
@@ -340,28 +341,28 @@ class World:
             name,
         )
 
-    def _check_commit(self, node: Node, core: RaftCore, index: int) -> None:
-        term = core._journal.term_at(index)
-        if term != core._SyncObj__raftCurrentTerm:
+    def _check_commit(self, node: Node, raft: Raft, index: int) -> None:
+        term = raft._journal.term_at(index)
+        if term != raft._core.term:
             raise ViolationError(f"commit: {node.name} commits {index} of term {term} by counting, in a later term")
 
-        def has(voter: RaftCore) -> bool:
+        def has(voter: Raft) -> bool:
             return voter._journal.term_at(index) == term or voter._journal.first > index
 
-        self._check_majority(core, f"{node.name} commits {index}", has)
+        self._check_majority(raft, f"{node.name} commits {index}", has)
 
-    def _check_majority(self, core: RaftCore, what: str, agrees: Callable[[RaftCore], bool]) -> None:
+    def _check_majority(self, raft: Raft, what: str, agrees: Callable[[Raft], bool]) -> None:
         """That more than half of its voters agree, or may: nobody can ask those that are down."""
         counts = []
-        for members in (core._membership.voters(), core._membership.voters(core.applied_index)):
-            cores = [self.nodes[name].core for name in members]
-            counts.append((sum(each is None or agrees(each) for each in cores), len(cores)))
+        for members in (raft._membership.voters(), raft._membership.voters(raft._core.applied_index)):
+            rafts = [self.nodes[name].raft for name in members]
+            counts.append((sum(each is None or agrees(each) for each in rafts), len(rafts)))
         if all(2 * count <= size for count, size in counts):  # the voters may have changed since it counted
             raise ViolationError(f"majority: {what}, and (for it, of so many) are {counts}")
 
-    def _check_log(self, node: Node, core: RaftCore) -> None:
+    def _check_log(self, node: Node, raft: Raft) -> None:
         previous: int | None = None
-        for command, index, term in core._journal[:]:
+        for command, index, term in raft._journal[:]:
             known_command, known_previous = self.entries.setdefault((index, term), (command, previous))
             if known_command != command or (None not in {previous, known_previous} and previous != known_previous):
                 raise ViolationError(f"log matching: {node.name} has another entry {index} of term {term}")
@@ -389,8 +390,8 @@ class World:
         self.after(self.random.randint(1 * MS, 120 * MS), "client", self.client)
 
     def propose(self, node: Node, *, is_read: bool = False, told: Callable[[int], None] = lambda reason: None) -> None:
-        core = node.core
-        if core is None:
+        raft = node.raft
+        if raft is None:
             return
         self._proposed += 1
         command = b"%d" % self._proposed
@@ -398,10 +399,10 @@ class World:
 
         def answered(result: Any, reason: int) -> None:
             told(reason)
-            if reason != FAIL_REASON.SUCCESS:
+            if reason != Reason.SUCCESS:
                 return
             if is_read:
-                if node.core is core and len(core._machine.applied) < acked_end:
+                if node.raft is raft and len(raft._machine.applied) < acked_end:
                     raise ViolationError(f"a read at {node.name} does not see what was acknowledged before it")
                 self.saw("read")
                 return
@@ -411,7 +412,7 @@ class World:
             self.acked_end = max(self.acked_end, result + 1)
 
         with node.guarded():  # not by `submit`, which logs what a callback raises: a violation must get through
-            core._applyCommand(bytes((NO_OP,)) if is_read else b"\0" + command, answered)
+            raft._proposals.submit(bytes((NO_OP,)) if is_read else b"\0" + command, answered)
 
     def is_disk_failing(self, node: Node) -> bool:
         return self._failing.get(node.name, 0) > 0
@@ -515,9 +516,9 @@ class World:
         return whole and self.damaged is None and leader is not None and len(leader.voters) == len(self.nodes)
 
     def _hand_over(self, node: Node) -> None:
-        if node.core is not None and node.core.is_leader:
+        if node.raft is not None and node.raft.is_leader:
             self.saw("hand over")
-            node.core.hand_over()
+            node.raft.hand_over()
 
     def _leave(self, node: Node) -> None:
         """One or two are to be removed at once; the others must not be damaged until they are back."""
@@ -530,11 +531,11 @@ class World:
 
     # The operator: removes what is ruined or to be removed, and lets it join again with an empty disk.
 
-    def leader(self) -> RaftCore | None:
+    def leader(self) -> Raft | None:
         """The newest one that can tell who is a member."""
-        cores = [node.core for node in self.nodes.values() if node.core is not None and not node.stopped]
-        leading = [core for core in cores if core.is_leader and core._may_change_voters()]
-        return max(leading, key=lambda core: core._SyncObj__raftCurrentTerm, default=None)
+        rafts = [node.raft for node in self.nodes.values() if node.raft is not None and not node.stopped]
+        leading = [raft for raft in rafts if raft.is_leader and raft._leader.may_change_voters()]
+        return max(leading, key=lambda raft: raft._core.term, default=None)
 
     def operate(self, *, again: bool = True) -> None:
         if again:
@@ -542,7 +543,7 @@ class World:
         leader = self.leader()
         if leader is None:
             return
-        members = leader._membership.members(leader.applied_index).all
+        members = leader._membership.members(leader._core.applied_index).all
         for node in self.nodes.values():
             if node.role == "leaving" or node.is_ruined:
                 if node.name in members:
@@ -555,10 +556,10 @@ class World:
                 else:
                     self._change(leader, "learn", node)
 
-    def _change(self, leader: RaftCore, op: str, node: Node) -> None:
+    def _change(self, leader: Raft, op: str, node: Node) -> None:
         at = self.nodes[leader.node_id]
         with at.guarded():
-            leader._applyCommand(encode_change(op, node.voter), lambda result, reason: None)
+            leader._proposals.submit(encode_change(op, node.voter), lambda result, reason: None)
 
     def _wipe(self, node: Node) -> None:
         self.saw("removed")
@@ -569,7 +570,7 @@ class World:
         if self.damaged is node:
             self.damaged = None
 
-    def _join(self, node: Node, leader: RaftCore) -> None:
+    def _join(self, node: Node, leader: Raft) -> None:
         self.saw("joins")
         node.given = (leader.voters, leader.cluster_id)
         node.role = "member"
@@ -612,7 +613,7 @@ class World:
             self.run_until(self.now + S // 4)
             for node in self.nodes.values():
                 node.start()
-            if FAIL_REASON.SUCCESS in told and self._is_settled():
+            if Reason.SUCCESS in told and self._is_settled():
                 return
             leader = self.leader()
             if leader is not None:
@@ -620,8 +621,8 @@ class World:
         raise ViolationError(f"not at rest after {SETTLE_S} s: {self._describe()}")
 
     def _is_settled(self) -> bool:
-        cores = [node.core for node in self.nodes.values()]
-        if not self.is_whole() or any(core is None or core._machine.applied != self.history for core in cores):
+        rafts = [node.raft for node in self.nodes.values()]
+        if not self.is_whole() or any(raft is None or raft._machine.applied != self.history for raft in rafts):
             return False
         for command, position in self.acked.items():
             if self.history[position] != command:
@@ -631,11 +632,11 @@ class World:
     def _describe(self) -> str:
         parts = []
         for node in self.nodes.values():
-            core = node.core
+            raft = node.raft
             state = (
                 "down"
-                if core is None
-                else f"leader {core.leader_id} applied {core.applied_index} of {core._journal.last}"
+                if raft is None
+                else f"leader {raft.leader_id} applied {raft._core.applied_index} of {raft._journal.last}"
             )
             parts.append(f"{node.name} ({node.role}{', ruined' if node.is_ruined else ''}): {state}")
         return "; ".join(parts)
@@ -690,7 +691,7 @@ def run(seed: int) -> Result:
     try:
         with (
             patch.object(syncobj, "monotonicTime", world.clock),
-            patch.object(core_module, "check_pinned", lambda: None),
+            patch.object(raft_module, "check_pinned", lambda: None),
             patch.object(leader_module, "_BATCH_BYTES", world.batch_bytes),
             patch.object(leader_module, "_CHUNK_BYTES", world.chunk_bytes),
         ):

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgpack
-from pysyncobj import FAIL_REASON
 
 from liftpy_server.consensus.leader import NO_OP
+from liftpy_server.consensus.proposals import Reason
 from liftpy_server.consensus.proposing import Proposer
 from liftpy_server.consensus.settings import RaftSettings, Voter
 from liftpy_server.consensus.store import RaftMetadataStore
@@ -144,12 +144,12 @@ class NodeMetadata(RaftMetadataStore):
 
         def answered(outcome: Outcome | None) -> None:
             if outcome is None:
-                enter(callback, None, FAIL_REASON.REQUEST_DENIED)
+                enter(callback, None, Reason.REQUEST_DENIED)
             else:
-                enter(callback, outcome, FAIL_REASON.SUCCESS)
+                enter(callback, outcome, Reason.SUCCESS)
 
         metadata.submit(self._node, Command.decode(encoded), answered)
 
     def _read(self, state: MetadataState, callback: Callable[[Any, int], None]) -> None:
         self.learned(state)
-        callback(None, FAIL_REASON.SUCCESS)
+        callback(None, Reason.SUCCESS)

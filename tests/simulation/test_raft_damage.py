@@ -14,7 +14,7 @@ from unittest.mock import patch
 import pytest
 from pysyncobj import syncobj
 
-from liftpy_server.consensus import core as core_module
+from liftpy_server.consensus import raft as raft_module
 from simulation.raft_world import S, World
 from support.damage import disk_damage
 
@@ -38,7 +38,7 @@ def at_rest(seed, snapshot_every):
 @contextmanager
 def simulated(world):
     clock = patch.object(syncobj, "monotonicTime", world.clock)
-    with clock, patch.object(core_module, "check_pinned", lambda: None):
+    with clock, patch.object(raft_module, "check_pinned", lambda: None):
         yield world
 
 

@@ -11,7 +11,7 @@ from pysyncobj.node import Node
 from pysyncobj.transport import Transport
 
 from liftpy_log.clock import SystemClock
-from liftpy_server.consensus.core import RaftCore
+from liftpy_server.consensus.raft import Raft
 from liftpy_server.consensus.settings import RaftSettings, TlsFiles, Voter
 from liftpy_server.consensus.store import RaftMetadataStore
 from liftpy_server.consensus.transport import RaftTransport
@@ -22,25 +22,27 @@ PATIENCE_S = 30.0  # on a machine that is busy
 VOTERS = tuple(Voter(name, "127.0.0.1", 1000 + number, f"disk of {name}") for number, name in enumerate("abc"))
 
 
-class HandTransport(Transport):
-    """Keeps what is sent, and delivers what the test gives it. Serves the stock library and ours."""
+class HandTransport:
+    """Keeps what is sent, and delivers what the test gives it."""
 
     def __init__(self):
-        super().__init__(None, None, [])
         self.sent: list[tuple[str, dict[str, Any]]] = []
         self.before_send = lambda: None
 
     def send(self, node, message):
         self.before_send()
-        self.sent.append((node.id, message))
+        self.sent.append((node, message))
         return True
 
-    def deliver(self, node_id, message):
-        self._onMessageReceived(Node(node_id), dict(message))
+    def deliver(self, node, message):
+        self.on_message(node, dict(message))
 
-    def connect(self, *node_ids):
-        for node_id in node_ids:
-            self._onNodeConnected(Node(node_id))
+    def connect(self, *nodes):
+        for node in nodes:
+            self.on_connected(node)
+
+    def disconnect(self, node):
+        self.on_disconnected(node)
 
     def of_kind(self, kind):
         return [message for _, message in self.sent if message["type"] == kind]
@@ -55,10 +57,34 @@ class HandTransport(Transport):
         return 0
 
     def instance_of(self, node):
-        return f"disk of {node.id}"
+        return f"disk of {node}"
 
     def poll(self, timeout):
         pass
+
+    def destroy(self):
+        pass
+
+
+class StockHand(Transport):
+    """The same for the stock library."""
+
+    def __init__(self):
+        super().__init__(None, None, [])
+        self.sent: list[tuple[str, dict[str, Any]]] = []
+
+    def send(self, node, message):
+        self.sent.append((node.id, message))
+        return True
+
+    def deliver(self, node, message):
+        self._onMessageReceived(Node(node), dict(message))
+
+    def connect(self, node):
+        self._onNodeConnected(Node(node))
+
+    def of_kind(self, kind):
+        return [message for _, message in self.sent if message["type"] == kind]
 
 
 class ListMachine:
@@ -86,7 +112,7 @@ class Stock(SyncObj):
     """The library as it comes, fed by hand."""
 
     def __init__(self, folder, others=("b", "c"), **settings):
-        self.hand = HandTransport()
+        self.hand = StockHand()
         conf = SyncObjConf(
             autoTick=False,
             useFork=False,
@@ -124,10 +150,22 @@ class Stock(SyncObj):
         if self._SyncObj__otherNodes:
             self.hand.connect("b")
             self.doTick()
-            self.hand.deliver("b", {"type": "response_vote", "term": self._getTerm()})
+            self.hand.deliver("b", {"type": "response_vote", "term": self.term})
         self.doTick()
         self.doTick()
         assert self._isLeader()
+
+    @property
+    def term(self):
+        return self._getTerm()
+
+    @property
+    def commit_index(self):
+        return self.raftCommitIndex
+
+    @property
+    def applied_index(self):
+        return self.raftLastApplied
 
     @property
     def log(self):
@@ -135,7 +173,7 @@ class Stock(SyncObj):
         return [(index, term) for _, index, term in self._SyncObj__raftLog[:]]
 
 
-class Ours(RaftCore):
+class Ours(Raft):
     """A hardened voter, fed by hand."""
 
     def __init__(self, folder, others=("b", "c"), disk=None, **settings):
@@ -150,19 +188,39 @@ class Ours(RaftCore):
     def applied(self):
         return self.machine.applied
 
+    @property
+    def term(self):
+        return self._core.term
+
+    @property
+    def commit_index(self):
+        return self._core.commit_index
+
+    @property
+    def applied_index(self):
+        return self._core.applied_index
+
+    def write_snapshot(self):
+        """Wait until the snapshot that is being written, if any, is in use."""
+        while self._snapshots._written is not None:
+            self._snapshots._written.result()
+            self.tick(0)
+
     def propose(self, value, callback=lambda result, reason: None):
         self.submit(b"\0" + value, callback)
 
-    def lead(self):
-        """Win an election, with the vote of b."""
-        self._SyncObj__raftElectionDeadline = 0
-        if self._SyncObj__otherNodes:
-            self.hand.connect("b")
+    def lead(self, by="b"):
+        """Win an election, with the votes of these."""
+        self._core.election_deadline = 0
+        if self._core.other_voters:
+            self.hand.connect(*by)
             self.tick(0)
-            self.hand.deliver("b", {"type": "pre_vote_response", "term": self._getTerm() + 1})
-            self._SyncObj__raftElectionDeadline = 0
+            for node in by:
+                self.hand.deliver(node, {"type": "pre_vote_response", "term": self.term + 1})
+            self._core.election_deadline = 0
             self.tick(0)
-            self.hand.deliver("b", {"type": "response_vote", "term": self._getTerm()})
+            for node in by:
+                self.hand.deliver(node, {"type": "response_vote", "term": self.term})
         self.tick(0)
         self.tick(0)
         assert self.is_leader
@@ -210,11 +268,11 @@ class CutTransport(RaftTransport):
         self.mute: set[str] = set()  # one way: what is sent to them is lost
 
     def send(self, node, message):
-        return node.id not in self.cut | self.mute and super().send(node, message)
+        return node not in self.cut | self.mute and super().send(node, message)
 
-    def _onMessageReceived(self, node, message):  # noqa: N802 - pysyncobj's name
-        if node.id not in self.cut:
-            super()._onMessageReceived(node, message)
+    def _deliver(self, node, message):
+        if node not in self.cut:
+            super()._deliver(node, message)
 
 
 class Cluster:

@@ -8,19 +8,20 @@ A process that dies takes its connections with it. Who loses the leader's waits 
 that all know, so that two do not take each other's votes. Where only the connection was lost, the others have the
 leader still, and say no.
 """
-# ruff: noqa: N802 - the overridden names are pysyncobj's
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from liftpy_server.consensus.inner import CANDIDATE, FOLLOWER, LEADER
-from liftpy_server.consensus.leader_duties import LeaderDuties
-from liftpy_server.consensus.monotonic import monotonic
+from liftpy_server.consensus.pysyncobj_core import monotonic
 
 if TYPE_CHECKING:
-    from liftpy_server.consensus.inner import Node
+    from liftpy_server.consensus.journal import RaftJournal
     from liftpy_server.consensus.messages import Message
+    from liftpy_server.consensus.peers import Peers
+    from liftpy_server.consensus.pysyncobj_core import Core
+    from liftpy_server.consensus.settings import RaftSettings
+    from liftpy_server.consensus.transport import RaftTransport
 
 __all__ = ["Elections"]
 
@@ -28,74 +29,95 @@ _AGAIN: Final = 0.1  # of the shortest election timeout
 _TURN: Final = 0.2  # of the shortest election timeout: long enough to be voted for before it is the next one's turn
 
 
-class Elections(LeaderDuties):
-    """See the module."""
+class Elections:
+    """When this node stands for election, whom it votes for, and whose votes it counts.
 
-    _heard_leader_at: float = 0.0
-    _asked_at: float = 0.0
-    _asked_term: int = 0
-    _mourning_until: float = 0.0
-    _promises: frozenset[Node] = frozenset()
-    _votes: tuple[int, frozenset[Node]] = (0, frozenset())
+    Args:
+        settings: of this node.
+        core: runs the elections.
+        journal: has the log by which candidates are compared.
+        peers: who votes.
+        transport: carries questions and answers.
+    """
 
-    def _SyncObj__connectedToAnyone(self) -> bool:
-        """The library asks this when the election deadline has passed; yes lets the node stand."""
-        if not self.is_voter:
+    def __init__(
+        self, settings: RaftSettings, core: Core, journal: RaftJournal, peers: Peers, transport: RaftTransport
+    ) -> None:
+        self._node_id = settings.node_id
+        self._timeout_min_s = settings.election_timeout_min_s
+        self._core = core
+        self._journal = journal
+        self._peers = peers
+        self._transport = transport
+        self._heard_leader_at = 0.0
+        self._asked_at = 0.0
+        self._asked_term = 0
+        self._asks_often_until = 0.0
+        self._promises: frozenset[str] = frozenset()
+        self._votes: tuple[int, frozenset[str]] = (0, frozenset())
+
+    def may_stand(self) -> bool:
+        """Whether this node stands for election, now that it has heard of no leader for long. If not, it may ask."""
+        if not self._peers.is_voter:
             return False
-        others = self._SyncObj__otherNodes
-        if not others or self._SyncObj__transferInProgress:
+        if not self._core.other_voters or self._core.is_told_to_stand:
             return True
-        term = self._SyncObj__raftCurrentTerm + 1
+        term = self._core.term + 1
         if self._asked_term == term and self._is_majority(self._promises):
             self._asked_term = 0
             return True
         now = monotonic()
-        if self._asked_term != term or now >= self._asked_at + self._patience_s(now):
+        if self._asked_term != term or now >= self._asked_at + self._ask_again_s(now):
             self._ask(term, now)
         return False
 
-    def _patience_s(self, now: float) -> float:
-        """When to ask again. The others may notice a moment later than this node that the leader is gone."""
-        return self._settings.election_timeout_min_s * (_AGAIN if now < self._mourning_until else 1)
+    def _ask_again_s(self, now: float) -> float:
+        """After how long to ask again. The others may notice a moment later than this node that the leader is gone."""
+        return self._timeout_min_s * (_AGAIN if now < self._asks_often_until else 1)
 
-    def _SyncObj__onNodeDisconnected(self, node: Node) -> None:
-        super()._SyncObj__onNodeDisconnected(node)
-        if node == self._SyncObj__raftLeader and self._SyncObj__raftState == FOLLOWER:
-            self._heard_leader_at = 0.0
-            self._asked_term = 0
-            self._mourning_until = monotonic() + self._settings.election_timeout_min_s
-            heirs = sorted(str(other.id) for other in self._SyncObj__otherNodes - {node})
-            turn = sum(heir < self.node_id for heir in heirs) * _TURN
-            self._SyncObj__raftElectionDeadline = monotonic() + turn * self._settings.election_timeout_min_s
-
-    def unheard_s(self) -> float:
-        """For how many seconds nothing was heard of a leader that a majority follows. From any thread."""
-        others, silence = self._SyncObj__otherNodes, self._transport.silence
-        if self.is_leader:
-            silent_s = sorted(silence.silent_s(str(node.id)) for node in others)
-            return silent_s[(len(others) + 1) // 2 - 1] if silent_s else 0.0
-        leader = self._SyncObj__raftLeader
-        return monotonic() - self._heard_leader_at if leader is None else silence.silent_s(str(leader.id))
-
-    def _is_majority(self, promises: frozenset[Node]) -> bool:
-        return 1 + len(promises & self._SyncObj__otherNodes) > (len(self._SyncObj__otherNodes) + 1) / 2
+    def _is_majority(self, promises: frozenset[str]) -> bool:
+        others = self._core.other_voters
+        return 1 + len(promises & others) > (len(others) + 1) / 2
 
     def _ask(self, term: int, now: float) -> None:
         self._asked_term, self._asked_at, self._promises = term, now, frozenset()
         question = {"last_log_index": self._journal.last, "last_log_term": self._journal[-1][2]}
-        for node in self._SyncObj__otherNodes:
+        for node in self._core.other_voters:
             self._transport.send(node, {"type": "pre_vote", "term": term} | question)
 
-    def _SyncObj__onMessageReceived(self, node: Node, message: Message) -> None:
-        """Every message of another node comes by here first.
+    def heard_leader(self, term: int) -> None:
+        """Take note of a message of a leader."""
+        if term >= self._core.term:
+            self._heard_leader_at = monotonic()
 
-        One that is no member by this node's log is heard only as a leader: the entry that made it one may come from it.
-        A member that does not vote by this node's log may do so by its own, and asks for votes rightly.
-        """
-        if node not in self.followers and message["type"] != "append_entries":
+    def lost_leader(self, leader: str) -> None:
+        """The connection with the leader ended: ask soon whether to stand."""
+        if not self._core.is_follower:
             return
+        self._heard_leader_at = 0.0
+        self._asked_term = 0
+        self._asks_often_until = monotonic() + self._timeout_min_s
+        turn = sum(other < self._node_id for other in self._core.other_voters - {leader}) * _TURN
+        self._core.election_deadline = monotonic() + turn * self._timeout_min_s
+
+    def unheard_s(self) -> float:
+        """For how many seconds nothing was heard of a leader that a majority follows. From any thread."""
+        others, silence = self._core.other_voters, self._transport.silence
+        if self._core.is_leader:
+            silent_s = sorted(silence.silent_s(node) for node in others)
+            return silent_s[(len(others) + 1) // 2 - 1] if silent_s else 0.0
+        leader = self._core.leader
+        return monotonic() - self._heard_leader_at if leader is None else silence.silent_s(leader)
+
+    def receive(self, node: str, message: Message) -> None:
+        """Take a question for a vote, or an answer to one. A member that has no vote here may have one in its own log.
+
+        Args:
+            node: a member.
+            message: pre_vote, pre_vote_response, request_vote or response_vote.
+        """
         match message["type"]:
-            case "pre_vote" | "request_vote" if not self.may_vote:
+            case "pre_vote" | "request_vote" if not self._peers.may_vote:
                 pass
             case "pre_vote":
                 if self._would_vote(message):
@@ -106,23 +128,19 @@ class Elections(LeaderDuties):
             case "response_vote" if not self._is_new_vote(node, message["term"]):
                 pass
             case _:
-                if message["type"] == "append_entries" and message["term"] >= self._SyncObj__raftCurrentTerm:
-                    self._heard_leader_at = monotonic()
-                super()._SyncObj__onMessageReceived(node, message)
+                self._core.step(node, message)
 
     def _would_vote(self, message: Message) -> bool:
         """Whatever the term: one with the better log and an older term must stand, to hear of the newer one and win."""
-        has_leader = self._SyncObj__raftState == LEADER or (
-            monotonic() < self._heard_leader_at + self._settings.election_timeout_min_s
-        )
+        has_leader = self._core.is_leader or monotonic() < self._heard_leader_at + self._timeout_min_s
         theirs = (message["last_log_term"], message["last_log_index"])
         is_good = theirs >= (self._journal[-1][2], self._journal.last)
         return not has_leader and is_good
 
-    def _is_new_vote(self, node: Node, term: int) -> bool:
+    def _is_new_vote(self, node: str, term: int) -> bool:
         """The library counts answers, not voters."""
-        is_asked = self._SyncObj__raftState == CANDIDATE and node in self._SyncObj__otherNodes
-        if not is_asked or term != self._SyncObj__raftCurrentTerm:
+        is_asked = self._core.is_candidate and node in self._core.other_voters
+        if not is_asked or term != self._core.term:
             return False
         voted = self._votes[1] if self._votes[0] == term else frozenset()
         self._votes = (term, voted | {node})

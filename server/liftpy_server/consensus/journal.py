@@ -2,7 +2,7 @@
 
 The log is in memory; what changed since the last `flush` goes to disk as one frame, so term, vote, truncation and
 appended entries change together or not at all, and the entries of many proposals share one frame. Nothing that depends
-on the log leaves the node before `flush` (see `core`). The commit index is not kept: it is found anew from the others,
+on the log leaves the node before `flush` (see `raft`). The commit index is not kept: it is found anew from the others,
 and from the snapshot. `journal_frames` says how the two copies prove what was flushed.
 
     first frame of a file   msgpack [instance, cluster id, origin, term, vote, entries]
@@ -40,12 +40,31 @@ if TYPE_CHECKING:
 
     from liftpy_log.disk import Disk, File
 
-__all__ = ["FIRST_ENTRY", "JOURNAL_NAMES", "Entry", "RaftJournal", "has_journal"]
+__all__ = [
+    "CLUSTER",
+    "FIRST_ENTRY",
+    "JOURNAL_NAMES",
+    "MEMBERSHIP",
+    "NO_OP",
+    "REGULAR",
+    "Entry",
+    "RaftJournal",
+    "has_journal",
+]
 
 logger = logging.getLogger(__name__)
 
 Entry = tuple[bytes, int, int]
 """Command, index and term, in pysyncobj's order."""
+
+REGULAR: Final = 0
+"""First byte of the entry with a command of the state machine."""
+NO_OP: Final = 1
+"""First byte of the entry that changes nothing."""
+MEMBERSHIP: Final = 2
+"""First byte of the entry that changes the members."""
+CLUSTER: Final = 3
+"""First byte of the entry that names the cluster; the first that is committed counts."""
 
 FIRST_ENTRY: Final[Entry] = (b"\x01", 1, 0)
 """Every log begins with this no-op."""

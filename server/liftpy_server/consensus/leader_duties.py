@@ -12,45 +12,72 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from liftpy_server.consensus.leader import Leader
 from liftpy_server.consensus.membership import encode_change
-from liftpy_server.consensus.monotonic import monotonic
+from liftpy_server.consensus.pysyncobj_core import monotonic
 from liftpy_server.consensus.settings import VOTERS_MAX, Voter
 
 if TYPE_CHECKING:
-    from liftpy_server.consensus.inner import Node
+    from liftpy_server.consensus.journal import RaftJournal
+    from liftpy_server.consensus.leader import Leader
+    from liftpy_server.consensus.membership import Membership
+    from liftpy_server.consensus.peers import Peers
+    from liftpy_server.consensus.pysyncobj_core import Core
+    from liftpy_server.consensus.settings import RaftSettings
+    from liftpy_server.consensus.transport import RaftTransport
 
 __all__ = ["LeaderDuties"]
 
 _BEHIND_ENTRIES_MAX = 100
 
 
-class LeaderDuties(Leader):
-    """See the module."""
+class LeaderDuties:
+    """Binds members to their data, promotes learners, and hands leadership over, with every tick.
 
-    _hand_over_until: float | None = None
-    _is_successor_told = False
+    Args:
+        settings: of this node.
+        core: knows whether this node leads, and where each follower is in the log.
+        journal: the log.
+        membership: folded from the log.
+        leader: appends changes of members.
+        peers: the members.
+        transport: knows the data directories of those that are connected.
+    """
 
-    def hand_over(self) -> None:
-        """Begin to hand leadership over, with the next tick. From any thread; nothing happens on a follower."""
-        self._is_handing_over = True
-        self.wake()
+    def __init__(
+        self,
+        settings: RaftSettings,
+        core: Core,
+        journal: RaftJournal,
+        membership: Membership,
+        leader: Leader,
+        peers: Peers,
+        transport: RaftTransport,
+    ) -> None:
+        self._settings = settings
+        self._core = core
+        self._journal = journal
+        self._membership = membership
+        self._leader = leader
+        self._peers = peers
+        self._transport = transport
+        self._hand_over_until: float | None = None
+        self._is_successor_told = False
 
-    def _keep_house(self) -> None:
-        """Once a tick."""
-        if not self.is_leader:
+    def run(self) -> None:
+        """Do what there is to do. Called with every tick, before it."""
+        if not self._core.is_leader:
             self._stop_handing_over()
             return
-        if self._is_handing_over:
+        if self._leader.is_handing_over:
             self._look_for_successor()
             return
-        noop = self._SyncObj__noopIDx
-        if noop is not None and self.applied_index >= noop:
+        no_op = self._core.no_op_index
+        if no_op is not None and self._core.applied_index >= no_op:
             self._bind_members()
             self._promote_learners()
 
     def _stop_handing_over(self) -> None:
-        self._is_handing_over = self._is_successor_told = False
+        self._leader.is_handing_over = self._is_successor_told = False
         self._hand_over_until = None
 
     def _look_for_successor(self) -> None:
@@ -64,38 +91,38 @@ class LeaderDuties(Leader):
             return
         equals = [
             node
-            for node in self._SyncObj__otherNodes & self._SyncObj__connectedNodes
-            if self._SyncObj__raftMatchIndex[node] == self._journal.last
+            for node in self._core.other_voters & self._peers.connected
+            if self._core.match_index(node) == self._journal.last
         ]
         if equals:  # the one that answered last is the least likely to be gone
-            successor = max(equals, key=lambda node: (self._SyncObj__lastResponseTime[node], str(node.id)))
-            term = self._SyncObj__raftCurrentTerm
+            successor = max(equals, key=lambda node: (self._core.answered_at(node), node))
+            term = self._core.term
             self._is_successor_told = self._transport.send(successor, {"type": "timeout_now", "term": term})
 
     def _bind_members(self) -> None:
-        for member in (*self.voters, *self.learners):
+        for member in (*self._peers.voters, *self._peers.learners):
             if not member.instance:
-                instance = self._instance_of(member)
+                instance = self._instance_of(member.node_id)
                 if instance:
                     bound = Voter(member.node_id, member.host, member.port, instance)
-                    self._append(encode_change("bind", bound))
+                    self._leader.append(encode_change("bind", bound))
 
-    def _instance_of(self, member: Voter) -> str:
-        if member.node_id == self.node_id:
+    def _instance_of(self, node: str) -> str:
+        if node == self._settings.node_id:
             return self._journal.instance
-        return next((self._transport.instance_of(node) for node in self.followers if node.id == member.node_id), "")
+        return self._transport.instance_of(node) if node in self._peers.followers else ""
 
     def _promote_learners(self) -> None:
-        if not self.learners or len(self.voters) >= VOTERS_MAX or not self._may_change_voters():
+        learners = self._peers.learners
+        if not learners or len(self._peers.voters) >= VOTERS_MAX or not self._leader.may_change_voters():
             return
-        by_name = {str(node.id): node for node in self.followers & self._SyncObj__connectedNodes}
-        for learner in self.learners:
-            node = by_name.get(learner.node_id)
-            if node is not None and learner.instance and self._has_caught_up(node):
-                self._append(encode_change("add", learner))
+        for learner in learners:
+            is_connected = learner.node_id in self._peers.followers & self._peers.connected
+            if is_connected and learner.instance and self._has_caught_up(learner.node_id):
+                self._leader.append(encode_change("add", learner))
                 return  # one change at a time
 
-    def _has_caught_up(self, node: Node) -> bool:
+    def _has_caught_up(self, node: str) -> bool:
         """A node that does not know yet that it itself is a member would not vote, and may be needed at once."""
-        match, noop = self._SyncObj__raftMatchIndex[node], self._SyncObj__noopIDx or 0
-        return match >= max(noop, self._membership.index) and match + _BEHIND_ENTRIES_MAX >= self._journal.last
+        match, no_op = self._core.match_index(node), self._core.no_op_index or 0
+        return match >= max(no_op, self._membership.index) and match + _BEHIND_ENTRIES_MAX >= self._journal.last

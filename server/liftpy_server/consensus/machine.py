@@ -11,7 +11,7 @@ retry can never find them forgotten, an entry whose proposer knew only a revisio
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgpack
 
@@ -24,13 +24,33 @@ from liftpy_server.metadata.state import MetadataState
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["EXPIRED", "MetadataMachine", "NewerEntryError", "encode_entry"]
+__all__ = ["EXPIRED", "Machine", "MetadataMachine", "NewerEntryError", "encode_entry"]
 
 _VERSION: Final = 1
 _WINDOW_REVISIONS: Final = OUTCOMES_MIN - 2_000
 """Less than the number of outcomes that the state remembers."""
 
 EXPIRED: Final = Outcome(error=ErrorCode.NOT_AVAILABLE, message="the command is too old to tell whether it was applied")
+
+
+class Machine(Protocol):
+    """A state machine, as a voter sees it. None of its methods may raise for what a command holds."""
+
+    def apply(self, command: bytes) -> Any:
+        """Apply a committed command. Returns what its proposer is told."""
+        ...
+
+    def accepts(self, command: bytes) -> bool:
+        """Whether a leader may append this command to the log."""
+        ...
+
+    def capture(self) -> Callable[[], Any]:
+        """Take hold of the state now. Returns what makes plain values of it later, in any thread."""
+        ...
+
+    def restore(self, state: Any) -> None:
+        """Replace the state by that of a snapshot."""
+        ...
 
 
 class NewerEntryError(LiftError):

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgpack
 
 from liftpy_envelope.unpacking import Bounds, unpack
+from liftpy_server.consensus.journal import MEMBERSHIP
 from liftpy_server.consensus.settings import VOTERS_MAX, Voter
 
 if TYPE_CHECKING:
@@ -25,10 +26,7 @@ if TYPE_CHECKING:
 
     from liftpy_server.consensus.journal import Entry
 
-__all__ = ["MEMBERSHIP", "Members", "Membership", "decode_change", "encode_change"]
-
-MEMBERSHIP: Final = 2
-"""First byte of a membership entry."""
+__all__ = ["Members", "Membership", "decode_change", "encode_change"]
 
 _OPS: Final = frozenset({"learn", "add", "rem", "set", "bind"})
 _MEMBERS_MAX: Final = 64

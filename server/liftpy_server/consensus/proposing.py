@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from pysyncobj import FAIL_REASON
-
 from liftpy_envelope.errors import ErrorCode, LiftError
 from liftpy_server.consensus.machine import EXPIRED
+from liftpy_server.consensus.proposals import Reason
 from liftpy_server.metadata.errors import MetadataRefusedError, MetadataUnavailableError, MetadataUnknownError
 
 if TYPE_CHECKING:
@@ -18,7 +17,7 @@ __all__ = ["Proposer"]
 
 _RETRY_S: Final = 0.02
 _ATTEMPT_TIMEOUT_S: Final = 1.0
-_UNSURE: Final = frozenset({FAIL_REASON.LEADER_CHANGED, FAIL_REASON.UNKNOWN_OUTCOME})
+_UNSURE: Final = frozenset({Reason.LEADER_CHANGED, Reason.UNKNOWN_OUTCOME})
 
 
 class _Answer(NamedTuple):
@@ -79,13 +78,13 @@ class Proposer:
                     is_unsure = True
                     if self._loop.time() < deadline and not self._ended.done():
                         continue
-                elif answer.reason == FAIL_REASON.SUCCESS and answer.result is not EXPIRED:
+                elif answer.reason == Reason.SUCCESS and answer.result is not EXPIRED:
                     return answer.result
-                elif answer.reason == FAIL_REASON.REQUEST_DENIED and not is_unsure:
+                elif answer.reason == Reason.REQUEST_DENIED and not is_unsure:
                     raise MetadataRefusedError(ErrorCode.INVALID_REQUEST, f"{what}: the leader refuses it")
                 else:
                     is_unsure |= answer.reason in _UNSURE
-                    is_final = answer.result is EXPIRED or answer.reason == FAIL_REASON.REQUEST_DENIED
+                    is_final = answer.result is EXPIRED or answer.reason == Reason.REQUEST_DENIED
                     if not is_final and self._loop.time() + _RETRY_S < deadline and not self._ended.done():
                         await asyncio.sleep(_RETRY_S)
                         continue
@@ -105,7 +104,7 @@ class Proposer:
     async def _attempt(self, entry: bytes, deadline: float) -> _Answer | None:
         """Submit an entry once. None when no answer came, and none will be waited for."""
         if self._ended.done():
-            return _Answer(None, FAIL_REASON.MISSING_LEADER)
+            return _Answer(None, Reason.MISSING_LEADER)
         future: asyncio.Future[_Answer] = self._loop.create_future()
 
         def settle(answer: _Answer) -> None:

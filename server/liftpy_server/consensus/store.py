@@ -1,7 +1,7 @@
 """`MetadataStore`: propose commands, read the state, watch it change. The only door to the metadata.
 
 The cluster has one to five voters, and further nodes that follow. The event loop talks to the tick thread by two
-queues: proposals go down by `RaftCore.submit`, answers come up by `call_soon_threadsafe`. The state is immutable and
+queues: proposals go down by `Raft.submit`, answers come up by `call_soon_threadsafe`. The state is immutable and
 may be read at any time. A command has its id from its proposer, so trying again while no leader is known, or after one
 was lost, applies it once.
 
@@ -18,11 +18,11 @@ from uuid import uuid4
 
 from liftpy_envelope.errors import ErrorCode, LiftError
 from liftpy_server.consensus.batches import batches, refuse_unfit
-from liftpy_server.consensus.core import RaftCore
-from liftpy_server.consensus.leader import NO_OP, REGULAR
+from liftpy_server.consensus.journal import NO_OP, REGULAR
 from liftpy_server.consensus.machine import MetadataMachine, encode_entry
 from liftpy_server.consensus.membership import encode_change
 from liftpy_server.consensus.proposing import Proposer
+from liftpy_server.consensus.raft import Raft
 from liftpy_server.consensus.room import check_room
 from liftpy_server.consensus.settings import COMMAND_BYTES_MAX
 from liftpy_server.consensus.ticker import Ticker, exit_process
@@ -76,7 +76,7 @@ class RaftMetadataStore:
         self._running_barrier: asyncio.Task[None] | None = None
         self._announcing: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop
-        self._core: RaftCore
+        self._raft: Raft
         self._transport: RaftTransport
         self._ticker: Ticker
         self._proposer: Proposer
@@ -89,27 +89,27 @@ class RaftMetadataStore:
     @property
     def cluster_id(self) -> str:
         """32 hex digits; empty on a new node until it has heard from its cluster, which `read` waits for."""
-        return self._core.cluster_id
+        return self._raft.cluster_id
 
     @property
     def leader_id(self) -> str | None:
         """Who leads the metadata, as far as this node knows; never a reason to act as one."""
-        return self._core.leader_id
+        return self._raft.leader_id
 
     @property
     def is_leader(self) -> bool:
         """Whether this node believes that it leads the metadata; never a reason to act as if no other did."""
-        return self._core.is_leader
+        return self._raft.is_leader
 
     @property
     def voters(self) -> tuple[Voter, ...]:
         """Who votes, by the log of this node."""
-        return self._core.voters
+        return self._raft.voters
 
     @property
     def learners(self) -> tuple[Voter, ...]:
         """Who follows the log and does not vote (yet), by the log of this node."""
-        return self._core.learners
+        return self._raft.learners
 
     @property
     def port(self) -> int:
@@ -122,7 +122,7 @@ class RaftMetadataStore:
 
     def unheard_s(self) -> float:
         """For how many seconds this node has heard of no leader that a majority follows: it may have been given up."""
-        return self._core.unheard_s()
+        return self._raft.unheard_s()
 
     def has_lost(self, node_id: str) -> bool:
         """Whether there was a connection with a node since this one was started, and there is none now."""
@@ -139,8 +139,8 @@ class RaftMetadataStore:
         """
         self._loop = asyncio.get_running_loop()
         self._proposer = Proposer(self._submit, self._settings.propose_timeout_s)
-        self._core = await self._loop.run_in_executor(None, self._open)
-        self._ticker = Ticker(self._core, self._failed)
+        self._raft = await self._loop.run_in_executor(None, self._open)
+        self._ticker = Ticker(self._raft, self._failed)
         self._ticker.start()
         try:
             if [voter.node_id for voter in self.voters] == [self._settings.node_id]:
@@ -153,12 +153,12 @@ class RaftMetadataStore:
             raise
 
     def _submit(self, entry: bytes, callback: Callable[[Any, int], None]) -> None:
-        self._core.submit(entry, callback)  # the voter is made after the proposer, to whom it tells what it restores
+        self._raft.submit(entry, callback)  # the voter is made after the proposer, to whom it tells what it restores
 
-    def _open(self) -> RaftCore:
+    def _open(self) -> Raft:
         self._transport = self._make_transport(self._settings)
         try:
-            return RaftCore(self._settings, self._transport, self._machine)
+            return Raft(self._settings, self._transport, self._machine)
         except BaseException:
             self._transport.destroy()
             raise
@@ -305,9 +305,9 @@ class RaftMetadataStore:
         Raises:
             MetadataUnavailableError: no other voter took over in time; this node leads on.
         """
-        if not self._core.is_leader:
+        if not self._raft.is_leader:
             return
-        self._core.hand_over()
+        self._raft.hand_over()
         deadline = self._loop.time() + 4 * self._settings.election_timeout_min_s
         while len(self.voters) > 1 and self._loop.time() < deadline:
             if not self.is_leader and self.leader_id not in {None, self._settings.node_id}:

@@ -12,7 +12,7 @@ from liftpy_envelope.errors import LiftError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from liftpy_server.consensus.core import RaftCore
+    from liftpy_server.consensus.raft import Raft
 
 __all__ = ["EXIT_CODE", "Ticker", "exit_process"]
 
@@ -35,12 +35,12 @@ class Ticker:
     """Runs the ticks of one voter until it is stopped or one fails. After a failure there is never another tick.
 
     Args:
-        core: the voter; closed when the thread ends.
+        raft: the voter; closed when the thread ends.
         on_fatal: called on the thread with what a tick raised.
     """
 
-    def __init__(self, core: RaftCore, on_fatal: Callable[[BaseException], None]) -> None:
-        self._core = core
+    def __init__(self, raft: Raft, on_fatal: Callable[[BaseException], None]) -> None:
+        self._raft = raft
         self._on_fatal = on_fatal
         self._is_stopping = False
         self._thread = threading.Thread(target=self._run, name="liftpy-raft", daemon=True)
@@ -52,14 +52,14 @@ class Ticker:
     def stop(self) -> None:
         """End after the tick that runs, and wait for it."""
         self._is_stopping = True
-        self._core.wake()
+        self._raft.wake()
         self._thread.join()
 
     def _run(self) -> None:
         try:
             while not self._is_stopping:
-                self._core.tick(self._core.wait_s)
+                self._raft.tick(self._raft.wait_s)
         except BaseException as error:  # noqa: BLE001 - whatever it is, this voter's word is worth nothing any more
             self._on_fatal(error)
         finally:
-            self._core.close()
+            self._raft.close()

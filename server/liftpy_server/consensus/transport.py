@@ -1,4 +1,4 @@
-"""How voters reach each other: TCP on the tick thread, behind pysyncobj's `Transport` interface, and its poller.
+"""How voters reach each other: TCP on the tick thread, which waits here for messages.
 
 Of two nodes the one with the greater id dials; the other one does so too after a while without a connection, since
 the first may not know of it, or not where it is. A newer connection of a process replaces its older one. Messages may
@@ -18,14 +18,11 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from pysyncobj.node import Node
-from pysyncobj.transport import Transport
-
 from liftpy_envelope.errors import FrameError, LiftError
 from liftpy_server.consensus.admission import PeerRefusedError, check_peer
 from liftpy_server.consensus.link import Link, tls_context
 from liftpy_server.consensus.messages import Message, decode_message, encode_message
-from liftpy_server.consensus.monotonic import monotonic
+from liftpy_server.consensus.pysyncobj_core import monotonic
 from liftpy_server.consensus.session import Identity, WrongKeyError, WrongNodeError
 from liftpy_server.consensus.silence import Silence
 from liftpy_server.door_refusals import DoorRefusals
@@ -59,8 +56,8 @@ def _listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-class RaftTransport(Transport):  # type: ignore[misc]  # pysyncobj is not typed
-    """See the module.
+class RaftTransport:
+    """The connections of a node with the other members. For one thread; `wake` and `has_lost` may be called from any.
 
     Args:
         settings: addresses, key or certificates.
@@ -69,6 +66,9 @@ class RaftTransport(Transport):  # type: ignore[misc]  # pysyncobj is not typed
     Attributes:
         before_send: called before anything leaves the node.
         identity: called for what this node says of itself on a new connection.
+        on_message: called with the name of a node, and a message of it.
+        on_connected: called with the name of a node that has a connection now.
+        on_disconnected: called with the name of a node that has none any more.
         silence: for how long the others have not been heard.
         port: where it listens; 0 when it does not.
 
@@ -77,7 +77,6 @@ class RaftTransport(Transport):  # type: ignore[misc]  # pysyncobj is not typed
     """
 
     def __init__(self, settings: RaftSettings, refusals: DoorRefusals | None = None) -> None:
-        super().__init__(None, None, [])
         self._refusals = refusals or DoorRefusals()
         self._accept_at = 0.0  # when the process could open no more files, the port is closed for a moment
         self._settings = settings
@@ -94,6 +93,9 @@ class RaftTransport(Transport):  # type: ignore[misc]  # pysyncobj is not typed
         self.silence = Silence(monotonic())
         self.before_send: Callable[[], None] = lambda: None
         self.identity: Callable[[], Identity] = Identity
+        self.on_message: Callable[[str, Message], None] = lambda _node, _message: None
+        self.on_connected: Callable[[str], None] = lambda _node: None
+        self.on_disconnected: Callable[[str], None] = lambda _node: None
         try:
             self._contexts = {
                 dialer: None if settings.tls is None else tls_context(settings.tls, is_dialer=dialer)
@@ -136,9 +138,9 @@ class RaftTransport(Transport):  # type: ignore[misc]  # pysyncobj is not typed
         given = self._given.get(member.node_id)
         return member if given is None else replace(member, host=given.host, port=given.port)
 
-    def instance_of(self, node: Node) -> str:
+    def instance_of(self, node: str) -> str:
         """Which data directory the process has that is connected under this name; empty when none is."""
-        link = self._links.get(node.id)
+        link = self._links.get(node)
         return "" if link is None else link.session.peer.instance
 
     def has_lost(self, node_id: str) -> bool:
@@ -150,9 +152,9 @@ class RaftTransport(Transport):  # type: ignore[misc]  # pysyncobj is not typed
         with suppress(BlockingIOError):  # so full that it will wake
             self._wake_out.send(b"\0")
 
-    def send(self, node: Node, message: Message) -> bool:
+    def send(self, node: str, message: Message) -> bool:
         """Send a message, after `before_send`. Returns whether it may arrive."""
-        link = self._links.get(node.id)
+        link = self._links.get(node)
         if link is None or link.backlog_bytes > _BACKLOG_BYTES_MAX:
             return False
         self.before_send()
@@ -164,9 +166,9 @@ class RaftTransport(Transport):  # type: ignore[misc]  # pysyncobj is not typed
         self._watch(link)
         return True
 
-    def backlog_bytes(self, node: Node) -> int:
+    def backlog_bytes(self, node: str) -> int:
         """Bytes that wait to be sent to a node."""
-        link = self._links.get(node.id)
+        link = self._links.get(node)
         return 0 if link is None else link.backlog_bytes
 
     def poll(self, timeout: float) -> None:
@@ -258,7 +260,10 @@ class RaftTransport(Transport):  # type: ignore[misc]  # pysyncobj is not typed
         self._watch(link)
         for message in messages:
             if self._links.get(str(link.session.peer_id)) is link:
-                self._onMessageReceived(Node(link.session.peer_id), message)
+                self._deliver(str(link.session.peer_id), message)
+
+    def _deliver(self, node: str, message: Message) -> None:
+        self.on_message(node, message)
 
     def _open(self, link: Link, payloads: list[bytes]) -> list[Message]:
         if link.is_ready:
@@ -286,7 +291,7 @@ class RaftTransport(Transport):  # type: ignore[misc]  # pysyncobj is not typed
         self._unknown.discard(link)
         self._links[peer_id] = link
         self._lost.discard(peer_id)
-        self._onNodeConnected(Node(peer_id))
+        self.on_connected(peer_id)
 
     def _refuse(self, link: Link, why: str) -> None:
         """Tell this node's operator why, and the peer, whose operator may be looking for the reason."""
@@ -323,7 +328,7 @@ class RaftTransport(Transport):  # type: ignore[misc]  # pysyncobj is not typed
         if self._links.get(peer_id) is link:
             del self._links[peer_id]
             self._lost.add(peer_id)
-            self._onNodeDisconnected(Node(peer_id))
+            self.on_disconnected(peer_id)
 
     def _count(self, link: Link, why: object, *, is_unproven: bool) -> None:
         """Count a connection that was accepted and ends; log it by its address where no name is known."""

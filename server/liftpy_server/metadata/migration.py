@@ -22,10 +22,9 @@ from liftpy_envelope.errors import LiftError
 from liftpy_envelope.unpacking import OWN_FILE, unpack
 from liftpy_log.disk import OsDisk
 from liftpy_log.errors import DataDirError
-from liftpy_server.consensus.core import SNAPSHOT_NAME
-from liftpy_server.consensus.journal import FIRST_ENTRY, RaftJournal
-from liftpy_server.consensus.leader import NO_OP
+from liftpy_server.consensus.journal import FIRST_ENTRY, NO_OP, RaftJournal
 from liftpy_server.consensus.snapshot import Snapshot, store_snapshot
+from liftpy_server.consensus.snapshot_keeper import SNAPSHOT_NAME
 from liftpy_server.metadata.commands import Command, apply_command
 from liftpy_server.metadata.errors import JournalError
 from liftpy_server.metadata.state import MetadataState

@@ -9,16 +9,16 @@ import sys
 from unittest.mock import patch
 
 import pytest
-from pysyncobj import FAIL_REASON
 from pysyncobj import journal as stock_journal
 
 from liftpy_envelope.errors import FrameError
 from liftpy_server import consensus
-from liftpy_server.consensus.core import SNAPSHOT_NAME
 from liftpy_server.consensus.journal import JOURNAL_NAMES, RaftJournal
 from liftpy_server.consensus.membership import encode_change
 from liftpy_server.consensus.messages import decode_message, encode_message
+from liftpy_server.consensus.proposals import Reason
 from liftpy_server.consensus.snapshot import SnapshotError
+from liftpy_server.consensus.snapshot_keeper import SNAPSHOT_NAME
 from liftpy_server.metadata.errors import JournalError
 from support.raft_kit import VOTERS, Ours, Stock, append, entries
 from support.simdisk import ROOT, SimDisk
@@ -55,8 +55,8 @@ def killed_between_rename_and_compaction(kind, tmp_path, snapshot_name):
         voter.forceLogCompaction()
         voter.step()
     else:
-        voter._begin_snapshot()
-        voter._snapshot_written.result()
+        voter._snapshots._begin()
+        voter._snapshots._written.result()
     voter.close()
     voter = alone(kind, newer, COMMANDS)
     voter.close()
@@ -97,18 +97,18 @@ def isolated_leader_gets_a_snapshot_chunk(kind, tmp_path):
 
 
 def test_h2_stock_commits_its_own_tail_on_a_snapshot_chunk(tmp_path):
-    assert isolated_leader_gets_a_snapshot_chunk(Stock, tmp_path) == [FAIL_REASON.SUCCESS] * 10
+    assert isolated_leader_gets_a_snapshot_chunk(Stock, tmp_path) == [Reason.SUCCESS] * 10
 
 
 def test_h2_a_snapshot_chunk_commits_nothing(tmp_path):
-    assert FAIL_REASON.SUCCESS not in isolated_leader_gets_a_snapshot_chunk(Ours, tmp_path)
+    assert Reason.SUCCESS not in isolated_leader_gets_a_snapshot_chunk(Ours, tmp_path)
 
 
 def commit_no_op(voter):
-    answer = {"type": "next_node_idx", "next_node_idx": 3, "reset": False, "success": True, "term": voter._getTerm()}
+    answer = {"type": "next_node_idx", "next_node_idx": 3, "reset": False, "success": True, "term": voter.term}
     voter.hand.deliver("b", answer)
     voter.step()
-    assert voter.raftCommitIndex == 2
+    assert voter.commit_index == 2
 
 
 def test_h3_stock_leader_removes_both_peers_and_commits_alone(tmp_path):
@@ -120,7 +120,7 @@ def test_h3_stock_leader_removes_both_peers_and_commits_alone(tmp_path):
     voter.removeNodeFromCluster("c", answers)
     for _ in range(3):
         voter.step()
-    assert answers == [FAIL_REASON.SUCCESS] * 2
+    assert answers == [Reason.SUCCESS] * 2
 
 
 def test_h3_voters_change_one_at_a_time(tmp_path):
@@ -129,21 +129,21 @@ def test_h3_voters_change_one_at_a_time(tmp_path):
     first, second = Answers(), Answers()
     voter.submit(encode_change("rem", VOTERS[1]), first)
     voter.step()
-    assert first == [FAIL_REASON.NOT_LEADER]  # try again: nothing of this leader's term is committed yet
+    assert first == [Reason.NOT_LEADER]  # try again: nothing of this leader's term is committed yet
     commit_no_op(voter)
     first.clear()
     voter.submit(encode_change("rem", VOTERS[1]), first)
     voter.submit(encode_change("rem", VOTERS[2]), second)
     for _ in range(3):
         voter.step()
-    assert (first, second) == ([], [FAIL_REASON.NOT_LEADER])
-    answer = {"type": "next_node_idx", "next_node_idx": 4, "reset": False, "success": True, "term": voter._getTerm()}
+    assert (first, second) == ([], [Reason.NOT_LEADER])
+    answer = {"type": "next_node_idx", "next_node_idx": 4, "reset": False, "success": True, "term": voter.term}
     voter.hand.deliver("b", answer)  # has no say any more
     voter.step()
     assert first == []
     voter.hand.deliver("c", answer)
     voter.step()
-    assert first == [FAIL_REASON.SUCCESS]
+    assert first == [Reason.SUCCESS]
 
 
 def follower_gets_a_stale_heartbeat(kind, tmp_path):
@@ -169,10 +169,10 @@ def leader_gets_an_old_acknowledgement(kind, tmp_path):
     voter.lead()
     voter.propose(b"x")
     voter.step()
-    fields = {"next_node_idx": 4, "reset": False, "success": True, "term": voter._getTerm() - 1}
+    fields = {"next_node_idx": 4, "reset": False, "success": True, "term": voter.term - 1}
     voter.hand.deliver("b", {"type": "next_node_idx"} | fields)
     voter.step()
-    return voter.raftCommitIndex
+    return voter.commit_index
 
 
 def test_h5_stock_counts_acknowledgements_of_another_term(tmp_path):
@@ -222,7 +222,7 @@ def test_h6_a_vote_is_durable_before_it_leaves(tmp_path):
     assert ask_for_vote(voter, "b")
     again = Ours(disks[0])
     assert not ask_for_vote(again, "c")
-    assert again._getTerm() == 7
+    assert again.term == 7
 
 
 def test_h6_an_emptied_journal_stops_the_node(tmp_path):
@@ -280,7 +280,7 @@ def follower_with_a_commit_index_from_before(kind, tmp_path):
     voter = kind(tmp_path)
     voter.hand.deliver("b", append(1, (1, 0), [(b"\x01", index, 1) for index in (2, 3, 4)], commit=1))
     voter.step()
-    return voter.raftLastApplied
+    return voter.applied_index
 
 
 def test_h8_stock_applies_what_is_not_committed(tmp_path):
@@ -301,9 +301,7 @@ def test_h9_stock_starts_empty_on_a_damaged_snapshot(tmp_path):
 def test_h9_a_damaged_snapshot_stops_the_node_and_is_named(tmp_path, damage):
     folder = tmp_path / "a"
     voter = alone(Ours, folder, COMMANDS, snapshot_every_entries=10)
-    while voter._snapshot_written is not None:
-        voter._snapshot_written.result()
-        voter.step()
+    voter.write_snapshot()
     assert voter.log[0][0] > 1
     voter.close()
     path = folder / SNAPSHOT_NAME
@@ -391,7 +389,7 @@ def test_h11_a_leader_refuses_a_poisoned_command(tmp_path):
     voter.propose(b"x")
     for _ in range(3):
         voter.step()
-    assert (voter.applied, answers) == ([b"x"], [FAIL_REASON.REQUEST_DENIED])
+    assert (voter.applied, answers) == ([b"x"], [Reason.REQUEST_DENIED])
 
 
 def test_the_library_leaves_the_socket_module_as_it_was():

@@ -6,13 +6,11 @@ import threading
 from unittest.mock import patch
 
 import pytest
-from pysyncobj.node import Node
 
 from liftpy_log.disk import OsDisk
-from liftpy_server.consensus.core import SNAPSHOT_NAME
-from liftpy_server.consensus.follower import load_and_reconcile
 from liftpy_server.consensus.journal import RaftJournal
 from liftpy_server.consensus.snapshot import Snapshot, SnapshotError, load_snapshot, store_snapshot
+from liftpy_server.consensus.snapshot_keeper import SNAPSHOT_NAME, load_and_reconcile
 from support.raft_kit import VOTERS, Ours, append, entries
 from support.simdisk import ROOT, SimDisk
 
@@ -128,7 +126,7 @@ def test_what_follows_the_snapshot_is_kept_and_not_acknowledged(tmp_path):
     install(voter, snapshot_at(30, 2, [b"state"]))
     assert voter.log[-1] == (40, 2)
     assert voter.hand.sent[-1][1]["next_node_idx"] == 31
-    assert voter.raftCommitIndex == 30
+    assert voter.commit_index == 30
 
 
 def test_a_snapshot_of_what_is_applied_changes_nothing(tmp_path):
@@ -146,7 +144,7 @@ def test_a_snapshot_of_its_own_does_not_replace_a_leader_s_newer_one(tmp_path):
     voter.machine.capture = lambda: lambda: may_write.wait(5)
     voter.hand.deliver("b", append(3, (1, 0), entries(2, 20, 2), commit=20))
     voter.tick(0)
-    assert not voter._snapshot_written.done()
+    assert not voter._snapshots._written.done()
     threading.Timer(0.1, may_write.set).start()
     install(voter, snapshot_at(30, 2, [b"state"]))
     voter.tick(0)
@@ -163,22 +161,18 @@ def test_a_leader_sends_no_damaged_snapshot_and_writes_it_anew(caplog):
     voter.step()
     voter.hand.deliver("b", ack(voter, voter.log[-1][0] + 1, success=True))
     voter.step()
-    while voter._snapshot_written is not None:
-        voter._snapshot_written.result()
-        voter.step()
+    voter.write_snapshot()
     path = ROOT / SNAPSHOT_NAME
     data = bytearray(disk.content(path))
     data[-1] ^= 1
     disk.overwrite(path, bytes(data))
-    voter._SyncObj__raftMatchIndex[Node("b")] = 0
+    voter._core.track("b")
     voter.hand.deliver("b", ack(voter, 2, success=False))  # it has lost everything
     voter.hand.sent.clear()
     voter.step()
     assert [message for message in voter.hand.of_kind("append_entries") if "serialized" in message] == []
     assert f"the metadata snapshot {path} can not be sent: its checksum does not match" in caplog.text
-    while voter._snapshot_written is not None:
-        voter._snapshot_written.result()
-        voter.step()
+    voter.write_snapshot()
     voter.hand.deliver("b", ack(voter, 2, success=False))
     voter.step()
     sent = next(message["serialized"] for message in voter.hand.of_kind("append_entries") if "serialized" in message)
@@ -187,7 +181,7 @@ def test_a_leader_sends_no_damaged_snapshot_and_writes_it_anew(caplog):
 
 
 def ack(voter, next_index, *, success):
-    fields = {"term": voter._getTerm(), "next_node_idx": next_index}
+    fields = {"term": voter.term, "next_node_idx": next_index}
     return {"type": "next_node_idx", "reset": not success, "success": success} | fields
 
 
@@ -217,7 +211,7 @@ def test_proposers_are_told_that_the_outcome_is_unknown(tmp_path):
     for number in range(5):
         voter.propose(b"%d" % number, lambda result, reason: answers.append(reason))
     voter.tick(0)
-    install(voter, snapshot_at(30, 2, []), term=voter._getTerm() + 1)
+    install(voter, snapshot_at(30, 2, []), term=voter.term + 1)
     assert answers == [7] * 5
 
 
@@ -233,6 +227,6 @@ def test_a_crash_at_any_step_of_an_installation(tmp_path):
         voter.close()
         voter = Ours(folder)
         assert voter.applied == ([] if step == 0 else [b"state"])
-        assert voter._getTerm() == 3
+        assert voter.term == 3
         install(voter, snapshot)
         assert voter.applied == [b"state"]

@@ -99,9 +99,9 @@ async def test_watchers_get_the_newest_state(tmp_path):
 
 async def test_readers_share_barriers(tmp_path):
     async with running(tmp_path) as store:
-        before = store._core._journal.last
+        before = store._raft._journal.last
         await asyncio.gather(*(store.read() for _ in range(500)))
-        assert store._core._journal.last - before <= 3
+        assert store._raft._journal.last - before <= 3
 
 
 async def test_a_reader_that_gives_up_does_not_take_the_others_with_it(tmp_path):
@@ -214,7 +214,7 @@ async def test_the_cluster_keeps_its_id(tmp_path):
 
 async def test_many_proposals_share_entries_and_each_has_its_outcome(tmp_path):
     async with running(tmp_path) as store:
-        before = store._core._journal.last
+        before = store._raft._journal.last
         proposals = [("register_node", None, {"node": NODE | {"node_id": f"n{n}"}}) for n in range(3000)]
         proposals[5] = ("delete_stream", None, {"name": "none"})
         proposals[6] = ("register_node", None, {"node": object()})
@@ -229,7 +229,7 @@ async def test_many_proposals_share_entries_and_each_has_its_outcome(tmp_path):
             ErrorCode.INVALID_REQUEST,
         ]
         assert len(store.state.nodes) == 2996
-        assert store._core._journal.last - before < 100  # of 3,000; a machine that is busy takes fewer at once
+        assert store._raft._journal.last - before < 100  # of 3,000; a machine that is busy takes fewer at once
         assert await store.propose_many([]) == []
 
 

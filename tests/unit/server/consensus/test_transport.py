@@ -13,11 +13,10 @@ from contextlib import suppress
 import msgpack
 import pytest
 import trustme
-from pysyncobj.node import Node
 
 from liftpy_server.consensus import transport as transport_module
 from liftpy_server.consensus.link import tls_context
-from liftpy_server.consensus.monotonic import monotonic
+from liftpy_server.consensus.pysyncobj_core import monotonic
 from liftpy_server.consensus.session import Session, WrongKeyError
 from liftpy_server.consensus.settings import RaftSettings, TlsFiles, Voter
 from liftpy_server.consensus.transport import RaftTransport, TransportError
@@ -38,12 +37,12 @@ class End:
         self.transport.admit({voter.node_id: voter for voter in voters})
         self.connected: set[str] = set()
         self.got: list[tuple[str, object]] = []
-        self.transport.setOnNodeConnectedCallback(lambda node: self.connected.add(node.id))
-        self.transport.setOnNodeDisconnectedCallback(lambda node: self.connected.discard(node.id))
-        self.transport.setOnMessageReceivedCallback(lambda node, message: self.got.append((node.id, message)))
+        self.transport.on_connected = self.connected.add
+        self.transport.on_disconnected = self.connected.discard
+        self.transport.on_message = lambda node, message: self.got.append((node, message))
 
     def send(self, node_id, message=MESSAGE):
-        return self.transport.send(Node(node_id), message)
+        return self.transport.send(node_id, message)
 
 
 @pytest.fixture
@@ -104,10 +103,10 @@ def test_large_messages_arrive_whole(ends, tmp_path, is_tls):
     message = {"type": "append_entries", "term": 1, "commit_index": 1, "serialized": [os.urandom(3 << 20), True, True]}
     for _ in range(5):
         assert a.send("b", message)
-    assert a.transport.backlog_bytes(Node("b")) > 0
+    assert a.transport.backlog_bytes("b") > 0
     assert turn([a, b], lambda: len(b.got) == 5, timeout_s=30)
     assert b.got == [("a", message)] * 5
-    assert a.transport.backlog_bytes(Node("b")) == 0
+    assert a.transport.backlog_bytes("b") == 0
 
 
 def test_a_node_that_stood_still_does_not_blame_the_others(ends, monkeypatch):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from liftpy_server.consensus import elections
-from liftpy_server.consensus.inner import LEADER
 from liftpy_server.consensus.settings import Voter
 from liftpy_server.consensus.silence import Silence
 from support.raft_kit import Ours, append
@@ -55,7 +54,7 @@ def test_two_of_four_others_are_needed(tmp_path):
     voters = tuple(Voter(name, "127.0.0.1", 1000 + number, f"disk of {name}") for number, name in enumerate("abcde"))
     voter = Ours(tmp_path, names, voters=voters)
     voter.hand.silence = Silence(0.0)
-    voter._SyncObj__raftState = LEADER
+    voter.lead("bc")
     listens(voter, 5.0, "b", "c")
     listens(voter, 6.0, "d")
     assert voter.unheard_s() == 1

@@ -8,14 +8,14 @@ from pkgutil import iter_modules
 from unittest.mock import patch
 
 import pytest
-from pysyncobj import FAIL_REASON, syncobj
-from pysyncobj.node import Node
+from pysyncobj import syncobj
 
 from liftpy_server import consensus
 from liftpy_server.consensus import leader
-from liftpy_server.consensus.inner import RaftBrokenError
+from liftpy_server.consensus.follower import RaftBrokenError
 from liftpy_server.consensus.journal import RaftJournal
 from liftpy_server.consensus.membership import Membership, encode_change
+from liftpy_server.consensus.proposals import Reason
 from liftpy_server.consensus.settings import Voter
 from support.raft_kit import VOTERS, Ours, append, entries
 
@@ -55,7 +55,7 @@ def test_a_conflict_is_cut_off_and_a_gap_is_told(voter):
 def test_only_what_was_verified_is_committed(voter):
     voter.hand.deliver("b", append(1, (1, 0), entries(2, 9, 1)))
     voter.hand.deliver("c", append(2, (4, 1), commit=9))
-    assert voter.raftCommitIndex == 4
+    assert voter.commit_index == 4
 
 
 def test_a_committed_entry_is_never_cut_off(voter):
@@ -69,15 +69,14 @@ def test_a_committed_entry_is_never_cut_off(voter):
 def test_two_leaders_of_a_term_stop_the_node(voter):
     voter.lead()
     with pytest.raises(RaftBrokenError, match="both lead term"):
-        voter.hand.deliver("c", append(voter._getTerm(), (1, 0)))
+        voter.hand.deliver("c", append(voter.term, (1, 0)))
 
 
 def test_entries_from_before_the_log_are_taken_as_known(tmp_path):
     voter = Ours(tmp_path, snapshot_every_entries=5)
     voter.hand.deliver("b", append(1, (1, 0), entries(2, 20, 1), commit=20))
     voter.tick(0)
-    voter._snapshot_written.result()
-    voter.tick(0)
+    voter.write_snapshot()
     assert voter.log[0] == (19, 1)
     voter.hand.deliver("b", append(1, (5, 1), entries(6, 10, 1), commit=20))
     assert answer(voter) == (11, True)
@@ -91,7 +90,7 @@ def test_who_is_no_member_is_not_heard(voter):
     voter.hand.deliver("x", {"type": "request_vote", "term": 9, "last_log_index": 9, "last_log_term": 9})
     voter.hand.deliver("x", {"type": "apply_command", "command": b"\0x", "request_id": 1})
     voter.tick(0)
-    assert (voter._getTerm(), voter.log, voter.hand.sent) == (0, [(1, 0)], [])
+    assert (voter.term, voter.log, voter.hand.sent) == (0, [(1, 0)], [])
 
 
 def test_who_is_no_member_is_heard_as_a_leader(voter):
@@ -99,7 +98,7 @@ def test_who_is_no_member_is_heard_as_a_leader(voter):
     voter.hand.connect("x")
     voter.hand.deliver("x", append(9, (1, 0), entries(2, 5, 9), commit=5))
     voter.tick(0)
-    assert (voter._getTerm(), voter.log[-1], voter.leader_id) == (9, (5, 9), "x")
+    assert (voter.term, voter.log[-1], voter.leader_id) == (9, (5, 9), "x")
 
 
 def test_nothing_is_sent_before_it_is_durable(voter):
@@ -142,12 +141,12 @@ def test_proposals_that_wait_share_a_transaction_and_a_message(voter):
 def test_a_vote_counts_once(tmp_path):
     voters = (*VOTERS, Voter("d", "127.0.0.1", 1), Voter("e", "127.0.0.1", 2))
     voter = Ours(tmp_path, others="bcde", voters=voters)
-    voter._SyncObj__raftElectionDeadline = 0
+    voter._core.election_deadline = 0
     voter.hand.connect("b")
     voter.tick(0)
     for node in "bc":
         voter.hand.deliver(node, {"type": "pre_vote_response", "term": 1})
-    voter._SyncObj__raftElectionDeadline = 0
+    voter._core.election_deadline = 0
     voter.tick(0)
     for _ in range(3):
         voter.hand.deliver("b", {"type": "response_vote", "term": 1})
@@ -158,15 +157,15 @@ def test_a_vote_counts_once(tmp_path):
 
 def test_a_node_does_not_stand_before_a_majority_would_vote_for_it(voter):
     voter.hand.connect("b", "c")
-    voter._SyncObj__raftElectionDeadline = 0
+    voter._core.election_deadline = 0
     for _ in range(3):
         voter.tick(0)
     assert [message["term"] for message in voter.hand.of_kind("pre_vote")] == [1, 1]
-    assert (voter._getTerm(), voter.hand.of_kind("request_vote")) == (0, [])
+    assert (voter.term, voter.hand.of_kind("request_vote")) == (0, [])
     voter.hand.deliver("x", {"type": "pre_vote_response", "term": 1})
     voter.hand.deliver("b", {"type": "pre_vote_response", "term": 7})
     voter.tick(0)
-    assert voter._getTerm() == 0
+    assert voter.term == 0
 
 
 def asks(voter, **fields):
@@ -181,7 +180,7 @@ def test_nobody_is_encouraged_while_there_is_a_leader(voter):
     assert asks(voter)
     voter.hand.deliver("b", append(1, (1, 0), entries(2, 5, 1)))
     assert not asks(voter)
-    voter._heard_leader_at = 0.0
+    voter._elections._heard_leader_at = 0.0
     assert asks(voter)
     assert asks(voter, term=1)  # it must stand to hear of the newer term
     assert not asks(voter, last_log_term=1, last_log_index=4)
@@ -191,36 +190,36 @@ def test_nobody_is_encouraged_while_there_is_a_leader(voter):
 def test_who_loses_the_connection_of_the_leader_asks_at_once(voter):
     voter.hand.connect("b", "c")
     voter.hand.deliver("b", append(1, (1, 0), entries(2, 5, 1)))
-    voter.hand._onNodeDisconnected(Node("c"))
+    voter.hand.disconnect("c")
     voter.tick(0)
     assert (asks(voter), voter.hand.of_kind("pre_vote")) == (False, [])
-    voter.hand._onNodeDisconnected(Node("b"))
+    voter.hand.disconnect("b")
     assert asks(voter)
     voter.tick(0)
     assert [message["term"] for message in voter.hand.of_kind("pre_vote")] == [2, 2]
-    assert voter._getTerm() == 1
+    assert voter.term == 1
     voter.hand.deliver("c", {"type": "pre_vote_response", "term": 2})
     voter.tick(0)
-    assert (voter._getTerm(), len(voter.hand.of_kind("request_vote"))) == (2, 2)
+    assert (voter.term, len(voter.hand.of_kind("request_vote"))) == (2, 2)
 
 
 def test_who_has_lost_the_leader_gives_way_when_it_is_heard_again(voter):
     voter.hand.connect("b", "c")
     voter.hand.deliver("b", append(1, (1, 0), entries(2, 5, 1)))
-    voter.hand._onNodeDisconnected(Node("b"))
+    voter.hand.disconnect("b")
     voter.hand.deliver("b", append(1, (5, 1)))
     voter.tick(0)
     assert (asks(voter), voter.hand.of_kind("pre_vote")) == (False, [])
 
 
-def test_heirs_of_a_leader_ask_in_turn(tmp_path):
+def test_who_may_follow_a_leader_asks_in_turn(tmp_path):
     voter = Ours(tmp_path, others="bc", node_id="c")
     voter.hand.connect("a", "b")
     voter.hand.deliver("b", append(1, (1, 0), entries(2, 5, 1)))
     before = syncobj.monotonicTime()
-    voter.hand._onNodeDisconnected(Node("b"))
-    turn_s = voter._settings.election_timeout_min_s / 5
-    assert before + turn_s <= voter._SyncObj__raftElectionDeadline <= syncobj.monotonicTime() + turn_s
+    voter.hand.disconnect("b")
+    turn_s = voter._elections._timeout_min_s / 5
+    assert before + turn_s <= voter._core.election_deadline <= syncobj.monotonicTime() + turn_s
 
 
 def test_a_leader_encourages_nobody(voter):
@@ -235,8 +234,8 @@ def test_answers_that_can_not_come_any_more_are_given_up(voter):
     voter.propose(b"x", lambda result, reason: answers.append(reason))
     voter.tick(0)
     assert (len(voter.hand.of_kind("apply_command")), answers) == (1, [])
-    voter.hand._onNodeDisconnected(voter._getLeader())
-    assert answers == [FAIL_REASON.LEADER_CHANGED]
+    voter.hand.disconnect(voter.leader_id)
+    assert answers == [Reason.LEADER_CHANGED]
 
 
 def test_a_closed_voter_takes_no_command(tmp_path):
@@ -245,7 +244,7 @@ def test_a_closed_voter_takes_no_command(tmp_path):
     answers = []
     voter.propose(b"x", lambda result, reason: answers.append(reason))
     voter.wake()
-    assert answers == [FAIL_REASON.MISSING_LEADER]
+    assert answers == [Reason.MISSING_LEADER]
 
 
 def changed(op, name, index):
@@ -299,20 +298,20 @@ def test_refused_changes():
 def test_an_uncommitted_change_counts_also_after_a_restart(tmp_path):
     voter = Ours(tmp_path)
     voter.hand.deliver("b", append(1, (1, 0), [changed("add", "d", 2), changed("rem", "c", 3)]))
-    assert {node.id for node in voter.otherNodes} == {"b", "d"}
+    assert voter._core.other_voters == {"b", "d"}
     voter.close()
     voter = Ours(tmp_path)
-    assert {node.id for node in voter.otherNodes} == {"b", "d"}
+    assert voter._core.other_voters == {"b", "d"}
     voter.hand.deliver("d", append(2, (2, 1), entries(3, 3, 2)))
-    assert {node.id for node in voter.otherNodes} == {"b", "c", "d"}
+    assert voter._core.other_voters == {"b", "c", "d"}
     voter.close()
 
 
 def test_a_removed_voter_does_not_stand(voter):
     voter.hand.connect("b")
     voter.hand.deliver("b", append(1, (1, 0), [changed("rem", "a", 2)]))
-    voter._SyncObj__raftElectionDeadline = 0
-    voter._heard_leader_at = 0
+    voter._core.election_deadline = 0
+    voter._elections._heard_leader_at = 0
     voter.tick(0)
     assert voter.hand.of_kind("pre_vote") == []
 
@@ -324,7 +323,7 @@ def test_a_leader_takes_no_entry_that_is_none(tmp_path, entry):
     answers = []
     voter.submit(entry, lambda result, reason: answers.append(reason))
     voter.tick(0)
-    assert (answers, voter.log[-1][0]) == ([FAIL_REASON.REQUEST_DENIED], 2)
+    assert (answers, voter.log[-1][0]) == ([Reason.REQUEST_DENIED], 2)
     voter.close()
 
 
@@ -333,20 +332,20 @@ def test_all_deadlines_are_by_the_clock_of_the_library(monkeypatch):
     monkeypatch.setattr(syncobj, "monotonicTime", lambda: 12.5)
     modules = [import_module(found.name) for found in iter_modules(consensus.__path__, f"{consensus.__name__}.")]
     clocks = {module.__name__: module.monotonic for module in modules if callable(getattr(module, "monotonic", None))}
-    assert len(clocks) >= 5
+    assert len(clocks) >= 4
     assert {name for name, clock in clocks.items() if clock() != 12.5} == set()
 
 
 def followed(voter, *changes):
     """Bring changes of members into the log, as a leader's."""
     log = [(encode_change(*change), index, 1) for index, change in enumerate(changes, 2)]
-    voter.hand.deliver("b", append(max(1, voter._getTerm()), (1, 0), log))
-    voter._heard_leader_at = 0.0
+    voter.hand.deliver("b", append(max(1, voter.term), (1, 0), log))
+    voter._elections._heard_leader_at = 0.0
 
 
 def gets_vote(voter):
     before = len(voter.hand.of_kind("response_vote"))
-    question = {"type": "request_vote", "term": voter._getTerm() + 1, "last_log_index": 99, "last_log_term": 9}
+    question = {"type": "request_vote", "term": voter.term + 1, "last_log_index": 99, "last_log_term": 9}
     voter.hand.deliver("c", question)
     return len(voter.hand.of_kind("response_vote")) > before
 
@@ -358,7 +357,7 @@ def test_a_learner_votes_once_it_knows_that_it_is_meant(voter):
     assert not asks(voter)
     assert not gets_vote(voter)
     followed(voter, ("rem", own), ("learn", own), ("bind", VOTERS[0]))
-    assert not voter.is_voter
+    assert not voter._peers.is_voter
     assert asks(voter)
     assert gets_vote(voter)
 
@@ -368,7 +367,7 @@ def test_one_of_its_name_that_had_another_disk_votes_not_and_stands_not(voter):
     followed(voter, ("rem", own), ("learn", own), ("bind", own), ("add", own))
     assert not asks(voter)
     assert not gets_vote(voter)
-    voter._SyncObj__raftElectionDeadline = 0
+    voter._core.election_deadline = 0
     voter.tick(0)
     assert voter.hand.of_kind("pre_vote") == []
 
@@ -380,7 +379,7 @@ def test_a_learner_is_let_vote_when_it_has_the_entries_that_make_it_a_member(vot
     voter.tick(0)
     learner = Voter("d", "127.0.0.1", 9)
     acknowledge(voter, "b")
-    voter._applyCommand(encode_change("learn", learner), lambda result, reason: None)
+    voter.submit(encode_change("learn", learner), lambda result, reason: None)
     voter.tick(0)
     voter.hand.connect("d")
     acknowledge(voter, "b")
@@ -396,7 +395,7 @@ def acknowledge(voter, name, index=None):
     """All of its log, or up to an entry."""
     index = voter._journal.last if index is None else index
     fields = {"next_node_idx": index + 1, "reset": False, "success": True}
-    voter.hand.deliver(name, {"type": "next_node_idx", "term": voter._getTerm()} | fields)
+    voter.hand.deliver(name, {"type": "next_node_idx", "term": voter.term} | fields)
     for _ in range(3):
         voter.tick(0)
 
@@ -413,7 +412,7 @@ def test_a_leader_of_a_term_that_is_over_is_told_and_steps_down(tmp_path):
     voter = Ours(tmp_path)
     voter.lead()
     voter.hand.deliver("c", told)
-    assert (voter.is_leader, voter._getTerm(), voter.leader_id) == (False, 7, None)
+    assert (voter.is_leader, voter.term, voter.leader_id) == (False, 7, None)
     for each in (voter, behind):
         each.close()
 
@@ -423,9 +422,9 @@ def test_a_follower_that_must_go_back_is_not_sent_what_comes_after(tmp_path, mon
     monkeypatch.setattr(leader, "_BATCH_BYTES", 1)
     voter = Ours(tmp_path, heartbeat_s=1e-9)
     voter.hand.deliver("c", append(1, (1, 0), entries(2, 9, 1)))
-    voter._heard_leader_at = 0.0
+    voter._elections._heard_leader_at = 0.0
     voter.lead()
-    fields = {"type": "next_node_idx", "term": voter._getTerm()}
+    fields = {"type": "next_node_idx", "term": voter.term}
     voter.hand.deliver("b", fields | {"next_node_idx": 4, "reset": True, "success": False})
     voter.hand.sent.clear()
     for _ in range(3):
