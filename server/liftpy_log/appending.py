@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from liftpy_envelope.batch import HEADER_SIZE, NO_PRODUCER, encode_header
-from liftpy_log.disk import is_full
+from liftpy_log.durability.durability import LogHealth
 from liftpy_log.entries import Appended, Tail, Unsynced
 from liftpy_log.epochs import EpochHistory
 from liftpy_log.errors import BatchesRefusedError, StorageFullError
-from liftpy_log.health import LogHealth
-from liftpy_log.segment import Segment
+from liftpy_log.segments.segment import Segment
+from liftpy_log.storage.disk import is_full
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
     from liftpy_envelope.batch import BatchBody, BatchHeader
     from liftpy_envelope.ipc import BufferLike
-    from liftpy_log.disk import Disk
     from liftpy_log.entries import LogConfig
-    from liftpy_log.files import FileCache
     from liftpy_log.recent import RecentTail
+    from liftpy_log.storage.disk import Disk
+    from liftpy_log.storage.files import FileCache
 
 __all__ = ["LogAppending"]
 

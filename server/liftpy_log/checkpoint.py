@@ -20,15 +20,15 @@ import google_crc32c
 import msgpack
 
 from liftpy_envelope.unpacking import OWN_FILE, unpack
-from liftpy_log.checked_json import set_aside
-from liftpy_log.disk import read_whole, write_atomically
 from liftpy_log.errors import CheckpointCorruptError
 from liftpy_log.log_time import Leap, LogTimeState
+from liftpy_log.storage.checked_json import set_aside
+from liftpy_log.storage.disk import read_whole, write_atomically
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from liftpy_log.disk import Disk
+    from liftpy_log.storage.disk import Disk
 
 __all__ = ["Checkpoint", "load_checkpoint", "open_checkpoint", "save_checkpoint"]
 

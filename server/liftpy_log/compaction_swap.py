@@ -20,22 +20,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from liftpy_log.compaction_state import SealedSegment, gone_path, load_cleaned, save_cleaned
-from liftpy_log.disk import is_full
+from liftpy_log.compaction.state import SealedSegment, gone_path, load_cleaned, save_cleaned
 from liftpy_log.errors import StorageFullError
-from liftpy_log.index import OFFSET_SUFFIX, TIME_SUFFIX
-from liftpy_log.segment import Segment
+from liftpy_log.segments.index import OFFSET_SUFFIX, TIME_SUFFIX
+from liftpy_log.segments.segment import Segment
+from liftpy_log.storage.disk import is_full
 from liftpy_log.truncation import LogTruncation
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from liftpy_log.compaction_state import Cleaned, CleanedSegment
+    from liftpy_log.compaction.state import Cleaned, CleanedSegment
     from liftpy_log.cut_mark import CutMark
-    from liftpy_log.disk import Disk
     from liftpy_log.entries import LogConfig
-    from liftpy_log.files import FileCache
+    from liftpy_log.storage.disk import Disk
+    from liftpy_log.storage.files import FileCache
 
 __all__ = ["LogCompaction"]
 

@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import google_crc32c
 
-from liftpy_log.disk import read_whole, write_atomically
 from liftpy_log.errors import PartitionOfflineError
+from liftpy_log.storage.disk import read_whole, write_atomically
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from liftpy_log.disk import Disk
+    from liftpy_log.storage.disk import Disk
 
 __all__ = ["CutMark", "CutState", "load_cut_mark", "remove_cut_mark", "save_cut_mark"]
 

@@ -19,9 +19,9 @@ import json
 import os
 from typing import TYPE_CHECKING, Any, Final
 
-from liftpy_log.checked_json import CHECKSUM, encode_json, find_checksum
-from liftpy_log.disk import OsDisk, write_atomically
 from liftpy_log.errors import DataDirError
+from liftpy_log.storage.checked_json import CHECKSUM, encode_json, find_checksum
+from liftpy_log.storage.disk import OsDisk, write_atomically
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from liftpy_envelope.ipc import BufferLike
-    from liftpy_log.segment import Segment
+    from liftpy_log.segments.segment import Segment
 
 __all__ = ["Appended", "LogConfig", "Tail", "Unsynced"]
 

@@ -8,13 +8,13 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from liftpy_envelope.errors import BatchCorruptError, BatchTruncatedError, BatchVersionError
-from liftpy_log.compaction_leftovers import drop_replaced, generation_of
 from liftpy_log.cut_mark import CutState, load_cut_mark, remove_cut_mark, save_cut_mark
 from liftpy_log.epochs import EpochHistory
 from liftpy_log.errors import SegmentCorruptError
-from liftpy_log.recovery import recover_active, recover_sealed
-from liftpy_log.scan import read_batch
-from liftpy_log.segment import Segment, base_offset_of, remove_newest, remove_oldest, segment_path
+from liftpy_log.segments.leftovers import drop_replaced, generation_of
+from liftpy_log.segments.recovery import recover_active, recover_sealed
+from liftpy_log.segments.scan import read_batch
+from liftpy_log.segments.segment import Segment, base_offset_of, remove_newest, remove_oldest, segment_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
     from liftpy_envelope.batch import BatchHeader
     from liftpy_log.cut_mark import CutMark
-    from liftpy_log.disk import Disk, File
-    from liftpy_log.files import FileCache
-    from liftpy_log.recovery import TornTail
+    from liftpy_log.segments.recovery import TornTail
+    from liftpy_log.storage.disk import Disk, File
+    from liftpy_log.storage.files import FileCache
 
 __all__ = ["check_batches", "open_segments", "rebuild_epochs"]
 

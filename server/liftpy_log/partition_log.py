@@ -13,13 +13,13 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from liftpy_log.compaction_swap import LogCompaction
-from liftpy_log.disk import is_full
 from liftpy_log.entries import LogConfig, Tail
 from liftpy_log.errors import OffsetOutOfRangeError, SegmentCorruptError
 from liftpy_log.limits import VERIFY_ON_OPEN_BYTES_MAX
 from liftpy_log.opening import open_segments, rebuild_epochs
 from liftpy_log.reader import LogReader
-from liftpy_log.segment import Segment, remove_oldest
+from liftpy_log.segments.segment import Segment, remove_oldest
+from liftpy_log.storage.disk import is_full
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from liftpy_envelope.batch import BatchHeader
-    from liftpy_log.disk import Disk
     from liftpy_log.errors import PartitionOfflineError
-    from liftpy_log.files import FileCache
     from liftpy_log.reader import Slice
-    from liftpy_log.recovery import TornTail
+    from liftpy_log.segments.recovery import TornTail
+    from liftpy_log.storage.disk import Disk
+    from liftpy_log.storage.files import FileCache
 
 __all__ = ["LogConfig", "PartitionLog"]
 

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from liftpy_envelope.batch import BatchHeader
-    from liftpy_log.disk import File
-    from liftpy_log.files import FileCache
-    from liftpy_log.segment import Segment
+    from liftpy_log.segments.segment import Segment
+    from liftpy_log.storage.disk import File
+    from liftpy_log.storage.files import FileCache
 
 __all__ = ["LogReader", "Slice"]
 

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from liftpy_log.appending import LogAppending
 from liftpy_log.cut_mark import CutMark, CutState, load_cut_mark, save_cut_mark
-from liftpy_log.disk import is_full
 from liftpy_log.entries import Tail
 from liftpy_log.epochs import EpochHistory
 from liftpy_log.errors import (
@@ -24,16 +23,17 @@ from liftpy_log.errors import (
     SegmentCorruptError,
     StorageFullError,
 )
-from liftpy_log.segment import Segment, remove_newest
+from liftpy_log.segments.segment import Segment, remove_newest
+from liftpy_log.storage.disk import is_full
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from liftpy_envelope.batch import BatchHeader
-    from liftpy_log.disk import Disk
     from liftpy_log.entries import LogConfig
-    from liftpy_log.files import FileCache
+    from liftpy_log.storage.disk import Disk
+    from liftpy_log.storage.files import FileCache
 
 __all__ = ["LogTruncation"]
 

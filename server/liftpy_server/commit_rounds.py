@@ -5,16 +5,16 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from liftpy_log.group_commit import GroupCommit
+from liftpy_log.durability.group_commit import GroupCommit
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Mapping, Sequence
 
-    from liftpy_log.files import FileCache
-    from liftpy_log.group_commit import Synced
+    from liftpy_log.durability.group_commit import Synced
+    from liftpy_log.durability.wal import WriteAheadLog
     from liftpy_log.partition_log import PartitionLog
-    from liftpy_log.wal import WriteAheadLog
+    from liftpy_log.storage.files import FileCache
     from liftpy_server.partition import Partition
 
 __all__ = ["CommitRounds"]

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from liftpy_envelope.pull import PartitionKey
     from liftpy_log.clock import Clock
-    from liftpy_log.dedupe import DedupeId, DedupeWindow, HashedIds, Stored
     from liftpy_log.entries import Appended
+    from liftpy_log.ids.dedupe import DedupeId, DedupeWindow, HashedIds, Stored
     from liftpy_log.log_time import Leap
     from liftpy_log.partition_log import PartitionLog
     from liftpy_server.acks import Owed

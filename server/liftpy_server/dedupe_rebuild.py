@@ -9,14 +9,14 @@ import pyarrow as pa
 
 from liftpy_envelope.batch import HEADER_SIZE, NO_PRODUCER, decode_records
 from liftpy_envelope.columns import Column
-from liftpy_log.dedupe import hash_id, hash_ids
+from liftpy_log.ids.dedupe import hash_id, hash_ids
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from liftpy_envelope.batch import BatchHeader
     from liftpy_envelope.ipc import BufferLike
-    from liftpy_log.dedupe import DedupeWindow
+    from liftpy_log.ids.dedupe import DedupeWindow
     from liftpy_log.log_time import LogTime
     from liftpy_log.partition_log import PartitionLog
 

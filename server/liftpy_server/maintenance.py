@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from liftpy_envelope.errors import LiftError
 from liftpy_envelope.stream_config import SyncMode
 from liftpy_log.checkpoint import Checkpoint, save_checkpoint
-from liftpy_log.retention import is_active_expired, retention_offset
+from liftpy_log.segments.retention import is_active_expired, retention_offset
 from liftpy_server.compacting.compactor import Compactor
 from liftpy_server.compacting.process import WorkerProcess
 from liftpy_server.limits import CHECKPOINT_INTERVAL_S, DISK_CHECK_INTERVAL_S
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from liftpy_envelope.pull import PartitionKey
     from liftpy_log.clock import Clock
     from liftpy_log.data_dir import DataDir
-    from liftpy_log.disk import Disk
     from liftpy_log.partition_log import PartitionLog
+    from liftpy_log.storage.disk import Disk
     from liftpy_server.config import StorageConfig
     from liftpy_server.gaps.whole import Whole
     from liftpy_server.streams import Streams

@@ -8,8 +8,8 @@ import socket
 from typing import TYPE_CHECKING, Final
 
 from liftpy_envelope.errors import ConfigError
-from liftpy_log.disk import OsDisk
 from liftpy_log.errors import DataDirError
+from liftpy_log.storage.disk import OsDisk
 from liftpy_server.consensus.journal import has_journal
 from liftpy_server.consensus.settings import RaftSettings, TlsFiles, Voter
 from liftpy_server.consensus.snapshot import SnapshotError

@@ -15,11 +15,11 @@ import pyarrow as pa
 from liftpy_log.checkpoint import Checkpoint, open_checkpoint
 from liftpy_log.clock import SystemClock
 from liftpy_log.data_dir import DataDir
-from liftpy_log.dedupe import DedupeMemory
-from liftpy_log.disk import OsDisk
+from liftpy_log.durability.wal import WriteAheadLog, replay_wal
 from liftpy_log.errors import WalCorruptError
-from liftpy_log.files import FileCache
-from liftpy_log.wal import WriteAheadLog, replay_wal
+from liftpy_log.ids.dedupe import DedupeMemory
+from liftpy_log.storage.disk import OsDisk
+from liftpy_log.storage.files import FileCache
 from liftpy_server.ack_connection import AckConnection
 from liftpy_server.admin.info import cluster_info
 from liftpy_server.admin.neighbours import check_alone
@@ -57,7 +57,7 @@ from liftpy_server.tiering.tierer_side import TierSide
 
 if TYPE_CHECKING:
     from liftpy_log.clock import Clock
-    from liftpy_log.disk import Disk
+    from liftpy_log.storage.disk import Disk
     from liftpy_server.cold.reads import ColdReads
     from liftpy_server.config import NodeConfig
     from liftpy_server.metadata.state import MetadataState

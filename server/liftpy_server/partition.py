@@ -12,8 +12,8 @@ from liftpy_envelope.ack import AckPolicy
 from liftpy_envelope.batch import NO_PRODUCER, compress_body
 from liftpy_envelope.errors import AckErrorCode
 from liftpy_envelope.stream_config import AckMode, Compression
-from liftpy_log.dedupe import hash_ids
 from liftpy_log.errors import PartitionOfflineError, StorageFullError
+from liftpy_log.ids.dedupe import hash_ids
 from liftpy_server.acks import AckItem, ItemAcks, RangeAcks
 from liftpy_server.committing import CommittingLog, Load
 from liftpy_server.ingest.incoming import Refusal, read_message, refusal_of

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from liftpy_envelope.errors import LiftError
 from liftpy_envelope.pull import PartitionKey
 from liftpy_envelope.stream_config import SyncMode
-from liftpy_log.dedupe import DedupeMemory, DedupeWindow
-from liftpy_log.disk import is_full, write_atomically
 from liftpy_log.errors import PartitionOfflineError, StorageFullError
+from liftpy_log.ids.dedupe import DedupeMemory, DedupeWindow
 from liftpy_log.log_time import LogTime
 from liftpy_log.opening import check_batches
 from liftpy_log.partition_log import LogConfig, PartitionLog
 from liftpy_log.quarantine import WHY_FILE
-from liftpy_log.segment import segment_path
+from liftpy_log.segments.segment import segment_path
+from liftpy_log.storage.disk import is_full, write_atomically
 from liftpy_server.dedupe_rebuild import note_log
 from liftpy_server.gaps.whole import Whole, WholeHistory
 from liftpy_server.partition import Partition
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
     from liftpy_log.checkpoint import Checkpoint
     from liftpy_log.clock import Clock
     from liftpy_log.data_dir import DataDir
-    from liftpy_log.disk import Disk
-    from liftpy_log.files import FileCache
     from liftpy_log.log_time import LogTimeState
-    from liftpy_log.recovery import TornTail
+    from liftpy_log.segments.recovery import TornTail
+    from liftpy_log.storage.disk import Disk
+    from liftpy_log.storage.files import FileCache
     from liftpy_server.gaps.partition_gaps import GapKeeper
     from liftpy_server.ingest.binding import Binding
     from liftpy_server.metadata.state import MetadataState, PartitionInfo, StreamInfo

@@ -12,7 +12,7 @@ import pytest
 
 import liftpy
 from liftpy_envelope.errors import AckErrorCode
-from liftpy_log.disk import OsDisk
+from liftpy_log.storage.disk import OsDisk
 from support.cluster import NodeProcess, eventually
 from support.inprocess import running_node
 from support.raw_nats import RawNats, pub

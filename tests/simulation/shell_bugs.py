@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from unittest.mock import patch
 
 from liftpy_envelope.batch import HEADER_SIZE, decode_records, read_header
-from liftpy_log.dedupe import DedupeWindow
+from liftpy_log.ids.dedupe import DedupeWindow
 from liftpy_log.log_time import LogTime
-from liftpy_log.segment import Segment
+from liftpy_log.segments.segment import Segment
 from liftpy_server.committing import CommittingLog
 from liftpy_server.consensus.store import RaftMetadataStore
 from liftpy_server.dedupe_rebuild import note_batches

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 from liftpy_envelope.pull import PartitionKey
 from liftpy_log.checkpoint import Checkpoint, open_checkpoint
 from liftpy_log.data_dir import DataDir
+from liftpy_log.durability.group_commit import GroupCommit
+from liftpy_log.durability.wal import WriteAheadLog, replay_wal
 from liftpy_log.errors import WalCorruptError
-from liftpy_log.files import FileCache
-from liftpy_log.group_commit import GroupCommit
-from liftpy_log.wal import WriteAheadLog, replay_wal
+from liftpy_log.storage.files import FileCache
 from liftpy_server.cluster_config import ClusterConfig
 from liftpy_server.commit_rounds import CommitRounds
 from liftpy_server.committing import Load

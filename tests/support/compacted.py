@@ -7,9 +7,9 @@ from typing import NamedTuple
 from liftpy_envelope.batch import HEADER_SIZE, compress_body, decode_records, encode_body, read_header
 from liftpy_envelope.columns import Column
 from liftpy_envelope.ipc import nullable_column, values_column
-from liftpy_log.compaction import CompactionConfig, CompactionPlan, compact, plan_compaction
-from liftpy_log.files import FileCache
+from liftpy_log.compaction.compact import CompactionConfig, CompactionPlan, compact, plan_compaction
 from liftpy_log.partition_log import LogConfig, PartitionLog
+from liftpy_log.storage.files import FileCache
 from support.log_model import DIRECTORY, T0
 
 SEED = bytes(range(32))

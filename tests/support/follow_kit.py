@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Self
 from liftpy_envelope.batch import encode_single_body
 from liftpy_envelope.errors import ErrorCode
 from liftpy_envelope.pull import PartitionKey
-from liftpy_log.disk import OsDisk
-from liftpy_log.files import FileCache
 from liftpy_log.partition_log import LogConfig, PartitionLog
+from liftpy_log.storage.disk import OsDisk
+from liftpy_log.storage.files import FileCache
 from liftpy_server.config import PullConfig
 from liftpy_server.following.link import FollowLink
 from liftpy_server.metadata.state import NodeInfo

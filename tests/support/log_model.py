@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from liftpy_envelope.batch import NO_PRODUCER, encode_body, encode_header, encode_single_body
 from liftpy_envelope.columns import Column
 from liftpy_envelope.ipc import nullable_column, values_column
-from liftpy_log.files import FileCache
 from liftpy_log.partition_log import LogConfig, PartitionLog
+from liftpy_log.storage.files import FileCache
 from support.simdisk import ROOT
 
 if TYPE_CHECKING:

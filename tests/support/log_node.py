@@ -9,10 +9,10 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING
 
-from liftpy_log.files import FileCache
-from liftpy_log.group_commit import GroupCommit, Synced
+from liftpy_log.durability.group_commit import GroupCommit, Synced
+from liftpy_log.durability.wal import WriteAheadLog, replay_wal
 from liftpy_log.partition_log import LogConfig, PartitionLog
-from liftpy_log.wal import WriteAheadLog, replay_wal
+from liftpy_log.storage.files import FileCache
 from support.log_batches import headers_of
 from support.log_model import T0, LogModel, check_read, numbered_body
 from support.simdisk import ROOT, SimDisk

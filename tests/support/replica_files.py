@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from liftpy_log.checkpoint import load_checkpoint
-from liftpy_log.disk import OsDisk
+from liftpy_log.storage.disk import OsDisk
 from support.history import Violation
 from support.segments import batches, segment_files, stream_directory
 

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from liftpy_envelope.pull import PartitionKey
 from liftpy_envelope.stream_config import Spread, StreamConfig
-from liftpy_log.dedupe import DedupeWindow
-from liftpy_log.disk import OsDisk, OsFile
-from liftpy_log.files import FileCache
+from liftpy_log.ids.dedupe import DedupeWindow
 from liftpy_log.partition_log import LogConfig, PartitionLog
+from liftpy_log.storage.disk import OsDisk, OsFile
+from liftpy_log.storage.files import FileCache
 from liftpy_server.ingest.binding import Binding
 from liftpy_server.ingest.ingest import Ingest
 from liftpy_server.metadata.state import StreamInfo

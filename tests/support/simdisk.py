@@ -1,4 +1,4 @@
-"""A disk in memory that can lose power, be full, and fail: the `Disk` and `File` of `liftpy_log.disk`, simulated.
+"""A disk in memory that can lose power, be full, and fail: a simulated `liftpy_log.storage.disk`.
 
 What was written is in the "page cache" until `sync`; a name that was created, renamed or removed is there until
 `sync_directory`. `kill` gives the disk as the next process finds it after `kill -9`: the cache is still there.
@@ -286,7 +286,7 @@ class SimDisk:
         self._opened = 0
         self._lock = RLock()
 
-    # What `liftpy_log.disk.Disk` asks for.
+    # What `liftpy_log.storage.disk.Disk` asks for.
 
     def open(self, path: Path, *, create: bool = False) -> SimFile:
         with self._lock:

@@ -22,7 +22,7 @@ from uuid import uuid4
 
 from liftpy_bucket.errors import ObjectMissingError
 from liftpy_bucket.store.object_store import Entry
-from liftpy_log.disk import OsDisk
+from liftpy_log.storage.disk import OsDisk
 from liftpy_spark.options.values import OptionError
 from liftpy_spark.sink.errors import StagingDirectoryError
 from liftpy_spark.sink.place import STAGING, StagingPlace
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from liftpy_log.disk import Disk
+    from liftpy_log.storage.disk import Disk
     from liftpy_spark.sink.section import Section
 
 __all__ = ["DirectoryPlace", "check_path", "is_staged_key", "prepare"]

@@ -1,4 +1,4 @@
-"""The checksum of a manifest: its last field, of every byte before it. See `liftpy_log.checked_json`.
+"""The checksum of a manifest: its last field, of every byte before it. See `liftpy_log.storage.checked_json`.
 
 It can be checked without reading the JSON, in any language. From format 2 on every manifest ends with it, but a
 snapshot, whose name is the SHA-256 of its bytes.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from liftpy_bucket.errors import ManifestCorruptError
-from liftpy_log.checked_json import CHECKSUM, find_checksum, with_checksum
+from liftpy_log.storage.checked_json import CHECKSUM, find_checksum, with_checksum
 
 __all__ = ["CHECKSUM", "PUT_BACK", "is_checked", "with_checksum"]
 

@@ -1,8 +1,8 @@
 """Key compaction of what is in the bucket: of every key the last record stays, and every record without a key.
 
 A pass reads the keys of what came in since the last one, up to where memory ends, and notes the newest offset of each
-(see `liftpy_log.compaction_map`). Then it goes over all fragments, oldest first; those with an older record of one of
-these keys are written anew without it. Each result can be committed by itself, in the order in which it comes: a
+(see `liftpy_log.compaction.offset_map`). Then it goes over all fragments, oldest first; those with an older record of
+one of these keys are written anew without it. Each result can be committed by itself, in the order in which it comes: a
 record goes only when a newer one of its key is in the bucket, so whoever reads, at any time and after any crash, sees
 every key's last record.
 
@@ -30,7 +30,7 @@ from liftpy_bucket.objects.record_hash import setsum_of
 from liftpy_bucket.objects.setsum import NO_RECORDS
 from liftpy_bucket.objects.write import FragmentWriter
 from liftpy_bucket.upkeep.compaction_plan import HistoryCompactionConfig, HistoryPlan, plan_history
-from liftpy_log.compaction_map import KeyHasher, OffsetMap
+from liftpy_log.compaction.offset_map import KeyHasher, OffsetMap
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import TYPE_CHECKING, NamedTuple
 
-from liftpy_log.compaction import is_due
+from liftpy_log.compaction.compact import is_due
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

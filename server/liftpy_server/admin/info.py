@@ -15,7 +15,7 @@ from liftpy_server.admin.stream_view import GAPS_SHOWN_MAX
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from liftpy_log.recovery import TornTail
+    from liftpy_log.segments.recovery import TornTail
     from liftpy_server.metadata.state import MetadataState, StreamInfo
     from liftpy_server.node import Node
     from liftpy_server.partition import Partition

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from liftpy_envelope.pull import PartitionKey
-    from liftpy_log.disk import Disk
-    from liftpy_log.files import FileCache
+    from liftpy_log.storage.disk import Disk
+    from liftpy_log.storage.files import FileCache
     from liftpy_server.cold.chunk import Chunk
 
 __all__ = ["ChunkCache"]

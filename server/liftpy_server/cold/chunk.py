@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 
 from liftpy_envelope.errors import LiftError
 from liftpy_log.errors import SegmentCorruptError
-from liftpy_log.scan import walk_headers
-from liftpy_log.segment import Segment
+from liftpy_log.segments.scan import walk_headers
+from liftpy_log.segments.segment import Segment
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from liftpy_envelope.pull import PartitionKey
-    from liftpy_log.disk import Disk
+    from liftpy_log.storage.disk import Disk
 
 __all__ = ["Chunk"]
 

@@ -18,7 +18,7 @@ from liftpy_bucket.objects.read import trimmed
 from liftpy_bucket.objects.rows.convert import batches_of, row_schema
 from liftpy_bucket.reading.cache import Latest, ReadingCache
 from liftpy_bucket.reading.version import TierVersion, open_version
-from liftpy_log.disk import OsDisk
+from liftpy_log.storage.disk import OsDisk
 from liftpy_server.cold.fetch_runs import BROKEN, HoleError, Runs, Wanted, cuts_of, rows_of, spans_of
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from liftpy_bucket.manifest.root.file import RootFile
     from liftpy_bucket.store.object_store import ObjectStore
     from liftpy_envelope.ipc import BufferLike
-    from liftpy_log.disk import File
+    from liftpy_log.storage.disk import File
     from liftpy_server.cold.fetch_runs import Span
 
     _Answer = TypeVar("_Answer")

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from liftpy_envelope.pull import PartitionKey
-    from liftpy_log.disk import Disk
+    from liftpy_log.storage.disk import Disk
     from liftpy_server.cold.cache import ChunkCache
     from liftpy_server.cold.fetch import ColdWorker
     from liftpy_server.partition import Partition

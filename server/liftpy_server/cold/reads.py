@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
     from pathlib import Path
 
-    from liftpy_log.disk import Disk
-    from liftpy_log.files import FileCache
     from liftpy_log.reader import Slice
+    from liftpy_log.storage.disk import Disk
+    from liftpy_log.storage.files import FileCache
     from liftpy_server.cold.fetch import ColdWorker
     from liftpy_server.partition import Partition
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from liftpy_envelope.errors import LiftError
 from liftpy_envelope.stream_config import Compression
-from liftpy_log.compaction import CompactionConfig, plan_compaction
+from liftpy_log.compaction.compact import CompactionConfig, plan_compaction
 from liftpy_log.errors import PartitionOfflineError
 from liftpy_server.compacting.process import CompactionFailedError, Worker
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from liftpy_envelope.pull import PartitionKey
     from liftpy_envelope.stream_config import StreamConfig
     from liftpy_log.clock import Clock
-    from liftpy_log.compaction import CompactionPlan, CompactionReport
-    from liftpy_log.compaction_state import Cleaned, CleanedSegment, SealedSegment
+    from liftpy_log.compaction.compact import CompactionPlan, CompactionReport
+    from liftpy_log.compaction.state import Cleaned, CleanedSegment, SealedSegment
     from liftpy_log.partition_log import PartitionLog
     from liftpy_server.partition import Partition
 

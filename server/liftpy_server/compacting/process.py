@@ -7,13 +7,13 @@ import logging
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from liftpy_envelope.errors import LiftError
-from liftpy_log.compaction import CompactionReport
+from liftpy_log.compaction.compact import CompactionReport
 from liftpy_server.child_process import end_child, kill_child, start_child
 from liftpy_server.compacting.wire import decode_cleaned, decode_new_segment, decode_sealed, encode_pass
 from liftpy_server.json_lines import read_line, to_line
 
 if TYPE_CHECKING:
-    from liftpy_log.compaction import CompactionConfig, CompactionPlan, LogOwner
+    from liftpy_log.compaction.compact import CompactionConfig, CompactionPlan, LogOwner
 
 __all__ = ["CompactionFailedError", "Worker", "WorkerProcess"]
 

@@ -10,8 +10,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from liftpy_log.compaction import CompactionConfig, CompactionPlan
-from liftpy_log.compaction_state import Cleaned, CleanedSegment, SealedSegment
+from liftpy_log.compaction.compact import CompactionConfig, CompactionPlan
+from liftpy_log.compaction.state import Cleaned, CleanedSegment, SealedSegment
 from liftpy_server.json_lines import to_line
 
 __all__ = [

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 import pyarrow as pa
 
 from liftpy_envelope.no_pandas import keep_pandas_out
-from liftpy_log.compaction import compact
-from liftpy_log.compaction_leftovers import drop_leftovers
-from liftpy_log.disk import OsDisk
+from liftpy_log.compaction.compact import compact
 from liftpy_log.errors import SegmentCorruptError
+from liftpy_log.segments.leftovers import drop_leftovers
+from liftpy_log.storage.disk import OsDisk
 from liftpy_server.child_process import become_child, leave
 from liftpy_server.compacting.wire import decode_pass, encode_replace, encode_save
 from liftpy_server.json_lines import read_line, to_line
@@ -25,7 +25,7 @@ from liftpy_server.json_lines import read_line, to_line
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from liftpy_log.compaction_state import Cleaned, CleanedSegment, SealedSegment
+    from liftpy_log.compaction.state import Cleaned, CleanedSegment, SealedSegment
 
 __all__ = ["main", "serve"]
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, overload
 import msgpack
 
 from liftpy_envelope.unpacking import OWN_FILE, unpack
-from liftpy_log.disk import OsDisk, read_whole, write_atomically
+from liftpy_log.storage.disk import OsDisk, read_whole, write_atomically
 from liftpy_server.consensus.journal_frames import (
     Contents,
     FramesDamagedError,
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from random import Random
 
-    from liftpy_log.disk import Disk, File
+    from liftpy_log.storage.disk import Disk, File
 
 __all__ = [
     "CLUSTER",

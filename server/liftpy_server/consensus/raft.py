@@ -19,7 +19,7 @@ import logging
 from random import SystemRandom
 from typing import TYPE_CHECKING, Any, Final
 
-from liftpy_log.disk import OsDisk
+from liftpy_log.storage.disk import OsDisk
 from liftpy_server.consensus.elections import Elections
 from liftpy_server.consensus.follower import Follower
 from liftpy_server.consensus.journal import CLUSTER, REGULAR, RaftJournal
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
     from random import Random
 
-    from liftpy_log.disk import Disk
+    from liftpy_log.storage.disk import Disk
     from liftpy_server.consensus.machine import Machine
     from liftpy_server.consensus.messages import Message
     from liftpy_server.consensus.proposals import Callback

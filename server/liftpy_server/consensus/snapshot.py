@@ -19,13 +19,13 @@ import msgpack
 
 from liftpy_envelope.errors import LiftError
 from liftpy_envelope.unpacking import OWN_FILE, unpack
-from liftpy_log.disk import read_whole, write_atomically
+from liftpy_log.storage.disk import read_whole, write_atomically
 from liftpy_server.consensus.settings import Voter
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from liftpy_log.disk import Disk
+    from liftpy_log.storage.disk import Disk
     from liftpy_server.consensus.journal import Entry
 
 __all__ = ["Snapshot", "SnapshotError", "load_snapshot", "read_snapshot", "store_snapshot"]

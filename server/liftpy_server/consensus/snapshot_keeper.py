@@ -11,7 +11,7 @@ from liftpy_server.consensus.snapshot import Snapshot, SnapshotError, load_snaps
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from liftpy_log.disk import Disk
+    from liftpy_log.storage.disk import Disk
     from liftpy_server.consensus.journal import RaftJournal
     from liftpy_server.consensus.machine import Machine
     from liftpy_server.consensus.membership import Membership

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from liftpy_envelope.groups import HeartbeatRequest, JoinRequest, LeaveRequest
     from liftpy_log.clock import Clock
-    from liftpy_log.files import FileCache
+    from liftpy_log.storage.files import FileCache
     from liftpy_server.cold.reads import ColdReads
     from liftpy_server.consensus.store import RaftMetadataStore
     from liftpy_server.group_hosting.settings import GroupsConfig

@@ -8,8 +8,8 @@ from liftpy_envelope.batch import NO_PRODUCER, encode_body
 from liftpy_envelope.columns import Column
 from liftpy_envelope.errors import AckErrorCode
 from liftpy_envelope.ipc import column_buffers, nullable_column, repeated_column, values_column
-from liftpy_log.dedupe import hash_id, hash_ids
 from liftpy_log.errors import PartitionOfflineError, StorageFullError
+from liftpy_log.ids.dedupe import hash_id, hash_ids
 from liftpy_server.acks import AckItem, ItemAcks
 from liftpy_server.ingest.incoming import Refusal, refusal_of
 from liftpy_server.limits import BATCH_VALUE_BYTES_MAX
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from liftpy_envelope.ack import AckPolicy
     from liftpy_envelope.envelope import BatchEnvelope
     from liftpy_envelope.ipc import ColumnBuffers
-    from liftpy_log.dedupe import DedupeId, Stored
+    from liftpy_log.ids.dedupe import DedupeId, Stored
     from liftpy_server.ingest.incoming import Incoming
     from liftpy_server.partition import Partition
 

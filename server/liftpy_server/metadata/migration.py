@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Final
 
 from liftpy_envelope.errors import LiftError
 from liftpy_envelope.unpacking import OWN_FILE, unpack
-from liftpy_log.disk import OsDisk
 from liftpy_log.errors import DataDirError
+from liftpy_log.storage.disk import OsDisk
 from liftpy_server.consensus.journal import FIRST_ENTRY, NO_OP, RaftJournal
 from liftpy_server.consensus.snapshot import Snapshot, store_snapshot
 from liftpy_server.consensus.snapshot_keeper import SNAPSHOT_NAME

@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from concurrent.futures import Executor
 
-    from liftpy_log.disk import File
-    from liftpy_log.files import FileCache
     from liftpy_log.reader import Slice
+    from liftpy_log.storage.disk import File
+    from liftpy_log.storage.files import FileCache
     from liftpy_server.pull.session import FetchSession, Found
 
 __all__ = ["pin_news", "verified"]

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
     from liftpy_envelope.frames import Request
     from liftpy_envelope.pull import FetchResult, PartitionKey
-    from liftpy_log.disk import File
-    from liftpy_log.files import FileCache
     from liftpy_log.reader import Slice
+    from liftpy_log.storage.disk import File
+    from liftpy_log.storage.files import FileCache
     from liftpy_server.pull.sending import Piece, ResponseSender
     from liftpy_server.pull.session import FetchSession, Found
 

@@ -16,9 +16,9 @@ import pyarrow as pa
 from liftpy_envelope.batch import HEADER_SIZE, check_body, read_header
 from liftpy_envelope.errors import BatchTruncatedError, LiftError
 from liftpy_envelope.subject_filter import SubjectMatcher
-from liftpy_log.compaction_read import StoredBatch
+from liftpy_log.batches.partial import PartialBatch
+from liftpy_log.compaction.read import StoredBatch
 from liftpy_log.errors import SegmentCorruptError
-from liftpy_log.partial_batch import PartialBatch
 from liftpy_log.reader import Slice
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     from liftpy_envelope.batch import BatchHeader
-    from liftpy_log.disk import File
+    from liftpy_log.storage.disk import File
     from liftpy_server.pull.sending import Piece
 
 __all__ = ["SCAN_COST_MAX", "Filtering", "filtered", "matcher_of"]

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from liftpy_envelope.follow import FollowEnd
     from liftpy_envelope.frames import Request
     from liftpy_envelope.pull import PartitionKey
-    from liftpy_log.disk import File
-    from liftpy_log.files import FileCache
     from liftpy_log.reader import Slice
+    from liftpy_log.storage.disk import File
+    from liftpy_log.storage.files import FileCache
     from liftpy_server.pull.follow_session import FollowedPartition, FollowFound
     from liftpy_server.pull.sending import Piece, ResponseSender
 

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from liftpy_envelope.errors import ErrorCode
 from liftpy_envelope.follow import FollowEnd, FollowRefusal, FollowResult
 from liftpy_envelope.limits import FETCH_PARTITIONS_MAX
-from liftpy_log.disk import is_full
 from liftpy_log.errors import OffsetOutOfRangeError, PartitionOfflineError
+from liftpy_log.storage.disk import is_full
 from liftpy_server.replication.messages import EpochEndQuestion, FetchRequest, Refusal
 
 if TYPE_CHECKING:

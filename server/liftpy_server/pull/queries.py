@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from liftpy_envelope.errors import ErrorCode
 from liftpy_envelope.pull import EARLIEST, LATEST, EpochEndQuery, EpochEndResult, OffsetQuery, OffsetResult
-from liftpy_log.disk import is_full
 from liftpy_log.errors import PartitionOfflineError
+from liftpy_log.storage.disk import is_full
 from liftpy_server.cold.reads import ColdUnavailableError, HistoryLostError, is_unknown
 
 if TYPE_CHECKING:

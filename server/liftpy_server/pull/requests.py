@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from liftpy_envelope.frames import Request
     from liftpy_envelope.pull import PartitionKey
-    from liftpy_log.files import FileCache
+    from liftpy_log.storage.files import FileCache
     from liftpy_server.cold.reads import ColdReads
     from liftpy_server.config import PullConfig
     from liftpy_server.group_hosting.asked import Asked

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Final
 
 from liftpy_envelope.errors import LiftError
 from liftpy_log.errors import SegmentCorruptError
-from liftpy_log.scan import read_batch
+from liftpy_log.segments.scan import read_batch
 from liftpy_server.limits import PEER_BYTES_PER_S_MIN
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from concurrent.futures import Executor
 
-    from liftpy_log.disk import File
-    from liftpy_log.files import FileCache
     from liftpy_log.reader import Slice
+    from liftpy_log.storage.disk import File
+    from liftpy_log.storage.files import FileCache
 
     Piece = bytes | tuple[File, Slice]
 

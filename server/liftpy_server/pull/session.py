@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from liftpy_envelope.errors import ErrorCode
 from liftpy_envelope.limits import FETCH_PARTITIONS_MAX
 from liftpy_envelope.pull import FetchResult
-from liftpy_log.disk import is_full
 from liftpy_log.errors import OffsetOutOfRangeError, PartitionOfflineError
+from liftpy_log.storage.disk import is_full
 from liftpy_server.cold.reads import ColdUnavailableError, HistoryLostError, is_cold, is_unknown
 from liftpy_server.pull.filtering import SCAN_COST_MAX
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from liftpy_envelope.batch import read_header
-from liftpy_log.batch_tail import batch_tail
+from liftpy_log.batches.tail import batch_tail
 from liftpy_log.errors import BatchBoundaryError
 from liftpy_server.following.link_answers import FollowedBatches
 

@@ -26,14 +26,14 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from liftpy_log.checked_json import load_json, save_json, set_aside
 from liftpy_log.errors import FileDamagedError
-from liftpy_log.segment import base_offset_of
+from liftpy_log.segments.segment import base_offset_of
+from liftpy_log.storage.checked_json import load_json, save_json, set_aside
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from liftpy_log.disk import Disk
+    from liftpy_log.storage.disk import Disk
     from liftpy_server.metadata.state import MetadataState, PartitionInfo, StreamInfo
 
 __all__ = ["Standing", "has_log", "kernel_boot_id"]

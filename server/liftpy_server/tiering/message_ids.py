@@ -10,10 +10,10 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 
 from liftpy_envelope.errors import LiftError
-from liftpy_log.dedupe import hash_ids
+from liftpy_log.ids.dedupe import hash_ids
 
 if TYPE_CHECKING:
-    from liftpy_log.dedupe import HashedIds
+    from liftpy_log.ids.dedupe import HashedIds
     from liftpy_server.partition import Partition
     from liftpy_server.tiering.tierer_jobs import Worker
 

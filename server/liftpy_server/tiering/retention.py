@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from liftpy_log.retention import retention_offset
+from liftpy_log.segments.retention import retention_offset
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from liftpy_envelope.stream_config import StreamConfig
-    from liftpy_log.segment import Segment
+    from liftpy_log.segments.segment import Segment
 
 __all__ = ["counted_start", "local_age_s", "local_start", "stored_limits"]
 

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
     from liftpy_log.partition_log import PartitionLog
     from liftpy_log.reader import Slice
-    from liftpy_log.segment import Segment
+    from liftpy_log.segments.segment import Segment
     from liftpy_server.partition import Partition
 
 __all__ = [

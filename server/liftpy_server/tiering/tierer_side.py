@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from liftpy_log.clock import Clock
-    from liftpy_log.disk import Disk
-    from liftpy_log.files import FileCache
+    from liftpy_log.storage.disk import Disk
+    from liftpy_log.storage.files import FileCache
     from liftpy_server.consensus.store import RaftMetadataStore
     from liftpy_server.metadata.state import NodeInfo
     from liftpy_server.partition import Partition

@@ -6,7 +6,7 @@ import pytest
 
 from liftpy_envelope.columns import Column
 from liftpy_log.checkpoint import Checkpoint, save_checkpoint
-from liftpy_log.disk import OsDisk
+from liftpy_log.storage.disk import OsDisk
 from support.batches import stamped
 from support.records import encoded
 from support.replica_files import check_replicas

@@ -8,7 +8,7 @@ one that starts after it must find the same.
 
 import pytest
 
-from liftpy_log import segment as segment_module
+from liftpy_log.segments import segment as segment_module
 from support.log_life import FOLLOWER_STEPS, Life
 from support.simdisk import Order
 

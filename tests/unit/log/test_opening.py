@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from liftpy_log import segment as segment_module
 from liftpy_log.errors import SegmentCorruptError, StorageFullError
 from liftpy_log.partition_log import LogConfig
-from liftpy_log.segment import segment_path
+from liftpy_log.segments import segment as segment_module
+from liftpy_log.segments.segment import segment_path
 from support.examples import examples
 from support.log_model import DIRECTORY, T0, OpenLog
 from support.simdisk import Order, SimDisk

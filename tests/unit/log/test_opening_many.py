@@ -5,11 +5,11 @@ import random
 
 import pytest
 
+from liftpy_log.durability.group_commit import GroupCommit
 from liftpy_log.errors import PartitionOfflineError
-from liftpy_log.files import FileCache
-from liftpy_log.group_commit import GroupCommit
 from liftpy_log.partition_log import PartitionLog
-from liftpy_log.segment import segment_path
+from liftpy_log.segments.segment import segment_path
+from liftpy_log.storage.files import FileCache
 from support.log_model import T0, numbered_body
 from support.simdisk import ROOT, Order, SimDisk
 

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from liftpy_log import segment as segment_module
 from liftpy_log.entries import Tail, Unsynced
 from liftpy_log.errors import LiftError, OffsetOutOfRangeError, PartitionOfflineError, StorageFullError
-from liftpy_log.files import FileCache
 from liftpy_log.partition_log import LogConfig, PartitionLog
-from liftpy_log.retention import retention_offset
+from liftpy_log.segments import segment as segment_module
+from liftpy_log.segments.retention import retention_offset
+from liftpy_log.storage.files import FileCache
 from support.examples import examples
 from support.log_model import DIRECTORY, T0, OpenLog, check_read, numbered_body
 from support.simdisk import Order, SimDisk

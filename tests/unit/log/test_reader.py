@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from liftpy_envelope.columns import Column
-from liftpy_log import segment as segment_module
 from liftpy_log.errors import OffsetOutOfRangeError, SegmentCorruptError
 from liftpy_log.partition_log import LogConfig, PartitionLog
-from liftpy_log.segment import segment_path
+from liftpy_log.segments import segment as segment_module
+from liftpy_log.segments.segment import segment_path
 from support.examples import examples
 from support.log_batches import with_times, zeros_body
 from support.log_model import DIRECTORY, T0, OpenLog, bytes_of, check_read

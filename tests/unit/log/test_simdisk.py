@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from liftpy_log.disk import OsDisk
+from liftpy_log.storage.disk import OsDisk
 from support.examples import examples
 from support.simdisk import ROOT, Operation, Order, SimDisk
 

@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from liftpy_log import health, segment
 from liftpy_log.cut_mark import CutMark, CutState, load_cut_mark
+from liftpy_log.durability import durability as health
+from liftpy_log.durability.group_commit import GroupCommit
+from liftpy_log.durability.wal import WriteAheadLog
 from liftpy_log.errors import (
     BatchBoundaryError,
     OffsetOutOfRangeError,
@@ -17,9 +19,8 @@ from liftpy_log.errors import (
     SegmentCorruptError,
     StorageFullError,
 )
-from liftpy_log.group_commit import GroupCommit
 from liftpy_log.partition_log import LogConfig
-from liftpy_log.wal import WriteAheadLog
+from liftpy_log.segments import segment
 from support.examples import examples
 from support.log_model import DIRECTORY, T0, OpenLog, check_read
 from support.log_node import WAL_DIRECTORY, StorageNode, partition_directory

@@ -14,12 +14,12 @@ import pytest
 from liftpy_envelope.errors import BatchCorruptError, BatchTruncatedError, BatchVersionError
 from liftpy_envelope.stream_config import StreamConfig
 from liftpy_log.checkpoint import Checkpoint, open_checkpoint, save_checkpoint
-from liftpy_log.compaction_state import Cleaned, save_cleaned
+from liftpy_log.compaction.state import Cleaned, save_cleaned
 from liftpy_log.data_dir import DataDir
+from liftpy_log.durability.wal import WriteAheadLog, replay_wal
 from liftpy_log.errors import SegmentCorruptError, WalCorruptError
-from liftpy_log.files import FileCache
-from liftpy_log.scan import read_batch
-from liftpy_log.wal import WriteAheadLog, replay_wal
+from liftpy_log.segments.scan import read_batch
+from liftpy_log.storage.files import FileCache
 from liftpy_server.committing import Load
 from liftpy_server.metadata.state import MetadataState, NodeInfo, PartitionInfo, StreamInfo
 from liftpy_server.replicas.standing import Standing

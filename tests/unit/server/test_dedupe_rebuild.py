@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from liftpy_envelope.columns import Column
-from liftpy_log.compaction_read import StoredBatch
-from liftpy_log.dedupe import DedupeWindow
+from liftpy_log.batches.partial import PartialBatch
+from liftpy_log.compaction.read import StoredBatch
 from liftpy_log.errors import SegmentCorruptError
+from liftpy_log.ids.dedupe import DedupeWindow
 from liftpy_log.log_time import LogTime
-from liftpy_log.partial_batch import PartialBatch
 from liftpy_server.dedupe_rebuild import note_batches, note_log
 from liftpy_server.stream_opening import _log_time
 from support.envelopes import PRODUCER, idempotent

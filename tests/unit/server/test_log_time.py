@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from liftpy_log.dedupe import DedupeWindow
+from liftpy_log.ids.dedupe import DedupeWindow
 from liftpy_log.log_time import LogTime
 from liftpy_log.partition_log import LogConfig, PartitionLog
 from liftpy_server.dedupe_rebuild import note_log

@@ -13,8 +13,8 @@ import pytest
 from liftpy_envelope.errors import AckErrorCode
 from liftpy_envelope.stream_config import SyncMode
 from liftpy_log.checkpoint import load_checkpoint
+from liftpy_log.durability.group_commit import GroupCommit
 from liftpy_log.errors import PartitionOfflineError
-from liftpy_log.group_commit import GroupCommit
 from liftpy_log.partition_log import LogConfig
 from liftpy_server import maintenance as maintenance_module
 from liftpy_server.config import StorageConfig

@@ -14,8 +14,8 @@ import pytest
 
 from liftpy_envelope.errors import ConfigError
 from liftpy_log.data_dir import DataDir
-from liftpy_log.disk import OsDisk
 from liftpy_log.errors import DataDirError
+from liftpy_log.storage.disk import OsDisk
 from liftpy_server import metadata_opening
 from liftpy_server.cluster_config import ClusterConfig
 from liftpy_server.config import NodeConfig

@@ -12,8 +12,8 @@ from liftpy_envelope.stream_config import StreamConfig
 from liftpy_log.checkpoint import Checkpoint
 from liftpy_log.clock import SystemClock
 from liftpy_log.data_dir import DataDir
-from liftpy_log.disk import OsDisk
-from liftpy_log.files import FileCache
+from liftpy_log.storage.disk import OsDisk
+from liftpy_log.storage.files import FileCache
 from liftpy_server.committing import Load
 from liftpy_server.gaps.gap import Gap
 from liftpy_server.metadata.state import MetadataState, PartitionInfo, StreamInfo

@@ -14,7 +14,7 @@ import pyarrow as pa
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from liftpy_log.compaction_map import KeyHasher
+    from liftpy_log.compaction.offset_map import KeyHasher
 
 __all__ = ["CANDIDATES", "KEY_COLUMNS", "candidates_of", "keyed", "superseded_within"]
 

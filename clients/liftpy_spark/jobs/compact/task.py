@@ -20,7 +20,7 @@ from liftpy_bucket.objects.setsum import NO_RECORDS
 from liftpy_bucket.objects.write import FragmentWriter
 from liftpy_bucket.store.conditional import create_once
 from liftpy_bucket.upkeep.compaction import Replacement
-from liftpy_log.compaction_map import KeyHasher
+from liftpy_log.compaction.offset_map import KeyHasher
 from liftpy_spark.jobs.access import store_of
 from liftpy_spark.jobs.compact.keys import KEY_COLUMNS, candidates_of, keyed, superseded_within
 from liftpy_spark.jobs.compact.plan import Look

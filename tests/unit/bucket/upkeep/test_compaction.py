@@ -18,7 +18,7 @@ from liftpy_bucket.objects.setsum import NO_RECORDS
 from liftpy_bucket.store.counting import CountingStore
 from liftpy_bucket.store.memory import MemoryStore
 from liftpy_bucket.upkeep.compaction import HistoryCompaction, HistoryCompactionConfig, plan_history
-from liftpy_log.compaction_map import MEMORY_BYTES_MIN
+from liftpy_log.compaction.offset_map import MEMORY_BYTES_MIN
 from support.examples import examples
 from support.tier_rows import UUID, Record, plain_records, records_of, rows_from, written
 

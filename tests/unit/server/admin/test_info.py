@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from liftpy_log.recovery import TornTail
+from liftpy_log.segments.recovery import TornTail
 from liftpy_server.admin.info import cluster_info, follower_lags, led_stream, node_info, resident_bytes
 from liftpy_server.admin.stream_view import LEADER_NUMBERS
 from support.admin_cluster import AdminCluster, partition

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from liftpy_envelope.errors import ConfigError, ErrorCode
-from liftpy_log.recovery import TornTail
+from liftpy_log.segments.recovery import TornTail
 from liftpy_server.admin.errors import AdminError, NodeSilentError
 from liftpy_server.metadata.errors import MetadataRefusedError
 from support.admin_cluster import AdminCluster

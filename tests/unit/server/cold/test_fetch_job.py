@@ -14,7 +14,7 @@ from liftpy_bucket.objects.rows.convert import rows_of
 from liftpy_bucket.store.counting import CountingStore
 from liftpy_bucket.store.memory import MemoryStore
 from liftpy_envelope.batch import HEADER_SIZE, check_body, read_header
-from liftpy_log.disk import OsDisk
+from liftpy_log.storage.disk import OsDisk
 from liftpy_server.cold.chunk import Chunk
 from liftpy_server.cold.fetch_job import fetch, offset_at_time
 from support.examples import examples

@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from liftpy_envelope.limits import KEY_BYTES_MAX
-from liftpy_log.compaction import compact
+from liftpy_log.compaction.compact import compact
 from liftpy_log.errors import SegmentCorruptError, StorageFullError
 from liftpy_log.partition_log import LogConfig
 from liftpy_server.compacting.compactor import Compactor

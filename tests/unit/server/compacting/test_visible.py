@@ -14,8 +14,8 @@ from liftpy_client.consumer.decode import split_body, trim
 from liftpy_envelope.batch import decode_records
 from liftpy_envelope.columns import Column
 from liftpy_envelope.pull import FetchPartition, FetchRequest
-from liftpy_log.compaction import CompactionConfig, compact, plan_compaction
-from liftpy_log.compaction_write import SegmentWriter
+from liftpy_log.compaction.compact import CompactionConfig, compact, plan_compaction
+from liftpy_log.compaction.write import SegmentWriter
 from liftpy_log.partition_log import LogConfig
 from liftpy_server.pull.session import FetchSession
 from support.envelopes import batch

@@ -8,8 +8,8 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from liftpy_log.compaction import CompactionConfig, CompactionPlan
-from liftpy_log.compaction_state import Cleaned, CleanedSegment, SealedSegment
+from liftpy_log.compaction.compact import CompactionConfig, CompactionPlan
+from liftpy_log.compaction.state import Cleaned, CleanedSegment, SealedSegment
 from liftpy_server.compacting import wire
 from liftpy_server.compacting.worker import serve
 from liftpy_server.json_lines import read_line

@@ -10,9 +10,9 @@ import pytest
 
 from liftpy_envelope.errors import ErrorCode
 from liftpy_envelope.follow import FollowFetch, FollowRefusal, FollowRequest
-from liftpy_log.disk import OsDisk
-from liftpy_log.files import FileCache
 from liftpy_log.partition_log import LogConfig, PartitionLog
+from liftpy_log.storage.disk import OsDisk
+from liftpy_log.storage.files import FileCache
 from liftpy_server.pull.follow_session import FOLLOW_HW_DELAY_S, FollowSession
 from liftpy_server.replication.messages import FetchAnswer
 from support.follow_kit import EPOCH, Replica, key_of

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from liftpy_envelope.errors import ErrorCode
 from liftpy_envelope.pull import FetchPartition, FetchRequest, PartitionKey
-from liftpy_log.files import FileCache
 from liftpy_log.partition_log import LogConfig
+from liftpy_log.storage.files import FileCache
 from liftpy_server.pull.session import FetchSession
 from support.batches import records_of
 from support.examples import examples

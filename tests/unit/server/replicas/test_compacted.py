@@ -6,7 +6,7 @@ import pytest
 
 from liftpy_envelope.batch import HEADER_SIZE, decode_records, read_header
 from liftpy_envelope.columns import Column
-from liftpy_log.compaction import CompactionConfig, compact, plan_compaction
+from liftpy_log.compaction.compact import CompactionConfig, compact, plan_compaction
 from liftpy_log.partition_log import LogConfig
 from liftpy_server.replication import effects as fx
 from support.nats_frames import header_block, msg

@@ -7,8 +7,8 @@ import errno
 import pytest
 
 from liftpy_envelope.errors import AckErrorCode, ErrorCode
-from liftpy_log.dedupe import hash_ids
 from liftpy_log.errors import SegmentCorruptError
+from liftpy_log.ids.dedupe import hash_ids
 from liftpy_log.partition_log import LogConfig
 from liftpy_server.replication import effects as fx
 from support.nats_frames import header_block, msg

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from liftpy_log.disk import OsDisk
+from liftpy_log.storage.disk import OsDisk
 from liftpy_server.replicas.standing import Standing
 from support.damage import bit_flips
 from support.metadata_commands import NODE, UUIDS, Cluster, config

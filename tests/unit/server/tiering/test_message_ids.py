@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from liftpy_bucket.store.memory import MemoryStore
-from liftpy_log.dedupe import DedupeWindow, Stored
+from liftpy_log.ids.dedupe import DedupeWindow, Stored
 from liftpy_server.cold import message_ids_job
 from liftpy_server.tiering.jobs import JOBS
 from liftpy_server.tiering.message_ids import recall_message_ids

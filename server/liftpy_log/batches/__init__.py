@@ -1,0 +1,1 @@
+"""Record batches that are made of parts of others."""

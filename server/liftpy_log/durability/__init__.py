@@ -1,0 +1,1 @@
+"""What makes records durable: group commit, the write-ahead log, and how far a log has come."""

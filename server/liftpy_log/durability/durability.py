@@ -1,0 +1,152 @@
+"""What others need to know of a partition's log: whether it is well, and how much of it is durable."""
+
+from __future__ import annotations
+
+from collections import deque
+from contextlib import contextmanager
+from threading import Condition
+from typing import TYPE_CHECKING
+
+from liftpy_log.errors import PartitionOfflineError
+from liftpy_log.limits import ROUND_TIMEOUT_S
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from liftpy_log.durability.wal import WriteAheadLog
+    from liftpy_log.entries import Tail, Unsynced
+
+__all__ = ["LogHealth"]
+
+
+class LogHealth:
+    """The part of a log that group commit works with.
+
+    Attributes:
+        failure: why the log refuses to work further; None while it is well.
+        synced_end: records below this offset are durable.
+        wal: the write-ahead log that may hold batches of this log; None when none does.
+    """
+
+    def __init__(self) -> None:
+        self.failure: PartitionOfflineError | None = None
+        self.synced_end = 0
+        self._tail: Tail
+        self._unsynced: deque[Unsynced] = deque()
+        self._unsynced_bytes = 0
+        self._kept_from = 0  # of what is not durable, all from this offset on is in `_unsynced`
+        self.wal: WriteAheadLog | None = None
+        self._rounds = 0  # how many rounds are at work on this log
+        self._round_error: str | None = None
+        self._round_ended = Condition()
+        # Set by a cut. Results of rounds that ended before it may come in after it, and speak of records that are
+        # gone; so from then on nothing counts as durable but what rounds, in their thread, said of the log as it is.
+        self._confirmed_end: int | None = None
+
+    @property
+    def unsynced_bytes(self) -> int:
+        """Bytes in memory of batches that may not be durable yet."""
+        return self._unsynced_bytes
+
+    def fail(self, reason: str) -> PartitionOfflineError:
+        """Stop working for good, and remember why. Returns the error to raise."""
+        return self.fail_with(PartitionOfflineError(reason))
+
+    def fail_with(self, failure: PartitionOfflineError) -> PartitionOfflineError:
+        """Stop working for good because of an error. Returns the first one, which is to be raised."""
+        if self.failure is None:
+            self.failure = failure
+        return self.failure
+
+    def check_well(self) -> None:
+        """Do nothing while the log is well.
+
+        Raises:
+            PartitionOfflineError: it failed earlier.
+        """
+        if self.failure is not None:
+            raise self.failure
+
+    def sync_target(self) -> tuple[Tail, list[Unsynced]]:
+        """What a group commit round would make durable now. May be called from any thread.
+
+        Returns:
+            The end of the log, and the batches up to it; none unless all that are not durable were kept.
+        """
+        tail = self._tail
+        if self._kept_from > self.synced_end:
+            return tail, []
+        return tail, [entry for entry in tuple(self._unsynced) if entry.next_offset <= tail.next_offset]
+
+    def begin_round(self) -> tuple[Tail, list[Unsynced]] | None:
+        """Begin to make the log durable, in the rounds' thread; waits while the log is being cut.
+
+        Returns:
+            See `sync_target`; None when there is nothing to do, and then there is no round to end either.
+        """
+        with self._round_ended:
+            target = self.sync_target()
+            if self.failure is not None or target[0].next_offset <= self.synced_end:
+                return None
+            self._rounds += 1
+            return target
+
+    def end_round(self, durable_end: int, error: str | None) -> None:
+        """End what `begin_round` began, before its result is reported.
+
+        Args:
+            durable_end: records below this offset are durable.
+            error: why they are not.
+        """
+        with self._round_ended:
+            self._round_error = self._round_error or error
+            self._rounds -= 1
+            self._round_ended.notify_all()
+        self.confirm_synced(durable_end)
+
+    def confirm_synced(self, durable_end: int) -> None:
+        """Say, of the log as it is now, that records below `durable_end` are durable. May be called from any thread.
+
+        What group commit rounds do for `mark_synced` to have an effect after a cut.
+        """
+        with self._round_ended:
+            if self._confirmed_end is not None:
+                self._confirmed_end = max(self._confirmed_end, durable_end)
+
+    @contextmanager
+    def between_rounds(self) -> Iterator[None]:
+        """Wait until no round is at work on the log, and let none begin meanwhile. Blocks for as long as a sync takes.
+
+        Raises:
+            PartitionOfflineError: a round does not end, or one failed, whose result was not reported yet.
+        """
+        with self._round_ended:
+            if not self._round_ended.wait_for(lambda: self._rounds == 0, ROUND_TIMEOUT_S):
+                raise self.fail(f"a sync of the log's files has not ended within {ROUND_TIMEOUT_S} s: see to the disk")
+            if self._round_error is not None:
+                raise self.fail(self._round_error)
+            yield
+
+    def mark_synced(self, next_offset: int) -> None:
+        """Take note that records below `next_offset` are durable, as a round reported.
+
+        After a cut, what a round reported that ended before it counts only for what the cut has left.
+        """
+        if self._confirmed_end is not None:
+            next_offset = min(next_offset, self._confirmed_end)
+        self.synced_end = max(self.synced_end, next_offset)
+        unsynced = self._unsynced
+        while unsynced and unsynced[0].next_offset <= next_offset:
+            self._unsynced_bytes -= sum(map(len, unsynced.popleft().parts))
+
+    def _note_synced(self, next_offset: int) -> None:
+        """Take note that records below `next_offset` were just made durable by the log itself."""
+        self.confirm_synced(next_offset)
+        self.mark_synced(next_offset)
+
+    def _note_cut(self, end: int) -> None:
+        """Take note that the log ends at `end` now, and that all of it is durable."""
+        self._unsynced.clear()
+        self._unsynced_bytes = 0
+        self._kept_from = end
+        self.synced_end = self._confirmed_end = end

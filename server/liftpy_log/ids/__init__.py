@@ -1,0 +1,1 @@
+"""Ids of messages: the deduplication window."""
