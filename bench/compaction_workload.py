@@ -89,7 +89,7 @@ def _worker(pid):
     deadline = time.monotonic() + _BEGIN_TIMEOUT_S
     while time.monotonic() < deadline:
         for child in psutil.Process(pid).children():
-            if "liftpy_server.compacting.worker" in child.cmdline():
+            if "liftpy_server.compaction.worker" in child.cmdline():
                 return child, time.monotonic()
         time.sleep(0.02)
     raise TimeoutError(f"no pass began within {_BEGIN_TIMEOUT_S:g} s")

@@ -138,7 +138,7 @@ def worker_of(pid, name):
     """Process id of the tier worker `name` ("upload" or "read") that a process has started."""
     for child in psutil.Process(pid).children():
         command = child.cmdline()
-        if "liftpy_server.tiering.worker" in command and name in command:
+        if "liftpy_server.tier.worker.main" in command and name in command:
             return child.pid
     raise LookupError(f"process {pid} has no tier worker {name!r}")
 

@@ -12,8 +12,8 @@ from bench.rig import resident
 from bench.tier_logs import LogFile
 from bench.tier_rig import worker_of
 from liftpy_envelope.settings import to_plain
-from liftpy_server.tiering.process import TierWorker
-from liftpy_server.tiering.settings import TierConfig
+from liftpy_server.tier.settings import TierConfig
+from liftpy_server.tier.worker.process import TierWorker
 
 __all__ = ["measure_workers"]
 

@@ -16,7 +16,7 @@ SOURCES = [ROOT / name for name in ("liftpy", "envelope", "server", "clients")]
 MODULES = sorted(path for source in SOURCES for path in source.rglob("*.py"))
 FUNCTION_LINES_MAX = 70
 MODULE_LINES_MAX = 700
-ENTRY_POINTS = {"liftpy.__main__", "liftpy_server.compacting.worker"}
+ENTRY_POINTS = {"liftpy.__main__", "liftpy_server.compaction.worker"}
 
 
 def name_of(path: Path) -> str:

@@ -15,7 +15,7 @@ from liftpy_envelope.settings import from_text, parse_settings
 from liftpy_envelope.subject import check_pattern
 from liftpy_server.cluster_config import ClusterConfig
 from liftpy_server.group_hosting.settings import GroupsConfig
-from liftpy_server.tiering.settings import TierConfig
+from liftpy_server.tier.settings import TierConfig
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -11,8 +11,8 @@ from liftpy_envelope.errors import LiftError
 from liftpy_envelope.stream_config import SyncMode
 from liftpy_log.checkpoint import Checkpoint, save_checkpoint
 from liftpy_log.segments.retention import is_active_expired, retention_offset
-from liftpy_server.compacting.compactor import Compactor
-from liftpy_server.compacting.process import WorkerProcess
+from liftpy_server.compaction.compactor import Compactor
+from liftpy_server.compaction.process import WorkerProcess
 from liftpy_server.limits import CHECKPOINT_INTERVAL_S, DISK_CHECK_INTERVAL_S
 from liftpy_server.partition import Partition
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from liftpy_server.config import StorageConfig
     from liftpy_server.gaps.whole import Whole
     from liftpy_server.streams import Streams
-    from liftpy_server.tiering.tierer_side import TierSide
+    from liftpy_server.tier.host.side import TierSide
 
 __all__ = ["Maintenance", "keep_checkpoint", "make_checkpoint"]
 

@@ -53,15 +53,15 @@ from liftpy_server.replicas.cluster_side import ClusterSide
 from liftpy_server.replicas.standing import Standing, kernel_boot_id
 from liftpy_server.stream_opening import StreamOpening
 from liftpy_server.streams import Streams
-from liftpy_server.tiering.tierer_side import TierSide
+from liftpy_server.tier.host.side import TierSide
 
 if TYPE_CHECKING:
     from liftpy_log.clock import Clock
     from liftpy_log.storage.disk import Disk
-    from liftpy_server.cold.reads import ColdReads
     from liftpy_server.config import NodeConfig
     from liftpy_server.metadata.state import MetadataState
     from liftpy_server.replicas.local import LocalReplica
+    from liftpy_server.tier.reads.reads import ColdReads
 
 __all__ = ["Node"]
 

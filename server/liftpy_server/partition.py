@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from liftpy_server.handover.held import Held
     from liftpy_server.ingest.incoming import Incoming
     from liftpy_server.ingest.runs import Run
-    from liftpy_server.tiering.cold_side import ColdSide
+    from liftpy_server.tier.host.cold_side import ColdSide
 
 __all__ = ["Load", "Partition", "PartitionWatcher"]
 

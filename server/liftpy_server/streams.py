@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from liftpy_server.replicas.local import LocalReplica
     from liftpy_server.stream_opening import LocalStream, StreamOpening
     from liftpy_server.stream_state import StreamState
-    from liftpy_server.tiering.tierer import Tierer
+    from liftpy_server.tier.host.tierer import Tierer
 
 __all__ = ["StreamNotOpenedError", "Streams"]
 

@@ -180,7 +180,7 @@ class TierFaults:
                 command = child.cmdline()
             except psutil.NoSuchProcess:
                 continue
-            if command and command[-1] in kinds and "liftpy_server.tiering.worker" in command:
+            if command and command[-1] in kinds and "liftpy_server.tier.worker.main" in command:
                 found.append(child)
         return found
 

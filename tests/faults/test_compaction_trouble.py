@@ -51,7 +51,7 @@ def works(node):
     """Whether a compaction worker runs."""
     for child in psutil.Process(node.process.pid).children():
         try:
-            if "liftpy_server.compacting.worker" in child.cmdline():
+            if "liftpy_server.compaction.worker" in child.cmdline():
                 return True
         except psutil.NoSuchProcess:
             continue

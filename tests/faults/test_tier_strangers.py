@@ -9,7 +9,7 @@ import re
 import pytest
 
 import liftpy
-from liftpy_server.cold.limits import HOLE_S
+from liftpy_server.tier.reads.limits import HOLE_S
 from support.cli import Cli
 from support.cluster import NodeProcess, eventually, quick_options
 from support.s3_servers import moto_server, seaweedfs

@@ -77,7 +77,7 @@ def workers(node):
     found = []
     for child in psutil.Process(node.process.pid).children():
         try:
-            if "liftpy_server.compacting.worker" in child.cmdline():
+            if "liftpy_server.compaction.worker" in child.cmdline():
                 found.append(child)
         except psutil.NoSuchProcess:
             continue

@@ -16,8 +16,8 @@ from liftpy_envelope.batch import encode_body, encode_header
 from liftpy_envelope.columns import Column
 from liftpy_envelope.ipc import nullable_column, values_column
 from liftpy_envelope.settings import to_plain
-from liftpy_server.tiering.process import TierWorker, TierWorkError
-from liftpy_server.tiering.settings import TierConfig
+from liftpy_server.tier.settings import TierConfig
+from liftpy_server.tier.worker.process import TierWorker, TierWorkError
 from support.s3_servers import seaweedfs
 from support.tier_slices import LogFile
 from support.tier_workers import PATH, check_whole

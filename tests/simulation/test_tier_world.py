@@ -16,7 +16,7 @@ import pytest
 
 from liftpy_bucket.errors import OvertakenError, TierError
 from liftpy_bucket.store.memory import MemoryStore
-from liftpy_server.tiering import roots
+from liftpy_server.tier.jobs.parts import roots
 from simulation.tier_bugs import BUGS, planted
 from support.fault_store import Crash, FaultStore, crash_at
 from support.tier_slices import LogFile

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from liftpy_envelope.batch import read_header
-from liftpy_server.cold.reads import ColdReads
-from liftpy_server.tiering.cold_side import ColdSide
+from liftpy_server.tier.host.cold_side import ColdSide
+from liftpy_server.tier.reads.reads import ColdReads
 
 if TYPE_CHECKING:
     from liftpy_envelope.batch import BatchHeader
     from liftpy_server.partition import Partition
-    from liftpy_server.tiering.wire import TierWorkError
+    from liftpy_server.tier.worker.wire import TierWorkError
     from support.server_kit import Kit
 
 

@@ -9,8 +9,8 @@ from typing import Final
 from liftpy_bucket.manifest.root.file import RootFile
 from liftpy_bucket.upkeep.compaction import HistoryCompactionConfig
 from liftpy_bucket.upkeep.scrubbing import scrub
-from liftpy_server.tiering.compact_job import compact as compact_here
-from liftpy_server.tiering.context import Context
+from liftpy_server.tier.jobs.compact import compact as compact_here
+from liftpy_server.tier.jobs.parts.context import Context
 from support.job_bucket import new_id
 from support.tier_rows import Record
 

@@ -15,7 +15,7 @@ from liftpy_bucket.objects.pointers import FragmentPointer, SetMember, SetObject
 from liftpy_bucket.objects.setsum import Setsum
 from liftpy_bucket.store.memory import MemoryStore
 from liftpy_envelope.stream_config import StreamConfig
-from liftpy_server.tiering.context import Context
+from liftpy_server.tier.jobs.parts.context import Context
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

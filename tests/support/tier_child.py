@@ -1,4 +1,4 @@
-"""A tier worker with jobs that do what a test tells them, in place of the real one: see `liftpy_server.tiering`."""
+"""A tier worker with jobs that do what a test tells them, in place of the real one: see `liftpy_server.tier`."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from itertools import count
 
 from liftpy_bucket.errors import OvertakenError
 from liftpy_bucket.store.memory import MemoryStore
-from liftpy_server.child_process import become_child
-from liftpy_server.json_lines import read_line
-from liftpy_server.tiering.context import Context
-from liftpy_server.tiering.worker import serve
+from liftpy_server.tier.jobs.parts.context import Context
+from liftpy_server.tier.worker.main import serve
+from liftpy_server.workers.child_process import become_child
+from liftpy_server.workers.json_lines import read_line
 
 RUNNING = [0, 0]  # now, and at most so far
 LOCK = threading.Lock()

@@ -10,8 +10,8 @@ from liftpy_bucket.manifest.root.file import RootFile
 from liftpy_bucket.manifest.stream_sets.file import SetFile
 from liftpy_bucket.objects.read import ObjectReader, fragment_key
 from liftpy_bucket.reading.resolving import resolve
-from liftpy_server.tiering.context import Context
-from liftpy_server.tiering.jobs import JOBS
+from liftpy_server.tier.jobs.parts.context import Context
+from liftpy_server.tier.jobs.table import JOBS
 
 if TYPE_CHECKING:
     from support.tier_slices import LogFile

@@ -24,8 +24,8 @@ from liftpy_bucket.layout import PartitionPath
 from liftpy_bucket.manifest.pins.held import PinRefusedError, Pins
 from liftpy_bucket.upkeep.forking import fork
 from liftpy_bucket.upkeep.sealing import seal
-from liftpy_server.tiering.context import Context
-from liftpy_server.tiering.jobs import JOBS
+from liftpy_server.tier.jobs.parts.context import Context
+from liftpy_server.tier.jobs.table import JOBS
 from support.fault_store import Crash, Fault, FaultStore, plan_random
 from support.tier_world_log import START_NS, WorldLog
 from support.tier_world_nodes import Doing, Fork, Job, Node, Point, Trouble

@@ -11,7 +11,7 @@ from liftpy_bucket.objects.setsum import NO_RECORDS
 from liftpy_envelope.batch import encode_body, encode_header
 from liftpy_envelope.columns import Column
 from liftpy_envelope.ipc import fixed_column, nullable_column, values_column
-from liftpy_server.tiering.slices import Slice, batches_in
+from liftpy_server.tier.jobs.parts.slices import Slice, batches_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from liftpy_bucket.layout import PartitionPath
-    from liftpy_server.tiering.context import Context
+    from liftpy_server.tier.jobs.parts.context import Context
     from support.fault_store import FaultStore, Request
     from support.tier_world_log import WorldLog
     from support.tier_world_reading import Reading

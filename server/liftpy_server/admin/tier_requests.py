@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from liftpy_envelope.errors import ConfigError
 from liftpy_envelope.settings import parse_settings
-from liftpy_server.tiering.retention_ends import ENDS_MAX
+from liftpy_server.tier.host.retention_ends import ENDS_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     from liftpy_envelope.groups import HeartbeatRequest, JoinRequest, LeaveRequest
     from liftpy_log.clock import Clock
     from liftpy_log.storage.files import FileCache
-    from liftpy_server.cold.reads import ColdReads
     from liftpy_server.consensus.store import RaftMetadataStore
     from liftpy_server.group_hosting.settings import GroupsConfig
     from liftpy_server.metadata.state import MetadataState
     from liftpy_server.partition import Partition
     from liftpy_server.replicas.local import LocalReplica
     from liftpy_server.streams import Streams
+    from liftpy_server.tier.reads.reads import ColdReads
 
     GroupRequest = JoinRequest | HeartbeatRequest | LeaveRequest | CommitRequest | OffsetFetchRequest
 

@@ -13,10 +13,10 @@ from liftpy_envelope.batch import decode_records
 from liftpy_envelope.errors import BatchCorruptError, BatchTruncatedError, LiftError
 from liftpy_log.errors import SegmentCorruptError
 from liftpy_log.segments.scan import read_batch
-from liftpy_server.cold.reads import ColdUnavailableError, is_cold, is_unknown
 from liftpy_server.group_hosting.limits import READ_BYTES_MAX, SLICE_ROWS
 from liftpy_server.groups.replay import GroupsReplay
 from liftpy_server.pull.sending import pin_all, unpin_all
+from liftpy_server.tier.reads.reads import ColdUnavailableError, is_cold, is_unknown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from liftpy_log.reader import Slice
     from liftpy_log.storage.disk import File
     from liftpy_log.storage.files import FileCache
-    from liftpy_server.cold.reads import ColdReads
     from liftpy_server.partition import Partition
+    from liftpy_server.tier.reads.reads import ColdReads
 
     Rows = tuple[list[bytes], list[bytes | None]]
 

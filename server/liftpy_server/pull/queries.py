@@ -9,14 +9,14 @@ from liftpy_envelope.errors import ErrorCode
 from liftpy_envelope.pull import EARLIEST, LATEST, EpochEndQuery, EpochEndResult, OffsetQuery, OffsetResult
 from liftpy_log.errors import PartitionOfflineError
 from liftpy_log.storage.disk import is_full
-from liftpy_server.cold.reads import ColdUnavailableError, HistoryLostError, is_unknown
+from liftpy_server.tier.reads.reads import ColdUnavailableError, HistoryLostError, is_unknown
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from liftpy_envelope.pull import PartitionKey
-    from liftpy_server.cold.reads import ColdReads
     from liftpy_server.partition import Partition
+    from liftpy_server.tier.reads.reads import ColdReads
 
     Lookup = Callable[[PartitionKey], Partition | ErrorCode]
 

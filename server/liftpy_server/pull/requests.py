@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from liftpy_envelope.frames import Request
     from liftpy_envelope.pull import PartitionKey
     from liftpy_log.storage.files import FileCache
-    from liftpy_server.cold.reads import ColdReads
     from liftpy_server.config import PullConfig
     from liftpy_server.group_hosting.asked import Asked
     from liftpy_server.group_hosting.host import GroupHost
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from liftpy_server.pull.follow_session import FollowedPartition
     from liftpy_server.pull.sending import ResponseSender
     from liftpy_server.pull.session import FetchSession
+    from liftpy_server.tier.reads.reads import ColdReads
 
 __all__ = ["ClientRequests", "PullBackend", "RequestError"]
 

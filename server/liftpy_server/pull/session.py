@@ -15,8 +15,8 @@ from liftpy_envelope.limits import FETCH_PARTITIONS_MAX
 from liftpy_envelope.pull import FetchResult
 from liftpy_log.errors import OffsetOutOfRangeError, PartitionOfflineError
 from liftpy_log.storage.disk import is_full
-from liftpy_server.cold.reads import ColdUnavailableError, HistoryLostError, is_cold, is_unknown
 from liftpy_server.pull.filtering import SCAN_COST_MAX
+from liftpy_server.tier.reads.reads import ColdUnavailableError, HistoryLostError, is_cold, is_unknown
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from liftpy_envelope.pull import FetchPartition, FetchRequest, PartitionKey
     from liftpy_envelope.subject_filter import SubjectMatcher
     from liftpy_log.reader import Slice
-    from liftpy_server.cold.reads import ColdReads
     from liftpy_server.partition import Partition
+    from liftpy_server.tier.reads.reads import ColdReads
 
     Lookup = Callable[[PartitionKey], Partition | ErrorCode]
 

@@ -26,16 +26,16 @@ from liftpy_bucket.upkeep.forking import fork
 from liftpy_bucket.upkeep.missed import check_root_never_was
 from liftpy_envelope.errors import LiftError
 from liftpy_envelope.stream_config import StreamConfig
-from liftpy_server.tiering.collect_job import drop_stream
-from liftpy_server.tiering.context import Context
-from liftpy_server.tiering.fragments import drafted, put_draft
-from liftpy_server.tiering.roots import commit
+from liftpy_server.tier.jobs.collect import drop_stream
+from liftpy_server.tier.jobs.parts.context import Context
+from liftpy_server.tier.jobs.parts.roots import commit
+from liftpy_server.tier.jobs.parts.stream_objects import drafted, put_draft
 
 if TYPE_CHECKING:
     from liftpy.cli.tier.bucket import FoundStream, OpenBucket
     from liftpy_bucket.manifest.root.root import Root
     from liftpy_bucket.reading.version import TierVersion
-    from liftpy_server.tiering.fragments import Stored
+    from liftpy_server.tier.jobs.parts.stream_objects import Stored
 
 __all__ = ["ForkedPartition", "ForkedStream", "fork_stream"]
 

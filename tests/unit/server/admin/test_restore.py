@@ -18,10 +18,10 @@ from liftpy_envelope.errors import ConfigError, ErrorCode
 from liftpy_server.admin.restore_handlers import RestoreHandlers
 from liftpy_server.config import NodeConfig
 from liftpy_server.metadata.errors import MetadataRefusedError
-from liftpy_server.tiering.context import Context
-from liftpy_server.tiering.restore_jobs import RESTORE_JOBS
-from liftpy_server.tiering.restoring import EPOCH_GAP
-from liftpy_server.tiering.wire import TierWorkError, encode_error
+from liftpy_server.tier.jobs.parts.context import Context
+from liftpy_server.tier.jobs.restore import RESTORE_JOBS
+from liftpy_server.tier.jobs.restoring import EPOCH_GAP
+from liftpy_server.tier.worker.wire import TierWorkError, encode_error
 from support.fault_store import Crash, FaultStore, crash_at, plan_random
 from support.metadata_commands import UUIDS, Author
 from support.tier_bucket import CLUSTER, Bucket, stream

@@ -1,0 +1,349 @@
+"""Has the worker do what the schedule wants, and tells the schedule what became of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from liftpy_envelope.errors import LiftError
+from liftpy_server.tier.host.cold_side import ColdSide
+from liftpy_server.tier.host.message_ids import recall_message_ids
+from liftpy_server.tier.host.tiered_partition import (
+    claim_arguments,
+    further_arguments,
+    may_have_history,
+    moved,
+    upload_arguments,
+)
+from liftpy_server.tier.schedule.places import Found, Job
+from liftpy_server.tier.worker.wire import TierWorkError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
+    from liftpy_envelope.pull import PartitionKey
+    from liftpy_log.clock import Clock
+    from liftpy_server.partition import Partition
+    from liftpy_server.tier.host.counters import TierCounters
+    from liftpy_server.tier.host.gone_nodes import GoneNodes
+    from liftpy_server.tier.schedule.places import Place, Task
+    from liftpy_server.tier.schedule.schedule import Schedule
+    from liftpy_server.tier.settings import TierConfig
+
+__all__ = ["Identity", "TierJobs", "Worker"]
+
+_NOTHING: Final = "there is no whole record batch to upload yet"
+
+
+class Worker(Protocol):
+    """The process that works on the bucket; see `process.TierWorker`."""
+
+    async def call(self, job: str, /, **arguments: Any) -> dict[str, Any]:
+        """Have a job done.
+
+        Raises:
+            TierWorkError: it failed.
+        """
+        ...
+
+    async def close(self) -> None:
+        """End the process."""
+        ...
+
+
+class Identity(Protocol):
+    """Who this node is."""
+
+    @property
+    def node_id(self) -> str:
+        """Its name."""
+
+    @property
+    def incarnation(self) -> int:
+        """How often it has registered."""
+
+    @property
+    def cluster_id(self) -> str:
+        """Of the cluster that it belongs to."""
+
+
+class TierJobs:
+    """See the module.
+
+    Args:
+        config: of the bucket.
+        identity: of this node.
+        schedule: wants them.
+        partitions: those that the schedule knows.
+        worker: does them.
+        clock: for times.
+        counters: count them.
+        gone: hears which nodes hold something of a partition.
+    """
+
+    def __init__(
+        self,
+        config: TierConfig,
+        identity: Identity,
+        schedule: Schedule,
+        partitions: Mapping[PartitionKey, Partition],
+        worker: Worker,
+        clock: Clock,
+        counters: TierCounters,
+        gone: GoneNodes,
+    ) -> None:
+        self._config = config
+        self._identity = identity
+        self._schedule = schedule
+        self._partitions = partitions
+        self._worker = worker
+        self._clock = clock
+        self._counters = counters
+        self._gone = gone
+        self._doing: dict[Job, Callable[[Task], Awaitable[bool]]] = {
+            Job.PROBE: self._probe,
+            Job.LOOK: self._look,
+            Job.CLAIM: self._look,
+            Job.UPLOAD: self._upload,
+            Job.UPLOAD_SET: self._upload_set,
+            Job.CONFIRM: self._confirm,
+            Job.RETAIN: self._retain,
+            Job.COLLECT_SETS: self._collect_sets,
+        }
+
+    async def do(self, task: Task) -> bool:
+        """Do a task. Returns whether people are to be told of a change that it brought about.
+
+        Raises:
+            TierWorkError: it failed; the schedule was not told yet.
+        """
+        return await self._doing.get(task.job, self._keep_up)(task)
+
+    def fail(self, task: Task, code: str, message: str) -> bool:
+        """A task failed. Returns whether people are to be told."""
+        self._counters.failures[code] += 1
+        return self._schedule.failed(task, code, message, self._now_s())
+
+    def _now_s(self) -> float:
+        return self._clock.monotonic()
+
+    def _partition(self, place: Place) -> Partition:
+        """The partition of a place.
+
+        Raises:
+            TierWorkError: this node leads it no longer.
+        """
+        partition = self._partitions.get(place.key)
+        if partition is None or not may_have_history(partition) or partition.epoch != place.epoch:
+            raise TierWorkError("gone", "another node leads the partition now")
+        return partition
+
+    async def _probe(self, _task: Task) -> bool:
+        found = (await self._worker.call(Job.PROBE.value)).get("cluster_id")
+        own = self._identity.cluster_id
+        if found is not None and found != own:
+            text = (
+                f"{self._config.url} belongs to cluster {found}, and this is cluster {own}: nothing is written there. "
+                "Give this cluster a prefix of its own; or, if the other one is lost, restore it into this one"
+            )
+            raise TierWorkError("foreign", text)
+        return self._schedule.proven(self._now_s())
+
+    async def _look(self, task: Task) -> bool:
+        (place,) = task.places
+        partition = self._partition(place)
+        arguments = claim_arguments(partition, self._identity.node_id)
+        try:
+            creates = task.job is Job.CLAIM and partition.stream.config.tier
+            told = {"create": creates, "cluster_id": self._identity.cluster_id}
+            answer = await self._worker.call(task.job.value, **told, **arguments)
+        except TierWorkError as error:
+            if error.code != "missing" or task.job is Job.CLAIM:
+                raise
+            log_start = partition.log.log_start  # where its history in the bucket will begin
+            self._schedule.looked(task, log_start, log_start, is_sealed=False, now_s=self._now_s())
+            partition.cold = ColdSide(log_start, log_start)
+            return False
+        start, end = answer["start"], answer["end"]
+        if partition.cold is None:  # else this leadership has looked before
+            await recall_message_ids(partition, start, self._worker)
+        self._partition(place)
+        if end > partition.log.log_end:
+            text = (
+                f"the bucket has records up to offset {end}, and the log of this node ends at {partition.log.log_end}: "
+                f"it has lost what lies between. Nothing is uploaded, so that the bucket's copy stays as it is"
+            )
+            raise TierWorkError("lineage", text)
+        found = Found(
+            set_bytes=answer["set_bytes"],
+            new_bytes=answer["new_bytes"],
+            merges=answer["merges"],
+            may_have_garbage=not answer["is_new"],
+            proven_end=answer["proven_end"],
+        )
+        self._schedule.looked(task, start, end, is_sealed=answer["sealed"], now_s=self._now_s(), found=found)
+        self._gone.held(place.key, answer["holders"])
+        partition.cold = ColdSide(
+            max(start, place.wanted_start),
+            end,
+            [(epoch, first) for epoch, first in answer["epochs"] if first < end],
+            answer.get("gone_below", 0),
+            stored_bytes=answer.get("bytes", 0),
+            records=answer.get("records", 0),
+        )
+        return False
+
+    async def _upload(self, task: Task) -> bool:
+        (place,) = task.places
+        partition = self._partition(place)
+        bytes_max = self._config.upload_bytes
+        arguments = self._arguments(partition, place, bytes_max)
+        arguments["further"] = further_arguments(partition, arguments["end"], bytes_max)
+        answer = await self._worker.call(task.job.value, **arguments)
+        objects, slices = moved(arguments, answer["end"])
+        asked = [(place, {**arguments, "slices": slices})]
+        self._uploaded(task, {place.key: answer["end"]}, asked, answer["stored_bytes"], objects=objects)
+        return False
+
+    async def _upload_set(self, task: Task) -> bool:
+        asked: list[tuple[Place, dict[str, Any]]] = []
+        for place in task.places:
+            try:
+                arguments = self._arguments(self._partition(place), place, self._config.set_member_bytes_max)
+            except LiftError:
+                continue  # it gets its own turn, and its own error
+            asked.append((place, {**arguments, "tier_epoch": arguments["epoch"]}))
+        if not asked:
+            raise TierWorkError("gone", _NOTHING)
+        answer = await self._worker.call(
+            task.job.value,
+            node=self._identity.node_id,
+            incarnation=self._identity.incarnation,
+            members=[arguments for _, arguments in asked],
+        )
+        told = {(member["uuid"], member["partition"]): member["end"] for member in answer["members"]}
+        ends = {place.key: told.get((place.key.uuid.hex(), place.key.partition), 0) for place, _ in asked}
+        self._uploaded(task, ends, asked, answer["stored_bytes"])
+        return False
+
+    def _arguments(self, partition: Partition, place: Place, bytes_max: int) -> dict[str, Any]:
+        if not partition.stream.config.tier:
+            raise TierWorkError("gone", "its settings keep it out of the bucket")
+        log_start = partition.log.log_start
+        if log_start > place.tiered_end:
+            self._check_hole(partition, place)
+            text = f"nobody wants what lay below offset {log_start}; first the bucket's end has to come there, too"
+            raise TierWorkError("gone", text)
+        arguments = upload_arguments(partition, place.tiered_end, bytes_max)
+        if arguments is None:
+            raise TierWorkError("gone", _NOTHING)
+        return arguments
+
+    def _check_hole(self, partition: Partition, place: Place) -> None:
+        """What is missing between the bucket's end and the log is not wanted; by itself a log drops only what counts.
+
+        Raises:
+            TierWorkError: it is not known why it is missing ("hole"), or a pin holds what lies before it ("held").
+        """
+        log_start, wanted = partition.log.log_start, partition.stream.purged_below(partition.number)
+        if place.start >= place.tiered_end:  # the bucket has nothing: it begins with the log, as where it has no root
+            wanted = log_start
+        if max(wanted, place.wanted_start) < log_start:
+            raise TierWorkError(
+                "hole",
+                f"the bucket ends at offset {place.tiered_end}, and the log of this node begins at {log_start}: what "
+                f"lies between is missing, and was not purged. Let another replica lead that has it still; or purge "
+                f"the partition up to offset {log_start}, to go on without it: its history in the bucket then begins "
+                "anew there. Until then, or until retention wants nothing of it, what the bucket has is left as it is",
+            )
+        self._schedule.wants_start(place.key, wanted, self._now_s())
+        if place.trouble is not None and place.trouble.code == "held":
+            raise TierWorkError("held", place.trouble.message)
+
+    def _uploaded(
+        self,
+        task: Task,
+        ends: Mapping[PartitionKey, int],
+        asked: list[tuple[Place, dict[str, Any]]],
+        stored_bytes: int,
+        *,
+        objects: int = 1,
+    ) -> None:
+        counters = self._counters
+        counters.uploads += objects
+        counters.stored_bytes += stored_bytes
+        self._schedule.uploaded(task, ends, self._now_s())
+        sizes = [sum(piece["length"] for piece in arguments["slices"]) for _, arguments in asked]
+        counters.uploaded_bytes += sum(sizes)
+        for (place, arguments), size in zip(asked, sizes, strict=True):
+            partition = self._partitions.get(place.key)
+            if partition is None or partition.cold is None or self._schedule.places.get(place.key) is not place:
+                continue
+            if ends[place.key] > partition.cold.end:
+                partition.cold.stored_bytes += stored_bytes * size // max(1, sum(sizes))
+                partition.cold.records += ends[place.key] - partition.cold.end
+            partition.cold.advance(ends[place.key], [(epoch, start) for epoch, start in arguments["epochs"]])
+
+    async def _confirm(self, task: Task) -> bool:
+        (place,) = task.places
+        end = place.tiered_end
+        await self._worker.call(task.job.value, node=self._identity.node_id, **_name(place))
+        place.proven_end = max(place.proven_end, end)
+        self._schedule.kept_up(task, None, self._now_s())
+        return False
+
+    async def _retain(self, task: Task) -> bool:
+        (place,) = task.places
+        partition = self._partition(place)
+        wanted = place.wanted_start
+        answer = await self._worker.call(task.job.value, **_name(place), start=wanted)
+        if answer["start"] < wanted and place.tiered_end < partition.log.log_start:
+            raise TierWorkError(
+                "held",
+                f"a pin holds what the bucket has from offset {answer['start']} on, and what lay between its end, "
+                f"{place.tiered_end}, and offset {partition.log.log_start} is gone: nothing is added behind a hole. "
+                "`liftpy tier cursor list` says who holds it; it goes on when that is dropped",
+            )
+        # What a pin holds stays there. Where nothing does, a start beyond the end of the bucket has moved that, too.
+        place.tiered_end = max(place.tiered_end, answer["start"])
+        place.proven_end = max(place.proven_end, answer["start"])
+        self._schedule.kept_up(task, max(wanted, answer["start"]), self._now_s())
+        if partition.cold is not None:
+            partition.cold.advance(answer["start"], ())
+            partition.cold.raise_start(wanted)
+        return False
+
+    async def _keep_up(self, task: Task) -> bool:
+        (place,) = task.places
+        partition = self._partition(place)
+        arguments = _name(place)
+        if task.job is Job.COMPACT:
+            config = partition.stream.config
+            arguments |= {
+                # The worker measures with the wall clock.
+                "min_compaction_lag_ns": partition.by_wall_ns(config.min_compaction_lag_s),
+                "delete_retention_ns": partition.by_wall_ns(config.delete_retention_s),
+                "clean_end": place.tiered_end,
+            }
+        elif task.job is Job.COLLECT:
+            arguments["grace_ns"] = int(self._config.grace_s * 1e9)
+        answer = await self._worker.call(task.job.value, **arguments)
+        if partition.cold is not None and "gone_below" in answer:
+            partition.cold.gone_below = max(partition.cold.gone_below, answer["gone_below"])
+        if task.job is Job.MERGE and not answer["left"]:
+            self._gone.held(place.key, ())
+        self._schedule.kept_up(task, None, self._now_s())
+        if task.job is Job.COLLECT and answer["more"]:
+            self._schedule.collects(place.key)
+        return False
+
+    async def _collect_sets(self, task: Task) -> bool:
+        identity = self._identity
+        answer = await self._worker.call(task.job.value, node=identity.node_id, incarnation=identity.incarnation)
+        self._schedule.kept_up(task, None, self._now_s())
+        if answer["merged"]:
+            self._schedule.collects_sets()
+        return False
+
+
+def _name(place: Place) -> dict[str, Any]:
+    return {"uuid": place.key.uuid.hex(), "partition": place.key.partition, "epoch": place.epoch}

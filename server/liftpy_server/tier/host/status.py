@@ -1,0 +1,102 @@
+"""What a node tells of the bucket."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final
+
+from liftpy_server.tier.schedule.alarms import StoreState, room_s
+
+if TYPE_CHECKING:
+    from liftpy_log.clock import Clock
+    from liftpy_server.partition import Partition
+    from liftpy_server.tier.host.counters import TierCounters
+    from liftpy_server.tier.host.tierer import Tierer
+    from liftpy_server.tier.schedule.places import Place
+
+__all__ = ["DiskRoom", "partition_status", "tier_status"]
+
+_SAMPLES: Final = 60
+_SAMPLE_S: Final = 1.0
+_KNOWN_S: Final = 5.0  # a shorter look at a disk says nothing
+
+
+class DiskRoom:
+    """How long the disk lasts while nothing can leave it."""
+
+    def __init__(self) -> None:
+        self._samples: deque[tuple[float, int]] = deque(maxlen=_SAMPLES)
+        self._reserve_bytes = 0
+
+    def note(self, free_bytes: int, reserve_bytes: int, now_s: float) -> None:
+        """So much is free now, and so much of it is never used."""
+        self._reserve_bytes = reserve_bytes
+        if not self._samples or now_s - self._samples[-1][0] >= _SAMPLE_S:
+            self._samples.append((now_s, free_bytes))
+
+    def room_s(self) -> float | None:
+        """Seconds at the rate of the last minute; None while it does not fill, or is not known yet."""
+        if not self._samples:
+            return None
+        (first_s, first), (last_s, last) = self._samples[0], self._samples[-1]
+        if last_s - first_s < _KNOWN_S:
+            return None
+        return room_s(last, self._reserve_bytes, first - last, last_s - first_s)
+
+
+def partition_status(partition: Partition, place: Place, now_s: float) -> dict[str, Any]:
+    """One partition that this node leads. Times are of a clock that never goes back."""
+    cold, trouble = partition.cold, place.trouble
+    return {
+        "stream": partition.stream.name,
+        "uuid": partition.stream.uuid,
+        "partition": partition.number,
+        "local_start": partition.log.log_start,
+        "start": partition.start,
+        "tiered_end": place.tiered_end,
+        "high_watermark": partition.high_watermark,
+        "untiered_bytes": place.bytes,
+        "untiered_age_s": 0.0 if place.since_s is None else round(now_s - place.since_s, 3),
+        "stored_bytes": 0 if cold is None else cold.stored_bytes,
+        "stopped": trouble is not None and trouble.stops,
+        "trouble": None if trouble is None else trouble.message,
+    }
+
+
+def tier_status(tierer: Tierer, room: DiskRoom, reads: TierCounters, clock: Clock, *, limit: int) -> dict[str, Any]:
+    """This node's side of `LIFT.API.TIER.STATUS`.
+
+    Args:
+        tierer: of the node.
+        room: on its disk.
+        reads: what reading from the bucket has cost.
+        clock: of the node.
+        limit: of partitions; those in trouble come first, then those of which most waits.
+    """
+    now_s = clock.monotonic()
+    health, counters = tierer.health, tierer.counters
+    places = [(place, tierer.partitions[key]) for key, place in tierer.schedule.places.items()]
+    places.sort(key=lambda each: (each[0].trouble is None, -each[0].bytes, each[1].stream.name, each[1].number))
+    is_well = health.state is StoreState.OK
+    since_s = [place.since_s for place, _ in places if place.since_s is not None]
+    return {
+        "url": tierer.config.url,
+        "endpoint": tierer.config.endpoint,
+        "region": tierer.config.region,
+        "state": health.state.value,
+        "message": health.message,
+        "since_ns": None if is_well else clock.now_ns() - int((now_s - health.since_s) * 1e9),
+        "partition_count": len(places),
+        "trouble_count": sum(place.trouble is not None for place, _ in places),
+        "untiered_bytes": sum(place.bytes for place, _ in places),
+        "untiered_age_s": round(now_s - min(since_s), 3) if since_s else 0.0,
+        "partitions": [partition_status(partition, place, now_s) for place, partition in places[:limit]],
+        "requests": dict(counters.requests),
+        "bytes_in": counters.bytes_in,
+        "bytes_out": counters.bytes_out,
+        "read_requests": dict(reads.requests),
+        "read_bytes_in": reads.bytes_in,
+        "uploads": counters.uploads,
+        "failures": dict(counters.failures),
+        "room_s": None if is_well else room.room_s(),
+    }

@@ -1,0 +1,1 @@
+"""Jobs of the worker process, a module each: everything that a node has done to a bucket."""

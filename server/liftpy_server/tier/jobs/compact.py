@@ -1,0 +1,141 @@
+"""Key compaction of a partition's history in the bucket."""
+
+from __future__ import annotations
+
+import os
+from tempfile import TemporaryFile
+from typing import TYPE_CHECKING, Any, Final
+
+from liftpy_bucket.errors import OvertakenError
+from liftpy_bucket.manifest.pins.pin import held_ranges
+from liftpy_bucket.manifest.root.changes import Change, replace
+from liftpy_bucket.objects.setsum import NO_RECORDS
+from liftpy_bucket.store.conditional import create_once
+from liftpy_bucket.upkeep.compaction import HistoryCompaction, HistoryCompactionConfig, plan_history
+from liftpy_bucket.upkeep.live import settled_pins
+from liftpy_server.tier.jobs.parts.file_body import body_of
+from liftpy_server.tier.jobs.parts.memory_budget import WORK_BYTES
+from liftpy_server.tier.jobs.parts.roots import Created, check_in_force, commit, file_of, newest, path_of
+from liftpy_server.tier.jobs.parts.stream_objects import fragment_name
+
+if TYPE_CHECKING:
+    from liftpy_bucket.layout import PartitionPath
+    from liftpy_bucket.manifest.root.root import Root
+    from liftpy_bucket.objects.pointers import FragmentPointer
+    from liftpy_bucket.upkeep.compaction import HistoryPlan, Replacement
+    from liftpy_server.tier.jobs.parts.context import Context
+
+__all__ = ["compact"]
+
+_MAP_BYTES_MAX: Final = 128 * 1024 * 1024  # of keys: what does not fit is for the next pass
+_SEED_BYTES: Final = 32
+
+
+def compact(context: Context, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Let go of records that newer ones of the same key supersede, where it pays; what a pin holds stays.
+
+    Args:
+        context: of the worker.
+        arguments: `uuid`, `partition`, `epoch` (of the leader), `min_compaction_lag_ns`, `delete_retention_ns`,
+            `clean_end` (nothing at or above this offset is touched).
+
+    Returns:
+        `compacted`: how many objects became others; `gone_below`: tombstones below this offset may be gone now;
+        `compacted_end`: below this offset no key has two records.
+
+    Raises:
+        LineageError: this leader has no claim in force.
+        OvertakenError: others write this root, or somebody pins what was to go; try again.
+    """
+    path = path_of(arguments)
+    root = newest(context, path).root
+    check_in_force(root, arguments["epoch"])
+    config = HistoryCompactionConfig(
+        min_lag_ns=arguments["min_compaction_lag_ns"],
+        delete_retention_ns=arguments["delete_retention_ns"],
+        object_bytes=context.object_bytes,
+        memory_bytes_max=_MAP_BYTES_MAX,
+    )
+    plan = _plan(context, path, root, config, arguments["clean_end"])
+    compacted = 0
+    if plan is not None:
+        with context.memory.hold(_MAP_BYTES_MAX + WORK_BYTES, context.progress):
+            compacted = _run(context, path, plan, config, arguments["epoch"])
+        root = newest(context, path).root
+    return {"compacted": compacted, "gone_below": root.gone_below, "compacted_end": root.compacted_end}
+
+
+def _plan(
+    context: Context, path: PartitionPath, root: Root, config: HistoryCompactionConfig, clean_end: int
+) -> HistoryPlan | None:
+    return plan_history(
+        file_of(context, path).fragments(root),
+        path=path,
+        compacted_end=root.compacted_end,
+        gone_below=root.gone_below,
+        clean_end=clean_end,
+        held=_held(context, path),
+        now_ns=context.now_ns(),
+        config=config,
+    )
+
+
+def _held(context: Context, path: PartitionPath) -> tuple[tuple[int, int | None], ...]:
+    now_ns = context.now_ns()
+    pins = settled_pins(context.store, file_of(context, path), new_id=context.new_id, now_ns=now_ns)
+    return held_ranges(pins, now_ns)
+
+
+def _run(context: Context, path: PartitionPath, plan: HistoryPlan, config: HistoryCompactionConfig, epoch: int) -> int:
+    seed, born = os.urandom(_SEED_BYTES), newest(context, path).root.version
+    work = HistoryCompaction(context.store, plan, config, seed=seed, open_sink=TemporaryFile, new_nonce=context.new_id)
+    compacted = 0
+    for replacement in work.run():
+        context.progress()
+        _put(context, path, replacement, epoch, born)
+        compacted += len(replacement.old)
+
+    def mark(root: Root) -> Change | None:
+        check_in_force(root, epoch)
+        if root.compacted_end >= work.clean_end:
+            return None
+        return replace(root, (), (), collected=NO_RECORDS, snapshots={}, compacted_end=work.clean_end)
+
+    with context.roots.alone(path, context.progress):
+        commit(context, path, mark)
+    return compacted
+
+
+def _put(context: Context, path: PartitionPath, replacement: Replacement, epoch: int, born: int) -> None:
+    old = replacement.old
+    name = fragment_name(old[0].base, epoch, replacement.nonce)
+    new, created = [], None
+    with replacement.sink as sink:
+        if replacement.new.records:
+            with body_of(context, sink) as body:
+                create_once(context.store, path.fragment(name), body, replacement.nonce)
+            new, created = [replacement.pointer(name)], Created(path.fragment(name), born)
+
+    def change_of(root: Root) -> Change:
+        check_in_force(root, epoch)
+        _check_free(context, path, old)  # after the root was read: whoever pins since makes it move on
+        return replace(
+            root,
+            old,
+            new,
+            collected=replacement.collected,
+            snapshots=file_of(context, path).snapshots(root, old[0].base, old[-1].end),
+            gone_below=replacement.gone_below,
+        )
+
+    with context.roots.alone(path, context.progress):
+        commit(context, path, change_of, created)
+
+
+def _check_free(context: Context, path: PartitionPath, old: tuple[FragmentPointer, ...]) -> None:
+    start, end = old[0].base, old[-1].end
+    for held_start, held_end in _held(context, path):
+        if held_start < end and (held_end is None or held_end > start):
+            raise OvertakenError(
+                f"offset {max(start, held_start)} of {path.directory} was pinned while it was compacted"
+            )

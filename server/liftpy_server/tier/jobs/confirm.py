@@ -1,0 +1,50 @@
+"""What a leader has put into shared objects comes to count for good, whoever leads next.
+
+A set manifest is written without a look at the root: a leader that was deposed writes it just as well, and what it
+holds then counts for nothing. To read the root afterwards would prove nothing either: a claimer that has read the set
+manifests already may be about to commit. So the root is written again, as it is, with If-Match. Where that goes well
+the claim was in force after the manifest was written, and whoever was about to claim has to begin anew, and reads the
+manifest as it is now.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from liftpy_bucket.manifest.root.changes import claim
+from liftpy_server.tier.jobs.parts.roots import check_in_force, commit, path_of
+
+if TYPE_CHECKING:
+    from liftpy_bucket.manifest.root.changes import Change
+    from liftpy_bucket.manifest.root.root import Root
+    from liftpy_server.tier.jobs.parts.context import Context
+
+__all__ = ["confirm"]
+
+
+def confirm(context: Context, arguments: dict[str, Any]) -> dict[str, Any]:
+    """See that a claim is in force, so that what was uploaded under it before counts for good. One write, as a rule.
+
+    Args:
+        context: of the worker.
+        arguments: `uuid`, `partition`, `epoch` (of the leader), `node` (its id).
+
+    Returns:
+        Nothing.
+
+    Raises:
+        LineageError: this leader has no claim in force.
+        OvertakenError: others write this root; try again.
+    """
+    path = path_of(arguments)
+    with context.roots.alone(path, context.progress):
+        commit(context, path, lambda root: _renewed(root, arguments))
+    return {}
+
+
+def _renewed(root: Root, arguments: dict[str, Any]) -> Change | None:
+    epoch = arguments["epoch"]
+    check_in_force(root, epoch)
+    if root.sealed:  # nobody claims it any more
+        return None
+    return claim(root, epoch=epoch, node=arguments["node"], start=root.end)

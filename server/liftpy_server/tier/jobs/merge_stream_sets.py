@@ -1,0 +1,135 @@
+"""Merging of shared objects: rounds of quiet partitions become fewer, larger objects, and the manifest stays short.
+
+Members of one partition that follow on one another, of one leadership, become one; others keep beside each other, in
+objects of their own. Nothing is dropped, and the sums of what goes and of what comes are compared before anything is
+named. Of every object that goes one window is in memory at a time, besides the object that comes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import pyarrow as pa
+
+from liftpy_bucket.layout import set_object_key
+from liftpy_bucket.manifest.stream_sets.changes import adopt, replace
+from liftpy_bucket.manifest.stream_sets.file import SetFile
+from liftpy_bucket.objects.merging import member_source
+from liftpy_bucket.objects.pointers import SetMember, SetObjectPointer
+from liftpy_bucket.objects.read import ObjectReader
+from liftpy_bucket.objects.write_stream_set import SetWriter
+from liftpy_bucket.store.conditional import create_once
+from liftpy_server.tier.jobs.parts.merge_plan import run_to_merge
+from liftpy_server.tier.jobs.parts.object_buffer import ObjectBuffer
+from liftpy_server.tier.jobs.parts.read_ahead_store import ReadAheadStore
+from liftpy_server.tier.jobs.parts.roots import newest_set
+from liftpy_server.tier.jobs.upload_stream_set import set_object_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from liftpy_server.tier.jobs.parts.context import Context
+
+__all__ = ["merge_sets"]
+
+_WINDOWS_BYTES: Final = 32 * 1024 * 1024  # of all objects that go, together
+_WINDOW_BYTES_MIN: Final = 1024 * 1024
+_OBJECT_BYTES_MAX: Final = 64 * 1024 * 1024
+_ROUNDS_MAX: Final = 8
+
+
+class _Part(NamedTuple):
+    """A member, and where its rows are."""
+
+    pointer: SetObjectPointer
+    member: SetMember
+
+
+def merge_sets(context: Context, node: str, incarnation: int) -> int:
+    """Merge shared objects of a node, as long as there are enough of a size. Returns how many became others.
+
+    Raises:
+        LineageError: a later incarnation of the node has written.
+        OvertakenError: somebody else writes this manifest; try again.
+    """
+    merged = 0
+    for _ in range(_ROUNDS_MAX):
+        count = _merge_run(context, node, incarnation)
+        if not count:
+            break
+        merged += count
+    return merged
+
+
+def _merge_run(context: Context, node: str, incarnation: int) -> int:
+    with context.sets.alone(node, context.progress):
+        loaded = context.sets.get(node) or newest_set(context, node)
+        if loaded is None:
+            return 0
+        manifest = adopt(loaded.manifest, incarnation)
+        bytes_max = min(context.object_bytes, _OBJECT_BYTES_MAX)
+        run = [manifest.objects[place] for place in run_to_merge([each.size for each in manifest.objects], bytes_max)]
+        if not run:
+            return 0
+        size = sum(each.size for each in run)
+        with context.memory.hold(size + _WINDOWS_BYTES, context.progress):
+            added = [
+                _written(context, node, manifest.sequence + number, run, parts)
+                for number, parts in enumerate(_layers(run))
+            ]
+        try:
+            file = SetFile(context.store, node, new_id=context.new_id)
+            changed = replace(manifest, [each.name for each in run], added)
+            context.sets.keep(node, file.commit(loaded, changed))
+        except BaseException:
+            context.sets.drop(node)  # it may have been written
+            raise
+    return len(run)
+
+
+def _layers(run: Sequence[SetObjectPointer]) -> Iterator[list[list[_Part]]]:
+    """What each new object holds: of every partition at most one chain of members that follow on one another."""
+    parts: dict[tuple[str, int], list[_Part]] = {}
+    for pointer in run:
+        for member in pointer.members:
+            parts.setdefault((member.uuid, member.partition), []).append(_Part(pointer, member))
+    chains = {owner: _chains(of_owner) for owner, of_owner in sorted(parts.items())}
+    for layer in range(max(map(len, chains.values()))):
+        yield [of_owner[layer] for of_owner in chains.values() if layer < len(of_owner)]
+
+
+def _chains(parts: Sequence[_Part]) -> list[list[_Part]]:
+    chains: list[list[_Part]] = []
+    for part in sorted(parts, key=lambda each: (each.member.tier_epoch, each.member.base)):
+        last = chains[-1][-1].member if chains else None
+        if last is not None and (last.tier_epoch, last.end) == (part.member.tier_epoch, part.member.base):
+            chains[-1].append(part)
+        else:
+            chains.append([part])
+    return chains
+
+
+def _written(
+    context: Context, node: str, sequence: int, run: Sequence[SetObjectPointer], chains: Sequence[list[_Part]]
+) -> SetObjectPointer:
+    keys = {each.name: set_object_key(node, each.name) for each in run}
+    window_bytes = max(_WINDOW_BYTES_MIN, _WINDOWS_BYTES // len(run))
+    store = ReadAheadStore(context.store, window_bytes, {keys[each.name]: each.size for each in run})
+    readers = {each.name: ObjectReader(store, keys[each.name], each.size, each.footer) for each in run}
+    nonce = context.new_id()
+    name = set_object_name(sequence, nonce)
+    with ObjectBuffer(sum(each.size for each in run)) as sink:
+        writer = SetWriter(sink, node=node, nonce=nonce)
+        for chain in chains:
+            first, last = chain[0].member, chain[-1].member
+            writer.begin(first.uuid, first.partition, first.tier_epoch, first.base, last.end)
+            for part in chain:
+                source = member_source(readers[part.pointer.name], part.member, part.member.base, part.member.end)
+                for rows in source.rows:
+                    writer.write(rows)
+            context.progress()
+        written = writer.finish()
+        pa.default_memory_pool().release_unused()
+        with sink.body() as body:
+            create_once(context.store, set_object_key(node, name), body, nonce)
+    return SetObjectPointer(name=name, size=written.size, footer=written.footer, members=written.members)

@@ -1,0 +1,51 @@
+"""Whether a bucket can be used at all: asked once, before anything is moved to it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from liftpy_bucket.errors import ForeignBucketError, StoreUnfitError
+from liftpy_bucket.layout import CATALOG
+from liftpy_bucket.manifest.catalog import CatalogFile
+from liftpy_bucket.store.probe import PROBES, probe
+
+if TYPE_CHECKING:
+    from liftpy_bucket.store.object_store import ObjectStore
+    from liftpy_server.tier.jobs.parts.context import Context
+
+__all__ = ["probe_bucket"]
+
+_OURS: Final = frozenset({CATALOG, "streams", "sets", "logs", "spark", PROBES.rstrip("/")})
+_BEHIND_SLASH: Final = "0"  # the character that follows on "/"
+
+
+def probe_bucket(context: Context, _arguments: dict[str, Any]) -> dict[str, Any]:
+    """See whose bucket it is, and try the store out; into what is not ours nothing is written.
+
+    Returns:
+        `cluster_id`: of the cluster whose catalog is there; None where there is none.
+
+    Raises:
+        StoreUnfitError: the store ignores conditions, or does something else that we can not live with.
+        ForeignBucketError: below the prefix there is something that is not ours.
+        BucketVersionError: a newer liftpy wrote the catalog.
+    """
+    _check_names(context.store)
+    loaded = CatalogFile(context.store, new_id=context.new_id).load()
+    probe(context.store, context.new_id())
+    return {"cluster_id": None if loaded is None else loaded.catalog.cluster_id}
+
+
+def _check_names(store: ObjectStore) -> None:
+    """One listing per name at the top, whatever lies below it."""
+    behind = ""
+    while (entry := next(store.list("", behind), None)) is not None:
+        if entry.key <= behind:
+            raise StoreUnfitError(f"the store lists {entry.key} when it is asked for what follows on {behind}")
+        top = entry.key.partition("/")[0]
+        if top not in _OURS:
+            raise ForeignBucketError(
+                f"below the prefix there is the object {entry.key}, which is not ours: move it elsewhere, or give "
+                "liftpy a prefix of its own"
+            )
+        behind = top + _BEHIND_SLASH

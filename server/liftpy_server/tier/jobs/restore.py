@@ -1,0 +1,195 @@
+"""Jobs of a tier worker that bring streams back from the bucket.
+
+They read and claim what a cluster that is gone has left; the metadata are changed by the node that asks for them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from liftpy_bucket.errors import ForeignBucketError, ObjectMissingError, OvertakenError
+from liftpy_bucket.layout import CATALOG, PartitionPath, set_root_key
+from liftpy_bucket.manifest.catalog import CatalogFile
+from liftpy_bucket.manifest.root.root import COMMIT_IDS
+from liftpy_bucket.manifest.stream_sets.file import SetFile
+from liftpy_bucket.manifest.stream_sets.format import decode_set, encode_set
+from liftpy_bucket.store.swapping import swap
+from liftpy_server.tier.jobs.parts.catalog_content import check_owner, taken
+from liftpy_server.tier.jobs.parts.stream_set_nodes import nodes_with_sets
+from liftpy_server.tier.jobs.restoring import Bucket
+
+if TYPE_CHECKING:
+    from liftpy_bucket.manifest.catalog import Catalog
+    from liftpy_server.tier.jobs.parts.context import Context, Job
+
+__all__ = ["RESTORE_JOBS"]
+
+_ATTEMPTS: Final = 4
+
+
+def _catalog(context: Context) -> Catalog:
+    loaded = CatalogFile(context.store, new_id=context.new_id).load()
+    if loaded is None:
+        raise ObjectMissingError(CATALOG)
+    return loaded.catalog
+
+
+def read_catalog(context: Context, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Whose bucket it is, and a page of the streams that can be brought back, in the order of their uuids.
+
+    Args:
+        context: with the store.
+        arguments: `after`, the uuid before the page, and `limit`, how many streams.
+
+    Returns:
+        `cluster_id`, `version`, `written_ns` (when the catalog was written last), `total` and `streams`.
+
+    Raises:
+        ObjectMissingError: there is no catalog.
+    """
+    catalog = _catalog(context)
+    live = sorted(uuid for uuid, stream in catalog.streams.items() if stream.deleted_ns is None)
+    page = [uuid for uuid in live if uuid > arguments["after"]][: arguments["limit"]]
+    return {
+        "cluster_id": catalog.cluster_id,
+        "version": catalog.version,
+        "written_ns": context.store.head(CATALOG).modified_ns,
+        "total": len(live),
+        "streams": [_shown(catalog, uuid) for uuid in page],
+    }
+
+
+def _shown(catalog: Catalog, uuid: str) -> dict[str, Any]:
+    stream = catalog.streams[uuid]
+    return {
+        "uuid": uuid,
+        "name": stream.name,
+        "config": stream.config,
+        "partitions": stream.partitions,
+        "created_ns": stream.created_ns,
+    }
+
+
+def take_catalog(context: Context, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Make the bucket of a cluster that is gone this cluster's own.
+
+    Args:
+        context: with the store.
+        arguments: `cluster_id` of this cluster; `from_cluster_id`, whose it is; `streams`, the uuids of the streams
+            that this cluster has.
+
+    Returns:
+        `strangers`: those of `streams` that the catalog does not know; where there are some nothing is changed.
+
+    Raises:
+        ForeignBucketError: it is yet another cluster's.
+        OvertakenError: the other cluster has just written to it.
+        ObjectMissingError: there is no catalog.
+    """
+    file = CatalogFile(context.store, new_id=context.new_id)
+    loaded = file.load()
+    if loaded is None:
+        raise ObjectMissingError(CATALOG)
+    own, other, owner = arguments["cluster_id"], arguments["from_cluster_id"], loaded.catalog.cluster_id
+    if owner not in {own, other}:
+        raise ForeignBucketError(
+            f"the bucket belongs to cluster {owner}, and neither to {other} nor to this one, {own}"
+        )
+    strangers = [uuid for uuid in arguments["streams"] if uuid not in loaded.catalog.streams]
+    if not strangers and owner != own:  # where it is ours, this was done before, and our nodes write by now
+        _begin_sets_anew(context)
+        try:
+            file.commit(loaded, taken(loaded.catalog, own))
+        except OvertakenError as error:
+            raise OvertakenError(
+                f"cluster {owner} still writes to the bucket: stop its nodes before this one takes over"
+            ) from error
+    return {"strangers": strangers}
+
+
+def _begin_sets_anew(context: Context) -> None:
+    """Let the nodes of this cluster go on with the stream sets of those of the same names.
+
+    They count their incarnations from the beginning, and would be taken for processes that are over.
+    """
+    for node in nodes_with_sets(context.store):
+        for _ in range(_ATTEMPTS):
+            try:
+                _begin_set_anew(context, node)
+                break
+            except OvertakenError:
+                continue
+        else:
+            raise OvertakenError(
+                f"node {node} goes on writing to the bucket: stop the nodes of the other cluster first"
+            )
+
+
+def _begin_set_anew(context: Context, node: str) -> None:
+    loaded = SetFile(context.store, node, new_id=context.new_id).load()
+    if loaded is None or not loaded.manifest.incarnation:
+        return
+    commit_id, manifest = context.new_id(), loaded.manifest
+    commits = (*manifest.commits, commit_id)[-COMMIT_IDS:]
+    body = encode_set(replace(manifest, incarnation=0, version=manifest.version + 1, commits=commits))
+    swap(
+        context.store,
+        set_root_key(node),
+        body,
+        etag=loaded.etag,
+        nonce=commit_id,
+        is_ours=lambda stored: commit_id in decode_set(node, stored.body).commits,
+    )
+
+
+def look_at_partitions(context: Context, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Where the history of partitions ends in the bucket.
+
+    Args:
+        context: with the store.
+        arguments: `partitions`, as [uuid, number].
+
+    Returns:
+        `partitions`, as `PartitionPlan.to_plain` gives them, in the same order.
+    """
+    bucket = Bucket(context.store, new_id=context.new_id, tell=context.progress)
+    plans = bucket.look([PartitionPath(uuid, number) for uuid, number in arguments["partitions"]])
+    return {"partitions": [plan.to_plain() for plan in plans]}
+
+
+def fence_streams(context: Context, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Have nobody add anything to streams any more, and tell where they end.
+
+    Args:
+        context: with the store.
+        arguments: `cluster_id` of this cluster, which the bucket must belong to; `node`, the node that does it;
+            `uuids` of the streams. Those that the catalog does not have, or has as deleted, are left out.
+
+    Returns:
+        `streams`, as in `read_catalog`, each with `plans`, which are those of its partitions, by number.
+
+    Raises:
+        ForeignBucketError: the bucket is another cluster's.
+        OvertakenError: somebody else goes on writing.
+    """
+    catalog = _catalog(context)
+    check_owner(catalog, arguments["cluster_id"])
+    bucket = Bucket(context.store, new_id=context.new_id, tell=context.progress)
+    found = []
+    for uuid in arguments["uuids"]:
+        stream = catalog.streams.get(uuid)
+        if stream is not None and stream.deleted_ns is None:
+            paths = [PartitionPath(uuid, number) for number in range(stream.partitions)]
+            plans = [plan.to_plain() for plan in bucket.fence(paths, arguments["node"])]
+            found.append(_shown(catalog, uuid) | {"plans": plans})
+    return {"streams": found}
+
+
+RESTORE_JOBS: Final[dict[str, Job]] = {
+    "read_catalog": read_catalog,
+    "take_catalog": take_catalog,
+    "look_at_partitions": look_at_partitions,
+    "fence_streams": fence_streams,
+}
+"""By name, as `TierWorker.call` wants it."""

@@ -1,0 +1,228 @@
+"""An upload: record batches of one partition become stream objects, and the root names them.
+
+Two writes for each in steady state, the object and the root, and no look. Whatever happens between them leaves at most
+an object that nothing names. Of the record batches a few MiB are in memory at a time, and the object that they become.
+
+A partition that is behind has several objects moved at once: one is sent while the next one is made, so that neither
+the core nor the store waits for the other. They are sent and named one after the other, in their order.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from liftpy_bucket.errors import (
+    BucketVersionError,
+    LineageError,
+    ObjectCorruptError,
+    ObjectMissingError,
+    OvertakenError,
+    SealedError,
+)
+from liftpy_bucket.manifest.lineage import check_lineage, cut_epochs, join_epochs
+from liftpy_bucket.manifest.root.changes import Change, append
+from liftpy_bucket.objects.merging import Source
+from liftpy_bucket.objects.read import trimmed
+from liftpy_bucket.objects.rows.convert import rows_of_many
+from liftpy_server.tier.jobs.parts.members import sources_of
+from liftpy_server.tier.jobs.parts.memory_budget import WORK_BYTES
+from liftpy_server.tier.jobs.parts.roots import check_in_force, commit, known, newest, path_of, resolved
+from liftpy_server.tier.jobs.parts.slices import Slice, batches_in, slices_of
+from liftpy_server.tier.jobs.parts.stream_objects import Draft, drafted, put_draft
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from concurrent.futures import Future
+
+    from liftpy_bucket.layout import PartitionPath
+    from liftpy_bucket.manifest.root.root import Root
+    from liftpy_bucket.objects.pointers import FragmentPointer
+    from liftpy_bucket.reading.resolving import Resolved
+    from liftpy_server.tier.jobs.parts.context import Context
+
+__all__ = ["upload"]
+
+
+_OF_OBJECTS: Final = (ObjectCorruptError, ObjectMissingError, BucketVersionError)  # all others have one look anyway
+
+
+class _Piece(NamedTuple):
+    """What becomes one object.
+
+    Attributes:
+        base: its first offset.
+        start: the first one that is taken from the log.
+        end: the offset after the last one.
+        slices: of the log, which cover [start, end).
+        front: what sets hold of [base, start); None where that is nothing.
+    """
+
+    base: int
+    start: int
+    end: int
+    slices: Sequence[Slice]
+    front: Resolved | None
+
+    @property
+    def size(self) -> int:
+        return sum(each.length for each in self.slices)
+
+
+def upload(context: Context, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Move [base, end) of a partition into the bucket, and what follows.
+
+    What set objects hold of it between the end of the root and `base` is moved in front, into the same object.
+
+    Args:
+        context: of the worker.
+        arguments: `uuid`, `partition`, `epoch` (of the leader), `epochs` ([leader epoch, first offset] of its log),
+            `base`, `end`, `slices` ([{path, position, length}]: whole batches that cover the range), `keeps_replies`;
+            and, where more is to be moved, `further`: what becomes an object each, {end, slices}, from the end before.
+
+    Returns:
+        `end`, `records`, `bytes` (of record batches), `stored_bytes` (of the objects). `end` is that of an object
+        before the last one where the next one could not be made: whoever goes on from there is told why.
+
+    Raises:
+        LineageError: this leader has no claim in force, or the bucket does not end at `base`.
+        OvertakenError: others write this root, or some objects were moved before one failed; claim anew. After an error
+            of the store, too, some may count.
+        SliceGoneError, BatchCorruptError, BatchVersionError: see `slices`; nothing was moved.
+    """
+    path = path_of(arguments)
+    with context.roots.alone(path, context.progress):
+        root, front = _begin(context, path, arguments)
+        pieces = _pieces(root.end, front, arguments)
+        moved = _move(context, path, pieces, arguments)
+    return {
+        "end": moved[-1].end,
+        "records": sum(each.records for each in moved),
+        "bytes": sum(piece.size for piece in pieces[: len(moved)]),
+        "stored_bytes": sum(each.size for each in moved),
+    }
+
+
+def _pieces(base: int, front: Resolved | None, arguments: dict[str, Any]) -> list[_Piece]:
+    start, end = arguments["base"], arguments["end"]
+    pieces = [_Piece(base, start, end, slices_of(arguments), front)]
+    for each in arguments.get("further", ()):
+        start, end = end, each["end"]
+        pieces.append(_Piece(start, start, end, slices_of(each), None))
+    return pieces
+
+
+def _begin(context: Context, path: PartitionPath, arguments: dict[str, Any]) -> tuple[Root, Resolved | None]:
+    """The root to append to, and what sets hold in front of the range, if they do."""
+    try:
+        root = known(context, path).root
+        return root, _front(context, root, arguments)
+    except LineageError:
+        root = newest(context, path).root
+        return root, _front(context, root, arguments)
+
+
+def _front(context: Context, root: Root, arguments: dict[str, Any]) -> Resolved | None:
+    base = arguments["base"]
+    check_in_force(root, arguments["epoch"])
+    if root.sealed:
+        raise SealedError(f"partition {root.partition} of stream {root.uuid} is sealed in the bucket: nothing is added")
+    if root.end == base:
+        return None
+    front = resolved(context, root, own=root.claims[-1].node) if root.end < base else None
+    there = front.end if front else root.end
+    if there != base:
+        raise LineageError(
+            f"partition {root.partition} of stream {root.uuid} ends at offset {there} in the bucket; what begins at "
+            f"{base} does not follow on it"
+        )
+    return front
+
+
+def _move(
+    context: Context, path: PartitionPath, pieces: Sequence[_Piece], arguments: dict[str, Any]
+) -> list[FragmentPointer]:
+    """Make one object after the other in this thread, while another one sends and names what was made."""
+    moved: list[FragmentPointer] = []
+    sending: Future[FragmentPointer] | None = None
+    with ThreadPoolExecutor(1, thread_name_prefix="send") as sender:
+        for piece in pieces:
+            try:
+                draft, held = _drafted(context, path, piece, arguments)
+            except Exception:
+                if sending is None:
+                    raise
+                break  # what was made counts; the next upload begins here, and meets the same
+            try:
+                if sending is not None:
+                    moved.append(_sent(sending, moved))  # or nothing follows on it
+                sending = sender.submit(_send, context, path, piece, draft, held, arguments)
+            except BaseException:
+                held.close()
+                raise
+        assert sending is not None, "an upload has one piece at least"
+        moved.append(_sent(sending, moved))
+    return moved
+
+
+def _sent(sending: Future[FragmentPointer], moved: Sequence[FragmentPointer]) -> FragmentPointer:
+    """What an object has come to. Whoever asked knows of none before it, and is told to look where some count."""
+    try:
+        return sending.result()
+    except _OF_OBJECTS as error:
+        if not moved:
+            raise
+        raise OvertakenError(
+            f"the bucket ends at offset {moved[-1].end} by now, and what follows failed: {error}"
+        ) from error
+
+
+def _drafted(
+    context: Context, path: PartitionPath, piece: _Piece, arguments: dict[str, Any]
+) -> tuple[Draft, ExitStack]:
+    """The object of a piece, and what it holds of memory until that is closed."""
+    with ExitStack() as held:
+        held.enter_context(context.memory.hold(piece.size + WORK_BYTES, context.progress))
+
+        def draft(*, keeps_replies: bool) -> Draft:
+            sources: Iterable[Source] = [_local(piece, keeps_replies=keeps_replies)]
+            if piece.front is not None:
+                sources = chain(sources_of(context, piece.front.members), sources)
+            about = {"base": piece.base, "end": piece.end, "epoch": arguments["epoch"], "expected_bytes": piece.size}
+            return held.enter_context(drafted(context, path, sources, keeps_replies=keeps_replies, **about))
+
+        keeps_replies = arguments["keeps_replies"]
+        try:
+            return draft(keeps_replies=keeps_replies), held.pop_all()
+        except ValueError:  # the stream kept replies when the members were uploaded, and does not any more
+            if piece.front is None or keeps_replies:
+                raise
+            return draft(keeps_replies=True), held.pop_all()
+
+
+def _local(piece: _Piece, *, keeps_replies: bool) -> Source:
+    start, end = piece.start, piece.end
+    batches = batches_in(piece.slices, start, end)
+    pieces = (trimmed(rows, start, end) for rows in rows_of_many(batches, keeps_replies=keeps_replies))
+    return Source("the local log", pieces, None)
+
+
+def _send(
+    context: Context, path: PartitionPath, piece: _Piece, draft: Draft, held: ExitStack, arguments: dict[str, Any]
+) -> FragmentPointer:
+    """Put an object, have the root name it, and let its memory go, for which the next one may wait."""
+    with held:
+        stored = put_draft(context, known(context, path).root, draft)
+        commit(context, path, lambda root: _append(root, stored.pointer, piece, arguments), created=stored.created)
+    return stored.pointer
+
+
+def _append(root: Root, pointer: FragmentPointer, piece: _Piece, arguments: dict[str, Any]) -> Change:
+    start, log = piece.start, [(epoch, first) for epoch, first in arguments["epochs"]]
+    there = root.epochs if piece.front is None else piece.front.epochs
+    check_lineage(f"partition {root.partition} of stream {root.uuid}", there, log, root.start, start)
+    before = () if piece.front is None else cut_epochs(there, pointer.base, start)
+    epochs = join_epochs(before, cut_epochs(log, start, piece.end))
+    return append(root, pointer, epoch=arguments["epoch"], epochs=epochs)

@@ -1,0 +1,123 @@
+"""A round of a node: the little that many partitions have becomes one shared object, named by one set manifest.
+
+Two writes, however many partitions there are. The very first round has one more: a manifest that names nothing, so
+that shared objects without a manifest are always those of one that somebody deleted. The members of a leader that was
+deposed meanwhile stand in the manifest and do not count; see `tier.resolving`. The rows of one member are in memory at
+a time, and the object.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from liftpy_bucket.layout import set_object_key
+from liftpy_bucket.manifest.stream_sets.changes import add, adopt, begin
+from liftpy_bucket.manifest.stream_sets.file import SetFile
+from liftpy_bucket.objects.pointers import SetObjectPointer
+from liftpy_bucket.objects.read import trimmed
+from liftpy_bucket.objects.rows.convert import rows_of_many
+from liftpy_bucket.objects.write_stream_set import SetWriter, WrittenSet
+from liftpy_bucket.store.conditional import create_once
+from liftpy_bucket.upkeep.missed import check_set_never_was
+from liftpy_envelope.errors import BatchCorruptError, BatchVersionError
+from liftpy_server.tier.jobs.parts.memory_budget import WORK_BYTES
+from liftpy_server.tier.jobs.parts.object_buffer import ObjectBuffer
+from liftpy_server.tier.jobs.parts.roots import newest_set
+from liftpy_server.tier.jobs.parts.slices import batches_in, slices_of
+from liftpy_server.tier.worker.wire import SliceGoneError, plain_error
+
+if TYPE_CHECKING:
+    from liftpy_bucket.manifest.stream_sets.file import LoadedSet
+    from liftpy_bucket.manifest.stream_sets.manifest import SetManifest
+    from liftpy_server.tier.jobs.parts.context import Context
+
+__all__ = ["set_object_name", "upload_set"]
+
+
+def set_object_name(sequence: int, nonce: str) -> str:
+    """How a stream-set object is called."""
+    return f"{sequence:020d}-{nonce}.parquet"
+
+
+def upload_set(context: Context, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Move a range of each of many partitions into the bucket.
+
+    Args:
+        context: of the worker.
+        arguments: `node` (its id), `incarnation` (of its process), `members`: of each `uuid`, `partition`,
+            `tier_epoch` (leader epoch of its claim), `base` (where the bucket's history of it ends), `end`, `slices`
+            and `keeps_replies`, as of `upload`. Each partition at most once.
+
+    Returns:
+        `members`: those that were uploaded, as {uuid, partition, end}; `skipped`: those whose slices could not be read,
+        as {uuid, partition, code, message, retriable}; `stored_bytes` of the object.
+
+    Raises:
+        SliceGoneError, BatchCorruptError, BatchVersionError: so it is with every member; that of the first one.
+        LineageError: a later incarnation of the node has written.
+        RootMissingError: the set manifest of the node is gone: a new one would forget what it named.
+        OvertakenError: somebody else writes this manifest; nothing counts of what was uploaded, try again.
+    """
+    node = arguments["node"]
+    members = sorted(arguments["members"], key=lambda member: (member["uuid"], member["partition"]))
+    size = sum(each.length for member in members for each in slices_of(member))
+    with context.sets.alone(node, context.progress), context.memory.hold(size + WORK_BYTES, context.progress):
+        loaded = context.sets.get(node) or newest_set(context, node)
+        if loaded is None:
+            check_set_never_was(context.store, node)
+        else:
+            adopt(loaded.manifest, arguments["incarnation"])  # one that is over does no work
+        nonce = context.new_id()
+        with ObjectBuffer(size) as sink:
+            written, skipped = _write(context, sink, node, nonce, members)
+            if loaded is None:
+                loaded = _commit(context, None, begin(node, arguments["incarnation"]))
+            manifest = adopt(loaded.manifest, arguments["incarnation"])
+            name = set_object_name(manifest.sequence, nonce)
+            with sink.body() as body:
+                create_once(context.store, set_object_key(node, name), body, nonce)
+        pointer = SetObjectPointer(name=name, size=written.size, footer=written.footer, members=written.members)
+        _commit(context, loaded, add(manifest, pointer))
+    told = [{"uuid": each.uuid, "partition": each.partition, "end": each.end} for each in written.members]
+    return {"members": told, "skipped": skipped, "stored_bytes": written.size}
+
+
+def _commit(context: Context, loaded: LoadedSet | None, manifest: SetManifest) -> LoadedSet:
+    try:
+        committed = SetFile(context.store, manifest.node, new_id=context.new_id).commit(loaded, manifest)
+    except BaseException:
+        context.sets.drop(manifest.node)  # it may have been written
+        raise
+    return context.sets.keep(manifest.node, committed)
+
+
+def _write(
+    context: Context, sink: ObjectBuffer, node: str, nonce: str, members: list[dict[str, Any]]
+) -> tuple[WrittenSet, list[dict[str, Any]]]:
+    writer = SetWriter(sink, node=node, nonce=nonce)
+    skipped: list[dict[str, Any]] = []
+    first_error: Exception | None = None
+    for member in members:
+        try:
+            pieces = _rows_of(member)  # all of them, before there is anything of the member in the object
+        except (SliceGoneError, BatchCorruptError, BatchVersionError) as error:
+            first_error = first_error or error
+            skipped.append({"uuid": member["uuid"], "partition": member["partition"], **plain_error(error)})
+            continue
+        writer.begin(member["uuid"], member["partition"], member["tier_epoch"], member["base"], member["end"])
+        for rows in pieces:
+            writer.write(rows)
+        context.progress()
+    if first_error is not None and len(skipped) == len(members):
+        raise first_error
+    written = writer.finish()
+    pa.default_memory_pool().release_unused()
+    return written, skipped
+
+
+def _rows_of(member: dict[str, Any]) -> list[pa.RecordBatch]:
+    base, end = member["base"], member["end"]
+    batches = batches_in(slices_of(member), base, end)
+    return [trimmed(rows, base, end) for rows in rows_of_many(batches, keeps_replies=member["keeps_replies"])]

@@ -1,0 +1,228 @@
+"""Reads of what a partition has in the bucket and no longer in its log, in the manner of a log's own reads.
+
+Nothing waits here: what is in the cache is given out at once, and what is not is fetched, while the reader goes on
+with something else until it is called.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final
+
+from liftpy_log.errors import SegmentCorruptError
+from liftpy_log.reader import LogReader
+from liftpy_server.tier.reads.cache import ChunkCache
+from liftpy_server.tier.reads.chunk import Chunk
+from liftpy_server.tier.reads.failures import ColdUnavailableError, HistoryLostError, is_of_object, lost_text
+from liftpy_server.tier.reads.fetches import Fetches
+from liftpy_server.tier.reads.limits import LOOK_AGAIN_S, SEEK_BYTES, TIMES_ASKED_MAX, WARM_UP_AFTER_S
+from liftpy_server.tier.reads.metrics import ColdStanding
+from liftpy_server.tier.worker.wire import TierWorkError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from concurrent.futures import Executor
+    from pathlib import Path
+
+    from liftpy_log.reader import Slice
+    from liftpy_log.storage.disk import Disk
+    from liftpy_log.storage.files import FileCache
+    from liftpy_server.partition import Partition
+    from liftpy_server.tier.reads.fetch import ColdWorker
+
+__all__ = ["ColdReads", "ColdUnavailableError", "HistoryLostError", "is_cold", "is_unknown"]
+
+logger = logging.getLogger(__name__)
+
+_NO_STREAM: Final = "0" * 32
+
+
+def is_cold(partition: Partition, offset: int) -> bool:
+    """Whether an offset is to be read from the bucket."""
+    return offset < partition.log.log_start and partition.start <= offset  # asked by every fetch: most end there
+
+
+def is_unknown(partition: Partition) -> bool:
+    """Whether a leader whose log does not begin at the beginning has yet to hear what the bucket has before it."""
+    return (
+        partition.cold is None and partition.is_leading and partition.log.log_start > 0 and partition.stream.config.tier
+    )
+
+
+def _is_read_on(chunk: Chunk, piece: Slice) -> bool:
+    """Whether what follows a chunk will be wanted: one of more than the first size is already part of a long read."""
+    return chunk.target_bytes > SEEK_BYTES or 2 * (piece.position + piece.length) >= chunk.size
+
+
+class ColdReads:
+    """See the module. To be made and used in the event loop.
+
+    Args:
+        worker: reads the bucket; closed with this.
+        disk: of the node.
+        files: the node's open files.
+        executor: reads from the disk.
+        directory: for what is fetched; nothing else is in it, and what was is deleted by `start`.
+        cache_bytes: of all that is fetched.
+        read_ahead_bytes: how far a reader is kept ahead of, at most.
+    """
+
+    def __init__(
+        self,
+        worker: ColdWorker,
+        disk: Disk,
+        files: FileCache,
+        executor: Executor,
+        directory: Path,
+        *,
+        cache_bytes: int,
+        read_ahead_bytes: int,
+    ) -> None:
+        self._worker = worker
+        self._files = files
+        self._loop = asyncio.get_running_loop()
+        self.cache = ChunkCache(disk, files, directory, cache_bytes, self._loop.time)
+        self.fetches = Fetches(worker, self.cache, disk, executor, read_ahead_bytes)
+        self._asking = asyncio.Semaphore(TIMES_ASKED_MAX)
+        self._warming_up: asyncio.Task[None] | None = None
+
+    @property
+    def standing(self) -> ColdStanding:
+        """How reads stand, for metrics."""
+        cache, fetches = self.cache, self.fetches
+        return ColdStanding(fetches.counters, cache.used_bytes, cache.bytes_max, fetches.waiting)
+
+    def start(self) -> None:
+        """Begin with an empty cache; the worker is there soon after, so that the first who reads need not wait for it.
+
+        Raises:
+            OSError: the directory can not be made, or emptied.
+        """
+        self.cache.wipe()
+        self._warming_up = self._loop.create_task(self._warm_up(), name="start what reads the bucket")
+
+    async def _warm_up(self) -> None:
+        """Ask for a stream that is not there: an answer takes the process, all that it loads, and a connection."""
+        await asyncio.sleep(WARM_UP_AFTER_S)
+        try:
+            await self._worker.call("message_ids", uuid=_NO_STREAM, partition=0, before=0, since_ns=0, limit=0)
+        except TierWorkError as error:
+            logger.warning("the bucket can not be read yet; it is asked again when somebody reads: %s", error)
+
+    async def close(self) -> None:
+        """Read nothing any more, and end the worker."""
+        if self._warming_up is not None:
+            self._warming_up.cancel()
+            await asyncio.gather(self._warming_up, return_exceptions=True)
+        await self.fetches.close()
+        await self._worker.close()
+
+    def read(
+        self, partition: Partition, offset: int, bytes_max: int, hint: Slice | None, wake: Callable[[], None]
+    ) -> list[Slice]:
+        """Whole batches from the one that holds `offset`, see `is_cold`; none while they are being fetched.
+
+        Args:
+            partition: led here.
+            offset: first offset wanted.
+            bytes_max: about how much; the first batch is given out whatever its size.
+            hint: the last slice of the previous read.
+            wake: called once when they are there or can not be had, unless `stop_waiting` takes that back.
+
+        Raises:
+            ColdUnavailableError: they can not be had now.
+            HistoryLostError: an object is missing or damaged, also after another look.
+        """
+        found = self._cached(partition, offset, bytes_max, hint)
+        if not found:
+            if self.cache.find(partition.key, offset) is None:
+                self.fetches.ask(partition, offset, wake)
+            else:
+                partition.wait(wake)  # it is committed, which this leader has yet to find out
+        return found
+
+    def stop_waiting(self, partition: Partition, wake: Callable[[], None]) -> None:
+        """Take back what `read` promised."""
+        self.fetches.stop_waiting(partition.key, wake)
+        partition.stop_waiting(wake)
+
+    def discard(self, slices: Iterable[Slice]) -> bool:
+        """Slices can not be read, or not as they are. Returns whether they are of the bucket, and so not lost."""
+        chunks = {piece.segment for piece in slices if isinstance(piece.segment, Chunk)}
+        for chunk in chunks:
+            self.cache.drop(chunk)
+        return bool(chunks)
+
+    def _cached(self, partition: Partition, offset: int, bytes_max: int, hint: Slice | None) -> list[Slice]:
+        found: list[Slice] = []
+        key, end = partition.key, partition.high_watermark
+        while bytes_max > 0 and is_cold(partition, offset) and (chunk := self.cache.find(key, offset)) is not None:
+            reader = LogReader(self._files, [chunk], deque())
+            try:
+                pieces = reader.read(offset, min(end, chunk.next_offset), bytes_max, hint)
+            except (SegmentCorruptError, OSError) as error:
+                self.cache.drop(chunk)
+                if found:
+                    break
+                raise ColdUnavailableError(f"what was fetched from the bucket is lost, ask again: {error}") from error
+            if not pieces:
+                break
+            found += pieces
+            bytes_max -= sum(piece.length for piece in pieces)
+            offset = pieces[-1].next_offset
+            self.fetches.counters.hits += chunk.is_read or not chunk.is_wanted
+            self.cache.note_use(chunk)
+            if not chunk.is_followed and _is_read_on(chunk, pieces[-1]):
+                self.fetches.ask_ahead(partition, chunk)
+        return found
+
+    async def read_now(self, partition: Partition, offset: int, bytes_max: int) -> list[Slice]:
+        """As `read`, waiting for them; none where that is not to be read from the bucket any more.
+
+        Raises:
+            ColdUnavailableError, HistoryLostError: see `read`.
+        """
+        woken = asyncio.Event()
+        while is_cold(partition, offset):
+            woken.clear()
+            try:
+                if found := self.read(partition, offset, bytes_max, None, woken.set):
+                    return found
+                await woken.wait()
+            finally:
+                self.stop_waiting(partition, woken.set)
+        return []
+
+    async def offset_at_time(self, partition: Partition, timestamp: int) -> int | None:
+        """Offset of the first record in the bucket not before `timestamp` (ns); None when all are earlier.
+
+        Raises:
+            ColdUnavailableError: the bucket can not be asked now.
+            HistoryLostError: an object is missing or damaged, also after another look.
+        """
+        key = partition.key
+        async with self._asking:
+            self.fetches.failures.check(key, self._loop.time())
+            try:
+                result = await self._time_asked(partition, timestamp)
+            except TierWorkError as error:
+                if is_of_object(error):
+                    what, instead = "what is at that time", "start at an offset"
+                    text = lost_text(partition.stream.name, partition.number, what, error.message, instead)
+                    raise HistoryLostError(text) from error
+                raise self.fetches.failures.failed(key, error.code, error.message, self._loop.time()) from error
+        found: int | None = result["offset"]
+        return found
+
+    async def _time_asked(self, partition: Partition, timestamp: int) -> dict[str, Any]:
+        uuid, number = partition.key.uuid.hex(), partition.number
+        for pause_s in LOOK_AGAIN_S:
+            try:
+                return await self._worker.call("offset_at_time", uuid=uuid, partition=number, timestamp=timestamp)
+            except TierWorkError as error:
+                if not is_of_object(error):
+                    raise
+            await asyncio.sleep(pause_s)
+        return await self._worker.call("offset_at_time", uuid=uuid, partition=number, timestamp=timestamp)

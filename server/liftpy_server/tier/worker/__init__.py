@@ -1,0 +1,1 @@
+"""The process that does jobs: started, called and watched by the node."""

@@ -1,0 +1,1 @@
+"""Child processes that work for a node, and the lines that both say to each other."""

@@ -1,0 +1,172 @@
+"""Uploads of a partition that is behind: several objects, one made while the one before is sent, and what may fail."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from liftpy_bucket.errors import ObjectCorruptError, OvertakenError, StoreUnavailableError
+from liftpy_bucket.store.memory import MemoryStore
+from liftpy_server.tier.jobs import upload as upload_job
+from liftpy_server.tier.jobs.parts.memory_budget import WORK_BYTES
+from liftpy_server.tier.worker.wire import SliceGoneError
+from support.tier_slices import LogFile
+from support.tier_workers import PATH, Worker, check_whole, root_of
+
+LONG_S = 30.0  # nothing takes as long unless it would last for ever
+
+
+class Store(MemoryStore):
+    """Calls a hook before each object of the stream is written, with its number."""
+
+    def __init__(self):
+        super().__init__()
+        self.written = 0
+        self.before = lambda _number: None
+
+    def create(self, key, body, nonce):
+        if "/fragments/" in key:
+            self.written += 1
+            self.before(self.written)
+        return super().create(key, body, nonce)
+
+
+@pytest.fixture
+def store():
+    return Store()
+
+
+@pytest.fixture
+def log(tmp_path):
+    file = LogFile(tmp_path / "0.log")
+    file.append(1_000)
+    return file
+
+
+@pytest.fixture
+def worker(store):
+    worker = Worker(store)
+    worker.claim()
+    worker.asked()
+    return worker
+
+
+def made(monkeypatch):
+    """Events that are set when the first, the second... object is begun to be made."""
+    begun = [threading.Event() for _ in range(4)]
+    left = iter(begun)
+    taken = upload_job.batches_in
+
+    def batches_in(*arguments):
+        next(left).set()
+        return taken(*arguments)
+
+    monkeypatch.setattr(upload_job, "batches_in", batches_in)
+    return begun
+
+
+def test_each_becomes_an_object_that_the_root_names(store, log, worker):
+    answer = worker.upload(log, 0, 100, further=[250, 251, 700])
+    fragments = root_of(store).fragments
+    assert [(each.base, each.end) for each in fragments] == [(0, 100), (100, 250), (250, 251), (251, 700)]
+    assert (answer["end"], answer["records"]) == (700, 700)
+    assert answer["stored_bytes"] == sum(each.size for each in fragments)
+    assert answer["bytes"] == sum(
+        piece["length"]
+        for start, end in [(0, 100), (100, 250), (250, 251), (251, 700)]
+        for piece in log.slices(start, end)
+    )
+    assert worker.asked() == {"create": 4, "replace": 4}, "no looks"
+    worker.upload(log, 700, 1_000)
+    check_whole(store, 1_000)
+
+
+def test_what_sets_hold_in_front_goes_into_the_first(store, log, worker):
+    worker.upload_set([(log, 0, 50, 0)])
+    worker.upload(log, 50, 100, further=[200])
+    assert [(each.base, each.end) for each in root_of(store).fragments] == [(0, 100), (100, 200)]
+    check_whole(store, 200)
+
+
+def test_one_is_made_while_the_one_before_is_sent(store, log, worker, monkeypatch):
+    begun = made(monkeypatch)
+    met = []
+    store.before = lambda number: met.append(number == 3 or begun[number].wait(LONG_S))
+    worker.upload(log, 0, 100, further=[200, 300])
+    assert met == [True] * 3
+    check_whole(store, 300)
+
+
+def test_one_is_sent_only_when_the_one_before_counts(store, log, worker):
+    ends = []
+    store.before = lambda _number: ends.append(root_of(store).end)
+    worker.upload(log, 0, 100, further=[200, 300])
+    assert ends == [0, 100, 200]
+
+
+def test_memory_for_one_object_is_enough_for_several(store, log):
+    worker = Worker(store, memory_bytes_max=1)  # whoever works has all of it
+    worker.claim()
+    done = threading.Thread(target=worker.upload, args=(log, 0, 100), kwargs={"further": [200, 300]}, daemon=True)
+    done.start()
+    done.join(LONG_S)
+    assert not done.is_alive()
+    check_whole(store, 300)
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_nothing_follows_on_what_could_not_be_sent(store, log, worker, number):
+    def fail(now):
+        if now == number:
+            store.before = lambda _number: None
+            raise ObjectCorruptError("ROOT", "by the test")
+
+    store.before = fail
+    with pytest.raises(OvertakenError if number > 1 else ObjectCorruptError, match="by the test"):
+        worker.upload(log, 0, 100, further=[200, 300])
+    assert store.written == number
+    assert worker.claim()["end"] == 100 * (number - 1)
+    with worker.context.memory.hold(worker.context.memory.bytes_max, lambda: pytest.fail("some memory is not free")):
+        pass
+    check_whole(store, 100 * (number - 1))
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_store_that_is_away_is_told_as_that(store, log, worker, number):
+    def fail(now):
+        if now >= number:
+            raise StoreUnavailableError("by the test")
+
+    store.before = fail
+    with pytest.raises(StoreUnavailableError, match="by the test"):
+        worker.upload(log, 0, 100, further=[200])
+    store.before = lambda _number: None
+    end = worker.claim()["end"]
+    assert end == 100 * (number - 1)
+    worker.upload(log, end, 300)
+    check_whole(store, 300)
+
+
+def test_what_was_made_counts_where_the_next_one_can_not_be_made(store, log, worker, tmp_path):
+    gone = LogFile(tmp_path / "1.log", 200)
+    gone.append(100)
+    further = [{"end": 200, "slices": log.slices(100, 200)}, {"end": 300, "slices": gone.slices(200, 300)}]
+    gone.path.unlink()
+    about = {**PATH._asdict(), "epoch": 0, "epochs": [[0, 0]], "keeps_replies": False}
+    answer = worker.call("upload", **about, base=0, end=100, slices=log.slices(0, 100), further=further)
+    assert (answer["end"], answer["records"]) == (200, 200)
+    with pytest.raises(SliceGoneError):
+        worker.upload(gone, 200, 300)
+    worker.upload(log, 200, 300)
+    check_whole(store, 300)
+
+
+def test_the_memory_of_what_is_sent_is_counted(store, log, worker):
+    held = []
+    budget = worker.context.memory
+    store.before = lambda _number: held.append(budget.bytes_max - budget._left)
+    worker.upload(log, 0, 500, further=[1_000])
+    assert len(held) == 2
+    assert all(each > WORK_BYTES for each in held)
+    assert budget._left == budget.bytes_max
