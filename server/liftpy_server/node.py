@@ -44,6 +44,7 @@ from liftpy_server.limits import (
 from liftpy_server.maintenance import Maintenance, keep_checkpoint, make_checkpoint
 from liftpy_server.metadata_follower import MetadataFollower
 from liftpy_server.metadata_opening import open_metadata
+from liftpy_server.nats.monitoring import ask_patience
 from liftpy_server.nats_link import check_nats_version
 from liftpy_server.open_files import connections_allowed, raise_open_files_limit, segments_allowed, strangers_allowed
 from liftpy_server.outbox import Outbox
@@ -283,6 +284,7 @@ class Node:
         self.ingest = IngestConnection(
             *(nats, f"liftpy {node_id} ingest", self.clock, self.outbox, self._is_overloaded, self.streams.confirmed),
             marks=marks,
+            ask_patience=ask_patience,
         )
         self.cluster.host.answered_question_s = lambda: self.ingest.whole_s
         self.cluster.host.hears = lambda: self.ingest.is_connected

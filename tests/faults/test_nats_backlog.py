@@ -11,9 +11,13 @@ import time
 import numpy as np
 import pytest
 
-from support.cluster import eventually
+import liftpy
+from support.cluster import eventually, make_nats
 from support.cluster_kit import create, leader_of, running_cluster
-from support.reading import gaps
+from support.inprocess import running_node
+from support.ports import free_port
+from support.raw_nats import RawNats, pub
+from support.reading import gaps, values
 
 BURST = 2_000
 
@@ -120,3 +124,42 @@ async def is_quiet(lift):
     before = (await lift.stream_info("s")).messages
     await asyncio.sleep(1.0)
     return (await lift.stream_info("s")).messages == before
+
+
+MIB = 1 << 20
+
+
+@pytest.mark.slow
+async def test_large_messages_that_nats_does_not_hold(tmp_path, monkeypatch, caplog):
+    """Six of 60 MiB, of which the server's own settings let it hold one: it says so beforehand, and afterwards."""
+    monitoring = free_port()
+    monkeypatch.setattr("liftpy_server.nats.monitoring._PORT", monitoring)
+    config = f"listen: 127.0.0.1:4222\nhttp: 127.0.0.1:{monitoring}\nmax_payload: {60 * MIB}\n"
+    server = await asyncio.to_thread(make_nats, tmp_path / "nats", config=config)
+    try:
+        async with running_node(server.url, tmp_path / "node"), liftpy.connect(server.url, timeout_s=30) as lift:
+            await eventually(lambda: "it holds 64 MiB for this node at most (max_pending)" in caplog.text)
+            assert "let it hold 480 MiB or more" in caplog.text
+            await lift.create_stream("s", subject="s", message_bytes_max=64 * MIB)
+            sent = []
+            async with await RawNats.open(server.port) as raw:
+                for number in range(6):
+                    began_ns = time.time_ns()
+                    raw.write(pub(b"s", b"%d" % number + bytes(60 * MIB - 1)))
+                    await raw.flush(120)
+                    sent.append((began_ns, time.time_ns()))
+
+                async def last_is_stored():
+                    raw.write(pub(b"s", b"end"))
+                    return (await values(lift, "s"))[-1:] == [b"end"]
+
+                await eventually(last_is_stored, 120)
+            stored = {int(value[:1]) for value in await values(lift, "s") if value != b"end"}
+            known = await gaps(lift, "s")
+            print(f"{len(stored)} of 6 are stored; {[gap['cause'] for gap in known]}")
+            for number in {*range(6)} - stored:
+                began_ns, ended_ns = sent[number]
+                assert any(gap["since_ns"] <= ended_ns and began_ns <= gap["until_ns"] for gap in known), number
+            assert all("as it does with slow consumers" in gap["cause"] for gap in known)
+    finally:
+        await asyncio.to_thread(server.stop)

@@ -12,6 +12,7 @@ published before the question has come too, and a gap begins with the last quest
 from __future__ import annotations
 
 import asyncio
+import logging
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -29,11 +30,12 @@ from liftpy_server.limits import (
 )
 from liftpy_server.nats.connection import LOST
 from liftpy_server.nats.knocking import nobody_listens
+from liftpy_server.nats.monitoring import MonitoringError
 from liftpy_server.nats.session import NatsSession
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 
     from liftpy_client.connection.nats_options import NatsOptions
     from liftpy_log.clock import Clock
@@ -41,10 +43,13 @@ if TYPE_CHECKING:
     from liftpy_server.ingest.cluster_watch import LostServer
     from liftpy_server.ingest.marks import Marks
     from liftpy_server.nats.connection import NatsConnection, Question
+    from liftpy_server.nats.monitoring import Patience
     from liftpy_server.outbox import Outbox
     from liftpy_server.stream_state import StreamState
 
 __all__ = ["IngestConnection", "SubscriptionRefusedError"]
+
+logger = logging.getLogger(__name__)
 
 
 class SubscriptionRefusedError(LiftError):
@@ -62,6 +67,8 @@ class IngestConnection:
         is_overloaded: while it says so, nothing is read from the socket.
         on_listening: called with a stream when all of its subscriptions are confirmed.
         rng: chooses servers and waits.
+        marks: of planned changes of leaders; None where there are none.
+        ask_patience: asks a server how long it puts up with a node that is behind; None asks nobody.
     """
 
     def __init__(
@@ -73,7 +80,9 @@ class IngestConnection:
         is_overloaded: Callable[[], bool],
         on_listening: Callable[[StreamState], None],
         rng: random.Random | None = None,
+        *,
         marks: Marks | None = None,
+        ask_patience: Callable[[NatsConnection], Awaitable[Patience]] | None = None,
     ) -> None:
         self._clock = clock
         self._outbox = outbox
@@ -82,6 +91,7 @@ class IngestConnection:
         self._loop = asyncio.get_running_loop()
         self._session = NatsSession(options, name, clock, self, rng)
         self._marks = marks
+        self._ask_patience = ask_patience
         self._wanted: dict[Binding, None] = {} if marks is None else {marks: None}
         self._opening: Subscriptions | None = None
         self._standing: dict[NatsConnection, Subscriptions] = {}  # two while the node moves from server to server
@@ -224,8 +234,24 @@ class IngestConnection:
             self.told(connection, connection.info)
             self._settle(new, wanted)
             self._ask_others(connection)
-            if (advice := advice_on_pending(connection.info)) is not None:
-                self._session.warn(advice)
+            if self._ask_patience is not None:
+                self._start(f"asking for patience, connection {self._connections}", self._advise(connection))
+
+    async def _advise(self, connection: NatsConnection) -> None:
+        """Warn of a server that may drop this node as a slow consumer."""
+        assert self._ask_patience is not None, "there is somebody to ask"
+        patience = None
+        try:
+            patience = await self._ask_patience(connection)
+        except MonitoringError as error:
+            logger.info("max_pending and write_deadline of the NATS server are not known here: %s", error)
+        advice = advice_on_pending(connection.info, patience)
+        if advice is not None:
+            self._session.warn(advice)
+
+    def _start(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        task = self._tasks[name] = asyncio.create_task(work, name=name)
+        task.add_done_callback(lambda _: self._tasks.pop(name, None))
 
     async def _leave(self, before: Subscriptions, wanted: Sequence[Binding], new: Subscriptions) -> None:
         """Take what is still on its way between the servers, and then everything from the new one, in its order."""
@@ -256,8 +282,7 @@ class IngestConnection:
         if not connection.info.get("connect_urls"):
             return  # it names nobody, so that says nothing
         name = f"asking other servers, connection {self._connections}"
-        asking = self._tasks[name] = asyncio.create_task(self._find_unnamed(connection, self.whole_s))
-        asking.add_done_callback(lambda _: self._tasks.pop(name, None))
+        self._start(name, self._find_unnamed(connection, self.whole_s))
 
     async def _find_unnamed(self, connection: NatsConnection, since_s: float) -> None:
         """What they have to tell counts though the connection has ended since: then its time lies in a gap."""

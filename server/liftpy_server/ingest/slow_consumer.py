@@ -1,19 +1,24 @@
 """What can be known of a NATS server that drops this node as a slow consumer.
 
 nats-server closes the connection of a client for which it holds more than `max_pending`, or whose socket takes nothing
-for `write_deadline`. It says nothing then: no error, and none of what it held. Neither bound is in what it tells of
-itself. So the cause is concluded from how far this node was behind.
+for `write_deadline`. It says nothing then: no error, and none of what it held. Clients are told neither bound; the
+monitoring port has both. So the cause is concluded from how far this node was behind.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from liftpy_server.nats.monitoring import Patience
 
 __all__ = ["advice_on_pending", "probable_cause"]
 
 _BEHIND_S: Final = 2.5  # of a node that keeps up the last answered question is at most a little over a second old
 _LARGE_BYTES: Final = 1024 * 1024
 _PAYLOAD_BYTES: Final = 8 * 1024 * 1024  # max_pending is 64 MiB where nobody sets it
+_PENDING_BYTES: Final = 256 * 1024 * 1024  # a third of a second at full speed fills 64 MiB
+_DEADLINE_S: Final = 10.0  # nats-server's own
 _MIB: Final = 1024 * 1024
 
 
@@ -37,12 +42,33 @@ def probable_cause(behind_s: float, unfinished_bytes: int) -> str | None:
     return None
 
 
-def advice_on_pending(info: dict[str, Any]) -> str | None:
-    """What to tell whoever runs a server that takes large messages; None when they are not large."""
-    payload = info.get("max_payload")
-    if not isinstance(payload, int) or payload <= _PAYLOAD_BYTES:
-        return None
-    return (
-        f"it takes messages of {payload / _MIB:.0f} MiB (max_payload); what it holds for this node (max_pending) is "
-        f"not known here, and should be {8 * payload / _MIB:.0f} MiB or more, or some are lost under load"
-    )
+def advice_on_pending(info: dict[str, Any], patience: Patience | None) -> str | None:
+    """What to tell whoever runs a server that may drop this node as a slow consumer; None when all is well.
+
+    Args:
+        info: what the server says of itself to clients.
+        patience: what it says at its monitoring port; None when that can not be asked.
+    """
+    told = info.get("max_payload")
+    payload = told if isinstance(told, int) else 0
+    is_large = payload > _PAYLOAD_BYTES
+    wanted = 8 * payload if is_large else _PENDING_BYTES
+    if patience is None:
+        if not is_large:
+            return None
+        return (
+            f"it takes messages of {payload / _MIB:.0f} MiB (max_payload); what it holds for this node (max_pending) "
+            f"is not known here, and should be {wanted / _MIB:.0f} MiB or more, or some are lost under load"
+        )
+    advice = []
+    if patience.max_pending < wanted:
+        advice.append(
+            f"it holds {patience.max_pending / _MIB:.0f} MiB for this node at most (max_pending); let it hold "
+            f"{wanted / _MIB:.0f} MiB or more, or messages are lost under load"
+        )
+    if patience.write_deadline_s < _DEADLINE_S:
+        advice.append(
+            f"it gives this node up when that takes nothing for {patience.write_deadline_s:g} s (write_deadline); let "
+            f"it wait for {_DEADLINE_S:g} s or more"
+        )
+    return "; ".join(advice) or None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 
 import pytest
@@ -13,6 +14,7 @@ from liftpy_server.ingest import binding as ingest_binding
 from liftpy_server.ingest.cluster_watch import ClusterWatch
 from liftpy_server.ingest.connection import IngestConnection, SubscriptionRefusedError
 from liftpy_server.limits import ROUTE_GRACE_S
+from liftpy_server.nats.monitoring import MonitoringError, Patience
 from liftpy_server.outbox import Outbox
 from support.ports import free_port
 from support.scripted_nats import ScriptedNats
@@ -94,7 +96,7 @@ class Binding(ingest_binding.Binding):
 class Kit:
     """An ingest connection and those who hear of it."""
 
-    def __init__(self, *servers) -> None:
+    def __init__(self, *servers, ask_patience=None) -> None:
         self.clock = SystemClock()
         self.listening = []
         self.ingest = IngestConnection(
@@ -105,6 +107,7 @@ class Kit:
             lambda: False,
             self.listening.append,
             random.Random(1),
+            ask_patience=ask_patience,
         )
 
     async def __aenter__(self):
@@ -455,7 +458,34 @@ async def test_a_slow_consumer_is_named():
         assert "behind, as it does with slow consumers" in stream.gaps[1][2]
 
 
-async def test_a_server_that_takes_large_messages_is_warned_of(caplog):
-    async with ScriptedNats({"max_payload": 60 << 20}) as nats, Kit(nats) as kit:
+SMALL = "it holds 64 MiB for this node at most (max_pending); let it hold %d MiB or more"
+SHORT = "it gives this node up when that takes nothing for 2 s (write_deadline); let it wait for 10 s or more"
+
+
+@pytest.mark.parametrize(
+    ("payload_mib", "told", "said"),
+    [
+        (60, None, ["is not known here, and should be 480 MiB or more"]),
+        (1, None, []),
+        (1, Patience(1 << 30, 30.0), []),
+        (1, Patience(64 << 20, 10.0), [SMALL % 256]),
+        (60, Patience(64 << 20, 2.0), [SMALL % 480, SHORT]),
+        (1, Patience(1 << 30, 2.0), [SHORT]),
+    ],
+)
+async def test_a_server_that_is_soon_to_lose_patience_is_warned_of(caplog, payload_mib, told, said):
+    caplog.set_level(logging.INFO)
+
+    async def ask(connection):
+        assert connection.is_open
+        if told is None:
+            raise MonitoringError("http://n:8222/varz does not answer")
+        return told
+
+    async with ScriptedNats({"max_payload": payload_mib << 20}) as nats, Kit(nats, ask_patience=ask) as kit:
         await kit.ingest.start([])
-        assert "should be 480 MiB or more" in caplog.text
+        await until(lambda: not any("patience" in name for name in kit.ingest._tasks))
+    warned = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert len(warned) == bool(said)
+    assert all(text in warned[0] for text in said)
+    assert ("are not known here: http://n:8222/varz does not answer" in caplog.text) == (told is None)
