@@ -53,7 +53,7 @@ def impatient(store, timeout_s=2.0):
 
 
 def term_of(store):
-    return store._core._getTerm()
+    return store._raft._core.term
 
 
 def said(caplog, text):
@@ -129,7 +129,7 @@ async def test_an_old_leader_with_a_tail_of_its_own_takes_a_snapshot(tmp_path):
             more, errors = await register_all(voters.stores[rest[0]], f"majority{number}", 40)
             acked += more
             assert errors == []
-        await eventually(lambda: all(voters.stores[name]._core._journal.first > 100 for name in rest))
+        await eventually(lambda: all(voters.stores[name]._raft._journal.first > 100 for name in rest))
         voters.heal()
         state = await voters.agreed()
         assert_once(state, acked)
@@ -147,7 +147,7 @@ async def test_a_node_that_was_away_takes_the_snapshot_and_the_log_after_it(tmp_
             assert errors == []
         store = await voters.start("n3")
         assert_once(await store.read(), acked)
-        assert store._core._journal.first > 50
+        assert store._raft._journal.first > 50
         await voters.stop("n3")
         store = await voters.start("n3")  # from its own snapshot
         assert_once(await voters.agreed(), acked)
@@ -176,7 +176,7 @@ async def test_a_full_disk_stops_one_node_and_no_other(tmp_path):
         leader = await voters.leader()
         store = voters.stores[leader]
         acked, _ = await register_all(store, "before", 20)
-        store._core._journal._files[0].write = Mock(side_effect=OSError(28, "No space left on device"))
+        store._raft._journal._files[0].write = Mock(side_effect=OSError(28, "No space left on device"))
         more, errors = await register_all(store, "full", 300)
         store._ticker._thread.join(PATIENCE_S)  # the proposers are told first, and the node stops after that
         assert not store._ticker._thread.is_alive()

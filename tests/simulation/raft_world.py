@@ -336,7 +336,7 @@ class World:
     def _voted(voter: Raft, term: int, name: str) -> bool:
         """Whether a voter voted so, or may have: it is in a newer term."""
         journal = voter._journal
-        return journal.getCurrentTerm() > term or (journal.getCurrentTerm(), journal.getVotedForNodeId()) == (
+        return journal.term > term or (journal.term, journal.vote) == (
             term,
             name,
         )

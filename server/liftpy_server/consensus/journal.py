@@ -1,4 +1,4 @@
-"""Term, vote and entries of one voter, on disk twice, behind the interface by which pysyncobj's core reads its log.
+"""Term, vote and entries of one voter, on disk twice.
 
 The log is in memory; what changed since the last `flush` goes to disk as one frame, so term, vote, truncation and
 appended entries change together or not at all, and the entries of many proposals share one frame. Nothing that depends
@@ -55,7 +55,7 @@ __all__ = [
 logger = logging.getLogger(__name__)
 
 Entry = tuple[bytes, int, int]
-"""Command, index and term, in pysyncobj's order."""
+"""Command, index and term."""
 
 REGULAR: Final = 0
 """First byte of the entry with a command of the state machine."""
@@ -214,6 +214,22 @@ class RaftJournal:
         self.cluster_id = cluster_id
 
     @property
+    def term(self) -> int:
+        """The newest term that this node has seen."""
+        return self._term
+
+    @property
+    def vote(self) -> str | None:
+        """Whom this node voted for in that term."""
+        return self._vote
+
+    def set_term(self, term: int, vote: str | None) -> None:
+        """Set the term, and whom this node votes for in it."""
+        assert term >= self._term, "a term never goes back"
+        self._term, self._vote = term, vote
+        self._is_hard_state_dirty = True
+
+    @property
     def first(self) -> int:
         """Index of the oldest entry."""
         return self._entries[0][1]
@@ -299,12 +315,10 @@ class RaftJournal:
         self._files = [self._disk.open(path) for path in self._paths]
         self._generation, self._size, self._crc = self._generation + 1, len(frame), crc
 
-    # What follows is the interface that pysyncobj's core calls.
-
-    def add(self, command: bytes, idx: int, term: int) -> None:
+    def add(self, command: bytes, index: int, term: int) -> None:
         """Append an entry."""
-        assert idx == self.last + 1, f"entry {idx} after {self.last}"
-        self._entries.append((command, idx, term))
+        assert index == self.last + 1, f"entry {index} after {self.last}"
+        self._entries.append((command, index, term))
 
     @overload
     def __getitem__(self, item: int) -> Entry: ...
@@ -315,29 +329,6 @@ class RaftJournal:
 
     def __len__(self) -> int:
         return len(self._entries)
-
-    def setCurrentTerm(self, term: int, votedForNodeId: str | None) -> None:  # noqa: N802, N803 - pysyncobj's names
-        """Set term and vote."""
-        assert term >= self._term, "a term never goes back"
-        self._term, self._vote = term, votedForNodeId
-        self._is_hard_state_dirty = True
-
-    def getCurrentTerm(self) -> int:  # noqa: N802 - pysyncobj's name
-        """The newest term this node has seen."""
-        return self._term
-
-    def getVotedForNodeId(self) -> str | None:  # noqa: N802 - pysyncobj's name
-        """Whom this node voted for in that term."""
-        return self._vote
-
-    def setRaftCommitIndex(self, raftCommitIndex: int) -> None:  # noqa: N802, N803 - pysyncobj's names
-        """Nothing: a commit index from before a crash may lie beyond the log that is left."""
-
-    def onOneSecondTimer(self) -> None:  # noqa: N802 - pysyncobj's name
-        """Nothing: no write is put off."""
-
-    def _destroy(self) -> None:
-        self.close()
 
     def close(self) -> None:
         """Close the files."""

@@ -109,9 +109,9 @@ class Core:
         self._journal = journal
         self._library = _Library(self, settings, [Node(node_id) for node_id in other_voters], transport, random)
         # The library made a log in memory. It runs nothing before its first tick, so its parts can be replaced now.
-        self._library._SyncObj__raftLog = journal
-        self._library._SyncObj__raftCurrentTerm = journal.getCurrentTerm()
-        self._library._SyncObj__votedForNodeId = journal.getVotedForNodeId()
+        self._library._SyncObj__raftLog = _Log(journal)
+        self._library._SyncObj__raftCurrentTerm = journal.term
+        self._library._SyncObj__votedForNodeId = journal.vote
         self._library._SyncObj__raftCommitIndex = journal.first
         self._library._SyncObj__raftLastApplied = journal.first
         self._library._poller = transport
@@ -250,7 +250,7 @@ class Core:
 class _Library(SyncObj):  # type: ignore[misc]  # pysyncobj is not typed
     """pysyncobj, with hooks in the place of all that it would do on disk, wire and state."""
 
-    _SyncObj__raftLog: RaftJournal
+    _SyncObj__raftLog: _Log
     _SyncObj__raftCurrentTerm: int
     _SyncObj__votedForNodeId: str | None
     _SyncObj__raftState: int
@@ -306,6 +306,28 @@ class _Library(SyncObj):  # type: ignore[misc]  # pysyncobj is not typed
 
     def _SyncObj__tryLogCompaction(self) -> None:
         self._core.hooks.keep_snapshot()
+
+
+class _Log:
+    """The journal by the names of the library."""
+
+    def __init__(self, journal: RaftJournal) -> None:
+        self._journal = journal
+
+    def __getitem__(self, item: Any) -> Any:
+        return self._journal[item]
+
+    def add(self, command: bytes, index: int, term: int) -> None:
+        self._journal.add(command, index, term)
+
+    def setCurrentTerm(self, term: int, vote: str | None) -> None:
+        self._journal.set_term(term, vote)
+
+    def setRaftCommitIndex(self, index: int) -> None:
+        """Nothing: a commit index from before a crash may lie beyond the log that is left."""
+
+    def onOneSecondTimer(self) -> None:
+        """Nothing: no write is put off."""
 
 
 class _Outgoing(Transport):  # type: ignore[misc]  # pysyncobj is not typed

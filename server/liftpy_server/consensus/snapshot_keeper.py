@@ -39,7 +39,7 @@ def load_and_reconcile(disk: Disk, path: Path, journal: RaftJournal) -> Snapshot
         if journal.first != 1:
             raise SnapshotError(f"the metadata snapshot {path} is missing: the journal begins at {journal.first}")
         return None
-    if journal.getCurrentTerm() < snapshot.last[2]:
+    if journal.term < snapshot.last[2]:
         raise SnapshotError(f"the metadata snapshot {path} is of a term that its journal does not know")
     if journal.first > snapshot.previous[1]:
         raise SnapshotError(f"the metadata snapshot {path} ends at {snapshot.index}, the journal is at {journal.first}")

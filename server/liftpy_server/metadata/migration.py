@@ -91,7 +91,7 @@ def _make(making: Path, state: MetadataState, voter: Voter) -> None:
     last = (bytes((NO_OP,)), FIRST_ENTRY[1] + 1, _TERM)
     snapshot = Snapshot(previous=FIRST_ENTRY, last=last, voters=(voter,), state=state.to_plain())
     with closing(RaftJournal(making)) as journal:
-        journal.setCurrentTerm(_TERM, voter.node_id)
+        journal.set_term(_TERM, voter.node_id)
         journal.restart(FIRST_ENTRY, last)
         journal.flush()
     store_snapshot(OsDisk(), making / SNAPSHOT_NAME, snapshot.encode())

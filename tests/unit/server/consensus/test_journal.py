@@ -30,7 +30,7 @@ def opened(disk):
 
 def filled(disk, last=20, term=3):
     journal = opened(disk)
-    journal.setCurrentTerm(term, "b")
+    journal.set_term(term, "b")
     for entry in entries(2, last, term):
         journal.add(*entry)
         journal.flush()
@@ -39,20 +39,20 @@ def filled(disk, last=20, term=3):
 
 def content(journal):
     """All that a voter must never forget."""
-    return journal[:], journal.getCurrentTerm(), journal.getVotedForNodeId(), journal.instance, journal.cluster_id
+    return journal[:], journal.term, journal.vote, journal.instance, journal.cluster_id
 
 
 def test_a_new_journal_has_one_entry(disk):
     instance = opened(disk).instance
     journal = opened(disk)
-    assert (journal[:], journal.getCurrentTerm(), journal.getVotedForNodeId()) == ([FIRST_ENTRY], 0, None)
+    assert (journal[:], journal.term, journal.vote) == ([FIRST_ENTRY], 0, None)
     assert (journal.first, journal.last, len(journal)) == (1, 1, 1)
     assert journal.instance == instance
 
 
 def test_on_a_real_disk(tmp_path):
     journal = RaftJournal(tmp_path)
-    journal.setCurrentTerm(2, "a")
+    journal.set_term(2, "a")
     journal.add(b"\0x", 2, 2)
     journal.flush()
     wanted = content(journal)
@@ -65,7 +65,7 @@ def test_what_was_flushed_is_there(disk):
     journal = filled(disk)
     kept = content(journal)
     journal.add(b"\0lost", 21, 3)
-    journal.setCurrentTerm(4, "c")
+    journal.set_term(4, "c")
     assert content(opened(disk)) == kept
 
 
@@ -74,7 +74,7 @@ def test_cut_and_append_change_together(disk):
     journal.truncate(10)
     journal.add(b"\0other", 10, 4)
     journal.compact(5)
-    journal.setCurrentTerm(4, None)
+    journal.set_term(4, None)
     before = journal.flushes
     journal.flush()
     journal.flush()
@@ -97,7 +97,7 @@ def test_a_cut_of_what_was_never_flushed(disk):
         journal.add(*entry)
     journal.truncate(25)
     journal.add(b"\0new", 25, 4)
-    journal.setCurrentTerm(4, None)
+    journal.set_term(4, None)
     journal.truncate(15)
     for entry in entries(15, 16, 4):
         journal.add(*entry)
@@ -187,18 +187,18 @@ def change_somehow(journal, rng):
     for _ in range(rng.randint(1, 3)):
         match rng.randrange(8):
             case 0:
-                journal.setCurrentTerm(journal.getCurrentTerm() + 1, rng.choice((None, "a", "b")))
+                journal.set_term(journal.term + 1, rng.choice((None, "a", "b")))
             case 1 if len(journal) > 1:
                 journal.truncate(rng.randint(journal.first + 1, journal.last))
             case 2:
                 journal.compact(rng.randint(journal.first, journal.last))
             case 3:
-                term, index = journal.getCurrentTerm(), journal.last + rng.randint(1, 5)
+                term, index = journal.term, journal.last + rng.randint(1, 5)
                 journal.restart((b"\0p", index, term), (b"\0l", index + 1, term))
             case 4:
                 journal.belong_to(f"{rng.randrange(3)}")
             case _:
-                journal.add(b"\0" * rng.choice((1, 10, 700, 5_000)), journal.last + 1, journal.getCurrentTerm())
+                journal.add(b"\0" * rng.choice((1, 10, 700, 5_000)), journal.last + 1, journal.term)
 
 
 def aged(disk):
@@ -212,7 +212,7 @@ def aged(disk):
         journal.add(*entry)
         journal.flush()
     journal.truncate(50)
-    journal.setCurrentTerm(5, "c")
+    journal.set_term(5, "c")
     journal.flush()
     return journal
 
@@ -257,7 +257,7 @@ def test_an_older_copy_that_was_put_back_is_not_believed(disk):
     journal = opened(disk)
     for number in range(3):
         old = {path: disk.content(path) for path in (FIRST, COPY)}
-        journal.setCurrentTerm(number + 1, "a")
+        journal.set_term(number + 1, "a")
         journal.add(b"\0x", journal.last + 1, number + 1)
         if number == 1:
             journal.compact(2)

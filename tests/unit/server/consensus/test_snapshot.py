@@ -52,7 +52,7 @@ def test_a_failed_write_leaves_the_one_before(path):
 
 def journal_with(folder, first, last, term):
     journal = RaftJournal(folder)
-    journal.setCurrentTerm(max(term, 2), None)
+    journal.set_term(max(term, 2), None)
     if first > 1:
         journal.restart(*entries(first, first + 1, term))
         first += 1
