@@ -44,7 +44,7 @@ def tls_context(files: TlsFiles, *, is_dialer: bool) -> ssl.SSLContext:
 
 
 class Link:
-    """See the module.
+    """One connection, and what is known of the peer at its other end.
 
     Args:
         sock: connected, or connecting.

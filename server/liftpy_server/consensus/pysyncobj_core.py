@@ -10,10 +10,10 @@ disk, wire, members, the log of a follower, the log that a leader sends, the sta
           `commit_to`, `applied_index`       how far the log is known to be committed; how far the state has it
           `other_voters`, `track`, `forget`  whose votes and acknowledgements count; whose position in the log is kept
     out   `Hooks`                            what a tick or a message asks for: above all to send the log, and to apply
-          transport.send                     questions for votes, and votes
+          `Wire.send`                        questions for votes, and votes
 
 The library tells the journal of every term and vote, and of the no-op that begins a term, when they change. They are
-durable before anybody learns of them, because the transport flushes the journal before each message.
+durable before anybody learns of them, because the wire flushes the journal before each message.
 
 Private names of a library may change with any release, so the version is pinned to the byte (`pinned`).
 """
@@ -22,7 +22,7 @@ Private names of a library may change with any release, so the version is pinned
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from pysyncobj import SyncObj, SyncObjConf, syncobj
 from pysyncobj.node import Node
@@ -35,9 +35,8 @@ if TYPE_CHECKING:
     from liftpy_server.consensus.journal import RaftJournal
     from liftpy_server.consensus.messages import Message
     from liftpy_server.consensus.settings import RaftSettings
-    from liftpy_server.consensus.transport import RaftTransport
 
-__all__ = ["Core", "Hooks", "monotonic"]
+__all__ = ["Core", "Hooks", "Wire", "monotonic"]
 
 _FOLLOWER: Final = 0
 _CANDIDATE: Final = 1
@@ -82,6 +81,18 @@ class Hooks:
     keep_snapshot: Callable[[], None]
 
 
+class Wire(Protocol):
+    """What the library needs of the connections."""
+
+    def send(self, node: str, message: Message) -> bool:
+        """Send a message, after the journal was flushed. Returns whether it may arrive."""
+        ...
+
+    def poll(self, timeout: float) -> None:
+        """Wait for messages, and hand them on."""
+        ...
+
+
 class Core:
     """Term, role and commit index of one voter, and its counts of votes and acknowledgements. For one thread.
 
@@ -89,7 +100,7 @@ class Core:
         settings: of this node.
         other_voters: by name.
         journal: keeps term, vote and log. It is flushed before anything of them is told or counted.
-        transport: sends messages and waits for them.
+        wire: sends messages and waits for them.
         random: draws election timeouts.
 
     Attributes:
@@ -103,18 +114,18 @@ class Core:
         settings: RaftSettings,
         other_voters: Iterable[str],
         journal: RaftJournal,
-        transport: RaftTransport,
+        wire: Wire,
         random: Random,
     ) -> None:
         self._journal = journal
-        self._library = _Library(self, settings, [Node(node_id) for node_id in other_voters], transport, random)
+        self._library = _Library(self, settings, [Node(node_id) for node_id in other_voters], wire, random)
         # The library made a log in memory. It runs nothing before its first tick, so its parts can be replaced now.
         self._library._SyncObj__raftLog = _Log(journal)
         self._library._SyncObj__raftCurrentTerm = journal.term
         self._library._SyncObj__votedForNodeId = journal.vote
         self._library._SyncObj__raftCommitIndex = journal.first
         self._library._SyncObj__raftLastApplied = journal.first
-        self._library._poller = transport
+        self._library._poller = wire
         if not self.other_voters:
             self.election_deadline = 0.0  # a cluster of one need not wait for anybody
 
@@ -266,13 +277,11 @@ class _Library(SyncObj):  # type: ignore[misc]  # pysyncobj is not typed
     _SyncObj__noopIDx: int | None
     _SyncObj__transferInProgress: bool
 
-    def __init__(
-        self, core: Core, settings: RaftSettings, others: list[Node], transport: RaftTransport, random: Random
-    ) -> None:
+    def __init__(self, core: Core, settings: RaftSettings, others: list[Node], wire: Wire, random: Random) -> None:
         self._core = core
         self._settings = settings
         self._random = random
-        conf, outgoing = _configuration(settings), _Outgoing(transport)
+        conf, outgoing = _configuration(settings), _Outgoing(wire)
         super().__init__(Node(settings.node_id), others, conf=conf, transport=outgoing)
 
     def _SyncObj__generateRaftTimeout(self) -> float:
@@ -333,12 +342,12 @@ class _Log:
 class _Outgoing(Transport):  # type: ignore[misc]  # pysyncobj is not typed
     """What the library sends. What comes in does not pass the library first."""
 
-    def __init__(self, transport: RaftTransport) -> None:
+    def __init__(self, wire: Wire) -> None:
         super().__init__(None, None, [])
-        self._transport = transport
+        self._wire = wire
 
-    def send(self, node: Node, message: dict[str, Any]) -> bool:
-        return self._transport.send(str(node.id), message)
+    def send(self, node: Node, message: Message) -> bool:
+        return self._wire.send(str(node.id), message)
 
 
 def _configuration(settings: RaftSettings) -> SyncObjConf:

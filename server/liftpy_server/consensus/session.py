@@ -76,7 +76,7 @@ _NOBODY: Final = Identity()
 
 
 class Session:
-    """See the module.
+    """Handshake, framing and authentication of one end of a connection.
 
     Args:
         node_id: this node.

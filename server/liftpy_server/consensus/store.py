@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
@@ -23,7 +24,6 @@ from liftpy_server.consensus.machine import MetadataMachine, encode_entry
 from liftpy_server.consensus.membership import encode_change
 from liftpy_server.consensus.proposing import Proposer
 from liftpy_server.consensus.raft import Raft
-from liftpy_server.consensus.room import check_room
 from liftpy_server.consensus.settings import COMMAND_BYTES_MAX
 from liftpy_server.consensus.ticker import Ticker, exit_process
 from liftpy_server.consensus.transport import RaftTransport
@@ -33,6 +33,7 @@ from liftpy_server.metadata.errors import MetadataRefusedError, MetadataUnavaila
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
+    from pathlib import Path
 
     from liftpy_log.clock import Clock
     from liftpy_server.consensus.batches import Proposal
@@ -45,10 +46,11 @@ logger = logging.getLogger(__name__)
 
 _LOOK_AGAIN_S: Final = 0.01
 _ANNOUNCE_AGAIN_S: Final = 1.0
+_ROOM_BYTES_MIN: Final = 1024 * 1024
 
 
 class RaftMetadataStore:
-    """See the module.
+    """The metadata as this node knows them, for the event loop; commands go to the voter on its own thread.
 
     Args:
         settings: of this voter.
@@ -203,7 +205,7 @@ class RaftMetadataStore:
             text = f"{op}: {len(encoded)} bytes; a command has no more than {COMMAND_BYTES_MAX}"
             raise MetadataRefusedError(ErrorCode.INVALID_REQUEST, text)
         if len(self.voters) == 1:
-            check_room(self._settings.folder, op)
+            _check_room(self._settings.folder, op)
         entry = bytes((REGULAR,)) + encode_entry(encoded, self.state.revision)
         outcome: Outcome = await self._proposer.commit(entry, op)
         if outcome.error is not ErrorCode.NONE:
@@ -351,3 +353,20 @@ class RaftMetadataStore:
             self._proposer.on_loop(self._proposer.end, f"the metadata of this node failed: {error}")
         finally:
             self._on_fatal(error)
+
+
+def _check_room(folder: Path, what: str) -> None:
+    """See whether the disk has room for another entry, before a lone voter tries: it must stop if there is none.
+
+    In a cluster of several a voter whose disk is full stops, and the others go on. A lone one has no others: it refuses
+    changes of the metadata instead, and goes on serving what it has.
+
+    Raises:
+        MetadataUnavailableError: the disk is as good as full; nothing changed.
+    """
+    status = os.statvfs(folder)
+    free = status.f_bavail * status.f_frsize
+    if free < _ROOM_BYTES_MIN:
+        raise MetadataUnavailableError(
+            f"{what}: the disk of {folder} is full ({free} bytes are left, and the metadata want {_ROOM_BYTES_MIN})"
+        )

@@ -24,7 +24,6 @@ from liftpy_server.consensus.link import Link, tls_context
 from liftpy_server.consensus.messages import Message, decode_message, encode_message
 from liftpy_server.consensus.pysyncobj_core import monotonic
 from liftpy_server.consensus.session import Identity, WrongKeyError, WrongNodeError
-from liftpy_server.consensus.silence import Silence
 from liftpy_server.door_refusals import DoorRefusals
 from liftpy_server.repeated_warnings import RepeatedWarnings
 
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 
     from liftpy_server.consensus.settings import RaftSettings, Voter
 
-__all__ = ["RaftTransport", "TransportError"]
+__all__ = ["RaftTransport", "Silence", "TransportError"]
 
 logger = logging.getLogger(__name__)
 
@@ -44,10 +43,41 @@ _ACCEPT_AGAIN_S: Final = 0.2
 _BACKLOG_BYTES_MAX: Final = 64 << 20
 _REFUSED_RETRY_S: Final = 1.0
 _WHY_CHARACTERS_MAX: Final = 900
+_STALL_S: Final = 0.5
 
 
 class TransportError(LiftError):
     """The address can not be listened at, or the certificates can not be used."""
+
+
+class Silence:
+    """For how long nothing was heard of the others. Time in which this node itself did not listen counts for nobody.
+
+    Written by one thread, read by any.
+
+    Args:
+        now: monotonic seconds, as everywhere here.
+    """
+
+    def __init__(self, now: float) -> None:
+        self._since = self._listened = now
+        self._heard: dict[str, float] = {}
+
+    def listened(self, now: float) -> None:
+        """This node looks at its connections now. If it did not for long, it was stopped itself, or its disk stood."""
+        gap = now - self._listened
+        if gap > _STALL_S:
+            self._since += gap
+            self._heard = {node_id: at + gap for node_id, at in self._heard.items()}
+        self._listened = now
+
+    def heard(self, node_id: str, now: float) -> None:
+        """Something came from a node."""
+        self._heard[node_id] = max(now, self._heard.get(node_id, now))
+
+    def silent_s(self, node_id: str) -> float:
+        """Seconds of listening without a word of this node, at least since the start."""
+        return max(self._listened - self._heard.get(node_id, self._since), 0.0)
 
 
 def _listen(host: str, port: int) -> socket.socket:

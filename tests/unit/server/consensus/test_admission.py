@@ -7,7 +7,7 @@ import pytest
 from liftpy_server.consensus.admission import PeerRefusedError, check_peer
 from liftpy_server.consensus.session import Identity
 from liftpy_server.consensus.settings import Voter
-from liftpy_server.consensus.silence import Silence
+from liftpy_server.consensus.transport import Silence
 
 CLUSTER = "c" * 32
 OWN = Identity(CLUSTER, "disk of a", "run of a", 10)
