@@ -1,7 +1,14 @@
 """Every name that `import liftpy` offers, imported when the first of them is used."""
 
-from liftpy_client.admin.admin import PartitionDetails, StreamDetails
-from liftpy_client.admin.details import ClusterDetails, MoveDetails, NodeDetails, ReassignmentDetails, ReplicaDetails
+from liftpy_client.admin.details import (
+    ClusterDetails,
+    MoveDetails,
+    NodeDetails,
+    PartitionDetails,
+    ReassignmentDetails,
+    ReplicaDetails,
+    StreamDetails,
+)
 from liftpy_client.admin.groups import GroupDetails, GroupMember, GroupOffset, GroupSummary
 from liftpy_client.client import Lift, connect
 from liftpy_client.consumer.consumer import BatchConsumer, Consumer
@@ -9,8 +16,13 @@ from liftpy_client.consumer.options import ConsumeOptions
 from liftpy_client.consumer.ranges import PandasMissingError, RangeTooLargeError
 from liftpy_client.errors import (
     AdminError,
+    ChangesMissedError,
+    CommitRefusedError,
+    CoordinatorUnavailableError,
     CorruptRecordsError,
     DisconnectedError,
+    GroupFencedError,
+    GroupRefusedError,
     LogDivergedError,
     NodeUnavailableError,
     NoStreamError,
@@ -18,16 +30,13 @@ from liftpy_client.errors import (
     PublishTimeoutError,
     PullError,
     StreamGoneError,
+    TableDecodeError,
+    TableTimeoutError,
+    TableTooLargeError,
     UnreachableError,
     UsageError,
 )
 from liftpy_client.group.consumer import GroupConsumer
-from liftpy_client.group.errors import (
-    CommitRefusedError,
-    CoordinatorUnavailableError,
-    GroupFencedError,
-    GroupRefusedError,
-)
 from liftpy_client.group.offsets import Committed
 from liftpy_client.group.options import GroupOptions
 from liftpy_client.message import Message
@@ -37,7 +46,6 @@ from liftpy_client.sync.client import SyncLift, SyncPublisher, connect_sync
 from liftpy_client.sync.consumer import SyncConsumer, SyncGroupConsumer
 from liftpy_client.sync.table import SyncTable
 from liftpy_client.table.changes import Change, Changes
-from liftpy_client.table.errors import ChangesMissedError, TableDecodeError, TableTimeoutError, TableTooLargeError
 from liftpy_client.table.table import Table
 from liftpy_envelope.ack import Ack, AckPolicy, PublishRefusedError
 from liftpy_envelope.errors import ConfigError, LiftError, SubjectInvalidError

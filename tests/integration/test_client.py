@@ -288,7 +288,7 @@ async def test_admin_arguments_that_no_node_understands(lift, name):
 
 
 async def test_a_list_of_several_pages(lift, name, monkeypatch):
-    monkeypatch.setattr("liftpy_client.admin.admin._LIST_PAGE", 8)
+    monkeypatch.setattr("liftpy_client.admin.admin._STREAMS_PAGE", 8)
     wanted = [f"{name}-{number:03}" for number in range(20)]
     await asyncio.gather(*(lift.create_stream(stream, subject=stream) for stream in wanted))
     assert [stream.name async for stream in lift.streams() if stream.name.startswith(f"{name}-")] == wanted

@@ -9,8 +9,14 @@ from contextlib import aclosing
 import pytest
 
 import liftpy
-from liftpy_client.errors import NoStreamError, OffsetLostError, UsageError
-from liftpy_client.group.errors import CommitRefusedError, GroupFencedError, GroupRefusedError
+from liftpy_client.errors import (
+    CommitRefusedError,
+    GroupFencedError,
+    GroupRefusedError,
+    NoStreamError,
+    OffsetLostError,
+    UsageError,
+)
 from liftpy_client.group.offsets import committed, reset_group
 from liftpy_envelope.groups import GroupError
 from support.cluster import eventually, quick_options

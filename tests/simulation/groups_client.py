@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from liftpy_client.group.errors import GroupFencedError
+from liftpy_client.errors import GroupFencedError
 from liftpy_client.group.member import GroupMember, Wishes
 from liftpy_envelope.group_offsets import CommitOffset, OffsetFetchRequest
 from liftpy_envelope.groups import GroupError, HeartbeatRequest

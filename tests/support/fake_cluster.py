@@ -134,5 +134,5 @@ class FakeCluster:
 
     def stands_in(self, monkeypatch: Any) -> None:
         """Have commands connect to it."""
-        for place in ("liftpy_client.client.connect_as", "liftpy_client.connection.connecting.connect_admin"):
+        for place in ("liftpy_client.client.connect_as", "liftpy_client.admin.admin.connect_admin"):
             monkeypatch.setattr(place, self.connect)

@@ -30,8 +30,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import liftpy
-from liftpy_client.errors import AdminError, NodeUnavailableError, UsageError
-from liftpy_client.group.errors import CoordinatorUnavailableError
+from liftpy_client.errors import AdminError, CoordinatorUnavailableError, NodeUnavailableError, UsageError
 from liftpy_client.group.member import GroupMember
 from liftpy_client.group.options import GroupOptions
 from support.cluster import quick_options

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import liftpy
-    from liftpy_client.admin.tier_requests import TierStatus
+    from liftpy_client.admin.tier import TierStatus
     from support.history import History
     from support.s3_servers import S3Server
 

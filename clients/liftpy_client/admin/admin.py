@@ -1,36 +1,47 @@
-"""Administration: streams and nodes."""
+"""Admin requests about streams, nodes, consumer groups, the bucket and restores."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from liftpy_client.admin.details import ClusterDetails, MoveDetails, NodeDetails, PartitionDetails, StreamDetails
+from liftpy_client.admin.details import ClusterDetails, MoveDetails, NodeDetails, StreamDetails
+from liftpy_client.admin.groups import GroupDetails, GroupSummary
 from liftpy_client.admin.recovery import QuarantineDetails, RecoveryDetails
-from liftpy_client.admin.restore_requests import RestoreAdmin
-from liftpy_client.admin.tier_requests import TierAdmin
+from liftpy_client.admin.restoring import RestoredStream, RestorePlan, apply_restore, plan_restore, verify_restore
+from liftpy_client.admin.tier import TierStatus
+from liftpy_client.connection.cluster import Cluster
+from liftpy_client.connection.connecting import Connecting
+from liftpy_client.errors import NodeUnavailableError
 from liftpy_envelope.stream_config import StreamConfig
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
-__all__ = [
-    "Admin",
-    "ClusterDetails",
-    "MoveDetails",
-    "NodeDetails",
-    "PartitionDetails",
-    "RecoveryDetails",
-    "StreamDetails",
-]
+    from liftpy_client.connection.nats_options import NatsOptions
 
-_LIST_PAGE: Final = 256
+__all__ = ["Admin", "connect_admin"]
+
+_STREAMS_PAGE: Final = 256
 _CREATE_TIMEOUT_S: Final = 20.0  # the leaders get 10 s to listen, and then tell how they are
 _CHANGE_TIMEOUT_S: Final = 15.0  # the leaders get 5 s to follow
 _MEMBERS_TIMEOUT_S: Final = 30.0
+_FIRST_TIMEOUT_S: Final = 2.5  # a node waits 2 s for others before it answers without them
+_DELETE_TIMEOUT_S: Final = 10.0
+_GROUPS_PAGE: Final = 500
 
 
-class Admin(TierAdmin, RestoreAdmin):
+class Admin:
     """Requests to any node. All of them raise `AdminError` when refused, `NodeUnavailableError` when nobody answers."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    async def _read(self, endpoint: str, body: dict[str, Any]) -> dict[str, Any]:
+        """A request that changes nothing: NATS may hand it to a node that hangs, so it is asked a second time."""
+        try:
+            return await self._cluster.request(endpoint, body, _FIRST_TIMEOUT_S)
+        except NodeUnavailableError:
+            return await self._cluster.request(endpoint, body)
 
     async def create_stream(self, name: str, *, subject: str, **settings: Any) -> StreamDetails:
         """Create a stream; returns when its subscription is confirmed. Idempotent.
@@ -76,7 +87,7 @@ class Admin(TierAdmin, RestoreAdmin):
         """All streams, in the order of their names; with `internal`, also those of liftpy itself."""
         offset, total = 0, 1
         while offset < total:
-            page = {"offset": offset, "limit": _LIST_PAGE, "internal": internal}
+            page = {"offset": offset, "limit": _STREAMS_PAGE, "internal": internal}
             answer = await self._read("STREAM.LIST", page)
             total = answer["total"]
             for stream in answer["streams"]:
@@ -238,3 +249,96 @@ class Admin(TierAdmin, RestoreAdmin):
             AdminError: it has replicas still.
         """
         await self._cluster.request("NODE.REMOVE", {"node_id": node_id}, _MEMBERS_TIMEOUT_S)
+
+    async def groups(self) -> list[GroupSummary]:
+        """All consumer groups, in the order of their names.
+
+        Raises:
+            NodeUnavailableError: a node that coordinates some of them does not answer.
+        """
+        found: list[GroupSummary] = []
+        after, is_more = "", True
+        while is_more:
+            answer = await self._read("GROUP.LIST", {"after": after, "limit": _GROUPS_PAGE})
+            if answer["unreachable"]:
+                names = ", ".join(answer["unreachable"])
+                raise NodeUnavailableError(f"nodes that coordinate consumer groups do not answer: {names}")
+            found += map(GroupSummary.from_answer, answer["groups"])
+            is_more = answer["more"] and bool(answer["groups"])
+            after = found[-1].group if found else ""
+        return found
+
+    async def group(self, name: str) -> GroupDetails:
+        """One consumer group, with its members and what it has committed.
+
+        Raises:
+            AdminError: there is no such group, or its coordinator is just being changed.
+        """
+        answer = await self._read("GROUP.INFO", {"group": name})
+        offsets = list(answer["offsets"])
+        while answer["offsets"] and len(offsets) < answer["offsets_total"]:
+            more = await self._read("GROUP.INFO", {"group": name, "offsets_from": len(offsets)})
+            if not more["offsets"]:
+                break  # some went meanwhile
+            offsets += more["offsets"]
+        return GroupDetails.from_answer(answer | {"offsets": offsets})
+
+    async def delete_group(self, name: str) -> None:
+        """Delete a consumer group with all it has committed.
+
+        Raises:
+            AdminError: it has members, or there is no such group.
+        """
+        await self._cluster.request("GROUP.DELETE", {"group": name}, _DELETE_TIMEOUT_S)
+
+    async def tier_status(self, *, limit: int = 100) -> TierStatus:
+        """How the bucket is, and up to `limit` of the partitions that go to it, those in trouble first."""
+        return TierStatus.from_answer(await self._read("TIER.STATUS", {"limit": limit}))
+
+    async def restore_plan(self, *, progress: Callable[[int, int], None] | None = None) -> RestorePlan:
+        """What the bucket of this cluster holds, and up to where; changes nothing.
+
+        Args:
+            progress: told of how many partitions were looked at, of how many.
+        """
+        return await plan_restore(self._cluster, progress)
+
+    async def restore(
+        self,
+        plan: RestorePlan | None = None,
+        *,
+        replicas_max: int | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> list[RestoredStream]:
+        """Bring back every stream that the bucket has, to a cluster that has no others. May be repeated.
+
+        Consumers that had read what did not reach the bucket get a `LogDivergedError` or an `OffsetLostError`.
+
+        Args:
+            plan: of `restore_plan`; by default, made now.
+            replicas_max: so many copies at most, where there are fewer nodes than a stream had replicas.
+            progress: told of how many partitions are back, of how many.
+
+        Returns:
+            What became of each stream that was not here; those with a problem are not back.
+
+        Raises:
+            AdminError: there is no bucket, or nothing in it; this cluster has other streams; or another cluster still
+                writes to the bucket.
+        """
+        plan = await self.restore_plan() if plan is None else plan
+        return await apply_restore(self._cluster, plan, replicas_max=replicas_max, progress=progress)
+
+    async def verify_restore(self, plan: RestorePlan, *, within_s: float = 30.0) -> list[str]:
+        """What is amiss of what a plan says should be here, for people; nothing when all is well.
+
+        Args:
+            plan: that was carried out.
+            within_s: for how long it is looked again while something is amiss: leaders are elected first.
+        """
+        return await verify_restore(self._cluster, plan, within_s=within_s)
+
+
+def connect_admin(options: NatsOptions, *, name: str) -> Connecting[Admin]:
+    """Connect for requests about streams, nodes and groups alone: without Arrow, which only messages need."""
+    return Connecting(options, name, lambda nats: Admin(Cluster(nats, options.timeout_s)))

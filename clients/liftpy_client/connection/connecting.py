@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from nats.aio.client import Client
 
-from liftpy_client.admin.admin import Admin
-from liftpy_client.connection.cluster import Cluster
 from liftpy_client.errors import UnreachableError
 
 if TYPE_CHECKING:
@@ -18,7 +16,7 @@ if TYPE_CHECKING:
 
     from liftpy_client.connection.nats_options import NatsOptions
 
-__all__ = ["Connecting", "connect_admin"]
+__all__ = ["Connecting"]
 
 logger = logging.getLogger(__name__)
 
@@ -85,11 +83,6 @@ class Connecting(Generic[T]):
             raise UnreachableError(f"NATS at {self._options.shown_url} can not be reached: {_why(errors)}")
         self._nats = client
         return self._make(client)
-
-
-def connect_admin(options: NatsOptions, *, name: str) -> Connecting[Admin]:
-    """Connect for requests about streams, nodes and groups alone: without Arrow, which only messages need."""
-    return Connecting(options, name, lambda nats: Admin(Cluster(nats, options.timeout_s)))
 
 
 def _why(errors: list[Exception]) -> str:

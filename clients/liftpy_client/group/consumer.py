@@ -8,23 +8,26 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, Generic, Self, TypeVar, cast
 
 from liftpy_client.consumer.assigned import AssignedConsumer
-from liftpy_client.errors import LogDivergedError, OffsetLostError, UsageError
-from liftpy_client.group.errors import CommitRefusedError, GroupRefusedError
+from liftpy_client.consumer.positions import check_start
+from liftpy_client.consumer.start_finder import StartFinder
+from liftpy_client.errors import CommitRefusedError, GroupRefusedError, LogDivergedError, OffsetLostError, UsageError
 from liftpy_client.group.link import GroupLink
 from liftpy_client.group.member import GroupMember, Wishes
-from liftpy_client.group.membership import GroupMembership
+from liftpy_client.group.membership import GroupMembership, UpcomingPartitions
 from liftpy_client.group.offsets import check_offset, find_bounds, refusal_error
 from liftpy_client.group.options import check_group_name, check_streams
-from liftpy_client.group.steering import GroupSteering
 from liftpy_client.message import Message
 from liftpy_envelope.group_offsets import CommitOffset
 from liftpy_envelope.groups import CLIENT_BYTES_MAX, NONCE_BYTES, GroupError
+from liftpy_envelope.pull import PartitionKey
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Mapping, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Sequence
+    from datetime import datetime
     from types import TracebackType
 
     import pyarrow as pa
@@ -34,12 +37,10 @@ if TYPE_CHECKING:
     from liftpy_client.group.commits import Offsets
     from liftpy_client.group.options import GroupOptions
     from liftpy_envelope.group_offsets import CommitRefusal
-    from liftpy_envelope.pull import PartitionKey
 
 __all__ = ["GroupConsumer"]
 
 _Item = TypeVar("_Item")
-
 _IN_HAND_S: Final = 3.0
 # A coordinator that hangs must be noticed, and its successor found, within a session.
 _ANSWERS_PER_SESSION: Final = 3
@@ -48,11 +49,14 @@ _ANSWER_S_MAX: Final = 5.0
 _OPEN_S: Final = 30.0
 
 
-class GroupConsumer(GroupSteering, Generic[_Item]):
+class GroupConsumer(Generic[_Item]):
     """An asynchronous iterator over what the group's coordinator assigns to this process.
 
     To be used in an `async with`. It joins when it is entered, or else when it is iterated; it ends when the `async
     with` does, or with an iteration outside of one. It goes on through reconnects, leader changes and rebalances.
+
+    `seek` and `pause` work for the partitions that are assigned at the moment, from when `on_assigned` is told of them.
+    Their effect on a partition ends when the partition is revoked.
 
     Args:
         session: connections and the cluster's metadata.
@@ -76,7 +80,12 @@ class GroupConsumer(GroupSteering, Generic[_Item]):
         *,
         batches: bool,
     ) -> None:
-        super().__init__(session, check_streams(list(streams)), options)
+        self._session = session
+        self._streams = check_streams(list(streams))
+        self._options = options
+        self._member: GroupMember | None = None
+        self._upcoming = UpcomingPartitions()
+        self._assigned: AssignedConsumer | None = None
         self._group = check_group_name(group)
         self._group_options = group_options
         self._batches = batches
@@ -143,7 +152,7 @@ class GroupConsumer(GroupSteering, Generic[_Item]):
             link = GroupLink(self._session, self._group, answer_s)
             both = self._options, options
             self._membership = GroupMembership(self._session, member, link, self._assigned, both, self._settle_hand)
-            self._ahead = self._membership.ahead
+            self._upcoming = self._membership.upcoming
             self._membership.start()
 
     async def _settle_hand(self, keys: Collection[PartitionKey]) -> None:
@@ -287,3 +296,148 @@ class GroupConsumer(GroupSteering, Generic[_Item]):
             return CommitRefusedError(f"{what}: the partition ends at {end}")
         upto = "nothing of it" if read is None else f"it up to {read}"
         return CommitRefusedError(f"{what}: this consumer has read {upto}, of {end}; to leave messages out, seek")
+
+    # -- what it has
+
+    @property
+    def assignment(self) -> list[tuple[str, int]]:
+        """The partitions it has, as pairs of stream and number."""
+        member = self._member
+        return [] if member is None else sorted((member.names[key.uuid], key.partition) for key in member.owned)
+
+    @property
+    def generation(self) -> int:
+        """Of the assignment; it grows with every change of it. 0 before the first one."""
+        return 0 if self._member is None else self._member.generation
+
+    @property
+    def member_id(self) -> str:
+        """Given by the coordinator; "" while it is no member."""
+        return "" if self._member is None else self._member.member_id
+
+    def find_key(self, stream: str, partition: int) -> PartitionKey | None:
+        """The key of a partition, if this consumer has it."""
+        member = self._member
+        named = {} if member is None else {uuid for uuid, name in member.names.items() if name == stream}
+        keys = (PartitionKey(uuid, partition) for uuid in named)
+        return next((key for key in keys if member is not None and key in member.owned), None)
+
+    # -- where it is
+
+    def position(self, partition: int = 0, *, stream: str | None = None) -> int:
+        """The offset after the last message that was handed out.
+
+        Raises:
+            UsageError: it does not read the partition at the moment.
+        """
+        name = self._stream(stream)
+        (key,) = self._keys(name, [partition])
+        upcoming = self._upcoming.find(key)
+        offset = self._reader.position(name, key.uuid, partition) if upcoming is None else upcoming.offset
+        if offset is None:
+            raise UsageError(f"partition {partition} of stream {name} is not being read yet")
+        return offset
+
+    def lag(self, *, stream: str | None = None) -> dict[int, int]:
+        """By partition that it has, how many offsets are committed beyond what was handed out, as nodes said last.
+
+        Raises:
+            UsageError: there is no such stream.
+        """
+        name = self._stream(stream)
+        return {number: lag for (of, _, number), lag in self._reader.lag().items() if of == name}
+
+    # -- where it goes
+
+    def seek(self, offset: int | Mapping[int, int], *, stream: str | None = None) -> None:
+        """Go on at an offset, back or forth, in partitions that it has. What is finished is committed from there on.
+
+        Args:
+            offset: the next one wanted, of every partition that it has, or by partition.
+            stream: which; needed only when several are consumed.
+
+        Raises:
+            UsageError: there is no such offset or stream, or it does not have the partition.
+        """
+        name = self._stream(stream)
+        wanted = offset if isinstance(offset, Mapping) else {key.partition: offset for key in self._of_stream(name)}
+        check_start(wanted)
+        for key in self._keys(name, list(wanted)):
+            if self._upcoming.find(key) is not None:
+                self._upcoming.seek(key, wanted[key.partition])
+            else:
+                self._reader.seek(name, key.uuid, key.partition, wanted[key.partition])
+
+    async def seek_to_time(
+        self, when: datetime, *, partitions: Sequence[int] | None = None, stream: str | None = None
+    ) -> None:
+        """Go on at the first message that is not older than a time, which has a time zone.
+
+        Args:
+            when: the time; after that of the last message, the end.
+            partitions: which; by default all that it has.
+            stream: which; needed only when several are consumed.
+
+        Raises:
+            UsageError: the time has no time zone, or it does not have the partition, or no more when that is found.
+            LiftError: nobody can tell.
+        """
+        check_start(when)
+        name = self._stream(stream)
+        numbers = [key.partition for key in self._keys(name, partitions)]
+        _, found = await StartFinder(self._session, when, None, numbers, self._options).find(name)
+        self.seek({number: position.offset for number, position in found.items()}, stream=name)
+
+    def pause(self, partitions: Sequence[int] | None = None, *, stream: str | None = None) -> None:
+        """Hand out nothing of some partitions, by default all that it has, until `resume` or until they go elsewhere.
+
+        Raises:
+            UsageError: there is no such stream, or it does not have the partition.
+        """
+        for name, key in self._steered(partitions, stream):
+            if self._upcoming.find(key) is not None:
+                self._upcoming.pause(key, is_paused=True)
+            else:
+                self._reader.pause(name, key.uuid, [key.partition])
+
+    def resume(self, partitions: Sequence[int] | None = None, *, stream: str | None = None) -> None:
+        """Go on with partitions that were paused, where they were.
+
+        Raises:
+            UsageError: there is no such stream, or it does not have the partition.
+        """
+        for name, key in self._steered(partitions, stream):
+            if self._upcoming.find(key) is not None:
+                self._upcoming.pause(key, is_paused=False)
+            else:
+                self._reader.resume(name, key.uuid, [key.partition])
+
+    @property
+    def _reader(self) -> AssignedConsumer:
+        if self._assigned is None:
+            raise UsageError("this consumer has not begun: enter it with `async with`, or iterate it first")
+        return self._assigned
+
+    def _steered(self, partitions: Sequence[int] | None, stream: str | None) -> list[tuple[str, PartitionKey]]:
+        names = self._streams if stream is None and partitions is None else (self._stream(stream),)
+        return [(name, key) for name in names for key in self._keys(name, partitions)]
+
+    def _stream(self, stream: str | None) -> str:
+        if stream is None and len(self._streams) == 1:
+            return self._streams[0]
+        if stream not in self._streams:
+            raise UsageError(f"stream: {stream!r} is not one of those that are consumed: {', '.join(self._streams)}")
+        return stream
+
+    def _of_stream(self, stream: str) -> list[PartitionKey]:
+        member = self._member
+        return [] if member is None else sorted(key for key in member.owned if member.names[key.uuid] == stream)
+
+    def _keys(self, stream: str, partitions: Collection[int] | None) -> list[PartitionKey]:
+        here = {key.partition: key for key in self._of_stream(stream)}
+        if partitions is None:
+            return list(here.values())
+        missing = [number for number in partitions if number not in here]
+        if missing:
+            raise UsageError(f"partition {missing[0]} of stream {stream} is not this consumer's at the moment")
+        return [here[number] for number in partitions]

@@ -13,8 +13,13 @@ import random
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, overload
 
 from liftpy_client.connection.cluster import is_passing
-from liftpy_client.errors import AdminError, DisconnectedError, NodeUnavailableError, PullError
-from liftpy_client.group.errors import CoordinatorUnavailableError
+from liftpy_client.errors import (
+    AdminError,
+    CoordinatorUnavailableError,
+    DisconnectedError,
+    NodeUnavailableError,
+    PullError,
+)
 from liftpy_envelope.errors import FrameError
 from liftpy_envelope.group_offsets import CommitRequest, CommitResult, OffsetFetchRequest, OffsetFetchResult
 from liftpy_envelope.group_routing import Coordinator, FindCoordinatorRequest, FindCoordinatorResult

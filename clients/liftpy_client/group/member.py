@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from liftpy_client.group.errors import GroupFencedError, GroupRefusedError
+from liftpy_client.errors import GroupFencedError, GroupRefusedError
 from liftpy_envelope.group_offsets import OFFSETS_MAX, CommitRequest, CommitStream, OffsetFetchRequest
 from liftpy_envelope.groups import GroupError, HeartbeatRequest, JoinRequest, LeaveRequest
 from liftpy_envelope.pull import PartitionKey

@@ -12,19 +12,17 @@ import asyncio
 import inspect
 import logging
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
-from liftpy_client.errors import AdminError, NodeUnavailableError, StreamGoneError
-from liftpy_client.group.ahead import Ahead
+from liftpy_client.errors import AdminError, CoordinatorUnavailableError, NodeUnavailableError, StreamGoneError
 from liftpy_client.group.commits import Commits
-from liftpy_client.group.errors import CoordinatorUnavailableError
-from liftpy_client.group.patience import Patience, rest
 from liftpy_client.group.starting import GroupStarts
 from liftpy_envelope.errors import LiftError
 from liftpy_envelope.limits import FETCH_WAIT_MS_MAX
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+    from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
+    from typing import Any
 
     from liftpy_client.connection.session import Session
     from liftpy_client.consumer.assigned import AssignedConsumer
@@ -35,16 +33,16 @@ if TYPE_CHECKING:
     from liftpy_client.group.options import GroupOptions, PartitionsCallback
     from liftpy_envelope.pull import PartitionKey
 
-__all__ = ["GroupMembership"]
+__all__ = ["GroupMembership", "Upcoming", "UpcomingPartitions"]
 
 logger = logging.getLogger(__name__)
-
 _HEARTBEATS_PER_SESSION: Final = 3
 _HEARTBEAT_S_MIN: Final = 0.1  # whatever else is asked on the connection ends the wait of a heartbeat
 _ADOPTING_HEARTBEATS_PER_SESSION: Final = 5
 _BEATS_PER_STALL: Final = 3
 _RETRY_S: Final = 0.3
 _LEAVE_S: Final = 2.0
+_Result = TypeVar("_Result")
 
 
 class GroupMembership:
@@ -60,7 +58,7 @@ class GroupMembership:
 
     Attributes:
         commits: of what is finished.
-        ahead: what is said of partitions that `on_assigned` was told of, until they are read.
+        upcoming: Partitions that `on_assigned` was told of and that are not read yet.
         stands_until_s: until then, by the loop's clock, what was fetched may be handed out without asking `stand`.
         failure: what ended it.
         is_ending: whether it commits for the last time; it does not heartbeat any more.
@@ -82,7 +80,7 @@ class GroupMembership:
         self._options = options[1]
         self._settle_hand = settle_hand
         self.commits = Commits(member, link, assigned, self.note)
-        self.ahead = Ahead()
+        self.upcoming = UpcomingPartitions()
         self._starts = GroupStarts(session, member, link, self.commits, options)
         self.stands_until_s = float("-inf")
         self.failure: BaseException | None = None
@@ -96,7 +94,7 @@ class GroupMembership:
         self._news = asyncio.Event()
         self._hurry = asyncio.Event()
         self._answered = asyncio.Event()
-        self._patience = Patience()
+        self._answer_wait = _AbandonableWait()
 
     def start(self) -> None:
         """Join the group."""
@@ -147,7 +145,7 @@ class GroupMembership:
         self.commits.forget(lost.keys)
         self._news.set()
         self._hurry.set()
-        self._patience.give_up()
+        self._answer_wait.abandon()
 
     async def next_answer(self) -> None:
         """Wait until the coordinator has answered the next heartbeat."""
@@ -166,7 +164,7 @@ class GroupMembership:
             request = member.request(wait_ms)
             sent_s = self._loop.time()
             try:
-                result = await self._patience.wait(self._link.ask(request))
+                result = await self._answer_wait.wait(self._link.ask(request))
             except CoordinatorUnavailableError:
                 await self._link.pause()
                 continue
@@ -176,9 +174,9 @@ class GroupMembership:
             self._answered.set()
             if member.pending is not None:
                 self._news.set()
-                await rest(self._hurry, session_s / _ADOPTING_HEARTBEATS_PER_SESSION)
+                await _rest(self._hurry, session_s / _ADOPTING_HEARTBEATS_PER_SESSION)
             else:
-                await rest(self._hurry, sent_s + _HEARTBEAT_S_MIN - self._loop.time())
+                await _rest(self._hurry, sent_s + _HEARTBEAT_S_MIN - self._loop.time())
 
     async def _watch(self) -> None:
         while True:
@@ -260,7 +258,7 @@ class GroupMembership:
             positions, lost = {}, None
         self.note(lost)
         since = {key: member.owned[key] for key in positions}
-        self.ahead.expect({key: at.offset for key, at in positions.items()})
+        self.upcoming.expect({key: at.offset for key, at in positions.items()})
         await self._tell(self._options.on_assigned, positions)
         for uuid in sorted({key.uuid for key in positions}):
             await self._begin(uuid, {key: at for key, at in positions.items() if key.uuid == uuid}, since)
@@ -282,16 +280,16 @@ class GroupMembership:
             self._reading.difference_update(here)
             return
         for key in here:
-            self._heed(key)
+            self._apply_upcoming(key)
             if member.owned.get(key) == since[key]:
                 member.begin(key)
 
-    def _heed(self, key: PartitionKey) -> None:
-        """A partition is read from now on, as it was said, before anything of it was handed out."""
-        said, name = self.ahead.take(key), self._member.names[key.uuid]
-        if said is not None and said.is_sought:
-            self._assigned.seek(name, key.uuid, key.partition, said.offset)
-        if said is not None and said.is_paused:
+    def _apply_upcoming(self, key: PartitionKey) -> None:
+        """Apply an early `seek` or `pause` to a partition, before its first message is delivered."""
+        upcoming, name = self.upcoming.pop(key), self._member.names[key.uuid]
+        if upcoming is not None and upcoming.is_sought:
+            self._assigned.seek(name, key.uuid, key.partition, upcoming.offset)
+        if upcoming is not None and upcoming.is_paused:
             self._assigned.pause(name, key.uuid, [key.partition])
 
     async def _tell(self, callback: PartitionsCallback | None, keys: Collection[PartitionKey]) -> None:
@@ -344,3 +342,83 @@ class GroupMembership:
                 await self._link.ask(request)
         except (LiftError, TimeoutError) as error:
             logger.info("group %s: left without saying so: %s", request.group, error)
+
+
+class Upcoming(NamedTuple):
+    """A partition that is about to be read.
+
+    Attributes:
+        offset: The first offset to read.
+        is_sought: Whether the application chose the offset with `seek`, rather than the group.
+        is_paused: Whether the application paused the partition.
+    """
+
+    offset: int
+    is_sought: bool = False
+    is_paused: bool = False
+
+
+class UpcomingPartitions:
+    """Partitions that `on_assigned` was told of and that are not read yet.
+
+    `on_assigned` is called before the first message, and is the place to call `seek` and `pause`. No reader has the
+    partitions then. So both calls are kept here, and take effect when reading begins.
+    """
+
+    def __init__(self) -> None:
+        self._upcoming: dict[PartitionKey, Upcoming] = {}
+
+    def expect(self, offsets: Mapping[PartitionKey, int]) -> None:
+        """Replace all entries: these partitions are about to be read, from these offsets."""
+        self._upcoming = {key: Upcoming(offset) for key, offset in offsets.items()}
+
+    def find(self, key: PartitionKey) -> Upcoming | None:
+        """Return the entry of a partition, or None if it is not about to be read."""
+        return self._upcoming.get(key)
+
+    def pop(self, key: PartitionKey) -> Upcoming | None:
+        """Remove and return the entry of a partition, because reading begins."""
+        return self._upcoming.pop(key, None)
+
+    def seek(self, key: PartitionKey, offset: int) -> None:
+        """Begin at another offset."""
+        self._upcoming[key] = self._upcoming[key]._replace(offset=offset, is_sought=True)
+
+    def pause(self, key: PartitionKey, *, is_paused: bool) -> None:
+        """Begin paused, or not."""
+        self._upcoming[key] = self._upcoming[key]._replace(is_paused=is_paused)
+
+
+class _AbandonableWait:
+    """Waits for one thing at a time, and can be abandoned: a pending heartbeat must not hold up the next join."""
+
+    def __init__(self) -> None:
+        self._scope: asyncio.Timeout | None = None
+
+    async def wait(self, work: Coroutine[Any, Any, _Result]) -> _Result | None:
+        """Return the result of `work`, or raise its error; None when the wait was abandoned."""
+        scope = asyncio.timeout(None)
+        try:
+            async with scope:
+                self._scope = scope
+                return await work
+        except TimeoutError:
+            if not scope.expired():
+                raise
+            return None
+        finally:
+            self._scope = None
+
+    def abandon(self) -> None:
+        """End the current wait, if there is one."""
+        if self._scope is not None and not self._scope.expired():
+            self._scope.reschedule(asyncio.get_running_loop().time())
+
+
+async def _rest(until: asyncio.Event, pause_s: float) -> None:
+    """Wait for `pause_s` seconds, or until the event is set."""
+    try:
+        async with asyncio.timeout(max(pause_s, 0.0)):
+            await until.wait()
+    except TimeoutError:
+        pass

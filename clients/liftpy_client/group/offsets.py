@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from liftpy_client.consumer.options import ConsumeOptions
 from liftpy_client.consumer.positions import check_partitions
 from liftpy_client.consumer.start_finder import StartFinder
-from liftpy_client.errors import UsageError
-from liftpy_client.group.errors import CommitRefusedError, GroupRefusedError
+from liftpy_client.errors import CommitRefusedError, GroupRefusedError, UsageError
 from liftpy_client.group.link import GroupLink
 from liftpy_client.group.options import check_group_name
 from liftpy_envelope.group_offsets import (

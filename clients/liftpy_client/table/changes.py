@@ -7,8 +7,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
-from liftpy_client.errors import UsageError
-from liftpy_client.table.errors import ChangesMissedError
+from liftpy_client.errors import ChangesMissedError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -16,8 +16,14 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from liftpy_client.connection.cluster import is_passing
-from liftpy_client.errors import LogDivergedError, NodeUnavailableError, OffsetLostError, PullError, UsageError
-from liftpy_client.table.errors import TableTimeoutError
+from liftpy_client.errors import (
+    LogDivergedError,
+    NodeUnavailableError,
+    OffsetLostError,
+    PullError,
+    TableTimeoutError,
+    UsageError,
+)
 from liftpy_client.table.reading import TombstonesGoneError
 
 if TYPE_CHECKING:

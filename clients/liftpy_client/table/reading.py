@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final, Self
 
 from liftpy_client.consumer.consumer import BatchConsumer
-from liftpy_client.table.errors import TableTooLargeError
+from liftpy_client.errors import TableTooLargeError
 from liftpy_client.table.rows import TableRows
 from liftpy_envelope.errors import LiftError
 

@@ -7,10 +7,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, overload
 
 from liftpy_client.consumer.positions import check_partitions
-from liftpy_client.errors import UsageError
+from liftpy_client.errors import TableDecodeError, UsageError
 from liftpy_client.table.changes import Changes
 from liftpy_client.table.ends import StreamEnds
-from liftpy_client.table.errors import TableDecodeError
 from liftpy_client.table.following import TableFollowing
 from liftpy_client.table.reading import TableReading
 from liftpy_client.table.rows import Row

@@ -11,8 +11,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from liftpy_client.errors import AdminError, PullError, UsageError
-from liftpy_client.group.errors import GroupRefusedError
+from liftpy_client.errors import AdminError, GroupRefusedError, PullError, UsageError
 from liftpy_envelope.ack import PublishRefusedError
 from liftpy_envelope.errors import ConfigError, LiftError, NameInvalidError, SubjectInvalidError
 
@@ -75,7 +74,7 @@ async def open_lift(ctx: typer.Context, name: str = "liftpy cli") -> AsyncIterat
 @asynccontextmanager
 async def open_admin(ctx: typer.Context) -> AsyncIterator[Admin]:
     """Connect as the command line says, for requests alone: without what only messages need."""
-    from liftpy_client.connection.connecting import connect_admin
+    from liftpy_client.admin.admin import connect_admin
 
     async with connect_admin(_nats_options(ctx), name="liftpy cli") as admin:
         yield admin

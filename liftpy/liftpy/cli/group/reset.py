@@ -12,8 +12,14 @@ from liftpy.cli.run import Force, JsonFlag, confirm, open_lift, print_json, run,
 from liftpy.cli.tables import Column, make_table
 from liftpy.cli.text import show_text
 from liftpy.cli.units import parse_offset_or_time, show_count
-from liftpy_client.errors import AdminError, NodeUnavailableError, NoStreamError, UsageError
-from liftpy_client.group.errors import CommitRefusedError, GroupRefusedError
+from liftpy_client.errors import (
+    AdminError,
+    CommitRefusedError,
+    GroupRefusedError,
+    NodeUnavailableError,
+    NoStreamError,
+    UsageError,
+)
 from liftpy_client.group.options import check_group_name
 from liftpy_envelope.errors import ErrorCode
 from liftpy_envelope.groups import GroupError

@@ -48,7 +48,7 @@ from liftpy.cli.tables import (
 from liftpy_client.errors import UsageError
 
 if TYPE_CHECKING:
-    from liftpy_client.admin.admin import StreamDetails
+    from liftpy_client.admin.details import StreamDetails
     from liftpy_client.admin.recovery import QuarantineDetails
 
 __all__ = ["app"]

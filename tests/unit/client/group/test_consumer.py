@@ -7,8 +7,14 @@ import time
 
 import pytest
 
-from liftpy_client.errors import DisconnectedError, PullError, UsageError
-from liftpy_client.group.errors import CoordinatorUnavailableError, GroupFencedError, GroupRefusedError
+from liftpy_client.errors import (
+    CoordinatorUnavailableError,
+    DisconnectedError,
+    GroupFencedError,
+    GroupRefusedError,
+    PullError,
+    UsageError,
+)
 from liftpy_client.group.offsets import committed
 from liftpy_client.group.options import GroupOptions
 from liftpy_envelope.errors import ErrorCode

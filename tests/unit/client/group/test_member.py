@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from liftpy_client.group.errors import GroupFencedError, GroupRefusedError
+from liftpy_client.errors import GroupFencedError, GroupRefusedError
 from liftpy_client.group.member import Assignment, GroupMember, Wishes
 from liftpy_envelope.group_offsets import CommitOffset, CommitResult, FetchedOffset, OffsetFetchResult
 from liftpy_envelope.groups import AssignedStream, GroupError, HeartbeatRequest, JoinRequest, MembershipResult

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from liftpy_client.group.errors import GroupRefusedError
+from liftpy_client.errors import GroupRefusedError
 from liftpy_envelope.groups import GroupError, HeartbeatRequest, JoinRequest
 from liftpy_envelope.pull import Api
 from support.cluster import eventually

@@ -12,9 +12,16 @@ from hypothesis import strategies as st
 
 from liftpy_client.consumer.decode import RECORDS_SCHEMA
 from liftpy_client.consumer.options import ConsumeOptions
-from liftpy_client.errors import LogDivergedError, NodeUnavailableError, OffsetLostError, StreamGoneError, UsageError
+from liftpy_client.errors import (
+    ChangesMissedError,
+    LogDivergedError,
+    NodeUnavailableError,
+    OffsetLostError,
+    StreamGoneError,
+    TableTooLargeError,
+    UsageError,
+)
 from liftpy_client.table.changes import Changes
-from liftpy_client.table.errors import ChangesMissedError, TableTooLargeError
 from liftpy_client.table.following import TableFollowing
 from liftpy_client.table.reading import TableReading
 from liftpy_client.table.rows import ENTRY_BYTES, Place, Row, RowChange, TableRows

@@ -12,7 +12,7 @@ import pytest
 
 from liftpy_bucket.layout import PartitionPath
 from liftpy_bucket.manifest.stream_sets.file import SetFile
-from liftpy_client.admin.restore_requests import RestoreAdmin
+from liftpy_client.admin.admin import Admin
 from liftpy_client.errors import AdminError
 from liftpy_envelope.errors import ConfigError, ErrorCode
 from liftpy_server.admin.restore_handlers import RestoreHandlers
@@ -81,7 +81,7 @@ class Restored:
         self.fails_at = ""
         handlers = RestoreHandlers(NodeConfig(node_id="n1"), self.metadata, lambda: self.worker)
         self.endpoints = handlers.endpoints() | {"STREAM.LIST": self.list}
-        self.admin = RestoreAdmin(SimpleNamespace(request=self.request))
+        self.admin = Admin(SimpleNamespace(request=self.request))
         self.requests = []
         self.end = None
 
