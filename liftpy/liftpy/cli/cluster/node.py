@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from liftpy.cli.cluster.progress import Moved, wait_moved
-from liftpy.cli.cluster.tables import moves_table, nodes_table, place_table
+from liftpy.cli.cluster.tables import node_table, nodes_table, place_table
 from liftpy.cli.run import JsonFlag, open_admin, print_json, run, stdout, tell_warnings
-from liftpy.cli.tables import node_table
+from liftpy.cli.stream.moves import Moved, moves_table, wait_moved
 from liftpy_client.errors import UsageError
 from liftpy_envelope.errors import LiftError
 

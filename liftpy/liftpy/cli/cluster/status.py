@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 import typer
 from rich.text import Text
 
-from liftpy.cli.cluster.tables import attention_tables, nodes_table
+from liftpy.cli.cluster.tables import attention_tables, node_table, nodes_table
 from liftpy.cli.group.overview import GroupsLook
 from liftpy.cli.group.tables import status_table
 from liftpy.cli.live import watch_tables
 from liftpy.cli.run import JsonFlag, open_admin, print_json, run, stdout
-from liftpy.cli.tables import node_table, quarantine_table, streams_table
+from liftpy.cli.stream.tables import quarantine_table, streams_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable

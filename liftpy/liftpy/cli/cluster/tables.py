@@ -1,4 +1,4 @@
-"""Nodes, what needs attention, and what is being moved, as tables."""
+"""Nodes, partitions that need attention, and quarantines as tables."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rich.markup import escape
 
-from liftpy.cli.tables import Column, make_table
-from liftpy.cli.units import show_count
+from liftpy.cli.stream.moves import moves_table
+from liftpy.cli.tables import Column, make_table, show_clock_offset, show_time, with_rest
+from liftpy.cli.units import show_bytes, show_count, show_duration
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rich.table import Table
 
-    from liftpy_client.admin.details import ClusterDetails, NodeDetails, PartitionPlace, ReassignmentDetails
+    from liftpy_client.admin.details import ClusterDetails, NodeDetails, PartitionPlace
 
-__all__ = ["attention_tables", "moves_table", "nodes_table", "place_table"]
+__all__ = ["attention_tables", "node_table", "nodes_table", "place_table"]
 
 _SHOWN_MAX: Final = 10
-_BAR_CELLS: Final = 10
 _STATES: Final = {"up": "[green]up[/]", "draining": "[cyan]draining[/]", "expired": "[red]expired[/]"}
 
 
@@ -134,40 +134,25 @@ def _places_table(title: str, places: Sequence[PartitionPlace], count: int) -> T
         }
         for place in places[:_SHOWN_MAX]
     )
-    return _with_rest(make_table(title, columns, rows), count)
+    return with_rest(make_table(title, columns, rows), count)
 
 
-def moves_table(
-    title: str, moves: Sequence[ReassignmentDetails], count: int, width: int = 1_000, *, planned: bool = False
-) -> Table:
-    """What replicas go where.
-
-    Args:
-        title: stands above.
-        moves: the first of them.
-        count: how many there are.
-        width: of the terminal, in characters.
-        planned: nothing of it has begun.
-    """
-    columns = [Column("Partition"), Column("Replicas then", from_width=80), Column("Added"), Column("Removed")]
-    if not planned:
-        columns.append(Column("Done", from_width=60))
-    return _with_rest(make_table(title, columns, map(_move_row, moves[:_SHOWN_MAX]), width), count)
-
-
-def _move_row(move: ReassignmentDetails) -> dict[str, str]:
-    filled = round(move.progress * _BAR_CELLS)
-    observed = (f"{node} (observer)" if node in move.target_observers else node for node in move.target)
-    return {
-        "Partition": f"{move.stream}/{move.partition}",
-        "Replicas then": ", ".join(observed),
-        "Added": ", ".join(replica.node for replica in move.adding) or "-",
-        "Removed": ", ".join(move.removing) or "-",
-        "Done": f"[cyan]{'━' * filled}[/][dim]{'─' * (_BAR_CELLS - filled)}[/]{move.progress:5.0%}",
-    }
-
-
-def _with_rest(table: Table, count: int) -> Table:
-    if count > table.row_count:
-        table.caption = f"and {show_count(count - table.row_count)} more"
+def node_table(node: dict[str, Any]) -> Table:
+    """One node."""
+    table = make_table(f"Node {node['node_id']}", (Column("name"), Column("value")), ())
+    table.show_header = False
+    up = (node["now_ns"] - node["started_ns"]) / 1e9
+    nats = "[green]connected[/]" if node["nats_connected"] else "[red]not connected[/]"
+    table.add_row("version", node["version"])
+    table.add_row("up since", f"{show_time(node['started_ns'])} ({show_duration(up)})")
+    table.add_row("nats", f"{escape(node['nats_url'])} ({nats}, {node['nats_reconnects']} reconnects)")
+    table.add_row("consumers at", f"{node['pull_address']} ({node['pull_connections']} connected)")
+    table.add_row("data", escape(node["data_dir"]) + ("  [red]DISK FULL[/]" if node["storage_full"] else ""))
+    offline = f", [red]{node['partitions_offline']} offline[/]" if node["partitions_offline"] else ""
+    table.add_row("streams", f"{node['streams']} with {node['partitions']} partitions{offline}")
+    table.add_row("memory", show_bytes(node["resident_bytes"]))
+    if node.get("clock_ahead_s"):
+        table.add_row(
+            "clock", f"[red]{show_clock_offset(node['clock_ahead_s'])} the time of partitions that it leads[/]"
+        )
     return table

@@ -9,8 +9,7 @@ import typer
 from rich.markup import escape
 
 from liftpy.cli.run import JsonFlag, fail, print_json, stderr, stdout
-from liftpy.cli.spark.bucket import which_bucket
-from liftpy.cli.spark.options import Conf, Master, SomeStream, conf_of, needs_spark, seconds_of
+from liftpy.cli.spark.options import Conf, Master, SomeStream, conf_of, needs_spark, seconds_of, which_bucket
 from liftpy.cli.tier.bucket import BucketUrl, Endpoint, OpenBucket, PartitionOption, Region, Where, with_bucket
 from liftpy.cli.tier.progress import show_progress
 from liftpy.cli.tier.tables import count_of

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from liftpy.cli.run import JsonFlag, fail, print_json, stdout
-from liftpy.cli.spark.bucket import which_bucket
 from liftpy.cli.spark.collect import collect
 from liftpy.cli.spark.compact import compact
 from liftpy.cli.spark.options import (
@@ -28,6 +27,7 @@ from liftpy.cli.spark.options import (
     needs_spark,
     seconds_of,
     tell,
+    which_bucket,
 )
 from liftpy.cli.spark.restore import restore
 from liftpy.cli.spark.scrub import scrub

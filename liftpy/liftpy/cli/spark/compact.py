@@ -7,8 +7,18 @@ from typing import TYPE_CHECKING
 import typer  # noqa: TC002 (it reads the annotations)
 
 from liftpy.cli.run import JsonFlag  # noqa: TC001 (as above)
-from liftpy.cli.spark.bucket import which_bucket
-from liftpy.cli.spark.options import Conf, DryRun, Master, Stream, TaskBytes, bytes_of, conf_of, needs_spark, tell
+from liftpy.cli.spark.options import (
+    Conf,
+    DryRun,
+    Master,
+    Stream,
+    TaskBytes,
+    bytes_of,
+    conf_of,
+    needs_spark,
+    tell,
+    which_bucket,
+)
 from liftpy.cli.tier.bucket import (
     Alone,
     BucketUrl,

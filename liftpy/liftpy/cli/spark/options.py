@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from rich.markup import escape
 
 from liftpy.cli.option_values import bytes_of, seconds_of
-from liftpy.cli.run import print_json, stdout
-from liftpy_client.errors import UsageError
+from liftpy.cli.run import open_lift, print_json, run, stdout
+from liftpy.cli.tier.bucket import Where
+from liftpy_client.errors import NodeUnavailableError, UnreachableError, UsageError
 from liftpy_envelope.errors import LiftError
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ __all__ = [
     "needs_spark",
     "seconds_of",
     "tell",
+    "which_bucket",
 ]
 
 Stream = Annotated[str, typer.Argument(help="Name of the stream, or its uuid.", show_default=False)]
@@ -45,6 +47,7 @@ Conf = Annotated[
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and do nothing.")]
 TaskBytes = Annotated[str, typer.Option("--task-bytes", help="About how much a task reads.")]
+_WHICH: Final = "which bucket? Say --bucket s3://bucket/prefix, or set LIFTPY_TIER_URL"
 
 
 @contextmanager
@@ -100,3 +103,26 @@ def tell(
         say({"bucket": bucket.shown, "dry_run": dry_run} | plain)
     else:
         stdout.print(escape(text) + ("; nothing was done (--dry-run)" if dry_run else ""))
+
+
+def which_bucket(ctx: typer.Context, given: Where, *, alone: bool = False, as_json: bool) -> Where:
+    """What the command line says; where it names no bucket, what the nodes say of theirs.
+
+    Args:
+        ctx: of the command.
+        given: what the command line says.
+        alone: no node writes to the bucket, so nodes that could name theirs are not asked.
+        as_json: how errors are told.
+    """
+    return given if given.url or alone else run(_ask_nodes(ctx, given), as_json=as_json)
+
+
+async def _ask_nodes(ctx: typer.Context, given: Where) -> Where:
+    try:
+        async with open_lift(ctx) as lift:
+            told = await lift.tier_status(limit=0)
+    except (UnreachableError, NodeUnavailableError) as error:
+        raise UsageError(f"{_WHICH}; the nodes could not be asked for theirs: {error}") from None
+    if told.url is None:
+        raise UsageError(f"{_WHICH}; the nodes have none")
+    return Where(told.url, given.endpoint or told.endpoint, given.region or told.region)

@@ -11,8 +11,17 @@ import typer
 from rich.markup import escape
 
 from liftpy.cli.run import JsonFlag, fail, print_json, stdout, tell_warnings
-from liftpy.cli.spark.bucket import which_bucket
-from liftpy.cli.spark.options import Conf, DryRun, Master, TaskBytes, bytes_of, conf_of, needs_spark, seconds_of
+from liftpy.cli.spark.options import (
+    Conf,
+    DryRun,
+    Master,
+    TaskBytes,
+    bytes_of,
+    conf_of,
+    needs_spark,
+    seconds_of,
+    which_bucket,
+)
 from liftpy.cli.spark.scrub import scrub_all
 from liftpy.cli.tier.bucket import BucketUrl, Endpoint, OpenBucket, Region, Where, with_bucket
 from liftpy.cli.tier.progress import show_progress

@@ -8,8 +8,18 @@ import typer
 from rich.markup import escape
 
 from liftpy.cli.run import JsonFlag, print_json, stderr
-from liftpy.cli.spark.bucket import which_bucket
-from liftpy.cli.spark.options import Conf, DryRun, Master, SomeStream, TaskBytes, bytes_of, conf_of, needs_spark, tell
+from liftpy.cli.spark.options import (
+    Conf,
+    DryRun,
+    Master,
+    SomeStream,
+    TaskBytes,
+    bytes_of,
+    conf_of,
+    needs_spark,
+    tell,
+    which_bucket,
+)
 from liftpy.cli.tier.bucket import BucketUrl, Endpoint, OpenBucket, PartitionOption, Region, Where, with_bucket
 from liftpy.cli.tier.progress import show_progress
 from liftpy.cli.tier.tables import count_of

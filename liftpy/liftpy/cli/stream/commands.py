@@ -37,7 +37,7 @@ from liftpy.cli.stream.options import (
 )
 from liftpy.cli.stream.reassign import reassign
 from liftpy.cli.stream.recover import recover
-from liftpy.cli.tables import (
+from liftpy.cli.stream.tables import (
     gaps_table,
     partitions_table,
     quarantine_table,

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import sys
 from itertools import repeat
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from liftpy.cli.run import JsonFlag, open_lift, print_json, run, stderr, stdout
-from liftpy.cli.stream.stdin import stdin_lines
 from liftpy_client.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable
+    from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 
     from liftpy_client.client import Lift
 
-__all__ = ["app", "publish"]
+__all__ = ["app", "publish", "stdin_lines"]
 
 app = typer.Typer(add_completion=False)
-
 _PROGRESS_FROM = 1_000
+_CHUNK_BYTES: Final = 256 * 1024
 
 
 def _progress() -> Progress:
@@ -128,3 +130,40 @@ async def _publish_many(
         return {"published": 0}
     ack = await last
     return {"published": published, "stream": ack.stream, "partition": ack.partition, "last_offset": ack.offset}
+
+
+async def stdin_lines() -> AsyncIterator[bytes]:
+    """Every line, without its line end; the last one need not have any."""
+    rest = b""
+    async for chunk in _chunks(sys.stdin.fileno()):
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
+            yield line.removesuffix(b"\r")
+    if rest:
+        yield rest
+
+
+async def _chunks(descriptor: int) -> AsyncGenerator[bytes, None]:
+    """What there is to read, as it comes: a pipe or terminal is waited for, a file never blocks for long."""
+    try:
+        while True:
+            await _readable(descriptor)
+            chunk = os.read(descriptor, _CHUNK_BYTES)
+            if not chunk:
+                return
+            yield chunk
+    except PermissionError:  # the selector takes no files
+        while chunk := os.read(descriptor, _CHUNK_BYTES):
+            yield chunk
+            await asyncio.sleep(0)
+
+
+async def _readable(descriptor: int) -> None:
+    """Wait until a read would not block."""
+    loop = asyncio.get_running_loop()
+    ready = asyncio.Event()
+    loop.add_reader(descriptor, ready.set)
+    try:
+        await ready.wait()
+    finally:
+        loop.remove_reader(descriptor)

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from liftpy.cli.cluster.progress import moved_of, wait_moved
-from liftpy.cli.cluster.tables import moves_table
 from liftpy.cli.run import JsonFlag, open_admin, print_json, run, stdout, tell_warnings
+from liftpy.cli.stream.moves import moved_of, moves_table, wait_moved
 from liftpy_client.errors import UsageError
 
 if TYPE_CHECKING:
-    from liftpy.cli.cluster.progress import Moved
+    from liftpy.cli.stream.moves import Moved
     from liftpy_client.admin.admin import Admin
     from liftpy_client.admin.details import MoveDetails
 

@@ -12,27 +12,29 @@ import typer
 from rich.markup import escape
 
 from liftpy.cli.run import JsonFlag, open_lift, print_json, run, stdout, tell_warnings
+from liftpy.cli.tables import Column, make_table, show_time
 from liftpy.cli.tier.bucket import BucketUrl, check_url
 from liftpy.cli.tier.progress import show_progress
-from liftpy.cli.tier.restore_tables import plan_table, recovery_point
 from liftpy.cli.tier.tables import count_of
-from liftpy.cli.units import show_count
+from liftpy.cli.units import show_bytes, show_count, show_duration
 from liftpy_envelope.errors import LiftError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from liftpy_client.admin.restoring import RestoredStream, RestorePlan
+    from rich.table import Table
+
+    from liftpy_client.admin.restoring import RestoredStream, RestorePlan, StreamHistory
     from liftpy_client.client import Lift
 
-__all__ = ["app", "restore", "restore_all"]
+__all__ = ["app", "plan_table", "recovery_point", "restore", "restore_all"]
 
 app = typer.Typer(add_completion=False)
-
 _LEADERS_WITHIN_S: Final = 60.0
 _LOOK_EVERY_S: Final = 0.5
 _AMISS_EXIT: Final = 1
 _USABLE: Final = frozenset({"ok", "slow"})
+_ENDS_SHOWN_MAX = 4
 
 
 @app.command()
@@ -195,3 +197,56 @@ def _tell_outcome(
         stdout.print(f"[bold green]{of}[/], every partition has a leader, and all that the bucket holds can be read")
     else:
         stdout.print(f"[bold red]{of}[/]; put right what is said above, and do the same again")
+
+
+def plan_table(plan: RestorePlan, width: int = 1_000) -> Table:
+    """One line per stream.
+
+    Args:
+        plan: what there is.
+        width: of the terminal, in characters.
+    """
+    columns = (
+        Column("Stream"),
+        Column("Partitions", right=True, from_width=70),
+        Column("Ends at", right=True),
+        Column("Records", right=True),
+        Column("Stored", right=True, from_width=80),
+        Column("Newest record (UTC)", from_width=90),
+        Column("State"),
+    )
+    table = make_table(f"Bucket of cluster {plan.cluster_id[:8]}", columns, map(_row, plan.streams), width)
+    table.caption = (
+        f"{show_count(len(plan.streams))} streams, {show_count(len(plan.partitions))} partitions, "
+        f"{show_count(plan.records)} records, {show_bytes(plan.stored_bytes)}"
+    )
+    return table
+
+
+def _row(stream: StreamHistory) -> dict[str, str]:
+    ends = [show_count(each.end) for each in stream.partitions[:_ENDS_SHOWN_MAX]]
+    more = " ..." if len(stream.partitions) > _ENDS_SHOWN_MAX else ""
+    stored = sum(each.stored_bytes for each in stream.partitions)
+    state = "[dim]here[/]" if stream.is_here else "[cyan]to come back[/]"
+    if not all(each.is_readable for each in stream.partitions):
+        state = "[bold red]damaged[/]"
+    elif any(each.problem for each in stream.partitions):
+        state = "[yellow]in part[/]"
+    return {
+        "Stream": escape(stream.name),
+        "Partitions": show_count(len(stream.partitions)),
+        "Ends at": " ".join(ends) + more,
+        "Records": show_count(stream.records),
+        "Stored": show_bytes(stored) if stored or not stream.records else "[dim]shared[/]",
+        "Newest record (UTC)": show_time(max((each.newest_ns for each in stream.partitions), default=0)),
+        "State": state,
+    }
+
+
+def recovery_point(plan: RestorePlan, now: datetime) -> str:
+    """The moment to which the cluster is thrown back, in words."""
+    point = plan.recovery_point
+    if point is None:
+        return "The bucket has no records."
+    ago = show_duration(max(0.0, (now - point).total_seconds()))
+    return f"Recovery point: [bold]{point:%Y-%m-%d %H:%M:%S} UTC[/], {ago} ago. What came later is lost."

@@ -52,7 +52,7 @@ def fake(monkeypatch):
         }
     )
     fake.stands_in(monkeypatch)
-    monkeypatch.setattr("liftpy.cli.cluster.progress._LOOK_EVERY_S", 0.001)
+    monkeypatch.setattr("liftpy.cli.stream.moves._LOOK_EVERY_S", 0.001)
     return fake
 
 

@@ -1,4 +1,4 @@
-"""Waiting for replicas to move, with a bar."""
+"""Replicas that are being moved: as a table, and as a bar while a command waits for them."""
 
 from __future__ import annotations
 
@@ -7,18 +7,23 @@ from typing import TYPE_CHECKING, Final
 
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
-from liftpy.cli.cluster.replicas import replica_state, role_of
 from liftpy.cli.run import stderr
+from liftpy.cli.stream.replicas import replica_state, role_of
+from liftpy.cli.tables import Column, make_table, with_rest
 from liftpy.cli.units import show_count
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
-    from liftpy_client.admin.details import StreamDetails
+    from rich.table import Table
 
-__all__ = ["Moved", "moved_of", "wait_moved"]
+    from liftpy_client.admin.details import ReassignmentDetails, StreamDetails
+
+__all__ = ["Moved", "moved_of", "moves_table", "wait_moved"]
 
 _LOOK_EVERY_S: Final = 0.5
+_SHOWN_MAX: Final = 10
+_BAR_CELLS: Final = 10
 
 
 class Moved:
@@ -66,3 +71,33 @@ async def wait_moved(title: str, look: Callable[[], Awaitable[Moved]]) -> None:
                 return
             progress.update(task, total=moved.total or None, completed=moved.done, text=moved.text)
             await asyncio.sleep(_LOOK_EVERY_S)
+
+
+def moves_table(
+    title: str, moves: Sequence[ReassignmentDetails], count: int, width: int = 1_000, *, planned: bool = False
+) -> Table:
+    """What replicas go where.
+
+    Args:
+        title: stands above.
+        moves: the first of them.
+        count: how many there are.
+        width: of the terminal, in characters.
+        planned: nothing of it has begun.
+    """
+    columns = [Column("Partition"), Column("Replicas then", from_width=80), Column("Added"), Column("Removed")]
+    if not planned:
+        columns.append(Column("Done", from_width=60))
+    return with_rest(make_table(title, columns, map(_move_row, moves[:_SHOWN_MAX]), width), count)
+
+
+def _move_row(move: ReassignmentDetails) -> dict[str, str]:
+    filled = round(move.progress * _BAR_CELLS)
+    observed = (f"{node} (observer)" if node in move.target_observers else node for node in move.target)
+    return {
+        "Partition": f"{move.stream}/{move.partition}",
+        "Replicas then": ", ".join(observed),
+        "Added": ", ".join(replica.node for replica in move.adding) or "-",
+        "Removed": ", ".join(move.removing) or "-",
+        "Done": f"[cyan]{'━' * filled}[/][dim]{'─' * (_BAR_CELLS - filled)}[/]{move.progress:5.0%}",
+    }
