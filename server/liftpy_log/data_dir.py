@@ -4,7 +4,6 @@ liftpy.json                       {"format":1,"node_id":...,"checksum":...}; no 
 lock                              locked while a node runs
 checkpoint                        see `checkpoint`
 metadata/                         journal and snapshot: see the server's metadata
-metadata.db.migrated              the metadata of a liftpy that knew single nodes only, after it was taken over
 standing.json                     whether the node can prove that its logs are whole
 wal/                              see `wal`
 streams/<name>.<uuid>/<partition>/

@@ -18,7 +18,6 @@ from liftpy_server.consensus.transport import RaftTransport
 from liftpy_server.door_refusals import DoorRefusals
 from liftpy_server.joining import JoinError, ask_to_join
 from liftpy_server.metadata.errors import JournalError, MetadataUnavailableError, NewerJournalError
-from liftpy_server.metadata.migration import has_old_metadata, migrate
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,6 +32,7 @@ __all__ = ["open_metadata"]
 logger = logging.getLogger(__name__)
 
 _FOLDER: Final = "metadata"
+_NEVER_RELEASED: Final = "metadata.db"
 _JOIN_TIMEOUT_S: Final = 60.0
 _ADVICE: Final = (
     "Where other nodes keep the cluster's metadata: remove this node from the cluster, empty its data directory and "
@@ -62,7 +62,7 @@ async def open_metadata(
     if own.port == 0 and config.cluster.port is not None:
         own = Voter(own.node_id, own.host, _free_port(config.cluster.host))
     try:
-        await asyncio.to_thread(_prepare, data_dir.root, folder, own, config.cluster)
+        await asyncio.to_thread(_prepare, data_dir.root, folder)
         refusals = refusals or DoorRefusals()
         settings = await _settings(config, folder, own, refusals)
         store = RaftMetadataStore(settings, clock, make_transport=lambda given: RaftTransport(given, refusals))
@@ -98,13 +98,13 @@ def _free_port(host: str) -> int:
         return int(found.getsockname()[1])
 
 
-def _prepare(root: Path, folder: Path, own: Voter, cluster: ClusterConfig) -> None:
-    if has_old_metadata(root) and (cluster.join or len(cluster.peers) > 1):
-        raise ConfigError(
-            "cluster.join" if cluster.join else "cluster.peers",
-            f"{root} holds the metadata of a node that was alone: start it without, and let the others join it",
+def _prepare(root: Path, folder: Path) -> None:
+    old = root / _NEVER_RELEASED
+    if old.exists():
+        raise DataDirError(
+            f"{old} holds the metadata of a liftpy from before the first release, and this one does not read it: start "
+            "with another data directory"
         )
-    migrate(root, folder, own)
     OsDisk().make_directory(folder)
 
 

@@ -1,68 +1,27 @@
-"""A node's metadata opened as its settings say, and brought over from before there were clusters."""
+"""A node's metadata opened as its settings say."""
 
 from __future__ import annotations
 
-import hashlib
-import sqlite3
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from unittest.mock import patch
 
-import msgpack
 import pytest
 
 from liftpy_envelope.errors import ConfigError
 from liftpy_log.data_dir import DataDir
 from liftpy_log.errors import DataDirError
-from liftpy_log.storage.disk import OsDisk
 from liftpy_server import metadata_opening
 from liftpy_server.cluster_config import ClusterConfig
 from liftpy_server.config import NodeConfig
 from liftpy_server.consensus.journal import JOURNAL_NAMES
 from liftpy_server.consensus.settings import RaftSettings, Voter
-from liftpy_server.consensus.snapshot import load_snapshot
-from liftpy_server.metadata.commands import Command, apply_command
 from liftpy_server.metadata.errors import JournalError
-from liftpy_server.metadata.migration import migrate
-from liftpy_server.metadata.state import MetadataState
 from liftpy_server.metadata_opening import open_metadata
 from support.metadata_commands import NODE
 from support.ports import free_port
 from support.raft_kit import KEY
 from support.server_kit import SetClock
-
-OLD_SCHEMA = """
-CREATE TABLE hard_state (id INTEGER PRIMARY KEY CHECK (id = 0), term INTEGER NOT NULL, vote TEXT);
-CREATE TABLE entries (idx INTEGER PRIMARY KEY, term INTEGER NOT NULL, command BLOB NOT NULL);
-CREATE TABLE snapshot (
-    id INTEGER PRIMARY KEY CHECK (id = 0), idx INTEGER NOT NULL, term INTEGER NOT NULL,
-    state BLOB NOT NULL, sha256 BLOB NOT NULL
-);
-PRAGMA user_version = 1;
-"""
-
-
-def command(number):
-    return Command(id=f"c{number}", op="register_node", now_ns=number, args={"node": NODE | {"node_id": f"n{number}"}})
-
-
-def write_old_metadata(path, snapshot_at=0, last=10):
-    """A file as a node without a cluster left it. Returns the state in it."""
-    state = MetadataState()
-    with closing(sqlite3.connect(path)) as db:
-        db.execute("PRAGMA journal_mode = WAL")
-        db.executescript(OLD_SCHEMA)
-        for number in range(1, last + 1):
-            state, _ = apply_command(state, command(number))
-            if number == snapshot_at:
-                plain = msgpack.packb(state.to_plain())
-                row = (0, number, 1, plain, hashlib.sha256(plain).digest())
-                db.execute("INSERT INTO snapshot VALUES (?, ?, ?, ?, ?)", row)
-            if number >= snapshot_at:
-                db.execute("INSERT INTO entries VALUES (?, 1, ?)", (number, command(number).encode()))
-        db.commit()
-    return state
 
 
 def node_config(root, node_id="n1", **cluster):
@@ -98,71 +57,6 @@ async def test_a_node_alone_listens_nowhere_and_leads_at_once(tmp_path, monkeypa
         assert await store.propose("register_node", node=NODE) == 1
     async with opened(tmp_path / "data") as store:
         assert "n1" in store.state.nodes
-
-
-@pytest.mark.parametrize("snapshot_at", [0, 6, 10])
-async def test_the_metadata_of_a_node_from_before_is_taken_over(tmp_path, snapshot_at):
-    DataDir.open(tmp_path, "n1").close()
-    state = write_old_metadata(tmp_path / "metadata.db", snapshot_at)
-    for _ in range(2):
-        async with opened(tmp_path) as store:
-            assert store.state.to_plain() == state.to_plain()
-            assert store.is_leader
-    names = {path.name for path in tmp_path.iterdir()}
-    assert names == {"liftpy.json", "lock", "metadata", "metadata.db.migrated"}
-    async with opened(tmp_path) as store:  # an outcome from before is still known
-        assert await store.propose("register_node", command_id="c7", node=NODE | {"node_id": "n7"}) == 1
-        assert await store.propose("register_node", node=NODE | {"node_id": "n7"}) == 2
-
-
-class KilledError(BaseException):
-    """Not caught by anything."""
-
-
-@pytest.mark.parametrize("step", range(30))
-def test_a_kill_at_any_moment_migrates_again_or_not_at_all(tmp_path, step):
-    state = write_old_metadata(tmp_path / "metadata.db", 4)
-    own, folder = Voter("n1", "127.0.0.1", 0), tmp_path / "metadata"
-    left = step
-
-    def dying(method):
-        def call(*args, **kwargs):
-            nonlocal left
-            left -= 1
-            if left < 0:
-                raise KilledError
-            return method(*args, **kwargs)
-
-        return call
-
-    methods = ["make_directory", "open", "rename", "sync_directory"]
-    patches = [patch.object(OsDisk, name, dying(getattr(OsDisk, name))) for name in methods]
-    for each in patches:
-        each.start()
-    try:
-        migrate(tmp_path, folder, own)
-    except KilledError:
-        print("killed at", step)
-    finally:
-        for each in patches:
-            each.stop()
-    assert (tmp_path / "metadata.db").exists() or (tmp_path / "metadata.db.migrated").exists()
-    migrate(tmp_path, folder, own)
-    migrate(tmp_path, folder, own)
-    assert load_snapshot(OsDisk(), folder / "raft.snapshot").state == msgpack.unpackb(msgpack.packb(state.to_plain()))
-    assert not (tmp_path / "metadata.db").exists()
-    assert {path.name for path in tmp_path.iterdir()} == {"metadata", "metadata.db.migrated"}
-
-
-async def test_what_is_damaged_is_named_with_what_to_do(tmp_path):
-    DataDir.open(tmp_path, "n1").close()
-    write_old_metadata(tmp_path / "metadata.db", 4)
-    with closing(sqlite3.connect(tmp_path / "metadata.db")) as db, db:
-        db.execute("DELETE FROM entries WHERE idx = 7")
-    with pytest.raises(JournalError, match=r"metadata\.db has no entry 7"):
-        async with opened(tmp_path):
-            pass
-    assert (tmp_path / "metadata.db").exists()
 
 
 async def test_a_damaged_journal_is_named_with_what_to_do(tmp_path):
@@ -205,38 +99,14 @@ async def test_the_journal_of_before_the_first_release_is_refused(tmp_path):
             pass
 
 
-async def test_an_old_liftpy_that_ran_afterwards_is_noticed(tmp_path):
-    async with opened(tmp_path):
-        pass
-    write_old_metadata(tmp_path / "metadata.db")
-    with pytest.raises(DataDirError, match="an older liftpy ran here after a newer one"):
-        async with opened(tmp_path):
-            pass
-
-
-async def test_metadata_that_was_removed_after_the_migration_is_missed(tmp_path):
+async def test_metadata_of_before_there_were_clusters_are_refused(tmp_path):
     DataDir.open(tmp_path, "n1").close()
-    write_old_metadata(tmp_path / "metadata.db")
-    async with opened(tmp_path):
-        pass
-    (tmp_path / "metadata").rename(tmp_path / "streams")
-    with pytest.raises(DataDirError, match="is missing, although"):
+    (tmp_path / "metadata.db").write_bytes(b"SQLite format 3")
+    with pytest.raises(
+        DataDirError, match=r"metadata\.db holds the metadata of a liftpy from before the first release"
+    ):
         async with opened(tmp_path):
             pass
-
-
-async def test_old_metadata_and_new_peers_do_not_go_together(tmp_path, key_file):
-    root = tmp_path / "data"
-    DataDir.open(root, "n1").close()
-    write_old_metadata(root / "metadata.db")
-    peers = tuple(f"n{number}@127.0.0.1:{free_port()}" for number in (1, 2, 3))
-    with pytest.raises(ConfigError, match="start it without, and let the others join it"):
-        async with opened(root, peers=peers, port=free_port(), key_file=key_file):
-            pass
-    with pytest.raises(ConfigError, match=r"cluster\.join"):
-        async with opened(root, join=True, port=free_port(), key_file=key_file):
-            pass
-    assert (root / "metadata.db").exists()
 
 
 async def test_three_nodes_start_as_one_cluster_and_their_clocks_do_not_matter(tmp_path, key_file):
