@@ -72,10 +72,10 @@ def _cut_what_follows(follower: Follower, entries: Any) -> None:
     first = entries[0][1]
     if first <= follower._journal.last:
         follower._journal.truncate(first)
-        follower._membership.truncate(first)
+        follower._peers.membership.truncate(first)
     for entry in entries:
         follower._journal.add(*entry)
-    follower._membership.record(entries)
+    follower._peers.membership.record(entries)
     follower._peers.sync()
 
 

@@ -18,7 +18,6 @@ from liftpy_server.consensus.snapshot import Snapshot, SnapshotError
 
 if TYPE_CHECKING:
     from liftpy_server.consensus.journal import Entry, RaftJournal
-    from liftpy_server.consensus.membership import Membership
     from liftpy_server.consensus.messages import Message
     from liftpy_server.consensus.peers import Peers
     from liftpy_server.consensus.proposals import Proposals
@@ -43,7 +42,6 @@ class Follower:
     Args:
         core: knows term, role and commit index.
         journal: the log.
-        membership: folded from the log.
         peers: told when entries change the members.
         transport: carries the answers.
         snapshots: installs a leader's snapshot.
@@ -54,7 +52,6 @@ class Follower:
         self,
         core: Core,
         journal: RaftJournal,
-        membership: Membership,
         peers: Peers,
         transport: RaftTransport,
         snapshots: SnapshotKeeper,
@@ -62,7 +59,6 @@ class Follower:
     ) -> None:
         self._core = core
         self._journal = journal
-        self._membership = membership
         self._peers = peers
         self._transport = transport
         self._snapshots = snapshots
@@ -130,10 +126,10 @@ class Follower:
             if found is not None:
                 self._check_uncommitted(index)
                 self._journal.truncate(index)
-                self._membership.truncate(index)
+                self._peers.membership.truncate(index)
             for entry in entries[position:]:
                 self._journal.add(*entry)
-            self._membership.record(entries[position:])
+            self._peers.membership.record(entries[position:])
             self._peers.sync()
             return
 

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from random import Random
 
     from liftpy_server.consensus.journal import RaftJournal
-    from liftpy_server.consensus.membership import Membership
     from liftpy_server.consensus.messages import Message
     from liftpy_server.consensus.peers import Peers
     from liftpy_server.consensus.pysyncobj_core import Core
@@ -45,7 +44,6 @@ class Leader:
     Args:
         core: knows whether this node leads, and where each follower is in the log.
         journal: the log.
-        membership: folded from the log.
         peers: the followers.
         transport: takes messages to them.
         snapshots: sent to those that are behind the beginning of the log.
@@ -59,7 +57,6 @@ class Leader:
         self,
         core: Core,
         journal: RaftJournal,
-        membership: Membership,
         peers: Peers,
         transport: RaftTransport,
         snapshots: SnapshotKeeper,
@@ -67,7 +64,6 @@ class Leader:
     ) -> None:
         self._core = core
         self._journal = journal
-        self._membership = membership
         self._peers = peers
         self._transport = transport
         self._snapshots = snapshots
@@ -95,7 +91,7 @@ class Leader:
         self._journal.add(command, index, self._core.term)
         change = decode_change(command)
         if change is not None:
-            self._membership.record(self._journal[-1:])
+            self._peers.membership.record(self._journal[-1:])
             if change[0] in _QUORUM_CHANGES:
                 self._changed_voters_at = index
             self._peers.sync()

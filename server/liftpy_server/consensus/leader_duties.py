@@ -19,7 +19,6 @@ from liftpy_server.consensus.settings import VOTERS_MAX, Voter
 if TYPE_CHECKING:
     from liftpy_server.consensus.journal import RaftJournal
     from liftpy_server.consensus.leader import Leader
-    from liftpy_server.consensus.membership import Membership
     from liftpy_server.consensus.peers import Peers
     from liftpy_server.consensus.pysyncobj_core import Core
     from liftpy_server.consensus.settings import RaftSettings
@@ -37,7 +36,6 @@ class LeaderDuties:
         settings: of this node.
         core: knows whether this node leads, and where each follower is in the log.
         journal: the log.
-        membership: folded from the log.
         leader: appends changes of members.
         peers: the members.
         transport: knows the data directories of those that are connected.
@@ -48,7 +46,6 @@ class LeaderDuties:
         settings: RaftSettings,
         core: Core,
         journal: RaftJournal,
-        membership: Membership,
         leader: Leader,
         peers: Peers,
         transport: RaftTransport,
@@ -56,7 +53,6 @@ class LeaderDuties:
         self._settings = settings
         self._core = core
         self._journal = journal
-        self._membership = membership
         self._leader = leader
         self._peers = peers
         self._transport = transport
@@ -125,4 +121,4 @@ class LeaderDuties:
     def _has_caught_up(self, node: str) -> bool:
         """A node that does not know yet that it itself is a member would not vote, and may be needed at once."""
         match, no_op = self._core.match_index(node), self._core.no_op_index or 0
-        return match >= max(no_op, self._membership.index) and match + _BEHIND_ENTRIES_MAX >= self._journal.last
+        return match >= max(no_op, self._peers.membership.index) and match + _BEHIND_ENTRIES_MAX >= self._journal.last

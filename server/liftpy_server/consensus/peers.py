@@ -25,6 +25,7 @@ class Peers:
         transport: connects with all of them.
 
     Attributes:
+        membership: folded from the log; whoever changes the log changes it, and calls `sync`.
         followers: all other members, those that only learn among them.
         connected: whoever has a connection with this node, member or not.
         voters: who votes, this node among them if it does.
@@ -36,7 +37,7 @@ class Peers:
     ) -> None:
         self._node_id = node_id
         self._journal = journal
-        self._membership = membership
+        self.membership = membership
         self._core = core
         self._transport = transport
         self.followers: frozenset[str] = frozenset()
@@ -46,7 +47,7 @@ class Peers:
 
     def sync(self) -> None:
         """Bring core and transport in line with the log, after members changed in it."""
-        members = self._membership.members()
+        members = self.membership.members()
         wanted = frozenset(members.all) - {self._node_id}
         for node in self.followers - wanted:
             self._core.forget(node)
@@ -61,7 +62,7 @@ class Peers:
     @property
     def is_voter(self) -> bool:
         """Whether this node belongs to the quorum, and not one of its name that had another data directory."""
-        own = self._membership.voters().get(self._node_id)
+        own = self.membership.voters().get(self._node_id)
         return own is not None and own.instance in {"", self._journal.instance}
 
     @property
@@ -71,5 +72,5 @@ class Peers:
         A learner does, too: who asks may have the entry by which it votes, and need it. It must know that it itself is
         meant, and not one of its name from before: so it waits for the entry that binds its data directory.
         """
-        own = self._membership.members().all.get(self._node_id)
+        own = self.membership.members().all.get(self._node_id)
         return self.is_voter or (own is not None and own.instance == self._journal.instance)

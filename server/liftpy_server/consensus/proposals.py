@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from liftpy_server.consensus.journal import RaftJournal
     from liftpy_server.consensus.leader import Leader
     from liftpy_server.consensus.machine import Machine
-    from liftpy_server.consensus.membership import Membership
     from liftpy_server.consensus.messages import Message
     from liftpy_server.consensus.peers import Peers
     from liftpy_server.consensus.pysyncobj_core import Core
@@ -60,7 +59,6 @@ class Proposals:
     Args:
         core: knows who leads.
         journal: the log.
-        membership: folded from the log.
         machine: says which commands are sound.
         leader: appends, while this node leads.
         peers: says who is connected.
@@ -72,7 +70,6 @@ class Proposals:
         node_id: str,
         core: Core,
         journal: RaftJournal,
-        membership: Membership,
         machine: Machine,
         leader: Leader,
         peers: Peers,
@@ -81,7 +78,6 @@ class Proposals:
         self._node_id = node_id
         self._core = core
         self._journal = journal
-        self._membership = membership
         self._machine = machine
         self._leader = leader
         self._peers = peers
@@ -212,7 +208,7 @@ class Proposals:
 
     def _must_wait(self, command: bytes) -> bool:
         """Whether this is a change of members that must not be made now, and may be later."""
-        if command[:1] != bytes((MEMBERSHIP,)) or self._membership.refusal(command) is not None:
+        if command[:1] != bytes((MEMBERSHIP,)) or self._peers.membership.refusal(command) is not None:
             return False
         return self._leader.is_handing_over or not self._leader.may_change_voters()
 
@@ -224,7 +220,7 @@ class Proposals:
             return self._machine.accepts(command[1:])
         if kind == NO_OP:
             return len(command) == 1
-        return kind == MEMBERSHIP and self._membership.refusal(command) is None
+        return kind == MEMBERSHIP and self._peers.membership.refusal(command) is None
 
     def _forward(self, command: bytes, callback: Callback | _Forwarder) -> None:
         leader = self._core.leader

@@ -105,15 +105,13 @@ class Raft:
         self._run = new_name(random)
         self._peers = peers = Peers(settings.node_id, journal, membership, core, transport)
         self._snapshots = snapshots = SnapshotKeeper(
-            path, disk, settings.snapshot_every_entries, journal, membership, machine, core, peers, snapshot_writer
+            path, disk, settings.snapshot_every_entries, journal, machine, core, peers, snapshot_writer
         )
-        self._leader = leader = Leader(core, journal, membership, peers, transport, snapshots, random)
-        self._proposals = proposals = Proposals(
-            settings.node_id, core, journal, membership, machine, leader, peers, transport
-        )
-        self._follower = Follower(core, journal, membership, peers, transport, snapshots, proposals)
+        self._leader = leader = Leader(core, journal, peers, transport, snapshots, random)
+        self._proposals = proposals = Proposals(settings.node_id, core, journal, machine, leader, peers, transport)
+        self._follower = Follower(core, journal, peers, transport, snapshots, proposals)
         self._elections = Elections(settings, core, journal, peers, transport)
-        self._duties = LeaderDuties(settings, core, journal, membership, leader, peers, transport)
+        self._duties = LeaderDuties(settings, core, journal, leader, peers, transport)
         self._wire()
         if snapshot is not None:
             snapshots.adopt(snapshot)

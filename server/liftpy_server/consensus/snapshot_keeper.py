@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from liftpy_log.storage.disk import Disk
     from liftpy_server.consensus.journal import RaftJournal
     from liftpy_server.consensus.machine import Machine
-    from liftpy_server.consensus.membership import Membership
     from liftpy_server.consensus.peers import Peers
     from liftpy_server.consensus.pysyncobj_core import Core
 
@@ -66,7 +65,6 @@ class SnapshotKeeper:
         disk: where it is.
         every_entries: length of the log at which a snapshot replaces its beginning.
         journal: the log.
-        membership: folded from the log.
         machine: has the state.
         core: knows what is applied.
         peers: told when a snapshot changes the members.
@@ -83,7 +81,6 @@ class SnapshotKeeper:
         disk: Disk,
         every_entries: int,
         journal: RaftJournal,
-        membership: Membership,
         machine: Machine,
         core: Core,
         peers: Peers,
@@ -93,7 +90,6 @@ class SnapshotKeeper:
         self._disk = disk
         self._every_entries = every_entries
         self._journal = journal
-        self._membership = membership
         self._machine = machine
         self._core = core
         self._peers = peers
@@ -115,8 +111,8 @@ class SnapshotKeeper:
         """Make the snapshot on disk the state of this node."""
         if snapshot.cluster_id:
             self._journal.belong_to(snapshot.cluster_id)
-        self._membership.reset(snapshot.voters, snapshot.learners, snapshot.index)
-        self._membership.record(self._journal[:])
+        self._peers.membership.reset(snapshot.voters, snapshot.learners, snapshot.index)
+        self._peers.membership.record(self._journal[:])
         self._machine.restore(snapshot.state)
         self._core.applied_index = snapshot.index
         self._core.commit_to(snapshot.index)
@@ -160,7 +156,7 @@ class SnapshotKeeper:
             return
         self.is_due = False
         previous, last = self._journal.entries_from(index - 1)[:2]
-        members = self._membership.members(index)
+        members = self._peers.membership.members(index)
         cluster_id = self._journal.cluster_id
         capture = self._machine.capture()
 
@@ -188,5 +184,5 @@ class SnapshotKeeper:
         self._retry_at = 0
         self.index = index
         self._journal.compact(index - 1)
-        self._membership.compact(index)
+        self._peers.membership.compact(index)
         self._journal.flush()
