@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Final
 from liftpy_envelope.errors import ConfigError
 from liftpy_log.errors import DataDirError
 from liftpy_log.storage.disk import OsDisk
-from liftpy_server.consensus.journal import has_journal
 from liftpy_server.consensus.settings import RaftSettings, TlsFiles, Voter
-from liftpy_server.consensus.snapshot import SnapshotError
+from liftpy_server.consensus.storage.journal import has_journal
+from liftpy_server.consensus.storage.snapshot import SnapshotError
 from liftpy_server.consensus.store import RaftMetadataStore
-from liftpy_server.consensus.transport import RaftTransport
+from liftpy_server.consensus.wire.transport import RaftTransport
 from liftpy_server.door_refusals import DoorRefusals
 from liftpy_server.joining import JoinError, ask_to_join
 from liftpy_server.metadata.errors import JournalError, MetadataUnavailableError, NewerJournalError

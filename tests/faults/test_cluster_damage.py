@@ -9,7 +9,7 @@ from contextlib import suppress
 import pytest
 
 from liftpy_client.errors import CorruptRecordsError
-from liftpy_server.consensus.journal import JOURNAL_NAMES
+from liftpy_server.consensus.storage.journal import JOURNAL_NAMES
 from support.bad_days import NODES, ends, in_sync, let_join, make_stream, told, whole_again
 from support.cluster import eventually, quick_options
 from support.cluster_kit import leader_of, partitions, running_cluster

@@ -12,8 +12,8 @@ import socket
 import pytest
 
 import liftpy
-from liftpy_server.consensus import journal_frames
-from liftpy_server.consensus.journal import JOURNAL_NAMES
+from liftpy_server.consensus.storage import journal_frames
+from liftpy_server.consensus.storage.journal import JOURNAL_NAMES
 from support.cluster import NodeProcess
 from support.reading import values
 

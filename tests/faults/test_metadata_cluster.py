@@ -16,8 +16,8 @@ import trustme
 
 from liftpy_envelope.errors import LiftError
 from liftpy_log.clock import SystemClock
-from liftpy_server.consensus.journal import JOURNAL_NAMES
 from liftpy_server.consensus.settings import RaftSettings
+from liftpy_server.consensus.storage.journal import JOURNAL_NAMES
 from liftpy_server.consensus.store import MetadataUnknownError, RaftMetadataStore
 from liftpy_server.consensus.ticker import EXIT_CODE
 from liftpy_server.metadata.errors import JournalError, MetadataRefusedError, MetadataUnavailableError

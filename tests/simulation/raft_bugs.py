@@ -6,14 +6,14 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
-from liftpy_server.consensus import journal as journal_module
 from liftpy_server.consensus import snapshot_keeper as snapshot_module
 from liftpy_server.consensus.elections import Elections
 from liftpy_server.consensus.follower import Follower
-from liftpy_server.consensus.journal import RaftJournal
-from liftpy_server.consensus.journal_frames import read_copies
 from liftpy_server.consensus.leader import Leader
 from liftpy_server.consensus.leader_duties import LeaderDuties
+from liftpy_server.consensus.storage import journal as journal_module
+from liftpy_server.consensus.storage.journal import RaftJournal
+from liftpy_server.consensus.storage.journal_frames import read_copies
 from simulation.raft_network import SimTransport
 
 if TYPE_CHECKING:

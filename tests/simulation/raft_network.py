@@ -10,9 +10,9 @@ import random
 from concurrent.futures import Executor, Future
 from typing import TYPE_CHECKING, Any
 
-from liftpy_server.consensus.admission import PeerRefusedError, check_peer
 from liftpy_server.consensus.messages import decode_message, encode_message
-from liftpy_server.consensus.session import Identity
+from liftpy_server.consensus.wire.admission import PeerRefusedError, check_peer
+from liftpy_server.consensus.wire.session import Identity
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -30,12 +30,12 @@ from pysyncobj import syncobj
 
 from liftpy_server.consensus import leader as leader_module
 from liftpy_server.consensus import raft as raft_module
-from liftpy_server.consensus.journal import NO_OP
 from liftpy_server.consensus.membership import encode_change
 from liftpy_server.consensus.proposals import Reason
 from liftpy_server.consensus.raft import Raft
 from liftpy_server.consensus.settings import RaftSettings, Voter
-from liftpy_server.consensus.snapshot import SnapshotError
+from liftpy_server.consensus.storage.journal import NO_OP
+from liftpy_server.consensus.storage.snapshot import SnapshotError
 from liftpy_server.metadata.errors import JournalError
 from simulation.raft_network import Network, SimTransport, SimWriter
 from support.simdisk import ROOT, Order, SimDisk

@@ -14,7 +14,7 @@ from liftpy_log.clock import SystemClock
 from liftpy_server.consensus.raft import Raft
 from liftpy_server.consensus.settings import RaftSettings, TlsFiles, Voter
 from liftpy_server.consensus.store import RaftMetadataStore
-from liftpy_server.consensus.transport import RaftTransport
+from liftpy_server.consensus.wire.transport import RaftTransport
 from support.ports import free_port
 
 KEY = b"k" * 32

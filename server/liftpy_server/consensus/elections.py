@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Final
 from liftpy_server.consensus.pysyncobj_core import monotonic
 
 if TYPE_CHECKING:
-    from liftpy_server.consensus.journal import RaftJournal
     from liftpy_server.consensus.messages import Message
     from liftpy_server.consensus.peers import Peers
     from liftpy_server.consensus.pysyncobj_core import Core
     from liftpy_server.consensus.settings import RaftSettings
-    from liftpy_server.consensus.transport import RaftTransport
+    from liftpy_server.consensus.storage.journal import RaftJournal
+    from liftpy_server.consensus.wire.transport import RaftTransport
 
 __all__ = ["Elections"]
 

@@ -14,16 +14,16 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from liftpy_envelope.errors import LiftError
-from liftpy_server.consensus.snapshot import Snapshot, SnapshotError
+from liftpy_server.consensus.storage.snapshot import Snapshot, SnapshotError
 
 if TYPE_CHECKING:
-    from liftpy_server.consensus.journal import Entry, RaftJournal
     from liftpy_server.consensus.messages import Message
     from liftpy_server.consensus.peers import Peers
     from liftpy_server.consensus.proposals import Proposals
     from liftpy_server.consensus.pysyncobj_core import Core
     from liftpy_server.consensus.snapshot_keeper import SnapshotKeeper
-    from liftpy_server.consensus.transport import RaftTransport
+    from liftpy_server.consensus.storage.journal import Entry, RaftJournal
+    from liftpy_server.consensus.wire.transport import RaftTransport
 
 __all__ = ["Follower", "RaftBrokenError"]
 

@@ -9,19 +9,19 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
-from liftpy_server.consensus.journal import CLUSTER
 from liftpy_server.consensus.membership import decode_change
-from liftpy_server.consensus.snapshot import SnapshotError
+from liftpy_server.consensus.storage.journal import CLUSTER
+from liftpy_server.consensus.storage.snapshot import SnapshotError
 
 if TYPE_CHECKING:
     from random import Random
 
-    from liftpy_server.consensus.journal import RaftJournal
     from liftpy_server.consensus.messages import Message
     from liftpy_server.consensus.peers import Peers
     from liftpy_server.consensus.pysyncobj_core import Core
     from liftpy_server.consensus.snapshot_keeper import SnapshotKeeper
-    from liftpy_server.consensus.transport import RaftTransport
+    from liftpy_server.consensus.storage.journal import RaftJournal
+    from liftpy_server.consensus.wire.transport import RaftTransport
 
 __all__ = ["Leader", "new_name"]
 

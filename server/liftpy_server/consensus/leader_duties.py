@@ -17,12 +17,12 @@ from liftpy_server.consensus.pysyncobj_core import monotonic
 from liftpy_server.consensus.settings import VOTERS_MAX, Voter
 
 if TYPE_CHECKING:
-    from liftpy_server.consensus.journal import RaftJournal
     from liftpy_server.consensus.leader import Leader
     from liftpy_server.consensus.peers import Peers
     from liftpy_server.consensus.pysyncobj_core import Core
     from liftpy_server.consensus.settings import RaftSettings
-    from liftpy_server.consensus.transport import RaftTransport
+    from liftpy_server.consensus.storage.journal import RaftJournal
+    from liftpy_server.consensus.wire.transport import RaftTransport
 
 __all__ = ["LeaderDuties"]
 

@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgpack
 
 from liftpy_envelope.unpacking import Bounds, unpack
-from liftpy_server.consensus.journal import MEMBERSHIP
 from liftpy_server.consensus.settings import VOTERS_MAX, Voter
+from liftpy_server.consensus.storage.journal import MEMBERSHIP
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from liftpy_server.consensus.journal import Entry
+    from liftpy_server.consensus.storage.journal import Entry
 
 __all__ = ["Members", "Membership", "decode_change", "encode_change"]
 

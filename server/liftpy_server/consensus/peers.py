@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from liftpy_server.consensus.journal import RaftJournal
     from liftpy_server.consensus.membership import Membership
     from liftpy_server.consensus.pysyncobj_core import Core
     from liftpy_server.consensus.settings import Voter
-    from liftpy_server.consensus.transport import RaftTransport
+    from liftpy_server.consensus.storage.journal import RaftJournal
+    from liftpy_server.consensus.wire.transport import RaftTransport
 
 __all__ = ["Peers"]
 

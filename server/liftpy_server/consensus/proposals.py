@@ -11,18 +11,18 @@ from enum import IntEnum
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
-from liftpy_server.consensus.journal import MEMBERSHIP, NO_OP, REGULAR
 from liftpy_server.consensus.membership import decode_change
 from liftpy_server.consensus.messages import ENTRY_BYTES_MAX
+from liftpy_server.consensus.storage.journal import MEMBERSHIP, NO_OP, REGULAR
 
 if TYPE_CHECKING:
-    from liftpy_server.consensus.journal import RaftJournal
     from liftpy_server.consensus.leader import Leader
     from liftpy_server.consensus.machine import Machine
     from liftpy_server.consensus.messages import Message
     from liftpy_server.consensus.peers import Peers
     from liftpy_server.consensus.pysyncobj_core import Core
-    from liftpy_server.consensus.transport import RaftTransport
+    from liftpy_server.consensus.storage.journal import RaftJournal
+    from liftpy_server.consensus.wire.transport import RaftTransport
 
 __all__ = ["Callback", "Proposals", "Reason"]
 

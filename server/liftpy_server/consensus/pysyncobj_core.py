@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from random import Random
 
-    from liftpy_server.consensus.journal import RaftJournal
     from liftpy_server.consensus.messages import Message
     from liftpy_server.consensus.settings import RaftSettings
+    from liftpy_server.consensus.storage.journal import RaftJournal
 
 __all__ = ["Core", "Hooks", "Wire", "monotonic"]
 

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any, Final
 from liftpy_log.storage.disk import OsDisk
 from liftpy_server.consensus.elections import Elections
 from liftpy_server.consensus.follower import Follower
-from liftpy_server.consensus.journal import CLUSTER, REGULAR, RaftJournal
 from liftpy_server.consensus.leader import Leader, new_name
 from liftpy_server.consensus.leader_duties import LeaderDuties
 from liftpy_server.consensus.membership import Membership
@@ -30,8 +29,9 @@ from liftpy_server.consensus.peers import Peers
 from liftpy_server.consensus.pinned import check_pinned
 from liftpy_server.consensus.proposals import Proposals
 from liftpy_server.consensus.pysyncobj_core import Core, Hooks
-from liftpy_server.consensus.session import Identity
 from liftpy_server.consensus.snapshot_keeper import SNAPSHOT_NAME, SnapshotKeeper, load_and_reconcile
+from liftpy_server.consensus.storage.journal import CLUSTER, REGULAR, RaftJournal
+from liftpy_server.consensus.wire.session import Identity
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from liftpy_server.consensus.messages import Message
     from liftpy_server.consensus.proposals import Callback
     from liftpy_server.consensus.settings import RaftSettings, Voter
-    from liftpy_server.consensus.transport import RaftTransport
+    from liftpy_server.consensus.wire.transport import RaftTransport
 
 __all__ = ["Raft"]
 

@@ -6,16 +6,22 @@ import logging
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from liftpy_server.consensus.snapshot import Snapshot, SnapshotError, load_snapshot, read_snapshot, store_snapshot
+from liftpy_server.consensus.storage.snapshot import (
+    Snapshot,
+    SnapshotError,
+    load_snapshot,
+    read_snapshot,
+    store_snapshot,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from liftpy_log.storage.disk import Disk
-    from liftpy_server.consensus.journal import RaftJournal
     from liftpy_server.consensus.machine import Machine
     from liftpy_server.consensus.peers import Peers
     from liftpy_server.consensus.pysyncobj_core import Core
+    from liftpy_server.consensus.storage.journal import RaftJournal
 
 __all__ = ["SNAPSHOT_NAME", "SnapshotKeeper", "load_and_reconcile"]
 

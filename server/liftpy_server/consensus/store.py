@@ -19,14 +19,14 @@ from uuid import uuid4
 
 from liftpy_envelope.errors import ErrorCode, LiftError
 from liftpy_server.consensus.batches import batches, refuse_unfit
-from liftpy_server.consensus.journal import NO_OP, REGULAR
 from liftpy_server.consensus.machine import MetadataMachine, encode_entry
 from liftpy_server.consensus.membership import encode_change
 from liftpy_server.consensus.proposing import Proposer
 from liftpy_server.consensus.raft import Raft
 from liftpy_server.consensus.settings import COMMAND_BYTES_MAX
+from liftpy_server.consensus.storage.journal import NO_OP, REGULAR
 from liftpy_server.consensus.ticker import Ticker, exit_process
-from liftpy_server.consensus.transport import RaftTransport
+from liftpy_server.consensus.wire.transport import RaftTransport
 from liftpy_server.metadata.changes import RefusedError
 from liftpy_server.metadata.commands import Command, Outcome, check_proposable
 from liftpy_server.metadata.errors import MetadataRefusedError, MetadataUnavailableError, MetadataUnknownError

@@ -14,8 +14,8 @@ from liftpy_log.errors import DataDirError
 from liftpy_server import metadata_opening
 from liftpy_server.cluster_config import ClusterConfig
 from liftpy_server.config import NodeConfig
-from liftpy_server.consensus.journal import JOURNAL_NAMES
 from liftpy_server.consensus.settings import RaftSettings, Voter
+from liftpy_server.consensus.storage.journal import JOURNAL_NAMES
 from liftpy_server.metadata.errors import JournalError
 from liftpy_server.metadata_opening import open_metadata
 from support.metadata_commands import NODE

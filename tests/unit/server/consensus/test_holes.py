@@ -13,12 +13,12 @@ from pysyncobj import journal as stock_journal
 
 from liftpy_envelope.errors import FrameError
 from liftpy_server import consensus
-from liftpy_server.consensus.journal import JOURNAL_NAMES, RaftJournal
 from liftpy_server.consensus.membership import encode_change
 from liftpy_server.consensus.messages import decode_message, encode_message
 from liftpy_server.consensus.proposals import Reason
-from liftpy_server.consensus.snapshot import SnapshotError
 from liftpy_server.consensus.snapshot_keeper import SNAPSHOT_NAME
+from liftpy_server.consensus.storage.journal import JOURNAL_NAMES, RaftJournal
+from liftpy_server.consensus.storage.snapshot import SnapshotError
 from liftpy_server.metadata.errors import JournalError
 from support.raft_kit import VOTERS, Ours, Stock, append, entries
 from support.simdisk import ROOT, SimDisk

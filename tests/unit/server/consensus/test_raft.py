@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from importlib import import_module
-from pkgutil import iter_modules
+from pkgutil import walk_packages
 from unittest.mock import patch
 
 import pytest
@@ -13,10 +13,10 @@ from pysyncobj import syncobj
 from liftpy_server import consensus
 from liftpy_server.consensus import leader
 from liftpy_server.consensus.follower import RaftBrokenError
-from liftpy_server.consensus.journal import RaftJournal
 from liftpy_server.consensus.membership import Membership, encode_change
 from liftpy_server.consensus.proposals import Reason
 from liftpy_server.consensus.settings import Voter
+from liftpy_server.consensus.storage.journal import RaftJournal
 from support.raft_kit import VOTERS, Ours, append, entries
 
 
@@ -330,7 +330,7 @@ def test_a_leader_takes_no_entry_that_is_none(tmp_path, entry):
 def test_all_deadlines_are_by_the_clock_of_the_library(monkeypatch):
     """It is not `time.monotonic`, and on machines that have been up for long the two are seconds apart."""
     monkeypatch.setattr(syncobj, "monotonicTime", lambda: 12.5)
-    modules = [import_module(found.name) for found in iter_modules(consensus.__path__, f"{consensus.__name__}.")]
+    modules = [import_module(found.name) for found in walk_packages(consensus.__path__, f"{consensus.__name__}.")]
     clocks = {module.__name__: module.monotonic for module in modules if callable(getattr(module, "monotonic", None))}
     assert len(clocks) >= 4
     assert {name for name, clock in clocks.items() if clock() != 12.5} == set()

@@ -8,9 +8,9 @@ from unittest.mock import patch
 import pytest
 
 from liftpy_log.storage.disk import OsDisk
-from liftpy_server.consensus.journal import RaftJournal
-from liftpy_server.consensus.snapshot import Snapshot, SnapshotError, load_snapshot, store_snapshot
 from liftpy_server.consensus.snapshot_keeper import SNAPSHOT_NAME, load_and_reconcile
+from liftpy_server.consensus.storage.journal import RaftJournal
+from liftpy_server.consensus.storage.snapshot import Snapshot, SnapshotError, load_snapshot, store_snapshot
 from support.raft_kit import VOTERS, Ours, append, entries
 from support.simdisk import ROOT, SimDisk
 

@@ -14,9 +14,9 @@ import pysyncobj
 import pytest
 
 from liftpy_envelope.errors import ConfigError, ErrorCode
-from liftpy_server.consensus.journal import JOURNAL_NAMES, RaftJournal
 from liftpy_server.consensus.pinned import PinnedVersionError, check_pinned
 from liftpy_server.consensus.settings import COMMAND_BYTES_MAX, RaftSettings, Voter
+from liftpy_server.consensus.storage.journal import JOURNAL_NAMES, RaftJournal
 from liftpy_server.consensus.store import MetadataUnknownError, RaftMetadataStore
 from liftpy_server.consensus.ticker import EXIT_CODE, exit_process
 from liftpy_server.metadata.errors import JournalError, MetadataRefusedError, MetadataUnavailableError

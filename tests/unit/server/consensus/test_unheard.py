@@ -6,7 +6,7 @@ import pytest
 
 from liftpy_server.consensus import elections
 from liftpy_server.consensus.settings import Voter
-from liftpy_server.consensus.transport import Silence
+from liftpy_server.consensus.wire.transport import Silence
 from support.raft_kit import Ours, append
 
 

@@ -23,14 +23,14 @@ import msgpack
 
 from liftpy_envelope.unpacking import OWN_FILE, unpack
 from liftpy_log.storage.disk import OsDisk, read_whole, write_atomically
-from liftpy_server.consensus.journal_frames import (
+from liftpy_server.consensus.settings import Voter
+from liftpy_server.consensus.storage.journal_frames import (
     Contents,
     FramesDamagedError,
     FramesNewerError,
     encode_frame,
     read_copies,
 )
-from liftpy_server.consensus.settings import Voter
 from liftpy_server.metadata.errors import JournalError, NewerJournalError
 
 if TYPE_CHECKING:

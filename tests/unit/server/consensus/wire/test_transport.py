@@ -14,12 +14,12 @@ import msgpack
 import pytest
 import trustme
 
-from liftpy_server.consensus import transport as transport_module
-from liftpy_server.consensus.link import tls_context
 from liftpy_server.consensus.pysyncobj_core import monotonic
-from liftpy_server.consensus.session import Session, WrongKeyError
 from liftpy_server.consensus.settings import RaftSettings, TlsFiles, Voter
-from liftpy_server.consensus.transport import RaftTransport, TransportError
+from liftpy_server.consensus.wire import transport as transport_module
+from liftpy_server.consensus.wire.link import tls_context
+from liftpy_server.consensus.wire.session import Session, WrongKeyError
+from liftpy_server.consensus.wire.transport import RaftTransport, TransportError
 from liftpy_server.door_refusals import DoorRefusals
 from support.raft_kit import KEY, free_port, tls_files
 

@@ -13,11 +13,11 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from liftpy_envelope.errors import FrameError, FrameTooLargeError
-from liftpy_server.consensus.session import NONCE_BYTES, Session
+from liftpy_server.consensus.wire.session import NONCE_BYTES, Session
 
 if TYPE_CHECKING:
-    from liftpy_server.consensus.session import Identity
     from liftpy_server.consensus.settings import TlsFiles
+    from liftpy_server.consensus.wire.session import Identity
 
 __all__ = ["Link", "tls_context"]
 

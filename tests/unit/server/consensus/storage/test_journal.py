@@ -8,9 +8,9 @@ from itertools import chain
 
 import pytest
 
-from liftpy_server.consensus import journal_frames
-from liftpy_server.consensus.journal import FIRST_ENTRY, JOURNAL_NAMES, RaftJournal
 from liftpy_server.consensus.settings import Voter
+from liftpy_server.consensus.storage import journal_frames
+from liftpy_server.consensus.storage.journal import FIRST_ENTRY, JOURNAL_NAMES, RaftJournal
 from liftpy_server.metadata.errors import JournalError, NewerJournalError
 from support.damage import disk_damage
 from support.raft_kit import VOTERS, entries

@@ -19,11 +19,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from liftpy_envelope.errors import FrameError, LiftError
-from liftpy_server.consensus.admission import PeerRefusedError, check_peer
-from liftpy_server.consensus.link import Link, tls_context
 from liftpy_server.consensus.messages import Message, decode_message, encode_message
 from liftpy_server.consensus.pysyncobj_core import monotonic
-from liftpy_server.consensus.session import Identity, WrongKeyError, WrongNodeError
+from liftpy_server.consensus.wire.admission import PeerRefusedError, check_peer
+from liftpy_server.consensus.wire.link import Link, tls_context
+from liftpy_server.consensus.wire.session import Identity, WrongKeyError, WrongNodeError
 from liftpy_server.door_refusals import DoorRefusals
 from liftpy_server.repeated_warnings import RepeatedWarnings
 

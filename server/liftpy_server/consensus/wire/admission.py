@@ -13,8 +13,8 @@ from liftpy_envelope.errors import FrameError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from liftpy_server.consensus.session import Identity
     from liftpy_server.consensus.settings import Voter
+    from liftpy_server.consensus.wire.session import Identity
 
 __all__ = ["PeerRefusedError", "check_peer"]
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from liftpy_envelope.errors import FrameError, FrameTooLargeError
-from liftpy_server.consensus.session import FRAME_BYTES_MAX, NONCE_BYTES, Identity, Session
+from liftpy_server.consensus.wire.session import FRAME_BYTES_MAX, NONCE_BYTES, Identity, Session
 
 KEY = b"k" * 32
 

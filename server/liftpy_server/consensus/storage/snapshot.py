@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from liftpy_log.storage.disk import Disk
-    from liftpy_server.consensus.journal import Entry
+    from liftpy_server.consensus.storage.journal import Entry
 
 __all__ = ["Snapshot", "SnapshotError", "load_snapshot", "read_snapshot", "store_snapshot"]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from liftpy_server.consensus.admission import PeerRefusedError, check_peer
-from liftpy_server.consensus.session import Identity
 from liftpy_server.consensus.settings import Voter
-from liftpy_server.consensus.transport import Silence
+from liftpy_server.consensus.wire.admission import PeerRefusedError, check_peer
+from liftpy_server.consensus.wire.session import Identity
+from liftpy_server.consensus.wire.transport import Silence
 
 CLUSTER = "c" * 32
 OWN = Identity(CLUSTER, "disk of a", "run of a", 10)

@@ -1,0 +1,1 @@
+"""What a voter keeps on disk: its journal, twice, and its snapshot."""

@@ -1,0 +1,1 @@
+"""Connections between voters: who gets in, what is sealed, and the sockets."""
