@@ -14,6 +14,7 @@ import pytest
 import uvloop
 
 import liftpy
+from liftpy.cli.dev import nats_server as nats_server_module
 from support.cluster import NodeProcess, make_nats
 from support.examples import SHARES, choose
 
@@ -31,15 +32,18 @@ class TestTooLongError(SystemExit):
 
 
 def pytest_addoption(parser):
-    """How thoroughly properties are tried."""
+    """How thoroughly properties are tried, and with which nats-server."""
     parser.addoption(
         "--examples", choices=list(SHARES), default="all", help="of each property's examples (default all)"
     )
+    parser.addoption("--nats-server", type=Path, help="a nats-server other than the one that is installed")
 
 
 def pytest_configure(config):
     """What commands print must not depend on the terminal that the tests were started from."""
     choose(config.getoption("--examples"))
+    if (binary := config.getoption("--nats-server")) is not None:
+        nats_server_module.find_binary = binary.resolve
     for name in ("COLUMNS", "LINES"):
         os.environ.pop(name, None)
 

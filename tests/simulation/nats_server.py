@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 __all__ = ["NatsServer", "NatsServers", "NatsSettings", "go_quoted", "matches"]
 
-_VERSION = "2.15.1"
 _SUB = re.compile(rb"SUB[ \t]+(\S+)[ \t]+(?:(\S+)[ \t]+)?(\S+)[ \t]*", re.IGNORECASE)
 _UNSUB = re.compile(rb"UNSUB[ \t]+(\S+)(?:[ \t]+(\d+))?[ \t]*", re.IGNORECASE)
 _PUB = re.compile(rb"PUB[ \t]+(\S+)[ \t]+(?:(\S+)[ \t]+)?(\d+)[ \t]*", re.IGNORECASE)
@@ -74,6 +73,7 @@ def _is_subject(subject: bytes) -> bool:
 class NatsSettings(NamedTuple):
     """Of a server."""
 
+    version: str = "2.15.1"
     max_pending: int = 64 * 1024 * 1024
     write_deadline_us: int = 10 * S
     ping_interval_us: int = 120 * S
@@ -188,12 +188,13 @@ class Client:
         self.enqueue(b"PONG\r\n")
         if self.is_connected and not self._has_ponged:
             self._has_ponged = True
-            if self.knows_infos:
+            if self.knows_infos and self.server.is_of_2_12:
                 self.enqueue(self.server.info(self, is_answer=True))
 
     def _publish(self, message: Message) -> None:
         if not self.server.publish(message, self) and message.reply and self.options.get("no_responders"):
-            block = b"NATS/1.0 503\r\nNats-Subject: %b\r\n\r\n" % message.subject
+            named = b"Nats-Subject: %b\r\n" % message.subject if self.server.is_of_2_12 else b""
+            block = b"NATS/1.0 503\r\n%b\r\n" % named
             self.server.publish(Message(message.reply, b"", block, b""), None)
 
     def _subscribe(self, subject: bytes, queue: bytes, sid: bytes) -> None:
@@ -464,13 +465,18 @@ class NatsServer:
         own = [] if self.is_lame else [self.url]
         return own + [self.servers.all[name].url for name in self.routes if name not in self._unnamed]
 
+    @property
+    def is_of_2_12(self) -> bool:
+        """Since then servers say how they are once more to those who connect, and name subjects that nobody answers."""
+        return tuple(map(int, self.settings.version.split(".")[:2])) >= (2, 12)
+
     def info(self, client: Client, *, is_answer: bool = False, is_lame: bool = False) -> bytes:
         """How it is, for a client."""
         urls = self._urls
         info: dict[str, Any] = {
             "server_id": f"N{self.name.upper()}{self.run}",
             "server_name": self.name,
-            "version": _VERSION,
+            "version": self.settings.version,
             "proto": 1,
             "host": self.name,
             "port": 4222,
