@@ -1,35 +1,55 @@
 """The log of one partition: an ordered list of segments of which only the newest grows.
 
-Offsets are given out here and nowhere else, and a batch once appended is never changed; only a follower's log is ever
-cut back, to where it agrees with its leader's. What is appended is durable when a group commit round, or a roll, has
-reported it: `synced_end` says how far.
+Offsets are assigned here and nowhere else, and a batch once appended is never changed; only a follower's log is ever
+truncated, to where it agrees with its leader's, or reset. What is appended is durable when a group commit round, or a
+roll, has reported it: `synced_end` says how far. `Durability` is the part of a log that rounds work with, and
+`LogCompaction` the part that key compaction works with.
+
+The order of a truncation makes a crash harmless, at any moment: all that is there is synced in its segments; the
+entries of the write-ahead log are cancelled; the mark (see `cut_mark`) is durable; the segments are cut; the mark says
+so. Before the mark is durable the log is as it was, after that it is cut, by whoever opens it if need be. No round of
+group commit is at work meanwhile. A segment that was cut is another object from then on, so that nobody who remembers a
+place in the old one finds it.
 """
 
 from __future__ import annotations
 
 import logging
 from bisect import bisect_right
+from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING
 
-from liftpy_log.compaction_swap import LogCompaction
-from liftpy_log.entries import LogConfig, Tail
-from liftpy_log.errors import OffsetOutOfRangeError, SegmentCorruptError
+import pyarrow as pa
+
+from liftpy_envelope.batch import HEADER_SIZE, NO_PRODUCER, encode_header
+from liftpy_log.compaction.swap import LogCompaction
+from liftpy_log.cut_mark import CutMark, CutState, load_cut_mark, save_cut_mark
+from liftpy_log.durability.durability import Durability
+from liftpy_log.entries import Appended, LogConfig, Tail, Unsynced
+from liftpy_log.epochs import EpochHistory
+from liftpy_log.errors import (
+    BatchBoundaryError,
+    BatchesRefusedError,
+    OffsetOutOfRangeError,
+    PartitionOfflineError,
+    SegmentCorruptError,
+    StorageFullError,
+)
 from liftpy_log.limits import VERIFY_ON_OPEN_BYTES_MAX
 from liftpy_log.opening import open_segments, rebuild_epochs
 from liftpy_log.reader import LogReader
-from liftpy_log.segments.segment import Segment, remove_oldest
+from liftpy_log.segments.segment import Segment, last_timestamp, remove_newest, remove_oldest
 from liftpy_log.storage.disk import is_full
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    import pyarrow as pa
-
-    from liftpy_envelope.batch import BatchHeader
-    from liftpy_log.errors import PartitionOfflineError
+    from liftpy_envelope.batch import BatchBody, BatchHeader
+    from liftpy_envelope.ipc import BufferLike
     from liftpy_log.reader import Slice
+    from liftpy_log.recent import RecentTail
     from liftpy_log.segments.recovery import TornTail
     from liftpy_log.storage.disk import Disk
     from liftpy_log.storage.files import FileCache
@@ -39,18 +59,34 @@ __all__ = ["LogConfig", "PartitionLog"]
 logger = logging.getLogger(__name__)
 
 
-class PartitionLog(LogCompaction):
-    """See the module. `open` finds out what is there; everything else but a cut is fast.
+class PartitionLog:
+    """The log of one partition. `open` finds out what is there; everything else but a truncation is fast.
 
     Attributes:
+        directory: where the segments are.
+        config: how the log is kept.
+        epochs: which leader epoch began at which offset.
+        recent: keeps the newest batches in memory, while the log leads; see `recent`.
+        durability: how much of it is durable, and whether it is well.
+        compaction: what key compaction works with.
         torn_tail: what was cut off at its end when it was opened; None when it was whole.
     """
 
     torn_tail: TornTail | None = None
 
     def __init__(self, disk: Disk, files: FileCache, directory: Path, config: LogConfig) -> None:
-        super().__init__(disk, files, directory, config)
+        self.directory = directory
+        self.config = config
+        self.epochs = EpochHistory()
+        self.recent: RecentTail | None = None
+        self._disk = disk
+        self._files = files
+        self._log_start = 0
+        self._segments: list[Segment] = []
+        self._marks: deque[tuple[int, int]] = deque(maxlen=1_024)  # (next offset, position) of the newest batches
         self._reader = LogReader(files, self._segments, self._marks)
+        self.durability = Durability(disk, directory)
+        self.compaction = LogCompaction(disk, files, self._segments, self.durability)
 
     @classmethod
     def open(
@@ -104,15 +140,15 @@ class PartitionLog(LogCompaction):
         )
         active, first = log.active, log._segments[0]
         if unsynced_parents and durable_end <= first.base_offset:
-            log._unsynced_names = (directory, *unsynced_parents)
+            log.durability.unsynced_names = (directory, *unsynced_parents)
             if active.next_offset > first.base_offset:  # written by a process that was killed before a round ended
-                log.sync_names(set())
-        log.synced_end = active.next_offset
+                log.durability.sync_names(set())
+        log.durability.synced_end = active.next_offset
         log._log_start = max(log_start, log._segments[0].base_offset)
-        log._tail = Tail(active, active.size, active.next_offset)
+        log.durability.tail = Tail(active, active.size, active.next_offset)
         log.epochs = rebuild_epochs(log._segments, files)
         log._advance(log._log_start)
-        log._gone_below = log.load_cleaned().gone_below
+        log.compaction.note_opened()
         log._marks.append((active.next_offset, active.size))
         return log
 
@@ -120,8 +156,8 @@ class PartitionLog(LogCompaction):
     def offline(cls, disk: Disk, files: FileCache, directory: Path, failure: PartitionOfflineError) -> PartitionLog:
         """A log that could not be opened: it holds nothing and refuses everything, saying why."""
         log = cls(disk, files, directory, LogConfig())
-        log.failure = failure
-        log._tail = Tail(Segment(disk, directory, 0), 0, 0)
+        log.durability.failure = failure
+        log.durability.tail = Tail(Segment(disk, directory, 0), 0, 0)
         return log
 
     @property
@@ -139,6 +175,235 @@ class PartitionLog(LogCompaction):
         """Bytes of record batches in all segments."""
         return sum(segment.size for segment in self._segments)
 
+    @property
+    def active(self) -> Segment:
+        """The segment that grows."""
+        return self._segments[-1]
+
+    @property
+    def log_end(self) -> int:
+        """Offset after the last record."""
+        return self.durability.tail.next_offset
+
+    @property
+    def last_timestamp(self) -> int:
+        """Time of the last record; 0 when there never was one since the last purge."""
+        return last_timestamp(self._segments)
+
+    @property
+    def failure(self) -> PartitionOfflineError | None:
+        """Why the log refuses to work further; None while it is well."""
+        return self.durability.failure
+
+    @property
+    def synced_end(self) -> int:
+        """Records below this offset are durable."""
+        return self.durability.synced_end
+
+    def _sync_active(self) -> None:
+        self.durability.sync_names(set())
+        self._files.get(self.active).sync()
+
+    def append(
+        self,
+        body: BatchBody,
+        *,
+        leader_epoch: int,
+        timestamp: int,
+        producer_id: bytes = NO_PRODUCER,
+        producer_sequence: int = -1,
+    ) -> Appended:
+        """Append one batch.
+
+        Args:
+            body: its records.
+            leader_epoch: of the leader that takes them.
+            timestamp: now; raised to that of the last record where the clock went back.
+            producer_id: of an idempotent batch.
+            producer_sequence: of an idempotent batch.
+
+        Raises:
+            StorageFullError: the disk is full; nothing of the batch is there.
+            PartitionOfflineError: an I/O error, now or earlier.
+        """
+        if self.durability.failure is not None:
+            raise self.durability.failure
+        active, position, base_offset = self.durability.tail
+        parts, body_length, _, _, _, count = body
+        length = HEADER_SIZE + body_length
+        timestamp = max(timestamp, active.max_timestamp or self.last_timestamp)
+        if position and self._is_over(position, active.first_timestamp, length, timestamp):
+            self.roll()
+            active, position, _ = self.durability.tail
+        header = encode_header(
+            body,
+            base_offset=base_offset,
+            leader_epoch=leader_epoch,
+            base_timestamp=timestamp,
+            max_timestamp=timestamp,
+            producer_id=producer_id,
+            producer_sequence=producer_sequence,
+        )
+        recent, whole = self.recent, None
+        encoded: list[BufferLike] = [header, *parts]
+        if recent is not None and length <= recent.batch_bytes_max:
+            whole = b"".join(encoded)  # a copy: the parts may be of a buffer that holds much else
+            encoded = [whole]
+        elif len(parts) == 1 and isinstance(parts[0], bytes):
+            encoded = [header + parts[0]]
+        self.epochs.begin(leader_epoch, base_offset)
+        self._write(active, position, encoded)
+        next_offset = base_offset + count
+        active.extend(length, next_offset, timestamp, timestamp)
+        self._keep_unsynced(active, position, encoded, next_offset, length)
+        position += length
+        self._marks.append((next_offset, position))
+        self.durability.tail = Tail(active, position, next_offset)
+        if recent is not None and whole is not None:
+            recent.add(base_offset, next_offset, whole)
+        return Appended(base_offset, next_offset, timestamp)
+
+    def append_batches(self, data: BufferLike | memoryview, headers: Sequence[BatchHeader]) -> Appended:
+        """Append whole batches of a leader as they are.
+
+        Args:
+            data: their bytes, one batch after the other; not to be changed until they are durable.
+            headers: theirs, checked; of the bodies nothing is looked at.
+
+        Returns:
+            Where they went. When the disk became full after a segment was closed on the way, those that found room:
+            `next_offset` is then below that of the last header.
+
+        Raises:
+            BatchesRefusedError: they do not continue the log; nothing of them is there.
+            StorageFullError: the disk is full; nothing of them is there.
+            PartitionOfflineError: an I/O error, now or earlier.
+        """
+        self.durability.check_well()
+        base_offset = self.durability.tail.next_offset
+        self._check_continues(len(data), headers, base_offset)
+        buffer = pa.py_buffer(data)
+        taken = at = 0
+        while taken < len(headers):
+            count, length = self._fitting(headers, taken)
+            try:
+                if not count:
+                    self.roll()
+                    continue
+                self._append_run(buffer.slice(at, length), headers[taken : taken + count])
+            except StorageFullError:
+                if not taken:
+                    raise
+                break
+            taken += count
+            at += length
+        return Appended(base_offset, self.durability.tail.next_offset, headers[taken - 1].max_timestamp)
+
+    def _check_continues(self, size: int, headers: Sequence[BatchHeader], offset: int) -> None:
+        epoch = self.epochs.latest
+        length = 0
+        for header in headers:
+            if header.base_offset != offset:
+                raise BatchesRefusedError(self.directory, f"offset {header.base_offset} comes where {offset} must")
+            if header.leader_epoch < epoch:
+                raise BatchesRefusedError(self.directory, f"epoch {header.leader_epoch} comes after {epoch}")
+            offset, epoch = header.next_offset, header.leader_epoch
+            length += header.length
+        if not headers or length != size:
+            raise BatchesRefusedError(self.directory, f"{len(headers)} headers speak of {length} bytes, not of {size}")
+
+    def _fitting(self, headers: Sequence[BatchHeader], start: int) -> tuple[int, int]:
+        """How many batches from `start` on the newest segment takes, and their bytes; an empty one takes one."""
+        active, position, _ = self.durability.tail
+        born, length = active.first_timestamp, 0
+        for index in range(start, len(headers)):
+            header = headers[index]
+            if position + length and self._is_over(position + length, born, header.length, header.max_timestamp):
+                return index - start, length
+            born = header.base_timestamp if born is None else born
+            length += header.length
+        return len(headers) - start, length
+
+    def _append_run(self, data: pa.Buffer, headers: Sequence[BatchHeader]) -> None:
+        active, position, _ = self.durability.tail
+        self._write(active, position, [data])
+        next_offset, start = headers[-1].next_offset, position
+        for header in headers:
+            self.epochs.begin(header.leader_epoch, header.base_offset)
+            active.append(header)
+            position += header.length
+            self._marks.append((header.next_offset, position))
+        self._keep_unsynced(active, start, [data], next_offset, len(data))
+        self.durability.tail = Tail(active, position, next_offset)
+
+    def _keep_unsynced(
+        self, segment: Segment, position: int, parts: list[BufferLike], next_offset: int, length: int
+    ) -> None:
+        if self.config.keep_unsynced:
+            self.durability.keep_unsynced(Unsynced(segment, position, parts, next_offset), length)
+        else:
+            self.durability.appended_unkept(next_offset)
+
+    def _is_over(self, size: int, born: int | None, length: int, timestamp: int) -> bool:
+        """Whether a segment of `size` bytes is too large, or too old, for another batch."""
+        return size + length > self.config.segment_bytes or (
+            born is not None and timestamp - born >= self.config.segment_age_ns
+        )
+
+    def _write(self, segment: Segment, position: int, parts: list[BufferLike]) -> None:
+        try:
+            file = self._files.get(segment)
+        except OSError as error:
+            if is_full(error):
+                self.epochs.truncate(self.log_end)
+                raise StorageFullError(f"{segment.path} can not be opened now: {error.strerror}") from error
+            raise self.durability.fail(f"opening {segment.path} failed: {error}") from error
+        try:
+            file.write(position, parts)
+        except OSError as error:
+            if not is_full(error):
+                raise self.durability.fail(f"writing {segment.path} failed: {error}") from error
+            try:
+                file.truncate(position)
+            except OSError as worse:
+                raise self.durability.fail(f"cutting {segment.path} back failed: {worse}") from worse
+            self.epochs.truncate(self.log_end)
+            raise StorageFullError(f"no room on the disk of {segment.path}: {error.strerror}") from error
+
+    def roll(self) -> None:
+        """Close the newest segment and begin another, if there is anything in it.
+
+        A segment is durable before its successor exists.
+
+        Raises:
+            StorageFullError: there is no room for another file; the old one goes on growing.
+            PartitionOfflineError: an I/O error.
+        """
+        self.durability.check_well()
+        active = self.active
+        if not active.size:
+            return
+        try:
+            self._sync_active()
+        except OSError as error:
+            if is_full(error):  # no sync fails like this: a file could not be opened
+                raise StorageFullError(f"{active.path} can not be opened now: {error.strerror}") from error
+            raise self.durability.fail(f"fdatasync of {active.path} failed: {error}") from error
+        self.durability.note_synced(active.next_offset)
+        try:
+            active.flush_index()
+            segment, file = Segment.create(self._disk, self.directory, active.next_offset)
+            active.drop_index()
+        except OSError as error:
+            if is_full(error):
+                raise StorageFullError(f"no room for a new segment in {self.directory}") from error
+            raise self.durability.fail(f"creating a segment in {self.directory} failed: {error}") from error
+        self._files.add(segment, file)
+        self._segments.append(segment)
+        self._marks.clear()
+        self._marks.append((segment.base_offset, 0))
+        self.durability.tail = Tail(segment, 0, segment.base_offset)
+
     def read(self, offset: int, end_offset: int, bytes_max: int, hint: Slice | None = None) -> list[Slice]:
         """Whole batches from the one that holds `offset` up to `end_offset`.
 
@@ -152,13 +417,13 @@ class PartitionLog(LogCompaction):
             OffsetOutOfRangeError: `offset` is below the start of the log or above `end_offset`.
             SegmentCorruptError: a batch on the way is damaged; the log works no further.
         """
-        self.check_well()
+        self.durability.check_well()
         if not self._log_start <= offset <= end_offset:
             raise OffsetOutOfRangeError(offset, self._log_start, end_offset)
         try:
             return self._reader.read(offset, end_offset, bytes_max, hint)
         except SegmentCorruptError as error:
-            raise self.fail_with(error) from None
+            raise self.durability.fail_with(error) from None
 
     def offset_at_time(self, timestamp: int) -> int | None:
         """Offset of the first record not before `timestamp` (ns); None when all records are earlier.
@@ -166,11 +431,11 @@ class PartitionLog(LogCompaction):
         Raises:
             SegmentCorruptError: a batch on the way is damaged; the log works no further.
         """
-        self.check_well()
+        self.durability.check_well()
         try:
             found = self._reader.offset_at_time(timestamp)
         except SegmentCorruptError as error:
-            raise self.fail_with(error) from None
+            raise self.durability.fail_with(error) from None
         return None if found is None else max(self._log_start, found)
 
     def batches(self, offset: int) -> Iterator[tuple[BatchHeader, Callable[[], pa.RecordBatch]]]:
@@ -189,13 +454,13 @@ class PartitionLog(LogCompaction):
                         break
                     yield header, partial(self._records, segment, at)
         except SegmentCorruptError as error:
-            raise self.fail_with(error) from None
+            raise self.durability.fail_with(error) from None
 
     def _records(self, segment: Segment, position: int) -> pa.RecordBatch:
         try:
             return segment.records(self._files.get(segment), position)[1]
         except SegmentCorruptError as error:
-            raise self.fail_with(error) from None
+            raise self.durability.fail_with(error) from None
 
     def drop_before(self, offset: int) -> int:
         """Delete the segments that lie wholly below `offset`; the newest is kept. Returns how many went.
@@ -211,7 +476,7 @@ class PartitionLog(LogCompaction):
             remove_oldest(self._disk, self._files, self._segments, count, in_order=in_order)
         except OSError as error:
             if not is_full(error):
-                raise self.fail(f"deleting segments in {self.directory} failed: {error}") from error
+                raise self.durability.fail(f"deleting segments in {self.directory} failed: {error}") from error
             logger.warning("no room to delete all that may go in %s: %s", self.directory, error)
         if len(self._segments) < before:
             self._advance(self._segments[0].base_offset)
@@ -229,12 +494,142 @@ class PartitionLog(LogCompaction):
         Raises:
             StorageFullError, PartitionOfflineError: see `roll`.
         """
-        self.check_well()
+        self.durability.check_well()
         offset = min(offset, self.log_end)
         if offset == self.log_end:
             self.roll()
         self._advance(offset)
         self.drop_before(offset)
+
+    def truncate(self, end: int) -> None:
+        """Drop the records from `end` on, and make durable what is left; nothing when there are none to drop.
+
+        Blocks for several syncs. When it returns no crash brings the dropped records back, and a round of group commit
+        that ended before says nothing of what is appended from now on. Slices of dropped records must not be read any
+        more.
+
+        Args:
+            end: offset at which a batch begins, or the start or end of the log.
+
+        Raises:
+            OffsetOutOfRangeError: it is below the start of the log or above its end; nothing has changed.
+            BatchBoundaryError: it is inside of a batch; nothing has changed.
+            StorageFullError: there is no room to take note of the cut; nothing has changed.
+            PartitionOfflineError: an I/O error, now or earlier; the log may be cut when it is opened next.
+        """
+        self.durability.check_well()
+        if not self._log_start <= end <= self.log_end:
+            raise OffsetOutOfRangeError(end, self._log_start, self.log_end)
+        if end == self.log_end:
+            return
+        if end == self._log_start:  # which may be inside of a batch
+            self.rebuild(end)
+            return
+        segment = self._segments[bisect_right(self._segments, end, key=lambda each: each.base_offset) - 1]
+        position, last = self._find_edge(segment, end)
+        mark = CutMark(CutState.CUTTING, end, self.log_end, segment.base_offset, position)
+        self._cut(mark, lambda: self._shorten(segment, position, last))
+        self.epochs.truncate(end)
+
+    def rebuild(self, start: int) -> None:
+        """Drop all records, and go on at `start`, wherever that is. See `truncate`.
+
+        Raises:
+            StorageFullError: there is no room to take note of it; nothing has changed.
+            PartitionOfflineError: an I/O error, now or earlier; the log may begin anew when it is opened next.
+        """
+        self.durability.check_well()
+        self._cut(CutMark(CutState.RENEWING, start, self.log_end, start, 0), lambda: self._renew(start))
+        self.epochs = EpochHistory()
+        self._log_start = start
+
+    def forget_ahead(self) -> None:
+        """Cancel, durably, what the write-ahead log holds of this log, whose files are about to go.
+
+        Raises:
+            OSError: it may or may not be cancelled.
+        """
+        if self.durability.wal is not None:
+            self.durability.wal.void(self.directory, is_given_up=True)
+            self.durability.wal = None
+
+    def _find_edge(self, segment: Segment, end: int) -> tuple[int, BatchHeader | None]:
+        """Where in a segment `end` is, and the header of the batch before it."""
+        if end == segment.base_offset:
+            return 0, None
+        try:
+            at, header = segment.locate(self._files.get(segment), end - 1)
+        except SegmentCorruptError as error:
+            raise self.durability.fail_with(error) from None
+        except OSError as error:
+            raise self.durability.fail(f"reading {segment.path} failed: {error}") from error
+        if header.next_offset != end:
+            raise BatchBoundaryError(end, header.base_offset, header.next_offset)
+        return at + header.length, header
+
+    def _cut(self, mark: CutMark, cut: Callable[[], Segment]) -> None:
+        with self.durability.between_rounds():
+            try:
+                self._sync_active()
+            except OSError as error:
+                raise self.durability.fail(f"fdatasync of {self.active.path} failed: {error}") from error
+            self.durability.note_synced(self.log_end)
+            mark = self._announce(mark)
+            try:
+                active = cut()
+                save_cut_mark(self._disk, self.directory, mark._replace(state=CutState.DONE))
+            except OSError as error:
+                reason = f"cutting the log in {self.directory} back to offset {mark.end} failed: {error}"
+                raise self.durability.fail(f"{reason}. It is finished when the node is started again") from error
+            self._marks.clear()
+            self._marks.append((mark.end, active.size))
+            self.durability.tail = Tail(active, active.size, mark.end)
+            self.durability.note_cut(mark.end)
+
+    def _announce(self, mark: CutMark) -> CutMark:
+        """Make it durable that the log is cut, or change nothing. Returns the mark that says so."""
+        self.compaction.note_cut(mark.end)
+        earlier = None
+        try:
+            earlier = load_cut_mark(self._disk, self.directory)
+            if self.durability.wal is not None:
+                self.durability.wal.void(self.directory)
+                self.durability.wal = None
+            if earlier is not None:  # the checkpoint may not know of that one either
+                mark = mark._replace(old_end=max(mark.old_end, earlier.old_end))
+            save_cut_mark(self._disk, self.directory, mark)
+        except PartitionOfflineError as error:
+            raise self.durability.fail_with(error) from None
+        except OSError as error:
+            if is_full(error) and self._is_marked(earlier):
+                raise StorageFullError(f"no room to cut the log in {self.directory} back: {error.strerror}") from error
+            raise self.durability.fail(f"cutting the log in {self.directory} back failed: {error}") from error
+        return mark
+
+    def _is_marked(self, mark: CutMark | None) -> bool:
+        try:
+            return load_cut_mark(self._disk, self.directory) == mark
+        except (OSError, PartitionOfflineError):
+            return False
+
+    def _shorten(self, segment: Segment, position: int, last: BatchHeader | None) -> Segment:
+        """Cut the log back to `position` in one of its segments, which is the newest then."""
+        remove_newest(self._disk, self._files, self._segments, segment)
+        file = self._files.get(segment)
+        shortened = segment.shortened(file, position, last)
+        segment.discard_index()
+        file.truncate(position)
+        file.sync()
+        self._files.forget(segment)
+        self._segments[-1] = shortened
+        return shortened
+
+    def _renew(self, start: int) -> Segment:
+        remove_newest(self._disk, self._files, self._segments, None)
+        segment, file = Segment.create(self._disk, self.directory, start)
+        self._files.add(segment, file)
+        self._segments.append(segment)
+        return segment
 
     def flush_index(self) -> None:
         """Write the index of the newest segment when much is missing in its files."""
@@ -257,13 +652,13 @@ class PartitionLog(LogCompaction):
             try:
                 self._sync_active()
             except OSError as error:
-                raise self.fail(f"closing {self.active.path} failed: {error}") from error
-            self._note_synced(self.log_end)
+                raise self.durability.fail(f"closing {self.active.path} failed: {error}") from error
+            self.durability.note_synced(self.log_end)
             self._flush_index(self.active.flush_index)
         self.release()
 
     def release(self) -> None:
         """Give the files back without a further look at them. Plans for a compaction are void from now on."""
-        self._cuts += 1
+        self.compaction.cuts += 1
         for segment in self._segments:
             self._files.forget(segment)

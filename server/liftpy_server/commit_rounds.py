@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Mapping, Sequence
 
+    from liftpy_log.durability.durability import Durability
     from liftpy_log.durability.group_commit import Synced
     from liftpy_log.durability.wal import WriteAheadLog
     from liftpy_log.partition_log import PartitionLog
@@ -29,7 +30,7 @@ class CommitRounds:
         files: the node's open files.
         wal: of the node.
         loop: where partitions are told.
-        partitions: by log, as they are now.
+        partitions: by their logs' durability, as they are now.
         after: called there after each round.
     """
 
@@ -38,7 +39,7 @@ class CommitRounds:
         files: FileCache,
         wal: WriteAheadLog,
         loop: asyncio.AbstractEventLoop,
-        partitions: Callable[[], Mapping[PartitionLog, Partition]],
+        partitions: Callable[[], Mapping[Durability, Partition]],
         after: Callable[[], None],
     ) -> None:
         self._loop = loop
@@ -63,11 +64,11 @@ class CommitRounds:
 
     def request(self, log: PartitionLog) -> None:
         """Ask for a round."""
-        self._commits.request(log)
+        self._commits.request(log.durability)
 
     def request_interval(self, log: PartitionLog) -> None:
         """Ask for a round of a log that is synced at intervals."""
-        self._interval_commits.request(log)
+        self._interval_commits.request(log.durability)
 
     @property
     def count(self) -> int:

@@ -327,13 +327,13 @@ class CommittingLog:
 
     def on_synced(self, next_offset: int) -> None:
         """A group commit round made records below `next_offset` durable."""
-        self.log.mark_synced(next_offset)
+        self.log.durability.mark_synced(next_offset)
         self.count_unsynced()
         self._commit(self.durable_end)
 
     def count_unsynced(self) -> None:
         """Bring the node's count of what waits for the disk up to date."""
-        unsynced = 0 if self.log.failure is not None else self.log.unsynced_bytes
+        unsynced = 0 if self.log.failure is not None else self.log.durability.unsynced_bytes
         self._load.unsynced_bytes += unsynced - self._counted_bytes
         self._counted_bytes = unsynced
 
@@ -449,7 +449,7 @@ class CommittingLog:
             logger.error("stream %s partition %d is offline: %s", self.stream.name, self.number, reason)
             if self.note_failure is not None:
                 self.note_failure(reason)
-        self.log.fail(reason)
+        self.log.durability.fail(reason)
         self.count_unsynced()
         self._give_up("outcome unknown: the partition went offline")
         if self._replication is not None:

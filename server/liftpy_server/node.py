@@ -242,7 +242,9 @@ class Node:
         self.files = FileCache(self._disk, segments_allowed(self.config, self._open_files))
         self._undo.append(self.files.close)
         wal = self._wal = WriteAheadLog(self._disk, data_dir.wal_directory, data_dir.root)
-        self._commits = CommitRounds(self.files, wal, self._loop, lambda: self.streams.by_log, self._commits_changed)
+        self._commits = CommitRounds(
+            self.files, wal, self._loop, lambda: self.streams.by_durability, self._commits_changed
+        )
         self.acks = AckConnection(self.config.nats, f"liftpy {self.config.node_id} acks", self.clock)
         self.outbox = Outbox(self.acks.write)
         self.gaps = GapRecorder(config.node_id, lambda: self.incarnation, self.metadata.propose)

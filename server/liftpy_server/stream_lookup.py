@@ -9,7 +9,7 @@ from liftpy_server.stream_changes import StreamChanges
 
 if TYPE_CHECKING:
     from liftpy_envelope.pull import PartitionKey
-    from liftpy_log.partition_log import PartitionLog
+    from liftpy_log.durability.durability import Durability
     from liftpy_server.partition import Partition
     from liftpy_server.replicas.host import ReplicaHost
     from liftpy_server.replicas.local import LocalReplica
@@ -27,7 +27,7 @@ class StreamLookup:
     Attributes:
         by_uuid: the streams of which something is here.
         by_key: the partitions.
-        by_log: the partitions.
+        by_durability: the partitions, by what group commit knows of their logs.
         by_interval: those that are synced at intervals.
     """
 
@@ -35,7 +35,7 @@ class StreamLookup:
         self._host = host
         self.by_uuid: dict[str, LocalStream] = {}
         self.by_key: dict[PartitionKey, Partition] = {}
-        self.by_log: dict[PartitionLog, Partition] = {}
+        self.by_durability: dict[Durability, Partition] = {}
         self.by_interval: dict[PartitionKey, Partition] = {}
         self._changes = StreamChanges()
         self._followed_s: dict[PartitionKey, float] = {}

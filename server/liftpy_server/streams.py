@@ -85,7 +85,7 @@ class Streams(StreamLookup):
 
     def _add_partition(self, stream: LocalStream, partition: Partition) -> None:
         self.by_key[partition.key] = partition
-        self.by_log[partition.log] = partition
+        self.by_durability[partition.log.durability] = partition
         self._note_interval(partition)
         self._replicate(stream, partition)
         if self._tierer is not None:
@@ -334,7 +334,7 @@ class Streams(StreamLookup):
             logger.error("closing stream %s: %s", partition.stream.name, error)  # noqa: TRY400
         self.by_key.pop(partition.key, None)
         self.by_interval.pop(partition.key, None)
-        self.by_log.pop(partition.log, None)
+        self.by_durability.pop(partition.log.durability, None)
         self._followed_s.pop(partition.key, None)
 
     async def unsubscribe(self) -> None:

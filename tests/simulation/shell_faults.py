@@ -364,9 +364,11 @@ class ShellFaults(StagedFaults):
             min_dirty_ratio=0.0, segment_bytes=4 * self._world.segment_bytes, delete_retention_ns=keep_ns
         )
         try:
-            plan = plan_compaction(partition.log, partition.high_watermark, node.wall_ns(), config)
+            plan = plan_compaction(partition.log.compaction, partition.high_watermark, node.wall_ns(), config)
             if plan is not None:
-                report = compact(node.disk, plan, config, partition.log, seed=bytes(16), pause=lambda _: None)
+                report = compact(
+                    node.disk, plan, config, partition.log.compaction, seed=bytes(16), pause=lambda _: None
+                )
                 self._world.seen["compacted"] += 1
                 self._world.seen["tombstones dropped"] += report.tombstones_gone_below > 0
         except (PartitionOfflineError, SegmentCorruptError) as error:

@@ -115,7 +115,7 @@ class _Rounds(CommitRounds):
     def _round(self) -> None:
         self._is_waiting = False
         asked, self._asked = list(self._asked), {}
-        self._commits.run_round(asked)
+        self._commits.run_round([log.durability for log in asked])
 
 
 class _Subscriptions:
@@ -271,7 +271,7 @@ class ShellNode(Process):
 
     def _partitions(self) -> Mapping[PartitionLog, Partition]:
         assert self.streams is not None
-        return self.streams.by_log
+        return self.streams.by_durability
 
     def _open_storage(self, data_dir: DataDir, checkpoint: Checkpoint, opening: StreamOpening) -> None:
         disk = self.disk

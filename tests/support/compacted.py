@@ -119,23 +119,24 @@ class KeyedLog:
 
     def commit(self):
         """Make everything durable."""
-        tail, _ = self.log.sync_target()
+        tail, _ = self.log.durability.sync_target()
         self.files.get(tail.segment).sync()
-        self.log.mark_synced(tail.next_offset)
+        self.log.durability.mark_synced(tail.next_offset)
 
     def plan(self, config=None, limit=None, now=None):
         """A plan for all that may be compacted, due or not."""
         config = config or self.compaction()
         limit = self.log.log_end if limit is None else limit
         now = self.now if now is None else now
-        plan = plan_compaction(self.log, limit, now, config)
+        plan = plan_compaction(self.log.compaction, limit, now, config)
         if plan is None:
+            log = self.log.compaction
             segments = [
                 segment
-                for segment in self.log.sealed_segments()
+                for segment in log.sealed_segments()
                 if segment.next_offset <= limit and segment.max_timestamp <= now - config.min_lag_ns
             ]
-            plan = CompactionPlan(self.log.directory, tuple(segments), self.log.load_cleaned(), self.log.cuts, now)
+            plan = CompactionPlan(log.directory, tuple(segments), log.load_cleaned(), log.cuts, now)
         return plan if plan.segments else None
 
     def compaction(self, **given):
@@ -147,7 +148,7 @@ class KeyedLog:
         plan = self.plan(config, limit, now)
         if plan is None:
             return None
-        return compact(self.disk, plan, config, owner or self.log, seed=SEED, pause=pause)
+        return compact(self.disk, plan, config, owner or self.log.compaction, seed=SEED, pause=pause)
 
     def data(self, start=None):
         start = self.log.log_start if start is None else start

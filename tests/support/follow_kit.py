@@ -123,7 +123,7 @@ class Replica:
 
     def fail(self, reason: str) -> None:
         self.stopped = reason
-        self.log.fail(reason)
+        self.log.durability.fail(reason)
 
 
 class Leader:

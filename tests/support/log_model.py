@@ -202,11 +202,11 @@ class OpenLog:
 
     def commit(self) -> None:
         """Make everything durable, as a round of group commit does."""
-        tail, _ = self.log.sync_target()
+        tail, _ = self.log.durability.sync_target()
         file = self.files.pin(tail.segment)
         file.sync()
         self.files.unpin(tail.segment, file)
-        self.log.mark_synced(tail.next_offset)
+        self.log.durability.mark_synced(tail.next_offset)
 
     def check(self) -> None:
         """Check that the log holds what the model holds."""

@@ -131,14 +131,16 @@ class StorageNode:
     def begin_round(self, numbers: Iterable[int] | None = None) -> None:
         """Run a round, whose results are still on their way to those who own the logs."""
         self.results.clear()
-        self.commits.run_round([self.logs[number] for number in (self.partitions if numbers is None else numbers)])
+        self.commits.run_round(
+            [self.logs[number].durability for number in (self.partitions if numbers is None else numbers)]
+        )
 
     def end_round(self) -> Sequence[Synced]:
         """Do with the results of a round what a node does."""
         results = tuple(self.results)
         self.results.clear()
         for log, next_offset, error in results:
-            number = self.logs.index(log)
+            number = next(number for number in self.partitions if self.logs[number].durability is log)
             if error is not None:
                 log.fail(error)
             else:

@@ -186,8 +186,8 @@ class Kit:
         self.sync_requests.clear()
         for partition in self.partitions.values():
             log = partition.log
-            if log in requests and (target := log.begin_round()) is not None:
-                log.end_round(target[0].next_offset, None)
+            if log in requests and (target := log.durability.begin_round()) is not None:
+                log.durability.end_round(target[0].next_offset, None)
                 partition.on_synced(target[0].next_offset)
         self.outbox.flush()
 

@@ -3,7 +3,7 @@
 A pass reads what came in since the last one, up to where memory ends, and notes the newest offset of every key (see
 `offset_map`). Then it goes over the log from its start to there, oldest segments first, and writes those that hold
 an older record of one of these keys anew, without it (see `write`); small neighbours become one segment.
-Each takes the place of its elders at once and durably (see `compaction_swap`), so whoever reads the log sees, at any
+Each takes the place of its elders at once and durably (see `swap`), so whoever reads the log sees, at any
 time and after any crash, every key's last record. A tombstone goes, some time after it was found to be the last of its
 key, with or after all that it deleted.
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from liftpy_log.compaction.state import Cleaned
-    from liftpy_log.partition_log import PartitionLog
+    from liftpy_log.compaction.swap import LogCompaction
     from liftpy_log.storage.disk import Disk
 
 __all__ = ["CompactionConfig", "CompactionPlan", "CompactionReport", "LogOwner", "compact", "is_due", "plan_compaction"]
@@ -71,7 +71,7 @@ class CompactionPlan(NamedTuple):
         directory: of the partition.
         segments: oldest first.
         cleaned: how far the log was clean.
-        cuts: see `PartitionLog.cuts`.
+        cuts: see `LogCompaction.cuts`.
         now: as of `plan_compaction`.
     """
 
@@ -105,14 +105,14 @@ class CompactionReport(NamedTuple):
 
 
 class LogOwner(Protocol):
-    """What a pass asks of whoever owns the log: `PartitionLog` itself, or something that calls it in its thread."""
+    """What a pass asks of whoever owns the log: `LogCompaction` itself, or something that calls it in its thread."""
 
     def replace_segments(self, old: Sequence[SealedSegment], new: CleanedSegment, cuts: int) -> bool:
-        """See `PartitionLog.replace_segments`."""
+        """See `LogCompaction.replace_segments`."""
         ...
 
     def save_cleaned(self, cleaned: Cleaned, cuts: int) -> bool:
-        """See `PartitionLog.save_cleaned`."""
+        """See `LogCompaction.save_cleaned`."""
         ...
 
 
@@ -122,7 +122,7 @@ def is_due(dirty_bytes: int, clean_bytes: int, min_dirty_ratio: float) -> bool:
 
 
 def plan_compaction(
-    log: PartitionLog, high_watermark: int, now: int, config: CompactionConfig, *, young_ns: int | None = None
+    log: LogCompaction, high_watermark: int, now: int, config: CompactionConfig, *, young_ns: int | None = None
 ) -> CompactionPlan | None:
     """What a pass would work on now; None when it does not pay. Belongs to the thread that owns the log.
 

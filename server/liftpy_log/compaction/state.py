@@ -53,7 +53,7 @@ class CleanedSegment(NamedTuple):
     """A segment that was written anew and waits, durable but for its name, to take the place of others.
 
     Attributes:
-        path: its file now; see `compaction_swap` for the name that it gets.
+        path: its file now; see `swap` for the name that it gets.
         records: how many it holds.
     """
 

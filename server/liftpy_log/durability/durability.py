@@ -1,4 +1,4 @@
-"""What others need to know of a partition's log: whether it is well, and how much of it is durable."""
+"""How much of a log is durable, what of it is not, and whether it is well: what group commit works with."""
 
 from __future__ import annotations
 
@@ -12,30 +12,42 @@ from liftpy_log.limits import ROUND_TIMEOUT_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from liftpy_log.durability.wal import WriteAheadLog
     from liftpy_log.entries import Tail, Unsynced
+    from liftpy_log.storage.disk import Disk
 
-__all__ = ["LogHealth"]
+__all__ = ["Durability"]
 
 
-class LogHealth:
-    """The part of a log that group commit works with.
+class Durability:
+    """What a log shares with the thread that makes it durable. The log owns it, and tells it what was appended and cut.
+
+    Args:
+        disk: where.
+        directory: of the log.
 
     Attributes:
+        directory: of the log.
+        tail: the end of the log.
         failure: why the log refuses to work further; None while it is well.
         synced_end: records below this offset are durable.
         wal: the write-ahead log that may hold batches of this log; None when none does.
+        unsynced_names: directories whose names lead to the log and may not be on disk.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, disk: Disk, directory: Path) -> None:
+        self.directory = directory
+        self.tail: Tail
         self.failure: PartitionOfflineError | None = None
         self.synced_end = 0
-        self._tail: Tail
+        self.wal: WriteAheadLog | None = None
+        self.unsynced_names: tuple[Path, ...] = ()
+        self._disk = disk
         self._unsynced: deque[Unsynced] = deque()
         self._unsynced_bytes = 0
         self._kept_from = 0  # of what is not durable, all from this offset on is in `_unsynced`
-        self.wal: WriteAheadLog | None = None
         self._rounds = 0  # how many rounds are at work on this log
         self._round_error: str | None = None
         self._round_ended = Condition()
@@ -67,13 +79,37 @@ class LogHealth:
         if self.failure is not None:
             raise self.failure
 
+    def sync_names(self, synced: set[Path]) -> None:
+        """Make the names durable that lead to the log, where they may not be. May be called from any thread.
+
+        Args:
+            synced: directories that were synced since those of this log were made; what is synced here is added.
+
+        Raises:
+            OSError: they may not be durable still.
+        """
+        for directory in self.unsynced_names:
+            if directory not in synced:
+                self._disk.sync_directory(directory)
+                synced.add(directory)
+        self.unsynced_names = ()
+
+    def keep_unsynced(self, batch: Unsynced, length: int) -> None:
+        """Keep what was appended until it is durable, so that a round can write it ahead."""
+        self._unsynced.append(batch)
+        self._unsynced_bytes += length
+
+    def appended_unkept(self, next_offset: int) -> None:
+        """Take note that what was appended, up to `next_offset`, was not kept."""
+        self._kept_from = next_offset
+
     def sync_target(self) -> tuple[Tail, list[Unsynced]]:
         """What a group commit round would make durable now. May be called from any thread.
 
         Returns:
             The end of the log, and the batches up to it; none unless all that are not durable were kept.
         """
-        tail = self._tail
+        tail = self.tail
         if self._kept_from > self.synced_end:
             return tail, []
         return tail, [entry for entry in tuple(self._unsynced) if entry.next_offset <= tail.next_offset]
@@ -139,12 +175,12 @@ class LogHealth:
         while unsynced and unsynced[0].next_offset <= next_offset:
             self._unsynced_bytes -= sum(map(len, unsynced.popleft().parts))
 
-    def _note_synced(self, next_offset: int) -> None:
+    def note_synced(self, next_offset: int) -> None:
         """Take note that records below `next_offset` were just made durable by the log itself."""
         self.confirm_synced(next_offset)
         self.mark_synced(next_offset)
 
-    def _note_cut(self, end: int) -> None:
+    def note_cut(self, end: int) -> None:
         """Take note that the log ends at `end` now, and that all of it is durable."""
         self._unsynced.clear()
         self._unsynced_bytes = 0

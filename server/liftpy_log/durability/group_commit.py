@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
+    from liftpy_log.durability.durability import Durability
     from liftpy_log.durability.wal import WriteAheadLog
     from liftpy_log.entries import Tail, Unsynced
-    from liftpy_log.partition_log import PartitionLog
     from liftpy_log.segments.segment import Segment
     from liftpy_log.storage.files import FileCache
 
@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 class Synced(NamedTuple):
     """What a round did for one log: durable below `next_offset`, or `error`."""
 
-    log: PartitionLog
+    log: Durability
     next_offset: int
     error: str | None
 
@@ -40,7 +40,7 @@ class Synced(NamedTuple):
 class _Target(NamedTuple):
     """A log that a round makes durable up to `tail`, and its batches in the tail's segment."""
 
-    log: PartitionLog
+    log: Durability
     tail: Tail
     unsynced: list[Unsynced]
 
@@ -67,8 +67,8 @@ class GroupCommit:
         self._on_round = on_round
         self._direct_max = direct_max
         self._wakeup = Condition()
-        self._dirty: dict[PartitionLog, None] = {}
-        self._put_off: dict[PartitionLog, None] = {}  # their files could not be opened for a moment
+        self._dirty: dict[Durability, None] = {}
+        self._put_off: dict[Durability, None] = {}  # their files could not be opened for a moment
         self._put_off_count = 0
         self._stopping = False
         self._thread = Thread(target=self._run, name="liftpy-group-commit", daemon=True)
@@ -78,7 +78,7 @@ class GroupCommit:
         """Begin to run rounds."""
         self._thread.start()
 
-    def request(self, log: PartitionLog) -> None:
+    def request(self, log: Durability) -> None:
         """Ask for what the log holds now to be made durable. May be called from any thread."""
         with self._wakeup:
             self._dirty[log] = None
@@ -103,7 +103,7 @@ class GroupCommit:
                     return
             self.run_round(list(dirty))
 
-    def run_round(self, logs: Sequence[PartitionLog]) -> None:
+    def run_round(self, logs: Sequence[Durability]) -> None:
         """Make the logs durable and report it."""
         targets: list[_Target] = []
         results: list[Synced] = []
@@ -156,7 +156,7 @@ class GroupCommit:
             if log not in self._put_off:
                 results.append(Synced(log, tail.next_offset, error))
 
-    def _may_put_off(self, log: PartitionLog, error: OSError) -> bool:
+    def _may_put_off(self, log: Durability, error: OSError) -> bool:
         """Whether a log can wait for a later round: a file of it can not be opened now, and nothing is lost by that."""
         if not is_full(error) or self._stopping:
             return False
@@ -169,7 +169,7 @@ class GroupCommit:
             )
         return True
 
-    def _sync_segment(self, log: PartitionLog, segment: Segment) -> str | None:
+    def _sync_segment(self, log: Durability, segment: Segment) -> str | None:
         try:
             file = self._files.pin(segment)
         except FileNotFoundError:

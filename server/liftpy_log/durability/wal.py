@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from liftpy_envelope.ipc import BufferLike
+    from liftpy_log.durability.durability import Durability
     from liftpy_log.entries import Unsynced
-    from liftpy_log.partition_log import PartitionLog
     from liftpy_log.segments.segment import Segment
     from liftpy_log.storage.disk import Disk, File
 
@@ -51,7 +51,7 @@ class _ClosedFile:
 
     __slots__ = ("has_void", "needed", "path", "segments")
 
-    def __init__(self, path: Path, segments: list[tuple[Segment, PartitionLog]], *, has_void: bool) -> None:
+    def __init__(self, path: Path, segments: list[tuple[Segment, Durability]], *, has_void: bool) -> None:
         self.path = path
         self.has_void = has_void
         self.segments = segments
@@ -81,7 +81,7 @@ class WriteAheadLog:
         self._previous = (0, 0)  # sequence and durable size of the last file in which anything was durable
         self._file: File | None = None
         self._size = 0
-        self._segments: dict[Segment, PartitionLog] = {}
+        self._segments: dict[Segment, Durability] = {}
         self._closed: deque[_ClosedFile] = deque()
         self._to_sync = 0  # how many segments the closed files spoke of when the present file was begun
         self._synced = 0  # how many of those have had their turn
@@ -90,7 +90,7 @@ class WriteAheadLog:
         self._is_one_kept = False  # a file that was closed stays until the node is started again
         self.turn = Lock()
 
-    def write_round(self, batches: Sequence[tuple[PartitionLog, Sequence[Unsynced]]]) -> None:
+    def write_round(self, batches: Sequence[tuple[Durability, Sequence[Unsynced]]]) -> None:
         """Make batches durable.
 
         Args:
@@ -124,9 +124,7 @@ class WriteAheadLog:
                 raise OSError(errno.EIO, "an earlier fdatasync failed", str(failed.path))
             self._write(encode_entry(VOID, directory.relative_to(self._root).as_posix(), 0, []), {}, is_void=True)
 
-    def _write(
-        self, parts: list[BufferLike], segments: Mapping[Segment, PartitionLog], *, is_void: bool = False
-    ) -> None:
+    def _write(self, parts: list[BufferLike], segments: Mapping[Segment, Durability], *, is_void: bool = False) -> None:
         file = self._file
         if file is None or self._size >= self._file_bytes_max:
             file = self._begin_file()
@@ -170,7 +168,7 @@ class WriteAheadLog:
             self._previous = (self._sequence, self._size)
         self._file, self._segments = None, {}
 
-    def segments_to_sync(self) -> Iterator[tuple[Segment, PartitionLog]]:
+    def segments_to_sync(self) -> Iterator[tuple[Segment, Durability]]:
         """Segments to sync after a round; removes the files that nothing needs any more.
 
         The caller syncs each segment before it asks for the next, and says with `keep` when that failed. The pace is

@@ -1,4 +1,4 @@
-"""What a crash amid a swap of segments leaves, and how it is finished; see `compaction_swap`."""
+"""What a crash amid a swap of segments leaves, and how it is finished; see `liftpy_log.compaction.swap`."""
 
 from __future__ import annotations
 

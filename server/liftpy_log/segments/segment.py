@@ -1,7 +1,7 @@
 """One segment: a file of record batches, and what is known about it.
 
 <base_offset:020d>.log        record batches, one after the other
-<base_offset:020d>.c<generation:08d>.log    the same after key compaction; see `compaction_swap`
+<base_offset:020d>.c<generation:08d>.log    the same after key compaction; see `liftpy_log.compaction.swap`
 <base_offset:020d>.index      see `index`
 <base_offset:020d>.timeindex  see `index`
 """
@@ -20,7 +20,7 @@ from liftpy_log.segments.scan import read_batch, walk_headers
 from liftpy_log.storage.disk import read_whole, write_atomically
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     import pyarrow as pa
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from liftpy_log.storage.disk import Disk, File
     from liftpy_log.storage.files import FileCache
 
-__all__ = ["Segment", "base_offset_of", "remove_newest", "remove_oldest", "segment_path"]
+__all__ = ["Segment", "base_offset_of", "last_timestamp", "remove_newest", "remove_oldest", "segment_path"]
 
 _NAME: Final = re.compile(r"[0-9]{20}(\.c[0-9]{8})?\.log")
 _BAD: Final = (BatchTruncatedError, BatchCorruptError, BatchVersionError)
@@ -321,6 +321,11 @@ class Segment:
             return header, decode_records(header, body)
         except BatchCorruptError as error:
             raise SegmentCorruptError(self.path, position, str(error)) from error
+
+
+def last_timestamp(segments: Sequence[Segment]) -> int:
+    """Time of the last record in segments, oldest first; 0 when there is none in them."""
+    return next((segment.max_timestamp for segment in reversed(segments) if segment.size), 0)
 
 
 def remove_oldest(disk: Disk, files: FileCache, segments: list[Segment], count: int, *, in_order: bool = False) -> None:

@@ -122,9 +122,8 @@ class Compactor:
             return None
         try:
             young_ns = partition.older_than_before(config.min_compaction_lag_s)
-            plan = plan_compaction(
-                log, partition.high_watermark, partition.age_now_ns(), compaction_config(config), young_ns=young_ns
-            )
+            wanted, now_ns = compaction_config(config), partition.age_now_ns()
+            plan = plan_compaction(log.compaction, partition.high_watermark, now_ns, wanted, young_ns=young_ns)
         except OSError as error:
             self._failed(partition, str(error))
             return None
@@ -140,7 +139,7 @@ class Compactor:
         try:
             report = await worker.run(plan, compaction_config(partition.stream.config), _Owner(partition))
         except CompactionFailedError as error:
-            if error.is_damage and partition.log.cuts == plan.cuts:
+            if error.is_damage and partition.log.compaction.cuts == plan.cuts:
                 partition.fail(str(error))
             else:
                 self._failed(partition, str(error))
@@ -184,7 +183,7 @@ class _Owner:
 
     def __init__(self, partition: Partition) -> None:
         self._partition = partition
-        self._log = partition.log
+        self._log = partition.log.compaction
 
     def replace_segments(self, old: Sequence[SealedSegment], new: CleanedSegment, cuts: int) -> bool:
         return self._do(lambda: self._log.replace_segments(old, new, cuts))

@@ -221,7 +221,8 @@ class FetchSession:
             return None
         entry.is_new = False
         entry.is_behind &= bool(slices)
-        gone_below = log.gone_below if cold is None else max(log.gone_below, cold.gone_below)
+        here = log.compaction.gone_below
+        gone_below = here if cold is None else max(here, cold.gone_below)
         start, epoch = partition.start, partition.epoch
         result = FetchResult(entry.key, ErrorCode.NONE, "", epoch, end, start, 0, gone_below=gone_below)
         if slices and entry.matcher is not None:

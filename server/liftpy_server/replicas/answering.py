@@ -90,7 +90,7 @@ class Answering(ABC):
             offset=request.offset,
             high_watermark=marks.high_watermark,
             log_start=marks.start,
-            gone_below=self.log.gone_below,
+            gone_below=self.log.compaction.gone_below,
             leaps=self.leaps,
         )
 

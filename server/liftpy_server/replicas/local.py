@@ -76,7 +76,7 @@ class LocalReplica(Answering):
             durable_end=min(max(self.partition.durable_end, log.log_start), log.log_end),
             high_watermark=self.partition.high_watermark,
             epochs=log.epochs.entries,
-            gone_below=log.gone_below,
+            gone_below=log.compaction.gone_below,
         )
         return Replica(host.node_id, host.incarnation, self.partition.stream.uuid, marks, host.times)
 

@@ -44,7 +44,7 @@ def append_followed(
         BatchCorruptError: a batch is not what its header announces; nothing is appended.
     """
     start = log.log_end
-    log.raise_gone_below(gone_below)
+    log.compaction.raise_gone_below(gone_below)
     if not records.headers or records.headers[0].base_offset >= start:
         return log.append_batches(records.data, records.headers), records
     if log.log_start < start:

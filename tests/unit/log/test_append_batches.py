@@ -54,7 +54,7 @@ def test_the_log_is_cut_into_segments_as_the_leader_s(given_pieces, segment_byte
         log.model.batches += batches
     assert log.disk.files(".log") == leader.disk.files(".log")
     log.check()
-    assert log.log.unsynced_bytes == leader.log.unsynced_bytes
+    assert log.log.durability.unsynced_bytes == leader.log.durability.unsynced_bytes
     for end in log.model.edges:
         log.log.read(0, end, 2**62)
     log.reopen()

@@ -60,14 +60,14 @@ def test_the_first_round_makes_the_names_durable_and_the_next_ones_need_not(orde
     log, files = opened(disk)
     append(log)
     commits = GroupCommit(files, None, results.extend)
-    commits.run_round([log])
+    commits.run_round([log.durability])
     assert [(each.next_offset, each.error) for each in results] == [(1, None)]
     for seed in range(20):
         assert opened(disk.crash(random.Random(seed), order), durable_end=1)[0].log_end == 1
     before = disk.counts["sync_directory"]
-    log.mark_synced(1)
+    log.durability.mark_synced(1)
     append(log, 2)
-    commits.run_round([log])
+    commits.run_round([log.durability])
     assert disk.counts["sync_directory"] == before
 
 
@@ -77,7 +77,7 @@ def test_nothing_is_reported_durable_whose_names_are_not(missing):
     log, files = opened(disk)
     append(log)
     disk.fail("sync_directory", code=errno.EIO, where=lambda path: path == missing)
-    GroupCommit(files, None, results.extend).run_round([log])
+    GroupCommit(files, None, results.extend).run_round([log.durability])
     assert results[0].next_offset == 0
     assert str(DIRECTORY) in results[0].error
 

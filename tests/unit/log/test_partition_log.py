@@ -70,7 +70,7 @@ class LogMachine(RuleBasedStateMachine):
     @rule()
     def commit(self):
         self.open.commit()
-        assert (self.log.synced_end, self.log.unsynced_bytes) == (self.log.log_end, 0)
+        assert (self.log.synced_end, self.log.durability.unsynced_bytes) == (self.log.log_end, 0)
 
     @rule(offset=st.integers(0, 200))
     def purge(self, offset):
@@ -180,7 +180,7 @@ def test_a_segment_with_nothing_in_it_is_not_closed():
 
 def test_what_a_round_would_make_durable():
     log = OpenLog(SimDisk()).fill(3)
-    tail, unsynced = log.log.sync_target()
+    tail, unsynced = log.log.durability.sync_target()
     content = log.disk.content(log.path)
     assert tail == Tail(log.log.active, len(content), 3)
     assert b"".join(bytes(part) for entry in unsynced for part in entry.parts) == content
@@ -188,17 +188,17 @@ def test_what_a_round_would_make_durable():
     assert [entry[::3] for entry in unsynced] == [(log.log.active, 1), (log.log.active, 2), (log.log.active, 3)]
     assert [entry.position for entry in unsynced] == [0, lengths[0], lengths[0] + lengths[1]]
     assert all(isinstance(entry, Unsynced) for entry in unsynced)
-    assert log.log.unsynced_bytes == len(content)
-    log.log.mark_synced(2)
-    assert (log.log.synced_end, log.log.unsynced_bytes) == (2, lengths[2])
-    log.log.mark_synced(1)
+    assert log.log.durability.unsynced_bytes == len(content)
+    log.log.durability.mark_synced(2)
+    assert (log.log.synced_end, log.log.durability.unsynced_bytes) == (2, lengths[2])
+    log.log.durability.mark_synced(1)
     assert log.log.synced_end == 2, "it never goes back"
 
 
 def test_without_a_write_ahead_log_nothing_is_kept_in_memory():
     log = OpenLog(SimDisk(), LogConfig(keep_unsynced=False)).fill(3)
-    assert log.log.sync_target()[1] == []
-    assert log.log.unsynced_bytes == 0
+    assert log.log.durability.sync_target()[1] == []
+    assert log.log.durability.unsynced_bytes == 0
 
 
 def test_a_closed_segment_is_durable_before_its_successor_exists():
@@ -208,7 +208,7 @@ def test_a_closed_segment_is_durable_before_its_successor_exists():
     log.log.roll()
     assert kinds[0] == ("sync", f"{0:020d}.log")
     assert kinds[-2:] == [("create", f"{3:020d}.log"), ("sync_directory", "0")]
-    assert (log.log.synced_end, log.log.unsynced_bytes) == (3, 0)
+    assert (log.log.synced_end, log.log.durability.unsynced_bytes) == (3, 0)
 
 
 def test_purge_moves_the_start_and_deletes_what_lies_wholly_below():
@@ -276,7 +276,7 @@ def test_close_makes_everything_durable_and_gives_the_files_back(order):
     log = OpenLog(SimDisk(), SMALL).fill(10)
     log.log.close()
     assert log.disk.open_files == set()
-    assert (log.log.synced_end, log.log.unsynced_bytes) == (10, 0)
+    assert (log.log.synced_end, log.log.durability.unsynced_bytes) == (10, 0)
     disk = log.disk
     for seed in range(20):
         log.disk = disk.crash(random.Random(seed), order)
@@ -405,7 +405,7 @@ def test_a_disk_too_full_for_an_index_does_not_make_a_clean_end_unclean():
     log.disk.fail("create", "write", code=errno.ENOSPC, times=None)
     log.log.close()
     assert log.log.failure is None
-    assert (log.log.synced_end, log.log.unsynced_bytes, log.disk.open_files) == (3, 0, set())
+    assert (log.log.synced_end, log.log.durability.unsynced_bytes, log.disk.open_files) == (3, 0, set())
 
 
 @pytest.mark.parametrize("seed", range(50))
@@ -557,8 +557,8 @@ def test_damage_that_a_read_meets_takes_the_partition_offline(monkeypatch):
 
 def test_the_first_error_is_the_one_that_is_remembered():
     log = OpenLog(SimDisk())
-    first = log.log.fail("one")
-    assert log.log.fail("two") is first
+    first = log.log.durability.fail("one")
+    assert log.log.durability.fail("two") is first
     assert str(log.log.failure) == "one"
 
 

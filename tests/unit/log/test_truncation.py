@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from liftpy_log.cut_mark import CutMark, CutState, load_cut_mark
-from liftpy_log.durability import durability as health
+from liftpy_log.durability import durability
 from liftpy_log.durability.group_commit import GroupCommit
 from liftpy_log.durability.wal import WriteAheadLog
 from liftpy_log.errors import (
@@ -238,7 +238,7 @@ def test_a_cut_waits_for_the_round_that_is_at_work(direct_max):
     node.disk.before = hold
     commits = GroupCommit(node.files, node.wal, node.results.extend, direct_max)
     commits.start()
-    commits.request(node.logs[0])
+    commits.request(node.logs[0].durability)
     assert syncing.wait(10)
     cutting = Thread(target=lambda: (node.truncate(0, 6), is_cut.set()))
     cutting.start()
@@ -253,9 +253,9 @@ def test_a_cut_waits_for_the_round_that_is_at_work(direct_max):
 
 
 def test_a_round_that_does_not_end_takes_the_log_offline(monkeypatch):
-    monkeypatch.setattr(health, "ROUND_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(durability, "ROUND_TIMEOUT_S", 0.01)
     log = OpenLog(SimDisk()).fill(3)
-    assert log.log.begin_round() is not None
+    assert log.log.durability.begin_round() is not None
     with pytest.raises(PartitionOfflineError, match="not ended within"):
         log.log.truncate(1)
 
@@ -390,4 +390,4 @@ def test_a_log_that_was_cut_goes_through_the_write_ahead_log_again():
     node.disk.counts.clear()
     node.round()
     assert node.disk.counts["sync"] == 1
-    assert node.logs[0].wal is node.wal
+    assert node.logs[0].durability.wal is node.wal

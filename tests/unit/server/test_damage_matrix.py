@@ -122,7 +122,7 @@ def original():
     for _ in range(2):  # only the first of them must not be lost: the second proves it
         append(3)
         ends.append(log.log_end)
-        wal.write_round([(log, log.sync_target()[1][-1:])])
+        wal.write_round([(log.durability, log.durability.sync_target()[1][-1:])])
     active = log.active.path
     position = log.active.size - sum(len(data) for data in list(batches.values())[-2:])
     log.close()
@@ -179,7 +179,7 @@ def check(original, opened, path, told):
     assert sum(len(data) for base, data in got.items() if base < original.end) == sum(
         len(data) for base, data in original.batches.items() if base < original.end
     )
-    assert log.gone_below >= GONE_BELOW
+    assert log.compaction.gone_below >= GONE_BELOW
     if path.name in {"checkpoint", "standing.json"}:
         assert not opened.is_proven
         assert str(path) in told

@@ -28,7 +28,7 @@ def test_healthy(node):
 def test_every_problem_is_named(node):
     node.ingest.is_connected = False
     node.maintenance.storage_full = True
-    node.streams.partitions[0].log.fail("told to")
+    node.streams.partitions[0].log.durability.fail("told to")
     status, _, body = ask(node, "GET /healthz?full=1 HTTP/1.1")
     expected = ["not connected to NATS", "the disk is full", "1 partitions are offline"]
     assert (503, {"status": "error", "problems": expected}) == (status, json.loads(body))

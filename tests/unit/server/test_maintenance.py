@@ -139,7 +139,7 @@ def test_messages_that_a_closed_segment_made_durable_are_committed_and_acknowled
     here.kit.clock.advance(61)
     here.retain()
     results = []
-    GroupCommit(here.kit.files, None, results.extend).run_round(here.kit.sync_requests)
+    GroupCommit(here.kit.files, None, results.extend).run_round([log.durability for log in here.kit.sync_requests])
     for _, next_offset, _ in results:
         here.kit.partition.on_synced(next_offset)
     here.kit.outbox.flush()
@@ -179,7 +179,7 @@ def test_checkpoint_says_what_is_committed(bench):
 def test_checkpoint_leaves_out_what_is_offline(bench):
     here = bench()
     here.store(3)
-    here.kit.log.fail("told to")
+    here.kit.log.durability.fail("told to")
     assert make_checkpoint(here.streams, here.kit.clock, clean=False).high_watermarks == {}
 
 
@@ -219,8 +219,10 @@ async def test_trouble_with_one_partition_does_not_stop_the_others(make_kit, tmp
     for sid in (1, 2, 3):
         here.kit.receive(*(msg(b"lift.%d.orders.a" % (sid - 1), RECORD, sid) for _ in range(1)))
     here.kit.sync()
-    with patch.object(Maintenance, "retain", side_effect=[here.kit.log.fail("told to"), None, None]) as retain:
-        here.kit.log.failure = None
+    with patch.object(
+        Maintenance, "retain", side_effect=[here.kit.log.durability.fail("told to"), None, None]
+    ) as retain:
+        here.kit.log.durability.failure = None
         await here.maintenance._retain()
     assert retain.call_count == 3
     assert "retention of stream orders: told to" in caplog.text

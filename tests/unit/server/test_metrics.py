@@ -104,7 +104,7 @@ def test_partitions(node):
 
 
 def test_offline_partition_is_counted(node):
-    node.streams.partitions[0].log.fail("told to")
+    node.streams.partitions[0].log.durability.fail("told to")
     assert samples(node)["liftpy_partitions_offline",] == 1
 
 

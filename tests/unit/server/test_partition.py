@@ -116,7 +116,7 @@ def test_correlation_id_comes_back(kit):
 
 def test_round_that_began_earlier_commits_only_what_it_saw(kit):
     kit.receive(*numbered(2))
-    seen = kit.log.sync_target()[0].next_offset
+    seen = kit.log.durability.sync_target()[0].next_offset
     kit.receive(*numbered(3))
     kit.partition.on_synced(seen)
     kit.outbox.flush()

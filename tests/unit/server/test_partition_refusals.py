@@ -29,7 +29,7 @@ def fill_the_disk(kit):
 
 
 def break_the_log(kit):
-    kit.log.fail("told to")
+    kit.log.durability.fail("told to")
 
 
 def break_the_disk(kit):

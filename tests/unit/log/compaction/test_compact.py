@@ -150,7 +150,7 @@ def test_tombstones_stay_for_a_while_after_they_were_found():
     found_at = log.now + 50 * SECOND
     log.compact(config, now=found_at)
     assert (b"k0", None) in [(record.key, record.value) for record in log.shown()]
-    assert log.log.load_cleaned().tombstones == 1
+    assert log.log.compaction.load_cleaned().tombstones == 1
     log.log.roll()
     log.append((b"more", b"y"))
     report = log.compact(config, now=found_at + 99 * SECOND)
@@ -159,7 +159,7 @@ def test_tombstones_stay_for_a_while_after_they_were_found():
     report = log.compact(config, now=found_at + 100 * SECOND)
     assert b"k0" not in [record.key for record in log.shown()]
     assert report.tombstones_gone_below > 12
-    assert log.log.load_cleaned().tombstones == 0
+    assert log.log.compaction.load_cleaned().tombstones == 0
     log.check_structure()
 
 
@@ -182,10 +182,10 @@ def test_tombstones_that_expired_make_a_pass_pay():
     log.log.roll()
     config = log.compaction(delete_retention_ns=100 * SECOND, min_dirty_ratio=0.5)
     log.compact(config)
-    assert plan_compaction(log.log, log.log.log_end, log.now + 99 * SECOND, config) is None
-    assert plan_compaction(log.log, log.log.log_end, log.now + 100 * SECOND, config) is not None
+    assert plan_compaction(log.log.compaction, log.log.log_end, log.now + 99 * SECOND, config) is None
+    assert plan_compaction(log.log.compaction, log.log.log_end, log.now + 100 * SECOND, config) is not None
     log.compact(config, now=log.now + 100 * SECOND)
-    assert plan_compaction(log.log, log.log.log_end, log.now + 10**15, config) is None
+    assert plan_compaction(log.log.compaction, log.log.log_end, log.now + 10**15, config) is None
 
 
 def test_a_key_that_came_back_outlives_its_tombstone():
@@ -300,7 +300,7 @@ def test_a_pass_that_is_overtaken_is_given_up(overtake, lost, at):
     assert report.is_complete is not lost or count["pauses"] < at
     assert not log.disk.files(".tmp")
     log.check_structure() if log.log.log_end <= len(log.appended) else None
-    assert log.log.load_cleaned().clean_end <= log.log.log_end
+    assert log.log.compaction.load_cleaned().clean_end <= log.log.log_end
 
 
 def test_a_log_that_was_begun_anew_looks_the_same_and_is_not():
@@ -309,8 +309,8 @@ def test_a_log_that_was_begun_anew_looks_the_same_and_is_not():
     log.log.rebuild(0)
     log.appended, log.now = [], T0
     log.fill(30)
-    assert log.log.sealed_segments() == list(plan.segments)
-    report = compact(log.disk, plan, log.compaction(), log.log, seed=SEED, pause=lambda _: None)
+    assert log.log.compaction.sealed_segments() == list(plan.segments)
+    report = compact(log.disk, plan, log.compaction(), log.log.compaction, seed=SEED, pause=lambda _: None)
     assert not report.is_complete
     assert log.shown() == log.appended
 
@@ -320,7 +320,7 @@ def test_a_log_that_was_closed_is_left_alone():
     plan = log.plan()
     log.log.close()
     before = log_files(log)
-    report = compact(log.disk, plan, log.compaction(), log.log, seed=SEED, pause=lambda _: None)
+    report = compact(log.disk, plan, log.compaction(), log.log.compaction, seed=SEED, pause=lambda _: None)
     assert not report.is_complete
     assert log_files(log) == before
 
@@ -328,10 +328,10 @@ def test_a_log_that_was_closed_is_left_alone():
 def test_what_is_appended_behind_a_cut_is_dirty():
     log = filled()
     log.compact()
-    clean_end = log.log.load_cleaned().clean_end
+    clean_end = log.log.compaction.load_cleaned().clean_end
     log.log.rebuild(5)
-    assert log.log.load_cleaned().clean_end == 5 < clean_end
-    assert log.found_on(log.disk.kill()).log.load_cleaned().clean_end == 5
+    assert log.log.compaction.load_cleaned().clean_end == 5 < clean_end
+    assert log.found_on(log.disk.kill()).log.compaction.load_cleaned().clean_end == 5
 
 
 def test_a_cut_into_a_compacted_segment_and_on_from_there():
@@ -392,8 +392,8 @@ def test_the_write_ahead_log_does_not_write_into_compacted_segments(order):
     assert node.disk.files(".wal"), "which speaks of segments that are closed by now"
     (log,) = node.logs
     config = CompactionConfig(segment_bytes=3_000)
-    plan = plan_compaction(log, log.log_end, node.now, config)
-    assert compact(node.disk, plan, config, log, seed=SEED, pause=lambda _: None).is_complete
+    plan = plan_compaction(log.compaction, log.log_end, node.now, config)
+    assert compact(node.disk, plan, config, log.compaction, seed=SEED, pause=lambda _: None).is_complete
     assert log.segments[0].generation > 0
     expected = node.disk.files(".log")
     for disk in (node.disk.kill(), *(node.disk.crash(random.Random(seed), order) for seed in range(5))):
@@ -479,10 +479,10 @@ def test_a_pass_can_run_in_another_process():
 
     class Owner:
         def replace_segments(self, *arguments):
-            return log.log.replace_segments(*pickle.loads(pickle.dumps(arguments)))
+            return log.log.compaction.replace_segments(*pickle.loads(pickle.dumps(arguments)))
 
         def save_cleaned(self, *arguments):
-            return log.log.save_cleaned(*pickle.loads(pickle.dumps(arguments)))
+            return log.log.compaction.save_cleaned(*pickle.loads(pickle.dumps(arguments)))
 
     config = log.compaction()
     plan, config = pickle.loads(pickle.dumps((log.plan(config), config)))
@@ -503,10 +503,10 @@ def test_what_was_replaced_does_not_come_back_when_retention_drops_the_new_segme
 
     class Owner:
         def save_cleaned(self, *arguments):
-            return log.log.save_cleaned(*arguments)
+            return log.log.compaction.save_cleaned(*arguments)
 
         def replace_segments(self, *arguments):
-            assert log.log.replace_segments(*arguments)
+            assert log.log.compaction.replace_segments(*arguments)
             log.disk.before = look
             log.log.drop_before(middle)
             log.disk.before = None
@@ -659,7 +659,7 @@ class Story:
             before = self.found
         log.disk.before = None
         self.reopen(log.disk.crash(rng, rng.choice(list(Order))))
-        if self.log.log.load_cleaned() == plan.cleaned:
+        if self.log.log.compaction.load_cleaned() == plan.cleaned:
             self.found = before
 
     def check(self):

@@ -44,7 +44,7 @@ def test_what_a_round_reports_survives_a_power_loss(given):
         for number in node.partitions:
             node.append(number)
         results = node.round()
-        assert results == tuple((log, log.log_end, None) for log in node.logs)
+        assert results == tuple((log.durability, log.log_end, None) for log in node.logs)
         check_crashes(node)
     assert node.commits.rounds == 3
 
@@ -58,7 +58,7 @@ def test_logs_with_nothing_new_cost_nothing(given):
     node.round()
     node.append(1)
     node.disk.counts.clear()
-    assert [result.log for result in node.round()] == [node.logs[1]]
+    assert [result.log for result in node.round()] == [node.logs[1].durability]
     assert node.disk.counts["sync"] == 1
     assert node.round() == ()
     assert node.commits.rounds == 2
@@ -124,16 +124,16 @@ def test_a_segment_that_was_deleted_meanwhile_was_synced_before():
         node = node_of(with_wal=with_wal)
         for number in node.partitions:
             node.append(number)
-        targets = [log.sync_target() for log in node.logs]
+        targets = [log.durability.sync_target() for log in node.logs]
         for log, target in zip(node.logs, targets, strict=True):
             log.purge(log.log_end)
-            log.sync_target = lambda target=target: target
+            log.durability.sync_target = lambda target=target: target
         for log in node.logs:
-            log.synced_end = 0
+            log.durability.synced_end = 0
         results = node.commits
         seen = []
         results._on_round = seen.extend
-        results.run_round(node.logs)
+        results.run_round([log.durability for log in node.logs])
         assert [error for _, _, error in seen] == [None] * 3
 
 
@@ -154,7 +154,7 @@ def test_the_number_of_syncs_does_not_grow_with_the_number_of_dirty_logs():
     for partitions in (10, 500):
         node = node_of(partitions, direct_max=3)
         for log in node.logs:
-            log.sync_names(set())
+            log.durability.sync_names(set())
         for _ in range(3):
             for number in node.partitions:
                 node.append(number)
@@ -199,7 +199,9 @@ def test_an_error_of_a_sync_is_reported_and_nothing_of_that_log_is_durable(given
     bad = node.logs[1]
     node.disk.fail("sync", code=errno.EIO, where=lambda path: path == bad.active.path)
     results = node.round()
-    assert [(log, error is None) for log, _, error in results] == [(log, log is not bad) for log in node.logs]
+    assert [(log, error is None) for log, _, error in results] == [
+        (log.durability, log is not bad) for log in node.logs
+    ]
     assert f"fdatasync of {bad.active.path} failed: " in results[1].error
     assert "Input/output error" in results[1].error
     assert [log.synced_end for log in node.logs] == [1, 0, 1]
@@ -215,7 +217,7 @@ def test_an_error_of_opening_is_reported(given):
         node.append(number)
     node.disk.fail("open", code=errno.EIO, times=None, where=is_segment)
     results = node.round([0, 1])
-    assert all(f"opening {log.active.path} failed: " in error for log, _, error in results)
+    assert all(f"opening {log.tail.segment.path} failed: " in error for log, _, error in results)
     assert len(results) == 2
 
 
@@ -227,7 +229,7 @@ def test_names_that_can_not_be_synced_for_a_moment_are_synced_by_a_later_round(g
     node.disk.fail("sync_directory", code=errno.EMFILE, times=None, where=lambda path: not is_wal(path))
     assert node.round() == (), "neither durable nor failed"
     node.disk.heal()
-    assert node.round() == tuple((log, 1, None) for log in node.logs)
+    assert node.round() == tuple((log.durability, 1, None) for log in node.logs)
     check_crashes(node)
 
 
@@ -243,7 +245,7 @@ def test_a_file_that_can_not_be_opened_for_a_moment_is_synced_by_a_later_round(g
     assert len(caplog.records) == 8, "of 200 times"
     assert [log.synced_end for log in node.logs] == [0, 0, 0]
     node.disk.heal()
-    assert node.round([0, 1]) == tuple((log, 1, None) for log in node.logs[:2])
+    assert node.round([0, 1]) == tuple((log.durability, 1, None) for log in node.logs[:2])
     check_crashes(node)
 
 
@@ -272,7 +274,7 @@ def test_when_the_write_ahead_log_fails_the_segments_are_synced(kind, code, used
     node.disk.fail(kind, code=code, where=is_wal, times=None)
     node.disk.counts.clear()
     results = node.round()
-    assert results == tuple((log, log.log_end, None) for log in node.logs)
+    assert results == tuple((log.durability, log.log_end, None) for log in node.logs)
     node.disk.heal()
     check_crashes(node)
     for _ in range(3):
@@ -305,7 +307,7 @@ def test_a_segment_that_can_not_be_synced_later_is_reported_and_its_records_stay
         for number in (0, 2):
             node.append(number)
         failures += [log for log, _, error in node.round([0, 2]) if error is not None]
-    assert failures == [bad]
+    assert failures == [bad.durability]
     assert bad.failure is not None
     node.disk.heal()
     check_crashes(node, 20)
@@ -341,7 +343,7 @@ def test_an_error_of_removing_a_file_of_the_write_ahead_log_does_not_lose_the_ro
         for number in node.partitions:
             node.append(number)
         results = node.round()
-        assert [(log, error) for log, _, error in results] == [(log, None) for log in node.logs]
+        assert [(log, error) for log, _, error in results] == [(log.durability, None) for log in node.logs]
     node.disk.heal()
     check_crashes(node)
 
@@ -369,13 +371,13 @@ class Reporter:
 
 def test_rounds_run_in_a_thread_and_make_durable_what_was_asked_for():
     node = node_of(3)
-    reporter = Reporter([(log, 20) for log in node.logs])
+    reporter = Reporter([(log.durability, 20) for log in node.logs])
     commits = GroupCommit(node.files, node.wal, reporter, 0)
     commits.start()
     for _ in range(20):
         for number in node.partitions:
             node.append(number)
-            commits.request(node.logs[number])
+            commits.request(node.logs[number].durability)
     assert reporter.done.wait(30)
     commits.stop()
     assert 1 <= commits.rounds <= 60
@@ -385,7 +387,7 @@ def test_rounds_run_in_a_thread_and_make_durable_what_was_asked_for():
 
 def test_while_a_round_runs_the_next_one_gathers():
     node = node_of(3, with_wal=False)
-    reporter = Reporter([(log, 5) for log in node.logs])
+    reporter = Reporter([(log.durability, 5) for log in node.logs])
     commits = GroupCommit(node.files, None, reporter)
     held, go_on, syncs = Event(), Event(), []
 
@@ -400,11 +402,11 @@ def test_while_a_round_runs_the_next_one_gathers():
     node.disk.before = hold
     node.disk._lock = _NoLock()  # so that the log goes on while a sync is held
     commits.start()
-    commits.request(node.logs[0])
+    commits.request(node.logs[0].durability)
     assert held.wait(30)
     for number in (0, 0, 0, 0, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2):
         node.append(number)
-        commits.request(node.logs[number])
+        commits.request(node.logs[number].durability)
     go_on.set()
     assert reporter.done.wait(30)
     commits.stop()
@@ -423,11 +425,11 @@ class _NoLock:
 def test_stop_runs_what_was_asked_for_to_its_end():
     for with_wal in (True, False):
         node = node_of(5, with_wal=with_wal)
-        reporter = Reporter([(log, 1) for log in node.logs])
+        reporter = Reporter([(log.durability, 1) for log in node.logs])
         commits = GroupCommit(node.files, node.wal, reporter, 2)
         for number in node.partitions:
             node.append(number)
-            commits.request(node.logs[number])
+            commits.request(node.logs[number].durability)
         commits.start()
         commits.stop()
         assert reporter.done.is_set()
@@ -444,14 +446,15 @@ def test_stop_without_work():
 @pytest.mark.parametrize("seed", range(3))
 def test_requests_from_several_threads(seed):
     node, rng = node_of(6, direct_max=2), random.Random(seed)
-    reporter = Reporter([(log, 10) for log in node.logs])
+    reporter = Reporter([(log.durability, 10) for log in node.logs])
     commits = GroupCommit(node.files, node.wal, reporter, 2)
     for number in node.partitions:
         for _ in range(10):
             node.append(number)
     orders = [rng.sample(list(node.partitions), 6) for _ in range(4)]
     threads = [
-        Thread(target=lambda order=order: [commits.request(node.logs[one]) for one in order]) for order in orders
+        Thread(target=lambda order=order: [commits.request(node.logs[one].durability) for one in order])
+        for order in orders
     ]
     commits.start()
     for thread in threads:

@@ -65,7 +65,7 @@ class Life:
         """Run a pass; it may be killed when it has read so many times."""
         log = self.kit.log
         config = CompactionConfig(min_dirty_ratio=0.0, segment_bytes=6_000)
-        plan = plan_compaction(log, self.kit.partition.high_watermark, self.kit.clock.now_ns(), config)
+        plan = plan_compaction(log.compaction, self.kit.partition.high_watermark, self.kit.clock.now_ns(), config)
         if plan is None:
             return
         left = killed_after
@@ -79,7 +79,7 @@ class Life:
 
         with patch.object(SegmentWriter, "discard", SegmentWriter._close):  # a dead process tidies up nothing
             try:
-                compact(self.kit.disk, plan, config, log, seed=bytes(32), pause=pause)
+                compact(self.kit.disk, plan, config, log.compaction, seed=bytes(32), pause=pause)
             except KilledError:
                 self.restart()
 

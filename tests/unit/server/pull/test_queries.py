@@ -66,7 +66,7 @@ def test_partition_that_is_not_here(code):
 
 
 def test_partition_that_is_offline(filled):
-    filled.log.fail("told to")
+    filled.log.durability.fail("told to")
     assert ask(filled, LATEST) == [[UUID, 0, ErrorCode.PARTITION_OFFLINE, "told to", -1, 7]]
 
 

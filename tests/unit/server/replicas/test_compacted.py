@@ -45,9 +45,9 @@ def compacted(side, delete_retention_s=86_400.0):
         min_dirty_ratio=0.0, segment_bytes=SEGMENT_BYTES * 10, delete_retention_ns=int(delete_retention_s * 1e9)
     )
     log = side.partition.log
-    plan = plan_compaction(log, side.partition.high_watermark, log.last_timestamp, config)
+    plan = plan_compaction(log.compaction, side.partition.high_watermark, log.last_timestamp, config)
     assert plan is not None
-    report = compact(side.kit.disk, plan, config, log, **NO_PAUSE)
+    report = compact(side.kit.disk, plan, config, log.compaction, **NO_PAUSE)
     assert report.is_complete
     return report
 
@@ -143,13 +143,13 @@ def test_a_follower_that_missed_tombstones_begins_anew_rather_than_keep_what_the
         put(kit["a"], f"other{number}", b"x" * 200)
         kit.run("ab")
     compacted(kit["a"], delete_retention_s=0)
-    assert kit["a"].partition.log.gone_below > 80
+    assert kit["a"].partition.log.compaction.gone_below > 80
     assert {b"k0", b"k1"} <= set(last_values(kit["c"]))
     kit.tick(1.0)
     kit.run()
     assert last_values(kit["c"]) == last_values(kit["a"])
     assert not {b"k0", b"k1"} & set(last_values(kit["c"]))
-    assert kit["c"].partition.log.gone_below == kit["a"].partition.log.gone_below
+    assert kit["c"].partition.log.compaction.gone_below == kit["a"].partition.log.compaction.gone_below
     assert kit["c"].partition.stream.counters.committed_lost == 0, "nothing was lost"
     assert kit["c"].partition.high_watermark == kit["a"].partition.high_watermark
 

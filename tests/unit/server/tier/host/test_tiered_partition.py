@@ -29,7 +29,7 @@ def test_a_batch_goes_when_all_of_it_is_committed(partition, mark):
 
 @pytest.mark.parametrize("synced", range(5, 11))
 def test_a_batch_goes_when_all_of_it_is_durable_here(partition, synced):
-    partition.log.synced_end = synced
+    partition.log.durability.synced_end = synced
     told = upload_arguments(partition, 0, 1 << 20)
     assert (told["base"], told["end"]) == (0, synced // 5 * 5)
 
@@ -60,9 +60,9 @@ def test_further_objects_hold_nothing_that_is_not_committed(behind):
     partition, size = behind
     partition.high_watermark = 99
     assert [each["end"] for each in further_arguments(partition, 50, 4 * size)] == [70, 90]
-    partition.log.synced_end = 70
+    partition.log.durability.synced_end = 70
     assert [each["end"] for each in further_arguments(partition, 50, 4 * size)] == [70]
-    partition.log.synced_end = 73  # within a batch
+    partition.log.durability.synced_end = 73  # within a batch
     assert [each["end"] for each in further_arguments(partition, 65, 1)] == [70]
 
 

@@ -270,7 +270,7 @@ async def test_what_the_kernel_may_keep_is_synced_when_it_is_time_to_upload_it(b
     bench.kit.change(sync=sync)
     bench.open()
     synced = []
-    bench.partition._request_sync = lambda log: (synced.append(log.log_end), log.mark_synced(log.log_end))
+    bench.partition._request_sync = lambda log: (synced.append(log.log_end), log.durability.mark_synced(log.log_end))
     bench.kit.receive(msg(b"orders.a", b"in the kernel", reply=b"r"))
     assert bench.partition.high_watermark == 1
     assert bench.partition.log.synced_end == 0

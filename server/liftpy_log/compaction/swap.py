@@ -23,35 +23,71 @@ from typing import TYPE_CHECKING
 from liftpy_log.compaction.state import SealedSegment, gone_path, load_cleaned, save_cleaned
 from liftpy_log.errors import StorageFullError
 from liftpy_log.segments.index import OFFSET_SUFFIX, TIME_SUFFIX
-from liftpy_log.segments.segment import Segment
+from liftpy_log.segments.segment import Segment, last_timestamp
 from liftpy_log.storage.disk import is_full
-from liftpy_log.truncation import LogTruncation
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
     from liftpy_log.compaction.state import Cleaned, CleanedSegment
-    from liftpy_log.cut_mark import CutMark
-    from liftpy_log.entries import LogConfig
+    from liftpy_log.durability.durability import Durability
     from liftpy_log.storage.disk import Disk
     from liftpy_log.storage.files import FileCache
 
 __all__ = ["LogCompaction"]
 
 
-class LogCompaction(LogTruncation):
-    """The part of a log that lets compacted segments in."""
+class LogCompaction:
+    """A log's side of key compaction: what a pass may work on, and what it is allowed to change.
 
-    def __init__(self, disk: Disk, files: FileCache, directory: Path, config: LogConfig) -> None:
-        super().__init__(disk, files, directory, config)
-        self._cuts = 0
+    Args:
+        disk: where.
+        files: the node's open files.
+        segments: of the log, oldest first; the log's own list, in which compacted ones take their places.
+        durability: of the log.
+
+    Attributes:
+        directory: of the log.
+        cuts: how often the log was cut back, begun anew or given back since it was opened.
+    """
+
+    def __init__(self, disk: Disk, files: FileCache, segments: list[Segment], durability: Durability) -> None:
+        self.directory = durability.directory
+        self.cuts = 0
+        self._disk = disk
+        self._files = files
+        self._segments = segments
+        self._durability = durability
         self._gone_below = 0
 
+    def note_opened(self) -> None:
+        """Read what was noted of the log before it was opened.
+
+        Raises:
+            OSError: it could not be read.
+        """
+        self._gone_below = self.load_cleaned().gone_below
+
+    def note_cut(self, end: int) -> None:
+        """Note, before the log is cut back to `end`, that what is appended behind it is not clean.
+
+        Raises:
+            StorageFullError: there is no room for it.
+            PartitionOfflineError: an I/O error.
+        """
+        self.cuts += 1
+        try:
+            cleaned = self.load_cleaned()
+        except OSError as error:
+            raise self._durability.fail(f"reading how far {self.directory} is clean failed: {error}") from error
+        if cleaned.clean_end > end:
+            self._save(cleaned.cut(end))
+
     @property
-    def cuts(self) -> int:
-        """How often the log was cut back, begun anew or given back since it was opened."""
-        return self._cuts
+    def last_timestamp(self) -> int:
+        """Time of the log's last record; see `last_timestamp`."""
+        return last_timestamp(self._segments)
 
     @property
     def gone_below(self) -> int:
@@ -68,7 +104,7 @@ class LogCompaction(LogTruncation):
         Raises:
             OSError: it could not be read.
         """
-        return load_cleaned(self._disk, self.directory, self.log_end)
+        return load_cleaned(self._disk, self.directory, self._durability.tail.next_offset)
 
     def save_cleaned(self, cleaned: Cleaned, cuts: int) -> bool:
         """Note how far the log is clean, durably; False, and nothing is noted, when it was cut meanwhile.
@@ -81,8 +117,8 @@ class LogCompaction(LogTruncation):
             StorageFullError: there is no room for it; what was noted before stays.
             PartitionOfflineError: an I/O error, now or earlier.
         """
-        self.check_well()
-        if cuts != self._cuts:
+        self._durability.check_well()
+        if cuts != self.cuts:
             return False
         self._save(cleaned.with_gone_below(self._gone_below))  # which a leader may have raised meanwhile
         return True
@@ -95,13 +131,13 @@ class LogCompaction(LogTruncation):
             PartitionOfflineError: an I/O error, now or earlier.
         """
         if offset > self._gone_below:
-            self.check_well()
+            self._durability.check_well()
             try:
                 cleaned = self.load_cleaned()
             except OSError as error:
                 if is_full(error):
                     raise StorageFullError(f"how far {self.directory} is clean can not be read now") from error
-                raise self.fail(f"reading how far {self.directory} is clean failed: {error}") from error
+                raise self._durability.fail(f"reading how far {self.directory} is clean failed: {error}") from error
             self._save(cleaned.with_gone_below(offset))
 
     def _save(self, cleaned: Cleaned) -> None:
@@ -110,7 +146,7 @@ class LogCompaction(LogTruncation):
         except OSError as error:
             if is_full(error):
                 raise StorageFullError(f"no room to note how far {self.directory} is clean") from error
-            raise self.fail(f"noting how far {self.directory} is clean failed: {error}") from error
+            raise self._durability.fail(f"noting how far {self.directory} is clean failed: {error}") from error
         self._gone_below = cleaned.gone_below
 
     def replace_segments(self, old: Sequence[SealedSegment], new: CleanedSegment, cuts: int) -> bool:
@@ -131,12 +167,12 @@ class LogCompaction(LogTruncation):
             StorageFullError: there is no room for the name; nothing has changed.
             PartitionOfflineError: an I/O error, now or earlier.
         """
-        self.check_well()
+        self._durability.check_well()
         assert (new.base_offset, new.next_offset) == (old[0].base_offset, old[-1].next_offset)
         assert new.generation > max(segment.generation for segment in old)
         present = self.sealed_segments()
         start = present.index(old[0]) if old[0] in present else 0
-        if cuts != self._cuts or present[start : start + len(old)] != list(old):
+        if cuts != self.cuts or present[start : start + len(old)] != list(old):
             return False
         segment = _segment_of(self._disk, self.directory, new)
         self._give_name(new.path, segment.path)
@@ -150,7 +186,7 @@ class LogCompaction(LogTruncation):
                 self._disk.rename(each.path, gone_path(each.path))
             self._disk.sync_directory(self.directory)
         except OSError as error:
-            raise self.fail(f"renaming compacted segments in {self.directory} failed: {error}") from error
+            raise self._durability.fail(f"renaming compacted segments in {self.directory} failed: {error}") from error
         return True
 
     def _give_name(self, temporary: Path, path: Path) -> None:
@@ -159,22 +195,11 @@ class LogCompaction(LogTruncation):
         except OSError as error:
             if is_full(error):
                 raise StorageFullError(f"no room for a compacted segment in {self.directory}") from error
-            raise self.fail(f"renaming {temporary} failed: {error}") from error
+            raise self._durability.fail(f"renaming {temporary} failed: {error}") from error
         try:
             self._disk.sync_directory(self.directory)
         except OSError as error:
-            raise self.fail(f"making the name of {path} durable failed: {error}") from error
-
-    def _announce(self, mark: CutMark) -> CutMark:
-        """Before a cut: what is appended behind it is not clean."""
-        self._cuts += 1
-        try:
-            cleaned = self.load_cleaned()
-        except OSError as error:
-            raise self.fail(f"reading how far {self.directory} is clean failed: {error}") from error
-        if cleaned.clean_end > mark.end:
-            self._save(cleaned.cut(mark.end))
-        return super()._announce(mark)
+            raise self._durability.fail(f"making the name of {path} durable failed: {error}") from error
 
 
 def _sealed(segment: Segment) -> SealedSegment:
