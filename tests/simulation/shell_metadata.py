@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgpack
 
-from liftpy_server.consensus.leader import NO_OP
 from liftpy_server.consensus.proposals import Reason
 from liftpy_server.consensus.proposing import Proposer
 from liftpy_server.consensus.settings import RaftSettings, Voter
+from liftpy_server.consensus.storage.journal import NO_OP
 from liftpy_server.consensus.store import RaftMetadataStore
 from liftpy_server.metadata.commands import Command
 from simulation.metadata import META, SimMetadata
