@@ -1,14 +1,13 @@
-"""Admin requests about streams, nodes, consumer groups, the bucket and restores."""
+"""Admin requests about streams, nodes, consumer groups, the bucket and restores.
+
+Answers that few requests have are imported where they are read: a command that lists streams needs none of them.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
 from liftpy_client.admin.details import ClusterDetails, MoveDetails, NodeDetails, StreamDetails
-from liftpy_client.admin.groups import GroupDetails, GroupSummary
-from liftpy_client.admin.recovery import QuarantineDetails, RecoveryDetails
-from liftpy_client.admin.restoring import RestoredStream, RestorePlan, apply_restore, plan_restore, verify_restore
-from liftpy_client.admin.tier import TierStatus
 from liftpy_client.connection.cluster import Cluster
 from liftpy_client.connection.connecting import Connecting
 from liftpy_client.errors import NodeUnavailableError
@@ -17,6 +16,10 @@ from liftpy_envelope.stream_config import StreamConfig
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
+    from liftpy_client.admin.groups import GroupDetails, GroupSummary
+    from liftpy_client.admin.recovery import QuarantineDetails, RecoveryDetails
+    from liftpy_client.admin.restoring import RestoredStream, RestorePlan
+    from liftpy_client.admin.tier import TierStatus
     from liftpy_client.connection.nats_options import NatsOptions
 
 __all__ = ["Admin", "connect_admin"]
@@ -188,6 +191,8 @@ class Admin:
         Raises:
             AdminError: a replica is neither up nor given up, or records would be lost and nobody has accepted that.
         """
+        from liftpy_client.admin.recovery import RecoveryDetails
+
         body: dict[str, Any] = {
             "name": name,
             "partition": partition,
@@ -227,6 +232,8 @@ class Admin:
             stream: only what belonged to it.
             limit: how many to tell of, the newest first.
         """
+        from liftpy_client.admin.recovery import QuarantineDetails
+
         return QuarantineDetails.from_answer(await self._read("NODE.QUARANTINE", {"stream": stream, "limit": limit}))
 
     async def drain_node(self, node_id: str, *, cancel: bool = False) -> MoveDetails:
@@ -256,6 +263,8 @@ class Admin:
         Raises:
             NodeUnavailableError: a node that coordinates some of them does not answer.
         """
+        from liftpy_client.admin.groups import GroupSummary
+
         found: list[GroupSummary] = []
         after, is_more = "", True
         while is_more:
@@ -274,6 +283,8 @@ class Admin:
         Raises:
             AdminError: there is no such group, or its coordinator is just being changed.
         """
+        from liftpy_client.admin.groups import GroupDetails
+
         answer = await self._read("GROUP.INFO", {"group": name})
         offsets = list(answer["offsets"])
         while answer["offsets"] and len(offsets) < answer["offsets_total"]:
@@ -293,6 +304,8 @@ class Admin:
 
     async def tier_status(self, *, limit: int = 100) -> TierStatus:
         """How the bucket is, and up to `limit` of the partitions that go to it, those in trouble first."""
+        from liftpy_client.admin.tier import TierStatus
+
         return TierStatus.from_answer(await self._read("TIER.STATUS", {"limit": limit}))
 
     async def restore_plan(self, *, progress: Callable[[int, int], None] | None = None) -> RestorePlan:
@@ -301,6 +314,8 @@ class Admin:
         Args:
             progress: told of how many partitions were looked at, of how many.
         """
+        from liftpy_client.admin.restoring import plan_restore
+
         return await plan_restore(self._cluster, progress)
 
     async def restore(
@@ -326,6 +341,8 @@ class Admin:
             AdminError: there is no bucket, or nothing in it; this cluster has other streams; or another cluster still
                 writes to the bucket.
         """
+        from liftpy_client.admin.restoring import apply_restore
+
         plan = await self.restore_plan() if plan is None else plan
         return await apply_restore(self._cluster, plan, replicas_max=replicas_max, progress=progress)
 
@@ -336,6 +353,8 @@ class Admin:
             plan: that was carried out.
             within_s: for how long it is looked again while something is amiss: leaders are elected first.
         """
+        from liftpy_client.admin.restoring import verify_restore
+
         return await verify_restore(self._cluster, plan, within_s=within_s)
 
 

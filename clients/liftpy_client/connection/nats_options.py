@@ -14,8 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
-import nkeys
-
 from liftpy_client.connection.nats_context import read_context
 from liftpy_envelope.errors import ConfigError
 
@@ -98,6 +96,8 @@ class NatsOptions:
             if not all(mark in content for mark in _CREDS_MARKS):
                 raise ConfigError("creds", f"{self.creds} is not a NATS credentials file")
         if self.nkey is not None:
+            import nkeys  # noqa: PLC0415 - with libsodium, which few connections need
+
             try:
                 nkeys.from_seed(bytearray(_read("nkey", self.nkey).strip())).wipe()
             except (nkeys.NkeysError, ValueError):

@@ -1,4 +1,7 @@
-"""Command lines that can not be parsed, told as all other errors are: as JSON where the command line asks for it."""
+"""Parsing of command lines: errors as JSON where the command line asks for it, and plain values without validators.
+
+typer validates values with pydantic, whose import takes longer than the rest of a command. Text needs none of it.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,13 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Final
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperArgument, TyperGroup, TyperOption
 
 from liftpy.cli.run import fail
 from liftpy_client.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 __all__ = ["Commands", "wants_json"]
 
@@ -57,5 +60,33 @@ def _told(*, as_json: bool) -> Iterator[None]:
         yield
     except _REFUSED as error:
         if not as_json:
-            raise  # typer draws a box with the usage
+            raise  # typer shows the usage, too
         fail(UsageError(error.format_message()), as_json=True)
+
+
+class _Values:
+    """The values of one parameter: those that have their type already stay as they are; typer validates the others."""
+
+    def __init__(self, parameter: Any, validate: Callable[[Any], Any]) -> None:
+        self._parameter = parameter
+        self._validate = validate
+
+    def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
+        """Return the value as the command gets it."""
+        if value is None:
+            return () if param.multiple or param.nargs == -1 else None
+        kind = param.type_descriptor.annotation
+        if type(value) is kind and (kind is not str or value.isascii()):
+            return value
+        return self._validate(self._parameter).coerce(value, param=param, ctx=ctx)
+
+
+def _keep_plain_values(kind: Any) -> None:
+    """Let parameters of a class take plain values as they are, where this typer validates with pydantic."""
+    validate = getattr(kind, "get_runtime_param", None)
+    if validate is not None:
+        kind.get_runtime_param = lambda parameter: _Values(parameter, validate)
+
+
+_keep_plain_values(TyperArgument)
+_keep_plain_values(TyperOption)

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 __all__ = ["app"]
 
-app = typer.Typer(no_args_is_help=True, help="Look at the nodes of the cluster, empty them and remove them.")
+app = typer.Typer(
+    rich_markup_mode=None, no_args_is_help=True, help="Look at the nodes of the cluster, empty them and remove them."
+)
 
 Name = Annotated[str, typer.Argument(metavar="NODE", help="Name of the node.", show_default=False)]
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["HttpPort", "app", "load_settings", "log_to_stderr", "run_loop", "server", "stop_event"]
 
-app = typer.Typer(add_completion=False)
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 logger = logging.getLogger("liftpy")
 

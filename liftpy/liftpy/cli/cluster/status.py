@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["app", "show_live", "status"]
 
-app = typer.Typer(add_completion=False)
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 _GROUPS_WAIT_S: Final = 5.0
 _GROUPS_WAIT_LIVE_S: Final = 0.5

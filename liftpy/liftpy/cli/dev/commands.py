@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["app", "dev"]
 
-app = typer.Typer(add_completion=False)
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 _PULL_PORT = 4270
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["app", "demo"]
 
-app = typer.Typer(add_completion=False)
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 _CARRIERS_SHOWN: Final = 6
 _COLUMNS: Final = ("Stream", "Subject", "Records", "On disk")

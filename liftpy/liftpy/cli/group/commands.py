@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["app"]
 
-app = typer.Typer(no_args_is_help=True, help="List, look at, move and delete consumer groups.")
+app = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="List, look at, move and delete consumer groups.")
 app.command("reset", epilog=RESET_EXAMPLES)(reset)
 
 Name = Annotated[str, typer.Argument(help="Name of the group.", show_default=False)]

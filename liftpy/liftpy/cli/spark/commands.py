@@ -59,7 +59,9 @@ __all__ = ["app"]
 
 _SIGNALLED_EXIT: Final = 128
 
-app = typer.Typer(no_args_is_help=True, help="Work on all of a bucket, in parallel, by Spark. Needs no node.")
+app = typer.Typer(
+    rich_markup_mode=None, no_args_is_help=True, help="Work on all of a bucket, in parallel, by Spark. Needs no node."
+)
 app.callback()(let_pandas_in)  # Spark's driver does not run without it
 app.command("compact")(compact)
 app.command("restore")(restore)

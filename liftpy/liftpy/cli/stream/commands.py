@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 __all__ = ["app"]
 
-app = typer.Typer(no_args_is_help=True, help="Add, look at, change and remove streams.")
+app = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Add, look at, change and remove streams.")
 app.command("reassign")(reassign)
 app.command("recover")(recover)
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["app", "consume"]
 
-app = typer.Typer(add_completion=False)
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 _PAUSE_EVERY: Final = 50
 _COMMIT_INTERVALS_S: Final = (0.01, 86_400.0)

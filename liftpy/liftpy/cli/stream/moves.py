@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
-
 from liftpy.cli.run import stderr
 from liftpy.cli.stream.replicas import replica_state, role_of
 from liftpy.cli.tables import Column, make_table, with_rest
@@ -61,6 +59,8 @@ def moved_of(stream: StreamDetails) -> Moved:
 
 async def wait_moved(title: str, look: Callable[[], Awaitable[Moved]]) -> None:
     """Show a bar on the standard error until everything has moved. Interrupting it stops the waiting alone."""
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
     with Progress(*columns, TextColumn("{task.fields[text]}"), console=stderr) as progress:
         task = progress.add_task(title, total=None, text="")

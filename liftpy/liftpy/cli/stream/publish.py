@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["app", "publish", "stdin_lines"]
 
-app = typer.Typer(add_completion=False)
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
 _PROGRESS_FROM = 1_000
 _CHUNK_BYTES: Final = 256 * 1024
 

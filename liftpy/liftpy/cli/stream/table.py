@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["app", "table"]
 
-app = typer.Typer(add_completion=False)
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 
 @app.command(epilog="Example: liftpy table prices --key EURUSD")

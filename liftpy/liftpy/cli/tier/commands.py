@@ -35,7 +35,7 @@ __all__ = ["app"]
 _FOUND_EXIT = 1
 _PARTITIONS_MAX = 1_000
 
-app = typer.Typer(no_args_is_help=True, help="Look after what is in the bucket.")
+app = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Look after what is in the bucket.")
 app.add_typer(cursor_app, name="cursor")
 
 Stream = Annotated[str, typer.Argument(help="Name of the stream, or its uuid.", show_default=False)]

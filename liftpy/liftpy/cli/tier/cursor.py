@@ -13,7 +13,11 @@ from liftpy.cli.tier.tables import pins_table
 
 __all__ = ["app"]
 
-app = typer.Typer(no_args_is_help=True, help="Named positions in the bucket: from there on nothing is taken away.")
+app = typer.Typer(
+    rich_markup_mode=None,
+    no_args_is_help=True,
+    help="Named positions in the bucket: from there on nothing is taken away.",
+)
 
 Stream = Annotated[str, typer.Argument(help="Name of the stream, or its uuid.", show_default=False)]
 Name = Annotated[str, typer.Argument(help="Name of the cursor.", show_default=False)]

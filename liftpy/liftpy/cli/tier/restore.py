@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["app", "plan_table", "recovery_point", "restore", "restore_all"]
 
-app = typer.Typer(add_completion=False)
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
 _LEADERS_WITHIN_S: Final = 60.0
 _LOOK_EVERY_S: Final = 0.5
 _AMISS_EXIT: Final = 1
