@@ -212,13 +212,13 @@ class ShellModel:
         copy, log = self._copies[node.node_id], partition.log
         if log.failure is not None:  # what it said of itself before may be on its way to a leader
             copy.is_known |= node.is_damaged
-            if copy.log is log and log._cuts == copy.cuts and log.log_end >= copy.end:
+            if copy.log is log and log.compaction.cuts == copy.cuts and log.log_end >= copy.end:
                 copy.records += self._read(node, log, copy.end)
                 copy.durable_end = max(copy.durable_end, min(log.synced_end, copy.end))
             return
         if copy.log is not log:
             self._opened(node, copy, log)
-        elif log.log_end < copy.end or log._cuts != copy.cuts:
+        elif log.log_end < copy.end or log.compaction.cuts != copy.cuts:
             self._cut(node, copy, log)
         if log.log_end > copy.end:
             fresh = self._read(node, log, copy.end)
@@ -240,7 +240,7 @@ class ShellModel:
         if is_renewed and node.node_id in self.isr:
             raise ViolationError(f"P1: {node.node_id}, in the ISR, begins its log anew")
         start, durable_end = copy.start, copy.durable_end
-        copy.log, copy.start, copy.cuts = log, log.segments[0].base_offset, log._cuts
+        copy.log, copy.start, copy.cuts = log, log.segments[0].base_offset, log.compaction.cuts
         copy.records = []
         copy.records = self._read(node, log, copy.start)
         copy.durable_end = copy.start
@@ -255,7 +255,7 @@ class ShellModel:
             )
 
     def _cut(self, node: ShellNode, copy: Copy, log: PartitionLog) -> None:
-        copy.cuts = log._cuts
+        copy.cuts = log.compaction.cuts
         if log.segments[0].base_offset > copy.end or log.log_end < copy.start:  # begun anew
             copy.start, copy.records, copy.durable_end = log.segments[0].base_offset, [], log.segments[0].base_offset
         fresh = self._read(node, log, max(copy.start, log.segments[0].base_offset))
