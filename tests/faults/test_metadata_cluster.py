@@ -176,6 +176,7 @@ async def test_a_full_disk_stops_one_node_and_no_other(tmp_path):
         leader = await voters.leader()
         store = voters.stores[leader]
         acked, _ = await register_all(store, "before", 20)
+        await store.read()  # the journal was written anew by then, with the id of the cluster
         store._raft._journal._files[0].write = Mock(side_effect=OSError(28, "No space left on device"))
         more, errors = await register_all(store, "full", 300)
         store._ticker._thread.join(PATIENCE_S)  # the proposers are told first, and the node stops after that
