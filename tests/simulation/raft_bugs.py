@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _APPEND = RaftJournal._append
 _HEAR = Elections.receive
 _DUTIES = LeaderDuties.run
-_RESTART = RaftJournal.restart
+_RESET = RaftJournal.reset
 _LOAD = RaftJournal._load
 _TAKE = Follower._take_entries
 _RECONCILE = snapshot_module._reconcile
@@ -30,7 +30,7 @@ _RECONCILE = snapshot_module._reconcile
 
 def _forget_the_vote(journal: RaftJournal) -> None:
     """A vote is not written before the answer leaves: it goes to disk with the next entries."""
-    if journal.last > journal._durable_last or journal._is_cut:
+    if journal.last > journal._durable_last or journal._is_truncated:
         _APPEND(journal)
 
 
@@ -66,7 +66,7 @@ def _send_before_flush(transport: SimTransport, node: str, message: Any) -> bool
 
 
 def _cut_what_follows(follower: Follower, entries: Any) -> None:
-    """A message is all that there is behind its place: what follows is cut, in conflict or not."""
+    """A message is all that there is behind its place: what follows is truncated, in conflict or not."""
     if not entries:
         return
     first = entries[0][1]
@@ -81,7 +81,7 @@ def _cut_what_follows(follower: Follower, entries: Any) -> None:
 
 def _snapshot_without_its_term(journal: RaftJournal, previous: Any, last: Any) -> None:
     """The log after an installed snapshot says nothing of the snapshot's term."""
-    _RESTART(journal, (*previous[:2], 0), (*last[:2], 0))
+    _RESET(journal, (*previous[:2], 0), (*last[:2], 0))
 
 
 def _vote_for_shorter_logs(elections: Elections, node: str, message: Any) -> None:
@@ -129,7 +129,7 @@ _PATCHES: dict[str, list[tuple[Any, str, Any]]] = {
     "acked_before_flush": [(SimTransport, "send", _send_before_flush)],
     "committed_entries_cut": [(Follower, "_store", _cut_what_follows)],
     "two_changes_at_once": [(Leader, "may_change_voters", lambda _leader: True)],
-    "snapshot_without_its_term": [(RaftJournal, "restart", _snapshot_without_its_term)],
+    "snapshot_without_its_term": [(RaftJournal, "reset", _snapshot_without_its_term)],
     "vote_for_a_shorter_log": [(Elections, "receive", _vote_for_shorter_logs)],
     "damaged_tail_taken_for_torn": [(journal_module, "read_copies", _believe_one_copy)],
     "commit_beyond_what_was_compared": [(Follower, "_take_entries", _commit_unverified)],

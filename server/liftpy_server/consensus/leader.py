@@ -161,7 +161,7 @@ class Leader:
             try:
                 self._outgoing[node] = (self._snapshots.read(), 0)
             except SnapshotError as error:
-                logger.error("%s. It is written anew; check the disk", error)  # noqa: TRY400 - says all there is
+                logger.error("%s. It is written again; check the disk", error)  # noqa: TRY400 - says all there is
                 self._snapshots.is_due = True
                 self._core.set_next_index(node, self._journal.last + 1)  # is refused, and so asked for again
                 return self._entries_for(node)

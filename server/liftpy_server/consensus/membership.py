@@ -1,6 +1,6 @@
 """Who votes and who only follows, as the log says it: the voters at its beginning, and the changes in its entries.
 
-Raft goes by the newest configuration in the log, from the moment it is appended until it is cut off again. So the
+Raft goes by the newest configuration in the log, from the moment it is appended until it is truncated again. So the
 members are always folded from the log, also after a restart, and never edited in place.
 
     membership entry   0x02 | msgpack [op, voter]
@@ -90,7 +90,7 @@ class Membership:
         self.reset(voters, (), after)
 
     def reset(self, voters: Iterable[Voter], learners: Iterable[Voter], after: int) -> None:
-        """Begin anew, with the members after entry `after`."""
+        """Replace everything by the members after entry `after`."""
         self._base = Members({each.node_id: each for each in voters}, {each.node_id: each for each in learners})
         self._after = after
         self._changes = []

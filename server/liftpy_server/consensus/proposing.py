@@ -107,11 +107,11 @@ class Proposer:
             return _Answer(None, Reason.MISSING_LEADER)
         future: asyncio.Future[_Answer] = self._loop.create_future()
 
-        def settle(answer: _Answer) -> None:
+        def answered(answer: _Answer) -> None:
             if not future.done():
                 future.set_result(answer)
 
-        self._submit(entry, lambda result, reason: self.on_loop(settle, _Answer(result, reason)))
+        self._submit(entry, lambda result, reason: self.on_loop(answered, _Answer(result, reason)))
         try:
             timeout = max(deadline - self._loop.time(), 0)
             ways: set[asyncio.Future[Any]] = {future, self._ended}

@@ -2,8 +2,8 @@
 
 The order that makes it safe: nothing leaves the node, and a leader counts nothing of its own, before the journal is
 flushed; the state takes a command only after it is committed; a proposer is called after the state took it; the
-snapshot is on disk before the log is cut. Any exception out of `tick` means that this order may be broken, and the
-node must stop: it is never logged and survived.
+snapshot is on disk before the log is truncated. Any exception out of `tick` means that this order may be broken, and
+the node must stop: it is never logged and survived.
 
     Core            term, role, votes and commit index (`pysyncobj_core`)
     RaftJournal     term, vote and log on disk          Membership       who the members are, by the log

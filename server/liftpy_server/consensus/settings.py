@@ -25,7 +25,7 @@ class Voter:
         node_id: its name; never changes, and is what its certificate must carry.
         host: where the others reach it.
         port: as above; 0 while it does not listen.
-        instance: which data directory it has, once that is known to the cluster; a directory that is made anew has
+        instance: which data directory it has, once that is known to the cluster; a directory that is made again has
             another. Two of the same name, host and port are equal, whatever it is.
     """
 

@@ -33,7 +33,7 @@ SNAPSHOT_NAME = "raft.snapshot"
 def load_and_reconcile(disk: Disk, path: Path, journal: RaftJournal) -> Snapshot | None:
     """Read the snapshot at start, and bring the journal in line with it.
 
-    A crash can fall between the rename of a snapshot and the cut of the journal, at a compaction or at the
+    A crash can fall between the rename of a snapshot and the truncation of the journal, at a compaction or at the
     installation of a leader's snapshot. In both cases the entries after the snapshot that agree with it are kept.
 
     Raises:
@@ -58,7 +58,7 @@ def _reconcile(snapshot: Snapshot, journal: RaftJournal) -> bool:
     if agrees:
         journal.compact(snapshot.previous[1])
     else:
-        journal.restart(snapshot.previous, snapshot.last)
+        journal.reset(snapshot.previous, snapshot.last)
     journal.flush()
     return agrees
 

@@ -2,7 +2,7 @@
 
 The log is in memory; what changed since the last `flush` goes to disk as one frame, so term, vote, truncation and
 appended entries change together or not at all, and the entries of many proposals share one frame. Nothing that depends
-on the log leaves the node before `flush` (see `raft`). The commit index is not kept: it is found anew from the others,
+on the log leaves the node before `flush` (see `raft`). The commit index is not kept: it is found again from the others,
 and from the snapshot. `journal_frames` says how the two copies prove what was flushed.
 
     first frame of a file   msgpack [instance, cluster id, origin, term, vote, entries]
@@ -10,7 +10,7 @@ and from the snapshot. `journal_frames` says how the two copies prove what was f
     entry                   [command, index, term]; without a gap
     origin                  nil, or [node, voters]: whose journal it is, and the voters the cluster was started with
 
-When the beginning of the log is cut off, both files are written anew.
+When the beginning of the log is dropped, both files are rewritten.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class RaftJournal:
         self._is_hard_state_dirty = False
         self._entries: list[Entry] = []
         self._durable_last = 0  # entries above this index are not on disk
-        self._is_cut = False  # entries above that index are on disk, and no longer here
+        self._is_truncated = False  # entries above that index are on disk, and no longer here
         self._is_rewrite_due = False
         self._origin: tuple[str, tuple[Voter, ...]] | None = None
         self._generation = self._size = self._crc = 0
@@ -261,7 +261,7 @@ class RaftJournal:
         assert index > self.first, "the oldest entry is committed"
         del self._entries[index - self.first :]
         if index <= self._durable_last:
-            self._is_cut = True
+            self._is_truncated = True
             self._durable_last = index - 1
 
     def compact(self, index: int) -> None:
@@ -270,7 +270,7 @@ class RaftJournal:
         self._is_rewrite_due |= index > self.first
         del self._entries[: index - self.first]
 
-    def restart(self, previous: Entry, last: Entry) -> None:
+    def reset(self, previous: Entry, last: Entry) -> None:
         """Replace the whole log by the two last entries of a snapshot that goes beyond it, or contradicts it."""
         assert previous[1] + 1 == last[1]
         self._is_rewrite_due = True
@@ -282,15 +282,15 @@ class RaftJournal:
             raise self._failure
         try:
             if self._is_rewrite_due:
-                self._write_anew()
-            elif self._is_hard_state_dirty or self._is_cut or self.last > self._durable_last:
+                self._rewrite()
+            elif self._is_hard_state_dirty or self._is_truncated or self.last > self._durable_last:
                 self._append()
             else:
                 return
         except OSError as error:
             self._failure = JournalError(f"writing the metadata journal {self._paths[0]} failed: {error}")
             raise self._failure from error
-        self._is_rewrite_due = self._is_hard_state_dirty = self._is_cut = False
+        self._is_rewrite_due = self._is_hard_state_dirty = self._is_truncated = False
         self._durable_last = self.last
         self.flushes += 1
 
@@ -303,7 +303,7 @@ class RaftJournal:
             file.sync()
         self._size, self._crc = self._size + len(frame), crc
 
-    def _write_anew(self) -> None:
+    def _rewrite(self) -> None:
         origin = None
         if self._origin is not None:
             origin = [self._origin[0], [voter.to_plain() for voter in self._origin[1]]]

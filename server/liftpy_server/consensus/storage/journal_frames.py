@@ -11,7 +11,7 @@ A frame is written to `raft.journal` and synced, then to the copy and synced, an
 - What is whole in neither file, was not begun in the copy, and has nothing good behind it, was never flushed.
 - What is whole in neither file otherwise is damage of both, and is named.
 
-A file that is written anew gets the next generation, `raft.journal` first. The newest generation counts. Little-endian.
+A file that is rewritten gets the next generation, `raft.journal` first. The newest generation counts. Little-endian.
 """
 
 from __future__ import annotations
@@ -75,12 +75,12 @@ class Contents(NamedTuple):
 
     def is_unfinished(self, copy: bytes | None, *, is_first: bool) -> bool:
         """Whether a copy that is not as it should be may be so because a flush was cut short, without damage."""
-        is_written_anew = self.last == 0
+        is_rewritten = self.last == 0
         if copy is None:
-            return not is_first and is_written_anew and self.generation == 1
+            return not is_first and is_rewritten and self.generation == 1
         if is_first:
             return copy.startswith(self.sound)
-        if is_written_anew:
+        if is_rewritten:
             generation = _generation(copy)
             return generation is not None and generation < self.generation
         if copy[: self.last] != self.sound[: self.last]:

@@ -5,7 +5,8 @@
     body = msgpack [previous entry, last entry, [voter...], [learner...], cluster id, state]
 
 A snapshot is written beside the old one, fsynced, renamed over it, and the folder is fsynced; only then may the log
-be cut. One that can not be read stops the node: without it the log below it is gone, and an empty state would be a lie.
+be truncated. One that can not be read stops the node: without it the log below it is gone, and an empty state would be
+a lie.
 """
 
 from __future__ import annotations

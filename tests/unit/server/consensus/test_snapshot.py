@@ -54,7 +54,7 @@ def journal_with(folder, first, last, term):
     journal = RaftJournal(folder)
     journal.set_term(max(term, 2), None)
     if first > 1:
-        journal.restart(*entries(first, first + 1, term))
+        journal.reset(*entries(first, first + 1, term))
         first += 1
     for entry in entries(first + 1, last, term):
         journal.add(*entry)
@@ -216,9 +216,9 @@ def test_proposers_are_told_that_the_outcome_is_unknown(tmp_path):
 
 
 def test_a_crash_at_any_step_of_an_installation(tmp_path):
-    """Before the rename, and between it and the cut of the journal."""
+    """Before the rename, and between it and the truncation of the journal."""
     snapshot = snapshot_at(30, 1, [b"state"])
-    for step, (target, name) in enumerate([(OsDisk, "rename"), (RaftJournal, "restart")]):
+    for step, (target, name) in enumerate([(OsDisk, "rename"), (RaftJournal, "reset")]):
         folder = tmp_path / str(step)
         folder.mkdir()
         voter = Ours(folder)

@@ -124,7 +124,7 @@ def test_compaction_makes_the_files_smaller(disk):
 
 def test_restart_from_a_snapshot(disk):
     journal = filled(disk)
-    journal.restart((b"\0p", 100, 3), (b"\0l", 101, 3))
+    journal.reset((b"\0p", 100, 3), (b"\0l", 101, 3))
     journal.add(b"\0n", 102, 3)
     journal.flush()
     assert opened(disk)[:] == [(b"\0p", 100, 3), (b"\0l", 101, 3), (b"\0n", 102, 3)]
@@ -194,7 +194,7 @@ def change_somehow(journal, rng):
                 journal.compact(rng.randint(journal.first, journal.last))
             case 3:
                 term, index = journal.term, journal.last + rng.randint(1, 5)
-                journal.restart((b"\0p", index, term), (b"\0l", index + 1, term))
+                journal.reset((b"\0p", index, term), (b"\0l", index + 1, term))
             case 4:
                 journal.belong_to(f"{rng.randrange(3)}")
             case _:
