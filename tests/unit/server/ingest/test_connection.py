@@ -64,11 +64,12 @@ class Partition:
 
 
 class Stream:
-    """Has one partition."""
+    """Has a partition for each subject; most tests look at the first."""
 
-    def __init__(self, subject) -> None:
-        self.partition = Partition()
-        self.bindings = [Binding(self, subject)]
+    def __init__(self, *subjects) -> None:
+        self.partitions = [Partition() for _ in subjects]
+        self.partition = self.partitions[0]
+        self.bindings = [Binding(self, subject, number) for number, subject in enumerate(subjects)]
 
     @property
     def gaps(self):
@@ -82,11 +83,11 @@ class Stream:
 class Binding(ingest_binding.Binding):
     """A subscription whose messages are kept."""
 
-    def __init__(self, stream, subject) -> None:
+    def __init__(self, stream, subject, number) -> None:
         self.stream = stream
         self.subject = subject
         self.group = None
-        self.partitions = {0: stream.partition}
+        self.partitions = {number: stream.partitions[number]}
         self.values: list[bytes] = []
 
     def deliver(self, run, _now_ns, _touched):
@@ -233,6 +234,34 @@ async def test_permissions_that_are_taken_away_open_a_gap():
         assert a.gaps == []
         client.refusals.clear()
         await until(lambda: b.lapse is None)
+
+
+async def test_what_is_confirmed_of_one_partition_ends_no_gap_of_another():
+    """Nor does it begin later for that: what was published to it since it was refused is missing."""
+    async with ScriptedNats() as nats, Kit(nats) as kit:
+        stream = Stream("a", "b")
+        a, b = (partition.gaps for partition in stream.partitions)
+
+        def refuse(client, subject):
+            client.refusals[subject] = (REFUSAL % f'"{subject}"').encode()
+            sid = client.subscriptions[subject]
+            client.send(client.refusals[subject].replace(b"'\r\n", b' (sid "%d")\'\r\n' % sid))
+
+        await kit.ingest.start(stream.bindings)
+        client = await nats.client(0)
+        refuse(client, "b")
+        await until(lambda: b.cause)
+        since_s = kit.clock.elapsed()
+        refuse(client, "a")
+        await until(lambda: a.cause)
+        del client.refusals["a"]
+        await until(lambda: a.cause is None)
+        await kit.ingest.review(stream)
+        await kit.ingest.bind(Stream("c").bindings)
+        assert "refuses a subscription to b" in b.cause
+        assert b.all[0][0] < since_s
+        client.refusals.clear()
+        await until(lambda: b.cause is None)
 
 
 async def test_nobody_is_there_at_the_start():
