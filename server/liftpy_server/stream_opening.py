@@ -199,7 +199,7 @@ class StreamOpening:
         is_alone = self.is_alone(stream.info.partitions[partition.number])
         recorded = stream.info.gaps.get(partition.number, ()) if is_alone else ()
         ends = [gap.until_ns for gap in recorded if gap.until_ns is not None]
-        return self._elapsed_at(max([stream.info.created_ns, *ends]))
+        return max([partition.gaps.created_s, *map(self._elapsed_at, ends)])
 
     def _elapsed_at(self, wall_ns: int) -> float:
         return self._clock.elapsed() - max(0, self._clock.now_ns() - wall_ns) / 1e9

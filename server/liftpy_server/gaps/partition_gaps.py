@@ -82,6 +82,9 @@ class PartitionGaps:
         keeper: has the gaps written down.
         counters: of the stream.
         created_ns: when the stream was; nothing that was published before is missing.
+
+    Attributes:
+        created_s: the same by elapsed time.
     """
 
     def __init__(
@@ -100,9 +103,9 @@ class PartitionGaps:
         self._clock = clock
         self._keeper = keeper
         self._counters = counters
-        self._created_ns = created_ns
+        self.created_s = clock.elapsed() - max(0, clock.now_ns() - created_ns) / 1e9
         self._lapse: list[_Open] = []  # of several the first is the one that began here, or was found first
-        self._listening_s = clock.elapsed()
+        self._listening_s = self._since_gap_s = clock.elapsed()
         self._missed_s = float("-inf")
         self._ends_with_answer = False  # what lasts, as all it lacks is messages that were read and not taken
         self._refusals: dict[str, _Refusals] = {}
@@ -141,17 +144,18 @@ class PartitionGaps:
         now_ns = self._clock.now_ns()
         for each in lapse:
             self._write_anew(each, until_ns=now_ns)
+        self._since_gap_s = self._listening_s
         first = lapse[0]
         self._keeper.ended(self, first.gap.cause, self._listening_s - first.since_s)
 
     def missed(self, since_s: float | None, cause: str) -> None:
-        """Messages that were read are lost: those of the time since `since_s`, or since this node began to listen.
+        """Messages that were read are lost: those of the time since `since_s`, or since the last gap ended.
 
         A gap, if none lasts, which ends when NATS has answered a question that is asked from now on: so an error that
         meets every message makes one gap, and not one for each.
         """
         ends_with_answer = self._ends_with_answer or not self._lapse
-        self.open(self._listening_s if since_s is None else since_s, cause)
+        self.open(self._since_gap_s if since_s is None else since_s, cause)
         self._missed_s, self._ends_with_answer = self._clock.elapsed(), ends_with_answer
 
     def heard(self, asked_s: float) -> None:
@@ -167,7 +171,9 @@ class PartitionGaps:
         ours = {each.gap.id for each in self._lapse}
         lasting = [gap for gap in recorded if gap.until_ns is None and gap.id not in ours]
         self._lapse += [_Open(gap, self._at_s(gap.since_ns)) for gap in lasting]
-        if since_s is not None:
+        if since_s is None:
+            self._listening_s = self._clock.elapsed()  # what its leader before told of, and is recorded late, ends here
+        else:
             self.open(since_s, cause)
 
     def recorded_elsewhere(self, recorded: Iterable[Gap]) -> None:
@@ -260,12 +266,9 @@ class PartitionGaps:
     def _keep(self, gap: Gap) -> None:
         self._unrecorded = bounded(newest_of(self._unrecorded, [gap]))
 
-    def _ago(self, at_s: float) -> float:
-        return max(0.0, self._clock.elapsed() - at_s)
-
     def _wall_ns(self, at_s: float) -> int:
-        now_ns = self._clock.now_ns()
-        return max(min(self._created_ns, now_ns), now_ns - int(self._ago(at_s) * 1e9))
+        ago_s = max(0.0, self._clock.elapsed() - max(at_s, self.created_s))
+        return max(0, self._clock.now_ns() - int(ago_s * 1e9))
 
     def _at_s(self, wall_ns: int) -> float:
         return self._clock.elapsed() - max(0, self._clock.now_ns() - wall_ns) / 1e9

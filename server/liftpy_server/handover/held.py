@@ -93,6 +93,7 @@ class Holding:
                     partition.append_incoming(messages, now_ns)
                 else:
                     partition.append(messages, skip, now_ns)
+            partition.heard_s = since_s
         except Exception as error:
             cause = f"messages that were held while the lead was handed over could not be taken: {error!r}"
             logger.exception("stream %s partition %d: %s", name, number, cause)

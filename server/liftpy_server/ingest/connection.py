@@ -353,7 +353,7 @@ class IngestConnection:
             self._session.warn(text)
         elif subscriptions is self._current:
             for binding in refused:
-                binding.open_gap(self._clock.elapsed(), subscriptions.refused[binding])
+                binding.open_gap(self.whole_s, subscriptions.refused[binding])
 
     def _receive(self, receive: Callable[[bytes], None], data: bytes) -> None:
         receive(data)

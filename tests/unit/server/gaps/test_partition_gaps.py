@@ -95,6 +95,18 @@ def test_clock_that_went_back_leaves_a_gap_its_length(node):
     assert node.shown() == [("lost", -3_600, -3_596, None)]
 
 
+def test_clock_that_went_back_behind_the_streams_creation_leaves_a_gap_its_length():
+    node = Node(NOW_NS - 60 * SECOND)
+    node.gaps.open(node.now_s - 2, "lost")
+    node.clock.advance(4)
+    node.clock.ns -= 3_600 * SECOND
+    node.gaps.close()
+    node.gaps.open(node.now_s - 90, "a route was lost")
+    node.gaps.close()
+    back = 4 - 3_600
+    assert node.shown() == [("lost", back - 6, back, None), ("a route was lost", back - 64, back, None)]
+
+
 def test_clock_that_leapt_leaves_no_time_out(node):
     node.gaps.open(node.now_s, "lost")
     node.clock.advance(4)
@@ -129,6 +141,16 @@ def test_messages_that_are_lost_before_any_answer(node):
     node.clock.advance(1)
     node.gaps.missed(None, "an error")
     assert node.shown() == [("an error", 0, None, None)]
+
+
+def test_messages_that_are_lost_before_any_answer_were_published_since_the_last_gap_maybe(node):
+    node.gaps.open(node.now_s - 1, "lost")
+    node.gaps.close()
+    for _ in range(2):
+        node.clock.advance(1)
+        node.gaps.close()  # as its subscription is confirmed once more
+    node.gaps.missed(None, "an error")
+    assert node.shown() == [("lost", -1, 0, None), ("an error", 0, None, None)]
 
 
 def test_a_connection_that_is_lost_meanwhile_ends_no_gap_early(node):
@@ -253,6 +275,16 @@ def test_a_gap_that_is_told_when_the_successor_listens_ends_when_it_began_to(nod
     node.record()
     node.gaps.recorded_elsewhere([Gap(id="over", since_ns=1, until_ns=2, cause="x")])
     assert node.gaps.are_recorded
+
+
+def test_a_gap_of_the_leader_before_that_handed_over_ends_when_this_one_leads(node):
+    """It listened before that, and held what the other one stored; not what the other one missed."""
+    node.gaps.close()
+    node.clock.advance(2)
+    node.gaps.take_over([], None, "another led")
+    node.clock.advance(1)
+    node.gaps.recorded_elsewhere([LASTS])
+    assert node.shown() == [(LASTS.cause, -5, 2, None)]
 
 
 def test_its_own_gap_is_not_taken_for_anothers(node):

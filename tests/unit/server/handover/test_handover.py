@@ -219,6 +219,14 @@ async def test_what_the_next_leader_can_not_append_is_a_gap(make, error, after):
     assert partition.log.failure is None
 
 
+async def test_the_next_leader_knows_up_to_when_it_has_everything(make):
+    """Where it can not take what comes next, before NATS has answered it, its gap begins there."""
+    kit = make(1, Numbered())
+    kit.nodes["b"].whole_until_s = 995.0
+    assert await kit.hand_over() == []
+    assert kit.replicas["b"].partition.heard_s == 995.0
+
+
 async def test_what_the_next_leader_can_not_tell_apart_from_what_is_stored_is_a_gap(make):
     kit = make(1, Numbered())
     partition = kit.replicas["b"].partition
