@@ -35,10 +35,10 @@ class FollowRefusal(IntEnum):
     """Why a leader does not answer with what was asked for."""
 
     NONE = 0
-    NOT_LEADER = 1
-    STALE_INCARNATION = 2
-    BELOW_START = 3
-    DIVERGED = 4
+    NOT_LEADER = 1  # or not in this epoch, or not known here yet
+    STALE_INCARNATION = 2  # the follower has restarted or renewed its log, or is not known here yet
+    BELOW_START = 3  # the leader no longer has what follows the follower's log
+    DIVERGED = 4  # the follower's log is no prefix of the leader's
 
     @classmethod
     def of(cls, number: int) -> FollowRefusal:
@@ -75,19 +75,21 @@ def _rows(rows: Any, width: int, what: str, width_max: int = 0) -> list[Any]:
 
 
 class FollowFetch(NamedTuple):
-    """A follower fetches one partition from its log end.
+    """A follower fetches one partition from its log end. What it says of itself is what the leader counts.
 
     Attributes:
+        key: the partition.
         incarnation: of the follower.
         leader_epoch: in which it follows.
         offset: its log end offset.
         last_epoch: of its last record; -1 when it has none.
         durable_end: the offset after its last record that is on disk.
-        high_watermark: that it knows of.
+        high_watermark: that it knows of; a leader that knows more answers at once.
         seen: correlation id of the newest response it had seen when it made up its mind; 0 for none. Records that
             were sent after that are not sent again for the same offset.
         verify: 1: it got a damaged batch here; check what is on disk before sending it. Else 0.
-        version: of the partition in the metadata, as the follower knows it.
+        version: of the partition in the metadata, as the follower knows it; it tells a new copy's fetches from those
+            of the one before.
     """
 
     key: PartitionKey
@@ -126,6 +128,10 @@ class FollowFetch(NamedTuple):
             fetches.append(cls(PartitionKey(uuid, partition), *row[2:]))
         return tuple(fetches)
 
+    def not_led(self) -> FollowResult:
+        """The answer of a node that does not lead the partition, or not in this epoch."""
+        return FollowResult(self.key, FollowRefusal.NOT_LEADER, self.incarnation, -1, self.offset, 0, 0)
+
 
 class FollowQuestion(NamedTuple):
     """Where does the largest epoch end that is not above `last_epoch`?
@@ -152,6 +158,10 @@ class FollowQuestion(NamedTuple):
             _check(min(question[1:4]) >= 0, "follow: questions")
             questions.append(question)
         return tuple(questions)
+
+    def not_led(self) -> FollowEnd:
+        """The answer of a node that does not lead the partition, or not in this epoch."""
+        return FollowEnd(self.key, FollowRefusal.NOT_LEADER, self.incarnation, -1, self.question, -1, 0)
 
 
 class FollowRequest(NamedTuple):
@@ -233,7 +243,7 @@ class FollowResult(NamedTuple):
     offset: int
     high_watermark: int
     log_start: int
-    body_bytes: int
+    body_bytes: int = 0
     gone_below: int = 0
     leaps: tuple[tuple[int, int], ...] = ()
 

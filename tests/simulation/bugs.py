@@ -87,7 +87,7 @@ def _without_asking_again(follower: Follower, answer: Any, now_s: float) -> list
     """One answer is believed to be enough, whatever epoch it is about: the reply lacks the epoch."""
     if answer.question != follower._questions or answer.leader_epoch != follower.view.leader_epoch:
         return []
-    if follower.phase is not Phase.ASKING or answer.refusal is not None:
+    if follower.phase is not Phase.ASKING or answer.refusal:
         return []
     follower._is_agreed = True
     if answer.end < follower._log.end:
@@ -96,14 +96,15 @@ def _without_asking_again(follower: Follower, answer: Any, now_s: float) -> list
     return follower._go_on(now_s)
 
 
-def _answers_of_any_epoch(follower: Follower, answer: Any, now_s: float) -> list[Any]:
+def _answers_of_any_epoch(follower: Follower, fetched: Any, now_s: float) -> list[Any]:
     """A follower takes what any leader ever sent it."""
-    if follower.phase is not Phase.FETCHING or answer.offset != follower._log.end or answer.refusal is not None:
+    answer = fetched.result
+    if follower.phase is not Phase.FETCHING or answer.offset != follower._log.end or answer.refusal:
         return []
     follower._leader_high_watermark = max(follower._leader_high_watermark, answer.high_watermark)
-    if answer.ranges:
+    if fetched.ranges:
         follower.phase = Phase.APPENDING
-        return [follower_module.Append(answer=answer)]
+        return [follower_module.Append(fetched=fetched)]
     return [*follower._advanced(), *follower._fetch(now_s)]
 
 
@@ -165,7 +166,7 @@ _PATCHES: dict[str, tuple[Any, str, Callable[..., Any] | property]] = {
     "count_what_is_not_on_disk": (LogMarks, "append", _count_what_is_not_on_disk),
     "same_epoch_after_restart": (node_commands, "_started_proven", _same_epoch_after_restart),
     "without_asking_again": (Follower, "epoch_end", _without_asking_again),
-    "answers_of_any_epoch": (Follower, "answered", _answers_of_any_epoch),
+    "answers_of_any_epoch": (Follower, "fetched", _answers_of_any_epoch),
     "deaf_while_quiet": (Leader, "_heard", _deaf),
     "count_the_removed": (Leader, "advanced", _count_the_removed),
     "count_observers": (Leader, "advanced", _count_observers),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from liftpy_server.replication.messages import BatchRange
+from liftpy_server.replication.ranges import BatchRange
 from liftpy_server.replication.view import LogMarks
 
 if TYPE_CHECKING:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
+from liftpy_envelope.pull import PartitionKey
 from liftpy_server.metadata.commands import Command, apply_command
 from liftpy_server.metadata.state import MetadataState
 from simulation.scheduler import MS, S
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 META = "meta"
 UUID = f"{7:032x}"
+KEY = PartitionKey(bytes.fromhex(UUID), 0)
 SESSION_US = 3 * S
 
 

@@ -13,7 +13,7 @@ from liftpy_server.replication import effects as fx
 from liftpy_server.replication import inputs
 from liftpy_server.replication.replica import Replica
 from liftpy_server.replication.view import PartitionView
-from simulation.metadata import META, UUID
+from simulation.metadata import KEY, META, UUID
 from simulation.proposals import command_of
 from simulation.scheduler import MS
 from simulation.serving import Serving
@@ -153,7 +153,7 @@ class SimNode(Serving):
             return
         self._renew(info)
         if self.replica is None:
-            self.replica = Replica(self.node_id, self._incarnation, UUID, self.disk.marks(), self.world.times)
+            self.replica = Replica(self.node_id, self._incarnation, KEY, self.disk.marks(), self.world.times)
             if self.disk.is_failed:
                 self.step(inputs.LogFailed())
         view = PartitionView.of(self._state, "s", 0)
@@ -249,9 +249,9 @@ class SimNode(Serving):
             case fx.Fetch():
                 self._link(effect.leader).send(effect.request)
             case fx.Append():
-                self.world.model.appending(self.node_id, effect.answer.records)
-                if self.disk.append(effect.answer.records):
-                    waiting.append(inputs.Appended(ranges=effect.answer.ranges))
+                self.world.model.appending(self.node_id, effect.fetched.records)
+                if self.disk.append(effect.fetched.records):
+                    waiting.append(inputs.Appended(ranges=effect.fetched.ranges))
                 else:
                     self.world.seen["AppendFailed"] += 1
                     waiting.append(inputs.AppendFailed())

@@ -3,17 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from liftpy_envelope.follow import FollowEnd, FollowFetch, FollowQuestion, FollowRefusal, FollowResult
 from liftpy_server.replication import inputs
-from liftpy_server.replication.messages import (
-    EpochEndAnswer,
-    EpochEndQuestion,
-    FetchAnswer,
-    FetchRequest,
-    Refusal,
-)
 from simulation.process import Process
 from simulation.sessions import HEARTBEAT_US
 
@@ -36,9 +29,9 @@ class Serving(Process):
         self.node_id = node_id
         self.disk = disk
         self.replica: Replica | None = None
-        self.answer: FetchAnswer | EpochEndAnswer | None = None
+        self.answer: FollowResult | FollowEnd | None = None
         self.waiting: deque[tuple[int, int, int]] = deque()  # (offset, epoch, value) of what waits for its ack
-        self._parked: dict[Connection, FetchRequest] = {}
+        self._parked: dict[Connection, FollowFetch] = {}
         self._parked_nodes: set[str] = set()
         self._heard_us: dict[str, int] = {}
 
@@ -66,7 +59,7 @@ class Serving(Process):
 
     # -- followers
 
-    def asked(self, connection: Connection, message: FetchRequest | EpochEndQuestion | None) -> None:
+    def asked(self, connection: Connection, message: FollowFetch | FollowQuestion | None) -> None:
         """A session asks."""
         world = self.world
         self._heard_us[connection.follower] = world.scheduler.now_us
@@ -75,39 +68,40 @@ class Serving(Process):
             return
         self.answer = None
         self._parked.pop(connection, None)
-        self.step(message)
-        if isinstance(message, FetchRequest):
+        follower = connection.follower
+        if isinstance(message, FollowFetch):
+            self.step(inputs.FollowerFetched(node_id=follower, fetch=message))
             self._fetched(connection, message)
         else:
-            connection.answer(self.answer or _no_epoch_end(message))
+            self.step(inputs.FollowerAsked(node_id=follower, question=message))
+            connection.answer(self.answer or message.not_led())
 
-    def _fetched(self, connection: Connection, request: FetchRequest) -> None:
+    def _fetched(self, connection: Connection, request: FollowFetch) -> None:
         answer = self.answer
-        if isinstance(answer, FetchAnswer) and answer.refusal is None:
-            self._parked_nodes.add(request.node_id)
+        if isinstance(answer, FollowResult) and not answer.refusal:
+            self._parked_nodes.add(connection.follower)
             self._park_or_answer(connection, request)
             return
-        self._parked_nodes.discard(request.node_id)
-        connection.answer(answer if isinstance(answer, FetchAnswer) else self._news(request))
+        self._parked_nodes.discard(connection.follower)
+        connection.answer(inputs.Fetched(result=answer) if isinstance(answer, FollowResult) else self._news(request))
 
-    def _park_or_answer(self, connection: Connection, request: FetchRequest) -> None:
+    def _park_or_answer(self, connection: Connection, request: FollowFetch) -> None:
         news = self._news(request)
-        if news.refusal is None and not news.ranges and news.high_watermark <= request.high_watermark:
+        if not news.result.refusal and not news.ranges and news.result.high_watermark <= request.high_watermark:
             self._parked[connection] = request
         else:
             connection.answer(news)
 
-    def _news(self, request: FetchRequest) -> FetchAnswer:
+    def _news(self, request: FollowFetch) -> inputs.Fetched:
         """The answer to a fetch that has waited."""
         replica = self.replica
         leader = None if replica is None else replica.leader
         if replica is None or leader is None or leader.view.leader_epoch != request.leader_epoch:
-            return _answer_to(request, Refusal.NOT_LEADER)
+            return inputs.Fetched(result=request.not_led())
         end = min(self.disk.end, request.offset + FETCH_RECORDS_MAX)
-        return replace(
-            _answer_to(request, None),
-            high_watermark=replica.log.high_watermark,
-            log_start=replica.log.start,
+        marks = (request.leader_epoch, request.offset, replica.log.high_watermark, replica.log.start)
+        return inputs.Fetched(
+            result=FollowResult(request.key, FollowRefusal.NONE, request.incarnation, *marks),
             ranges=self.disk.ranges(request.offset, end),
             records=self.disk.read(request.offset, end),
         )
@@ -171,25 +165,3 @@ class Serving(Process):
             if start > self.disk.start:
                 self.disk.drop_below(start)
                 self.step(inputs.StartAdvanced(start=start))
-
-
-def _answer_to(request: FetchRequest, refusal: Refusal | None) -> FetchAnswer:
-    return FetchAnswer(
-        node_id=request.node_id,
-        incarnation=request.incarnation,
-        leader_epoch=-1 if refusal else request.leader_epoch,
-        offset=request.offset,
-        high_watermark=0,
-        log_start=0,
-        refusal=refusal,
-    )
-
-
-def _no_epoch_end(question: EpochEndQuestion) -> EpochEndAnswer:
-    return EpochEndAnswer(
-        node_id=question.node_id,
-        incarnation=question.incarnation,
-        leader_epoch=-1,
-        question=question.question,
-        refusal=Refusal.NOT_LEADER,
-    )

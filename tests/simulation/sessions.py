@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from liftpy_server.replication.messages import FetchAnswer, FetchRequest
+from liftpy_envelope.follow import FollowEnd, FollowFetch, FollowQuestion
+from liftpy_server.replication.inputs import Fetched
 from simulation.scheduler import MS, S
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from liftpy_server.replication.messages import EpochEndAnswer, EpochEndQuestion
     from simulation.network import Network
     from simulation.node import SimNode
 
@@ -57,11 +57,11 @@ class Connection:
         self._up = Stream(network, follower.node_id, leader.node_id)
         self._down = Stream(network, leader.node_id, follower.node_id)
 
-    def ask(self, message: FetchRequest | EpochEndQuestion | None) -> None:
+    def ask(self, message: FollowFetch | FollowQuestion | None) -> None:
         """Towards the leader; None is a request that asks for nothing new."""
         self._up.send(self._leader.enter, self.run, self._leader.asked, self, message)
 
-    def answer(self, message: FetchAnswer | EpochEndAnswer | None) -> None:
+    def answer(self, message: Fetched | FollowEnd | None) -> None:
         """Towards the follower."""
         self._down.send(self._enter_follower, self._link.answered, self, message)
 
@@ -73,15 +73,15 @@ class Link:
         self.heard_us = node.world.scheduler.now_us
         self._node = node
         self._leader = leader
-        self._open: FetchRequest | EpochEndQuestion | None = None
+        self._open: FollowFetch | FollowQuestion | None = None
         self._connect()
 
     @property
     def is_parked(self) -> bool:
         """A fetch was sent on the connection that is open now, and not answered."""
-        return isinstance(self._open, FetchRequest)
+        return isinstance(self._open, FollowFetch)
 
-    def send(self, message: FetchRequest | EpochEndQuestion) -> None:
+    def send(self, message: FollowFetch | FollowQuestion) -> None:
         self._open = message
         self._connection.ask(message)
 
@@ -103,13 +103,13 @@ class Link:
         if self._open is not None:
             self._connection.ask(self._open)
 
-    def answered(self, connection: Connection, message: FetchAnswer | EpochEndAnswer | None) -> None:
+    def answered(self, connection: Connection, message: Fetched | FollowEnd | None) -> None:
         if connection is not self._connection:
             return
         self.heard_us = self._node.world.scheduler.now_us
         if message is None:
             connection.ask(None)
         else:
-            if isinstance(message, FetchAnswer) == self.is_parked:
+            if isinstance(message, Fetched) == self.is_parked:
                 self._open = None
             self._node.step(message)

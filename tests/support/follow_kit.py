@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from liftpy_envelope.batch import encode_single_body
 from liftpy_envelope.errors import ErrorCode
+from liftpy_envelope.follow import FollowEnd, FollowFetch, FollowQuestion, FollowRefusal, FollowResult
 from liftpy_envelope.pull import PartitionKey
 from liftpy_log.partition_log import LogConfig, PartitionLog
 from liftpy_log.storage.disk import OsDisk
@@ -21,13 +22,7 @@ from liftpy_server.following.link import FollowLink
 from liftpy_server.metadata.state import NodeInfo
 from liftpy_server.pull.connection import PullBackend
 from liftpy_server.pull.server import PullServer
-from liftpy_server.replication.messages import (
-    EpochEndAnswer,
-    EpochEndQuestion,
-    FetchAnswer,
-    FetchRequest,
-    Refusal,
-)
+from liftpy_server.replication.inputs import Fetched
 from liftpy_server.replication.view import ReplicationTimes
 
 if TYPE_CHECKING:
@@ -58,7 +53,7 @@ class Replica:
     def __init__(self, log: PartitionLog) -> None:
         self.log = log
         self.epoch: int | None = EPOCH
-        self.fetches: list[FetchRequest] = []
+        self.fetches: list[FollowFetch] = []
         self.high_watermark = 0
         self.stopped: str | None = None
         self.is_whole = False
@@ -84,35 +79,22 @@ class Replica:
     def whole_end(self, _asked_s: float) -> int | None:
         return self.log.log_end if self.is_whole else None
 
-    def follower_fetched(self, request: FetchRequest) -> FetchAnswer:
-        self.fetches.append(request)
-        return self.follower_news(request)
+    def follower_fetched(self, node_id: str, fetch: FollowFetch) -> FollowResult:
+        assert node_id == "follower"
+        self.fetches.append(fetch)
+        return self.follower_news(fetch)
 
-    def follower_news(self, request: FetchRequest) -> FetchAnswer:
-        is_current = self.epoch == request.leader_epoch
-        refusal = None if is_current else Refusal.NOT_LEADER
-        if is_current and request.offset < self.log.log_start:
-            refusal = Refusal.BELOW_START
-        return FetchAnswer(
-            node_id=request.node_id,
-            incarnation=request.incarnation,
-            leader_epoch=request.leader_epoch if is_current else -1,
-            offset=request.offset,
-            high_watermark=self.high_watermark,
-            log_start=self.log.log_start,
-            refusal=refusal,
-        )
+    def follower_news(self, fetch: FollowFetch) -> FollowResult:
+        if self.epoch != fetch.leader_epoch:
+            return fetch.not_led()
+        refusal = FollowRefusal.BELOW_START if fetch.offset < self.log.log_start else FollowRefusal.NONE
+        marks = (fetch.incarnation, fetch.leader_epoch, fetch.offset, self.high_watermark, self.log.log_start)
+        return FollowResult(fetch.key, refusal, *marks)
 
-    def follower_asked(self, question: EpochEndQuestion) -> EpochEndAnswer:
+    def follower_asked(self, _node_id: str, question: FollowQuestion) -> FollowEnd:
         epoch, end = self.log.epochs.end_offset(question.last_epoch, self.log.log_end)
-        return EpochEndAnswer(
-            node_id=question.node_id,
-            incarnation=question.incarnation,
-            leader_epoch=EPOCH,
-            question=question.question,
-            epoch=epoch,
-            end=end,
-        )
+        marks = (question.incarnation, EPOCH, question.question, epoch, end)
+        return FollowEnd(question.key, FollowRefusal.NONE, *marks)
 
     def wait_follower(self, wake: Callable[[bool], None], node_id: str) -> None:
         assert node_id == "follower"
@@ -197,14 +179,16 @@ class Follower:
         goes_on: fetch again after every answer, as a core does.
         on_answer: called with every answer.
         answers: the last answer of every partition.
+        fetched: what came with the last answer to a fetch.
     """
 
     def __init__(
         self, address: Callable[[], NodeInfo | None], *, leader_timeout_s: float = 1.0, tls: Any = None
     ) -> None:
         self.data: dict[PartitionKey, bytearray] = {}
-        self.requests: dict[PartitionKey, FetchRequest] = {}
-        self.answers: dict[PartitionKey, FetchAnswer | EpochEndAnswer] = {}
+        self.requests: dict[PartitionKey, FollowFetch] = {}
+        self.answers: dict[PartitionKey, FollowResult | FollowEnd] = {}
+        self.fetched: dict[PartitionKey, Fetched] = {}
         self.counts: Counter[str] = Counter()
         self.goes_on = True
         self.on_answer: Callable[[PartitionKey, Any], None] = lambda _key, _answer: None
@@ -217,7 +201,6 @@ class Follower:
         key = key_of(number)
         before = self.requests.get(key)
         fields: dict[str, Any] = {
-            "node_id": "follower",
             "incarnation": 3,
             "leader_epoch": EPOCH,
             "offset": 0,
@@ -227,30 +210,32 @@ class Follower:
         }
         if before is not None:
             fields = {name: getattr(before, name) for name in fields}
-        self.requests[key] = FetchRequest(**fields | changed)
-        self.link.fetch(key, self.requests[key])
+        self.requests[key] = FollowFetch(key, **fields | changed)
+        self.link.fetch(self.requests[key])
 
-    def _answered(self, answers: list[tuple[PartitionKey, FetchAnswer | EpochEndAnswer]]) -> None:
+    def _answered(self, answers: list[tuple[PartitionKey, Fetched | FollowEnd]]) -> None:
         for key, answer in answers:
-            self.answers[key] = answer
+            self.answers[key] = answer.result if isinstance(answer, Fetched) else answer
             self.counts["answers"] += 1
-            if isinstance(answer, FetchAnswer) and answer.refusal is None:
-                self._took(key, answer)
-            self.on_answer(key, answer)
+            if isinstance(answer, Fetched):
+                self.fetched[key] = answer
+                if not answer.result.refusal:
+                    self._took(key, answer)
+            self.on_answer(key, self.answers[key])
         self._came.set()
 
-    def _took(self, key: PartitionKey, answer: FetchAnswer) -> None:
-        request = self.requests[key]
+    def _took(self, key: PartitionKey, fetched: Fetched) -> None:
+        request, answer = self.requests[key], fetched.result
         end = answer.offset
-        if answer.ranges:
+        if fetched.ranges:
             assert answer.offset == request.offset, "records came twice"
-            assert answer.ranges[0].base == answer.offset
-            self.data.setdefault(key, bytearray()).extend(answer.records.data)
-            end = answer.ranges[-1].end
-            assert answer.records.headers[-1].next_offset == end
+            assert fetched.ranges[0].base == answer.offset
+            self.data.setdefault(key, bytearray()).extend(fetched.records.data)
+            end = fetched.ranges[-1].end
+            assert fetched.records.headers[-1].next_offset == end
         if self.goes_on:
             committed = max(request.high_watermark, min(end, answer.high_watermark))
-            last_epoch = answer.ranges[-1].epoch if answer.ranges else request.last_epoch
+            last_epoch = fetched.ranges[-1].epoch if fetched.ranges else request.last_epoch
             self.fetch(key.partition, offset=end, durable_end=end, last_epoch=last_epoch, high_watermark=committed)
 
     async def until(self, is_so: Callable[[], bool], timeout_s: float = 30.0) -> None:

@@ -5,14 +5,14 @@ Fetches and questions wait in the host of their node until the test delivers the
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from liftpy_envelope.batch import read_header
+from liftpy_envelope.follow import FollowFetch
 from liftpy_log.recent import RecentBatches
 from liftpy_server.following.link_answers import FollowedBatches, ranges_of
 from liftpy_server.replicas.local import LocalReplica
-from liftpy_server.replication.messages import FetchRequest
+from liftpy_server.replication.inputs import Fetched
 from liftpy_server.replication.view import PartitionView, ReplicationTimes
 from support.server_kit import UUID, Kit
 
@@ -85,18 +85,17 @@ class Side:
             return False
         leader, request = self.asked
         other = self._all.sides[leader].replica
-        if not isinstance(request, FetchRequest):
+        if not isinstance(request, FollowFetch):
             self.asked = None
-            self.replica.step(other.follower_asked(request))
+            self.replica.step(other.follower_asked(self.node_id, request))
             return True
-        answer = other.follower_fetched(request)
-        if answer.refusal is None:
-            answer = other.follower_news(request)
-            answer = replace(answer, **_records(other, request.offset))
-            if not answer.ranges and answer.high_watermark <= request.high_watermark:
+        answer, sent = other.follower_fetched(self.node_id, request), {}
+        if not answer.refusal:
+            answer, sent = other.follower_news(request), _records(other, request.offset)
+            if not sent["ranges"] and answer.high_watermark <= request.high_watermark:
                 return False
         self.asked = None
-        self.replica.step(answer)
+        self.replica.step(Fetched(result=answer, **sent))
         return True
 
     def bytes(self) -> bytes:

@@ -22,7 +22,7 @@ from liftpy_envelope.errors import ErrorCode, FrameError, LiftError
 from liftpy_envelope.follow import FollowResponse
 from liftpy_envelope.limits import FETCH_WAIT_MS_MAX
 from liftpy_envelope.pull import Api, error_code
-from liftpy_server.following.link_answers import check_batches, epoch_end_answer, fetch_answer
+from liftpy_server.following.link_answers import check_batches, fetched
 from liftpy_server.following.link_book import FollowBook
 from liftpy_server.repeated_warnings import RepeatedWarnings
 
@@ -31,20 +31,15 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from liftpy_envelope.follow import FollowEnd, FollowResult, FollowWhole
+    from liftpy_envelope.follow import FollowEnd, FollowFetch, FollowQuestion, FollowResult, FollowWhole
     from liftpy_envelope.frames import Response
     from liftpy_envelope.pull import PartitionKey
     from liftpy_server.metadata.state import NodeInfo
-    from liftpy_server.replication.messages import (
-        EpochEndAnswer,
-        EpochEndQuestion,
-        FetchAnswer,
-        FetchRequest,
-    )
+    from liftpy_server.replication.inputs import Fetched
     from liftpy_server.replication.view import ReplicationTimes
 
-    OnAnswers = Callable[[list[tuple[PartitionKey, FetchAnswer | EpochEndAnswer]]], None]
-    Ready = list[tuple[FollowResult | FollowEnd, FetchAnswer | EpochEndAnswer]]
+    OnAnswers = Callable[[list[tuple[PartitionKey, Fetched | FollowEnd]]], None]
+    Ready = list[tuple[FollowResult | FollowEnd, Fetched | FollowEnd]]
 
 __all__ = ["FollowLink", "LinkError"]
 
@@ -128,14 +123,14 @@ class FollowLink:
         """
         return self._heard_s if self._connection is None else max(self._heard_s, self._connection.heard_s)
 
-    def fetch(self, key: PartitionKey, request: FetchRequest) -> None:
+    def fetch(self, request: FollowFetch) -> None:
         """Fetch; takes the place of everything asked about the partition before."""
-        self._book.put(key, request)
+        self._book.put(request)
         self._send_soon()
 
-    def ask(self, key: PartitionKey, question: EpochEndQuestion) -> None:
+    def ask(self, question: FollowQuestion) -> None:
         """Ask; takes the place of everything asked about the partition before."""
-        self._book.put(key, question)
+        self._book.put(question)
         self._send_soon()
 
     def drop(self, key: PartitionKey) -> None:
@@ -285,7 +280,7 @@ class FollowLink:
         body = response.body
         if sum([result.body_bytes for result in answers.results]) != body.size:
             raise FrameError(f"a response with a body of {body.size} bytes says that it has another size")
-        ready: Ready = [(end, epoch_end_answer(self._node_id, end)) for end in answers.ends]
+        ready: Ready = [(end, end) for end in answers.ends]
         ready_bytes = position = 0
         for result in answers.results:
             size = result.body_bytes
@@ -311,7 +306,7 @@ class FollowLink:
                 self._whole_ends[key] = end
         self._on_whole(sent_s - whole.ago_ns / 1e9, self._whole_ends)
 
-    def _checked(self, result: FollowResult, data: pa.Buffer) -> Generator[None, None, FetchAnswer | None]:
+    def _checked(self, result: FollowResult, data: pa.Buffer) -> Generator[None, None, Fetched | None]:
         """The answer with its batches; None when nobody wants it any more."""
         request = self._book.fetched(result)
         if request is None:
@@ -324,7 +319,7 @@ class FollowLink:
             raise LinkError(
                 f"it sent a damaged batch of {result.key.uuid.hex()}/{result.key.partition}: {error}"
             ) from error
-        return fetch_answer(self._node_id, result, batches)
+        return fetched(result, batches)
 
     def _hand_on(self, ready: Ready, correlation_id: int | None = None) -> None:
         """Give answers to those who still want them.

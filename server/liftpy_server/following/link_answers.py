@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from liftpy_envelope.batch import HEADER_SIZE, check_body, read_header
 from liftpy_envelope.errors import BatchCorruptError
-from liftpy_envelope.follow import FollowRefusal
-from liftpy_log.log_time import Leap
-from liftpy_server.replication.messages import BatchRange, EpochEndAnswer, FetchAnswer, Refusal
+from liftpy_server.replication.inputs import Fetched
+from liftpy_server.replication.ranges import BatchRange
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -16,22 +15,15 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from liftpy_envelope.batch import BatchHeader
-    from liftpy_envelope.follow import FollowEnd, FollowResult
+    from liftpy_envelope.follow import FollowResult
 
-__all__ = ["FollowedBatches", "check_batches", "epoch_end_answer", "fetch_answer", "ranges_of"]
+__all__ = ["FollowedBatches", "check_batches", "fetched", "ranges_of"]
 
 _BATCHES_PER_PASS: Final = 256  # checked before the event loop gets its turn: about a millisecond
-_REFUSALS: Final = {
-    FollowRefusal.NONE: None,
-    FollowRefusal.NOT_LEADER: Refusal.NOT_LEADER,
-    FollowRefusal.STALE_INCARNATION: Refusal.STALE_INCARNATION,
-    FollowRefusal.BELOW_START: Refusal.BELOW_START,
-    FollowRefusal.DIVERGED: Refusal.DIVERGED,
-}
 
 
 class FollowedBatches(NamedTuple):
-    """Whole batches of a leader, unchanged, and their headers: the `records` of a `FetchAnswer`."""
+    """Whole batches of a leader, unchanged, and their headers: the `records` of a `Fetched`."""
 
     data: pa.Buffer
     headers: list[BatchHeader]
@@ -89,31 +81,10 @@ def ranges_of(headers: list[BatchHeader], offset: int) -> tuple[BatchRange, ...]
     )
 
 
-def fetch_answer(node_id: str, result: FollowResult, batches: FollowedBatches) -> FetchAnswer:
+def fetched(result: FollowResult, batches: FollowedBatches) -> Fetched:
     """What the replica is told."""
-    return FetchAnswer(
-        node_id=node_id,
-        incarnation=result.incarnation,
-        leader_epoch=result.leader_epoch,
-        offset=result.offset,
-        high_watermark=result.high_watermark,
-        log_start=result.log_start,
-        refusal=_REFUSALS[result.refusal],
+    return Fetched(
+        result=result,
         ranges=ranges_of(batches.headers, result.offset),
         records=batches if batches.headers else None,
-        gone_below=result.gone_below,
-        leaps=tuple(Leap(*leap) for leap in result.leaps),
-    )
-
-
-def epoch_end_answer(node_id: str, end: FollowEnd) -> EpochEndAnswer:
-    """What the replica is told."""
-    return EpochEndAnswer(
-        node_id=node_id,
-        incarnation=end.incarnation,
-        leader_epoch=end.leader_epoch,
-        question=end.question,
-        epoch=end.epoch,
-        end=end.end,
-        refusal=_REFUSALS[end.refusal],
     )

@@ -10,12 +10,10 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from liftpy_envelope.follow import FollowFetch, FollowQuestion, FollowRequest
-from liftpy_server.replication.messages import FetchRequest
 
 if TYPE_CHECKING:
     from liftpy_envelope.follow import FollowEnd, FollowResult
     from liftpy_envelope.pull import PartitionKey
-    from liftpy_server.replication.messages import EpochEndQuestion
 
 __all__ = ["FollowBook"]
 
@@ -27,7 +25,7 @@ class _Asked:
 
     __slots__ = ("is_answered", "is_sent", "request", "seen")
 
-    def __init__(self, request: FetchRequest | EpochEndQuestion, seen: int) -> None:
+    def __init__(self, request: FollowFetch | FollowQuestion, seen: int) -> None:
         self.request = request
         self.seen = seen
         self.is_sent = False
@@ -74,14 +72,14 @@ class FollowBook:
         """Whether anything of that wants an answer of its own."""
         return bool(self._unasked)
 
-    def put(self, key: PartitionKey, request: FetchRequest | EpochEndQuestion) -> None:
+    def put(self, request: FollowFetch | FollowQuestion) -> None:
         """Ask this about a partition; it takes the place of what was asked before."""
-        assert request.node_id == self._node_id, f"a link of {self._node_id} does not ask for {request.node_id}"
-        self._asked[key] = _Asked(request, self._seen)
-        self._queue(key, request)
+        self._asked[request.key] = _Asked(request, self._seen)
+        self._queue(request)
 
-    def _queue(self, key: PartitionKey, request: FetchRequest | EpochEndQuestion) -> None:
-        if isinstance(request, FetchRequest):
+    def _queue(self, request: FollowFetch | FollowQuestion) -> None:
+        key = request.key
+        if isinstance(request, FollowFetch):
             self._unasked.pop(key, None)
             self._unsent[key] = None
         else:
@@ -102,7 +100,7 @@ class FollowBook:
         """Whether the last request is a fetch that was sent on this connection and not answered."""
         asked = self._asked.get(key)
         is_open = asked is not None and asked.is_sent and not asked.is_answered
-        return is_open and asked is not None and isinstance(asked.request, FetchRequest)
+        return is_open and asked is not None and isinstance(asked.request, FollowFetch)
 
     def begin(self) -> None:
         """Another connection: all that is not answered is asked again."""
@@ -111,11 +109,11 @@ class FollowBook:
         self._forget.clear()
         self._unsent.clear()
         self._unasked.clear()
-        for key, asked in self._asked.items():
+        for asked in self._asked.values():
             asked.is_sent = False
             asked.seen = 0
             if not asked.is_answered:
-                self._queue(key, asked.request)
+                self._queue(asked.request)
 
     def take(self) -> FollowRequest:
         """The next request; some of what is unsent when it is much, and an empty one when there is nothing."""
@@ -165,22 +163,18 @@ class FollowBook:
 
     def _fetch_of(self, key: PartitionKey) -> FollowFetch:
         asked = self._sent(key)
-        request = asked.request
-        assert isinstance(request, FetchRequest)
-        return FollowFetch(
-            *(key, request.incarnation, request.leader_epoch, request.offset, request.last_epoch),
-            *(request.durable_end, request.high_watermark, asked.seen, int(key in self._damaged), request.version),
-        )
+        assert isinstance(asked.request, FollowFetch)
+        return asked.request._replace(seen=asked.seen, verify=int(key in self._damaged))
 
     def _question_of(self, key: PartitionKey) -> FollowQuestion:
         request = self._sent(key).request
-        assert not isinstance(request, FetchRequest)
-        return FollowQuestion(key, request.incarnation, request.leader_epoch, request.question, request.last_epoch)
+        assert isinstance(request, FollowQuestion)
+        return request
 
-    def fetched(self, result: FollowResult) -> FetchRequest | None:
+    def fetched(self, result: FollowResult) -> FollowFetch | None:
         """The newest fetch of the partition that a result is about; None when nobody wants it any more."""
         asked = self._asked.get(result.key)
-        return asked.request if asked is not None and isinstance(asked.request, FetchRequest) else None
+        return asked.request if asked is not None and isinstance(asked.request, FollowFetch) else None
 
     def answered(self, answer: FollowResult | FollowEnd) -> bool:
         """Take note that an answer is handed on. False when nobody wants it any more."""
@@ -188,7 +182,7 @@ class FollowBook:
         if asked is None:
             return False
         request = asked.request
-        if isinstance(request, FetchRequest):
+        if isinstance(request, FollowFetch):
             is_of_it = getattr(answer, "offset", None) == request.offset
         else:
             is_of_it = getattr(answer, "question", None) == request.question

@@ -15,32 +15,23 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from liftpy_envelope.errors import ErrorCode
-from liftpy_envelope.follow import FollowEnd, FollowRefusal, FollowResult
+from liftpy_envelope.follow import FollowRefusal, FollowResult
 from liftpy_envelope.limits import FETCH_PARTITIONS_MAX
 from liftpy_log.errors import OffsetOutOfRangeError, PartitionOfflineError
 from liftpy_log.storage.disk import is_full
-from liftpy_server.replication.messages import EpochEndQuestion, FetchRequest, Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from liftpy_envelope.follow import FollowFetch, FollowQuestion, FollowRequest
+    from liftpy_envelope.follow import FollowEnd, FollowFetch, FollowQuestion, FollowRequest
     from liftpy_envelope.pull import PartitionKey
     from liftpy_log.partition_log import PartitionLog
     from liftpy_log.reader import Slice
-    from liftpy_server.replication.messages import EpochEndAnswer, FetchAnswer
 
 __all__ = ["FOLLOW_HW_DELAY_S", "FollowFound", "FollowSession", "FollowedPartition"]
 
 FOLLOW_HW_DELAY_S: Final = 0.05
 _SHARE_BYTES_MIN: Final = 128 * 1024  # of a response, for each partition in line; smaller reads only cost
-_REFUSALS: Final = {
-    None: FollowRefusal.NONE,
-    Refusal.NOT_LEADER: FollowRefusal.NOT_LEADER,
-    Refusal.STALE_INCARNATION: FollowRefusal.STALE_INCARNATION,
-    Refusal.BELOW_START: FollowRefusal.BELOW_START,
-    Refusal.DIVERGED: FollowRefusal.DIVERGED,
-}
 
 
 class FollowedPartition(Protocol):
@@ -51,15 +42,15 @@ class FollowedPartition(Protocol):
         """Its records."""
         ...
 
-    def follower_fetched(self, request: FetchRequest) -> FetchAnswer:
+    def follower_fetched(self, node_id: str, fetch: FollowFetch) -> FollowResult:
         """Let what the follower says of itself count. Without a refusal records are sent, or waited for."""
         ...
 
-    def follower_asked(self, question: EpochEndQuestion) -> EpochEndAnswer:
+    def follower_asked(self, node_id: str, question: FollowQuestion) -> FollowEnd:
         """Where an epoch ends."""
         ...
 
-    def follower_news(self, request: FetchRequest) -> FetchAnswer:
+    def follower_news(self, fetch: FollowFetch) -> FollowResult:
         """How things are now for a fetch that was taken; a refusal when this replica leads in its epoch no longer."""
         ...
 
@@ -98,18 +89,18 @@ class FollowFound(NamedTuple):
 class _Entry:
     """One partition in the session."""
 
-    __slots__ = ("fetch", "hint", "is_due", "is_waiting", "partition", "refused", "request", "sent_id", "wake")
+    __slots__ = ("fetch", "hint", "is_due", "is_waiting", "node_id", "partition", "refused", "sent_id", "wake")
 
     def __init__(
         self,
+        node_id: str,
         fetch: FollowFetch,
         partition: FollowedPartition | None,
-        request: FetchRequest,
         wake: Callable[[bool], None],
     ) -> None:
+        self.node_id = node_id
         self.fetch = fetch
         self.partition = partition
-        self.request = request
         self.wake = wake
         self.refused: FollowResult | None = None
         self.hint: Slice | None = None
@@ -156,52 +147,24 @@ class FollowSession:
         self._drop(question.key)
         partition = self._replicas(question.key)
         if isinstance(partition, ErrorCode):
-            return FollowEnd(
-                *(question.key, FollowRefusal.NOT_LEADER, question.incarnation),
-                *(-1, question.question, -1, 0),
-            )
-        answer = partition.follower_asked(
-            EpochEndQuestion(
-                node_id=request.node_id,
-                incarnation=question.incarnation,
-                leader_epoch=question.leader_epoch,
-                question=question.question,
-                last_epoch=question.last_epoch,
-            )
-        )
-        return FollowEnd(
-            *(question.key, _REFUSALS[answer.refusal], question.incarnation),
-            *(answer.leader_epoch, question.question, answer.epoch, answer.end),
-        )
+            return question.not_led()
+        return partition.follower_asked(request.node_id, question)
 
     def _enter(self, fetch: FollowFetch, follower: FollowRequest) -> None:
         key = fetch.key
         found = self._replicas(key)
         partition = None if isinstance(found, ErrorCode) else found
-        request = FetchRequest(
-            node_id=follower.node_id,
-            incarnation=fetch.incarnation,
-            leader_epoch=fetch.leader_epoch,
-            offset=fetch.offset,
-            last_epoch=fetch.last_epoch,
-            durable_end=fetch.durable_end,
-            high_watermark=fetch.high_watermark,
-            version=fetch.version,
-        )
         entry = self._entries.get(key)
         if entry is None or entry.partition is not partition:
             self._drop(key)
-            entry = self._entries[key] = _Entry(fetch, partition, request, partial(self._woken, key))
+            entry = self._entries[key] = _Entry(follower.node_id, fetch, partition, partial(self._woken, key))
         else:
             self._rest(entry)
             if fetch[1:4] != entry.fetch[1:4] or entry.sent_id <= fetch.seen:
                 entry.sent_id = 0
-        entry.fetch, entry.request = fetch, request
-        if partition is None:
-            entry.refused = _refused(fetch, None)
-        else:
-            answer = partition.follower_fetched(request)
-            entry.refused = None if answer.refusal is None else _refused(fetch, answer)
+        entry.fetch = fetch
+        answer = fetch.not_led() if partition is None else partition.follower_fetched(follower.node_id, fetch)
+        entry.refused = answer if answer.refusal else None
         if entry.refused is not None or not entry.sent_id:
             self._ready[key] = None
 
@@ -275,7 +238,7 @@ class FollowSession:
             self._lazy_due_s = min(self._lazy_due_s, now_s + FOLLOW_HW_DELAY_S)
         if not entry.is_waiting:
             assert entry.partition is not None, "who is not here has nothing to wait for"
-            entry.partition.wait_follower(entry.wake, entry.request.node_id)
+            entry.partition.wait_follower(entry.wake, entry.node_id)
             entry.is_waiting = True
 
     def whole(self, asked_s: float) -> tuple[float, list[tuple[PartitionKey, int]]] | None:
@@ -317,10 +280,10 @@ class FollowSession:
         """News of one partition; None when there are none."""
         partition, fetch = entry.partition, entry.fetch
         if entry.refused is not None or partition is None:
-            return FollowFound(entry.refused or _refused(fetch, None))
-        answer = partition.follower_news(entry.request)
-        if answer.refusal is not None:
-            return FollowFound(_refused(fetch, answer))
+            return FollowFound(entry.refused or fetch.not_led())
+        answer = partition.follower_news(fetch)
+        if answer.refusal:
+            return FollowFound(answer)
         log = partition.log
         has_more = log.log_end > fetch.offset
         if not has_more and answer.high_watermark <= fetch.high_watermark:
@@ -328,9 +291,8 @@ class FollowSession:
         if has_more and log.recent is not None and fetch.offset >= log.log_start and log.failure is None:
             batches = () if fetch.verify else log.recent.read(fetch.offset, bytes_max)
             if batches:
-                return FollowFound(_accepted(fetch, answer, sum(map(len, batches))), partition, batches=batches)
-        result = _accepted(fetch, answer, 0)
-        return self._read(entry, partition, result, bytes_max) if has_more else FollowFound(result)
+                return FollowFound(answer._replace(body_bytes=sum(map(len, batches))), partition, batches=batches)
+        return self._read(entry, partition, answer, bytes_max) if has_more else FollowFound(answer)
 
     def _read(
         self, entry: _Entry, partition: FollowedPartition, result: FollowResult, bytes_max: int
@@ -353,19 +315,3 @@ def _is_overtaken(news: FollowFound, error: Exception) -> bool:
     assert news.partition is not None
     segments = news.partition.log.segments
     return isinstance(error, FileNotFoundError) and any(piece.segment not in segments for piece in news.slices)
-
-
-def _accepted(fetch: FollowFetch, answer: FetchAnswer, body_bytes: int) -> FollowResult:
-    """How things are now, with so many bytes of batches."""
-    return FollowResult(
-        *(fetch.key, FollowRefusal.NONE, fetch.incarnation, answer.leader_epoch, fetch.offset),
-        *(answer.high_watermark, answer.log_start, body_bytes, answer.gone_below, answer.leaps),
-    )
-
-
-def _refused(fetch: FollowFetch, answer: FetchAnswer | None) -> FollowResult:
-    """A refusal: the one of `answer`, or that there is no such partition here."""
-    if answer is None:
-        return FollowResult(fetch.key, FollowRefusal.NOT_LEADER, fetch.incarnation, -1, fetch.offset, 0, 0, 0)
-    marks = (answer.leader_epoch, fetch.offset, answer.high_watermark, answer.log_start, 0)
-    return FollowResult(fetch.key, _REFUSALS[answer.refusal], fetch.incarnation, *marks)

@@ -5,15 +5,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
-from liftpy_server.replication.messages import EpochEndAnswer, FetchAnswer, Refusal
+from liftpy_envelope.follow import FollowEnd, FollowRefusal, FollowResult
+from liftpy_server.replication.inputs import FollowerAsked, FollowerFetched
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from liftpy_envelope.follow import FollowFetch, FollowQuestion
     from liftpy_log.log_time import Leap
     from liftpy_log.partition_log import PartitionLog
     from liftpy_server.replication.inputs import Input
-    from liftpy_server.replication.messages import EpochEndQuestion, FetchRequest
     from liftpy_server.replication.replica import Replica
 
 __all__ = ["Answering"]
@@ -31,7 +32,7 @@ class Answering(ABC):
 
     def __init__(self, log: PartitionLog) -> None:
         self.log = log
-        self.answer: FetchAnswer | EpochEndAnswer | None = None
+        self.answer: FollowResult | FollowEnd | None = None
         self._wakes: dict[Callable[[bool], None], str] = {}
 
     @property
@@ -53,43 +54,31 @@ class Answering(ABC):
         """Followers whose fetch waits here for news."""
         return set(self._wakes.values())
 
-    def _answer(self, given: FetchRequest | EpochEndQuestion) -> FetchAnswer | EpochEndAnswer | None:
+    def _answer(self, given: Input) -> FollowResult | FollowEnd | None:
         """What the core answers; None when the replica is closed."""
         self.answer = None
         self.step(given)
         return self.answer
 
-    def follower_fetched(self, request: FetchRequest) -> FetchAnswer:
+    def follower_fetched(self, node_id: str, fetch: FollowFetch) -> FollowResult:
         """A follower fetches. Without a refusal in the answer it may be sent records, or wait for some."""
-        answer = self._answer(request)
-        return answer if isinstance(answer, FetchAnswer) else _not_leading(request)
+        answer = self._answer(FollowerFetched(node_id=node_id, fetch=fetch))
+        return answer if isinstance(answer, FollowResult) else fetch.not_led()
 
-    def follower_asked(self, question: EpochEndQuestion) -> EpochEndAnswer:
+    def follower_asked(self, node_id: str, question: FollowQuestion) -> FollowEnd:
         """A follower asks where an epoch ends."""
-        answer = self._answer(question)
-        if isinstance(answer, EpochEndAnswer):
-            return answer
-        return EpochEndAnswer(
-            node_id=question.node_id,
-            incarnation=question.incarnation,
-            leader_epoch=-1,
-            question=question.question,
-            refusal=Refusal.NOT_LEADER,
-        )
+        answer = self._answer(FollowerAsked(node_id=node_id, question=question))
+        return answer if isinstance(answer, FollowEnd) else question.not_led()
 
-    def follower_news(self, request: FetchRequest) -> FetchAnswer:
+    def follower_news(self, fetch: FollowFetch) -> FollowResult:
         """The answer, without records, to a fetch that has waited."""
         leader = self.core.leader
-        if leader is None or leader.view.leader_epoch != request.leader_epoch:
-            return _not_leading(request)
+        if leader is None or leader.view.leader_epoch != fetch.leader_epoch:
+            return fetch.not_led()
         marks = self.core.log
-        return FetchAnswer(
-            node_id=request.node_id,
-            incarnation=request.incarnation,
-            leader_epoch=request.leader_epoch,
-            offset=request.offset,
-            high_watermark=marks.high_watermark,
-            log_start=marks.start,
+        return FollowResult(
+            *(fetch.key, FollowRefusal.NONE, fetch.incarnation, fetch.leader_epoch, fetch.offset),
+            *(marks.high_watermark, marks.start),
             gone_below=self.log.compaction.gone_below,
             leaps=self.leaps,
         )
@@ -108,15 +97,3 @@ class Answering(ABC):
             wakes, self._wakes = self._wakes, {}
             for wake in wakes:
                 wake(is_urgent)
-
-
-def _not_leading(request: FetchRequest) -> FetchAnswer:
-    return FetchAnswer(
-        node_id=request.node_id,
-        incarnation=request.incarnation,
-        leader_epoch=-1,
-        offset=request.offset,
-        high_watermark=0,
-        log_start=0,
-        refusal=Refusal.NOT_LEADER,
-    )

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable, Iterable, Mapping
 
+    from liftpy_envelope.follow import FollowEnd, FollowFetch, FollowQuestion
     from liftpy_envelope.pull import PartitionKey
     from liftpy_log.clock import Clock
     from liftpy_server.metadata.state import MetadataState, PartitionInfo
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from liftpy_server.replicas.proposals import Proposals
     from liftpy_server.replicas.standing import Standing
     from liftpy_server.replication.effects import Effect
-    from liftpy_server.replication.messages import EpochEndAnswer, EpochEndQuestion, FetchAnswer, FetchRequest
+    from liftpy_server.replication.inputs import Fetched
     from liftpy_server.replication.view import ReplicationTimes
 
 __all__ = ["ReplicaHost"]
@@ -222,15 +223,15 @@ class ReplicaHost:
         self._will_tell_commits = False
         self._on_commits()
 
-    def fetch(self, replica: LocalReplica, leader: str, request: FetchRequest) -> None:
+    def fetch(self, replica: LocalReplica, leader: str, request: FollowFetch) -> None:
         """Fetch from a leader."""
         if not self._is_stopped:
-            self._link(replica, leader).fetch(replica.key, request)
+            self._link(replica, leader).fetch(request)
 
-    def ask(self, replica: LocalReplica, leader: str, question: EpochEndQuestion) -> None:
+    def ask(self, replica: LocalReplica, leader: str, question: FollowQuestion) -> None:
         """Ask a leader."""
         if not self._is_stopped:
-            self._link(replica, leader).ask(replica.key, question)
+            self._link(replica, leader).ask(question)
 
     def propose(self, replica: LocalReplica, effect: Effect) -> None:
         """Propose a change to the metadata; a node that is deaf to NATS is not to lead, though it be preferred."""
@@ -268,7 +269,7 @@ class ReplicaHost:
             link.start()
         return link
 
-    def _answered(self, answers: list[tuple[PartitionKey, FetchAnswer | EpochEndAnswer]]) -> None:
+    def _answered(self, answers: list[tuple[PartitionKey, Fetched | FollowEnd]]) -> None:
         for key, answer in answers:
             replica = self.replicas.get(key)
             if replica is not None:

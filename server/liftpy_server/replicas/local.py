@@ -12,25 +12,24 @@ from typing import TYPE_CHECKING, Any
 
 from liftpy_envelope.errors import BatchCorruptError, LiftError
 from liftpy_log.errors import BatchesRefusedError, PartitionOfflineError, StorageFullError
+from liftpy_log.log_time import Leap
 from liftpy_server.dedupe_rebuild import note_batches, note_log
 from liftpy_server.replicas.answering import Answering
 from liftpy_server.replicas.log_changes import append_followed, cut_back
 from liftpy_server.replication import effects as fx
 from liftpy_server.replication import inputs
 from liftpy_server.replication.follower import Follower, Phase
-from liftpy_server.replication.messages import BatchRange, ranges_up_to
+from liftpy_server.replication.ranges import BatchRange, ranges_up_to
 from liftpy_server.replication.replica import Replica
 from liftpy_server.replication.view import LogMarks
 
 if TYPE_CHECKING:
-    from liftpy_log.log_time import Leap
     from liftpy_log.recent import RecentTail
     from liftpy_server.following.link_answers import FollowedBatches
     from liftpy_server.partition import Partition
     from liftpy_server.replicas.host import ReplicaHost
     from liftpy_server.replication.effects import Effect
     from liftpy_server.replication.inputs import Input
-    from liftpy_server.replication.messages import FetchAnswer
     from liftpy_server.replication.view import PartitionView
 
 __all__ = ["LocalReplica"]
@@ -78,7 +77,7 @@ class LocalReplica(Answering):
             epochs=log.epochs.entries,
             gone_below=log.compaction.gone_below,
         )
-        return Replica(host.node_id, host.incarnation, self.partition.stream.uuid, marks, host.times)
+        return Replica(host.node_id, host.incarnation, self.key, marks, host.times)
 
     @property
     def core(self) -> Replica:
@@ -291,14 +290,15 @@ class LocalReplica(Answering):
     def _follow_log(self, effect: fx.Append | fx.Truncate | fx.Rebuild | fx.KeepCommitted) -> None:
         """Do to the log, or leave undone, what makes it the leader's."""
         if isinstance(effect, fx.Append):
-            self._append(effect.answer)
+            self._append(effect.fetched)
         elif isinstance(effect, fx.KeepCommitted):
             self._keep_committed(effect)
         else:
             self._cut(effect)
 
-    def _append(self, answer: FetchAnswer) -> None:
-        records: FollowedBatches = answer.records
+    def _append(self, fetched: inputs.Fetched) -> None:
+        records: FollowedBatches = fetched.records
+        answer = fetched.result
         after_ns = self.log.last_timestamp
         try:
             if self.partition.storage_full:
@@ -312,14 +312,14 @@ class LocalReplica(Answering):
             self.partition.fail(str(error))
             return
         stored = [header for header in records.headers if header.next_offset <= appended.next_offset]
-        self.partition.copied(after_ns, appended.timestamp, answer.leaps)
+        self.partition.copied(after_ns, appended.timestamp, [Leap(*leap) for leap in answer.leaps])
         try:
             note_batches(self.partition.dedupe, stored, records.data, self.partition.log_time)
         except BatchCorruptError as error:  # a restart would find it in the log, and say the same
             self.partition.fail(str(error))
             return
         self.partition.replicated()
-        ranges = ranges_up_to(answer.ranges, appended.next_offset)
+        ranges = ranges_up_to(fetched.ranges, appended.next_offset)
         self._waiting.append(inputs.Appended(ranges=ranges, durable_end=self.partition.durable_end))
 
     def _know_ids(self) -> None:

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from liftpy_server.replication.messages import EpochEndAnswer, EpochEndQuestion, FetchAnswer, FetchRequest
+    from liftpy_envelope.follow import FollowEnd, FollowFetch, FollowQuestion, FollowResult
+    from liftpy_server.replication.inputs import Fetched
 
 __all__ = [
     "AcceptingChanged",
@@ -66,16 +67,16 @@ class AdvanceHighWatermark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerFetch:
-    """Answer a follower. Where `answer.refusal` is None the shell adds records, and may wait for some."""
+    """Answer a follower. Where `answer` refuses nothing the shell adds records, and may wait for some."""
 
-    answer: FetchAnswer
+    answer: FollowResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerEpochEnd:
     """Answer a follower."""
 
-    answer: EpochEndAnswer
+    answer: FollowEnd
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +84,7 @@ class AskEpochEnd:
     """Ask the leader."""
 
     leader: str
-    question: EpochEndQuestion
+    question: FollowQuestion
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,14 +92,14 @@ class Fetch:
     """Fetch from the leader. A later fetch takes the place of an earlier one that still waits."""
 
     leader: str
-    request: FetchRequest
+    request: FollowFetch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Append:
     """Append what a leader sent, unchanged."""
 
-    answer: FetchAnswer
+    fetched: Fetched
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,6 +16,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from liftpy_envelope.follow import FollowFetch, FollowQuestion, FollowRefusal
 from liftpy_server.replication.effects import (
     AdvanceHighWatermark,
     Append,
@@ -26,12 +27,12 @@ from liftpy_server.replication.effects import (
     SuspectLeader,
     Truncate,
 )
-from liftpy_server.replication.messages import EpochEndQuestion, FetchRequest, Refusal
 
 if TYPE_CHECKING:
+    from liftpy_envelope.follow import FollowEnd, FollowResult
+    from liftpy_envelope.pull import PartitionKey
     from liftpy_server.replication.effects import Effect
-    from liftpy_server.replication.inputs import Tick
-    from liftpy_server.replication.messages import EpochEndAnswer, FetchAnswer
+    from liftpy_server.replication.inputs import Fetched, Tick
     from liftpy_server.replication.view import LogMarks, PartitionView, ReplicationTimes
 
 __all__ = ["Follower", "Phase"]
@@ -52,6 +53,7 @@ class Follower:
     Args:
         node_id: this replica.
         incarnation: of this node.
+        key: the partition.
         view: in which another replica leads.
         log: the marks of its log; the owner keeps them up to date.
         times: how patient it is.
@@ -62,6 +64,7 @@ class Follower:
         self,
         node_id: str,
         incarnation: int,
+        key: PartitionKey,
         view: PartitionView,
         log: LogMarks,
         times: ReplicationTimes,
@@ -73,6 +76,7 @@ class Follower:
         self._leader = view.leader
         self._node_id = node_id
         self._incarnation = incarnation
+        self._key = key
         self._log = log
         self._times = times
         self._heard_s = now_s
@@ -141,12 +145,12 @@ class Follower:
         """More is on disk: say so at once, the leader may wait for nothing else."""
         return self._fetch(now_s) if self.phase is Phase.FETCHING else []
 
-    def epoch_end(self, answer: EpochEndAnswer, now_s: float) -> list[Effect]:
+    def epoch_end(self, answer: FollowEnd, now_s: float) -> list[Effect]:
         """The leader says where an epoch ends."""
         is_mine = answer.incarnation == self._incarnation and answer.question == self._questions
         if not is_mine or self.phase is not Phase.ASKING:
             return []
-        if answer.refusal is not None:
+        if answer.refusal:
             return self._try_again_soon()
         if answer.leader_epoch != self.view.leader_epoch:
             return []
@@ -188,32 +192,33 @@ class Follower:
         """The log was truncated, or is empty and begins elsewhere."""
         return self._go_on(now_s)
 
-    def answered(self, answer: FetchAnswer, now_s: float) -> list[Effect]:
-        """The leader says what follows `answer.offset`. Any answer of this epoch that fits the log is a good one."""
+    def fetched(self, fetched: Fetched, now_s: float) -> list[Effect]:
+        """The leader says what follows an offset. Any answer of this epoch that fits the log is a good one."""
+        answer = fetched.result
         is_mine = answer.incarnation == self._incarnation and answer.offset == self._log.end
         if not is_mine or self.phase is not Phase.FETCHING:
             return []
         self._is_fetch_out = False
-        if answer.refusal is Refusal.NOT_LEADER or answer.refusal is Refusal.STALE_INCARNATION:
+        if answer.refusal is FollowRefusal.NOT_LEADER or answer.refusal is FollowRefusal.STALE_INCARNATION:
             return self._try_again_soon()
         if answer.leader_epoch != self.view.leader_epoch:
             return []
-        if answer.refusal is Refusal.BELOW_START:
+        if answer.refusal is FollowRefusal.BELOW_START:
             self._heard_s = now_s
             return self._rebuild(answer.log_start, now_s)
-        if answer.refusal is Refusal.DIVERGED:
+        if answer.refusal is FollowRefusal.DIVERGED:
             return self._diverged(answer, now_s)
         self._heard_s = now_s
         self._leader_high_watermark = max(self._leader_high_watermark, answer.high_watermark)
         if self._lacks_tombstones(answer, now_s):
             return self._rebuild(answer.log_start, now_s, is_planned=True)
-        if answer.ranges:
+        if fetched.ranges:
             self._log.gone_below = max(self._log.gone_below, answer.gone_below)
             self.phase = Phase.APPENDING
-            return [Append(answer=answer)]
+            return [Append(fetched=fetched)]
         return [*self._advanced(), *self._fetch(now_s)]
 
-    def _lacks_tombstones(self, answer: FetchAnswer, now_s: float) -> bool:
+    def _lacks_tombstones(self, answer: FollowResult, now_s: float) -> bool:
         """Whether keys may live on here that were deleted, for their tombstones have left the leader's log.
 
         A tombstone leaves `delete_retention_s` after all that it deleted has left. So of a log that is being copied
@@ -254,8 +259,8 @@ class Follower:
         self.phase = Phase.ASKING
         self._sent_s = now_s
         self._questions += 1
-        question = EpochEndQuestion(
-            node_id=self._node_id,
+        question = FollowQuestion(
+            key=self._key,
             incarnation=self._incarnation,
             leader_epoch=self.view.leader_epoch,
             question=self._questions,
@@ -266,8 +271,8 @@ class Follower:
     def _fetch(self, now_s: float) -> list[Effect]:
         self._sent_s = now_s
         self._is_fetch_out = True
-        request = FetchRequest(
-            node_id=self._node_id,
+        request = FollowFetch(
+            key=self._key,
             incarnation=self._incarnation,
             leader_epoch=self.view.leader_epoch,
             offset=self._log.end,
@@ -285,7 +290,7 @@ class Follower:
         self._log.high_watermark = committed
         return [AdvanceHighWatermark(offset=committed)]
 
-    def _diverged(self, answer: FetchAnswer, now_s: float) -> list[Effect]:
+    def _diverged(self, answer: FollowResult, now_s: float) -> list[Effect]:
         self._heard_s = now_s
         if self._log.epochs.latest == -1:  # nothing to compare by, and beyond the leader's end
             return self._rebuild(answer.log_start, now_s)

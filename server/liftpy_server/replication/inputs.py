@@ -1,23 +1,27 @@
-"""What a replica is told. Messages of other replicas (see `messages`) are inputs too."""
+"""What a replica is told. What other replicas say comes as the follow protocol has it (`liftpy_envelope.follow`)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from liftpy_server.replication.messages import EpochEndAnswer, EpochEndQuestion, FetchAnswer, FetchRequest
+from liftpy_envelope.follow import FollowEnd
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from liftpy_server.replication.messages import BatchRange
+    from liftpy_envelope.follow import FollowFetch, FollowQuestion, FollowResult
+    from liftpy_server.replication.ranges import BatchRange
     from liftpy_server.replication.view import PartitionView
 
 __all__ = [
     "AppendFailed",
     "Appended",
     "Durable",
+    "Fetched",
+    "FollowerAsked",
+    "FollowerFetched",
     "GaveUp",
     "Input",
     "IsrRefused",
@@ -118,6 +122,37 @@ class IsrRefused:
     attempt: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FollowerFetched:
+    """A follower fetches from this replica."""
+
+    node_id: str
+    fetch: FollowFetch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FollowerAsked:
+    """A follower asks this replica where an epoch ends."""
+
+    node_id: str
+    question: FollowQuestion
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fetched:
+    """The leader has answered this follower's fetch. Its answer to a question is a `FollowEnd`.
+
+    Attributes:
+        result: what it says; the core looks neither at `body_bytes` nor at `leaps`.
+        ranges: of the records that came with it, in order, the first from `result.offset` on.
+        records: the records themselves, as the shell knows them.
+    """
+
+    result: FollowResult
+    ranges: tuple[BatchRange, ...] = ()
+    records: Any = None
+
+
 Input = (
     ViewChanged
     | Tick
@@ -130,8 +165,8 @@ Input = (
     | LogFailed
     | GaveUp
     | IsrRefused
-    | FetchRequest
-    | FetchAnswer
-    | EpochEndQuestion
-    | EpochEndAnswer
+    | FollowerFetched
+    | FollowerAsked
+    | Fetched
+    | FollowEnd
 )

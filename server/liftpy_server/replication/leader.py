@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from liftpy_envelope.follow import FollowEnd, FollowRefusal, FollowResult
 from liftpy_server.replication.effects import (
     AcceptingChanged,
     AdvanceHighWatermark,
@@ -26,13 +27,12 @@ from liftpy_server.replication.effects import (
     ProposeLeader,
 )
 from liftpy_server.replication.isr import is_in_sync, may_join, wanted_isr
-from liftpy_server.replication.messages import EpochEndAnswer, FetchAnswer, Refusal
 from liftpy_server.replication.progress import EndSamples, FollowerProgress
 
 if TYPE_CHECKING:
+    from liftpy_envelope.follow import FollowFetch, FollowQuestion
     from liftpy_server.replication.effects import Effect
     from liftpy_server.replication.inputs import Tick
-    from liftpy_server.replication.messages import EpochEndQuestion, FetchRequest
     from liftpy_server.replication.view import LogMarks, PartitionView, ReplicationTimes
 
 __all__ = ["Leader"]
@@ -172,40 +172,39 @@ class Leader:
         self._log.high_watermark = committed
         return [AdvanceHighWatermark(offset=committed)]
 
-    def fetched(self, request: FetchRequest, now_s: float) -> list[Effect]:
+    def fetched(self, node: str, fetch: FollowFetch, now_s: float) -> list[Effect]:
         """A follower fetches; what it has on disk counts from now on."""
-        refusal = self._refusal(request.node_id, request.incarnation, request.leader_epoch)
-        if request.version < self.view.renewed.get(request.node_id, 0):
-            refusal = refusal or Refusal.STALE_INCARNATION  # it is of the copy before
-        if refusal is None:
-            refusal = self._misfit(request)
-        if refusal is not None:
-            return [self._fetch_answer(request, refusal)]
-        progress = self._followers[request.node_id]
-        is_member = request.node_id in self.view.isr
+        refusal = self._refusal(node, fetch.incarnation, fetch.leader_epoch)
+        if fetch.version < self.view.renewed.get(node, 0):
+            refusal = refusal or FollowRefusal.STALE_INCARNATION  # it is of the copy before
+        refusal = refusal or self._misfit(fetch)
+        if refusal:
+            return [self._fetch_answer(fetch, refusal)]
+        progress = self._followers[node]
+        is_member = node in self.view.isr
         # A member's fetch that is shorter than one before came late; who is no member may have begun anew.
-        durable_end = max(progress.durable_end or 0, request.durable_end) if is_member else request.durable_end
+        durable_end = max(progress.durable_end or 0, fetch.durable_end) if is_member else fetch.durable_end
         progress.durable_end = durable_end
         caught_up_s = now_s if durable_end >= self._log.end else self._samples.latest_within(durable_end)
         progress.caught_up_s = max(progress.caught_up_s, caught_up_s)
         effects = self.advanced()
         if not is_member:
             effects += self._proposed(now_s)
-        effects.append(self._fetch_answer(request, None))
+        effects.append(self._fetch_answer(fetch, FollowRefusal.NONE))
         return effects
 
-    def asked(self, question: EpochEndQuestion) -> list[Effect]:
+    def asked(self, node: str, question: FollowQuestion) -> list[Effect]:
         """A follower asks where an epoch ends."""
-        refusal = self._refusal(question.node_id, question.incarnation, question.leader_epoch)
+        refusal = self._refusal(node, question.incarnation, question.leader_epoch)
         epoch, end = self._log.epochs.end_offset(question.last_epoch, self._log.end)
-        answer = EpochEndAnswer(
-            node_id=question.node_id,
+        answer = FollowEnd(
+            key=question.key,
+            refusal=refusal,
             incarnation=question.incarnation,
             leader_epoch=self.view.leader_epoch,
             question=question.question,
             epoch=epoch,
             end=end,
-            refusal=refusal,
         )
         return [AnswerEpochEnd(answer=answer)]
 
@@ -237,36 +236,34 @@ class Leader:
             return True
         return progress.is_waiting and progress.durable_end == self._log.end
 
-    def _refusal(self, node: str, incarnation: int, epoch: int) -> Refusal | None:
+    def _refusal(self, node: str, incarnation: int, epoch: int) -> FollowRefusal:
         if epoch != self.view.leader_epoch:
-            return Refusal.NOT_LEADER
+            return FollowRefusal.NOT_LEADER
         progress = self._followers.get(node)
         if progress is None or progress.incarnation != incarnation:
-            return Refusal.STALE_INCARNATION
-        return None
+            return FollowRefusal.STALE_INCARNATION
+        return FollowRefusal.NONE
 
-    def _misfit(self, request: FetchRequest) -> Refusal | None:
+    def _misfit(self, fetch: FollowFetch) -> FollowRefusal:
         """A follower asks before its first fetch, so its log should be a prefix of this one; believe nothing else."""
         log = self._log
-        if request.offset < log.start:
-            return Refusal.BELOW_START
-        epoch, end = log.epochs.end_offset(request.last_epoch, log.end)
-        is_below_history = request.last_epoch == -1 or request.offset == log.start
-        if request.offset > log.end or not (
-            is_below_history or (epoch == request.last_epoch and request.offset <= end)
-        ):
-            return Refusal.DIVERGED
-        return None
+        if fetch.offset < log.start:
+            return FollowRefusal.BELOW_START
+        epoch, end = log.epochs.end_offset(fetch.last_epoch, log.end)
+        is_below_history = fetch.last_epoch == -1 or fetch.offset == log.start
+        if fetch.offset > log.end or not (is_below_history or (epoch == fetch.last_epoch and fetch.offset <= end)):
+            return FollowRefusal.DIVERGED
+        return FollowRefusal.NONE
 
-    def _fetch_answer(self, request: FetchRequest, refusal: Refusal | None) -> AnswerFetch:
-        answer = FetchAnswer(
-            node_id=request.node_id,
-            incarnation=request.incarnation,
+    def _fetch_answer(self, fetch: FollowFetch, refusal: FollowRefusal) -> AnswerFetch:
+        answer = FollowResult(
+            key=fetch.key,
+            refusal=refusal,
+            incarnation=fetch.incarnation,
             leader_epoch=self.view.leader_epoch,
-            offset=request.offset,
+            offset=fetch.offset,
             high_watermark=self._log.high_watermark,
             log_start=self._log.start,
-            refusal=refusal,
         )
         return AnswerFetch(answer=answer)
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from liftpy_envelope.follow import FollowEnd
 from liftpy_server.replication.effects import (
     AnswerEpochEnd,
     AnswerFetch,
@@ -27,6 +28,9 @@ from liftpy_server.replication.inputs import (
     Appended,
     AppendFailed,
     Durable,
+    Fetched,
+    FollowerAsked,
+    FollowerFetched,
     GaveUp,
     IsrRefused,
     LogFailed,
@@ -37,17 +41,11 @@ from liftpy_server.replication.inputs import (
     ViewChanged,
 )
 from liftpy_server.replication.leader import Leader
-from liftpy_server.replication.messages import (
-    EpochEndAnswer,
-    EpochEndQuestion,
-    FetchAnswer,
-    FetchRequest,
-    Refusal,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from liftpy_envelope.pull import PartitionKey
     from liftpy_server.replication.effects import Effect
     from liftpy_server.replication.inputs import Input
     from liftpy_server.replication.view import LogMarks, PartitionView, ReplicationTimes
@@ -61,17 +59,20 @@ class Replica:
     Args:
         node_id: this node.
         incarnation: that the metadata gave it when it registered.
-        uuid: of the stream; views of another stream with the same name are ignored.
+        key: the partition; views of another stream with the same name are ignored.
         log: the marks of the log as it was opened; the replica keeps them from then on.
         times: how patient it is.
     """
 
-    def __init__(self, node_id: str, incarnation: int, uuid: str, log: LogMarks, times: ReplicationTimes) -> None:
+    def __init__(
+        self, node_id: str, incarnation: int, key: PartitionKey, log: LogMarks, times: ReplicationTimes
+    ) -> None:
         self.node_id = node_id
         self.incarnation = incarnation
         self.log = log
         self.role: Leader | Follower | None = None
-        self._uuid = uuid
+        self._key = key
+        self._uuid = key.uuid.hex()
         self._times = times
         self._view: PartitionView | None = None
         self._waiting_view: PartitionView | None = None
@@ -116,11 +117,15 @@ class Replica:
                 self._is_log_busy = True
         return effects
 
-    def _fetched(self, request: FetchRequest, now_s: float) -> list[Effect]:
-        return self.role.fetched(request, now_s) if isinstance(self.role, Leader) else [_no_fetch(request)]
+    def _follower_fetched(self, given: FollowerFetched, now_s: float) -> list[Effect]:
+        if isinstance(self.role, Leader):
+            return self.role.fetched(given.node_id, given.fetch, now_s)
+        return [AnswerFetch(answer=given.fetch.not_led())]
 
-    def _asked(self, question: EpochEndQuestion, _now_s: float) -> list[Effect]:
-        return self.role.asked(question) if isinstance(self.role, Leader) else [_no_epoch_end(question)]
+    def _follower_asked(self, given: FollowerAsked, _now_s: float) -> list[Effect]:
+        if isinstance(self.role, Leader):
+            return self.role.asked(given.node_id, given.question)
+        return [AnswerEpochEnd(answer=given.question.not_led())]
 
     def _isr_refused(self, given: IsrRefused, _now_s: float) -> list[Effect]:
         return self.role.isr_refused(given.version, given.attempt) if isinstance(self.role, Leader) else []
@@ -140,12 +145,11 @@ class Replica:
         self.role = None
         return effects
 
-    def _answered(self, answer: FetchAnswer | EpochEndAnswer, now_s: float) -> list[Effect]:
-        if not isinstance(self.role, Follower):
-            return []
-        if isinstance(answer, FetchAnswer):
-            return self.role.answered(answer, now_s)
-        return self.role.epoch_end(answer, now_s)
+    def _fetched(self, given: Fetched, now_s: float) -> list[Effect]:
+        return self.role.fetched(given, now_s) if isinstance(self.role, Follower) else []
+
+    def _epoch_end(self, given: FollowEnd, now_s: float) -> list[Effect]:
+        return self.role.epoch_end(given, now_s) if isinstance(self.role, Follower) else []
 
     def _durable(self, given: Durable, now_s: float) -> list[Effect]:
         before = self.log.durable_end
@@ -229,7 +233,7 @@ class Replica:
         if view.leader == self.node_id:
             self.role = Leader(self.node_id, view, self.log, self._times, now_s)
         else:
-            self.role = Follower(self.node_id, self.incarnation, view, self.log, self._times, now_s)
+            self.role = Follower(self.node_id, self.incarnation, self._key, view, self.log, self._times, now_s)
         return self.role.begin(now_s)
 
     def _tick(self, given: Tick, now_s: float) -> list[Effect]:
@@ -294,38 +298,12 @@ class Replica:
         AppendFailed: _log_changed,
         Truncated: _log_changed,
         Rebuilt: _log_changed,
-        FetchRequest: _fetched,
-        EpochEndQuestion: _asked,
-        FetchAnswer: _answered,
-        EpochEndAnswer: _answered,
+        FollowerFetched: _follower_fetched,
+        FollowerAsked: _follower_asked,
+        Fetched: _fetched,
+        FollowEnd: _epoch_end,
     }
 
 
 def _same_term(before: PartitionView, after: PartitionView) -> bool:
     return (before.leader, before.leader_epoch) == (after.leader, after.leader_epoch)
-
-
-def _no_fetch(request: FetchRequest) -> AnswerFetch:
-    return AnswerFetch(
-        answer=FetchAnswer(
-            node_id=request.node_id,
-            incarnation=request.incarnation,
-            leader_epoch=-1,
-            offset=request.offset,
-            high_watermark=0,
-            log_start=0,
-            refusal=Refusal.NOT_LEADER,
-        )
-    )
-
-
-def _no_epoch_end(question: EpochEndQuestion) -> AnswerEpochEnd:
-    return AnswerEpochEnd(
-        answer=EpochEndAnswer(
-            node_id=question.node_id,
-            incarnation=question.incarnation,
-            leader_epoch=-1,
-            question=question.question,
-            refusal=Refusal.NOT_LEADER,
-        )
-    )

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
+from liftpy_envelope.follow import FollowQuestion, FollowRefusal
 from liftpy_log.partition_log import LogConfig
-from liftpy_server.replication.messages import EpochEndQuestion, Refusal
 from support.cluster import eventually
 from support.follow_kit import EPOCH, Follower, Leader, Wire, key_of
 
@@ -50,7 +50,7 @@ async def test_epochs_of_an_answer_are_its_ranges(tmp_path):
             follower.goes_on = False
             follower.fetch()
             await follower.until(lambda: KEY in follower.answers)
-            ranges = [(found.epoch, found.base, found.end) for found in follower.answers[KEY].ranges]
+            ranges = [(found.epoch, found.base, found.end) for found in follower.fetched[KEY].ranges]
             assert ranges == [(2, 0, 2), (4, 2, 3), (7, 3, 4)]
 
 
@@ -63,7 +63,7 @@ async def test_a_fetch_from_the_midst_of_a_batch_is_told_what_is_new_of_it(tmp_p
             follower.goes_on = False
             follower.fetch(offset=2, durable_end=2)
             await follower.until(lambda: KEY in follower.answers)
-            (found,) = follower.answers[KEY].ranges
+            (found,) = follower.fetched[KEY].ranges
             assert (found.base, found.end) == (2, 3)
 
 
@@ -164,7 +164,7 @@ async def test_a_role_that_ends_answers_a_fetch_that_waits(tmp_path, epoch):
             await asyncio.sleep(0.001)
         replica.lead(epoch)
         await follower.until(lambda: KEY in follower.answers, timeout_s=5)
-        assert follower.answers[KEY].refusal is Refusal.NOT_LEADER
+        assert follower.answers[KEY].refusal is FollowRefusal.NOT_LEADER
         assert not follower.link.is_parked(KEY)
 
 
@@ -172,7 +172,7 @@ async def test_a_partition_that_is_not_here_is_not_led_here(tmp_path):
     async with Leader(tmp_path) as leader, Follower(leader.info) as follower:
         follower.fetch()
         await follower.until(lambda: KEY in follower.answers)
-        assert follower.answers[KEY].refusal is Refusal.NOT_LEADER
+        assert follower.answers[KEY].refusal is FollowRefusal.NOT_LEADER
         assert follower.answers[KEY].leader_epoch == -1
 
 
@@ -183,8 +183,8 @@ async def test_questions_are_answered_and_end_a_fetch(tmp_path):
             replica.append(b"x", epoch=epoch)
         follower.fetch(offset=3, durable_end=3)
         await follower.until_parked(0)
-        question = EpochEndQuestion(node_id="follower", incarnation=3, leader_epoch=EPOCH, question=9, last_epoch=4)
-        follower.link.ask(KEY, question)
+        question = FollowQuestion(KEY, incarnation=3, leader_epoch=EPOCH, question=9, last_epoch=4)
+        follower.link.ask(question)
         assert not follower.link.is_parked(KEY)
         await follower.until(lambda: KEY in follower.answers)
         answer = follower.answers[KEY]

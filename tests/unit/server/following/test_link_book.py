@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from liftpy_envelope.follow import FollowEnd, FollowRefusal, FollowResult
+from liftpy_envelope.follow import FollowEnd, FollowFetch, FollowQuestion, FollowRefusal, FollowResult
 from liftpy_server.following.link_book import FollowBook
-from liftpy_server.replication.messages import EpochEndQuestion, FetchRequest
 from support.follow_kit import key_of
 
 KEY = key_of()
 
 
-def fetch(offset=0, **changed):
-    fields = {"node_id": "follower", "incarnation": 3, "leader_epoch": 7, "offset": offset, "last_epoch": -1}
-    return FetchRequest(**fields | {"durable_end": 0, "high_watermark": 0} | changed)
+def fetch(offset=0, number=0, **changed):
+    fields = {"incarnation": 3, "leader_epoch": 7, "offset": offset, "last_epoch": -1}
+    return FollowFetch(key_of(number), **fields | {"durable_end": 0, "high_watermark": 0} | changed)
 
 
 def question(number=1):
-    return EpochEndQuestion(node_id="follower", incarnation=3, leader_epoch=7, question=number, last_epoch=6)
+    return FollowQuestion(KEY, incarnation=3, leader_epoch=7, question=number, last_epoch=6)
 
 
 def result(offset=0):
@@ -35,11 +34,11 @@ def offsets(request):
 
 
 def test_a_later_request_takes_the_place_of_an_earlier_one(book):
-    book.put(KEY, fetch(1))
-    book.put(KEY, fetch(2))
+    book.put(fetch(1))
+    book.put(fetch(2))
     assert offsets(book.take()) == [2]
-    book.put(KEY, fetch(3))
-    book.put(KEY, question())
+    book.put(fetch(3))
+    book.put(question())
     request = book.take()
     assert (request.fetches, len(request.questions)) == ((), 1)
     assert not book.has_unsent
@@ -47,7 +46,7 @@ def test_a_later_request_takes_the_place_of_an_earlier_one(book):
 
 def test_only_a_fetch_that_was_sent_and_not_answered_is_parked(book):
     assert not book.is_parked(KEY)
-    book.put(KEY, fetch(1))
+    book.put(fetch(1))
     assert not book.is_parked(KEY)
     book.take()
     assert book.is_parked(KEY)
@@ -55,18 +54,18 @@ def test_only_a_fetch_that_was_sent_and_not_answered_is_parked(book):
     assert book.is_parked(KEY), "that was the answer to an earlier one"
     book.answered(result(1))
     assert not book.is_parked(KEY)
-    book.put(KEY, question())
+    book.put(question())
     book.take()
     assert not book.is_parked(KEY)
 
 
 def test_another_connection_is_told_what_is_not_answered(book):
     for number in range(3):
-        book.put(key_of(number), fetch(number))
+        book.put(fetch(number, number))
     book.take()
     book.saw(9)
     book.answered(result(0))
-    book.put(key_of(2), fetch(20))
+    book.put(fetch(20, 2))
     book.begin()
     assert not book.is_parked(key_of(1))
     request = book.take()
@@ -75,28 +74,28 @@ def test_another_connection_is_told_what_is_not_answered(book):
 
 
 def test_a_fetch_tells_what_its_maker_had_seen(book):
-    book.put(KEY, fetch(0))
+    book.put(fetch(0))
     book.saw(5)
-    book.put(key_of(1), fetch(1))
+    book.put(fetch(1, 1))
     assert [row.seen for row in book.take().fetches] == [0, 5]
 
 
 def test_who_is_dropped_is_forgotten_by_the_leader_before_it_comes_back(book):
-    book.put(key_of(9), fetch())
+    book.put(fetch(number=9))
     book.drop(key_of(9))
     assert book.take().forget == (), "the leader never heard of it"
-    book.put(KEY, fetch())
+    book.put(fetch())
     book.take()
     book.drop(KEY)
     assert not book.answered(result())
-    book.put(KEY, fetch(4))
+    book.put(fetch(4))
     request = book.take()
     assert (request.forget, offsets(request)) == ((KEY,), [4])
 
 
 def test_much_is_asked_in_several_requests_in_order(book):
     for number in range(5_000):
-        book.put(key_of(number), fetch(number))
+        book.put(fetch(number, number))
     sent = []
     while book.has_unsent:
         request = book.take()
@@ -106,18 +105,18 @@ def test_much_is_asked_in_several_requests_in_order(book):
 
 
 def test_damage_is_checked_for_until_a_good_answer_comes(book):
-    book.put(KEY, fetch())
+    book.put(fetch())
     book.damaged(KEY)
     assert [row.verify for row in book.take().fetches] == [1]
     book.begin()
     assert [row.verify for row in book.take().fetches] == [1]
     book.answered(result())
-    book.put(KEY, fetch())
+    book.put(fetch())
     assert [row.verify for row in book.take().fetches] == [0]
 
 
 def test_an_answer_to_another_question_is_no_answer(book):
-    book.put(KEY, question(2))
+    book.put(question(2))
     book.take()
     book.answered(FollowEnd(KEY, FollowRefusal.NONE, 3, 7, 1, 6, 9))
     book.begin()
@@ -128,11 +127,11 @@ def test_an_answer_to_another_question_is_no_answer(book):
 
 
 def test_a_report_tells_all_but_questions(book):
-    book.put(key_of(9), fetch())
+    book.put(fetch(number=9))
     book.take()
     book.drop(key_of(9))
-    book.put(KEY, fetch(1))
-    book.put(key_of(1), question())
+    book.put(fetch(1))
+    book.put(question()._replace(key=key_of(1)))
     assert book.has_reports
     assert book.has_questions
     report = book.take_report()
@@ -145,7 +144,7 @@ def test_a_report_tells_all_but_questions(book):
 
 def test_much_is_reported_in_several_requests(book):
     for number in range(5_000):
-        book.put(key_of(number), fetch(number))
+        book.put(fetch(number, number))
     sent = []
     while book.has_reports:
         sent.append(len(book.take_report().fetches))

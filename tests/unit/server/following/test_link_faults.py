@@ -10,8 +10,8 @@ import pytest
 import trustme
 
 from liftpy_envelope.errors import ErrorCode
+from liftpy_envelope.follow import FollowRefusal
 from liftpy_server.following.link import FollowLink
-from liftpy_server.replication.messages import Refusal
 from liftpy_server.replication.view import ReplicationTimes
 from support.follow_kit import CLIENT_TOKEN, EPOCH, TOKEN, UUID, Follower, Leader, Wire, key_of
 from support.raw_pull import RawPull
@@ -102,7 +102,7 @@ async def test_a_leader_finds_out_that_its_file_is_damaged(tmp_path):
         async with Follower(leader.info) as follower:
             follower.fetch()
             await follower.until(lambda: KEY in follower.answers)
-            assert follower.answers[KEY].refusal is Refusal.NOT_LEADER
+            assert follower.answers[KEY].refusal is FollowRefusal.NOT_LEADER
             assert KEY not in follower.data
             assert str(path) in replica.stopped
 

@@ -9,12 +9,11 @@ from unittest.mock import patch
 import pytest
 
 from liftpy_envelope.errors import ErrorCode
-from liftpy_envelope.follow import FollowFetch, FollowRefusal, FollowRequest
+from liftpy_envelope.follow import FollowFetch, FollowRefusal, FollowRequest, FollowResult
 from liftpy_log.partition_log import LogConfig, PartitionLog
 from liftpy_log.storage.disk import OsDisk
 from liftpy_log.storage.files import FileCache
 from liftpy_server.pull.follow_session import FOLLOW_HW_DELAY_S, FollowSession
-from liftpy_server.replication.messages import FetchAnswer
 from support.follow_kit import EPOCH, Replica, key_of
 
 KEY = key_of()
@@ -151,8 +150,8 @@ async def test_retention_may_be_faster_than_a_fetch(bench):
     bench.fetch()
     replica.log.drop_before(3)
     assert replica.log.log_start > 0
-    marks = {"leader_epoch": EPOCH, "offset": 0, "high_watermark": 0, "log_start": 0}  # it has not heard of it yet
-    answer = FetchAnswer(node_id="follower", incarnation=3, **marks)
+    marks = (EPOCH, 0, 0, 0)  # it has not heard of it yet
+    answer = FollowResult(key_of(), FollowRefusal.NONE, 3, *marks)
     with patch.object(replica, "follower_news", return_value=answer):
         (found,) = bench.collect()
     assert found.result.refusal is FollowRefusal.BELOW_START

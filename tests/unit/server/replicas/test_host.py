@@ -8,16 +8,23 @@ from types import SimpleNamespace
 
 import pytest
 
+from liftpy_envelope.follow import FollowFetch
+from liftpy_envelope.pull import PartitionKey
 from liftpy_server.replicas.host import ReplicaHost
 from liftpy_server.replicas.local import LocalReplica
 from liftpy_server.replication.effects import ProposeLeader
-from liftpy_server.replication.messages import FetchRequest
 from liftpy_server.replication.view import ReplicationTimes
 from support.server_kit import Kit, SetClock
 
 KEYS = ["first", "second"]
-REQUEST = FetchRequest(
-    node_id="a", incarnation=1, leader_epoch=1, offset=0, last_epoch=-1, durable_end=0, high_watermark=0
+REQUEST = FollowFetch(
+    key=PartitionKey(bytes(16), 0),
+    incarnation=1,
+    leader_epoch=1,
+    offset=0,
+    last_epoch=-1,
+    durable_end=0,
+    high_watermark=0,
 )
 
 

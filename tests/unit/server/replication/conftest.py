@@ -4,11 +4,14 @@ from typing import Any
 
 import pytest
 
+from liftpy_envelope.follow import FollowEnd, FollowFetch, FollowQuestion, FollowRefusal, FollowResult
+from liftpy_envelope.pull import PartitionKey
 from liftpy_server.replication import inputs
-from liftpy_server.replication.messages import BatchRange, EpochEndAnswer, EpochEndQuestion, FetchAnswer, FetchRequest
+from liftpy_server.replication.ranges import BatchRange
 from liftpy_server.replication.replica import Replica
 from liftpy_server.replication.view import LogMarks, PartitionView, ReplicationTimes
 
+KEY = PartitionKey(bytes(range(16)), 0)
 TIMES = ReplicationTimes(
     replica_lag_max_s=8.0, leader_timeout_s=2.0, request_timeout_s=1.0, retry_s=0.5, preferred_return_s=5.0
 )
@@ -22,11 +25,11 @@ class Bench:
     ):
         durable = end if durable is None else durable
         self.log = LogMarks(end=end, durable_end=durable, high_watermark=hw, epochs=epochs, **log)
-        self.replica = Replica(node, 1, "u", self.log, TIMES)
+        self.replica = Replica(node, 1, KEY, self.log, TIMES)
         self.now_s = 100.0
         self.plain: dict[str, Any] = {
             "revision": 1,
-            "uuid": "u",
+            "uuid": KEY.uuid.hex(),
             "replicas": ("a", "b", "c"),
             "isr": ("a", "b", "c"),
             "leader": "a",
@@ -74,7 +77,6 @@ class Bench:
         if offset < self.log.end and offset > 0:
             last_epoch = max((epoch for epoch, start in self.log.epochs.entries if start < offset), default=0)
         request: dict[str, Any] = {
-            "node_id": node,
             "incarnation": 1,
             "leader_epoch": self.plain["leader_epoch"],
             "offset": offset,
@@ -82,42 +84,45 @@ class Bench:
             "durable_end": durable_end,
             "high_watermark": 0,
         }
-        return self.give(FetchRequest(**request | changes))
+        node_id = changes.pop("node_id", node)
+        return self.give(inputs.FollowerFetched(node_id=node_id, fetch=FollowFetch(KEY, **request | changes)))
 
     def ask(self, node: str, last_epoch: int, **changes: Any) -> list[Any]:
         question: dict[str, Any] = {
-            "node_id": node,
             "incarnation": 1,
             "leader_epoch": self.plain["leader_epoch"],
             "question": 1,
             "last_epoch": last_epoch,
         }
-        return self.give(EpochEndQuestion(**question | changes))
+        return self.give(inputs.FollowerAsked(node_id=node, question=FollowQuestion(KEY, **question | changes)))
 
-    def answer_end(self, asked: EpochEndQuestion, epoch: int, end: int, **changes: Any) -> list[Any]:
+    def answer_end(self, asked: FollowQuestion, epoch: int, end: int, **changes: Any) -> list[Any]:
         """The leader answers this follower's question."""
         answer: dict[str, Any] = {
-            "node_id": asked.node_id,
+            "refusal": FollowRefusal.NONE,
             "incarnation": asked.incarnation,
             "leader_epoch": asked.leader_epoch,
             "question": asked.question,
             "epoch": epoch,
             "end": end,
         }
-        return self.give(EpochEndAnswer(**answer | changes))
+        return self.give(FollowEnd(asked.key, **answer | changes))
 
-    def answer(self, asked: FetchRequest, *ranges: tuple[int, int, int], hw: int = 0, **changes: Any) -> list[Any]:
+    def answer(self, asked: FollowFetch, *ranges: tuple[int, int, int], hw: int = 0, **changes: Any) -> list[Any]:
         """The leader answers this follower's fetch with ranges of (epoch, base, end)."""
         answer: dict[str, Any] = {
-            "node_id": asked.node_id,
+            "refusal": FollowRefusal.NONE,
             "incarnation": asked.incarnation,
             "leader_epoch": asked.leader_epoch,
             "offset": asked.offset,
             "high_watermark": hw,
             "log_start": 0,
-            "ranges": tuple(BatchRange(epoch=epoch, base=base, end=end) for epoch, base, end in ranges),
         }
-        return self.give(FetchAnswer(**answer | changes))
+        records = changes.pop("records", None)
+        sent = tuple(BatchRange(epoch=epoch, base=base, end=end) for epoch, base, end in ranges)
+        return self.give(
+            inputs.Fetched(result=FollowResult(asked.key, **answer | changes), ranges=sent, records=records)
+        )
 
 
 @pytest.fixture

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from liftpy_envelope.follow import FollowRefusal
 from liftpy_server.replication import effects as fx
 from liftpy_server.replication.inputs import AppendFailed, GaveUp, LogFailed, Rebuilt, Tick, Truncated
-from liftpy_server.replication.messages import Refusal
 
 
 def only(kind, effects):
@@ -111,19 +111,19 @@ def test_a_log_that_can_not_be_compared_is_rebuilt(make):
 def test_a_log_below_the_leaders_start_is_rebuilt(make):
     bench, begun = following(make)
     request = only(fx.Fetch, begun).request
-    effects = bench.answer(request, refusal=Refusal.BELOW_START, log_start=50)
+    effects = bench.answer(request, refusal=FollowRefusal.BELOW_START, log_start=50)
     assert effects == [fx.Rebuild(start=50, loses_committed=False)]
 
 
 def test_a_leader_that_finds_the_logs_apart_is_asked_again(make):
     bench, begun = following(make, epochs=[(3, 0)], end=9)
     request = only(fx.Fetch, bench.answer_end(only(fx.AskEpochEnd, begun).question, 3, 9)).request
-    assert only(fx.AskEpochEnd, bench.answer(request, refusal=Refusal.DIVERGED)).question.last_epoch == 3
+    assert only(fx.AskEpochEnd, bench.answer(request, refusal=FollowRefusal.DIVERGED)).question.last_epoch == 3
 
 
 def test_a_log_without_records_that_the_leader_does_not_reach_is_rebuilt(make):
     bench, begun = following(make)
-    effects = bench.answer(only(fx.Fetch, begun).request, refusal=Refusal.DIVERGED, log_start=3)
+    effects = bench.answer(only(fx.Fetch, begun).request, refusal=FollowRefusal.DIVERGED, log_start=3)
     assert only(fx.Rebuild, effects).start == 3
 
 
@@ -137,7 +137,7 @@ def test_an_answer_to_another_question_moves_nothing(make, changes):
 def test_what_the_leader_sent_is_appended_and_fetched_on(make):
     bench, begun = following(make)
     append = only(fx.Append, bench.answer(only(fx.Fetch, begun).request, (5, 0, 4), hw=2, records="r"))
-    assert append.answer.records == "r"
+    assert append.fetched.records == "r"
     assert bench.log.end == 0  # until the shell says so
     advanced, fetch = bench.append(4)
     assert advanced == fx.AdvanceHighWatermark(offset=2)
@@ -185,7 +185,7 @@ def test_what_is_lost_on_the_way_is_sent_again(make, log):
 
 
 @pytest.mark.parametrize("log", [{}, {"epochs": [(3, 0)], "end": 9}])
-@pytest.mark.parametrize("why", [Refusal.NOT_LEADER, Refusal.STALE_INCARNATION])
+@pytest.mark.parametrize("why", [FollowRefusal.NOT_LEADER, FollowRefusal.STALE_INCARNATION])
 def test_a_leader_that_does_not_know_yet_is_asked_again_at_the_next_tick(make, log, why):
     bench, (sent,) = following(make, **log)
     if isinstance(sent, fx.Fetch):
@@ -221,7 +221,7 @@ def test_a_leader_that_only_refuses_is_silent(make):
     request = only(fx.Fetch, begun).request
     found = []
     for _ in range(4):
-        bench.answer(request, refusal=Refusal.STALE_INCARNATION)
+        bench.answer(request, refusal=FollowRefusal.STALE_INCARNATION)
         found += suspicions(bench.tick(0.5))
     assert len(found) == 1
 
@@ -259,7 +259,7 @@ def test_a_leader_that_is_heard_while_no_fetch_waits_is_silent(make):
     request = only(fx.Fetch, begun).request
     found = []
     for _ in range(5):
-        bench.answer(request, refusal=Refusal.NOT_LEADER, leader_epoch=-1)
+        bench.answer(request, refusal=FollowRefusal.NOT_LEADER, leader_epoch=-1)
         found += suspicions(bench.give(Tick(heard_s={"a": bench.now_s})))
         bench.now_s += 0.5
     assert len(found) == 1

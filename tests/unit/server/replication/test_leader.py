@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from liftpy_envelope.follow import FollowRefusal
 from liftpy_server.replication import effects as fx
 from liftpy_server.replication.inputs import IsrRefused, LogFailed
 from liftpy_server.replication.isr import may_join
-from liftpy_server.replication.messages import Refusal
 from liftpy_server.replication.progress import FollowerProgress
 
 
@@ -89,14 +89,14 @@ def test_a_restarted_leader_begins_anew(leader):
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"leader_epoch": 4}, Refusal.NOT_LEADER),
-        ({"leader_epoch": 6}, Refusal.NOT_LEADER),
-        ({"incarnation": 0}, Refusal.STALE_INCARNATION),
-        ({"incarnation": 2}, Refusal.STALE_INCARNATION),
-        ({"node_id": "x"}, Refusal.STALE_INCARNATION),
-        ({"offset": 11}, Refusal.DIVERGED),
-        ({"last_epoch": 2}, Refusal.DIVERGED),
-        ({"last_epoch": 4}, Refusal.DIVERGED),
+        ({"leader_epoch": 4}, FollowRefusal.NOT_LEADER),
+        ({"leader_epoch": 6}, FollowRefusal.NOT_LEADER),
+        ({"incarnation": 0}, FollowRefusal.STALE_INCARNATION),
+        ({"incarnation": 2}, FollowRefusal.STALE_INCARNATION),
+        ({"node_id": "x"}, FollowRefusal.STALE_INCARNATION),
+        ({"offset": 11}, FollowRefusal.DIVERGED),
+        ({"last_epoch": 2}, FollowRefusal.DIVERGED),
+        ({"last_epoch": 4}, FollowRefusal.DIVERGED),
     ],
 )
 def test_a_fetch_that_can_not_be_believed_counts_for_nothing(leader, changes, why):
@@ -111,8 +111,8 @@ def test_a_fetch_below_the_start_is_told_where_the_log_starts(leader):
     leader.fetch("c", 10)
     leader.log.advance_start(6)
     (answer,) = of(fx.AnswerFetch, leader.fetch("c", 3))
-    assert (answer.answer.refusal, answer.answer.log_start) == (Refusal.BELOW_START, 6)
-    assert refusal(leader.fetch("c", 6)) is None
+    assert (answer.answer.refusal, answer.answer.log_start) == (FollowRefusal.BELOW_START, 6)
+    assert not refusal(leader.fetch("c", 6))
 
 
 def test_where_an_epoch_ends(leader):
@@ -127,7 +127,7 @@ def test_where_an_epoch_ends(leader):
 
 def test_a_question_in_another_epoch_is_refused(leader):
     (answer,) = leader.ask("b", 3, leader_epoch=4)
-    assert answer.answer.refusal is Refusal.NOT_LEADER
+    assert answer.answer.refusal is FollowRefusal.NOT_LEADER
 
 
 def test_a_silent_follower_is_proposed_to_leave_and_counts_until_it_has_left(leader):
@@ -249,7 +249,7 @@ def test_a_joiner_that_lacks_records_of_earlier_epochs_is_not_proposed(leader):
 def test_a_member_that_restarts_counts_with_nothing_until_it_fetches(leader):
     leader.fetch("b", 10)
     leader.view(incarnations={"a": 1, "b": 1, "c": 2})
-    assert refusal(leader.fetch("c", 10)) is Refusal.STALE_INCARNATION
+    assert refusal(leader.fetch("c", 10)) is FollowRefusal.STALE_INCARNATION
     assert leader.log.high_watermark == 0
     assert committed(leader.fetch("c", 6, incarnation=2)) == [6]
 
@@ -316,9 +316,9 @@ def test_a_preferred_replica_that_may_not_lead_is_proposed_ever_more_seldom(lead
 def test_a_leader_whose_log_failed_gives_up_for_good(leader):
     assert leader.give(LogFailed()) == [fx.LeadershipEnded(leader_epoch=5), fx.ReportFailure(high_watermark=0)]
     assert leader.replica.leader is None
-    assert refusal(leader.fetch("b", 10)) is Refusal.NOT_LEADER
+    assert refusal(leader.fetch("b", 10)) is FollowRefusal.NOT_LEADER
     (answer,) = leader.ask("b", 3)
-    assert answer.answer.refusal is Refusal.NOT_LEADER
+    assert answer.answer.refusal is FollowRefusal.NOT_LEADER
     assert leader.view(leader_epoch=6, version=2, failed=("a",)) == []
     assert leader.view(leader="b", leader_epoch=7, version=3) == []
     assert leader.tick(20) == []
@@ -350,7 +350,7 @@ def test_what_was_said_of_the_copy_before_does_not_count_for_the_new_one(leader)
     leader.view(failed=(), renewed={"c": 4}, version=4)
     assert of(fx.ProposeIsr, leader.tick(1, heard="b")) == []
     late = leader.fetch("c", 10, version=3)  # it was on its way in a connection that is gone
-    assert (refusal(late), of(fx.ProposeIsr, late)) == (Refusal.STALE_INCARNATION, [])
+    assert (refusal(late), of(fx.ProposeIsr, late)) == (FollowRefusal.STALE_INCARNATION, [])
     assert of(fx.ProposeIsr, leader.fetch("c", 0, version=4)) == []
     assert of(fx.ProposeIsr, leader.fetch("c", 10, version=4))[0].isr == ("a", "b", "c")
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from liftpy_envelope.follow import FollowRefusal
 from liftpy_server.replication import effects as fx
 from liftpy_server.replication.inputs import Tick
-from liftpy_server.replication.messages import Refusal
 
 
 def is_bad(effect):
@@ -181,7 +181,7 @@ def test_nothing_bad_comes_of_what_a_quiet_follower_is_told_first(leader, first)
     bench.tick(heard="a")
     bench.now_s += 50
     if first == "refusal":
-        bench.answer(fetch.request, refusal=Refusal.NOT_LEADER, leader_epoch=-1)
+        bench.answer(fetch.request, refusal=FollowRefusal.NOT_LEADER, leader_epoch=-1)
     elif first == "answer":
         bench.answer(fetch.request, (5, 0, 3))
     elif first != "tick":

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from liftpy_envelope.follow import FollowRefusal
 from liftpy_server.metadata.state import LogReport, MetadataState
 from liftpy_server.replication import effects as fx
 from liftpy_server.replication.follower import Follower
 from liftpy_server.replication.inputs import Appended, StartAdvanced, Tick, Truncated, ViewChanged
 from liftpy_server.replication.leader import Leader
-from liftpy_server.replication.messages import BatchRange, Refusal
 from liftpy_server.replication.progress import EndSamples
+from liftpy_server.replication.ranges import BatchRange
 from liftpy_server.replication.view import LogMarks, PartitionView
 from support.metadata_commands import UUIDS, Author
 
@@ -36,9 +37,9 @@ def test_without_a_part_in_it_there_is_no_role(make, view):
     assert bench.replica.role is None
     assert bench.tick(20) == []
     (answer,) = bench.fetch("b", 3)
-    assert answer.answer.refusal is Refusal.NOT_LEADER
+    assert answer.answer.refusal is FollowRefusal.NOT_LEADER
     (answer,) = bench.ask("b", 1)
-    assert answer.answer.refusal is Refusal.NOT_LEADER
+    assert answer.answer.refusal is FollowRefusal.NOT_LEADER
 
 
 def test_a_process_that_was_replaced_steps_down(leader):

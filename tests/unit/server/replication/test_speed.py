@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import time
 
-from liftpy_server.replication.inputs import Appended, Durable
-from liftpy_server.replication.messages import BatchRange, FetchRequest
+from liftpy_envelope.follow import FollowFetch
+from liftpy_envelope.pull import PartitionKey
+from liftpy_server.replication.inputs import Appended, Durable, FollowerFetched
+from liftpy_server.replication.ranges import BatchRange
 
+KEY = PartitionKey(bytes(16), 0)
 ROUNDS = 10
 BATCHES = 1_000
 STEP_S_MAX = 10e-6
@@ -22,7 +25,9 @@ def test_a_step_of_a_busy_leader_takes_a_few_microseconds(leader):
             fetch = {"incarnation": 1, "leader_epoch": 5, "offset": end, "last_epoch": 5, "durable_end": end}
             steps.append(Appended(ranges=(BatchRange(epoch=5, base=end - 1, end=end),)))
             steps.append(Durable(end=end))
-            steps += [FetchRequest(node_id=node, high_watermark=end - 1, **fetch) for node in "bc"]
+            steps += [
+                FollowerFetched(node_id=node, fetch=FollowFetch(KEY, high_watermark=end - 1, **fetch)) for node in "bc"
+            ]
         begun_s = time.thread_time()
         for given in steps:
             leader.give(given)
