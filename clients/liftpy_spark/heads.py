@@ -20,7 +20,16 @@ if TYPE_CHECKING:
     from liftpy_client.sync.client import SyncLift
     from liftpy_spark.options.source import SourceOptions
 
-__all__ = ["Head", "StreamHeads", "find_streams", "heads", "heads_now", "is_wanted", "no_leader", "offsets_at_time"]
+__all__ = [
+    "PartitionHead",
+    "StreamHeads",
+    "find_streams",
+    "heads",
+    "heads_now",
+    "is_wanted",
+    "no_leader",
+    "offsets_at_time",
+]
 
 _PATIENCE_S: Final = 15.0  # a leader may have to be found, and to find out what is committed
 _PAUSE_S: Final = 0.2
@@ -29,7 +38,7 @@ _SHOWN_MAX: Final = 10
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class Head(NamedTuple):
+class PartitionHead(NamedTuple):
     """What can be read of a partition.
 
     Attributes:
@@ -52,7 +61,7 @@ class StreamHeads(NamedTuple):
 
     stream: str
     uuid: str
-    partitions: dict[int, Head]
+    partitions: dict[int, PartitionHead]
 
 
 def find_streams(lift: SyncLift, options: SourceOptions) -> list[str]:
@@ -167,7 +176,7 @@ def _all(lift: SyncLift) -> list[StreamDetails]:
 
 def _heads_of(details: StreamDetails) -> StreamHeads:
     partitions = {
-        each.partition: Head(each.log_start, max(each.log_start, each.high_watermark))
+        each.partition: PartitionHead(each.log_start, max(each.log_start, each.high_watermark))
         for each in details.partitions
         if each.log_start is not None and each.high_watermark is not None
     }

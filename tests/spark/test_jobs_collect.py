@@ -15,7 +15,7 @@ from liftpy_spark.jobs.collect import task as collect_task
 from liftpy_spark.jobs.collect.driver import collect, collect_staged, plan_collect
 from liftpy_spark.jobs.merging import merge, plan_merge
 from liftpy_spark.jobs.tasks import JobFailedError
-from liftpy_spark.sink.decision import Batch
+from liftpy_spark.sink.decision import SinkBatch
 from liftpy_spark.sink.directory import DirectoryPlace, prepare
 from support.by_value import by_value
 from support.cli import Cli
@@ -186,8 +186,8 @@ def test_what_a_leader_names_between_looking_and_deleting_stays(spark, bucket, m
 
 
 def test_what_the_sink_left_goes_by_its_own_rule(spark, bucket):
-    batch = Batch(stream=STREAM, uuid=bucket.uuid, application="app", number=7)
-    pending = Batch(stream=STREAM, uuid=bucket.uuid, application="app", number=8)
+    batch = SinkBatch(stream=STREAM, uuid=bucket.uuid, application="app", number=7)
+    pending = SinkBatch(stream=STREAM, uuid=bucket.uuid, application="app", number=8)
     for each in (batch, pending):
         bucket.store.create(f"{each.staging_prefix}0-a", b"12345", "n")
     bucket.store.create(pending.decision_key, b"{}", "n")
@@ -237,7 +237,7 @@ def test_the_command_looks_at_a_staging_directory(spark, bucket, cli, tmp_path):
     place = DirectoryPlace(str(tmp_path / "staging"))
     (tmp_path / "staging").mkdir()
     prepare(place.directory)
-    left, pending = (Batch(stream=STREAM, uuid=bucket.uuid, application="app", number=number) for number in (7, 8))
+    left, pending = (SinkBatch(stream=STREAM, uuid=bucket.uuid, application="app", number=number) for number in (7, 8))
     bucket.store.create(pending.decision_key, b"{}", "n")
     keys = [f"{each.staging_prefix}00000-{'0' * 32}.arrows" for each in (left, pending)]
     for key in (*keys, keys[0].replace(bucket.uuid, "e" * 32)):

@@ -20,7 +20,7 @@ from liftpy_spark.jobs.export.delta_target import DeltaError, DeltaTarget
 from liftpy_spark.jobs.export.driver import ExportRefusedError, export, plan_export
 from liftpy_spark.jobs.export.files import ExportPlaceError, place_of
 from liftpy_spark.jobs.export.parquet_directory import ParquetDirectory
-from liftpy_spark.jobs.export.task import MissingPiece, Written, export_range, read_exported
+from liftpy_spark.jobs.export.task import ExportedFile, MissingPiece, export_range, read_exported
 from liftpy_spark.jobs.tasks import JobFailedError
 from liftpy_spark.reading.schema import arrow_schema, source_schema
 from support.by_value import by_value
@@ -268,8 +268,10 @@ def test_a_table_that_can_not_be_read_is_told_in_one_line(bucket, tmp_path):
 
 
 def test_what_a_task_exported_is_checked():
-    assert read_exported(["a.parquet", 5, 2, '{"numRecords": 2}']) == Written("a.parquet", 5, 2, '{"numRecords": 2}')
-    assert read_exported(["", 0, 0, ""]) == Written("", 0, 0, "")
+    assert read_exported(["a.parquet", 5, 2, '{"numRecords": 2}']) == ExportedFile(
+        "a.parquet", 5, 2, '{"numRecords": 2}'
+    )
+    assert read_exported(["", 0, 0, ""]) == ExportedFile("", 0, 0, "")
     assert read_exported(["sets/n1/objects/x"]) == MissingPiece("sets/n1/objects/x")
     for wrong in (
         *(None, [], {}, [1], [""], ["x", 1, 1], ["../x", 5, 2, "{}"], ["x", -1, 2, "{}"], ["x", 1, True, "{}"]),

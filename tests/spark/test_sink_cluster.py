@@ -14,7 +14,7 @@ from liftpy_spark.connections import bucket
 from liftpy_spark.sink import applying
 from liftpy_spark.sink import link as sink_link
 from liftpy_spark.sink.commit import commit
-from liftpy_spark.sink.decision import Batch
+from liftpy_spark.sink.decision import SinkBatch
 from liftpy_spark.sink.errors import CommitUnclearError, SinkModeError, StagingDamagedError
 from liftpy_spark.sink.link import StreamTarget, open_link
 from liftpy_spark.sink.options import SinkOptions
@@ -58,7 +58,7 @@ def rows(first=0, count=COUNT):
 
 
 def batch_of(plan, number=0):
-    return Batch(stream=plan.options.stream, uuid=plan.uuid, application="app", number=number)
+    return SinkBatch(stream=plan.options.stream, uuid=plan.uuid, application="app", number=number)
 
 
 def staged(plan, batch, tasks=2):

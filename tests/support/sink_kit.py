@@ -18,12 +18,12 @@ import pyarrow as pa
 from liftpy_bucket.store.memory import MemoryStore
 from liftpy_client.errors import PublishTimeoutError
 from liftpy_spark.sink.commit import commit
-from liftpy_spark.sink.decision import Batch
+from liftpy_spark.sink.decision import SinkBatch
 from liftpy_spark.sink.directory import DirectoryPlace
 from liftpy_spark.sink.place import STAGING, BucketPlace
 from liftpy_spark.sink.rows import Layout, flushes
 from liftpy_spark.sink.staging import place_of, stage
-from liftpy_spark.sink.target import Look, Place
+from liftpy_spark.sink.target import ChunkRange, ChunkScan
 from support.fault_store import Crash, FaultStore
 
 if TYPE_CHECKING:
@@ -44,8 +44,8 @@ def layout_of(partitions: int = 1, **changes) -> Layout:
     return Layout(**usual | changes)
 
 
-def batch_of(number: int = 0, application: str = "app") -> Batch:
-    return Batch(stream="s", uuid="ab" * 16, application=application, number=number)
+def batch_of(number: int = 0, application: str = "app") -> SinkBatch:
+    return SinkBatch(stream="s", uuid="ab" * 16, application=application, number=number)
 
 
 class SinkWorld:
@@ -69,7 +69,7 @@ class SinkWorld:
         self.memory = MemoryStore()
         self.now_s = 1_000.0
         self.logs: list[list[tuple[bytes, int, list[bytes]]]] = [[] for _ in range(partitions)]
-        self.known: dict[tuple[int, bytes, int], tuple[float, Place]] = {}
+        self.known: dict[tuple[int, bytes, int], tuple[float, ChunkRange]] = {}
         self.at: dict[int, Callable[[], None]] = {}
         self.after: dict[int, Callable[[], None]] = {}
         self.after_publication: dict[int, Callable[[], None]] = {}
@@ -103,12 +103,12 @@ class SinkWorld:
 
         return FaultStore(self.memory, before=before, after=lambda request: self.done(numbers[request.number]))
 
-    async def execute(self, rows: Sequence[tuple[bytes | None, bytes]], tasks: int, batch: Batch | None = None):
+    async def execute(self, rows: Sequence[tuple[bytes | None, bytes]], tasks: int, batch: SinkBatch | None = None):
         """Stage keys and values as so many tasks do, and commit."""
         batch = batch or batch_of()
         return await self.commit(batch, self.stage(batch, rows, tasks), self.store(), Target(self))
 
-    async def commit(self, batch: Batch, sections: Sequence[Section], store: FaultStore, target: Target):
+    async def commit(self, batch: SinkBatch, sections: Sequence[Section], store: FaultStore, target: Target):
         """Commit what was staged, as a driver that is told apart from others."""
         place = BucketPlace(store) if self.directory is None else _SteppedDirectory(self, str(self.directory))
         return await commit(batch, sections, store, place, target, f"d{next(self._nonces)}", self.clock)
@@ -121,7 +121,7 @@ class SinkWorld:
         """The keys of what is staged."""
         return [entry.key for entry in self.place().entries(STAGING)]
 
-    def stage(self, batch: Batch, rows: Sequence[tuple[bytes | None, bytes]], tasks: int) -> list[Section]:
+    def stage(self, batch: SinkBatch, rows: Sequence[tuple[bytes | None, bytes]], tasks: int) -> list[Section]:
         """Stage keys and values as so many tasks do."""
         sections: list[Section] = []
         for task, share in ((task, rows[task::tasks]) for task in range(tasks)):
@@ -138,7 +138,7 @@ class SinkWorld:
         while self.late:
             self.late.popleft()()
 
-    def take(self, chunk, producer_id: bytes, sequence: int) -> Place:
+    def take(self, chunk, producer_id: bytes, sequence: int) -> ChunkRange:
         """What a node does with a chunk."""
         log = self.logs[chunk.partition]
         key = (chunk.partition, producer_id, sequence)
@@ -148,7 +148,7 @@ class SinkWorld:
         start = sum(len(values) for _, _, values in log)
         values = chunk.records.column("value").to_pylist()
         log.append((producer_id, sequence, values))
-        place = Place(start, start + len(values))
+        place = ChunkRange(start, start + len(values))
         self.known[key] = (self.now_s, place)
         return place
 
@@ -208,7 +208,7 @@ class Target:
             if at >= start and producer == producer_id:
                 found.add(sequence)
             at += len(values)
-        return Look(at, frozenset(found), self.world.doubt)
+        return ChunkScan(at, frozenset(found), self.world.doubt)
 
 
 def lose_ack() -> None:

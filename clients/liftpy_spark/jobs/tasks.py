@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-__all__ = ["JobFailedError", "Progress", "Watch", "cause_of", "in_rounds", "packed", "run_tasks"]
+__all__ = ["JobFailedError", "Progress", "TaskProgress", "cause_of", "in_rounds", "packed", "run_tasks"]
 
 _ROUNDS_MAX: Final = 3
 _POLL_S: Final = 0.25
@@ -152,7 +152,7 @@ def _run(
             yield pa.RecordBatch.from_arrays([pa.array(tasks, pa.int64()), pa.array(done)], ["task", "body"])
 
     rows = spark.range(0, len(given), 1, len(given)).mapInArrow(run, _SCHEMA)
-    with Watch(spark, what, len(given), progress):
+    with TaskProgress(spark, what, len(given), progress):
         try:
             table = rows.toArrow()
         except (PySparkException, Py4JError) as error:
@@ -216,7 +216,7 @@ def cause_of(error: Exception) -> str:
     return (python or said or [type(error).__name__])[-1 if python else 0][:_TEXT_MAX]
 
 
-class Watch:
+class TaskProgress:
     """Tells how many tasks are done as long as it lasts. Through Spark Connect nobody can tell."""
 
     def __init__(self, spark: SparkSession, what: str, total: int, progress: Progress | None) -> None:

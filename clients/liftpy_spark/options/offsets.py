@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 __all__ = [
     "EARLIEST",
     "LATEST",
-    "Checkpoint",
     "CheckpointError",
+    "QueryCheckpoint",
     "StreamOffsets",
     "StreamReplacedError",
     "check_same_streams",
@@ -65,7 +65,7 @@ class StreamReplacedError(LiftError):
         self.stream = stream
 
 
-class Checkpoint(NamedTuple):
+class QueryCheckpoint(NamedTuple):
     """Where a query is.
 
     Attributes:
@@ -91,7 +91,7 @@ def encode(offsets: StreamOffsets, uuids: Mapping[str, str]) -> dict[str, Any]:
     return {"version": _VERSION, "streams": streams}
 
 
-def decode(document: object) -> Checkpoint:
+def decode(document: object) -> QueryCheckpoint:
     """What `encode` made.
 
     Raises:
@@ -112,10 +112,10 @@ def decode(document: object) -> Checkpoint:
         raise CheckpointError(
             f"the checkpoint holds {document!r:.200}, which is not of liftpy: was another source read with it?"
         ) from None
-    return Checkpoint(offsets, uuids)
+    return QueryCheckpoint(offsets, uuids)
 
 
-def check_same_streams(checkpoint: Checkpoint, uuids: Mapping[str, str]) -> None:
+def check_same_streams(checkpoint: QueryCheckpoint, uuids: Mapping[str, str]) -> None:
     """See that the streams of a checkpoint are those that are there.
 
     Args:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from liftpy_spark.sink.decision import Decision, Numbered
     from liftpy_spark.sink.place import StagingPlace
-    from liftpy_spark.sink.rows import Chunk
+    from liftpy_spark.sink.rows import RowChunk
     from liftpy_spark.sink.target import Target
 
 __all__ = ["apply"]
@@ -135,7 +135,7 @@ class _Share:
                 f"{batch.done_key} in the bucket to have the batch count as written, or begin with a new checkpoint"
             )
 
-    async def _publish(self, number: int, chunk: Chunk) -> None:
+    async def _publish(self, number: int, chunk: RowChunk) -> None:
         await self._look_again()
         if number in self._there:
             return
@@ -146,7 +146,7 @@ class _Share:
         if place.start == self._end:
             self._end = place.end  # nobody else wrote in between: there is nothing to look at
 
-    async def _chunks(self) -> AsyncIterator[tuple[int, Chunk]]:
+    async def _chunks(self) -> AsyncIterator[tuple[int, RowChunk]]:
         """The chunks with their numbers, while the next section is on its way."""
         share = [each for each in self._decision.share(self._partition) if self._is_wanted(each)]
         loading = None if not share else asyncio.create_task(self._load(share[0]))
@@ -168,7 +168,7 @@ class _Share:
         numbers = range(numbered.first_chunk, numbered.first_chunk + numbered.section.chunks)
         return not self._there.issuperset(numbers)
 
-    async def _load(self, numbered: Numbered) -> list[Chunk]:
+    async def _load(self, numbered: Numbered) -> list[RowChunk]:
         return await asyncio.to_thread(load_section, self._place, numbered.section)
 
 

@@ -22,19 +22,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from liftpy_bucket.store.object_store import ObjectStore
-    from liftpy_spark.sink.decision import Batch
+    from liftpy_spark.sink.decision import SinkBatch
     from liftpy_spark.sink.place import StagingPlace
     from liftpy_spark.sink.section import Section
     from liftpy_spark.sink.target import Target
 
-__all__ = ["Committed", "commit", "forget"]
+__all__ = ["BatchCommit", "commit", "forget"]
 
 logger = logging.getLogger(__name__)
 
 _DONE: Final = b"all of this batch is in the stream\n"
 
 
-class Committed(NamedTuple):
+class BatchCommit(NamedTuple):
     """What a commit did.
 
     Attributes:
@@ -47,14 +47,14 @@ class Committed(NamedTuple):
 
 
 async def commit(
-    batch: Batch,
+    batch: SinkBatch,
     sections: Sequence[Section],
     store: ObjectStore,
     place: StagingPlace,
     target: Target,
     nonce: str,
     clock: Callable[[], float] = time.monotonic,
-) -> Committed:
+) -> BatchCommit:
     """Have all records of a batch in the stream once, whatever was done for it before.
 
     Args:
@@ -73,7 +73,7 @@ async def commit(
         LiftError: something does not work now; executing the batch again goes on from there.
     """
     if not sections:
-        return Committed(0, 0)  # nothing to decide, and an execution that has rows may still decide
+        return BatchCommit(0, 0)  # nothing to decide, and an execution that has rows may still decide
     return await _Execution(batch, store, place, target, nonce, clock).commit(tuple(sections))
 
 
@@ -82,7 +82,7 @@ class _Execution:
 
     def __init__(
         self,
-        batch: Batch,
+        batch: SinkBatch,
         store: ObjectStore,
         place: StagingPlace,
         target: Target,
@@ -96,7 +96,7 @@ class _Execution:
         self._nonce = nonce
         self._clock = clock
 
-    async def commit(self, sections: tuple[Section, ...]) -> Committed:
+    async def commit(self, sections: tuple[Section, ...]) -> BatchCommit:
         since_s = self._clock()
         ends = tuple(await self._target.ends())
         try:
@@ -113,7 +113,7 @@ class _Execution:
             return await self._resume(len(ends))
         return await self._finish(decision, self._place, since_s)
 
-    async def _resume(self, partition_count: int) -> Committed:
+    async def _resume(self, partition_count: int) -> BatchCommit:
         """Go on with what an earlier execution decided."""
         batch = self._batch
         stored = await asyncio.to_thread(self._store.get, batch.decision_key)
@@ -124,18 +124,18 @@ class _Execution:
         place = self._place if is_here else place_of(self._store, decision.directory)
         if await self._exists(batch.done_key):
             await self._clear(place)
-            return Committed(decision.rows, 0)
+            return BatchCommit(decision.rows, 0)
         logger.info("%s was interrupted before; looking what of it is in the stream", batch)
         return await self._finish(decision, place, None)
 
-    async def _finish(self, decision: Decision, place: StagingPlace, since_s: float | None) -> Committed:
+    async def _finish(self, decision: Decision, place: StagingPlace, since_s: float | None) -> BatchCommit:
         batch = self._batch
         try:
             published = await apply(decision, place, self._target, since_s=since_s, clock=self._clock)
         except StagingDamagedError as error:
             # Whoever finishes a batch clears up after it, also while somebody else is still at it.
             if await self._exists(batch.done_key):
-                return Committed(decision.rows, 0)
+                return BatchCommit(decision.rows, 0)
             raise StagingDamagedError(
                 f"{batch}: {error}. It was decided, and its rows are published from there alone: some may be in the "
                 "stream, the rest is not, and nothing is skipped, so nothing more is published. To go on, bring back "
@@ -148,7 +148,7 @@ class _Execution:
         except TakenError:
             logger.info("%s was finished by another execution, too", batch)
         await self._clear(place)
-        return Committed(decision.rows, published)
+        return BatchCommit(decision.rows, published)
 
     async def _clear(self, decided: StagingPlace) -> None:
         """Delete what was staged, here too where something else was decided.
@@ -168,7 +168,7 @@ class _Execution:
         await asyncio.to_thread(create_once, self._store, key, body, self._nonce)
 
 
-async def forget(batch: Batch, keep: int, store: ObjectStore) -> None:
+async def forget(batch: SinkBatch, keep: int, store: ObjectStore) -> None:
     """Delete the decision of the batch `keep` before this one, which is never executed again.
 
     Raises:

@@ -27,7 +27,7 @@ from liftpy_spark.sink.section import Section
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-__all__ = ["Batch", "Decision", "Numbered"]
+__all__ = ["Decision", "Numbered", "SinkBatch"]
 
 _VERSION: Final = 2
 _DIRECTORY_VERSION: Final = 3
@@ -43,7 +43,7 @@ class Numbered(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
+class SinkBatch:
     """Which batch of whose.
 
     Attributes:
@@ -97,7 +97,7 @@ class Decision:
         directory: where they are staged, an absolute path; None for the bucket.
     """
 
-    batch: Batch
+    batch: SinkBatch
     ends: tuple[int, ...]
     sections: tuple[Section, ...]
     directory: str | None = None
@@ -138,7 +138,7 @@ class Decision:
         return json.dumps(document, separators=(",", ":")).encode()
 
     @classmethod
-    def decode(cls, batch: Batch, body: bytes) -> Decision:
+    def decode(cls, batch: SinkBatch, body: bytes) -> Decision:
         """Read the document of a batch.
 
         Raises:
@@ -168,7 +168,7 @@ class Decision:
         return cls(batch=batch, ends=ends, sections=sections, directory=directory)
 
 
-def _directory(batch: Batch, directory: str, keys: list[str]) -> str:
+def _directory(batch: SinkBatch, directory: str, keys: list[str]) -> str:
     """The directory of a decision, in which it may name files of its own batch alone."""
     if type(directory) is not str or check_path(directory) != directory:
         raise ValueError(f"{directory!r:.200} is not the path of a directory as liftpy writes it")

@@ -29,7 +29,7 @@ from liftpy_client.publisher.routes import find_route
 from liftpy_client.sync.background import BackgroundLoop
 from liftpy_envelope.batch import NO_PRODUCER
 from liftpy_spark.connections import nats_failure
-from liftpy_spark.sink.target import Look, Place, Target
+from liftpy_spark.sink.target import ChunkRange, ChunkScan, Target
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from liftpy_client.publisher.routes import Route
     from liftpy_envelope.ack import AckPolicy
     from liftpy_spark.options.connection import ConnectionOptions
-    from liftpy_spark.sink.rows import Chunk
+    from liftpy_spark.sink.rows import RowChunk
 
     T = TypeVar("T")
 
@@ -158,7 +158,7 @@ class StreamTarget(Target):
         if place.uuid.hex() != self._uuid:
             raise StreamGoneError(f"stream {self._stream!r} was deleted and created again while it was written to")
 
-    async def publish(self, chunk: Chunk, producer_id: bytes, sequence: int) -> Place:
+    async def publish(self, chunk: RowChunk, producer_id: bytes, sequence: int) -> ChunkRange:
         """Publish a chunk, and wait until it is acknowledged; see `Target`."""
         route = self._routes.get(chunk.subject)
         if route is None:
@@ -172,9 +172,9 @@ class StreamTarget(Target):
         batch.take(pa.Table.from_batches([chunk.records]))
         delivery = BatchDelivery(self._resender, self._options, self._stream, producer_id)
         ack = await delivery.deliver(batch, sequence)
-        return Place(ack.offset + 1 - chunk.records.num_rows, ack.offset + 1)
+        return ChunkRange(ack.offset + 1 - chunk.records.num_rows, ack.offset + 1)
 
-    async def look(self, partition: int, start: int, producer_id: bytes) -> Look:
+    async def look(self, partition: int, start: int, producer_id: bytes) -> ChunkScan:
         """Read the batch headers in the log of a partition; see `Target`."""
         doubt = await self._doubt(partition, start)
         for _ in range(_LOOKS_MAX):
@@ -182,7 +182,7 @@ class StreamTarget(Target):
                 look = await self._read(partition, start, producer_id)
             except OffsetLostError as error:
                 if error.log_start <= start:
-                    return Look(error.log_end, frozenset(), doubt)  # the log ends before: a restore has cut it
+                    return ChunkScan(error.log_end, frozenset(), doubt)  # the log ends before: a restore has cut it
                 doubt = f"its records before offset {error.log_start} are gone by retention or a purge"
                 start = error.log_start
                 continue
@@ -204,7 +204,7 @@ class StreamTarget(Target):
                 return ""
         raise NodeUnavailableError(f"the leader of {self._stream} partition {partition} does not answer")
 
-    async def _read(self, partition: int, start: int, producer_id: bytes) -> Look:
+    async def _read(self, partition: int, start: int, producer_id: bytes) -> ChunkScan:
         options = ConsumeOptions()
         finder = StartFinder(self._session, {partition: start}, "latest", [partition], options)
         place, positions = await finder.find(self._stream)
@@ -222,7 +222,7 @@ class StreamTarget(Target):
                 doubt = "it is compacted by key, and batches there have no ids, which compaction takes from them"
 
         await self._headers(place, positions, options, see)
-        return Look(max(start, stop), frozenset(sequences), doubt)
+        return ChunkScan(max(start, stop), frozenset(sequences), doubt)
 
     async def _headers(
         self,

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-__all__ = ["Chunk", "Layout", "chunks_of", "flushes"]
+__all__ = ["Layout", "RowChunk", "chunks_of", "flushes"]
 
 CHUNK_BYTES: Final = 1024 * 1024  # each costs the node a write, a sync and an ack; NATS takes no more by default
 _ROW_BYTES: Final = 16  # offsets and validity of three columns, rounded up
@@ -58,7 +58,7 @@ class Layout:
         return min(CHUNK_BYTES, self.record_bytes_max)
 
 
-class Chunk(NamedTuple):
+class RowChunk(NamedTuple):
     """Records of one partition and subject: columns `value` and, where a record has one, `key` and `headers`."""
 
     partition: int
@@ -68,7 +68,7 @@ class Chunk(NamedTuple):
 
 def flushes(
     rows: Iterable[pa.RecordBatch], layout: Layout, bytes_max: int, first_row: int = 0
-) -> Iterator[list[Chunk]]:
+) -> Iterator[list[RowChunk]]:
     """All rows as chunks, some at a time, ordered by partition.
 
     Args:
@@ -191,7 +191,7 @@ def check_subject(subject: str, stream: str, pattern: str) -> None:
         raise SinkRowError(f"subject {subject!r:.80} is none that stream {stream} stores: those match {pattern!r}")
 
 
-def chunks_of(held: list[pa.RecordBatch], layout: Layout) -> list[Chunk]:
+def chunks_of(held: list[pa.RecordBatch], layout: Layout) -> list[RowChunk]:
     """Records as chunks, ordered by partition and subject; in each, records keep their order.
 
     A pure function of the records and the layout.
@@ -216,7 +216,7 @@ def chunks_of(held: list[pa.RecordBatch], layout: Layout) -> list[Chunk]:
     for begin, end in pairwise(begins):
         partition, subject = divmod(int(places[begin]), len(subjects))
         of_place = whole.slice(begin, end - begin)
-        chunks += [Chunk(partition, subjects[subject], piece) for piece in _pieces(of_place, layout.chunk_bytes)]
+        chunks += [RowChunk(partition, subjects[subject], piece) for piece in _pieces(of_place, layout.chunk_bytes)]
     return chunks
 
 

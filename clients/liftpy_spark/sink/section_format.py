@@ -23,7 +23,7 @@ import pyarrow as pa
 from liftpy_envelope.unpacking import OWN_FILE, unpack
 from liftpy_spark.sink.columns import offsets_of
 from liftpy_spark.sink.errors import StagingDamagedError
-from liftpy_spark.sink.rows import Chunk
+from liftpy_spark.sink.rows import RowChunk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -45,7 +45,7 @@ _MALFORMED: Final = (
 )
 
 
-def encode_section(chunks: Sequence[Chunk]) -> list[pa.Buffer | bytes]:
+def encode_section(chunks: Sequence[RowChunk]) -> list[pa.Buffer | bytes]:
     """Chunks of one partition as bytes, in parts; values that do not compress are not copied."""
     encoded: list[pa.Buffer | bytes] = [_MAGIC]
     for chunk in chunks:
@@ -91,7 +91,7 @@ def _compressed(part: pa.Buffer) -> pa.Buffer:
     return smaller if smaller.size < part.size else part
 
 
-def decode_section(body: bytes, partition: int) -> Iterator[Chunk]:
+def decode_section(body: bytes, partition: int) -> Iterator[RowChunk]:
     """The chunks of a section; they share memory with it.
 
     Args:
@@ -117,7 +117,7 @@ def decode_section(body: bytes, partition: int) -> Iterator[Chunk]:
                     parts.append(_plain(whole.slice(position, stored), stored, plain))
                     position += stored
                 arrays[name] = _decode_column(count, nulls, width, parts)
-            yield Chunk(partition, subject, pa.RecordBatch.from_pydict(arrays))
+            yield RowChunk(partition, subject, pa.RecordBatch.from_pydict(arrays))
     except _MALFORMED as error:
         raise StagingDamagedError(f"it can not be read at byte {position}: {error!r:.200}") from None
 

@@ -15,11 +15,11 @@ import google_crc32c
 import pyarrow as pa
 
 from liftpy_bucket.errors import ObjectMissingError
-from liftpy_spark.sink.decision import Batch
+from liftpy_spark.sink.decision import SinkBatch
 from liftpy_spark.sink.directory import DirectoryPlace
 from liftpy_spark.sink.errors import StagingDamagedError
 from liftpy_spark.sink.place import STAGING, BucketPlace
-from liftpy_spark.sink.rows import Chunk
+from liftpy_spark.sink.rows import RowChunk
 from liftpy_spark.sink.section import Section
 from liftpy_spark.sink.section_format import decode_section, encode_section
 
@@ -55,7 +55,7 @@ def place_of(store: ObjectStore, directory: str | None) -> StagingPlace:
     return BucketPlace(store) if directory is None else DirectoryPlace(directory)
 
 
-def stage(place: StagingPlace, key: str, chunks: Sequence[Chunk], nonce: str) -> list[Section]:
+def stage(place: StagingPlace, key: str, chunks: Sequence[RowChunk], nonce: str) -> list[Section]:
     """Write chunks as one object.
 
     Args:
@@ -85,7 +85,7 @@ def stage(place: StagingPlace, key: str, chunks: Sequence[Chunk], nonce: str) ->
     return sections
 
 
-def load_section(place: StagingPlace, section: Section) -> list[Chunk]:
+def load_section(place: StagingPlace, section: Section) -> list[RowChunk]:
     """Read the chunks of a section.
 
     Raises:
@@ -109,15 +109,15 @@ def load_section(place: StagingPlace, section: Section) -> list[Chunk]:
     return chunks
 
 
-def _chunks_in_stream(body: bytes, section: Section) -> Iterator[Chunk]:
+def _chunks_in_stream(body: bytes, section: Section) -> Iterator[RowChunk]:
     """What a liftpy staged whose decisions have version 1: an Arrow IPC stream."""
     with pa.ipc.open_stream(body) as reader:
         for _ in range(section.chunks):
             records, metadata = reader.read_next_batch_with_custom_metadata()
-            yield Chunk(section.partition, metadata[b"subject"].decode(), records)
+            yield RowChunk(section.partition, metadata[b"subject"].decode(), records)
 
 
-def remove_staged(place: StagingPlace, batch: Batch) -> None:
+def remove_staged(place: StagingPlace, batch: SinkBatch) -> None:
     """Delete everything that was staged for a batch, also by tasks that failed.
 
     Raises:
@@ -196,7 +196,7 @@ def _leftovers(store: ObjectStore, entries: Iterator[Entry], older_than_s: float
         parts = entry.key.split("/")
         if entry.modified_ns >= horizon_ns or len(parts) != _NAMES_IN_KEY or not parts[4].isdigit():
             continue
-        batch = Batch(stream="", uuid=parts[2], application=parts[3], number=int(parts[4]))
+        batch = SinkBatch(stream="", uuid=parts[2], application=parts[3], number=int(parts[4]))
         if batch.staging_prefix != looked_at:  # those of a batch stand side by side
             looked_at = batch.staging_prefix
             is_pending = exists(store, batch.decision_key) and not exists(store, batch.done_key)

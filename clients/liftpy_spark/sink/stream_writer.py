@@ -8,7 +8,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamArrowWriter
 
 from liftpy_spark.errors import plain_errors
-from liftpy_spark.sink.decision import Batch
+from liftpy_spark.sink.decision import SinkBatch
 from liftpy_spark.sink.errors import SinkModeError
 from liftpy_spark.sink.options import Delivery, SinkOptions
 from liftpy_spark.sink.plan import make_plan
@@ -57,7 +57,9 @@ class LiftpyStreamWriter(DataSourceStreamArrowWriter):
                     f"this Spark does not tell its tasks which query and batch they are of ({_QUERY_ID}, {_BATCH_ID}); "
                     "write in foreachBatch with the options txnAppId and txnVersion, or with delivery at-least-once"
                 )
-            batch = Batch(stream=self._plan.options.stream, uuid=self._plan.uuid, application=query, number=int(number))
+            batch = SinkBatch(
+                stream=self._plan.options.stream, uuid=self._plan.uuid, application=query, number=int(number)
+            )
             return stage_rows(self._plan, batch, iterator, context.partitionId())
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803 - Spark's

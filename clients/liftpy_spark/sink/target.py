@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from liftpy_spark.sink.rows import Chunk
+    from liftpy_spark.sink.rows import RowChunk
 
-__all__ = ["Look", "Place", "Target"]
+__all__ = ["ChunkRange", "ChunkScan", "Target"]
 
 
-class Place(NamedTuple):
+class ChunkRange(NamedTuple):
     """Where a chunk is: the offset of its first record, and the one after its last."""
 
     start: int
     end: int
 
 
-class Look(NamedTuple):
+class ChunkScan(NamedTuple):
     """What a look at the log of a partition brought.
 
     Attributes:
@@ -50,14 +50,14 @@ class Target(Protocol):
             LiftError: a leader does not tell.
         """
 
-    async def publish(self, chunk: Chunk, producer_id: bytes, sequence: int) -> Place:
+    async def publish(self, chunk: RowChunk, producer_id: bytes, sequence: int) -> ChunkRange:
         """Publish a chunk, and wait until it is committed.
 
         Raises:
             LiftError: it was refused, or not acknowledged in time: then it may be there or not.
         """
 
-    async def look(self, partition: int, start: int, producer_id: bytes) -> Look:
+    async def look(self, partition: int, start: int, producer_id: bytes) -> ChunkScan:
         """Which chunks of a producer are in the log of a partition, from an offset up to what is committed.
 
         Args:

@@ -9,7 +9,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter
 
 from liftpy_spark.errors import plain_errors
-from liftpy_spark.sink.decision import Batch
+from liftpy_spark.sink.decision import SinkBatch
 from liftpy_spark.sink.options import Delivery, SinkOptions
 from liftpy_spark.sink.plan import make_plan
 from liftpy_spark.sink.writing import abort_rows, commit_rows, publish_rows, stage_rows
@@ -40,7 +40,7 @@ class LiftpyWriter(DataSourceArrowWriter):
         with plain_errors():
             read = SinkOptions.read(options, streaming=False)
             self._plan = make_plan(read, schema, overwrite=overwrite)
-        self._batch = Batch(
+        self._batch = SinkBatch(
             stream=read.stream,
             uuid=self._plan.uuid,
             application=read.application or f"once-{uuid4().hex}",

@@ -26,21 +26,21 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from liftpy_bucket.store.object_store import ObjectStore
-    from liftpy_spark.sink.decision import Batch
+    from liftpy_spark.sink.decision import SinkBatch
     from liftpy_spark.sink.place import StagingPlace
     from liftpy_spark.sink.plan import SinkPlan
-    from liftpy_spark.sink.rows import Chunk
+    from liftpy_spark.sink.rows import RowChunk
     from liftpy_spark.sink.section import Section
     from liftpy_spark.sink.target import Target
 
-__all__ = ["Written", "abort_rows", "commit_rows", "publish_rows", "stage_rows"]
+__all__ = ["TaskCommit", "abort_rows", "commit_rows", "publish_rows", "stage_rows"]
 
 _IN_FLIGHT: Final = 16  # chunks of one task
 _DECISIONS_KEPT: Final = 1_000  # ten times as many batches as Spark keeps in a checkpoint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Written(WriterCommitMessage):
+class TaskCommit(WriterCommitMessage):
     """What a task did.
 
     Attributes:
@@ -50,11 +50,11 @@ class Written(WriterCommitMessage):
     """
 
     task: int
-    batch: Batch | None = None
+    batch: SinkBatch | None = None
     sections: tuple[Section, ...] = ()
 
 
-def stage_rows(plan: SinkPlan, batch: Batch, rows: Iterable[pa.RecordBatch], task: int) -> Written:
+def stage_rows(plan: SinkPlan, batch: SinkBatch, rows: Iterable[pa.RecordBatch], task: int) -> TaskCommit:
     """Stage the rows of a task; where one of them does not fit, or there is no room, nothing of it stays.
 
     Raises:
@@ -71,10 +71,10 @@ def stage_rows(plan: SinkPlan, batch: Batch, rows: Iterable[pa.RecordBatch], tas
     except (SinkRowError, StagingDirectoryError):
         place.delete(sorted({section.key for section in sections}))  # no abort knows of a task that failed
         raise
-    return Written(task=task, batch=batch, sections=tuple(sections))
+    return TaskCommit(task=task, batch=batch, sections=tuple(sections))
 
 
-def publish_rows(plan: SinkPlan, rows: Iterable[pa.RecordBatch], task: int) -> Written:
+def publish_rows(plan: SinkPlan, rows: Iterable[pa.RecordBatch], task: int) -> TaskCommit:
     """Publish the rows of a task right away; a task that runs twice publishes them twice.
 
     Raises:
@@ -88,14 +88,14 @@ def publish_rows(plan: SinkPlan, rows: Iterable[pa.RecordBatch], task: int) -> W
         for chunks in flushes(rows, plan.layout, plan.options.staging_bytes, task):
             link.run(_publish(target, chunks, producer_id, published))
             published += len(chunks)
-    return Written(task=task)
+    return TaskCommit(task=task)
 
 
-async def _publish(target: Target, chunks: Sequence[Chunk], producer_id: bytes, first: int) -> None:
+async def _publish(target: Target, chunks: Sequence[RowChunk], producer_id: bytes, first: int) -> None:
     """Publish chunks, some at a time; all of them are acknowledged when it returns."""
     room = asyncio.Semaphore(_IN_FLIGHT)
 
-    async def publish(number: int, chunk: Chunk) -> None:
+    async def publish(number: int, chunk: RowChunk) -> None:
         try:
             await target.publish(chunk, producer_id, number)
         finally:
@@ -152,8 +152,8 @@ def abort_rows(plan: SinkPlan, messages: Sequence[WriterCommitMessage | None]) -
         place_of(_bucket(plan), plan.options.staging_directory).delete(keys)
 
 
-def _written(messages: Iterable[WriterCommitMessage | None]) -> Iterator[Written]:
-    return (message for message in messages if isinstance(message, Written))
+def _written(messages: Iterable[WriterCommitMessage | None]) -> Iterator[TaskCommit]:
+    return (message for message in messages if isinstance(message, TaskCommit))
 
 
 def _seen_place(plan: SinkPlan) -> StagingPlace:

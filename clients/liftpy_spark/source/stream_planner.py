@@ -11,7 +11,7 @@ from liftpy_client.errors import DisconnectedError, NodeUnavailableError
 from liftpy_spark.connections import nats_failure
 from liftpy_spark.errors import DataLossError
 from liftpy_spark.heads import find_streams, heads, heads_now, is_wanted, no_leader, offsets_at_time
-from liftpy_spark.options.offsets import LATEST, Checkpoint
+from liftpy_spark.options.offsets import LATEST, QueryCheckpoint
 from liftpy_spark.options.values import OptionError
 from liftpy_spark.reading.patience import PATIENCE_S
 from liftpy_spark.source.bounds import assigned, starts
@@ -64,11 +64,11 @@ class StreamPlanner:
         self._find_at_s = float("-inf")
         self._sizes: Mapping[tuple[str, int], int] = {}
         self._weigh_at_s = float("-inf")
-        self._beginning: Checkpoint | None = None
-        self._target: Checkpoint | None = None
+        self._beginning: QueryCheckpoint | None = None
+        self._target: QueryCheckpoint | None = None
         self._names_are_checked = False
 
-    def begin(self) -> Checkpoint:
+    def begin(self) -> QueryCheckpoint:
         """Where a new query begins; the same at every call.
 
         Raises:
@@ -83,10 +83,10 @@ class StreamPlanner:
             at_time = partial(offsets_at_time, lift)
             offsets = starts(options.starting, there, at_time, late_is_latest=options.late_is_latest)
             _check_beginning(offsets, there)
-            self._beginning = Checkpoint(offsets, {each.stream: each.uuid for each in there})
+            self._beginning = QueryCheckpoint(offsets, {each.stream: each.uuid for each in there})
         return self._beginning
 
-    def begins_now(self, start: Checkpoint) -> bool:
+    def begins_now(self, start: QueryCheckpoint) -> bool:
         """Whether `start` is where a new query begins, and would be elsewhere if it were asked later."""
         if start != self._beginning:
             return False
@@ -106,7 +106,7 @@ class StreamPlanner:
             names = [each.stream for each in heads_now(lift, names)]
         self._target = ends_of(self._assigned(heads(lift, names)))
 
-    def advance(self, start: Checkpoint, divide: Divide) -> Checkpoint:
+    def advance(self, start: QueryCheckpoint, divide: Divide) -> QueryCheckpoint:
         """The end of the next batch; `start` where there is nothing new, after some waiting for it.
 
         Args:
@@ -133,7 +133,7 @@ class StreamPlanner:
                 return self.advance(start, divide)
         return found.reached(divide(found.backlogs))
 
-    def latest(self) -> Checkpoint | None:
+    def latest(self) -> QueryCheckpoint | None:
         """Where the query would be if it had read all there was at the last look; None before the first."""
         return None if self._watch.seen is None else ends_of(self._watch.seen)
 
@@ -161,7 +161,7 @@ class StreamPlanner:
         except (NodeUnavailableError, DisconnectedError) as error:
             raise nats_failure(error) from None
 
-    def _await_silent(self, start: Checkpoint, target: Checkpoint) -> None:
+    def _await_silent(self, start: QueryCheckpoint, target: QueryCheckpoint) -> None:
         """Wait until all that is to be read up to `target` can be read: to Spark a batch without news is the end.
 
         Raises:
@@ -186,7 +186,7 @@ class StreamPlanner:
             for each in there
         ]
 
-    def _check_names(self, start: Checkpoint, there: list[StreamHeads]) -> None:
+    def _check_names(self, start: QueryCheckpoint, there: list[StreamHeads]) -> None:
         """Once: a stream that is named, and neither exists nor was ever read, is a slip of the pen."""
         options = self._options
         if self._names_are_checked or not options.fail_on_data_loss or options.subscribe_pattern is not None:

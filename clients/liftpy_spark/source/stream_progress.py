@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from liftpy_spark.options.offsets import Checkpoint
+from liftpy_spark.options.offsets import QueryCheckpoint
 from liftpy_spark.reading.planning import Range
 from liftpy_spark.source.rate_limits import Backlog
 
@@ -43,15 +43,15 @@ class Comparison:
     behind: list[str] = field(default_factory=list)
     gone: list[str] = field(default_factory=list)
 
-    def reached(self, ends: Mapping[tuple[str, int], int]) -> Checkpoint:
+    def reached(self, ends: Mapping[tuple[str, int], int]) -> QueryCheckpoint:
         """The end of a batch that reads up to `ends`."""
         offsets: dict[str, dict[int, int]] = {}
         for (stream, partition), offset in (*ends.items(), *self.found.items()):
             offsets.setdefault(stream, {})[partition] = offset
-        return Checkpoint(offsets, {stream: self.uuids[stream] for stream in offsets})
+        return QueryCheckpoint(offsets, {stream: self.uuids[stream] for stream in offsets})
 
 
-def compare(start: Checkpoint, heads: Iterable[StreamHeads]) -> Comparison:
+def compare(start: QueryCheckpoint, heads: Iterable[StreamHeads]) -> Comparison:
     """Hold what a query has read against what there is.
 
     A partition whose head nobody knows at the moment stays where it is. One that ends before what was read goes back
@@ -102,16 +102,16 @@ def _note_beginnings(comparison: Comparison, there: StreamHeads, known: Mapping[
             comparison.found[there.stream, partition] = head.start
 
 
-def ends_of(heads: Iterable[StreamHeads]) -> Checkpoint:
+def ends_of(heads: Iterable[StreamHeads]) -> QueryCheckpoint:
     """Where a query is that has read all there is."""
     streams = [each for each in heads if each.partitions]
-    return Checkpoint(
+    return QueryCheckpoint(
         {each.stream: {number: head.end for number, head in each.partitions.items()} for each in streams},
         {each.stream: each.uuid for each in streams},
     )
 
 
-def capped(heads: Iterable[StreamHeads], target: Checkpoint, start: Checkpoint) -> list[StreamHeads]:
+def capped(heads: Iterable[StreamHeads], target: QueryCheckpoint, start: QueryCheckpoint) -> list[StreamHeads]:
     """What there is, without what came after `target`; never less than what was read up to `start`."""
     seen = []
     for each in heads:
@@ -126,7 +126,7 @@ def capped(heads: Iterable[StreamHeads], target: Checkpoint, start: Checkpoint) 
     return seen
 
 
-def silent_before(target: Checkpoint, heads: Iterable[StreamHeads], start: Checkpoint) -> list[str]:
+def silent_before(target: QueryCheckpoint, heads: Iterable[StreamHeads], start: QueryCheckpoint) -> list[str]:
     """Partitions, as `stream/partition`, that are to be read up to `target` and that nobody knows of at the moment."""
     return [
         f"{each.stream}/{number}"
@@ -137,13 +137,13 @@ def silent_before(target: Checkpoint, heads: Iterable[StreamHeads], start: Check
     ]
 
 
-def _read_up_to(start: Checkpoint, there: StreamHeads, partition: int) -> int:
+def _read_up_to(start: QueryCheckpoint, there: StreamHeads, partition: int) -> int:
     """How far a partition was read; -1 where the query does not know it yet."""
     is_same = start.uuids.get(there.stream) == there.uuid
     return start.offsets[there.stream].get(partition, -1) if is_same else -1
 
 
-def ranges_between(start: Checkpoint, end: Checkpoint) -> list[Range]:
+def ranges_between(start: QueryCheckpoint, end: QueryCheckpoint) -> list[Range]:
     """What a batch reads.
 
     Nothing of what appears in `end` first, and nothing of a partition that ends where it starts or before: that is so

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from liftpy_spark.options.offsets import Checkpoint
+    from liftpy_spark.options.offsets import QueryCheckpoint
     from liftpy_spark.source.rate_limits import Backlog
 
 __all__ = ["LiftpyStreamReader"]
@@ -126,5 +126,5 @@ class LiftpyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             yield from read_ranges(partition.value or (), self._options, self._schema, asks_nodes=True)
 
 
-def _document(checkpoint: Checkpoint) -> dict[str, Any]:
+def _document(checkpoint: QueryCheckpoint) -> dict[str, Any]:
     return encode(checkpoint.offsets, checkpoint.uuids)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
-from liftpy_spark.jobs.collect.driver import Collected
+from liftpy_spark.jobs.collect.driver import CollectResult
 from liftpy_spark.sink.directory import DirectoryPlace
 from liftpy_spark.sink.staging import directory_leftovers
 
@@ -28,7 +28,7 @@ def collect_directory(
     older_than_s: float,
     deletes: bool,
     now_ns: int | None = None,
-) -> Collected:
+) -> CollectResult:
     """Find staged files that nobody needs any more, by the rule of `sink.staging.directory_leftovers`.
 
     Args:
@@ -53,4 +53,4 @@ def collect_directory(
     found = list(directory_leftovers(store, directory, is_ours, older_than_s, now_ns))
     if deletes:
         DirectoryPlace(directory).delete([entry.key for entry in found])
-    return Collected(len(found), sum(entry.size for entry in found))
+    return CollectResult(len(found), sum(entry.size for entry in found))

@@ -22,9 +22,9 @@ from liftpy_bucket.manifest.root.file import RootFile
 from liftpy_spark.jobs.access import store_of
 from liftpy_spark.jobs.bins import bins_of
 from liftpy_spark.jobs.collect.task import (
-    Found,
     KeyRange,
     LookTask,
+    RangeFindings,
     Share,
     StagingTask,
     Taken,
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from liftpy_bucket.store.s3_settings import S3Settings
     from liftpy_spark.jobs.tasks import Progress
 
-__all__ = ["Collected", "collect", "collect_staged", "cuts_of", "plan_collect"]
+__all__ = ["CollectResult", "collect", "collect_staged", "cuts_of", "plan_collect"]
 
 _RANGE_OBJECTS: Final = 20_000
 _RANGE_WEIGHT: Final = 100
@@ -59,7 +59,7 @@ _TEXT: Final = re.compile(r"(?s).{0,65536}")
 _CANDIDATE_FIELDS: Final = 3
 
 
-class Collected(NamedTuple):
+class CollectResult(NamedTuple):
     """What was found of a partition, or deleted.
 
     Attributes:
@@ -82,7 +82,7 @@ def plan_collect(
     *,
     grace_s: float,
     progress: Progress | None = None,
-) -> list[Collected]:
+) -> list[CollectResult]:
     """What `collect` would delete now. It only reads, so it takes what forks hold for wanted still.
 
     Args:
@@ -112,7 +112,7 @@ def collect(
     *,
     grace_s: float,
     progress: Progress | None = None,
-) -> list[Collected]:
+) -> list[CollectResult]:
     """Delete what no root and no pin names, and what has lain around unnamed for the grace period.
 
     Args:
@@ -162,7 +162,7 @@ def collect_staged(
     deletes: bool,
     now_ns: int | None = None,
     progress: Progress | None = None,
-) -> Collected:
+) -> CollectResult:
     """Find what the sink staged and nobody needs any more, as `sink.staging.collect_staging` does.
 
     Args:
@@ -184,19 +184,19 @@ def collect_staged(
     prefixes = [each for each in prefixes if next(store.list(f"{STAGING}{each}"), None) is not None]
     tasks = [StagingTask(settings, prefix, older_than_s, now_ns, deletes) for prefix in prefixes]
     found = run_tasks(spark, tasks, take_staged, what="collecting", read=_read_pair, progress=progress)
-    return Collected(sum(objects for objects, _ in found), sum(size for _, size in found))
+    return CollectResult(sum(objects for objects, _ in found), sum(size for _, size in found))
 
 
 class _Tally:
     """What was found or deleted so far, by the place of the partition."""
 
     def __init__(self, count: int) -> None:
-        self.done = [Collected() for _ in range(count)]
+        self.done = [CollectResult() for _ in range(count)]
 
     def add(self, place: int, objects: int = 0, size: int = 0, listed: int = 0, problem: str = "") -> None:
         """More of a partition; the first problem counts."""
         each = self.done[place]
-        self.done[place] = Collected(
+        self.done[place] = CollectResult(
             each.objects + objects, each.size + size, each.listed + listed, each.problem or problem
         )
 
@@ -253,10 +253,12 @@ def _looks(
     return [LookTask(settings, tuple(ranges[at] for at in share), grace_ns, wants_candidates) for share in shares]
 
 
-def _looked(spark: SparkSession, tasks: Sequence[LookTask], progress: Progress | None) -> list[tuple[KeyRange, Found]]:
+def _looked(
+    spark: SparkSession, tasks: Sequence[LookTask], progress: Progress | None
+) -> list[tuple[KeyRange, RangeFindings]]:
     """What was found in each range, in order."""
     results = run_tasks(spark, tasks, look, what="collecting", read=_read_found, progress=progress)
-    looked: list[tuple[KeyRange, Found]] = []
+    looked: list[tuple[KeyRange, RangeFindings]] = []
     for task, found in zip(tasks, results, strict=True):
         begun = found[0].resume != task.ranges[0].after if found else False
         if not begun or [each.place for each in found] != [each.place for each in task.ranges]:
@@ -281,20 +283,20 @@ def _rows(plain: Any, length: int) -> Iterator[Row]:
     return Fields("collected", "result", {"rows": plain}, ("rows",)).rows("rows", length)
 
 
-def _read_found(plain: Any) -> list[Found]:
+def _read_found(plain: Any) -> list[RangeFindings]:
     """What `look` gave.
 
     Raises:
         ManifestCorruptError: it is not that.
     """
     found = []
-    for row in _rows(plain, len(Found._fields)):
+    for row in _rows(plain, len(RangeFindings._fields)):
         candidates = tuple(
             (each.text(0, _CANDIDATE), each.number(1), each.number(2)) for each in row.rows(4, _CANDIDATE_FIELDS)
         )
         resume = None if row.is_null(5) else row.text(5, _KEY)
         place, listed, objects, size = (row.number(at) for at in range(4))
-        found.append(Found(place, listed, objects, size, candidates, resume, row.text(6, _TEXT)))
+        found.append(RangeFindings(place, listed, objects, size, candidates, resume, row.text(6, _TEXT)))
     return found
 
 

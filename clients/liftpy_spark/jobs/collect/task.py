@@ -36,7 +36,18 @@ if TYPE_CHECKING:
     from liftpy_bucket.store.object_store import ObjectStore
     from liftpy_bucket.store.s3_settings import S3Settings
 
-__all__ = ["Found", "KeyRange", "LookTask", "Share", "StagingTask", "TakeTask", "Taken", "look", "take", "take_staged"]
+__all__ = [
+    "KeyRange",
+    "LookTask",
+    "RangeFindings",
+    "Share",
+    "StagingTask",
+    "TakeTask",
+    "Taken",
+    "look",
+    "take",
+    "take_staged",
+]
 
 _ATTEMPTS: Final = 4
 _KEYS_PER_LOOK: Final = 10_000
@@ -65,7 +76,7 @@ class KeyRange(NamedTuple):
     weight: int
 
 
-class Found(NamedTuple):
+class RangeFindings(NamedTuple):
     """What was found in a range; it travels as a list.
 
     Attributes:
@@ -153,7 +164,7 @@ class StagingTask(NamedTuple):
     deletes: bool
 
 
-def look(task: LookTask) -> list[Found]:
+def look(task: LookTask) -> list[RangeFindings]:
     """List ranges, and find what nobody names.
 
     Returns:
@@ -166,18 +177,18 @@ def look(task: LookTask) -> list[Found]:
     room = _CANDIDATES_MAX
     for each in task.ranges:
         if room <= 0:
-            found.append(Found(each.place, resume=each.after))
+            found.append(RangeFindings(each.place, resume=each.after))
             continue
         try:
             looked = _look(store, each, task, room)
         except _PROBLEMS as error:
-            looked = Found(each.place, problem=str(error))
+            looked = RangeFindings(each.place, problem=str(error))
         room -= len(looked.candidates)
         found.append(looked)
     return found
 
 
-def _look(store: ObjectStore, keys: KeyRange, task: LookTask, room: int) -> Found:
+def _look(store: ObjectStore, keys: KeyRange, task: LookTask, room: int) -> RangeFindings:
     directory, after = keys.path.directory, keys.after
     listed = objects = size = 0
     candidates: list[tuple[str, int, int]] = []
@@ -189,9 +200,9 @@ def _look(store: ObjectStore, keys: KeyRange, task: LookTask, room: int) -> Foun
         if task.wants_candidates:
             candidates += [(entry.key.removeprefix(directory), entry.size, entry.modified_ns) for entry in garbage]
         if len(entries) < _KEYS_PER_LOOK:
-            return Found(keys.place, listed, objects, size, tuple(candidates))
+            return RangeFindings(keys.place, listed, objects, size, tuple(candidates))
         after = entries[-1].key.removeprefix(directory)
-    return Found(keys.place, listed, objects, size, tuple(candidates), after)
+    return RangeFindings(keys.place, listed, objects, size, tuple(candidates), after)
 
 
 def _entries(store: ObjectStore, keys: KeyRange, after: str) -> Iterator[Entry]:

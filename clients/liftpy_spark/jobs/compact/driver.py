@@ -38,10 +38,10 @@ if TYPE_CHECKING:
     from liftpy_bucket.objects.pointers import FragmentPointer
     from liftpy_bucket.store.s3_settings import S3Settings
     from liftpy_bucket.upkeep.compaction import HistoryPlan
-    from liftpy_spark.jobs.compact.plan import Look, Rewrite
+    from liftpy_spark.jobs.compact.plan import FooterFacts, Rewrite
     from liftpy_spark.jobs.tasks import Progress
 
-__all__ = ["CompactPlan", "Compacted", "NotCompactedError", "compact", "config_of", "plan_compact"]
+__all__ = ["CompactPlan", "CompactResult", "NotCompactedError", "compact", "config_of", "plan_compact"]
 
 _ATTEMPTS: Final = 3
 _REWRITES_PER_COMMIT: Final = 128
@@ -80,7 +80,7 @@ class CompactPlan(NamedTuple):
         return sum(each.size for each in self.history.pointers if each.end > self.history.compacted_end)
 
 
-class Compacted(NamedTuple):
+class CompactResult(NamedTuple):
     """What was done.
 
     Attributes:
@@ -170,7 +170,7 @@ def compact(
     alone: bool,
     progress: Progress | None = None,
     task_bytes: int = TASK_BYTES,
-) -> Compacted:
+) -> CompactResult:
     """Compact partitions.
 
     Args:
@@ -189,7 +189,7 @@ def compact(
     """
     rules = Rules(config.object_bytes, config.delete_retention_ns if alone else None)
     steps = _Steps(progress, sum(_tasks_of(plan, task_bytes) for plan in plans))
-    done = Compacted()
+    done = CompactResult()
     for first in plans:
         plan: CompactPlan | None = first
         for attempts_left in reversed(range(_ATTEMPTS)):
@@ -204,7 +204,7 @@ def compact(
                     raise
                 plan = _plan(settings, plan.history.path, config)
             finally:
-                done = Compacted(*map(sum, zip(done, work.done, strict=True)))
+                done = CompactResult(*map(sum, zip(done, work.done, strict=True)))
     return done
 
 
@@ -244,7 +244,7 @@ class _Run:
         history, seed = plan.history, os.urandom(_SEED_BYTES)
         self._pass = Pass(settings, history.path, plan.epoch, history.compacted_end, history.gone_below, seed)
         self._left = {*history.pointers}
-        self.done = Compacted()
+        self.done = CompactResult()
 
     def run(self) -> None:
         """Do all of it."""
@@ -269,7 +269,7 @@ class _Run:
         loaded = file.load()
         return loaded is None or not self._left <= {*file.fragments(loaded.root)}
 
-    def _looks(self) -> list[Look]:
+    def _looks(self) -> list[FooterFacts]:
         pointers = self._history.pointers
         given = [
             (self._pass, pointers[start : start + _FOOTERS_PER_TASK])
@@ -295,7 +295,7 @@ class _Run:
             *(sum(made.dropped for _, made in pairs), len(old), len(new)),
             *(sum(each.size for each in old), sum(each.size for each in new)),
         )
-        self.done = Compacted(*map(sum, zip(self.done, now, strict=True)))
+        self.done = CompactResult(*map(sum, zip(self.done, now, strict=True)))
 
 
 class _Steps:

@@ -24,7 +24,7 @@ from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 from liftpy_bucket.objects.setsum import NO_RECORDS, Setsum
 from liftpy_spark.jobs.compact.keys import CANDIDATES
 from liftpy_spark.jobs.compact.task import read_keys, read_made, rewrite
-from liftpy_spark.jobs.tasks import JobFailedError, Watch, cause_of, in_rounds, packed
+from liftpy_spark.jobs.tasks import JobFailedError, TaskProgress, cause_of, in_rounds, packed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -180,7 +180,7 @@ def _collected(spark: SparkSession, rows: DataFrame, what: str, total: int, prog
     Raises:
         JobFailedError: Spark gave up.
     """
-    with Watch(spark, what, total, progress):
+    with TaskProgress(spark, what, total, progress):
         try:
             return rows.toArrow()
         except (PySparkException, Py4JError) as error:

@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from liftpy_bucket.objects.pointers import FragmentPointer
     from liftpy_bucket.upkeep.compaction_plan import HistoryPlan
 
-__all__ = ["Look", "Rewrite", "Rules", "Source", "clean_end_of", "plan_rewrites"]
+__all__ = ["FooterFacts", "Rewrite", "RewriteSource", "Rules", "clean_end_of", "plan_rewrites"]
 
 
-class Look(NamedTuple):
+class FooterFacts(NamedTuple):
     """What the footer of an object says.
 
     Attributes:
@@ -30,7 +30,7 @@ class Look(NamedTuple):
     keeps_replies: bool
 
 
-class Source(NamedTuple):
+class RewriteSource(NamedTuple):
     """An object that is written anew.
 
     Attributes:
@@ -53,7 +53,7 @@ class Rewrite(NamedTuple):
     """
 
     places: range
-    sources: tuple[Source, ...]
+    sources: tuple[RewriteSource, ...]
     cleaned_ns: int
     keeps_replies: bool
 
@@ -89,7 +89,9 @@ def clean_end_of(plan: HistoryPlan) -> int:
     return max(plan.compacted_end, min(end, first_held))
 
 
-def plan_rewrites(plan: HistoryPlan, looks: Sequence[Look], losing: Collection[int], rules: Rules) -> Iterator[Rewrite]:
+def plan_rewrites(
+    plan: HistoryPlan, looks: Sequence[FooterFacts], losing: Collection[int], rules: Rules
+) -> Iterator[Rewrite]:
     """What is written anew, oldest first.
 
     Args:
@@ -118,7 +120,7 @@ def plan_rewrites(plan: HistoryPlan, looks: Sequence[Look], losing: Collection[i
 
 
 def _fate(
-    plan: HistoryPlan, pointer: FragmentPointer, look: Look, clean_end: int, rules: Rules, *, loses: bool
+    plan: HistoryPlan, pointer: FragmentPointer, look: FooterFacts, clean_end: int, rules: Rules, *, loses: bool
 ) -> _Fate | None:
     """None where it stays as it is."""
     if plan.is_held(pointer):
@@ -137,8 +139,8 @@ def _fate(
     return _Fate(plan.now_ns if becomes_clean else look.cleaned_ns, is_expired)
 
 
-def _rewrite(plan: HistoryPlan, looks: Sequence[Look], group: Sequence[tuple[int, _Fate]]) -> Rewrite:
+def _rewrite(plan: HistoryPlan, looks: Sequence[FooterFacts], group: Sequence[tuple[int, _Fate]]) -> Rewrite:
     places = range(group[0][0], group[-1][0] + 1)
-    sources = tuple(Source(plan.pointers[place], fate.is_expired) for place, fate in group)
+    sources = tuple(RewriteSource(plan.pointers[place], fate.is_expired) for place, fate in group)
     cleaned_ns = max(fate.cleaned_ns for _, fate in group)
     return Rewrite(places, sources, cleaned_ns, any(looks[place].keeps_replies for place in places))

@@ -23,7 +23,7 @@ from liftpy_bucket.upkeep.compaction import Replacement
 from liftpy_log.compaction.offset_map import KeyHasher
 from liftpy_spark.jobs.access import store_of
 from liftpy_spark.jobs.compact.keys import KEY_COLUMNS, candidates_of, keyed, superseded_within
-from liftpy_spark.jobs.compact.plan import Look
+from liftpy_spark.jobs.compact.plan import FooterFacts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from liftpy_bucket.objects.pointers import FragmentPointer
     from liftpy_bucket.objects.setsum import Setsum
     from liftpy_bucket.store.s3_settings import S3Settings
-    from liftpy_spark.jobs.compact.plan import Rewrite, Source
+    from liftpy_spark.jobs.compact.plan import Rewrite, RewriteSource
 
 __all__ = ["Made", "Pass", "look_at", "read_keys", "read_looks", "read_made", "rewrite"]
 
@@ -84,21 +84,21 @@ class Made(NamedTuple):
     gone_below: int
 
 
-def look_at(given: tuple[Pass, Sequence[FragmentPointer]]) -> list[Look]:
+def look_at(given: tuple[Pass, Sequence[FragmentPointer]]) -> list[FooterFacts]:
     """Read the footers of objects."""
     work, pointers = given
     footers = (work.reader(pointer).metadata for pointer in pointers)
-    return [Look(footer.tombstones, footer.cleaned_ns, footer.keeps_replies) for footer in footers]
+    return [FooterFacts(footer.tombstones, footer.cleaned_ns, footer.keeps_replies) for footer in footers]
 
 
-def read_looks(plain: Any) -> list[Look]:
+def read_looks(plain: Any) -> list[FooterFacts]:
     """What `look_at` gave, after it has travelled.
 
     Raises:
         ManifestCorruptError, ValueError: it is not that.
     """
-    rows = Fields("footers", "result", {"looks": plain}, ("looks",)).rows("looks", len(Look._fields))
-    return [Look(row.number(0), row.number(1), row.flag(2)) for row in rows]
+    rows = Fields("footers", "result", {"looks": plain}, ("looks",)).rows("looks", len(FooterFacts._fields))
+    return [FooterFacts(row.number(0), row.number(1), row.flag(2)) for row in rows]
 
 
 def read_keys(work: Pass, places: Sequence[tuple[int, FragmentPointer]]) -> Iterator[pa.RecordBatch]:
@@ -210,7 +210,7 @@ class _Copy:
         self.collected = NO_RECORDS
         self.gone_below = work.gone_below
 
-    def take(self, source: Source) -> None:
+    def take(self, source: RewriteSource) -> None:
         """Copy what stays of one."""
         reader = self._work.reader(source.pointer)
         before, dropped = self._writer.setsum, NO_RECORDS

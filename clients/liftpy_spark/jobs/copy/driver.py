@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from liftpy_spark.jobs.copy.source import SourcePartition
     from liftpy_spark.jobs.tasks import Progress
 
-__all__ = ["Copied", "CopyPlan", "CopyStream", "copy_history", "plan_copy"]
+__all__ = ["CopyPlan", "CopyResult", "CopyStream", "copy_history", "plan_copy"]
 
 _HOLD_S: Final = 24 * 3_600.0
 
@@ -84,7 +84,7 @@ class CopyPlan(NamedTuple):
     notes: tuple[str, ...]
 
 
-class Copied(NamedTuple):
+class CopyResult(NamedTuple):
     """What a copy did.
 
     Attributes:
@@ -133,7 +133,7 @@ def copy_history(
     progress: Progress | None = None,
     task_bytes: int = TASK_BYTES,
     hold_s: float = _HOLD_S,
-) -> Copied:
+) -> CopyResult:
     """Copy streams, with all that the source has of them, and see that every record is what it was.
 
     Args:
@@ -160,7 +160,7 @@ def copy_history(
         copies = copy_all(spark, source, target, partitions, labels, task_bytes=task_bytes, progress=progress)
         _put_roots(store, into, choice.copied, partitions, copies.made)
         enter(into, catalog, choice.copied, names)
-        return Copied(_plan(choice, partitions), copies.copied, copies.there, copies.size)
+        return CopyResult(_plan(choice, partitions), copies.copied, copies.there, copies.size)
 
 
 @contextmanager

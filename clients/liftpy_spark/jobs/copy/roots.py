@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from liftpy_bucket.manifest.root.snapshot import Snapshot
     from liftpy_bucket.objects.pointers import FragmentPointer, SnapshotPointer
 
-__all__ = ["CopyRefusedError", "Standing", "check_history", "of_its_own", "standing", "with_tail"]
+__all__ = ["CopyRefusedError", "CopyState", "check_history", "of_its_own", "standing", "with_tail"]
 
 _NONCE: Final = "copy"  # of snapshots that a copy makes: the same lists always give the same names
 
@@ -41,7 +41,7 @@ class CopyRefusedError(LiftError):
     """What is at the destination does not let a history be copied there."""
 
 
-class Standing(StrEnum):
+class CopyState(StrEnum):
     """What the destination has of a partition: the same, less of the same, or more of it."""
 
     EQUAL = "equal"
@@ -124,10 +124,10 @@ def _another(label: str, why: str) -> CopyRefusedError:
     )
 
 
-def standing(there: Root, wanted: Root) -> Standing:
+def standing(there: Root, wanted: Root) -> CopyState:
     """What to do with a root at the destination that is of the same history as what is wanted there."""
     if there == wanted:
-        return Standing.EQUAL
+        return CopyState.EQUAL
     if there.end > wanted.end or there.version > wanted.version:
-        return Standing.AHEAD
-    return Standing.BEHIND
+        return CopyState.AHEAD
+    return CopyState.BEHIND

@@ -19,7 +19,7 @@ from liftpy_bucket.manifest.root.format import decode_root, encode_root
 from liftpy_bucket.store.conditional import create_once
 from liftpy_bucket.store.swapping import swap
 from liftpy_spark.jobs.copy.catalog import choose, entered
-from liftpy_spark.jobs.copy.roots import CopyRefusedError, Standing, check_history, standing
+from liftpy_spark.jobs.copy.roots import CopyRefusedError, CopyState, check_history, standing
 from liftpy_spark.jobs.copy.source import new_id
 
 if TYPE_CHECKING:
@@ -116,9 +116,9 @@ def put_root(store: ObjectStore, label: str, wanted: Root) -> None:
     for _ in range(_ATTEMPTS):
         loaded = file.load()
         what = None if loaded is None else standing(loaded.root, wanted)
-        if loaded is not None and what is Standing.AHEAD:
+        if loaded is not None and what is CopyState.AHEAD:
             raise _ahead(label, loaded.root.end, wanted.end)
-        if what is Standing.EQUAL:
+        if what is CopyState.EQUAL:
             return
         etag = None if loaded is None else loaded.etag
         try:

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from liftpy_bucket.layout import PartitionPath
     from liftpy_spark.jobs.export.driver import ExportRange
-    from liftpy_spark.jobs.export.files import Place
-    from liftpy_spark.jobs.export.task import Written
+    from liftpy_spark.jobs.export.files import ExportPlace
+    from liftpy_spark.jobs.export.task import ExportedFile
 
 __all__ = ["DeltaError", "DeltaTarget"]
 
@@ -49,7 +49,7 @@ class DeltaTarget:
         StoreError: the place can not be listed.
     """
 
-    def __init__(self, place: Place, *, include_headers: bool, creates: bool) -> None:
+    def __init__(self, place: ExportPlace, *, include_headers: bool, creates: bool) -> None:
         self.place = place
         self._schema = arrow_schema(source_schema(include_headers))
         try:
@@ -117,7 +117,7 @@ class DeltaTarget:
         """How a file of a range is called; no two attempts have the same."""
         return f"{path.uuid}-{path.partition}-{start:020d}-{end:020d}-{uuid4().hex}.parquet"
 
-    def commit(self, ranges: Sequence[ExportRange], files: Sequence[Written]) -> None:
+    def commit(self, ranges: Sequence[ExportRange], files: Sequence[ExportedFile]) -> None:
         """Commit files, and up to where they go.
 
         Raises:

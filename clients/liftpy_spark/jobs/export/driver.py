@@ -22,7 +22,7 @@ from liftpy_envelope.errors import LiftError
 from liftpy_spark.jobs.access import store_of
 from liftpy_spark.jobs.bins import TASK_BYTES, bins_of, bytes_of
 from liftpy_spark.jobs.export.files import check_apart
-from liftpy_spark.jobs.export.task import ExportTask, MissingPiece, Written, export_range, read_exported
+from liftpy_spark.jobs.export.task import ExportedFile, ExportTask, MissingPiece, export_range, read_exported
 from liftpy_spark.jobs.parts import Part, bare_root
 from liftpy_spark.jobs.tasks import run_tasks
 
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     from liftpy_bucket.layout import PartitionPath
     from liftpy_bucket.reading.version import Piece
     from liftpy_bucket.store.s3_settings import S3Settings
-    from liftpy_spark.jobs.export.files import Place
+    from liftpy_spark.jobs.export.files import ExportPlace
     from liftpy_spark.jobs.tasks import Progress
 
-__all__ = ["ExportPlan", "ExportRange", "ExportRefusedError", "ExportTarget", "Exported", "export", "plan_export"]
+__all__ = ["ExportPlan", "ExportRange", "ExportRefusedError", "ExportResult", "ExportTarget", "export", "plan_export"]
 
 _PIN_NAME: Final = "spark-export"
 _HOLD_S: Final = 6 * 3_600.0
@@ -70,7 +70,7 @@ class ExportRange(NamedTuple):
 class ExportTarget(Protocol):
     """What files are exported to."""
 
-    place: Place
+    place: ExportPlace
 
     def covered(self, path: PartitionPath) -> list[tuple[int, int]]:
         """The ranges [start, end) of a partition that it has, in ascending order, without overlaps."""
@@ -78,7 +78,7 @@ class ExportTarget(Protocol):
     def file_name(self, path: PartitionPath, start: int, end: int) -> str:
         """How the file of a range is called."""
 
-    def commit(self, ranges: Sequence[ExportRange], files: Sequence[Written]) -> None:
+    def commit(self, ranges: Sequence[ExportRange], files: Sequence[ExportedFile]) -> None:
         """Take files into it, those of each partition in order; once, however often they come."""
 
 
@@ -89,7 +89,7 @@ class ExportPlan(NamedTuple):
     size: int
 
 
-class Exported(NamedTuple):
+class ExportResult(NamedTuple):
     """What an export did: how many files it wrote, the records in them, and their bytes."""
 
     files: int
@@ -131,7 +131,7 @@ def export(
     progress: Progress | None = None,
     task_bytes: int = TASK_BYTES,
     hold_s: float = _HOLD_S,
-) -> Exported:
+) -> ExportResult:
     """Write what a target does not have yet of a stream.
 
     Args:
@@ -154,7 +154,7 @@ def export(
     """
     check_apart(target.place, settings)
     target.place.clear()
-    done = Exported(0, 0, 0)
+    done = ExportResult(0, 0, 0)
     with _held(settings, paths, hold_s) as versions:
         ranges = [each for version, pieces in versions for each in _ranges(version, pieces, target, task_bytes)]
         waiting, total = iter(ranges), len(ranges)
@@ -165,7 +165,7 @@ def export(
             target.commit(wave, files)
             before += len(wave)
             there = [file for file in files if file.records]
-            done = Exported(
+            done = ExportResult(
                 done.files + len(there),
                 done.records + sum(file.records for file in there),
                 done.size + sum(file.size for file in there),
@@ -249,9 +249,9 @@ def _written(
     target: ExportTarget,
     include_headers: bool,  # noqa: FBT001 (passed on as it came)
     progress: Progress | None,
-) -> list[Written]:
+) -> list[ExportedFile]:
     """The files of ranges; an object that is gone is looked for under its new name."""
-    files: dict[int, Written] = {}
+    files: dict[int, ExportedFile] = {}
     ranges = dict(enumerate(wave))
     for _ in range(_LOOKS_MAX):
         tasks = [

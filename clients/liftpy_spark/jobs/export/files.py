@@ -22,7 +22,7 @@ from liftpy_spark.jobs.access import is_within, store_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["ExportPlaceError", "Place", "check_apart", "place_of"]
+__all__ = ["ExportPlace", "ExportPlaceError", "check_apart", "place_of"]
 
 _S3: Final = "s3://"
 _FILE: Final = "file://"
@@ -34,7 +34,7 @@ class ExportPlaceError(LiftError):
     """Files can not be put where they are to go."""
 
 
-class Place(NamedTuple):
+class ExportPlace(NamedTuple):
     """See the module.
 
     Attributes:
@@ -138,7 +138,7 @@ class Place(NamedTuple):
         return self.directory if self.settings is None else self.settings.url
 
 
-def check_apart(place: Place, bucket: S3Settings) -> None:
+def check_apart(place: ExportPlace, bucket: S3Settings) -> None:
     """See that a place does not lie in the bucket of a cluster, below its prefix.
 
     Raises:
@@ -151,7 +151,7 @@ def check_apart(place: Place, bucket: S3Settings) -> None:
         )
 
 
-def place_of(url: str, *, endpoint: str | None, region: str | None) -> Place:
+def place_of(url: str, *, endpoint: str | None, region: str | None) -> ExportPlace:
     """What an address names.
 
     Args:
@@ -164,11 +164,11 @@ def place_of(url: str, *, endpoint: str | None, region: str | None) -> Place:
     """
     if url.startswith(_S3):
         try:
-            return Place("", S3Settings(url=url, endpoint=endpoint, region=region))
+            return ExportPlace("", S3Settings(url=url, endpoint=endpoint, region=region))
         except ConfigError as error:
             field = {"url": "target", "endpoint": "--target-endpoint"}.get(error.field, error.field)
             raise ConfigError(field, str(error).removeprefix(f"{error.field}: ")) from None
     path = url.removeprefix(_FILE)
     if not path or "://" in path:
         raise ConfigError("target", f"{url!r:.200} is neither s3://bucket/prefix nor a directory")
-    return Place(str(Path(path).absolute()))
+    return ExportPlace(str(Path(path).absolute()))

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
     from liftpy_bucket.layout import PartitionPath
     from liftpy_spark.jobs.export.driver import ExportRange
-    from liftpy_spark.jobs.export.files import Place
-    from liftpy_spark.jobs.export.task import Written
+    from liftpy_spark.jobs.export.files import ExportPlace
+    from liftpy_spark.jobs.export.task import ExportedFile
 
 __all__ = ["ParquetDirectory", "has_exported"]
 
@@ -21,7 +21,7 @@ _NAME: Final = re.compile(r"([0-9a-f]{32})-([0-9]+)-([0-9]{20})-([0-9]{20})\.par
 _DELTA_LOG: Final = "_delta_log"
 
 
-def has_exported(place: Place) -> bool:
+def has_exported(place: ExportPlace) -> bool:
     """Whether there are files of an export to Parquet.
 
     Raises:
@@ -40,7 +40,7 @@ class ParquetDirectory:
         StoreError, ExportPlaceError: it can not be listed, or there is a Delta table.
     """
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: ExportPlace) -> None:
         if place.has_directory(_DELTA_LOG):
             raise ExportPlaceError(
                 f"there is a Delta table at {place.url}, whose files would be read together with those of this export: "
@@ -62,5 +62,5 @@ class ParquetDirectory:
         """How the file of a range is called."""
         return f"{path.uuid}-{path.partition}-{start:020d}-{end:020d}.parquet"
 
-    def commit(self, ranges: Sequence[ExportRange], files: Sequence[Written]) -> None:
+    def commit(self, ranges: Sequence[ExportRange], files: Sequence[ExportedFile]) -> None:
         """A file is part of it as soon as it is there."""

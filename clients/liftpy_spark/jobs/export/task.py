@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from liftpy_bucket.store.s3_settings import S3Settings
-    from liftpy_spark.jobs.export.files import Place
+    from liftpy_spark.jobs.export.files import ExportPlace
     from liftpy_spark.jobs.parts import Part
 
-__all__ = ["ExportTask", "MissingPiece", "Written", "export_range", "read_exported"]
+__all__ = ["ExportTask", "ExportedFile", "MissingPiece", "export_range", "read_exported"]
 
 _ROW_GROUP_BYTES: Final = 32 * 1024 * 1024
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{0,255}")
@@ -48,7 +48,7 @@ class ExportTask(NamedTuple):
     """
 
     settings: S3Settings
-    place: Place
+    place: ExportPlace
     name: str
     stream: str
     part: Part
@@ -57,7 +57,7 @@ class ExportTask(NamedTuple):
     include_headers: bool
 
 
-class Written(NamedTuple):
+class ExportedFile(NamedTuple):
     """A file.
 
     Attributes:
@@ -79,7 +79,7 @@ class MissingPiece(NamedTuple):
     key: str
 
 
-def export_range(task: ExportTask) -> Written | MissingPiece:
+def export_range(task: ExportTask) -> ExportedFile | MissingPiece:
     """Write the records of a range.
 
     Raises:
@@ -93,13 +93,13 @@ def export_range(task: ExportTask) -> Written | MissingPiece:
         except ObjectMissingError as error:
             return MissingPiece(error.key)
         if not tally.records:
-            return Written("", 0, 0, "")
+            return ExportedFile("", 0, 0, "")
         size = file.tell()
         task.place.put(task.name, file, uuid4().hex)
-    return Written(task.name, size, tally.records, tally.statistics(task.part.root.partition))
+    return ExportedFile(task.name, size, tally.records, tally.statistics(task.part.root.partition))
 
 
-def read_exported(plain: Any) -> Written | MissingPiece:
+def read_exported(plain: Any) -> ExportedFile | MissingPiece:
     """What `export_range` gave, after it has travelled: the fields in a list.
 
     Raises:
@@ -107,8 +107,8 @@ def read_exported(plain: Any) -> Written | MissingPiece:
     """
     if type(plain) is list and len(plain) == len(MissingPiece._fields):
         return MissingPiece(Row("exported", "result", plain, len(plain)).text(0, _KEY))
-    row = Row("exported", "result", plain, len(Written._fields))
-    written = Written(row.text(0, _NAME), row.number(1), row.number(2), row.text(3, _TEXT))
+    row = Row("exported", "result", plain, len(ExportedFile._fields))
+    written = ExportedFile(row.text(0, _NAME), row.number(1), row.number(2), row.text(3, _TEXT))
     if written.records and not (written.name and type(json.loads(written.statistics)) is dict):
         raise ValueError("a file of records has no name or no statistics")
     return written

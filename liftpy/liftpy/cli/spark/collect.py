@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from liftpy.cli.tier.bucket import Place
-    from liftpy_spark.jobs.collect.driver import Collected
+    from liftpy_spark.jobs.collect.driver import CollectResult
 
 __all__ = ["collect"]
 
@@ -113,8 +113,8 @@ def _check_directory(path: str, partition: int | None, *, as_json: bool) -> None
 def _tell(
     bucket: OpenBucket,
     places: Sequence[Place],
-    found: Sequence[Collected],
-    staged: Mapping[str, Collected | None],
+    found: Sequence[CollectResult],
+    staged: Mapping[str, CollectResult | None],
     *,
     delete: bool,
     as_json: bool,
@@ -136,7 +136,9 @@ def _tell(
     return len(problems)
 
 
-def _show(pairs: Sequence[tuple[Place, Collected]], staged: Mapping[str, Collected | None], *, delete: bool) -> None:
+def _show(
+    pairs: Sequence[tuple[Place, CollectResult]], staged: Mapping[str, CollectResult | None], *, delete: bool
+) -> None:
     done = " deleted" if delete else ""
     shown = [(place.label, each) for place, each in pairs]
     shown += [(_SHOWN[name], each) for name, each in staged.items() if each is not None]

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from liftpy_spark.jobs.export.driver import ExportTarget
-    from liftpy_spark.jobs.export.files import Place as ExportPlace
+    from liftpy_spark.jobs.export.files import ExportPlace
 
 __all__ = ["app"]
 

@@ -35,7 +35,7 @@ from liftpy.cli.tier.tables import count_of
 from liftpy.cli.units import show_bytes, show_count
 
 if TYPE_CHECKING:
-    from liftpy_spark.jobs.compact.driver import Compacted, CompactPlan
+    from liftpy_spark.jobs.compact.driver import CompactPlan, CompactResult
 
 __all__ = ["compact"]
 
@@ -107,6 +107,6 @@ def _planned(plans: list[CompactPlan]) -> tuple[dict[str, int], str]:
     )
 
 
-def _plain_done(done: Compacted | None) -> dict[str, int]:
+def _plain_done(done: CompactResult | None) -> dict[str, int]:
     names = ("dropped", "replaced", "made", "bytes_before", "bytes_after")
     return dict.fromkeys(names, 0) if done is None else done._asdict()

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from liftpy.cli.run import Connection
     from liftpy_bucket.store.s3_settings import S3Settings
-    from liftpy_spark.jobs.copy.driver import Copied, CopyPlan, CopyStream
+    from liftpy_spark.jobs.copy.driver import CopyPlan, CopyResult, CopyStream
 
 __all__ = ["restore"]
 
@@ -206,12 +206,12 @@ def _settings(like: S3Settings, where: Where, named: str, prefix: str) -> S3Sett
         raise ConfigError(field, str(error).removeprefix(f"{error.field}: ")) from None
 
 
-def _plain(plan: CopyPlan, done: Copied | None) -> dict[str, Any]:
+def _plain(plan: CopyPlan, done: CopyResult | None) -> dict[str, Any]:
     outcome = {} if done is None else {"copied": done.copied, "there": done.there, "bytes": done.size}
     return {"streams": [each._asdict() for each in plan.streams], "notes": list(plan.notes)} | outcome
 
 
-def _text(plan: CopyPlan, done: Copied | None, shown: str) -> str:
+def _text(plan: CopyPlan, done: CopyResult | None, shown: str) -> str:
     if done is None:
         objects = sum(each.objects for each in plan.streams)
         return f"{count_of(objects, 'object')} would be at {shown}; nothing was done (--dry-run)"

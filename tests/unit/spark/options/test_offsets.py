@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from liftpy_spark.options.offsets import (
-    Checkpoint,
     CheckpointError,
+    QueryCheckpoint,
     StreamReplacedError,
     check_same_streams,
     decode,
@@ -58,7 +58,7 @@ def test_what_a_newer_liftpy_keeps_is_refused():
 
 
 def test_another_stream_under_the_same_name_is_refused():
-    checkpoint = Checkpoint({"orders": {0: 1}}, {"orders": "a"})
+    checkpoint = QueryCheckpoint({"orders": {0: 1}}, {"orders": "a"})
     check_same_streams(checkpoint, {"orders": "a", "more": "b"})
     with pytest.raises(StreamReplacedError, match=r"orders was deleted and created again .it was a, and is b now"):
         check_same_streams(checkpoint, {"orders": "b"})

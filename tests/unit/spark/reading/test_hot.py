@@ -10,7 +10,7 @@ import pytest
 from liftpy_client.consumer.decode import RECORDS_SCHEMA
 from liftpy_client.errors import NodeUnavailableError, NoStreamError
 from liftpy_spark.errors import NatsError, ReadStalledError
-from liftpy_spark.heads import Head, StreamHeads
+from liftpy_spark.heads import PartitionHead, StreamHeads
 from liftpy_spark.options.offsets import StreamReplacedError
 from liftpy_spark.reading import hot
 from liftpy_spark.reading.hot import read_hot
@@ -83,7 +83,7 @@ def head(monkeypatch):
 
     def heads(_, names):
         found["asked"] += 1
-        return [StreamHeads(names[0], found["uuid"], {3: Head(0, found["end"])})]
+        return [StreamHeads(names[0], found["uuid"], {3: PartitionHead(0, found["end"])})]
 
     monkeypatch.setattr(hot, "heads", heads)
     monkeypatch.setattr(hot, "_COMMITTED_S", 0.0)

@@ -13,7 +13,7 @@ import pytest
 from liftpy_client.errors import PublishTimeoutError
 from liftpy_spark.jobs.collect.directory import collect_directory
 from liftpy_spark.sink.commit import forget
-from liftpy_spark.sink.decision import Batch
+from liftpy_spark.sink.decision import SinkBatch
 from liftpy_spark.sink.errors import CommitUnclearError, StagingDamagedError
 from liftpy_spark.sink.staging import collect_staging
 from support.fault_store import Crash
@@ -299,7 +299,7 @@ async def test_two_streams_and_two_applications_do_not_meet(new_world):
     for batch in (
         batch_of(),
         batch_of(application="other"),
-        Batch(stream="s", uuid="cd" * 16, application="app", number=0),
+        SinkBatch(stream="s", uuid="cd" * 16, application="app", number=0),
     ):
         await world.execute(ROWS, 2, batch)
     assert world.values() == Counter(dict.fromkeys(ONCE, 3))

@@ -20,10 +20,10 @@ from liftpy_spark.jobs.collect.directory import collect_directory
 from liftpy_spark.options.values import OptionError
 from liftpy_spark.sink import directory as sink_directory
 from liftpy_spark.sink import writing
-from liftpy_spark.sink.decision import Batch, Decision
+from liftpy_spark.sink.decision import Decision, SinkBatch
 from liftpy_spark.sink.directory import DirectoryPlace, check_path, prepare
 from liftpy_spark.sink.errors import SinkRowError, StagingDamagedError, StagingDirectoryError
-from liftpy_spark.sink.rows import Chunk
+from liftpy_spark.sink.rows import RowChunk
 from liftpy_spark.sink.section import Section
 from liftpy_spark.sink.staging import load_section, stage
 from liftpy_spark.sink.writing import stage_rows
@@ -33,7 +33,7 @@ from support.sink_kit import SinkWorld, Target, batch_of, layout_of
 
 ROWS = [(b"k%d" % (number % 17), b"value-%04d-" % number + bytes(40)) for number in range(60)]
 ONCE = Counter(value for _, value in ROWS)
-CHUNK = Chunk(0, "s.x", pa.record_batch({"value": [b"one", b"two"]}))
+CHUNK = RowChunk(0, "s.x", pa.record_batch({"value": [b"one", b"two"]}))
 FOREIGN = (
     "notes.txt",
     "a~b~c~d.arrows",
@@ -323,7 +323,7 @@ async def test_files_that_another_one_cleared_up_are_no_loss(tmp_path):
 
 def test_files_of_other_clusters_and_younger_ones_stay(tmp_path):
     world = SinkWorld(directory=tmp_path)
-    mine, decided, other = batch_of(0), batch_of(1), Batch(stream="s", uuid="cd" * 16, application="app", number=0)
+    mine, decided, other = batch_of(0), batch_of(1), SinkBatch(stream="s", uuid="cd" * 16, application="app", number=0)
     keys = [staged_in(world.place(), batch).key for batch in (mine, decided, other)]
     for name in FOREIGN:
         (tmp_path / name).write_bytes(b"not ours")

@@ -17,7 +17,7 @@ from liftpy_spark.sink.decision import Decision
 from liftpy_spark.sink.errors import SinkSchemaError, StagingDamagedError
 from liftpy_spark.sink.options import Delivery, SinkOptions
 from liftpy_spark.sink.place import BucketPlace
-from liftpy_spark.sink.rows import Chunk
+from liftpy_spark.sink.rows import RowChunk
 from liftpy_spark.sink.schema import check_columns
 from liftpy_spark.sink.section import Section
 from liftpy_spark.sink.staging import load_section, stage
@@ -77,7 +77,7 @@ def test_producers_are_told_apart():
 @given(st.lists(st.tuples(st.integers(0, 3), st.lists(st.none() | st.binary(max_size=20), min_size=1)), min_size=1))
 def test_staged_chunks_read_back(shares):
     chunks = [
-        Chunk(partition, f"s.ü{number}", pa.record_batch({"value": pa.array(values, pa.binary())}))
+        RowChunk(partition, f"s.ü{number}", pa.record_batch({"value": pa.array(values, pa.binary())}))
         for number, (partition, values) in enumerate(sorted(shares, key=lambda share: share[0]))
     ]
     store = MemoryStore()
@@ -88,7 +88,8 @@ def test_staged_chunks_read_back(shares):
 
 def test_what_an_older_version_staged_is_read():
     chunks = [
-        Chunk(3, f"s.ü{number}", pa.record_batch({"value": pa.array([b"v", None], pa.binary())})) for number in (1, 2)
+        RowChunk(3, f"s.ü{number}", pa.record_batch({"value": pa.array([b"v", None], pa.binary())}))
+        for number in (1, 2)
     ]
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, chunks[0].records.schema) as writer:
@@ -102,7 +103,7 @@ def test_what_an_older_version_staged_is_read():
 
 def test_a_section_with_other_chunks_than_were_decided():
     store = MemoryStore()
-    (section,) = stage(BucketPlace(store), "key", [Chunk(0, "s.x", pa.record_batch({"value": [b"v"]}))], "nonce")
+    (section,) = stage(BucketPlace(store), "key", [RowChunk(0, "s.x", pa.record_batch({"value": [b"v"]}))], "nonce")
     with pytest.raises(StagingDamagedError, match=r"staged object key, .* it has 1 chunks, and 2 were decided"):
         load_section(BucketPlace(store), section._replace(chunks=2))
 

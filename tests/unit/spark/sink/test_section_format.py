@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from liftpy_bucket.store.memory import MemoryStore
 from liftpy_spark.sink.errors import StagingDamagedError
 from liftpy_spark.sink.place import BucketPlace
-from liftpy_spark.sink.rows import Chunk
+from liftpy_spark.sink.rows import RowChunk
 from liftpy_spark.sink.section_format import decode_section, encode_section
 from liftpy_spark.sink.staging import load_section, stage
 from support.examples import examples
@@ -27,7 +27,7 @@ def encoded(*chunks):
 
 
 def chunk_of(**columns):
-    return Chunk(0, "s.x", pa.record_batch({name: pa.array(found, pa.binary()) for name, found in columns.items()}))
+    return RowChunk(0, "s.x", pa.record_batch({name: pa.array(found, pa.binary()) for name, found in columns.items()}))
 
 
 def noise(size):
@@ -41,7 +41,7 @@ def test_chunks_read_back(given_chunks):
     for subject, rows, columns, first in given_chunks:
         names = ("value", "key", "headers")[:columns]
         arrays = {name: pa.array([row[at] for row in rows], pa.binary()) for at, name in enumerate(names)}
-        chunks.append(Chunk(7, subject, pa.record_batch(arrays).slice(min(first, len(rows) - 1))))
+        chunks.append(RowChunk(7, subject, pa.record_batch(arrays).slice(min(first, len(rows) - 1))))
     found = list(decode_section(encoded(*chunks), 7))
     assert found == chunks
     for chunk in found:
@@ -51,7 +51,7 @@ def test_chunks_read_back(given_chunks):
 def test_a_null_that_has_a_place():
     data, offsets = pa.py_buffer(b"abc"), pa.py_buffer(pa.array([0, 1, 2, 3], pa.int32()).buffers()[1])
     column = pa.BinaryArray.from_buffers(pa.binary(), 3, [pa.py_buffer(b"\x05"), offsets, data])
-    chunk = Chunk(0, "s.x", pa.record_batch({"value": column}))
+    chunk = RowChunk(0, "s.x", pa.record_batch({"value": column}))
     ((_, _, records),) = decode_section(encoded(chunk), 0)
     assert records.column("value").to_pylist() == [b"a", None, b"c"]
 

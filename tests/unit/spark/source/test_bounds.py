@@ -7,14 +7,17 @@ import logging
 import pytest
 
 from liftpy_spark.errors import DataLossError, NoSuchStreamError
-from liftpy_spark.heads import Head, StreamHeads
+from liftpy_spark.heads import PartitionHead, StreamHeads
 from liftpy_spark.options.offsets import EARLIEST, LATEST
 from liftpy_spark.options.source import Bound
 from liftpy_spark.options.values import OptionError
 from liftpy_spark.reading.planning import Range
 from liftpy_spark.source.bounds import assigned, batch_ranges, ends, starts
 
-HEADS = [StreamHeads("a", "ua", {0: Head(10, 20), 1: Head(0, 5)}), StreamHeads("b", "ub", {0: Head(3, 3)})]
+HEADS = [
+    StreamHeads("a", "ua", {0: PartitionHead(10, 20), 1: PartitionHead(0, 5)}),
+    StreamHeads("b", "ub", {0: PartitionHead(3, 3)}),
+]
 
 
 def at_time(head, times_ms):
@@ -63,7 +66,7 @@ def test_what_is_not_read_can_not_be_named():
         ends_of(Bound(times_ms={"a": {7: 1}}))
     with pytest.raises(NoSuchStreamError, match=r"stream a has partitions 0 to 1, not 2"):
         assigned(HEADS[:1], {"a": (0, 2)})
-    assert assigned(HEADS[:1], {"a": (1,)}) == [StreamHeads("a", "ua", {1: Head(0, 5)})]
+    assert assigned(HEADS[:1], {"a": (1,)}) == [StreamHeads("a", "ua", {1: PartitionHead(0, 5)})]
     assert assigned(HEADS, None) == HEADS
 
 

@@ -10,7 +10,7 @@ import pytest
 from liftpy_client.errors import AdminError, NodeUnavailableError
 from liftpy_envelope.errors import ErrorCode
 from liftpy_spark.errors import DataLossError, NatsError, NoSuchStreamError
-from liftpy_spark.options.offsets import Checkpoint
+from liftpy_spark.options.offsets import QueryCheckpoint
 from liftpy_spark.options.source import SourceOptions
 from liftpy_spark.options.values import OptionError
 from liftpy_spark.source.stream_planner import StreamPlanner
@@ -80,7 +80,7 @@ def planner(lift, **options):
 
 
 def at(**offsets):
-    return Checkpoint({"orders": {int(name[1:]): offset for name, offset in offsets.items()}}, {"orders": A})
+    return QueryCheckpoint({"orders": {int(name[1:]): offset for name, offset in offsets.items()}}, {"orders": A})
 
 
 def everything(backlogs):
@@ -146,9 +146,9 @@ def test_what_there_is_when_it_was_aimed_is_all_there_will_be():
     lift.there["orders"][1].update({0: (0, 20), 1: (0, 3)})
     lift.there["later"] = [B, {0: (0, 3)}]
     end = asked.advance(at(p0=3), everything)
-    assert end == Checkpoint({"orders": {0: 9}, "payments": {0: 0}}, {"orders": A, "payments": B})
+    assert end == QueryCheckpoint({"orders": {0: 9}, "payments": {0: 0}}, {"orders": A, "payments": B})
     end = asked.advance(end, everything)
-    assert end == Checkpoint({"orders": {0: 9}, "payments": {0: 1}}, {"orders": A, "payments": B})
+    assert end == QueryCheckpoint({"orders": {0: 9}, "payments": {0: 1}}, {"orders": A, "payments": B})
     assert asked.advance(end, everything) == end
     assert asked.time.now_s == 0
     assert asked.latest().offsets["orders"] == {0: 20, 1: 3}, "the progress shows what there really is"
@@ -162,7 +162,7 @@ def test_a_new_stream_of_a_pattern_is_found_while_the_query_runs():
     end = at(p0=9)
     while end == at(p0=9) and asked.time.now_s < 30:
         end = asked.advance(end, everything)
-    assert end == Checkpoint({"orders": {0: 9}, "oranges": {0: 2}}, {"orders": A, "oranges": B})
+    assert end == QueryCheckpoint({"orders": {0: 9}, "oranges": {0: 2}}, {"orders": A, "oranges": B})
     assert asked.advance(end, everything).offsets["oranges"] == {0: 3}
 
 

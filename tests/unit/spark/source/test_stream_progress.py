@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from liftpy_spark.heads import Head, StreamHeads
-from liftpy_spark.options.offsets import Checkpoint
+from liftpy_spark.heads import PartitionHead, StreamHeads
+from liftpy_spark.options.offsets import QueryCheckpoint
 from liftpy_spark.reading.planning import Range
 from liftpy_spark.source.rate_limits import Backlog
 from liftpy_spark.source.stream_progress import capped, compare, ends_of, ranges_between
@@ -15,11 +15,11 @@ A, B = "a" * 32, "b" * 32
 
 
 def heads(stream="orders", uuid=A, **partitions):
-    return StreamHeads(stream, uuid, {int(name[1:]): Head(*head) for name, head in partitions.items()})
+    return StreamHeads(stream, uuid, {int(name[1:]): PartitionHead(*head) for name, head in partitions.items()})
 
 
 def at(stream="orders", uuid=A, **partitions):
-    return Checkpoint({stream: {int(name[1:]): offset for name, offset in partitions.items()}}, {stream: uuid})
+    return QueryCheckpoint({stream: {int(name[1:]): offset for name, offset in partitions.items()}}, {stream: uuid})
 
 
 def test_what_waits_in_each_partition():
@@ -43,7 +43,7 @@ def test_a_new_stream_is_written_down_where_it_begins_and_read_afterwards():
     start = at(p0=5)
     found = compare(start, [heads(p0=(0, 5)), heads("payments", B, p0=(2, 4))])
     end = found.reached({("orders", 0): 5})
-    assert end == Checkpoint({"orders": {0: 5}, "payments": {0: 2}}, {"orders": A, "payments": B})
+    assert end == QueryCheckpoint({"orders": {0: 5}, "payments": {0: 2}}, {"orders": A, "payments": B})
     assert ranges_between(start, end) == []
 
 
@@ -60,7 +60,7 @@ def test_a_stream_that_was_created_again_begins_anew():
 def test_a_stream_that_is_gone():
     found = compare(at(p0=5), [])
     assert (found.gone, found.losses) == (["orders"], [])
-    assert found.reached({}) == Checkpoint({}, {})
+    assert found.reached({}) == QueryCheckpoint({}, {})
 
 
 def test_retention_was_quicker():
@@ -90,7 +90,7 @@ def test_what_came_after_the_target_is_not_there():
 
 def test_what_is_not_in_the_target_stays_where_it_is_or_unknown():
     target = ends_of([heads(p0=(0, 9))])
-    start = Checkpoint({"orders": {0: 9, 1: 4}, "payments": {0: 3}}, {"orders": A, "payments": B})
+    start = QueryCheckpoint({"orders": {0: 9, 1: 4}, "payments": {0: 3}}, {"orders": A, "payments": B})
     now = [heads(p0=(0, 12), p1=(0, 9)), heads("payments", B, p0=(0, 9)), heads("returns", A, p0=(0, 1))]
     found = compare(start, capped(now, target, start))
     assert (found.losses, found.found) == ([], {})
@@ -106,7 +106,7 @@ def test_batches_follow_on_each_other_and_read_every_offset_once(data):
     numbers = st.dictionaries(
         st.sampled_from(["orders", "payments"]), st.dictionaries(st.integers(0, 3), st.integers(0, 9), min_size=1)
     )
-    ends, position = {}, Checkpoint({}, {})
+    ends, position = {}, QueryCheckpoint({}, {})
     read = {}
     for _ in range(data.draw(st.integers(1, 6))):
         for stream, grown in data.draw(numbers).items():
@@ -114,7 +114,8 @@ def test_batches_follow_on_each_other_and_read_every_offset_once(data):
                 of = ends.setdefault(stream, {})
                 of[partition] = of.get(partition, 0) + more
         now = [
-            StreamHeads(stream, A, {number: Head(0, end) for number, end in of.items()}) for stream, of in ends.items()
+            StreamHeads(stream, A, {number: PartitionHead(0, end) for number, end in of.items()})
+            for stream, of in ends.items()
         ]
         found = compare(position, now)
         assert not found.losses

@@ -19,7 +19,7 @@ from liftpy_spark.jobs import tasks
 from liftpy_spark.jobs.collect import driver, task
 from liftpy_spark.jobs.collect.driver import collect, collect_staged, cuts_of, plan_collect
 from liftpy_spark.jobs.tasks import JobFailedError
-from liftpy_spark.sink.decision import Batch
+from liftpy_spark.sink.decision import SinkBatch
 from support.fault_store import Crash, Fault, FaultStore, crash_at, plan_at
 from support.garbage_kit import GRACE, PATH, Clock, Ids, Writer, collector, digest_of, fragment, live_of, present
 
@@ -353,7 +353,7 @@ UUIDS = ("0a" * 16, "fb" * 16)
 
 
 def stage(store, uuid, number, *, decided=False, done=False):
-    batch = Batch(stream="s", uuid=uuid, application="app", number=number)
+    batch = SinkBatch(stream="s", uuid=uuid, application="app", number=number)
     for name in ("0-a", "1-b"):
         store.create(batch.staging_prefix + name, b"12345", "n")
     if decided:

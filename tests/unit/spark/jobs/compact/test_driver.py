@@ -33,7 +33,7 @@ from liftpy_spark.jobs.compact import task as compact_task
 from liftpy_spark.jobs.compact.driver import NotCompactedError, compact, config_of, plan_compact
 from liftpy_spark.jobs.compact.frames import Superseded, checked, runs_of
 from liftpy_spark.jobs.compact.keys import superseded_within
-from liftpy_spark.jobs.compact.plan import Rewrite, Source
+from liftpy_spark.jobs.compact.plan import Rewrite, RewriteSource
 from liftpy_spark.jobs.compact.task import Made, read_keys, read_made, rewrite
 from liftpy_spark.jobs.tasks import JobFailedError
 from support.compact_kit import (
@@ -404,7 +404,7 @@ def test_the_last_row_of_each_key_is_told_from_the_others():
 def test_what_a_task_says_it_made_is_not_believed(bucket):
     before = bucket.records()
     given = plan_compact(bucket.settings, bucket.paths, CONFIG)[0].history.pointers
-    sources = tuple(Source(pointer, is_expired=False) for pointer in given)
+    sources = tuple(RewriteSource(pointer, is_expired=False) for pointer in given)
     work = Rewrite(range(len(given)), sources, 0, keeps_replies=False)
     total = Setsum.total(each.setsum for each in given)
     whole = replace(given[0], end=given[-1].end, setsum=total)
