@@ -32,7 +32,7 @@ _NO_JAVA: Final = re.compile(r"bin/java|JAVA_HOME|UnsupportedClassVersionError")
 
 
 class JvmLog:
-    """See the module. It is a context: an error that passes through it is told where the file is."""
+    """Keeps the standard error of the JVM out of ours. An error that leaves this context names the file that has it."""
 
     def __init__(self) -> None:
         self._file = TemporaryFile()  # noqa: SIM115 (closed by `__exit__`)

@@ -25,7 +25,7 @@ _PAUSE_S: Final = 0.25
 
 
 class Patience:
-    """See the module. Belongs to one thread.
+    """Deadline for retries after a peer that answered before falls silent. Belongs to one thread.
 
     Args:
         clock: seconds, never going back.

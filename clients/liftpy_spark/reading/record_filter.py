@@ -29,7 +29,7 @@ class Match(Enum):
 
 
 class RecordFilter:
-    """See the module.
+    """Selects records by subject and key, and skips row groups whose statistics rule out a match.
 
     Args:
         subjects: NATS patterns, checked; () takes all.

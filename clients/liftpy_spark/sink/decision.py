@@ -88,7 +88,7 @@ class SinkBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """See the module.
+    """The content of a batch, fixed once by the driver.
 
     Attributes:
         batch: which.

@@ -68,7 +68,7 @@ def is_staged_key(key: str) -> bool:
 
 
 class DirectoryPlace(StagingPlace):
-    """See the module.
+    """Stages rows in a directory that the driver and all executors see under the same path.
 
     Args:
         directory: its path, as `check_path` gives it.

@@ -24,7 +24,7 @@ STAGING: Final = "spark/staging/"
 
 
 class StagingPlace(Protocol):
-    """See the module; it is used by several threads at once, and blocks.
+    """Storage for staged rows. Several threads use it at once; calls block.
 
     Attributes:
         directory: what a decision names; None for the bucket.

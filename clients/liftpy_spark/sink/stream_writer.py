@@ -28,7 +28,7 @@ _BATCH_ID: Final = "streaming.sql.batchId"
 
 
 class LiftpyStreamWriter(DataSourceStreamArrowWriter):
-    """See the module. Spark makes one for the tasks of a micro-batch, and another for its commit.
+    """Appends micro-batches to a stream. Spark makes one for the tasks of a micro-batch, and another for its commit.
 
     Args:
         options: as Spark hands them over.

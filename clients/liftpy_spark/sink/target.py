@@ -34,7 +34,7 @@ class ChunkScan(NamedTuple):
 
 
 class Target(Protocol):
-    """See the module. One stream, which it names by uuid, so that one made anew under the same name is refused.
+    """One stream that the sink writes to. It is named by uuid, so that a new stream of the same name is refused.
 
     Attributes:
         look_age_max_s: how old a look at the log may be when a chunk is published that it did not find: so young that

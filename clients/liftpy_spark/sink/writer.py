@@ -25,7 +25,7 @@ __all__ = ["LiftpyWriter"]
 
 
 class LiftpyWriter(DataSourceArrowWriter):
-    """See the module. Made on the driver, pickled for the tasks and for the commit.
+    """Appends a DataFrame to a stream. Made on the driver, pickled for the tasks and for the commit.
 
     Args:
         options: as Spark hands them over.

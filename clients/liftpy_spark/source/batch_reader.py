@@ -23,7 +23,7 @@ __all__ = ["LiftpyReader"]
 
 
 class LiftpyReader(DataSourceReader):
-    """See the module.
+    """Reader of a batch query. Plans once, so that all actions of a DataFrame see the same records.
 
     Args:
         options: of the source.

@@ -26,7 +26,7 @@ __all__ = ["LiftpyDataSource"]
 
 
 class LiftpyDataSource(DataSource):
-    """See the module.
+    """The data source `liftpy` as Spark sees it: makes readers and writers.
 
     Args:
         options: as the user gave them, names in lower case.

@@ -27,7 +27,7 @@ _RECORD_BYTES_GUESS: Final = 1_024
 
 
 class HeadWatch:
-    """See the module. Belongs to one thread.
+    """Polls the ends of the streams of a streaming query. Belongs to one thread.
 
     Args:
         ask: what there is now; partitions that nobody knows of at the moment are missing.

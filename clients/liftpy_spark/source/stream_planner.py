@@ -39,7 +39,7 @@ _WHAT_TO_DO: Final = "begin with a new checkpointLocation, or set failOnDataLoss
 
 
 class StreamPlanner:
-    """See the module. Belongs to one thread, and lives as long as the query runs.
+    """Plans where a streaming query and each of its batches begin and end. One thread uses it while the query runs.
 
     Args:
         options: what to read, and how.

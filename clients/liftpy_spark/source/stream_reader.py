@@ -45,7 +45,7 @@ __all__ = ["LiftpyStreamReader"]
 
 
 class LiftpyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """See the module.
+    """Reader of a streaming query: plans beside the driver, and reads in tasks.
 
     Args:
         given: options as Spark hands them over. They are checked at the first use, since Spark shows an error of its

@@ -65,7 +65,7 @@ class LinkError(LiftError):
 
 
 class FollowLink:
-    """See the module. Everything happens on the event loop that calls `start`.
+    """Connection to one leader, for all partitions followed there. It lives on the event loop that calls `start`.
 
     Args:
         leader: the node to follow.

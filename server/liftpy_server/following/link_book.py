@@ -33,7 +33,7 @@ class _Asked:
 
 
 class FollowBook:
-    """See the module.
+    """The last request about each partition, until it is answered.
 
     Args:
         node_id: the follower.

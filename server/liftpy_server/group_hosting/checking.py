@@ -33,7 +33,7 @@ class _Beyond(NamedTuple):
 
 
 class RequestChecks:
-    """See the module.
+    """Checks requests against what a coordinator cannot see: the logs of other streams, and who leads now.
 
     Args:
         node_id: this node.

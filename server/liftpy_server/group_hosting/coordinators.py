@@ -35,7 +35,7 @@ _MAKES_NONE: Final = (LeaveRequest, HeartbeatRequest, OffsetFetchRequest, Delete
 
 
 class Coordinators:
-    """See the module.
+    """Makes the coordinators of one partition of `__consumer_offsets` on demand, and ticks them.
 
     Args:
         replay: has taken the partition's log.

@@ -45,7 +45,7 @@ def groups_stream(partitions: int, replicas: int) -> StreamConfig:
 
 
 class CoordinatorFinder:
-    """See the module.
+    """Finds the coordinator of a group, and creates `__consumer_offsets` when it is missing.
 
     Args:
         config: for the stream when it is created.

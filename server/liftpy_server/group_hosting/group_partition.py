@@ -50,7 +50,7 @@ class _Outcome(NamedTuple):
 
 
 class GroupPartition:
-    """See the module.
+    """One partition of `__consumer_offsets` that this node leads. It answers requests once their records are committed.
 
     Args:
         partition: led by this node.

@@ -44,7 +44,7 @@ _ELSEWHERE = "another node coordinates the group now; look it up again"
 
 
 class GroupHost:
-    """See the module.
+    """Coordinates the groups of all partitions of `__consumer_offsets` that this node leads.
 
     Args:
         node_id: this node.

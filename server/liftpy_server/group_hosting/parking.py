@@ -23,7 +23,7 @@ class _Parked(NamedTuple):
 
 
 class ParkedHeartbeats:
-    """See the module. One per member: a newer heartbeat takes the place of an older one.
+    """Heartbeats that wait for news, one per member: a newer one takes the place of an older one.
 
     Args:
         ask_again: takes a heartbeat that is to get news.

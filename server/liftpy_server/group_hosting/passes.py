@@ -23,7 +23,7 @@ class _Hosted(Protocol):
 
 
 class Passes:
-    """See the module."""
+    """Lets all partitions of a pass append before any of them asks for durability."""
 
     def __init__(self) -> None:
         self._wanted: dict[_Hosted, None] = {}

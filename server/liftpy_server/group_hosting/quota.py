@@ -17,7 +17,7 @@ __all__ = ["GroupQuota"]
 
 
 class GroupQuota:
-    """See the module.
+    """Limits how many groups this node coordinates and how many bytes they keep.
 
     Args:
         config: the settings of groups.

@@ -51,7 +51,7 @@ MEMBERS_MAX: Final = 1_000
 
 
 class GroupCoordinator:
-    """See the module. `step` is everything; a group that the log does not know begins empty.
+    """Coordinates one group: `step` takes every input. A group that the log does not know begins empty.
 
     Args:
         group: its name.

@@ -44,7 +44,7 @@ class CommitToken(NamedTuple):
 
 
 class OffsetTable:
-    """See the module. Times are nanoseconds since the epoch."""
+    """Committed offsets in one partition of `__consumer_offsets`. Times are nanoseconds since the epoch."""
 
     def __init__(self) -> None:
         self._groups: dict[bytes, dict[bytes, bytes]] = {}

@@ -25,7 +25,7 @@ __all__ = ["Roster"]
 
 
 class Roster:
-    """See the module.
+    """Members of one group, their target assignment and what each of them holds.
 
     Args:
         group: its name.

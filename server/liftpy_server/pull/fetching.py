@@ -44,7 +44,7 @@ class _Round(NamedTuple):
 
 
 class FetchAnswers:
-    """See the module.
+    """Answers fetches of consumers on one connection.
 
     Args:
         session: of the connection.

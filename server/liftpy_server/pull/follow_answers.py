@@ -58,7 +58,7 @@ class _Unfinished(NamedTuple):
 
 
 class FollowAnswers:
-    """See the module.
+    """Answers `follow` requests on one pull connection.
 
     Args:
         replicas: the partition with a key, or why there is none here.

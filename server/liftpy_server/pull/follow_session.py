@@ -110,7 +110,7 @@ class _Entry:
 
 
 class FollowSession:
-    """See the module.
+    """The partitions that one follower fetches over one connection, and which of them have news.
 
     Args:
         replicas: the partition with a key, or why there is none here.

@@ -12,7 +12,7 @@ __all__ = ["BytesTaker"]
 
 
 class BytesTaker(asyncio.Protocol):
-    """See the module.
+    """Takes the received bytes in plain calls, and leaves everything else to the protocol of a stream.
 
     Args:
         stream: the protocol that a transport had before.

@@ -78,7 +78,7 @@ class _Entry:
 
 
 class FetchSession:
-    """See the module.
+    """The partitions that one connection reads, and which of them have news.
 
     Args:
         lookup: the partition with a key that is led here, or why there is none here.

@@ -21,7 +21,7 @@ __all__ = ["Answering"]
 
 
 class Answering(ABC):
-    """See the module.
+    """Answers the fetches and questions of followers, and wakes those that wait.
 
     Args:
         log: the records that are sent.

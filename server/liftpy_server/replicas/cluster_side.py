@@ -32,7 +32,7 @@ _LOGS_TOLD_MAX: Final = 2_000  # in one command, of each kind; who has more of t
 
 
 class ClusterSide:
-    """See the module.
+    """A node's side of its cluster: registers the node, drives its replicas, and watches the other nodes.
 
     Args:
         config: of the node.

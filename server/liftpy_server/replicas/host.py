@@ -46,7 +46,7 @@ _TICKED_PER_PASS = 50  # ticks can wait: between two passes of theirs 100 stream
 
 
 class ReplicaHost:
-    """See the module.
+    """Runs the replicas of a node: ticks them, links them to leaders, and passes their proposals to the metadata.
 
     Args:
         node_id: this node.

@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 
 
 class LocalReplica(Answering):
-    """See the module; the part that answers followers is `Answering`.
+    """Carries out what the core of one replica wants, and reports the results. `Answering` answers its followers.
 
     Args:
         partition: its log, and who waits for it.

@@ -43,7 +43,7 @@ class _Waiting(NamedTuple):
 
 
 class Proposals:
-    """See the module.
+    """Gathers what replicas propose to the metadata into few commands.
 
     Args:
         node_id: this node.

@@ -35,7 +35,7 @@ _PROBE_TIMEOUT_S: Final = 0.1
 
 
 class NodeSession:
-    """See the module.
+    """Registers this node, also after it was expired, and expires silent nodes where it leads the metadata.
 
     Args:
         metadata: of the cluster.

@@ -66,7 +66,7 @@ def has_log(disk: Disk, directory: Path) -> bool:
 
 
 class Standing:
-    """See the module.
+    """Keeps, in a small file, whether this node can prove that its logs hold all that counted as durable.
 
     Args:
         disk: where.

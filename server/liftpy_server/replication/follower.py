@@ -48,7 +48,7 @@ class Phase(Enum):
 
 
 class Follower:
-    """See the module. `begin` once, then what happens; every method returns what is to be done.
+    """The follower role in one epoch. Call `begin` once; every method returns effects.
 
     Args:
         node_id: this replica.

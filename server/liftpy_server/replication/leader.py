@@ -41,7 +41,7 @@ _RETURNS_MAX: Final = 64
 
 
 class Leader:
-    """See the module. `begin` once, then what happens; every method returns what is to be done.
+    """The leader role in one epoch. Call `begin` once; every method returns effects.
 
     Args:
         node_id: this replica.

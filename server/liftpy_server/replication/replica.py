@@ -54,7 +54,7 @@ __all__ = ["Replica"]
 
 
 class Replica:
-    """See the module. `step` is everything.
+    """State machine of one replica: `step` takes every input and returns effects.
 
     Args:
         node_id: this node.

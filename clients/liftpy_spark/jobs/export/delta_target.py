@@ -36,7 +36,7 @@ class DeltaError(LiftError):
 
 
 class DeltaTarget:
-    """See the module.
+    """Exports to a Delta table. Each commit records the exported offset of each partition.
 
     Args:
         place: where the table is, or is to be made.

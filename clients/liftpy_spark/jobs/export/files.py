@@ -35,7 +35,7 @@ class ExportPlaceError(LiftError):
 
 
 class ExportPlace(NamedTuple):
-    """See the module.
+    """The directory or bucket prefix that receives exported files.
 
     Attributes:
         directory: an absolute path; "" where it is in a bucket.

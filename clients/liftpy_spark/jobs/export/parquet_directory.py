@@ -31,7 +31,7 @@ def has_exported(place: ExportPlace) -> bool:
 
 
 class ParquetDirectory:
-    """See the module. Only one export at a time may write to it.
+    """Exports to a directory of Parquet files. Only one export at a time may write to it.
 
     Args:
         place: where it is.
