@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from liftpy_envelope.batch import BatchHeader
     from liftpy_envelope.ipc import BufferLike
-    from liftpy_log.compaction.read import StoredBatch
+    from liftpy_log.batches.stored import StoredBatch
 
 __all__ = ["EncodedBatch", "PartialBatch"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from liftpy_log.batches.partial import PartialBatch
-from liftpy_log.compaction.read import StoredBatch
+from liftpy_log.batches.stored import StoredBatch
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -2,54 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
-import numpy as np
 import pyarrow as pa
 
-from liftpy_envelope.batch import HEADER_SIZE, BatchHeader, check_body, decode_records, read_header
-from liftpy_envelope.columns import Column
+from liftpy_envelope.batch import HEADER_SIZE, check_body, read_header
 from liftpy_envelope.errors import BatchCorruptError, BatchTruncatedError, BatchVersionError
+from liftpy_log.batches.stored import StoredBatch
 from liftpy_log.errors import SegmentCorruptError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    import numpy.typing as npt
-
     from liftpy_log.compaction.state import SealedSegment
     from liftpy_log.storage.disk import Disk, File
 
-__all__ = ["StoredBatch", "read_segment"]
+__all__ = ["read_segment"]
 
 _WINDOW_BYTES: Final = 512 * 1024
-
-
-class StoredBatch(NamedTuple):
-    """One whole and checked batch."""
-
-    header: BatchHeader
-    data: pa.Buffer
-
-    @property
-    def records(self) -> pa.RecordBatch:
-        """Its records, decoded at every call."""
-        return decode_records(self.header, self.data.slice(HEADER_SIZE))
-
-    def offsets(self, records: pa.RecordBatch) -> npt.NDArray[np.int64]:
-        """The offset of each of its records."""
-        base = self.header.base_offset
-        if self.header.columns & Column.OFFSET_DELTA:
-            deltas: npt.NDArray[np.int32] = records.column("offset_delta").to_numpy()
-            return deltas.astype(np.int64) + base
-        return np.arange(base, base + records.num_rows)
-
-    def times(self, records: pa.RecordBatch) -> npt.NDArray[np.int64]:
-        """The time of each of its records, in ns."""
-        if self.header.columns & Column.TIMESTAMP:
-            times: npt.NDArray[np.int64] = records.column("timestamp").to_numpy()
-            return times
-        return np.full(records.num_rows, self.header.base_timestamp, np.int64)
 
 
 def read_segment(disk: Disk, segment: SealedSegment, pause: Callable[[int], None]) -> Iterator[StoredBatch]:

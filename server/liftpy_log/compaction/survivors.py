@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from liftpy_log.batches.stored import StoredBatch
     from liftpy_log.compaction.offset_map import KeyHasher, OffsetMap
-    from liftpy_log.compaction.read import StoredBatch
 
 __all__ = ["Survivors", "in_chunks"]
 

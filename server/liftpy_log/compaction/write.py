@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from liftpy_envelope.ipc import BufferLike
-    from liftpy_log.compaction.read import StoredBatch
+    from liftpy_log.batches.stored import StoredBatch
     from liftpy_log.storage.disk import Disk
 
 __all__ = ["SegmentWriter"]

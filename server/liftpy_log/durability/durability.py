@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from contextlib import contextmanager
 from threading import Condition
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from liftpy_log.errors import PartitionOfflineError
 from liftpy_log.limits import ROUND_TIMEOUT_S
@@ -14,11 +14,21 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from liftpy_log.durability.wal import WriteAheadLog
     from liftpy_log.entries import Tail, Unsynced
     from liftpy_log.storage.disk import Disk
 
-__all__ = ["Durability"]
+__all__ = ["Durability", "EntriesAhead"]
+
+
+class EntriesAhead(Protocol):
+    """What holds batches of logs apart from their segments: the write-ahead log."""
+
+    def void(self, directory: Path, /, *, is_given_up: bool = False) -> None:
+        """Cancel, durably, every entry for a log's directory; see `WriteAheadLog.void`.
+
+        Raises:
+            OSError: they may or may not be cancelled.
+        """
 
 
 class Durability:
@@ -42,7 +52,7 @@ class Durability:
         self.tail: Tail
         self.failure: PartitionOfflineError | None = None
         self.synced_end = 0
-        self.wal: WriteAheadLog | None = None
+        self.wal: EntriesAhead | None = None
         self.unsynced_names: tuple[Path, ...] = ()
         self._disk = disk
         self._unsynced: deque[Unsynced] = deque()

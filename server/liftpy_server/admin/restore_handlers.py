@@ -24,8 +24,8 @@ from liftpy_server.admin.restore_requests import (
 )
 from liftpy_server.metadata.errors import MetadataRefusedError
 from liftpy_server.metadata.placement import Placement
+from liftpy_server.tier.errors import TierWorkError
 from liftpy_server.tier.jobs.restoring import PartitionPlan
-from liftpy_server.tier.worker.wire import TierWorkError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping

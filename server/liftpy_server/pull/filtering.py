@@ -17,7 +17,7 @@ from liftpy_envelope.batch import HEADER_SIZE, check_body, read_header
 from liftpy_envelope.errors import BatchTruncatedError, LiftError
 from liftpy_envelope.subject_filter import SubjectMatcher
 from liftpy_log.batches.partial import PartialBatch
-from liftpy_log.compaction.read import StoredBatch
+from liftpy_log.batches.stored import StoredBatch
 from liftpy_log.errors import SegmentCorruptError
 from liftpy_log.reader import Slice
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from liftpy_envelope.columns import Column
 from liftpy_log.batches.partial import PartialBatch
-from liftpy_log.compaction.read import StoredBatch
+from liftpy_log.batches.stored import StoredBatch
 from liftpy_log.errors import SegmentCorruptError
 from liftpy_log.ids.dedupe import DedupeWindow
 from liftpy_log.log_time import LogTime

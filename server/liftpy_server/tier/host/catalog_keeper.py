@@ -16,8 +16,8 @@ import logging
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from liftpy_server.metadata.errors import MetadataUnavailableError
+from liftpy_server.tier.errors import TierWorkError
 from liftpy_server.tier.jobs.parts.catalog_content import Description
-from liftpy_server.tier.worker.wire import TierWorkError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

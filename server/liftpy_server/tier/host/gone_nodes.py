@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Protocol
 
-from liftpy_server.tier.worker.wire import TierWorkError
+from liftpy_server.tier.errors import TierWorkError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from liftpy_envelope.pull import PartitionKey
     from liftpy_log.clock import Clock
     from liftpy_server.metadata.state import NodeInfo
-    from liftpy_server.tier.host.jobs import Worker
     from liftpy_server.tier.schedule.schedule import Schedule
+    from liftpy_server.tier.worker.port import Worker
 
 __all__ = ["GoneNodes", "Members"]
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from liftpy_envelope.errors import LiftError
+from liftpy_server.tier.errors import TierWorkError
 from liftpy_server.tier.host.cold_side import ColdSide
 from liftpy_server.tier.host.message_ids import recall_message_ids
 from liftpy_server.tier.host.tiered_partition import (
@@ -15,7 +16,6 @@ from liftpy_server.tier.host.tiered_partition import (
     upload_arguments,
 )
 from liftpy_server.tier.schedule.places import Found, Job
-from liftpy_server.tier.worker.wire import TierWorkError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -28,42 +28,11 @@ if TYPE_CHECKING:
     from liftpy_server.tier.schedule.places import Place, Task
     from liftpy_server.tier.schedule.schedule import Schedule
     from liftpy_server.tier.settings import TierConfig
+    from liftpy_server.tier.worker.port import Identity, Worker
 
-__all__ = ["Identity", "TierJobs", "Worker"]
+__all__ = ["TierJobs"]
 
 _NOTHING: Final = "there is no whole record batch to upload yet"
-
-
-class Worker(Protocol):
-    """The process that works on the bucket; see `process.TierWorker`."""
-
-    async def call(self, job: str, /, **arguments: Any) -> dict[str, Any]:
-        """Have a job done.
-
-        Raises:
-            TierWorkError: it failed.
-        """
-        ...
-
-    async def close(self) -> None:
-        """End the process."""
-        ...
-
-
-class Identity(Protocol):
-    """Who this node is."""
-
-    @property
-    def node_id(self) -> str:
-        """Its name."""
-
-    @property
-    def incarnation(self) -> int:
-        """How often it has registered."""
-
-    @property
-    def cluster_id(self) -> str:
-        """Of the cluster that it belongs to."""
 
 
 class TierJobs:

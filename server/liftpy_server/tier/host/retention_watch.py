@@ -8,9 +8,9 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, NamedTuple
 
+from liftpy_server.tier.errors import TierWorkError
 from liftpy_server.tier.schedule.places import Phase
 from liftpy_server.tier.schedule.retention import counted_start, stored_limits
-from liftpy_server.tier.worker.wire import TierWorkError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from liftpy_envelope.stream_config import StreamConfig
     from liftpy_log.clock import Clock
     from liftpy_server.partition import Partition
-    from liftpy_server.tier.host.jobs import Worker
     from liftpy_server.tier.schedule.places import Place
     from liftpy_server.tier.schedule.schedule import Schedule
+    from liftpy_server.tier.worker.port import Worker
 
 __all__ = ["RetentionWatch"]
 

@@ -7,6 +7,7 @@ import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from liftpy_envelope.settings import to_plain
+from liftpy_server.tier.errors import TierWorkError
 from liftpy_server.tier.host.catalog_keeper import CatalogKeeper
 from liftpy_server.tier.host.counters import TierCounters
 from liftpy_server.tier.host.retention_ends import LeaderEnds
@@ -15,7 +16,6 @@ from liftpy_server.tier.host.tierer import Tierer
 from liftpy_server.tier.reads.reads import ColdReads
 from liftpy_server.tier.schedule.retention import local_age_s, local_start
 from liftpy_server.tier.worker.process import TierWorker
-from liftpy_server.tier.worker.wire import TierWorkError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from liftpy_server.consensus.store import RaftMetadataStore
     from liftpy_server.metadata.state import NodeInfo
     from liftpy_server.partition import Partition
-    from liftpy_server.tier.host.jobs import Worker
     from liftpy_server.tier.host.retention_ends import Requests
     from liftpy_server.tier.settings import TierConfig
+    from liftpy_server.tier.worker.port import Worker
 
 __all__ = ["TierSide"]
 

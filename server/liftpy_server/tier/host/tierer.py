@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
 from liftpy_envelope.errors import LiftError
+from liftpy_server.tier.errors import TierWorkError
 from liftpy_server.tier.host.counters import TierCounters
 from liftpy_server.tier.host.gone_nodes import GoneNodes
 from liftpy_server.tier.host.jobs import TierJobs
@@ -22,7 +23,6 @@ from liftpy_server.tier.host.unsynced import Unsynced
 from liftpy_server.tier.schedule.alarms import STORE_CODES, StoreState
 from liftpy_server.tier.schedule.places import Job, Limits, Phase
 from liftpy_server.tier.schedule.schedule import Schedule
-from liftpy_server.tier.worker.wire import TierWorkError
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from liftpy_server.metadata.state import PartitionInfo
     from liftpy_server.partition import Partition
     from liftpy_server.tier.host.gone_nodes import Members
-    from liftpy_server.tier.host.jobs import Identity, Worker
     from liftpy_server.tier.schedule.alarms import StoreHealth
     from liftpy_server.tier.schedule.places import Place, Task
     from liftpy_server.tier.settings import TierConfig
+    from liftpy_server.tier.worker.port import Identity, Worker
 
 __all__ = ["TierRefusedError", "Tierer"]
 

@@ -22,11 +22,11 @@ from liftpy_bucket.objects.write_stream_set import SetWriter, WrittenSet
 from liftpy_bucket.store.conditional import create_once
 from liftpy_bucket.upkeep.missed import check_set_never_was
 from liftpy_envelope.errors import BatchCorruptError, BatchVersionError
+from liftpy_server.tier.errors import SliceGoneError, plain_error
 from liftpy_server.tier.jobs.parts.memory_budget import WORK_BYTES
 from liftpy_server.tier.jobs.parts.object_buffer import ObjectBuffer
 from liftpy_server.tier.jobs.parts.roots import newest_set
 from liftpy_server.tier.jobs.parts.slices import batches_in, slices_of
-from liftpy_server.tier.worker.wire import SliceGoneError, plain_error
 
 if TYPE_CHECKING:
     from liftpy_bucket.manifest.stream_sets.file import LoadedSet

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from liftpy_envelope.errors import LiftError
+from liftpy_server.tier.errors import TierWorkError
 from liftpy_server.tier.reads.limits import HOLE_KNOWN_S, HOLE_S, HOLES_MAX, PAUSE_S_MAX, PAUSE_S_MIN
-from liftpy_server.tier.worker.wire import TierWorkError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

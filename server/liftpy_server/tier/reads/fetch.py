@@ -1,28 +1,14 @@
-"""A fetch from the bucket, and what does it."""
+"""A fetch from the bucket."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from liftpy_envelope.pull import PartitionKey
     from liftpy_server.partition import Partition
 
-__all__ = ["ColdWorker", "Fetch"]
-
-
-class ColdWorker(Protocol):
-    """The process that reads the bucket; see `TierWorker`."""
-
-    async def call(self, job: str, /, **arguments: Any) -> dict[str, Any]:
-        """Have a job done.
-
-        Raises:
-            TierWorkError: it failed.
-        """
-
-    async def close(self) -> None:
-        """End it."""
+__all__ = ["Fetch"]
 
 
 class Fetch:

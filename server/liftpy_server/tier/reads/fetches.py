@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from liftpy_envelope.errors import LiftError
 from liftpy_server.repeated_warnings import RepeatedWarnings
+from liftpy_server.tier.errors import TierWorkError
 from liftpy_server.tier.reads.chunk import Chunk
 from liftpy_server.tier.reads.failures import ColdUnavailableError, Failures, HoleError, is_of_object, lost_text
 from liftpy_server.tier.reads.fetch import Fetch
@@ -26,7 +27,7 @@ from liftpy_server.tier.reads.limits import (
     SLOW_S,
 )
 from liftpy_server.tier.reads.metrics import ColdCounters
-from liftpy_server.tier.worker.wire import TierWorkError
+from liftpy_server.tier.worker.port import Worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from liftpy_log.storage.disk import Disk
     from liftpy_server.partition import Partition
     from liftpy_server.tier.reads.cache import ChunkCache
-    from liftpy_server.tier.reads.fetch import ColdWorker
+    from liftpy_server.tier.worker.port import Worker
 
 __all__ = ["Fetches"]
 
@@ -62,7 +63,7 @@ class Fetches:
     """
 
     def __init__(
-        self, worker: ColdWorker, cache: ChunkCache, disk: Disk, executor: Executor, read_ahead_bytes: int
+        self, worker: Worker, cache: ChunkCache, disk: Disk, executor: Executor, read_ahead_bytes: int
     ) -> None:
         self._worker = worker
         self._cache = cache

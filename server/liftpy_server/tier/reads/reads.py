@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from liftpy_log.errors import SegmentCorruptError
 from liftpy_log.reader import LogReader
+from liftpy_server.tier.errors import TierWorkError
 from liftpy_server.tier.reads.cache import ChunkCache
 from liftpy_server.tier.reads.chunk import Chunk
 from liftpy_server.tier.reads.failures import ColdUnavailableError, HistoryLostError, is_of_object, lost_text
 from liftpy_server.tier.reads.fetches import Fetches
 from liftpy_server.tier.reads.limits import LOOK_AGAIN_S, SEEK_BYTES, TIMES_ASKED_MAX, WARM_UP_AFTER_S
 from liftpy_server.tier.reads.metrics import ColdStanding
-from liftpy_server.tier.worker.wire import TierWorkError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from liftpy_log.storage.disk import Disk
     from liftpy_log.storage.files import FileCache
     from liftpy_server.partition import Partition
-    from liftpy_server.tier.reads.fetch import ColdWorker
+    from liftpy_server.tier.worker.port import Worker
 
 __all__ = ["ColdReads", "ColdUnavailableError", "HistoryLostError", "is_cold", "is_unknown"]
 
@@ -71,7 +71,7 @@ class ColdReads:
 
     def __init__(
         self,
-        worker: ColdWorker,
+        worker: Worker,
         disk: Disk,
         files: FileCache,
         executor: Executor,

@@ -12,7 +12,8 @@ import itertools
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
-from liftpy_server.tier.worker.wire import TierWorkError, encode_call
+from liftpy_server.tier.errors import TierWorkError
+from liftpy_server.tier.worker.wire import encode_call
 from liftpy_server.workers.child_process import end_child, kill_child, start_child
 from liftpy_server.workers.json_lines import LINE_BYTES_MAX, read_line, to_line
 

@@ -9,7 +9,7 @@ import pytest
 from liftpy_envelope.batch import read_header
 from liftpy_envelope.columns import Column
 from liftpy_log.batches.partial import PartialBatch
-from liftpy_log.compaction.read import StoredBatch
+from liftpy_log.batches.stored import StoredBatch
 from support.filter_kit import Shape, Stored, records_in
 
 

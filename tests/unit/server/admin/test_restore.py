@@ -18,10 +18,11 @@ from liftpy_envelope.errors import ConfigError, ErrorCode
 from liftpy_server.admin.restore_handlers import RestoreHandlers
 from liftpy_server.config import NodeConfig
 from liftpy_server.metadata.errors import MetadataRefusedError
+from liftpy_server.tier.errors import TierWorkError
 from liftpy_server.tier.jobs.parts.context import Context
 from liftpy_server.tier.jobs.restore import RESTORE_JOBS
 from liftpy_server.tier.jobs.restoring import EPOCH_GAP
-from liftpy_server.tier.worker.wire import TierWorkError, encode_error
+from liftpy_server.tier.worker.wire import encode_error
 from support.fault_store import Crash, FaultStore, crash_at, plan_random
 from support.metadata_commands import UUIDS, Author
 from support.tier_bucket import CLUSTER, Bucket, stream

@@ -9,7 +9,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from liftpy_bucket.manifest.catalog import CatalogFile
-from liftpy_envelope.errors import LiftError
+from liftpy_server.tier.errors import NotNamedError
 from liftpy_server.tier.jobs.parts.catalog_content import check_owner
 
 if TYPE_CHECKING:
@@ -17,13 +17,7 @@ if TYPE_CHECKING:
 
     from liftpy_bucket.store.object_store import ObjectStore
 
-__all__ = ["Naming", "NotNamedError"]
-
-
-class NotNamedError(LiftError):
-    """The catalog in the bucket does not name a stream yet; whoever leads the metadata writes it in a moment."""
-
-    retriable = True
+__all__ = ["Naming"]
 
 
 class Naming:

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from liftpy_envelope.batch import HEADER_SIZE, BatchHeader, check_body, read_header
 from liftpy_envelope.errors import BatchCorruptError, BatchTruncatedError, BatchVersionError
-from liftpy_server.tier.worker.wire import SliceGoneError
+from liftpy_server.tier.errors import SliceGoneError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

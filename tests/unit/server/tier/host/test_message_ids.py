@@ -8,10 +8,10 @@ import pytest
 
 from liftpy_bucket.store.memory import MemoryStore
 from liftpy_log.ids.dedupe import DedupeWindow, Stored
+from liftpy_server.tier.errors import TierWorkError
 from liftpy_server.tier.host.message_ids import recall_message_ids
 from liftpy_server.tier.jobs import message_ids as message_ids_job
 from liftpy_server.tier.jobs.table import JOBS
-from liftpy_server.tier.worker.wire import TierWorkError
 from support.nats_frames import msg
 from support.tier_workers import Worker
 

@@ -15,9 +15,9 @@ from liftpy_bucket.store.memory import MemoryStore
 from liftpy_log.partition_log import LogConfig
 from liftpy_server.admin.tier_handlers import LocalTierHandlers
 from liftpy_server.metadata.state import PartitionInfo
+from liftpy_server.tier.errors import TierWorkError, plain_error
 from liftpy_server.tier.host.side import TierSide
 from liftpy_server.tier.jobs import claim as claim_job
-from liftpy_server.tier.worker.wire import TierWorkError, plain_error
 from support.server_kit import UUID
 from support.tier_slices import LogFile
 from support.tier_workers import Worker, check_whole, root_of

@@ -11,10 +11,10 @@ import pytest
 
 from liftpy_envelope.errors import ErrorCode
 from liftpy_log.partition_log import LogConfig
+from liftpy_server.tier.errors import TierWorkError
 from liftpy_server.tier.host.counters import TierCounters
 from liftpy_server.tier.host.status import DiskRoom, tier_status
 from liftpy_server.tier.host.tierer import TierRefusedError
-from liftpy_server.tier.worker.wire import TierWorkError
 from support.nats_frames import msg
 from support.tierer_bench import CONFIG, Bench
 from support.tierer_looks import looked

@@ -8,10 +8,10 @@ import pytest
 
 from liftpy_bucket.errors import ForeignBucketError, OvertakenError
 from liftpy_bucket.manifest.catalog import CatalogFile
+from liftpy_server.tier.errors import TierWorkError
 from liftpy_server.tier.host.catalog_keeper import CatalogKeeper
 from liftpy_server.tier.jobs.catalog import put_catalog
 from liftpy_server.tier.jobs.parts.catalog_content import Description, merged, taken
-from liftpy_server.tier.worker.wire import TierWorkError
 from support.cluster import eventually
 from support.metadata_commands import UUIDS, Author
 from support.tier_bucket import CLUSTER, Bucket, stream

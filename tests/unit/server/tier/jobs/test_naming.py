@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from liftpy_bucket.errors import ForeignBucketError, ObjectMissingError
-from liftpy_server.tier.jobs.parts.naming import NotNamedError
+from liftpy_server.tier.errors import NotNamedError, TierWorkError, plain_error
 from liftpy_server.tier.jobs.table import JOBS
-from liftpy_server.tier.worker.wire import TierWorkError, plain_error
 from support.metadata_commands import UUIDS
 from support.tier_bucket import CLUSTER, Bucket, stream
 

@@ -7,7 +7,7 @@ import pytest
 from liftpy_bucket.errors import ObjectMissingError, OvertakenError, RootMissingError, TierError
 from liftpy_bucket.layout import PartitionPath, set_root_key
 from liftpy_bucket.store.memory import MemoryStore
-from liftpy_server.tier.worker.wire import plain_error
+from liftpy_server.tier.errors import plain_error
 from support.fault_store import Fault, FaultStore, plan_at
 from support.tier_slices import LogFile
 from support.tier_workers import PATH, Worker, check_whole

@@ -6,9 +6,9 @@ import pytest
 
 from liftpy_envelope.batch import decode_records, read_header
 from liftpy_envelope.errors import BatchCorruptError, BatchVersionError
+from liftpy_server.tier.errors import SliceGoneError
 from liftpy_server.tier.jobs.parts import slices
 from liftpy_server.tier.jobs.parts.slices import Slice, batches_in, slices_of
-from liftpy_server.tier.worker.wire import SliceGoneError
 from support.log_batches import as_newer_version
 from support.tier_slices import LogFile, Shape, batch, value_of
 

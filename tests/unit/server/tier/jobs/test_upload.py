@@ -8,7 +8,7 @@ from liftpy_bucket.errors import LineageError, ObjectMissingError, SealedError
 from liftpy_bucket.manifest.root.changes import seal
 from liftpy_bucket.manifest.root.file import RootFile
 from liftpy_bucket.store.memory import MemoryStore
-from liftpy_server.tier.worker.wire import SliceGoneError
+from liftpy_server.tier.errors import SliceGoneError
 from support.tier_slices import LogFile, value_of
 from support.tier_workers import PATH, Worker, check_whole, history, new_id, root_of
 

@@ -8,7 +8,7 @@ from liftpy_bucket.errors import LineageError, OvertakenError
 from liftpy_bucket.layout import PartitionPath
 from liftpy_bucket.reading.resolving import resolve
 from liftpy_bucket.store.memory import MemoryStore
-from liftpy_server.tier.worker.wire import SliceGoneError
+from liftpy_server.tier.errors import SliceGoneError
 from support.tier_slices import LogFile, value_of
 from support.tier_workers import PATH, UUID, Worker, check_whole, history, root_of, sets_of
 

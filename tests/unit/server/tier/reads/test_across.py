@@ -26,13 +26,13 @@ from liftpy_server.pull.queries import epoch_ends, offsets
 from liftpy_server.pull.requests import PullBackend
 from liftpy_server.pull.server import PullServer
 from liftpy_server.pull.session import FetchSession
+from liftpy_server.tier.errors import TierWorkError, plain_error
 from liftpy_server.tier.host.cold_side import ColdSide
 from liftpy_server.tier.host.tiered_partition import claim_arguments, upload_arguments
 from liftpy_server.tier.jobs.parts.context import Context
 from liftpy_server.tier.jobs.table import JOBS
 from liftpy_server.tier.reads import reads
 from liftpy_server.tier.reads.reads import ColdReads, ColdUnavailableError
-from liftpy_server.tier.worker.wire import TierWorkError, plain_error
 from support.filter_kit import records_in
 from support.nats_frames import msg
 from support.raw_pull import RawPull

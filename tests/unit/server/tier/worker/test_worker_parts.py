@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 from liftpy_bucket import errors
 from liftpy_bucket.store.memory import MemoryStore
 from liftpy_envelope.errors import BatchCorruptError
+from liftpy_server.tier.errors import SliceGoneError, TierWorkError
 from liftpy_server.tier.jobs.parts.loaded_cache import LoadedCache
 from liftpy_server.tier.jobs.parts.memory_budget import MemoryBudget
 from liftpy_server.tier.jobs.parts.merge_plan import run_to_merge
 from liftpy_server.tier.jobs.parts.read_ahead_store import ReadAheadStore
-from liftpy_server.tier.worker.wire import SliceGoneError, TierWorkError, encode_error
+from liftpy_server.tier.worker.wire import encode_error
 from liftpy_server.workers.json_lines import read_line
 from support.examples import examples
 

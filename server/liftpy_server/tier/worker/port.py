@@ -1,0 +1,39 @@
+"""What the node asks of the worker process, and what is asked of the node: ports, which tests put others behind."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+__all__ = ["Identity", "Worker"]
+
+
+class Worker(Protocol):
+    """The process that works on the bucket; see `TierWorker`."""
+
+    async def call(self, job: str, /, **arguments: Any) -> dict[str, Any]:
+        """Have a job done.
+
+        Raises:
+            TierWorkError: it failed.
+        """
+        ...
+
+    async def close(self) -> None:
+        """End the process."""
+        ...
+
+
+class Identity(Protocol):
+    """Who this node is."""
+
+    @property
+    def node_id(self) -> str:
+        """Its name."""
+
+    @property
+    def incarnation(self) -> int:
+        """How often it has registered."""
+
+    @property
+    def cluster_id(self) -> str:
+        """Of the cluster that it belongs to."""
