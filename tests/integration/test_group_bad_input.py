@@ -297,7 +297,7 @@ async def test_a_committed_offset_that_was_purged(lift, name, on_lost):
 async def test_a_key_that_nats_does_not_take_is_refused_and_the_connection_goes_on(lift, name, size):
     await lift.create_stream(name, subject=name)
     for key, headers in ((b"k" * size, None), (b"k", {"X-Large": "x" * size}), (b"\xff" * size, None)):
-        with pytest.raises(UsageError, match="over what the NATS server takes"):
+        with pytest.raises(UsageError, match="exceeds max_payload of the NATS server"):
             await lift.publish(name, b"value", key=key, headers=headers)
     ack = await lift.publish(name, b"value", key=b"k" * 500_000)
     (message,) = [message async for message in lift.consume(name, stop="latest")]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from liftpy_client.errors import GroupFencedError
-from liftpy_client.group.member import GroupMember, Wishes
+from liftpy_client.group.member import GroupMember, JoinOptions
 from liftpy_envelope.group_offsets import CommitOffset, OffsetFetchRequest
 from liftpy_envelope.groups import GroupError, HeartbeatRequest
 
@@ -34,8 +34,8 @@ class Client:
         self.instance_id = instance_id
         self.nonce = world.rng.randbytes(16)
         times_ms = int(SESSION_S * 1000), int(REBALANCE_S * 1000)
-        wishes = Wishes("g", instance_id, name, "", *times_ms, subscriptions)
-        self.member = GroupMember(wishes, self.nonce, world.now_s)
+        join_options = JoinOptions("g", instance_id, name, "", *times_ms, subscriptions)
+        self.member = GroupMember(join_options, self.nonce, world.now_s)
         self.positions: dict[PartitionKey, int] = {}  # next record to read, once it was fetched
         self.is_alive = True
         self.is_fenced = False
@@ -46,11 +46,11 @@ class Client:
 
     @property
     def subscriptions(self) -> tuple[str, ...]:
-        return self.member.wishes.subscriptions
+        return self.member.join_options.subscriptions
 
     @subscriptions.setter
     def subscriptions(self, subscriptions: tuple[str, ...]) -> None:
-        self.member.wishes = self.member.wishes._replace(subscriptions=subscriptions)
+        self.member.join_options = self.member.join_options._replace(subscriptions=subscriptions)
 
     @property
     def owned(self) -> dict[PartitionKey, int | None]:

@@ -57,7 +57,7 @@ class AssignedConsumer:
 
     async def _iterate(self) -> AsyncGenerator[Message | pa.RecordBatch, None]:
         feed = self._feed
-        take_apart = feed.handout.records if self._batches else feed.handout.messages
+        take_apart = feed.delivery.records if self._batches else feed.delivery.messages
         iteration = feed.begin()
         while (taken := await feed.take(iteration)) is not None:
             for part in take_apart(*taken):
@@ -66,7 +66,7 @@ class AssignedConsumer:
 
     def finish(self) -> None:
         """Count what the application has in hand as finished: it has left the iteration without an error."""
-        self._feed.settle()
+        self._feed.finish_interrupted()
 
     async def close(self) -> None:
         """Stop fetching; whoever iterates comes to an end. `positions` goes on to tell what was finished."""
@@ -164,7 +164,7 @@ class AssignedConsumer:
     def position(self, stream: str, uuid: bytes, partition: int) -> int | None:
         """The offset after the last message that was handed out; None when the partition is not here."""
         del stream
-        return next((self._feed.handed(key).offset for key in self._here(uuid, [partition])), None)
+        return next((self._feed.delivered(key).offset for key in self._here(uuid, [partition])), None)
 
     def lag(self) -> dict[tuple[str, bytes, int], int]:
         """Committed offsets beyond what was handed out, as nodes said last; without partitions not heard of yet."""

@@ -241,7 +241,7 @@ class Consuming(ABC, Generic[_Item]):
         Raises:
             UsageError: it has not begun, or there is no such stream or partition.
         """
-        return self._begun().handed(self._key(partition, stream)).offset
+        return self._begun().delivered(self._key(partition, stream)).offset
 
     def lag(self, *, stream: str | None = None) -> dict[int, int]:
         """By partition, how many offsets are committed beyond what was handed out, as nodes said last.
@@ -304,11 +304,11 @@ class Consumer(Consuming[Message]):
     """An asynchronous iterator over messages. In order within a partition; between partitions as they arrive."""
 
     def _take_apart(self, feed: Feed) -> Callable[[Fetched, Cursor], Iterator[Iterable[Message]]]:
-        return feed.handout.messages
+        return feed.delivery.messages
 
 
 class BatchConsumer(Consuming[pa.RecordBatch]):
     """An asynchronous iterator over Arrow record batches of `RECORDS_SCHEMA`, each of one partition."""
 
     def _take_apart(self, feed: Feed) -> Callable[[Fetched, Cursor], Iterator[Iterable[pa.RecordBatch]]]:
-        return feed.handout.records
+        return feed.delivery.records

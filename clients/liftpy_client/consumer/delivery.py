@@ -1,7 +1,8 @@
-"""What the application has got of what was fetched: one item after the other, message by message or in Arrow batches.
+"""Delivery of fetched items to the application, message by message or as Arrow batches.
 
-A message that was handed out is finished when the next one is asked for, and not before: a handler that raises leaves
-its message unfinished. While an item is handed out its partition may be moved elsewhere; then nothing of it follows.
+A delivered message is processed when the application requests the next one, and not before: a handler that raises
+leaves its message unprocessed. A partition may be moved or revoked while its item is delivered. Then nothing more of
+the item is delivered.
 """
 
 from __future__ import annotations
@@ -23,29 +24,29 @@ if TYPE_CHECKING:
     from liftpy_client.message import Message
     from liftpy_envelope.pull import PartitionKey
 
-__all__ = ["Cursor", "HandOut", "Mark"]
+__all__ = ["Cursor", "Delivery", "Mark"]
 
 _RECORDS_MIN: Final = 4_096
 
 
 class Mark(NamedTuple):
-    """A place in a partition: the next offset, and the leader epoch of the record before it, -1 when not known."""
+    """A position in a partition: the next offset, and the leader epoch of the record before it (-1 if unknown)."""
 
     offset: int
     epoch: int
 
 
 class Cursor:
-    """One partition as the application sees it.
+    """The state of one partition as the application sees it.
 
     Attributes:
-        stream: its name.
-        key: of the partition.
-        fetcher: fetches it.
-        fetching: how far that is; another one after every move of the cursor.
-        finished: up to here the application is done, but for what it has in hand.
-        gone_below: tombstones below this offset may be gone, as the answer said that brought what was handed out last.
-        is_paused: whether nothing is fetched and handed out.
+        stream: Name of the stream.
+        key: Key of the partition.
+        fetcher: The fetcher of the stream.
+        fetching: Position of the next fetch. A new object after each seek.
+        finished: Position up to which records are processed, without those of the item in hand.
+        gone_below: Delete horizon of the last delivered item: tombstones below this offset may be gone.
+        is_paused: Whether the partition is neither fetched nor delivered.
     """
 
     __slots__ = ("fetcher", "fetching", "finished", "gone_below", "is_paused", "key", "stream")
@@ -60,11 +61,11 @@ class Cursor:
         self.is_paused = False
 
 
-class HandOut:
-    """See the module.
+class Delivery:
+    """Delivers one item after the other, and knows what is delivered and what is processed.
 
     Args:
-        subjects: takes what is wanted; None takes all.
+        subjects: Filter of the messages to deliver; None delivers all.
     """
 
     def __init__(self, subjects: SubjectFilter | None) -> None:
@@ -76,7 +77,7 @@ class HandOut:
         self._end: Mark | None = None  # of what is in hand, when it is not of the run
 
     def messages(self, item: Fetched, cursor: Cursor) -> Iterator[Iterator[Message]]:
-        """The messages of an item, batch by batch."""
+        """Return the messages of an item, batch by batch."""
         self._begin(item, cursor)
         for batch in item.batches:
             self._epoch = batch.header.leader_epoch
@@ -90,7 +91,7 @@ class HandOut:
         self._finish_item(item, cursor)
 
     def records(self, item: Fetched, cursor: Cursor) -> Iterator[tuple[pa.RecordBatch]]:
-        """The records of an item; runs of small batches are put together, since a batch per message helps nobody."""
+        """Return the records of an item. Runs of small batches are joined."""
         self._begin(item, cursor)
         for records, last in self._coalesce(item):
             self._end = _end(item, last)
@@ -102,7 +103,7 @@ class HandOut:
         self._finish_item(item, cursor)
 
     def _coalesce(self, item: Fetched) -> Iterator[tuple[pa.RecordBatch, WireBatch]]:
-        """Records, and the batch that the last of them are from."""
+        """Return records, each with the batch of its last record."""
         small: list[pa.RecordBatch] = []
         rows = 0
         before: WireBatch | None = None
@@ -126,40 +127,44 @@ class HandOut:
             yield _together(small), before
 
     def _begin(self, item: Fetched, cursor: Cursor) -> None:
-        self.settle()
+        self.finish_interrupted()
         self._item, self._cursor = item, cursor
         cursor.gone_below = item.gone_below
 
     def _leave(self) -> None:
-        """More is asked for after an interruption."""
-        if self._item is None:  # else somebody else iterates by now, and has something in hand
-            self.settle()
+        """Handle a request for more after an interruption."""
+        if self._item is None:  # else another iteration has begun, with an item of its own
+            self.finish_interrupted()
 
     def _finish_item(self, item: Fetched, cursor: Cursor) -> None:
         cursor.finished = Mark(item.next_offset, item.epoch)
         self._item = self._cursor = None
 
     def _in_hand(self) -> Mark | None:
-        """The place after what the application has in hand; None when it has nothing."""
+        """Return the position after the records in hand; None if there are none."""
         run = self._run
         if run is None:
             return self._end
         return Mark(run.offsets[run.taken - 1] + 1, self._epoch) if run.taken else None
 
-    def handed(self, cursor: Cursor) -> Mark:
-        """The place after what was handed out last."""
+    def delivered(self, cursor: Cursor) -> Mark:
+        """Return the position after the last delivered record."""
         in_hand = self._in_hand() if cursor is self._cursor else None
         return cursor.finished if in_hand is None else in_hand
 
     def finished(self, cursor: Cursor) -> Mark:
-        """The place after what is finished."""
+        """Return the position after the last processed record."""
         run = self._run if cursor is self._cursor else None
         if run is None or run.taken < 2:
             return cursor.finished
         return Mark(run.offsets[run.taken - 1], self._epoch)
 
     def interrupt(self, cursor: Cursor) -> bool:
-        """Let nothing follow of a partition; what is in hand is finished later. Returns whether it was at it."""
+        """Deliver nothing more of a partition. Records in hand can still be processed.
+
+        Returns:
+            Whether an item of the partition was being delivered.
+        """
         if cursor is not self._cursor:
             return False
         if self._run is not None:
@@ -170,12 +175,12 @@ class HandOut:
         return True
 
     def forget(self, cursor: Cursor) -> None:
-        """Let nothing follow of a partition, and never finish what is in hand."""
+        """Deliver nothing more of a partition, and never count the records in hand as processed."""
         if self.interrupt(cursor):
             self._end = self._cursor = None
 
-    def settle(self) -> None:
-        """Finish what is in hand of a partition that was interrupted."""
+    def finish_interrupted(self) -> None:
+        """Count the records in hand of an interrupted partition as processed."""
         if self._cursor is not None and self._end is not None:
             self._cursor.finished = self._end
         self._end = None
@@ -184,7 +189,7 @@ class HandOut:
 
     @property
     def unfinished(self) -> Cursor | None:
-        """The partition whose item was left half handed out, if any."""
+        """The partition whose item is partly delivered, if any."""
         return self._cursor if self._item is not None else None
 
 

@@ -1,6 +1,6 @@
 """Feeds one application from any number of partitions of any number of streams, and can be steered while it does.
 
-One fetcher per stream fills one buffer; what the application takes goes through one `HandOut`. All steering is done in
+One fetcher per stream fills one buffer; what the application takes goes through one `Delivery`. All steering is done in
 the event loop's thread and takes effect at once: what was fetched for a partition that is sought, paused or revoked is
 dropped from the buffer, and the rest of an item that is being handed out does not follow. A paused partition goes on at
 what was handed out last, by fetching it anew, so that it fills no buffer meanwhile.
@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from liftpy_client.consumer.delivery import Cursor, HandOut, Mark
+from liftpy_client.consumer.delivery import Cursor, Delivery, Mark
 from liftpy_client.consumer.fetcher import Fetcher
 from liftpy_client.consumer.filtering import SubjectFilter
 from liftpy_client.consumer.prefetch import PrefetchBuffer
@@ -40,7 +40,7 @@ class Feed:
         gone_grace_s: how long partitions of a stream that is gone may stay before that is an error.
 
     Attributes:
-        handout: takes items apart.
+        delivery: takes items apart.
         is_closed: whether nothing is fetched any more.
     """
 
@@ -53,7 +53,7 @@ class Feed:
         self._buffer = PrefetchBuffer(options.prefetch_bytes)
         if lasting:
             self._buffer.add_source()
-        self.handout = HandOut(SubjectFilter(options.subjects) if options.subjects else None)
+        self.delivery = Delivery(SubjectFilter(options.subjects) if options.subjects else None)
         self._cursors: dict[PartitionKey, Cursor] = {}
         self._fetchers: dict[bytes, Fetcher] = {}
         self._tasks: dict[bytes, asyncio.Task[None]] = {}
@@ -81,9 +81,9 @@ class Feed:
     def revoke(self, key: PartitionKey) -> Mark:
         """Feed a partition no more; returns up to where it is finished."""
         cursor = self._cursors.pop(key)
-        mark = self.handout.finished(cursor)
+        mark = self.delivery.finished(cursor)
         self._stop(cursor)
-        self.handout.forget(cursor)
+        self.delivery.forget(cursor)
         self._hold(cursor, is_paused=False)
         return mark
 
@@ -91,7 +91,7 @@ class Feed:
         """Go on elsewhere; what is in hand does not count any more."""
         cursor = self._cursors[key]
         self._buffer.go_on()
-        self.handout.forget(cursor)
+        self.delivery.forget(cursor)
         self._move(cursor, mark)
         cursor.finished = mark
 
@@ -99,8 +99,8 @@ class Feed:
         """Hand nothing out of a partition until it is resumed."""
         cursor = self._cursors[key]
         if not cursor.is_paused:
-            mark = self.handout.handed(cursor)
-            self.handout.interrupt(cursor)
+            mark = self.delivery.delivered(cursor)
+            self.delivery.interrupt(cursor)
             self._stop(cursor)
             cursor.fetching = cursor.fetching.elsewhere(*mark)
             self._hold(cursor, is_paused=True)
@@ -156,25 +156,25 @@ class Feed:
         """One of them."""
         return self._cursors[key]
 
-    def handed(self, key: PartitionKey) -> Mark:
+    def delivered(self, key: PartitionKey) -> Mark:
         """The place after what was handed out last."""
-        return self.handout.handed(self._cursors[key])
+        return self.delivery.delivered(self._cursors[key])
 
     def finished(self, key: PartitionKey) -> Mark:
         """The place after what is finished."""
-        return self.handout.finished(self._cursors[key])
+        return self.delivery.finished(self._cursors[key])
 
     def lag(self, key: PartitionKey) -> int | None:
         """Committed offsets beyond what was handed out, as the last answer of a node says; None before the first."""
         high_watermark = self._cursors[key].fetching.high_watermark
-        return None if high_watermark < 0 else max(0, high_watermark - self.handed(key).offset)
+        return None if high_watermark < 0 else max(0, high_watermark - self.delivered(key).offset)
 
-    def settle(self) -> None:
+    def finish_interrupted(self) -> None:
         """Count what is in hand as finished; what would have followed of its item is fetched anew."""
-        cursor = self.handout.unfinished
+        cursor = self.delivery.unfinished
         if cursor is not None:
-            self.handout.interrupt(cursor)
-        self.handout.settle()
+            self.delivery.interrupt(cursor)
+        self.delivery.finish_interrupted()
         if cursor is not None:
             self._move(cursor, cursor.finished)
 
@@ -189,11 +189,11 @@ class Feed:
         if self._is_taking:
             raise UsageError("this consumer is being iterated already; make another one")
         self._iteration = object()
-        self.settle()
+        self.finish_interrupted()
         return self._iteration
 
     async def take(self, iteration: object) -> tuple[Fetched, Cursor] | None:
-        """The next item, to be taken apart by the `handout`; None when nothing more will come.
+        """The next item, to be taken apart by the `delivery`; None when nothing more will come.
 
         Raises:
             LiftError: fetching came to an end.
@@ -212,9 +212,9 @@ class Feed:
         """Stop fetching; whoever iterates comes to an end with what is in hand."""
         self.is_closed = True
         self._buffer.close()
-        cursor = self.handout.unfinished
+        cursor = self.delivery.unfinished
         if cursor is not None:
-            self.handout.interrupt(cursor)
+            self.delivery.interrupt(cursor)
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()

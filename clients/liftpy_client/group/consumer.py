@@ -16,7 +16,7 @@ from liftpy_client.consumer.positions import check_start
 from liftpy_client.consumer.start_finder import StartFinder
 from liftpy_client.errors import CommitRefusedError, GroupRefusedError, LogDivergedError, OffsetLostError, UsageError
 from liftpy_client.group.link import GroupLink
-from liftpy_client.group.member import GroupMember, Wishes
+from liftpy_client.group.member import GroupMember, JoinOptions
 from liftpy_client.group.membership import GroupMembership, UpcomingPartitions
 from liftpy_client.group.offsets import check_offset, find_bounds, refusal_error
 from liftpy_client.group.options import check_group_name, check_streams
@@ -109,7 +109,7 @@ class GroupConsumer(Generic[_Item]):
         clock = asyncio.get_running_loop().time
         try:
             async for item in assigned:
-                if clock() >= membership.stands_until_s and not await membership.stand():
+                if clock() >= membership.confirmed_until_s and not await membership.confirm_membership():
                     continue
                 self._in_hand = item
                 yield cast("_Item", item)
@@ -136,7 +136,7 @@ class GroupConsumer(Generic[_Item]):
             for stream in self._streams:
                 await self._session.cluster.confirmed(stream, _OPEN_S)
             options = self._group_options
-            wishes = Wishes(
+            join_options = JoinOptions(
                 self._group,
                 options.instance_id or "",
                 self._session.name[: CLIENT_BYTES_MAX // 4],
@@ -145,17 +145,17 @@ class GroupConsumer(Generic[_Item]):
                 int(options.rebalance_timeout_s * 1000),
                 self._streams,
             )
-            member = GroupMember(wishes, os.urandom(NONCE_BYTES), asyncio.get_running_loop().time())
+            member = GroupMember(join_options, os.urandom(NONCE_BYTES), asyncio.get_running_loop().time())
             self._member = member
             self._assigned = AssignedConsumer(self._session, self._options, batches=self._batches)
             answer_s = max(_ANSWER_S_MIN, min(options.session_timeout_s / _ANSWERS_PER_SESSION, _ANSWER_S_MAX))
             link = GroupLink(self._session, self._group, answer_s)
             both = self._options, options
-            self._membership = GroupMembership(self._session, member, link, self._assigned, both, self._settle_hand)
+            self._membership = GroupMembership(self._session, member, link, self._assigned, both, self._wait_processed)
             self._upcoming = self._membership.upcoming
             self._membership.start()
 
-    async def _settle_hand(self, keys: Collection[PartitionKey]) -> None:
+    async def _wait_processed(self, keys: Collection[PartitionKey]) -> None:
         """Give the application a moment to be done with what it has in hand of these partitions."""
         item = self._in_hand
         if item is None:
@@ -226,7 +226,7 @@ class GroupConsumer(Generic[_Item]):
         membership = self._membership
         if membership is None or membership.has_left:
             raise UsageError("this consumer is not in its group: enter it with `async with`, or iterate it first")
-        if not await membership.stand():
+        if not await membership.confirm_membership():
             raise self._gone()
         rows: Callable[[], Offsets] = membership.commits.finished
         if offsets is not None:

@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from liftpy_envelope.group_offsets import CommitOffset, CommitResult, FetchedOffset, OffsetFetchResult
     from liftpy_envelope.groups import MembershipResult
 
-__all__ = ["Assignment", "GroupMember", "Lost", "Wishes"]
+__all__ = ["Assignment", "GroupMember", "JoinOptions", "Lost"]
 
 _STILL_PER_SESSION: Final = 4
 
 
-class Wishes(NamedTuple):
+class JoinOptions(NamedTuple):
     """What a process says when it joins; see `JoinRequest`."""
 
     group: str
@@ -61,7 +61,7 @@ class GroupMember:
     """See the module. Times are of one monotonic clock, in seconds.
 
     Args:
-        wishes: what it joins with.
+        join_options: what it joins with.
         nonce: 16 random bytes, of this process alone.
         now_s: the time.
 
@@ -76,8 +76,8 @@ class GroupMember:
         stall_s: not to look for so long is to stand still.
     """
 
-    def __init__(self, wishes: Wishes, nonce: bytes, now_s: float) -> None:
-        self.wishes = wishes
+    def __init__(self, join_options: JoinOptions, nonce: bytes, now_s: float) -> None:
+        self.join_options = join_options
         self.revision = 0
         self.member_id = ""
         self.generation = 0
@@ -91,13 +91,13 @@ class GroupMember:
         self._told = 0
         self._sequence = 0
         self._heard_s = now_s
-        self._session_s = wishes.session_timeout_ms / 1000
-        self._silence_s_max = max(2 * self._session_s, wishes.rebalance_timeout_ms / 1000)
+        self._session_s = join_options.session_timeout_ms / 1000
+        self._silence_s_max = max(2 * self._session_s, join_options.rebalance_timeout_ms / 1000)
         self.stall_s = self._session_s / _STILL_PER_SESSION
 
     @property
     def is_joined(self) -> bool:
-        """Whether the coordinator knows the member and its newest wishes."""
+        """Whether the coordinator knows the member and its newest join_options."""
         return bool(self.member_id) and self._joined_revision == self.revision
 
     # -- membership
@@ -111,9 +111,9 @@ class GroupMember:
         if self.is_joined:
             wait_ms = 0 if self.pending else wait_ms_max
             return HeartbeatRequest(
-                self.wishes.group, self.member_id, self.wishes.instance_id, self.generation, wait_ms
+                self.join_options.group, self.member_id, self.join_options.instance_id, self.generation, wait_ms
             )
-        return JoinRequest(self.wishes.group, self._nonce, self.revision, *self.wishes[1:])
+        return JoinRequest(self.join_options.group, self._nonce, self.revision, *self.join_options[1:])
 
     def answered(self, request: JoinRequest | HeartbeatRequest, result: MembershipResult, sent_s: float) -> Lost | None:
         """Take the answer to a request that was sent at `sent_s`.
@@ -203,7 +203,7 @@ class GroupMember:
         """The request with which it goes for good; None when there is nothing to leave."""
         if not self.member_id:
             return None
-        return LeaveRequest(self.wishes.group, self.member_id, self.wishes.instance_id)
+        return LeaveRequest(self.join_options.group, self.member_id, self.join_options.instance_id)
 
     # -- offsets
 
@@ -212,7 +212,9 @@ class GroupMember:
         if not self.unfetched:
             return None
         keys = tuple(sorted(self.unfetched)[:OFFSETS_MAX])
-        return OffsetFetchRequest(self.wishes.group, self.member_id, self.wishes.instance_id, self.generation, keys)
+        return OffsetFetchRequest(
+            self.join_options.group, self.member_id, self.join_options.instance_id, self.generation, keys
+        )
 
     def fetched(
         self, request: OffsetFetchRequest, result: OffsetFetchResult
@@ -258,7 +260,7 @@ class GroupMember:
             return None
         self._sequence += 1
         rows = tuple(CommitStream(uuid, self.names[uuid], tuple(row)) for uuid, row in streams.items())
-        who = (self.wishes.group, self.member_id, self.wishes.instance_id)
+        who = (self.join_options.group, self.member_id, self.join_options.instance_id)
         return CommitRequest(*who, self.generation, self._sequence, rows)
 
     def is_current(self, request: CommitRequest | OffsetFetchRequest) -> bool:

@@ -54,12 +54,12 @@ class GroupMembership:
         link: to its coordinator.
         assigned: what reads for it.
         options: of the consumer, and of it as a member.
-        settle_hand: waits until the application is done with what it has in hand of these partitions, but not long.
+        wait_processed: waits until the application is done with what it has in hand of these partitions, but not long.
 
     Attributes:
         commits: of what is finished.
         upcoming: Partitions that `on_assigned` was told of and that are not read yet.
-        stands_until_s: until then, by the loop's clock, what was fetched may be handed out without asking `stand`.
+        confirmed_until_s: Loop time until which items may be delivered without calling `confirm_membership`.
         failure: what ended it.
         is_ending: whether it commits for the last time; it does not heartbeat any more.
         has_left: whether nothing can be committed any more.
@@ -72,25 +72,25 @@ class GroupMembership:
         link: GroupLink,
         assigned: AssignedConsumer,
         options: tuple[ConsumeOptions, GroupOptions],
-        settle_hand: Callable[[Collection[PartitionKey]], Awaitable[None]],
+        wait_processed: Callable[[Collection[PartitionKey]], Awaitable[None]],
     ) -> None:
         self._member = member
         self._link = link
         self._assigned = assigned
         self._options = options[1]
-        self._settle_hand = settle_hand
+        self._wait_processed = wait_processed
         self.commits = Commits(member, link, assigned, self.note)
         self.upcoming = UpcomingPartitions()
         self._starts = GroupStarts(session, member, link, self.commits, options)
-        self.stands_until_s = float("-inf")
+        self.confirmed_until_s = float("-inf")
         self.failure: BaseException | None = None
         self.is_ending = self.has_left = False
         self._loop = asyncio.get_running_loop()
         self._tasks: list[asyncio.Task[None]] = []
         self._reading: set[PartitionKey] = set()
         self._losses: deque[Lost] = deque()
-        self._are_losses_settled = asyncio.Event()
-        self._are_losses_settled.set()
+        self._losses_applied = asyncio.Event()
+        self._losses_applied.set()
         self._news = asyncio.Event()
         self._hurry = asyncio.Event()
         self._answered = asyncio.Event()
@@ -101,7 +101,7 @@ class GroupMembership:
         works = {"heartbeat": self._keep, "time": self._watch, "rebalance": self._rebalance}
         if self._options.commit_interval_s is not None:
             works["commit"] = self._checkpoint
-        group = self._member.wishes.group
+        group = self._member.join_options.group
         for what, work in works.items():
             task = asyncio.create_task(work(), name=f"group {group}: {what}")
             task.add_done_callback(self._ended)
@@ -114,22 +114,22 @@ class GroupMembership:
             for other in self._tasks:
                 other.cancel()
             self._tasks.append(self._loop.create_task(self._assigned.close()))
-            self._are_losses_settled.set()
+            self._losses_applied.set()
             self._answered.set()
 
     # -- what the one who iterates asks
 
-    async def stand(self) -> bool:
+    async def confirm_membership(self) -> bool:
         """Whether it still is the member for which something was fetched; if not, returns when all that is dropped.
 
         A callback is not made to wait for that: the task that drops things waits for the callback.
         """
         self.note(self._member.beat(self._loop.time()))
         if not self._losses:
-            self.stands_until_s = self._member.beat_s + self._member.stall_s
+            self.confirmed_until_s = self._member.beat_s + self._member.stall_s
             return True
         if not self.is_ending and asyncio.current_task() not in self._tasks:
-            await self._are_losses_settled.wait()
+            await self._losses_applied.wait()
         return False
 
     def note(self, lost: Lost | None) -> None:
@@ -137,11 +137,14 @@ class GroupMembership:
         if lost is None:
             return
         logger.warning(
-            "group %s: %d partitions are lost, joining anew: %s", self._member.wishes.group, len(lost.keys), lost.reason
+            "group %s: %d partitions are lost, joining anew: %s",
+            self._member.join_options.group,
+            len(lost.keys),
+            lost.reason,
         )
         self._losses.append(lost)
-        self.stands_until_s = float("-inf")
-        self._are_losses_settled.clear()
+        self.confirmed_until_s = float("-inf")
+        self._losses_applied.clear()
         self.commits.forget(lost.keys)
         self._news.set()
         self._hurry.set()
@@ -182,7 +185,7 @@ class GroupMembership:
         while True:
             self.note(self._member.beat(self._loop.time()))
             if not self._losses:
-                self.stands_until_s = self._member.beat_s + self._member.stall_s
+                self.confirmed_until_s = self._member.beat_s + self._member.stall_s
             await asyncio.sleep(self._member.stall_s / _BEATS_PER_STALL)
 
     async def _checkpoint(self) -> None:
@@ -197,26 +200,26 @@ class GroupMembership:
         try:
             await self.commits.commit(self.commits.finished, until_s)
         except CoordinatorUnavailableError as error:
-            logger.warning("group %s: not committed: %s", self._member.wishes.group, error)
+            logger.warning("group %s: not committed: %s", self._member.join_options.group, error)
 
     async def _rebalance(self) -> None:
         while True:
             await self._news.wait()
             self._news.clear()
-            await self._settle_losses()
+            await self._apply_losses()
             pending = self._member.pending
             if pending is not None:
                 await self._adopt(pending)
             await self._gain()
 
-    async def _settle_losses(self) -> None:
+    async def _apply_losses(self) -> None:
         while self._losses:
             lost = self._losses[0]
             await self._stop(lost.keys)
             self.commits.forget(lost.keys)
             self._losses.popleft()
             if not self._losses:
-                self._are_losses_settled.set()
+                self._losses_applied.set()
             await self._tell(self._options.on_lost_partitions, lost.keys)
 
     async def _stop(self, keys: Iterable[PartitionKey]) -> None:
@@ -242,7 +245,7 @@ class GroupMembership:
             numbers.setdefault(key.uuid, []).append(key.partition)
         for uuid, of_stream in numbers.items():
             self._assigned.pause(self._member.names[uuid], uuid, of_stream)
-        await self._settle_hand(lost)
+        await self._wait_processed(lost)
         await self._stop(lost)
         await self._tell(self._options.on_revoked, lost)
         if self._options.commit_interval_s is not None:
@@ -254,7 +257,7 @@ class GroupMembership:
         try:
             positions, lost = await self._starts.find()
         except CoordinatorUnavailableError as error:
-            logger.warning("group %s: where to begin is not known yet: %s", member.wishes.group, error)
+            logger.warning("group %s: where to begin is not known yet: %s", member.join_options.group, error)
             positions, lost = {}, None
         self.note(lost)
         since = {key: member.owned[key] for key in positions}
@@ -276,7 +279,7 @@ class GroupMembership:
             await self._assigned.assign(member.names[uuid], uuid, {key.partition: positions[key] for key in here})
         except (StreamGoneError, NodeUnavailableError, AdminError) as error:
             # The coordinator hears of the stream's end, too, and then takes the partitions back.
-            logger.warning("group %s: can not begin: %s", member.wishes.group, error)
+            logger.warning("group %s: can not begin: %s", member.join_options.group, error)
             self._reading.difference_update(here)
             return
         for key in here:
@@ -309,7 +312,7 @@ class GroupMembership:
             LiftError: what was finished can not be committed; the membership has ended all the same.
         """
         self.is_ending = True
-        self._are_losses_settled.set()
+        self._losses_applied.set()
         self._answered.set()
         current = asyncio.current_task()
         others = [task for task in self._tasks if task is not current]

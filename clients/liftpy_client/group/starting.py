@@ -100,7 +100,9 @@ class GroupStarts:
             # What is known here of the stream may be older or newer than what the coordinator knows.
             if isinstance(error, PullError) and not is_passing(error.code):
                 raise
-            logger.warning("group %s: where %s begins can not be told: %s", self._member.wishes.group, name, error)
+            logger.warning(
+                "group %s: where %s begins can not be told: %s", self._member.join_options.group, name, error
+            )
             return {}
         if place.uuid != uuid:
             return {}

@@ -149,7 +149,7 @@ class MessageDelivery:
         return await self._resender.deliver(
             _MessageParcel(message, route),
             stream,
-            patience_s=timeout_s,
+            retry_after_s=timeout_s,
             timeout_s=timeout_s * (1 + retries),
             may_repeat=retries > 0,
         )
@@ -207,7 +207,7 @@ class BatchDelivery:
         return await self._resender.deliver(
             _BatchParcel(batch, self._producer_id, sequence, self._options.ack_policy),
             self._stream,
-            patience_s=self._options.ack_timeout_s,
+            retry_after_s=self._options.ack_timeout_s,
             timeout_s=self._options.delivery_timeout_s,
             retriable=_RETRIABLE,
         )

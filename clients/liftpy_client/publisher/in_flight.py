@@ -1,17 +1,19 @@
-"""When what has no ack yet is sent again: a lane for each partition of a stream, without I/O; time comes in as `now_s`.
+"""The queue of requests in flight to one partition: it decides when a request without an ack is sent again.
 
-A leader that dies takes with it what nobody answered, and its successor does not say that it is there. So a lane is
+It does no I/O, and gets the time as `now_s`. A leader that dies takes unanswered requests with it, and its successor
+does not announce itself. So a queue is in one of two states:
 
-    flowing   everything leaves when it comes. What was overtaken (an ack came for something that left later) counts as
-              lost and is sent again, and so is what is older than its patience
-    stalled   no ack came for a while, or somebody refused, or nobody listened. What is new is held back, and one item,
-              the oldest, is sent again and again: the probe. Its ack ends the stall, and then what was lost and what
-              was held back follow in their order
+    flowing   A request is sent when it is added. It is sent again when a later request was acknowledged before it
+              (it was overtaken, and counts as lost), or when its retry deadline is over.
+    stalled   No ack came for a while, a request was refused, or no node listened. New requests are held back. One
+              request, the oldest, is sent again and again as a probe. Its ack ends the stall. Then lost requests and
+              held requests are sent in their order.
 
-A leader that is only slow thus gets a handful of probes, and not everything twice; and what is published while there
-is no leader is stored in the order in which it was published.
+So a slow leader gets a few probes instead of a copy of everything, and messages that are published while there is no
+leader are stored in the order in which they were published.
 
-What must not be stored twice, because its stream keeps no ids, is sent again only when nobody can have stored it.
+A request that must not be stored twice, because its stream keeps no ids, is sent again only when no node can have
+stored it.
 """
 
 from __future__ import annotations
@@ -21,30 +23,30 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["Lane", "Outstanding"]
+__all__ = ["InFlightQueue", "InFlightRequest"]
 
 _SILENCE_S_MIN: Final = 0.25
 _SILENCE_S_MAX: Final = 1.0
 _PROBE_S: Final = 0.15
-_HOLD_S: Final = 3.0  # longer than a failover: by then the oldest may be one that will never be answered
+_HOLD_S: Final = 3.0  # longer than a failover: by then the oldest may never be answered
 _OVERTAKEN_MAX: Final = 2
 _COPIES_MAX: Final = 3
 
 
-class Outstanding:
-    """Something that waits for its ack.
+class InFlightRequest:
+    """A request that has no ack yet.
 
     Attributes:
-        patience_s: without an ack for so long it is sent again, whatever else is acknowledged.
-        may_repeat: it is stored only once, however often it is sent.
-        sent_s: when it was sent last; None while it is to be sent.
-        copies: how many were sent of which nobody knows that they are not stored.
+        retry_after_s: Retry deadline: seconds without an ack after which it is sent again in any case.
+        may_repeat: Whether it is stored once, however often it is sent.
+        sent_s: Time at which it was sent last. None while it waits to be sent.
+        copies: Number of copies that were sent and may be stored.
     """
 
-    __slots__ = ("copies", "first_sent_s", "may_repeat", "overtaken", "patience_s", "repeated_s", "sent_s")
+    __slots__ = ("copies", "first_sent_s", "may_repeat", "overtaken", "repeated_s", "retry_after_s", "sent_s")
 
-    def __init__(self, patience_s: float, *, may_repeat: bool) -> None:
-        self.patience_s = patience_s
+    def __init__(self, retry_after_s: float, *, may_repeat: bool) -> None:
+        self.retry_after_s = retry_after_s
         self.may_repeat = may_repeat
         self.sent_s: float | None = None
         self.first_sent_s = 0.0
@@ -54,18 +56,18 @@ class Outstanding:
 
     @property
     def is_sendable(self) -> bool:
-        """Whether sending it, or sending it again, can not store it twice."""
+        """Whether sending it (again) cannot store it twice."""
         return self.may_repeat or not self.copies
 
 
-Item = TypeVar("Item", bound=Outstanding)
+Item = TypeVar("Item", bound=InFlightRequest)
 
 
-class Lane(Generic[Item]):
-    """See the module.
+class InFlightQueue(Generic[Item]):
+    """Requests to one partition that have no ack yet, and when to send each of them again.
 
     Attributes:
-        items: what waits, in the order in which it came.
+        items: Requests without an ack, in the order in which they were added.
     """
 
     def __init__(self) -> None:
@@ -77,28 +79,28 @@ class Lane(Generic[Item]):
         self._reached_s = float("-inf")  # what was sent then has been acknowledged
         self._stalled_s: float | None = None
         self._probed_s = float("-inf")
-        self._impatient_s = float("-inf")
+        self._overdue_s = float("-inf")
 
     @property
     def is_stalled(self) -> bool:
-        """Whether nothing but the probe is sent."""
+        """Whether only the probe is sent."""
         return self._stalled_s is not None
 
     @property
     def has_held(self) -> bool:
-        """Whether something is to be sent now that was held back."""
+        """Whether requests that were held back can be sent now."""
         return self._stalled_s is None and self._unsent > 0
 
     def is_in_trouble(self, now_s: float) -> bool:
-        """Whether it may be that the stream is another one by now, or gone."""
-        return self.is_stalled or now_s - self._impatient_s < _SILENCE_S_MIN
+        """Whether the stream may have been deleted or replaced."""
+        return self.is_stalled or now_s - self._overdue_s < _SILENCE_S_MIN
 
     def is_idle(self, now_s: float, for_s: float) -> bool:
-        """Whether nothing was in it for so long."""
+        """Whether it has been empty for `for_s` seconds."""
         return not self.items and now_s - self._heard_s >= for_s
 
-    def enter(self, item: Item, now_s: float) -> bool:
-        """Something is to be sent. Returns whether at once; otherwise `due` names it when it is time."""
+    def add(self, item: Item, now_s: float) -> bool:
+        """Add a request. Return whether to send it now; otherwise `due` returns it when it is time."""
         if not self.items:
             self._heard_s = max(self._heard_s, now_s)
         at_once = self._stalled_s is None and not self._unsent
@@ -107,7 +109,7 @@ class Lane(Generic[Item]):
         return at_once
 
     def sent(self, item: Item, now_s: float) -> None:
-        """It leaves."""
+        """Note that a request is being sent."""
         if item.sent_s is None:
             self._unsent -= 1
         if not item.copies:
@@ -119,12 +121,12 @@ class Lane(Generic[Item]):
         self._probed_s = now_s
 
     def put_back(self, item: Item, now_s: float, *, is_stored: bool | None) -> None:
-        """Somebody refused it, or nobody took it: it is to be sent again, but not at once.
+        """Send a request again later, because it was refused or no node listened.
 
         Args:
-            item: what was sent.
-            now_s: the time.
-            is_stored: False when the copy is known not to be stored; None when nobody knows.
+            item: The request.
+            now_s: The time.
+            is_stored: False when the copy is known not to be stored; None when that is unknown.
         """
         if item.sent_s is not None:
             item.sent_s = None
@@ -136,7 +138,7 @@ class Lane(Generic[Item]):
             self._stalled_s = now_s
 
     def acknowledged(self, item: Item, epoch: int, now_s: float) -> None:
-        """An ack came, from a leader of this epoch."""
+        """Remove a request that a leader of this epoch acknowledged."""
         if item.sent_s is not None and item.copies == 1:
             self._latency_s += (now_s - item.sent_s - self._latency_s) / 8
         # Of several copies the first one may have been meant, unless its leader is gone.
@@ -148,22 +150,22 @@ class Lane(Generic[Item]):
             self._put_back_older()
         self._epoch = max(self._epoch, epoch)
         self.answered(now_s)
-        self.leave(item)
+        self.remove(item)
 
     def answered(self, now_s: float) -> None:
-        """Somebody is there who decides on what is sent, whatever the answer was."""
+        """End a stall: a leader answered, whatever it said."""
         self._heard_s = now_s
         self._stalled_s = None
 
     def _put_back_older(self) -> None:
-        """Another leader answers: what left before, it never got, or as good as never."""
+        """Send older requests again: another leader answers, and hardly got what was sent before."""
         for item in self.items:
             if item.sent_s is not None and item.may_repeat and item.sent_s < self._reached_s:
                 item.sent_s = None
                 self._unsent += 1
 
-    def leave(self, item: Item) -> None:
-        """Its ack is not waited for any more."""
+    def remove(self, item: Item) -> None:
+        """Remove a request: its ack is not awaited any more."""
         if item in self.items:
             del self.items[item]
             if item.sent_s is None:
@@ -172,7 +174,7 @@ class Lane(Generic[Item]):
             self._stalled_s = None
 
     def due(self, now_s: float) -> list[Item]:
-        """What is to be sent now, in order."""
+        """Return the requests to send now, in order."""
         if self._stalled_s is None and self._is_silent(now_s):
             self._stalled_s = now_s
         if self._stalled_s is not None:
@@ -193,7 +195,7 @@ class Lane(Generic[Item]):
         return False
 
     def _is_straggler(self, item: Item) -> bool:
-        """Whether others are answered and this one is not, however often it is sent."""
+        """Whether others are acknowledged and this one is not, however often it is sent."""
         return item.overtaken >= _OVERTAKEN_MAX or (item.copies >= _COPIES_MAX and self._heard_s > item.repeated_s)
 
     def _probe(self, now_s: float) -> list[Item]:
@@ -208,13 +210,13 @@ class Lane(Generic[Item]):
         return [] if probe is None else [probe]
 
     def _lost(self, now_s: float) -> Iterator[Item]:
-        """What was overtaken, or waits for too long; those that left last are at the end, and need no look."""
+        """Requests that were overtaken or whose retry deadline is over. Those sent last stand at the end."""
         for item in self.items:
             if item.sent_s is None or not item.may_repeat:
                 continue
             age_s = now_s - item.sent_s
-            if age_s >= item.patience_s:
-                self._impatient_s = now_s
+            if age_s >= item.retry_after_s:
+                self._overdue_s = now_s
                 yield item
             elif item.sent_s < self._reached_s and item.overtaken < _OVERTAKEN_MAX:
                 if age_s >= self._silence_s:

@@ -209,7 +209,7 @@ class Publisher:
         """A batch that gathers messages, the first of them of `size` bytes."""
         limit = self._session.nats.max_payload - _ENVELOPE_BYTES
         if size > limit:
-            raise UsageError(f"a message of {size} bytes is over what the NATS server takes ({limit})")
+            raise UsageError(f"a message of {size} bytes exceeds max_payload of the NATS server ({limit})")
         loop = asyncio.get_running_loop()
         batch = self._gathering[place] = OutgoingBatch(route, place[1], loop.create_future(), self._size_max(route))
         batch.timer = loop.call_later(self._options.linger_s, self._send, batch)

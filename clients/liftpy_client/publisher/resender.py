@@ -1,7 +1,7 @@
-"""Gets what is published to its stream: sends it, waits for its ack, and sends it again as its lane says.
+"""Delivers published messages and batches: sends each, waits for its ack, and sends it again as its queue decides.
 
 Sending again is harmless: a message carries an id and a batch the publisher's id with a sequence, so the node stores
-each once. While NATS is being reconnected nothing is sent, since nats-py would only gather the copies.
+each once. Nothing is sent while NATS reconnects, because nats-py would only buffer the copies.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from liftpy_client.errors import (
     PublishTimeoutError,
     UsageError,
 )
-from liftpy_client.publisher.in_flight import Lane, Outstanding
+from liftpy_client.publisher.in_flight import InFlightQueue, InFlightRequest
 from liftpy_client.publisher.routes import find_route, is_current
 from liftpy_envelope.ack import PublishRefusedError
 from liftpy_envelope.errors import AckErrorCode, LiftError
@@ -39,116 +39,118 @@ logger = logging.getLogger(__name__)
 
 _TICK_S: Final = 0.05
 _LOOK_S: Final = 0.5
-_LANE_IDLE_S: Final = 30.0
+_QUEUE_IDLE_S: Final = 30.0
 _LEADER_CHANGES: Final = frozenset({AckErrorCode.NOT_ENOUGH_REPLICAS, AckErrorCode.OUTCOME_UNKNOWN})
 
 
 class Parcel(Protocol):
-    """What is sent."""
+    """A message or batch that is published."""
 
     route: Route
 
     @property
     def partition(self) -> int | None:
-        """The partition it belongs to, where the stream has several."""
+        """Partition of the parcel, where the stream has several."""
         ...
 
     def wrap(self, reply: str) -> tuple[str, bytes, dict[str, Any]]:
-        """Subject, payload and options for nats-py; the ack is to come on `reply`."""
+        """Return subject, payload and options for nats-py. The ack comes to `reply`."""
         ...
 
     def __str__(self) -> str:
-        """As an error names it."""
+        """Name the parcel in an error."""
         ...
 
 
-class _Sending(Outstanding):
-    """A parcel that waits for its ack."""
+class _Sending(InFlightRequest):
+    """A parcel in flight."""
 
     __slots__ = ("acked", "options", "parcel", "payload", "refusal", "reply", "stream", "subject", "trouble")
 
-    def __init__(self, parcel: Parcel, stream: str | None, patience_s: float, *, may_repeat: bool) -> None:
-        super().__init__(patience_s, may_repeat=may_repeat)
+    def __init__(self, parcel: Parcel, stream: str | None, retry_after_s: float, *, may_repeat: bool) -> None:
+        super().__init__(retry_after_s, may_repeat=may_repeat)
         self.parcel = parcel
         self.stream = stream
         self.trouble = ""
         self.refusal: PublishRefusedError | None = None
 
     def begin(self, inbox: AckInbox) -> None:
-        """Expect an ack. One that is merely late may still come, a refusal uses its inbox up."""
+        """Expect an ack on a new reply subject. A refusal uses up the previous one."""
         self.reply, self.acked = inbox.expect(self.stream)
         self.wrap()
 
     def wrap(self) -> None:
-        """Make what goes over the wire."""
+        """Build subject, payload and options."""
         self.subject, self.payload, self.options = self.parcel.wrap(self.reply)
 
     def fail(self, error: Exception) -> None:
-        """Tell whoever waits."""
+        """Fail the pending ack with `error`. No effect if it is already resolved."""
         if not self.acked.done():
             self.acked.set_exception(error)
 
 
 class Resender:
-    """See the module.
+    """Sends parcels until they are acknowledged.
 
     Args:
-        session: connections and the cluster's metadata.
-        inbox: where acks come back.
+        session: Connections and the cluster's metadata.
+        inbox: Subscription on which acks arrive.
     """
 
     def __init__(self, session: Session, inbox: AckInbox) -> None:
         self._session = session
         self._inbox = inbox
-        self._lanes: dict[tuple[str, int | None], Lane[_Sending]] = {}
+        self._queues: dict[tuple[str, int | None], InFlightQueue[_Sending]] = {}
         self._looked_s: dict[str, float] = {}
         self._timer: asyncio.TimerHandle | None = None
-        self._flushing: dict[Lane[_Sending], asyncio.Task[None]] = {}
+        self._flushing: dict[InFlightQueue[_Sending], asyncio.Task[None]] = {}
         self._looking: dict[str, asyncio.Task[None]] = {}
 
     async def deliver(
-        self, parcel: Parcel, stream: str | None, *, patience_s: float, timeout_s: float, may_repeat: bool = True,
+        self, parcel: Parcel, stream: str | None, *, retry_after_s: float, timeout_s: float, may_repeat: bool = True,
         retriable: frozenset[AckErrorCode] = _LEADER_CHANGES,
     ) -> Ack:  # fmt: skip
         """Send a parcel until it is acknowledged.
 
         Args:
-            parcel: what to send.
-            stream: the stream whose ack counts; None for the first that answers.
-            patience_s: without an ack for so long it is sent again, whatever comes back for others.
-            timeout_s: how long to try.
-            may_repeat: False: once it may be stored, it is not sent again.
-            retriable: refusals after which it is sent again.
+            parcel: The message or batch.
+            stream: Stream whose ack counts; None for the first that answers.
+            retry_after_s: Seconds without an ack after which the parcel is sent again in any case.
+            timeout_s: Seconds after which the attempt ends.
+            may_repeat: If False, the parcel is not sent again once it may be stored.
+            retriable: Refusals after which the parcel is sent again.
 
         Raises:
-            PublishRefusedError: it was refused for good, or was not taken in time.
-            PublishTimeoutError: no ack came in time: it may be stored or not.
-            LiftError: it can not be sent.
+            PublishRefusedError: A node refused the parcel for good, or still refused it after `timeout_s`.
+            PublishTimeoutError: No ack came in time. The parcel may be stored.
+            LiftError: The parcel cannot be sent.
         """
         config = parcel.route.config
         keeps_ids = config.dedupe_ids_max > 0 and config.dedupe_window_s > 0
-        lane = self._lanes.setdefault((config.name, parcel.partition), Lane())
-        sending = _Sending(parcel, stream, patience_s, may_repeat=may_repeat and keeps_ids)
+        queue = self._queues.setdefault((config.name, parcel.partition), InFlightQueue())
+        sending = _Sending(parcel, stream, retry_after_s, may_repeat=may_repeat and keeps_ids)
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(timeout_s):
                 sending.begin(self._inbox)
-                if lane.enter(sending, loop.time()):
-                    await self._send(lane, sending)
+                if queue.add(sending, loop.time()):
+                    await self._send(queue, sending)
                 if self._timer is None:
                     self._timer = loop.call_later(_TICK_S, self._tick)
-                ack = await self._acked(lane, sending, retriable)
+                ack = await self._acked(queue, sending, retriable)
         except TimeoutError:
             raise _too_late(sending, timeout_s) from None
         finally:
-            lane.leave(sending)
+            queue.remove(sending)
             self._inbox.forget(sending.reply)
-            if lane.has_held:
-                self._flush_soon(lane)
+            if queue.has_held:
+                self._flush_soon(queue)
         return ack
 
-    async def _acked(self, lane: Lane[_Sending], sending: _Sending, retriable: frozenset[AckErrorCode]) -> Ack:
-        """Wait for the ack; after what may pass a new one is expected, and the lane sends again."""
+    async def _acked(
+        self, queue: InFlightQueue[_Sending], sending: _Sending, retriable: frozenset[AckErrorCode]
+    ) -> Ack:
+        """Wait for the ack. After a retriable refusal, expect a new one: the queue sends again."""
         loop = asyncio.get_running_loop()
         while True:
             is_stored: bool | None = False
@@ -159,86 +161,86 @@ class Resender:
             except PublishRefusedError as error:
                 is_stored = None if error.may_be_stored else False
                 if error.code not in retriable or (is_stored is None and not sending.may_repeat):
-                    lane.answered(loop.time())
+                    queue.answered(loop.time())
                     raise
                 sending.refusal = error
                 sending.trouble = f" ({error})"
                 logger.info("sending %s again: %s", sending.parcel, error)
             else:
-                lane.acknowledged(sending, ack.epoch, loop.time())
+                queue.acknowledged(sending, ack.epoch, loop.time())
                 return ack
             self._inbox.forget(sending.reply)
             sending.begin(self._inbox)
-            lane.put_back(sending, loop.time(), is_stored=is_stored)
+            queue.put_back(sending, loop.time(), is_stored=is_stored)
 
-    async def _send(self, lane: Lane[_Sending], sending: _Sending) -> None:
-        """Publish, unless there is no connection just now.
+    async def _send(self, queue: InFlightQueue[_Sending], sending: _Sending) -> None:
+        """Publish, unless the connection to NATS is lost at the moment.
 
         Raises:
-            DisconnectedError: the connection is closed for good.
-            UsageError: NATS does not take such a message.
+            DisconnectedError: The connection is closed for good.
+            UsageError: NATS does not accept the message.
         """
         nats, loop = self._session.nats, asyncio.get_running_loop()
         size = len(sending.payload) + _headers_size(sending.options.get("headers"))
         if size > nats.max_payload > 0:  # nats-py does not count headers, and the server would close the connection
-            text = f"a message of {size} bytes, key and headers included, is over what the NATS server takes"
+            text = f"a message of {size} bytes, key and headers included, exceeds max_payload of the NATS server"
             raise UsageError(f"{text} ({nats.max_payload})")
-        lane.sent(sending, loop.time())
+        queue.sent(sending, loop.time())
         try:
             if nats.is_connected or nats.is_closed:
                 await nats.publish(sending.subject, sending.payload, **sending.options)
                 return
         except MaxPayloadError:
-            text = f"a message of {len(sending.payload)} bytes is over what the NATS server takes ({nats.max_payload})"
+            text = f"{len(sending.payload)} bytes exceed max_payload of the NATS server ({nats.max_payload})"
             raise UsageError(text) from None
         except OutboundBufferLimitError:
-            pass  # nats-py gathers no more until there is a connection
+            pass  # nats-py buffers no more until there is a connection
         except (ConnectionClosedError, ConnectionDrainingError):
             raise DisconnectedError("the connection to NATS is closed") from None
         except NatsError as error:
-            raise UsageError(f"NATS does not take the message for {sending.subject!r}: {error}") from error
+            raise UsageError(f"NATS refuses the message for {sending.subject!r}: {error}") from error
         sending.trouble = " (the connection to NATS is lost)"
-        lane.put_back(sending, loop.time(), is_stored=False)
+        queue.put_back(sending, loop.time(), is_stored=False)
 
     def _tick(self) -> None:
-        """Look after all lanes; again soon, while anything waits."""
+        """Flush all queues. Repeat soon while a request waits."""
         self._timer = None
         loop = asyncio.get_running_loop()
         now_s = loop.time()
-        for key, lane in list(self._lanes.items()):
-            if lane.items:
-                self._flush_soon(lane)
-                if lane.is_in_trouble(now_s):
+        for key, queue in list(self._queues.items()):
+            if queue.items:
+                self._flush_soon(queue)
+                if queue.is_in_trouble(now_s):
                     self._look_soon(key[0], now_s)
-            elif lane.is_idle(now_s, _LANE_IDLE_S):
-                del self._lanes[key]
+            elif queue.is_idle(now_s, _QUEUE_IDLE_S):
+                del self._queues[key]
                 self._looked_s.pop(key[0], None)
-        if any(lane.items for lane in self._lanes.values()):
+        if any(queue.items for queue in self._queues.values()):
             self._timer = loop.call_later(_TICK_S, self._tick)
 
-    def _flush_soon(self, lane: Lane[_Sending]) -> None:
-        if lane in self._flushing:
+    def _flush_soon(self, queue: InFlightQueue[_Sending]) -> None:
+        if queue in self._flushing:
             return
-        due = lane.due(asyncio.get_running_loop().time())
+        due = queue.due(asyncio.get_running_loop().time())
         if due:
-            task = self._flushing[lane] = asyncio.create_task(self._flush(lane, due))
-            task.add_done_callback(lambda _: self._flushing.pop(lane, None))
+            task = self._flushing[queue] = asyncio.create_task(self._flush(queue, due))
+            task.add_done_callback(lambda _: self._flushing.pop(queue, None))
 
-    async def _flush(self, lane: Lane[_Sending], due: list[_Sending]) -> None:
-        """Send what is due, one after the other; whoever can not be sent is told."""
+    async def _flush(self, queue: InFlightQueue[_Sending], due: list[_Sending]) -> None:
+        """Send the requests that are due, in order. One that cannot be sent fails."""
         loop = asyncio.get_running_loop()
         while due:
-            is_probe = lane.is_stalled
+            is_probe = queue.is_stalled
             for sending in due:
-                if lane.is_stalled and not is_probe:
+                if queue.is_stalled and not is_probe:
                     break
-                if sending not in lane.items or sending.acked.done():
+                if sending not in queue.items or sending.acked.done():
                     continue
                 try:
-                    await self._send(lane, sending)
-                except Exception as error:  # noqa: BLE001 - whatever it is, those who wait must hear of it
+                    await self._send(queue, sending)
+                except Exception as error:  # noqa: BLE001 - whatever it is, the caller that awaits the ack gets it
                     sending.fail(error)
-            due = [] if lane.is_stalled else lane.due(loop.time())
+            due = [] if queue.is_stalled else queue.due(loop.time())
 
     def _look_soon(self, stream: str, now_s: float) -> None:
         if stream in self._looking or now_s - self._looked_s.get(stream, float("-inf")) < _LOOK_S:
@@ -248,16 +250,16 @@ class Resender:
         task.add_done_callback(lambda _: self._looking.pop(stream, None))
 
     async def _look(self, stream: str) -> None:
-        """See whether a stream is still there, and tell those who wait for it when it is not."""
+        """Look whether a stream still exists. If it does not, fail the requests to it."""
         cluster = self._session.cluster
         try:
             config = (await cluster.latest(stream)).config
         except NoStreamError:
             config = None
         except (NodeUnavailableError, AdminError, DisconnectedError) as error:
-            logger.info("nobody tells where stream %s is: %s", stream, error)
+            logger.info("stream %s: no answer about its leaders: %s", stream, error)
             return
-        waiting = [sending for key, lane in self._lanes.items() if key[0] == stream for sending in lane.items]
+        waiting = [sending for key, queue in self._queues.items() if key[0] == stream for sending in queue.items]
         for sending in waiting:
             route = sending.parcel.route
             if config is not None and is_current(route, config):
@@ -275,14 +277,14 @@ class Resender:
 def _too_late(sending: _Sending, timeout_s: float) -> LiftError:
     if sending.refusal is not None and not sending.copies:
         return sending.refusal
-    known = "it may be stored or not" if sending.copies else "it is not stored"
+    known = "it may be stored" if sending.copies else "it is not stored"
     return PublishTimeoutError(
         f"{sending.parcel} was not acknowledged within {timeout_s:g} s{sending.trouble}; {known}"
     )
 
 
 def _headers_size(headers: dict[str, str] | None) -> int:
-    """Bytes of headers as NATS has them: a line that says the version, one for each, and an empty one."""
+    """Return the size of headers on the wire: a version line, one line per header, and an empty line."""
     if not headers:
         return 0
     return 14 + sum(len(name) + len(value.encode()) + 4 for name, value in headers.items())

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["ENTRY_BYTES", "Place", "Row", "RowChange", "TableRows"]
+__all__ = ["ENTRY_BYTES", "RecordPlace", "Row", "RowChange", "TableRows"]
 
 ENTRY_BYTES: Final = 240
 """What a row takes beside the bytes of its key and value: two objects, its place, and its share of two dicts."""
@@ -25,7 +25,7 @@ _OFFSET_BITS: Final = 63  # a place is kept as one number, the partition above t
 _OFFSET_MASK: Final = 2**_OFFSET_BITS - 1
 
 
-class Place(NamedTuple):
+class RecordPlace(NamedTuple):
     """Where a record is."""
 
     partition: int
@@ -36,7 +36,7 @@ class Row(NamedTuple):
     """A value, and where its record is."""
 
     value: bytes
-    place: Place
+    place: RecordPlace
 
 
 class RowChange(NamedTuple):
@@ -45,7 +45,7 @@ class RowChange(NamedTuple):
     key: bytes
     old: Row | None
     new: Row | None
-    place: Place | None
+    place: RecordPlace | None
 
 
 class TableRows:
@@ -66,14 +66,14 @@ class TableRows:
         value = self.values.get(key)
         return None if value is None else Row(value, self.place(key))
 
-    def place(self, key: bytes) -> Place:
+    def place(self, key: bytes) -> RecordPlace:
         """Where the record of a key is.
 
         Raises:
             KeyError: the key is not there.
         """
         packed = self._places[key]
-        return Place(packed >> _OFFSET_BITS, packed & _OFFSET_MASK)
+        return RecordPlace(packed >> _OFFSET_BITS, packed & _OFFSET_MASK)
 
     def apply(self, records: pa.RecordBatch) -> None:
         """Take records of one partition, with the columns of `RECORDS_SCHEMA`, in their order."""
@@ -113,7 +113,7 @@ class TableRows:
         columns = [records.column(name).to_pylist() for name in ("key", "value", "partition", "offset")]
         pending: dict[bytes, Row | None] = {}
         for key, value, partition, offset in zip(*columns, strict=True):
-            place = Place(partition, offset)
+            place = RecordPlace(partition, offset)
             old = pending[key] if key in pending else self.row(key)
             new = pending[key] = None if value is None else Row(value, place)
             if old is not None or new is not None:

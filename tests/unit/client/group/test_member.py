@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from liftpy_client.errors import GroupFencedError, GroupRefusedError
-from liftpy_client.group.member import Assignment, GroupMember, Wishes
+from liftpy_client.group.member import Assignment, GroupMember, JoinOptions
 from liftpy_envelope.group_offsets import CommitOffset, CommitResult, FetchedOffset, OffsetFetchResult
 from liftpy_envelope.groups import AssignedStream, GroupError, HeartbeatRequest, JoinRequest, MembershipResult
 from liftpy_envelope.pull import PartitionKey
 
 UUID = bytes(range(16))
-WISHES = Wishes("g", "", "me", "", 4_000, 12_000, ("s",))
+JOIN_OPTIONS = JoinOptions("g", "", "me", "", 4_000, 12_000, ("s",))
 
 
 def key(number):
@@ -32,7 +32,7 @@ def refused(error, message="because"):
 
 def joined(*numbers):
     """A member that has adopted its first assignment, and reads it."""
-    member = GroupMember(WISHES, b"n" * 16, 0.0)
+    member = GroupMember(JOIN_OPTIONS, b"n" * 16, 0.0)
     assert member.answered(member.request(500), told(1, *numbers), 0.0) is None
     assert member.adopt(member.pending)
     for number in numbers:
@@ -41,7 +41,7 @@ def joined(*numbers):
 
 
 def test_it_joins_and_heartbeats_with_what_it_adopted():
-    member = GroupMember(WISHES, b"n" * 16, 0.0)
+    member = GroupMember(JOIN_OPTIONS, b"n" * 16, 0.0)
     request = member.request(500)
     assert isinstance(request, JoinRequest)
     assert (request.revision, request.subscriptions, request.nonce) == (0, ("s",), b"n" * 16)
@@ -55,7 +55,7 @@ def test_it_joins_and_heartbeats_with_what_it_adopted():
 
 
 def test_a_join_is_repeated_until_it_is_answered():
-    member = GroupMember(WISHES, b"n" * 16, 0.0)
+    member = GroupMember(JOIN_OPTIONS, b"n" * 16, 0.0)
     first = member.request(0)
     assert member.answered(first, refused(GroupError.NOT_AVAILABLE), 0.0) is None
     assert member.request(0) == first
@@ -98,7 +98,7 @@ def test_an_unknown_member_loses_all_and_joins_anew():
 
 
 def test_what_a_join_of_before_is_answered_does_not_count():
-    member = GroupMember(WISHES, b"n" * 16, 0.0)
+    member = GroupMember(JOIN_OPTIONS, b"n" * 16, 0.0)
     old = member.request(0)
     member.answered(old, told(1, 0), 0.0)
     member.answered(member.request(0), refused(GroupError.UNKNOWN_MEMBER), 0.0)
@@ -151,7 +151,7 @@ def test_a_coordinator_that_is_silent_is_waited_for_longer():
 
 
 def test_who_is_no_member_has_nothing_to_lose():
-    member = GroupMember(WISHES, b"n" * 16, 0.0)
+    member = GroupMember(JOIN_OPTIONS, b"n" * 16, 0.0)
     assert member.beat(1_000.0) is None
     assert member.leave() is None
 
@@ -170,7 +170,7 @@ def test_commits_are_numbered_and_only_of_what_it_reads():
 
 
 def test_offsets_come_only_for_what_waits_for_them():
-    member = GroupMember(WISHES, b"n" * 16, 0.0)
+    member = GroupMember(JOIN_OPTIONS, b"n" * 16, 0.0)
     member.answered(member.request(0), told(1, 0, 1), 0.0)
     member.adopt(member.pending)
     request = member.fetch()

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from liftpy_client.publisher.in_flight import Lane, Outstanding
+from liftpy_client.publisher.in_flight import InFlightQueue, InFlightRequest
 
 TICK_S = 0.05
 
 
 class World:
-    """A lane, its clock, and what was sent.
+    """A queue, its clock, and what was sent.
 
     Attributes:
         sent: (number of the item, time in s).
@@ -18,23 +18,23 @@ class World:
 
     def __init__(self):
         self.now_s = 100.0
-        self.lane = Lane()
+        self.queue = InFlightQueue()
         self.items = []
         self.sent = []
 
-    def publish(self, *, may_repeat=True, patience_s=5.0):
-        item = Outstanding(patience_s, may_repeat=may_repeat)
+    def publish(self, *, may_repeat=True, retry_after_s=5.0):
+        item = InFlightRequest(retry_after_s, may_repeat=may_repeat)
         self.items.append(item)
-        if self.lane.enter(item, self.now_s):
+        if self.queue.add(item, self.now_s):
             self._send(item)
         return item
 
     def _send(self, item):
-        self.lane.sent(item, self.now_s)
+        self.queue.sent(item, self.now_s)
         self.sent.append((self.items.index(item), self.now_s))
 
     def send_due(self):
-        for item in self.lane.due(self.now_s):
+        for item in self.queue.due(self.now_s):
             self._send(item)
 
     def wait(self, seconds):
@@ -44,7 +44,7 @@ class World:
             self.send_due()
 
     def ack(self, item, epoch=1):
-        self.lane.acknowledged(item, epoch, self.now_s)
+        self.queue.acknowledged(item, epoch, self.now_s)
         self.send_due()
 
     def numbers(self):
@@ -136,7 +136,7 @@ def test_one_that_is_never_answered_does_not_hold_up_the_others_for_long(world):
 def test_what_was_refused_is_tried_again_after_a_while(world, is_stored):
     items = [world.publish(), world.publish()]
     for item in items:
-        world.lane.put_back(item, world.now_s, is_stored=is_stored)
+        world.queue.put_back(item, world.now_s, is_stored=is_stored)
     world.numbers()
     world.send_due()
     assert world.numbers() == []
@@ -151,17 +151,17 @@ def test_without_ids_nothing_is_sent_twice_that_may_be_stored(world):
     item = world.publish(may_repeat=False)
     world.wait(20)
     assert world.numbers() == [1]
-    world.lane.put_back(item, world.now_s, is_stored=False)
+    world.queue.put_back(item, world.now_s, is_stored=False)
     world.wait(0.2)
     assert world.numbers() == [1]
 
 
-def test_a_lane_forgets_its_stall_with_what_waited(world):
+def test_a_queue_forgets_its_stall_with_what_waited(world):
     item = world.publish()
     world.wait(0.5)
-    assert world.lane.is_in_trouble(world.now_s)
-    world.lane.leave(item)
+    assert world.queue.is_in_trouble(world.now_s)
+    world.queue.remove(item)
     world.numbers()
     world.publish()
     assert world.numbers() == [2]
-    assert not world.lane.is_idle(world.now_s, 1.0)
+    assert not world.queue.is_idle(world.now_s, 1.0)

@@ -111,7 +111,7 @@ async def test_nothing_in_time(wire):
     wire.answer = lambda _: None
     out = publisher(wire, ack_timeout_s=5, delivery_timeout_s=0.05)
     await out.publish("s.x", b"x")
-    with pytest.raises(PublishTimeoutError, match="may be stored or not"):
+    with pytest.raises(PublishTimeoutError, match="it may be stored"):
         await asyncio.wait_for(out.close(), 4)
 
 
@@ -261,7 +261,7 @@ async def test_an_error_of_the_body_is_not_hidden_by_one_of_the_publisher(wire):
 
 async def test_too_large_is_told_before_anything_leaves(wire):
     async with publisher(wire) as out:
-        with pytest.raises(UsageError, match="over what the NATS server takes"):
+        with pytest.raises(UsageError, match="exceeds max_payload of the NATS server"):
             await out.publish("s.x", b"x" * 2**20)
         with pytest.raises(UsageError, match="over what one batch may hold"):
             await out.publish_batch("s.x", {"value": pa.array([b"x", b"x" * 2**20], pa.binary())})

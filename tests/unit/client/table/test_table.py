@@ -24,7 +24,7 @@ from liftpy_client.errors import (
 from liftpy_client.table.changes import Changes
 from liftpy_client.table.following import TableFollowing
 from liftpy_client.table.reading import TableReading
-from liftpy_client.table.rows import ENTRY_BYTES, Place, Row, RowChange, TableRows
+from liftpy_client.table.rows import ENTRY_BYTES, RecordPlace, Row, RowChange, TableRows
 from support.cluster import eventually
 from support.examples import examples
 
@@ -79,7 +79,7 @@ def test_rows_are_the_last_values(batches, first, partition):
         assert change.old is not None or change.new is not None
         replayed[change.key] = change.new
     assert {key: row for key, row in replayed.items() if row is not None} == {
-        key: Row(value, Place(*place)) for key, (value, place) in model.items()
+        key: Row(value, RecordPlace(*place)) for key, (value, place) in model.items()
     }
 
 
@@ -104,7 +104,7 @@ def test_differences_lead_from_one_to_the_other(before, after):
 
 
 def change(key, value=b"v"):
-    return RowChange(key, None, Row(value, Place(0, 1)), Place(0, 1))
+    return RowChange(key, None, Row(value, RecordPlace(0, 1)), RecordPlace(0, 1))
 
 
 def changes_of(**limits):
