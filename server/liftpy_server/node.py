@@ -31,6 +31,7 @@ from liftpy_server.door_refusals import DoorRefusals
 from liftpy_server.gaps.recorder import GapRecorder
 from liftpy_server.group_hosting.host import GroupHost
 from liftpy_server.handover.handover import Handover
+from liftpy_server.handover.server_change import ServerChange
 from liftpy_server.http import HttpServer
 from liftpy_server.ingest.connection import IngestConnection
 from liftpy_server.ingest.marks import Marks
@@ -287,6 +288,7 @@ class Node:
             *(nats, f"liftpy {node_id} ingest", self.clock, self.outbox, self._is_overloaded, self.streams.confirmed),
             marks=marks,
             ask_patience=ask_patience,
+            make_change=lambda before, new: ServerChange(before, new, marks, self.clock, self.outbox.flush),
         )
         self.cluster.host.answered_question_s = lambda: self.ingest.whole_s
         self.cluster.host.hears = lambda: self.ingest.is_connected

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     Left = tuple[Run | list[Incoming], int]
     """Messages, and the size of their subjects' prefix, which is not stored."""
 
-__all__ = ["HELD_BYTES_MAX", "Held", "HeldBytes", "Holding"]
+__all__ = ["HELD_BYTES_MAX", "Held", "HeldBytes", "Holding", "append_left"]
 
 logger = logging.getLogger(__name__)
 
@@ -87,12 +87,7 @@ class Holding:
         assert held is not None, "it holds"
         name, number = partition.stream.name, partition.number
         try:
-            now_ns = self._clock.now_ns()
-            for messages, skip in left(held):
-                if isinstance(messages, list):
-                    partition.append_incoming(messages, now_ns)
-                else:
-                    partition.append(messages, skip, now_ns)
+            append_left(partition, left(held), self._clock.now_ns())
             partition.heard_s = since_s
         except Exception as error:
             cause = f"messages that were held while the lead was handed over could not be taken: {error!r}"
@@ -106,6 +101,15 @@ class Holding:
             self._flush()
         except Exception:  # the messages are in the log, and the next pass settles
             logger.exception("stream %s partition %d can not commit now", name, number)
+
+
+def append_left(partition: Partition, left: Iterable[Left], now_ns: int) -> None:
+    """Append messages to a partition."""
+    for messages, skip in left:
+        if isinstance(messages, list):
+            partition.append_incoming(messages, now_ns)
+        else:
+            partition.append(messages, skip, now_ns)
 
 
 class _Part(NamedTuple):

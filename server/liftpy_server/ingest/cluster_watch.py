@@ -18,11 +18,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from liftpy_server.limits import ROUTE_GRACE_S
+from liftpy_server.nats.server_pool import of_same_cluster
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-__all__ = ["ClusterWatch", "LostServer", "of_same_cluster", "unnamed"]
+__all__ = ["ClusterWatch", "LostServer", "unnamed"]
 
 _SHOWN_MAX: Final = 3
 
@@ -135,12 +136,6 @@ def unnamed(own: Mapping[str, Any], place: str, others: Iterable[Mapping[str, An
     """
     told = (_named(info) for info in others if of_same_cluster(own, info))
     return set[str]().union(*told) - _named(own) - {place}
-
-
-def of_same_cluster(own: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether another server, and not our own under another address, has the same cluster."""
-    cluster = own.get("cluster")
-    return bool(cluster) and other.get("cluster") == cluster and other.get("server_id") != own.get("server_id")
 
 
 def _named(info: Mapping[str, Any]) -> set[str]:

@@ -14,10 +14,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from liftpy_envelope.errors import LiftError
-from liftpy_server.ingest.cluster_watch import ClusterWatch, of_same_cluster, unnamed
+from liftpy_server.ingest.cluster_watch import ClusterWatch, unnamed
 from liftpy_server.ingest.ingest import Ingest
 from liftpy_server.ingest.slow_consumer import advice_on_pending, probable_cause
 from liftpy_server.ingest.subscriptions import Subscriptions
@@ -31,6 +31,7 @@ from liftpy_server.limits import (
 from liftpy_server.nats.connection import LOST
 from liftpy_server.nats.knocking import nobody_listens
 from liftpy_server.nats.monitoring import MonitoringError
+from liftpy_server.nats.server_pool import of_same_cluster
 from liftpy_server.nats.session import NatsSession
 
 if TYPE_CHECKING:
@@ -52,6 +53,24 @@ __all__ = ["IngestConnection", "SubscriptionRefusedError"]
 logger = logging.getLogger(__name__)
 
 
+class ServerChange(Protocol):
+    """A change from one NATS server to another, while both are heard."""
+
+    def hold(self, binding: Binding) -> Binding:
+        """What takes the messages of a binding from the new server for now."""
+        ...
+
+    async def leave(self, wanted: Sequence[Binding], servers: Sequence[NatsConnection], *, are_all: bool) -> None:
+        """Leave the old server, and let the bindings take what comes from the new one.
+
+        Args:
+            wanted: what is subscribed at both.
+            servers: connections to the new server, and to each other server of the cluster but the old one.
+            are_all: whether there is one for each.
+        """
+        ...
+
+
 class SubscriptionRefusedError(LiftError):
     """The NATS server does not let this node subscribe to a stream's subject."""
 
@@ -69,6 +88,7 @@ class IngestConnection:
         rng: chooses servers and waits.
         marks: of planned changes of leaders; None where there are none.
         ask_patience: asks a server how long it puts up with a node that is behind; None asks nobody.
+        make_change: begins a change of servers; without it messages of the time in which both are heard come twice.
     """
 
     def __init__(
@@ -83,6 +103,7 @@ class IngestConnection:
         *,
         marks: Marks | None = None,
         ask_patience: Callable[[NatsConnection], Awaitable[Patience]] | None = None,
+        make_change: Callable[[Subscriptions, Subscriptions], ServerChange] | None = None,
     ) -> None:
         self._clock = clock
         self._outbox = outbox
@@ -92,6 +113,7 @@ class IngestConnection:
         self._session = NatsSession(options, name, clock, self, rng)
         self._marks = marks
         self._ask_patience = ask_patience
+        self._make_change = make_change
         self._wanted: dict[Binding, None] = {} if marks is None else {marks: None}
         self._opening: Subscriptions | None = None
         self._standing: dict[NatsConnection, Subscriptions] = {}  # two while the node moves from server to server
@@ -226,10 +248,11 @@ class IngestConnection:
             if before is None:
                 self._standing[connection] = self._current = new
             wanted = list(self._wanted)
-            if not await new.subscribe(wanted):
+            change = None if before is None or self._make_change is None else self._make_change(before, new)
+            if not await new.subscribe(wanted, None if change is None else change.hold):
                 return
             if before is not None:
-                await self._leave(before, wanted, new)
+                await self._leave(before, wanted, new, change)
             self._connections += 1
             self.told(connection, connection.info)
             self._settle(new, wanted)
@@ -253,11 +276,21 @@ class IngestConnection:
         task = self._tasks[name] = asyncio.create_task(work, name=name)
         task.add_done_callback(lambda _: self._tasks.pop(name, None))
 
-    async def _leave(self, before: Subscriptions, wanted: Sequence[Binding], new: Subscriptions) -> None:
+    async def _leave(
+        self, before: Subscriptions, wanted: Sequence[Binding], new: Subscriptions, change: ServerChange | None
+    ) -> None:
         """Take what is still on its way between the servers, and then everything from the new one, in its order."""
-        new.connection.pause()
-        await asyncio.sleep(MOVE_OVERLAP_S)
-        await before.unsubscribe(wanted)
+        if change is None:
+            new.connection.pause()
+            await asyncio.sleep(MOVE_OVERLAP_S)
+            await before.unsubscribe(wanted)
+        else:
+            servers, are_all = await self._session.beside(before.connection, new.connection)
+            try:
+                await change.leave(wanted, servers, are_all=are_all)
+            finally:
+                for server in servers:
+                    server.end("the marks were heard")
         self._standing[new.connection] = self._current = new
         new.connection.resume()
         if not new.connection.is_open:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from liftpy_server.ingest.server_errors import refused_bindings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from liftpy_server.ingest.binding import Binding
     from liftpy_server.ingest.ingest import Ingest
@@ -40,15 +40,21 @@ class Subscriptions:
         """Those that stand."""
         return (each for each in self._numbers if each not in self._unconfirmed and each not in self.refused)
 
-    async def subscribe(self, bindings: Iterable[Binding]) -> bool:
-        """Subscribe; returns when the server has handled it, False when the connection is lost meanwhile."""
+    async def subscribe(self, bindings: Iterable[Binding], hold: Callable[[Binding], Binding] | None = None) -> bool:
+        """Subscribe; returns when the server has handled it, False when the connection is lost meanwhile.
+
+        Args:
+            bindings: what is wanted.
+            hold: what takes their messages instead, until `release`.
+        """
         frames = []
         for binding in bindings:
             self.refused.pop(binding, None)
             self._last_number += 1
             self._numbers[binding] = self._last_number
             self._unconfirmed[binding] = None
-            self.ingest.bindings[self._last_number] = binding  # messages may come at once
+            taker = binding if hold is None else hold(binding)
+            self.ingest.bindings[self._last_number] = taker  # messages may come at once
             words = ["SUB", binding.subject, *([binding.group] if binding.group else []), str(self._last_number)]
             frames.append(" ".join(words))
         self.connection.write("".join(f"{frame}\r\n" for frame in frames).encode())
@@ -57,6 +63,11 @@ class Subscriptions:
         for binding in bindings:
             self._unconfirmed.pop(binding, None)
         return True
+
+    def release(self) -> None:
+        """From now on the bindings take their messages themselves."""
+        for binding, number in self._numbers.items():
+            self.ingest.bindings[number] = binding
 
     async def unsubscribe(self, bindings: Iterable[Binding]) -> bool:
         """Unsubscribe; returns when no more messages will come. False when some may have been lost on their way."""

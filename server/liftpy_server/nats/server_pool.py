@@ -9,9 +9,9 @@ from urllib.parse import urlsplit
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
-__all__ = ["ServerAddress", "ServerPool"]
+__all__ = ["ServerAddress", "ServerPool", "of_same_cluster"]
 
 _PORT: Final = 4222
 _WAIT_S: Final = 0.25  # after a failure; doubled with each one that follows
@@ -116,3 +116,9 @@ def _is_ip(host: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def of_same_cluster(own: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether another server, and not our own under another address, has the same cluster."""
+    cluster = own.get("cluster")
+    return bool(cluster) and other.get("cluster") == cluster and other.get("server_id") != own.get("server_id")

@@ -10,13 +10,13 @@ import asyncio
 import logging
 import random
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 from liftpy_envelope.errors import LiftError
 from liftpy_server.limits import KNOCK_TIMEOUT_S, SHORT_CONNECTION_S
 from liftpy_server.nats.connection import NatsConnection, NatsConnectionError, TlsUse
 from liftpy_server.nats.credentials import connect_line
-from liftpy_server.nats.server_pool import ServerAddress, ServerPool
+from liftpy_server.nats.server_pool import ServerAddress, ServerPool, of_same_cluster
 from liftpy_server.repeated_warnings import RepeatedWarnings
 
 if TYPE_CHECKING:
@@ -127,6 +127,47 @@ class NatsSession:
         told = await asyncio.gather(*asked)
         return {each.place: info for each, info in zip(addresses, told, strict=True) if info is not None}
 
+    async def beside(self, old: NatsConnection, new: NatsConnection) -> tuple[list[NatsConnection], bool]:
+        """Connections to every server of a cluster but one; end them.
+
+        Args:
+            old: to the server that is left out.
+            new: to the server whose connection comes first.
+
+        Returns:
+            The connections, and whether there is one to each server that is known to run.
+        """
+        assert old.address is not None, "it is open"
+        assert new.address is not None, "it is open"
+        places = {*self.places, new.address.place} - {old.address.place}
+        is_told = of_same_cluster(old.info, new.info) and bool(new.info.get("connect_urls"))
+        if not is_told or len(places) > _ASKED_MAX:
+            return [], False
+        found = await asyncio.gather(*(self._open_beside(place) for place in places))
+        servers = {str(old.info["server_id"]): None} | {str(each.info["server_id"]): each for each in found if each}
+        first = servers.pop(str(new.info["server_id"]), None)
+        rest = [each for each in servers.values() if each is not None]
+        chosen = [] if first is None else [first, *(each for each in rest if of_same_cluster(new.info, each.info))]
+        for each in found:
+            if each and each not in chosen:
+                each.end("it is not needed")
+        return chosen, None not in found and first is not None
+
+    async def _open_beside(self, place: str) -> NatsConnection | Literal[False] | None:
+        """A connection to a server; False when none runs there, None when that can not be known."""
+        address = next((each for each in self._pool.addresses if each.place == place), None) or _address(place)
+        if address is None:
+            return None
+        connection = NatsConnection(self._clock)
+        try:
+            await connection.open(address, partial(self._introduce, address), self._tls, KNOCK_TIMEOUT_S)
+        except NatsConnectionError as error:
+            return False if isinstance(error.__cause__, ConnectionRefusedError) else None
+        return connection
+
+    def _introduce(self, address: ServerAddress, info: dict[str, Any]) -> bytes:
+        return connect_line(self._options, self._name, address, info)
+
     def warn(self, text: str) -> None:
         """Log what the server says or does not say; what differs only in a quoted subject is the same."""
         line = f"NATS connection {self._name} to {self._options.shown_url}: {text}"
@@ -201,12 +242,7 @@ class NatsSession:
         connection.on_end = partial(self._ended, connection)
         self._owner.opening(connection)
         try:
-            await connection.open(
-                address,
-                lambda info: connect_line(self._options, self._name, address, info),
-                self._tls,
-                self._options.timeout_s,
-            )
+            await connection.open(address, partial(self._introduce, address), self._tls, self._options.timeout_s)
         except NatsConnectionError:
             self._pool.failed(address, self._loop.time())
             raise

@@ -1,0 +1,256 @@
+"""From one NATS server to another without a message missing or double, while publishers at any server go on.
+
+    the new server has the subscriptions   what comes from it is held; what comes from the old one is stored
+    every server knows of them             a mark published at each one came by the new server
+    marks cut what both bring alike        see `matching`
+    the old server has brought the rest    a later mark published at each one came by the old server
+    the old server's subscriptions end     what it brings until then is stored
+    the new server has brought as much     a last mark published at each one came by it
+    what is held and not stored is stored, and what comes from the new server from then on
+
+Where marks do not come, or servers can not be asked, a moment is waited instead, and all that is held is stored:
+better a message twice than not at all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from typing import TYPE_CHECKING, Final, cast
+
+from liftpy_server.handover.held import HELD_BYTES_MAX, Held, HeldBytes, append_left
+from liftpy_server.ingest.binding import Binding
+from liftpy_server.ingest.marks import MARK_SUBJECT, Marks
+from liftpy_server.limits import MOVE_OVERLAP_S
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from liftpy_log.clock import Clock
+    from liftpy_server.ingest.incoming import Incoming
+    from liftpy_server.ingest.runs import Run
+    from liftpy_server.ingest.subscriptions import Subscriptions
+    from liftpy_server.nats.connection import NatsConnection
+    from liftpy_server.partition import Partition
+
+__all__ = ["ServerChange"]
+
+logger = logging.getLogger(__name__)
+
+_MARKS: Final = 5
+_MARK_INTERVAL_S: Final = 0.02
+_LOOK_S: Final = 0.005
+_TIMEOUT_S: Final = 2.0  # of each step
+
+
+class _Reach(Marks):
+    """Marks on a subject of their own: who hears one knows that the server where it was published knows of him."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.subject = f"{MARK_SUBJECT}.{name}"
+
+
+class _HeldPartition:
+    """Stands for a partition where its messages are held."""
+
+    def __init__(self, partition: Partition, room: HeldBytes, clock: Clock) -> None:
+        self.partition = partition
+        self.held: Held | None = Held(room, self._too_much)
+        self.marks: list[int] = []
+        self._clock = clock
+
+    def _too_much(self, _held: Held) -> None:
+        self.release(None)
+
+    def append(self, run: Run, skip: int, now_ns: int) -> None:
+        """See `Partition`."""
+        if self.held is None or not self.held.add(run, skip):
+            self.partition.append(run, skip, now_ns)
+
+    def append_incoming(self, messages: Sequence[Incoming], now_ns: int) -> None:
+        """See `Partition`."""
+        if self.held is None or not self.held.add_read(list(messages)):
+            self.partition.append_incoming(messages, now_ns)
+
+    def settle(self) -> None:
+        """See `Partition`."""
+        self.partition.settle()
+
+    def release(self, stored: Sequence[int] | None) -> None:
+        """Store what is held.
+
+        Args:
+            stored: the end of the log at each mark, for what is stored already to be left out; None leaves out nothing.
+        """
+        held, self.held = self.held, None
+        if held is None:
+            return
+        partition = self.partition
+        try:
+            left = held.all()
+            if stored is not None and held.marks == len(stored) == _MARKS:
+                held.stored = tuple(stored)
+                left = held.not_stored(partition.log, partition.stream.config)
+            append_left(partition, left, self._clock.now_ns())
+        except Exception as error:
+            cause = f"messages that were held while another NATS server was chosen could not be taken: {error!r}"
+            logger.exception("stream %s partition %d: %s", partition.stream.name, partition.number, cause)
+            partition.gaps.missed(partition.heard_s, cause)
+        held.drop()
+        partition.settle()
+
+
+class _HeldBinding(Binding):
+    """Feeds what stands for the partitions of a binding.
+
+    Args:
+        binding: whose messages are held.
+        stand_in: gives what stands for a partition.
+    """
+
+    def __init__(self, binding: Binding, stand_in: Callable[[Partition], _HeldPartition]) -> None:
+        super().__init__(binding.stream, binding.subject, {})
+        self._binding = binding
+        self._stand_in = stand_in
+
+    def deliver(self, run: Run, now_ns: int, touched: dict[Partition, None]) -> None:
+        """See `Binding`. Partitions that this node leads only now are fed, too."""
+        led = self._binding.partitions
+        held = {number: self._stand_in(partition) for number, partition in led.items()}
+        self.partitions = cast("dict[int, Partition]", held)
+        super().deliver(run, now_ns, touched)
+
+    def missed(self, cause: str) -> None:
+        """See `Binding`."""
+        self._binding.missed(cause)
+
+
+class ServerChange:
+    """One change. See the module.
+
+    Args:
+        before: the subscriptions at the old server.
+        new: those to be at the new one.
+        marks: heard at the old server.
+        clock: for when messages are stored.
+        flush: sends the acks that are due.
+    """
+
+    def __init__(
+        self, before: Subscriptions, new: Subscriptions, marks: Marks, clock: Clock, flush: Callable[[], None]
+    ) -> None:
+        self._before = before
+        self._new = new
+        self._marks = marks
+        self._clock = clock
+        self._flush = flush
+        self._name = secrets.token_hex(8)
+        self._held: dict[Partition, _HeldPartition] = {}
+        self._room = HeldBytes(HELD_BYTES_MAX)
+        self._own_marks = new.ingest.marks = Marks()
+        self._reach = _Reach(self._name)
+        self._old_heard: set[str] = set()
+        self._new_heard: set[str] = set()
+
+    def hold(self, binding: Binding) -> Binding:
+        """What takes the messages of a binding from the new server for now."""
+        if binding is self._marks:
+            return self._own_marks
+        for partition in binding.partitions.values():  # marks count for those, too, of which nothing has come yet
+            self._stand_in(partition)
+        return _HeldBinding(binding, self._stand_in)
+
+    def _stand_in(self, partition: Partition) -> _HeldPartition:
+        if partition not in self._held:
+            self._held[partition] = _HeldPartition(partition, self._room, self._clock)
+        return self._held[partition]
+
+    async def leave(self, wanted: Sequence[Binding], servers: Sequence[NatsConnection], *, are_all: bool) -> None:
+        """Leave the old server, which has the subscriptions, as the new one has by now.
+
+        Args:
+            wanted: what is subscribed at both.
+            servers: connections to publish marks on: the first to the new server, and one to each other server of the
+                cluster but the old one.
+            are_all: whether there is one for each.
+        """
+        why = "" if servers and are_all else "not every server of the cluster can be reached"
+        if not why:
+            why = await self._match(servers)
+        if why:
+            logger.warning("messages of %g s may be stored twice: %s", MOVE_OVERLAP_S, why)
+            await asyncio.sleep(MOVE_OVERLAP_S)
+        await self._before.unsubscribe(wanted)
+        if not why and not await self._reached(servers, "last"):
+            why = "marks did not come"
+        self._marks.forget(self._name)
+        for each in self._held.values():
+            each.release(None if why else each.marks)
+        self._new.release()
+        self._new.ingest.marks = self._marks
+        await self._new.unsubscribe([self._reach])
+        self._flush()
+
+    async def _match(self, servers: Sequence[NatsConnection]) -> str:
+        """All steps before the old server's subscriptions end. Returns why they failed; empty if they did not."""
+        self._marks.expect(self._name, self._heard_old)
+        self._own_marks.expect(self._name, self._heard_new)
+        self._reach.expect(self._name, self._new_heard.add)
+        if not await self._new.subscribe([self._reach]):
+            return "the new connection was lost"
+        if not await self._reached(servers, "first"):
+            return "marks did not come"
+        tokens = [f"mark.{number}" for number in range(_MARKS)]
+        for token in tokens:
+            self._publish(servers[0], MARK_SUBJECT, token)
+            await asyncio.sleep(_MARK_INTERVAL_S)
+        if not await self._until(lambda: self._old_heard.issuperset(tokens) and self._new_heard.issuperset(tokens)):
+            return "marks did not come"
+        rest = [f"rest.{number}" for number in range(len(servers))]
+        for server, token in zip(servers, rest, strict=True):
+            self._publish(server, MARK_SUBJECT, token)
+        is_answered = self._before.connection.ask()
+        if not await self._until(lambda: self._old_heard.issuperset(rest) and is_answered.done()):
+            return "marks did not come"
+        return "" if is_answered.result() else "the old connection was lost"
+
+    async def _reached(self, servers: Sequence[NatsConnection], what: str) -> bool:
+        """Publish a mark at every server until all came by the new one; False when some do not."""
+        every = {f"{what}.{number}": server for number, server in enumerate((*servers, self._before.connection))}
+        until_s = asyncio.get_running_loop().time() + _TIMEOUT_S
+        while asyncio.get_running_loop().time() < until_s:
+            missing = every.keys() - self._new_heard
+            if not missing:
+                return True
+            for token in missing:
+                self._publish(every[token], self._reach.subject, token)
+            await asyncio.sleep(_MARK_INTERVAL_S)
+        return False
+
+    async def _until(self, condition: Callable[[], bool]) -> bool:
+        try:
+            async with asyncio.timeout(_TIMEOUT_S):
+                while not condition():  # noqa: ASYNC110 - marks are heard in plain calls
+                    await asyncio.sleep(_LOOK_S)
+        except TimeoutError:
+            return False
+        return True
+
+    def _publish(self, server: NatsConnection, subject: str, token: str) -> None:
+        payload = f"{self._name} {token}".encode()
+        server.write(b"PUB %b %d\r\n%b\r\n" % (subject.encode(), len(payload), payload))
+
+    def _heard_old(self, token: str) -> None:
+        if token.startswith("mark.") and token not in self._old_heard:
+            for each in self._held.values():
+                each.marks.append(each.partition.log.log_end)
+        self._old_heard.add(token)
+
+    def _heard_new(self, token: str) -> None:
+        if token.startswith("mark.") and token not in self._new_heard:
+            for each in self._held.values():
+                if each.held is not None:
+                    each.held.mark()
+        self._new_heard.add(token)
