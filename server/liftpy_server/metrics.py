@@ -9,7 +9,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from liftpy_server.admin.info import node_info
-from liftpy_server.tier.host.status_metrics import tier_metrics
+from liftpy_server.tier.host.status import tier_metrics
 from liftpy_server.tier.reads.metrics import cold_metrics
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from support.tier_rows import records_of, rows_from, written
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from liftpy_bucket.manifest.root.root import Root
+    from liftpy_bucket.manifest.root.format import Root
     from support.s3_servers import S3Server
     from support.tier_rows import Record
 

@@ -9,7 +9,7 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from liftpy_bucket.layout import PartitionPath
-from liftpy_bucket.manifest.checksum import CHECKSUM, with_checksum
+from liftpy_bucket.manifest.json import CHECKSUM, with_checksum
 from liftpy_bucket.objects.pointers import FragmentPointer, SetMember, SetObjectPointer
 from liftpy_bucket.objects.setsum import Setsum
 

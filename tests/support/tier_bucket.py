@@ -10,7 +10,7 @@ from liftpy_bucket.manifest.catalog import Catalog, CatalogFile, CatalogStream
 from liftpy_bucket.manifest.root.changes import append, claim, create
 from liftpy_bucket.manifest.root.file import RootFile
 from liftpy_bucket.manifest.stream_sets.file import SetFile
-from liftpy_bucket.manifest.stream_sets.manifest import SetManifest
+from liftpy_bucket.manifest.stream_sets.format import SetManifest
 from liftpy_bucket.objects.pointers import FragmentPointer, SetMember, SetObjectPointer
 from liftpy_bucket.objects.setsum import Setsum
 from liftpy_bucket.store.memory import MemoryStore
@@ -20,7 +20,7 @@ from liftpy_server.tier.jobs.parts.context import Context
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from liftpy_bucket.manifest.root.root import Root
+    from liftpy_bucket.manifest.root.format import Root
 
 CLUSTER = "c" * 32
 NODE = "n1"

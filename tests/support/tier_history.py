@@ -16,7 +16,7 @@ from support.tier_rows import UUID, rows_from, written
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from liftpy_bucket.manifest.root.root import Root
+    from liftpy_bucket.manifest.root.format import Root
     from support.tier_rows import Record
 
 PATH = PartitionPath(UUID, 0)

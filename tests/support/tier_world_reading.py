@@ -17,7 +17,7 @@ from support.tier_world_log import Row
 if TYPE_CHECKING:
     from liftpy_bucket.layout import PartitionPath
     from liftpy_bucket.manifest.pins.pin import Pin
-    from liftpy_bucket.manifest.root.root import Claim, Root
+    from liftpy_bucket.manifest.root.format import Claim, Root
     from liftpy_bucket.reading.version import Piece
     from liftpy_bucket.store.memory import MemoryStore
     from support.tier_world import World

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from liftpy_bucket.manifest.pins.pin import Pin
-    from liftpy_bucket.manifest.root.root import Root
-    from liftpy_bucket.manifest.stream_sets.manifest import SetManifest
+    from liftpy_bucket.manifest.root.format import Root
+    from liftpy_bucket.manifest.stream_sets.format import SetManifest
     from support.tier_world_nodes import Job
 
 __all__ = ["WatchedStore"]

@@ -10,7 +10,7 @@ from liftpy_bucket.reading.version import TierVersion
 from liftpy_spark.jobs.access import store_of
 
 if TYPE_CHECKING:
-    from liftpy_bucket.manifest.root.root import Root
+    from liftpy_bucket.manifest.root.format import Root
     from liftpy_bucket.reading.version import Piece
     from liftpy_bucket.store.s3_settings import S3Settings
 

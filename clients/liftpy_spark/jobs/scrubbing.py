@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from liftpy_bucket.layout import PartitionPath
     from liftpy_bucket.reading.version import Piece, TierVersion
     from liftpy_bucket.store.s3_settings import S3Settings
-    from liftpy_bucket.upkeep.report import Kind, Report
+    from liftpy_bucket.upkeep.verifying import Kind, Report
     from liftpy_spark.jobs.tasks import Progress
 
 __all__ = ["ScrubPlan", "plan_scrub", "scrub"]

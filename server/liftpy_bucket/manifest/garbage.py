@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from liftpy_bucket.layout import PartitionPath
     from liftpy_bucket.manifest.root.changes import Change
-    from liftpy_bucket.manifest.root.root import Root
+    from liftpy_bucket.manifest.root.format import Root
     from liftpy_bucket.store.object_store import ObjectStore
 
 __all__ = ["KEYS_MAX", "NOTHING", "Garbage", "check_balance", "load_garbage", "swap_garbage"]

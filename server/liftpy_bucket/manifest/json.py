@@ -6,6 +6,10 @@ format.
 
 Format 1, of before there were checksums, is read as well, and is written still where the name of the object is the
 digest of its bytes.
+
+The checksum is of every byte before it (see `liftpy_log.storage.checked_json`). It can be checked without reading the
+JSON, in any language. From format 2 on every manifest ends with it, but a snapshot, whose name is the SHA-256 of its
+bytes.
 """
 
 from __future__ import annotations
@@ -15,25 +19,51 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from liftpy_bucket.errors import BucketVersionError, ManifestCorruptError, TierError
-from liftpy_bucket.manifest.checksum import CHECKSUM, PUT_BACK, is_checked, with_checksum
 from liftpy_bucket.objects.setsum import Setsum
+from liftpy_log.storage.checked_json import CHECKSUM, find_checksum, with_checksum
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
 __all__ = [
+    "CHECKSUM",
     "FORMAT",
     "ID",
     "INT64_MAX",
     "INT64_MIN",
     "MANIFEST_BYTES_MAX",
     "NODE",
+    "PUT_BACK",
     "UUID",
     "Fields",
     "Row",
     "encode",
     "encode_named_by_digest",
+    "is_checked",
+    "with_checksum",
 ]
+
+PUT_BACK: Final = "Put back the version of it that was there before it was changed"
+"""What to do about a manifest that is not as it was written; nothing else says what it said."""
+
+
+def is_checked(key: str, body: bytes) -> bool:
+    """Whether a manifest ends with a checksum, which then is right.
+
+    Args:
+        key: of the manifest.
+        body: its bytes.
+
+    Raises:
+        ManifestCorruptError: it ends with a wrong one.
+    """
+    found = find_checksum(body)
+    if found is False:
+        raise ManifestCorruptError(
+            key, f"its checksum is not that of its bytes, so these are not what was written. {PUT_BACK}"
+        )
+    return found is True
+
 
 FORMAT: Final = 2
 _UNCHECKED_FORMAT: Final = 1

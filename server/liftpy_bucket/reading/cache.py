@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from liftpy_bucket.layout import PartitionPath
     from liftpy_bucket.manifest.stream_sets.file import LoadedSet
-    from liftpy_bucket.manifest.stream_sets.manifest import SetManifest
+    from liftpy_bucket.manifest.stream_sets.format import SetManifest
     from liftpy_bucket.store.object_store import ObjectStore
 
 __all__ = ["Latest", "ReadingCache"]

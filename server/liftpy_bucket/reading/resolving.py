@@ -18,8 +18,8 @@ from liftpy_bucket.manifest.lineage import cut_epochs, join_epochs
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from liftpy_bucket.manifest.root.root import Claim, Root
-    from liftpy_bucket.manifest.stream_sets.manifest import SetManifest
+    from liftpy_bucket.manifest.root.format import Claim, Root
+    from liftpy_bucket.manifest.stream_sets.format import SetManifest
     from liftpy_bucket.objects.pointers import SetMember, SetObjectPointer
 
 __all__ = ["IgnoredMember", "Resolved", "ResolvedMember", "counts", "resolve"]

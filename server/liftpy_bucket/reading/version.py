@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from liftpy_bucket.layout import PartitionPath
-    from liftpy_bucket.manifest.root.root import Root
+    from liftpy_bucket.manifest.root.format import Root
     from liftpy_bucket.objects.pointers import SetMember, SnapshotPointer
     from liftpy_bucket.objects.read import ObjectReader
     from liftpy_bucket.reading.resolving import Resolved, ResolvedMember

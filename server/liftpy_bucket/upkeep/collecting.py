@@ -30,7 +30,7 @@ from liftpy_bucket.manifest.pins.pin import floor_of
 from liftpy_bucket.manifest.root.changes import advance_start
 from liftpy_bucket.manifest.root.file import RootFile
 from liftpy_bucket.manifest.root.reach import Reach, is_older, is_ours, keys_of
-from liftpy_bucket.upkeep.forking_pins import release_unneeded
+from liftpy_bucket.upkeep.forking import release_unneeded
 from liftpy_bucket.upkeep.live import held_keys, named_keys, settled_pins, walking
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from liftpy_bucket.manifest.pins.pin import Pin
     from liftpy_bucket.manifest.root.changes import Change
     from liftpy_bucket.manifest.root.file import Loaded
-    from liftpy_bucket.manifest.root.root import Root
+    from liftpy_bucket.manifest.root.format import Root
     from liftpy_bucket.store.object_store import Entry, ObjectStore
 
 __all__ = ["Collected", "Collection", "Collector"]

@@ -28,9 +28,9 @@ from liftpy_bucket.upkeep.missed import check_set_never_was
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from liftpy_bucket.manifest.root.root import Root
+    from liftpy_bucket.manifest.root.format import Root
     from liftpy_bucket.manifest.stream_sets.file import LoadedSet
-    from liftpy_bucket.manifest.stream_sets.manifest import SetManifest
+    from liftpy_bucket.manifest.stream_sets.format import SetManifest
     from liftpy_bucket.objects.pointers import SetMember, SetObjectPointer
     from liftpy_bucket.store.object_store import Entry, ObjectStore
 

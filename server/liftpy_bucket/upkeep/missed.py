@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Final
 from liftpy_bucket.errors import RootMissingError
 from liftpy_bucket.layout import set_object_key, set_root_key
 from liftpy_bucket.manifest.root.reach import is_ours
-from liftpy_bucket.manifest.stream_sets.manifest import SEQUENCE_FIRST
+from liftpy_bucket.manifest.stream_sets.format import SEQUENCE_FIRST
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from liftpy_bucket.layout import PartitionPath
-    from liftpy_bucket.manifest.stream_sets.manifest import SetManifest
+    from liftpy_bucket.manifest.stream_sets.format import SetManifest
     from liftpy_bucket.store.object_store import ObjectStore
 
 __all__ = ["check_root_never_was", "check_set_never_was", "trace_of"]

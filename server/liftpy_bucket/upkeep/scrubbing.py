@@ -16,8 +16,7 @@ from liftpy_bucket.objects.record_hash import setsum_of
 from liftpy_bucket.objects.setsum import NO_RECORDS
 from liftpy_bucket.reading.cache import ReadingCache
 from liftpy_bucket.reading.version import open_version
-from liftpy_bucket.upkeep.report import Problem, hole_of
-from liftpy_bucket.upkeep.verifying import verify
+from liftpy_bucket.upkeep.verifying import Problem, hole_of, verify
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from liftpy_bucket.layout import PartitionPath
     from liftpy_bucket.reading.version import Piece, TierVersion
     from liftpy_bucket.store.object_store import ObjectStore
-    from liftpy_bucket.upkeep.report import Kind, Report
+    from liftpy_bucket.upkeep.verifying import Kind, Report
 
 __all__ = ["problem_of", "scrub", "scrub_piece"]
 

@@ -7,7 +7,8 @@ names what nobody does. Others may go on working meanwhile: what looks wrong is 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from liftpy_bucket.errors import BucketVersionError, ManifestCorruptError, ObjectMissingError, RootMissingError
 from liftpy_bucket.layout import set_directory, set_object_key
@@ -20,19 +21,74 @@ from liftpy_bucket.objects.setsum import Setsum
 from liftpy_bucket.reading.cache import ReadingCache
 from liftpy_bucket.reading.resolving import counts, resolve
 from liftpy_bucket.upkeep.missed import check_set_never_was
-from liftpy_bucket.upkeep.report import Problem, Report, hole_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from liftpy_bucket.layout import PartitionPath
     from liftpy_bucket.manifest.root.file import RootFile
-    from liftpy_bucket.manifest.root.root import Root
+    from liftpy_bucket.manifest.root.format import Root
     from liftpy_bucket.objects.pointers import FragmentPointer, SnapshotPointer
     from liftpy_bucket.store.object_store import Entry, ObjectStore
-    from liftpy_bucket.upkeep.report import Kind
 
-__all__ = ["Problem", "Report", "verify"]
+__all__ = ["Kind", "Problem", "Report", "hole_of", "verify"]
+
+Kind = Literal["corrupt", "epochs", "gap", "manifest", "missing", "overlap", "pin", "size", "sum"]
+
+
+def hole_of(offset: int) -> str:
+    """What it means that an object can not be read, and what to do.
+
+    Args:
+        offset: the first one of the object.
+    """
+    return f"the partition has a hole from offset {offset} on until it is put back, as it was and under its name"
+
+
+class Problem(NamedTuple):
+    """Something that is not as it must be.
+
+    Attributes:
+        kind: what is wrong.
+        key: of the object it is about.
+        offset: from which on the partition is concerned; None where that can not be said.
+        text: for people.
+    """
+
+    kind: Kind
+    key: str
+    offset: int | None
+    text: str
+
+
+@dataclass(slots=True, kw_only=True)
+class Report:
+    """What was found.
+
+    Attributes:
+        version: of the root that was looked at; 0 where there was none that could be read.
+        start: the first offset.
+        end: the offset after the last one that is visible.
+        objects: how many hold data.
+        records: how many they hold, as the manifests say.
+        size: their bytes.
+        problems: what is wrong; empty when all is well.
+        orphans: keys that nobody names: work in progress, or not yet collected. They harm nobody.
+    """
+
+    version: int = 0
+    start: int = 0
+    end: int = 0
+    objects: int = 0
+    records: int = 0
+    size: int = 0
+    problems: list[Problem] = field(default_factory=list)
+    orphans: list[str] = field(default_factory=list)
+
+    def add(self, kind: Kind, key: str, offset: int | None, text: str) -> None:
+        """Note a problem."""
+        self.problems.append(Problem(kind, key, offset, text))
+
 
 _ATTEMPTS: Final = 4
 _UNREADABLE: Final = (ManifestCorruptError, BucketVersionError)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from liftpy_bucket.layout import PartitionPath
     from liftpy_bucket.manifest.pins.pin import Pin
-    from liftpy_bucket.manifest.root.root import Root
+    from liftpy_bucket.manifest.root.format import Root
     from liftpy_bucket.objects.pointers import SnapshotPointer
     from liftpy_bucket.store.object_store import ObjectStore
     from liftpy_bucket.store.s3_settings import S3Settings

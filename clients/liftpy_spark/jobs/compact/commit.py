@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from liftpy_bucket.layout import PartitionPath
     from liftpy_bucket.manifest.root.changes import Change
-    from liftpy_bucket.manifest.root.root import Root
+    from liftpy_bucket.manifest.root.format import Root
     from liftpy_bucket.store.s3_settings import S3Settings
     from liftpy_spark.jobs.compact.plan import Rewrite
     from liftpy_spark.jobs.compact.task import Made

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
     from liftpy_bucket.objects.pointers import FragmentPointer
-    from liftpy_bucket.upkeep.compaction_plan import HistoryPlan
+    from liftpy_bucket.upkeep.compaction import HistoryPlan
 
 __all__ = ["FooterFacts", "Rewrite", "RewriteSource", "Rules", "clean_end_of", "plan_rewrites"]
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from liftpy_bucket.manifest.catalog import Catalog, CatalogStream
-    from liftpy_bucket.manifest.root.root import Root
+    from liftpy_bucket.manifest.root.format import Root
     from liftpy_bucket.objects.pointers import FragmentPointer
     from liftpy_bucket.store.object_store import ObjectStore
     from liftpy_bucket.store.s3_settings import S3Settings

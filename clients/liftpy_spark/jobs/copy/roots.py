@@ -28,7 +28,7 @@ from liftpy_envelope.errors import LiftError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from liftpy_bucket.manifest.root.root import Root
+    from liftpy_bucket.manifest.root.format import Root
     from liftpy_bucket.manifest.root.snapshot import Snapshot
     from liftpy_bucket.objects.pointers import FragmentPointer, SnapshotPointer
 

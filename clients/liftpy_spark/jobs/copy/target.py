@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from liftpy_bucket.manifest.catalog import Catalog, CatalogStream
-    from liftpy_bucket.manifest.root.root import Root
+    from liftpy_bucket.manifest.root.format import Root
     from liftpy_bucket.manifest.root.snapshot import Snapshot
     from liftpy_bucket.store.object_store import ObjectStore
     from liftpy_spark.jobs.copy.source import SourcePartition

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from liftpy.cli.tier.bucket import Place
-    from liftpy_bucket.upkeep.report import Report
+    from liftpy_bucket.upkeep.verifying import Report
 
 __all__ = ["scrub", "scrub_all"]
 

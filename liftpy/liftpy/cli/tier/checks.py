@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from liftpy.cli.tier.bucket import OpenBucket, Place
-    from liftpy_bucket.manifest.stream_sets.manifest import SetManifest
+    from liftpy_bucket.manifest.stream_sets.format import SetManifest
     from liftpy_bucket.store.object_store import ObjectStore
     from liftpy_bucket.upkeep.exporting import Export, ExportedObject
-    from liftpy_bucket.upkeep.report import Report
+    from liftpy_bucket.upkeep.verifying import Report
 
 __all__ = [
     "Checked",

@@ -33,7 +33,7 @@ from liftpy_server.tier.jobs.parts.stream_objects import drafted, put_draft
 
 if TYPE_CHECKING:
     from liftpy.cli.tier.bucket import FoundStream, OpenBucket
-    from liftpy_bucket.manifest.root.root import Root
+    from liftpy_bucket.manifest.root.format import Root
     from liftpy_bucket.reading.version import TierVersion
     from liftpy_server.tier.jobs.parts.stream_objects import Stored
 

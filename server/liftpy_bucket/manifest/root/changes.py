@@ -15,8 +15,8 @@ from liftpy_bucket.errors import LineageError, ManifestCorruptError, OvertakenEr
 from liftpy_bucket.layout import PartitionPath
 from liftpy_bucket.manifest.lineage import check_lineage, cut_epochs, join_epochs
 from liftpy_bucket.manifest.root.folding import fold
+from liftpy_bucket.manifest.root.format import Claim, Root
 from liftpy_bucket.manifest.root.rewriting import Rewriter, fragments_below
-from liftpy_bucket.manifest.root.root import Claim, Root
 from liftpy_bucket.manifest.root.snapshot import homed
 from liftpy_bucket.objects.setsum import Setsum
 

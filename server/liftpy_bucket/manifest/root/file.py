@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from liftpy_bucket.errors import ObjectMissingError
 from liftpy_bucket.manifest.root.folding import SNAPSHOT_FRAGMENTS_MAX, roll_up, stamp
-from liftpy_bucket.manifest.root.format import decode_root, encode_root
-from liftpy_bucket.manifest.root.root import COMMIT_IDS, Root
+from liftpy_bucket.manifest.root.format import COMMIT_IDS, Root, decode_root, encode_root
 from liftpy_bucket.manifest.root.snapshot import Snapshot, decode_snapshot
 from liftpy_bucket.store.conditional import create_once
 from liftpy_bucket.store.swapping import swap

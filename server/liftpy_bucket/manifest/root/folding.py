@@ -19,7 +19,7 @@ from liftpy_bucket.manifest.root.snapshot import Snapshot, make_snapshot
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from liftpy_bucket.manifest.root.root import Root
+    from liftpy_bucket.manifest.root.format import Root
     from liftpy_bucket.objects.pointers import SnapshotPointer
 
 __all__ = ["DRAFT", "POINTERS_MAX", "SNAPSHOT_FRAGMENTS_MAX", "fold", "roll_up", "stamp"]

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from liftpy_bucket.layout import PartitionPath
-    from liftpy_bucket.manifest.root.root import Root
+    from liftpy_bucket.manifest.root.format import Root
     from liftpy_bucket.manifest.root.snapshot import Snapshot
     from liftpy_bucket.objects.pointers import FragmentPointer, SnapshotPointer
     from liftpy_bucket.store.object_store import Entry

@@ -12,8 +12,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, TypeVar
 
 from liftpy_bucket.errors import ManifestCorruptError
-from liftpy_bucket.manifest.checksum import PUT_BACK
-from liftpy_bucket.manifest.json import ID, INT64_MAX, UUID, Fields, encode_named_by_digest
+from liftpy_bucket.manifest.json import ID, INT64_MAX, PUT_BACK, UUID, Fields, encode_named_by_digest
 from liftpy_bucket.manifest.pointer_format import (
     check_order,
     fragment_plain,

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 from liftpy_bucket.errors import LineageError, ManifestCorruptError, OvertakenError
 from liftpy_bucket.layout import set_root_key
-from liftpy_bucket.manifest.stream_sets.format import sequence_of
-from liftpy_bucket.manifest.stream_sets.manifest import SEQUENCE_FIRST, SetManifest
+from liftpy_bucket.manifest.stream_sets.format import SEQUENCE_FIRST, SetManifest, sequence_of
 from liftpy_bucket.objects.setsum import NO_RECORDS, Setsum
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from liftpy_bucket.errors import ObjectMissingError, OvertakenError
 from liftpy_bucket.layout import set_root_key
-from liftpy_bucket.manifest.root.root import COMMIT_IDS
+from liftpy_bucket.manifest.root.format import COMMIT_IDS
 from liftpy_bucket.manifest.stream_sets.changes import adopt
 from liftpy_bucket.manifest.stream_sets.format import decode_set, encode_set
 from liftpy_bucket.store.swapping import swap
@@ -15,7 +15,7 @@ from liftpy_bucket.store.swapping import swap
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from liftpy_bucket.manifest.stream_sets.manifest import SetManifest
+    from liftpy_bucket.manifest.stream_sets.format import SetManifest
     from liftpy_bucket.store.object_store import ObjectStore
 
 __all__ = ["LoadedSet", "SetFile"]

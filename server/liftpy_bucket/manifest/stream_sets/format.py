@@ -1,26 +1,58 @@
-"""The JSON of a set manifest; docs/formats.md lists its fields.
+"""The set manifest of a node: which stream-set objects it wrote, and whose records are in them.
 
-Members are lists of values, not objects: a node with a thousand quiet partitions writes a thousand of them in every
-round.
+It is authoritative for what its members cover until a root says otherwise: `resolving` tells which of them count. One
+writer at a time: the node, or who adopted the manifest of a dead one, by compare-and-swap.
+
+It is JSON, of which docs/formats.md lists the fields. Members are lists of values, not objects: a node with a thousand
+quiet partitions writes a thousand of them in every round.
 """
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from liftpy_bucket.errors import ManifestCorruptError
 from liftpy_bucket.layout import set_root_key
 from liftpy_bucket.manifest.json import INT64_MIN, NODE, UUID, Fields, encode
 from liftpy_bucket.manifest.root.format import EPOCH_MAX, commits_of, epochs_of
-from liftpy_bucket.manifest.stream_sets.manifest import SetManifest
 from liftpy_bucket.objects.pointers import SetMember, SetObjectPointer
-from liftpy_bucket.objects.setsum import Setsum
+from liftpy_bucket.objects.setsum import NO_RECORDS, Setsum
 
 if TYPE_CHECKING:
     from liftpy_bucket.manifest.json import Row
 
-__all__ = ["decode_set", "encode_set", "sequence_of"]
+__all__ = ["SEQUENCE_FIRST", "SetManifest", "decode_set", "encode_set", "sequence_of"]
+
+SEQUENCE_FIRST: Final = 1
+"""Of the first object of a node. 0 was that of objects that were written before the node had a manifest."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetManifest:
+    """See the module.
+
+    Attributes:
+        node: whose.
+        incarnation: of the node's process that wrote last; a lower one may not write any more.
+        version: grows by one with every commit.
+        sequence: of the next object.
+        objects: oldest first.
+        setsum: of all members.
+        collected: of all members that were there and are not any more.
+        commits: ids of the last `root.COMMIT_IDS` commits, oldest first.
+    """
+
+    node: str
+    incarnation: int
+    version: int
+    sequence: int
+    objects: tuple[SetObjectPointer, ...] = ()
+    setsum: Setsum = NO_RECORDS
+    collected: Setsum = NO_RECORDS
+    commits: tuple[str, ...] = ()
+
 
 _NAME: Final = re.compile(r"[0-9]{20}-[A-Za-z0-9_-]{1,128}\.parquet")
 _FIELDS: Final = frozenset({"node", "incarnation", "version", "sequence", "objects", "setsum", "collected", "commits"})

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, Final
 from liftpy_bucket.errors import ObjectMissingError, OvertakenError
 from liftpy_bucket.manifest.lineage import check_lineage
 from liftpy_bucket.manifest.root.changes import claim, create
-from liftpy_bucket.manifest.root.root import Claim
+from liftpy_bucket.manifest.root.format import Claim
 from liftpy_server.tier.jobs.parts.members import size_of
 from liftpy_server.tier.jobs.parts.merge_plan import run_to_merge, sizes_to_merge
 from liftpy_server.tier.jobs.parts.roots import check_never_was, check_sets_are_there, file_of, find, path_of, resolved
 
 if TYPE_CHECKING:
     from liftpy_bucket.layout import PartitionPath
-    from liftpy_bucket.manifest.root.root import Root
+    from liftpy_bucket.manifest.root.format import Root
     from liftpy_bucket.objects.pointers import FragmentPointer, SnapshotPointer
     from liftpy_bucket.reading.resolving import Resolved
     from liftpy_server.tier.jobs.parts.context import Context

@@ -13,7 +13,7 @@ from liftpy_server.tier.jobs.parts.roots import check_in_force, find, newest, pa
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from liftpy_bucket.manifest.root.root import Root
+    from liftpy_bucket.manifest.root.format import Root
     from liftpy_server.tier.jobs.parts.context import Context
 
 __all__ = ["collect", "collect_sets", "drop_stream", "retain"]

@@ -20,7 +20,7 @@ from liftpy_server.tier.jobs.parts.stream_objects import fragment_name
 
 if TYPE_CHECKING:
     from liftpy_bucket.layout import PartitionPath
-    from liftpy_bucket.manifest.root.root import Root
+    from liftpy_bucket.manifest.root.format import Root
     from liftpy_bucket.objects.pointers import FragmentPointer
     from liftpy_bucket.upkeep.compaction import HistoryPlan, Replacement
     from liftpy_server.tier.jobs.parts.context import Context

@@ -16,7 +16,7 @@ from liftpy_server.tier.jobs.parts.roots import check_in_force, commit, path_of
 
 if TYPE_CHECKING:
     from liftpy_bucket.manifest.root.changes import Change
-    from liftpy_bucket.manifest.root.root import Root
+    from liftpy_bucket.manifest.root.format import Root
     from liftpy_server.tier.jobs.parts.context import Context
 
 __all__ = ["confirm"]

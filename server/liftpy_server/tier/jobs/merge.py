@@ -26,7 +26,7 @@ from liftpy_server.tier.jobs.parts.stream_objects import Stored, drafted, fragme
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from liftpy_bucket.manifest.root.root import Root
+    from liftpy_bucket.manifest.root.format import Root
     from liftpy_bucket.objects.pointers import FragmentPointer
     from liftpy_bucket.reading.resolving import ResolvedMember
     from liftpy_server.tier.jobs.parts.context import Context

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from liftpy_bucket.errors import ForeignBucketError, ObjectMissingError, OvertakenError
 from liftpy_bucket.layout import CATALOG, PartitionPath, set_root_key
 from liftpy_bucket.manifest.catalog import CatalogFile
-from liftpy_bucket.manifest.root.root import COMMIT_IDS
+from liftpy_bucket.manifest.root.format import COMMIT_IDS
 from liftpy_bucket.manifest.stream_sets.file import SetFile
 from liftpy_bucket.manifest.stream_sets.format import decode_set, encode_set
 from liftpy_bucket.store.swapping import swap

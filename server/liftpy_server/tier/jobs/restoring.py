@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from liftpy_bucket.manifest.catalog import Catalog, CatalogStream
     from liftpy_bucket.manifest.root.file import Loaded
-    from liftpy_bucket.manifest.root.root import Root
-    from liftpy_bucket.manifest.stream_sets.manifest import SetManifest
+    from liftpy_bucket.manifest.root.format import Root
+    from liftpy_bucket.manifest.stream_sets.format import SetManifest
     from liftpy_bucket.objects.pointers import FragmentPointer, SetMember, SetObjectPointer, SnapshotPointer
     from liftpy_bucket.reading.resolving import Resolved
     from liftpy_bucket.store.object_store import ObjectStore

@@ -30,7 +30,7 @@ from liftpy_server.tier.jobs.parts.slices import batches_in, slices_of
 
 if TYPE_CHECKING:
     from liftpy_bucket.manifest.stream_sets.file import LoadedSet
-    from liftpy_bucket.manifest.stream_sets.manifest import SetManifest
+    from liftpy_bucket.manifest.stream_sets.format import SetManifest
     from liftpy_server.tier.jobs.parts.context import Context
 
 __all__ = ["set_object_name", "upload_set"]

@@ -11,13 +11,10 @@ from hypothesis import strategies as st
 
 from liftpy_bucket.errors import BucketVersionError, ManifestCorruptError, TierError
 from liftpy_bucket.manifest.catalog import Catalog, CatalogStream, decode_catalog, encode_catalog
-from liftpy_bucket.manifest.checksum import with_checksum
-from liftpy_bucket.manifest.json import FORMAT, MANIFEST_BYTES_MAX
-from liftpy_bucket.manifest.root.format import decode_root, encode_root
-from liftpy_bucket.manifest.root.root import Claim, Root
+from liftpy_bucket.manifest.json import FORMAT, MANIFEST_BYTES_MAX, with_checksum
+from liftpy_bucket.manifest.root.format import Claim, Root, decode_root, encode_root
 from liftpy_bucket.manifest.root.snapshot import decode_snapshot, make_snapshot
-from liftpy_bucket.manifest.stream_sets.format import decode_set, encode_set
-from liftpy_bucket.manifest.stream_sets.manifest import SetManifest
+from liftpy_bucket.manifest.stream_sets.format import SetManifest, decode_set, encode_set
 from liftpy_bucket.objects.setsum import Setsum
 from support.examples import examples
 from support.manifest_kit import OTHER_PATH, PATH, edited, fragment, ids, member, set_object, sum_of, unchecked

@@ -8,8 +8,7 @@ from liftpy_bucket.errors import LineageError, ManifestCorruptError, OvertakenEr
 from liftpy_bucket.manifest.lineage import check_lineage, cut_epochs, join_epochs
 from liftpy_bucket.manifest.root.changes import advance_start, append, claim, create, fork, replace, seal
 from liftpy_bucket.manifest.root.folding import POINTERS_MAX, fold
-from liftpy_bucket.manifest.root.format import decode_root, encode_root
-from liftpy_bucket.manifest.root.root import Claim
+from liftpy_bucket.manifest.root.format import Claim, decode_root, encode_root
 from liftpy_bucket.objects.setsum import NO_RECORDS
 from support.manifest_kit import OTHER_PATH, PATH, fragment, sum_of
 

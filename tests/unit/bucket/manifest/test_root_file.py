@@ -18,7 +18,7 @@ from liftpy_bucket.errors import (
 from liftpy_bucket.manifest.root.changes import advance_start, append, claim, create, fork, replace
 from liftpy_bucket.manifest.root.file import RootFile
 from liftpy_bucket.manifest.root.folding import POINTERS_MAX
-from liftpy_bucket.manifest.root.root import COMMIT_IDS
+from liftpy_bucket.manifest.root.format import COMMIT_IDS
 from liftpy_bucket.objects.setsum import NO_RECORDS
 from liftpy_bucket.store.counting import CountingStore
 from liftpy_bucket.store.memory import MemoryStore

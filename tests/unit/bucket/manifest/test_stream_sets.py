@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from liftpy_bucket.errors import LineageError, ManifestCorruptError, ObjectMissingError, OvertakenError
-from liftpy_bucket.manifest.root.root import COMMIT_IDS
+from liftpy_bucket.manifest.root.format import COMMIT_IDS
 from liftpy_bucket.manifest.stream_sets.changes import add, adopt, begin, drop, empty, replace
 from liftpy_bucket.manifest.stream_sets.file import SetFile
 from liftpy_bucket.objects.setsum import NO_RECORDS

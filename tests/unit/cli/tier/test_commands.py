@@ -17,7 +17,7 @@ from liftpy_bucket.manifest.root.changes import create
 from liftpy_bucket.manifest.root.file import RootFile
 from liftpy_bucket.manifest.stream_sets.changes import begin
 from liftpy_bucket.manifest.stream_sets.file import SetFile
-from liftpy_bucket.manifest.stream_sets.manifest import SetManifest
+from liftpy_bucket.manifest.stream_sets.format import SetManifest
 from liftpy_bucket.reading.version import open_version
 from liftpy_bucket.store.counting import CountingStore
 from liftpy_bucket.store.s3_settings import S3Settings

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from liftpy_bucket.manifest.root.changes import Change
-    from liftpy_bucket.manifest.root.root import Root
-    from liftpy_bucket.manifest.stream_sets.manifest import SetManifest
+    from liftpy_bucket.manifest.root.format import Root
+    from liftpy_bucket.manifest.stream_sets.format import SetManifest
     from liftpy_server.tier.jobs.parts.context import Context
 
 __all__ = [

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from liftpy_bucket.layout import PartitionPath
-    from liftpy_bucket.manifest.root.root import Root
+    from liftpy_bucket.manifest.root.format import Root
     from liftpy_bucket.objects.pointers import FragmentPointer
     from liftpy_server.tier.jobs.parts.context import Context
 
