@@ -54,12 +54,12 @@ class Lift(Admin):
 
     @property
     def nats(self) -> Client:
-        """The connection to NATS, for whatever else one does with NATS."""
+        """The connection to NATS, for other uses of NATS."""
         return self._session.nats
 
     @property
     def is_closed(self) -> bool:
-        """Whether the connection is closed: by `close`, or for good by NATS, where it takes our credentials no more."""
+        """Whether the connection is closed: by `close`, or for good by NATS, after it revoked our credentials."""
         return self._session.nats.is_closed
 
     async def close(self) -> None:
@@ -81,33 +81,33 @@ class Lift(Admin):
         timeout_s: float = 5.0,
         retries: int = 2,
     ) -> Ack:
-        """Publish one message and wait until it is stored.
+        """Publish one message and wait for its ack.
 
-        It is sent again under the same id, and so stored once, while its partition does not answer, for instance
-        because its leader fails: several times a second, for `timeout_s` times `1 + retries`. The same goes for a
-        leader that does not know what became of it, or has too few replicas. With `retries=0`, and to streams that keep
-        no ids, it is sent again only when nobody can have stored it.
+        While the partition does not answer, for instance because its leader failed, the message is sent again several
+        times a second, for `timeout_s` times `1 + retries`. It keeps its id, so it is stored once. It is also sent
+        again when the leader does not know the outcome, or has too few in-sync replicas. With `retries=0`, and to
+        streams without a dedupe window, it is sent again only when no node can have stored it.
 
         Args:
-            subject: a literal subject that a stream stores.
-            value: payload; None is a tombstone.
-            key: of the record.
+            subject: A literal subject that a stream stores.
+            value: Payload. None is a tombstone.
+            key: Key of the record.
             headers: NATS headers.
-            message_id: for deduplication; by default that of a `Nats-Msg-Id` header, else a random one.
-            expected_offset: refuse the message unless it gets this offset.
-            ack_policy: overrides that of the stream: `leader` or `all`.
-            stream: the stream whose ack counts, where several store the subject.
-            timeout_s: without an ack for so long it is sent again in any case.
-            retries: how many times longer to try; 0 to send it only once.
+            message_id: Id for deduplication; by default that of the `Nats-Msg-Id` header, or else a random one.
+            expected_offset: Refuse the message unless it gets this offset.
+            ack_policy: `leader` or `all`; overrides that of the stream.
+            stream: Stream whose ack counts, where several store the subject.
+            timeout_s: Seconds without an ack after which the message is sent again in any case.
+            retries: How many times `timeout_s` is added to the attempt; 0 to send once.
 
         Returns:
-            Where the message is.
+            The ack, with partition and offset of the message.
 
         Raises:
-            NoStreamError: no stream stores the subject.
-            PublishRefusedError: the node refuses the message, and says why; what may pass is raised when time is up.
-            PublishTimeoutError: no ack came; it says whether the message may be stored.
-            UsageError: an argument has no meaning, or the message is larger than NATS takes.
+            NoStreamError: No stream stores the subject.
+            PublishRefusedError: A node refused the message. Refusals that a retry can fix are raised when time is up.
+            PublishTimeoutError: No ack came in time. The error says whether the message may be stored.
+            UsageError: An argument is invalid, or the message exceeds `max_payload` of the NATS server.
         """
         if not timeout_s > 0 or retries < 0:
             raise UsageError(f"timeout_s must be above 0 and retries 0 or more, not {timeout_s} and {retries}")
@@ -132,7 +132,7 @@ class Lift(Admin):
         delivery_timeout_s: float = 60.0,
         ack_policy: AckPolicy | str | None = None,
     ) -> Publisher:
-        """A publisher for many messages, to be used in an `async with`; see `PublisherOptions` for the arguments."""
+        """Return a publisher for many messages, for use in an `async with`; arguments as in `PublisherOptions`."""
         options = PublisherOptions(
             linger_s=linger_s,
             batch_bytes=batch_bytes,
@@ -184,21 +184,21 @@ class Lift(Admin):
         """Consume streams message by message, with `async for`.
 
         Args:
-            stream: its name, or the names of several.
-            start: `earliest`, `latest` (the last committed message), `new` (only what comes after now), an offset, a
-                time with a time zone, or an offset per partition. In a group: where to begin in partitions for which
-                it has committed nothing: `earliest`, `latest` or `new`.
-            stop: `latest` (what is committed now), an offset or a time to stop before; None goes on for ever.
-            partitions: which; by default all.
-            subjects: only messages on these NATS subjects, wildcards included; up to 64. By default all.
-            options: how to fetch.
-            group: consume as a member of this group, which shares the partitions out among its members and remembers
-                how far it is. It takes no `stop` and no `partitions`.
-            group_options: how to be a member.
+            stream: Name of the stream, or a list of names.
+            start: `earliest`, `latest` (the last committed message), `new` (messages committed from now on), an offset,
+                a time with a time zone, or an offset per partition. In a group, where to start in partitions without a
+                committed offset: `earliest`, `latest` or `new`.
+            stop: `latest` (the last message committed now), or an offset or time to stop before. None never stops.
+            partitions: Numbers of the partitions; by default all.
+            subjects: Deliver only messages on these NATS subjects, up to 64, wildcards included; by default all.
+            options: Fetch options.
+            group: Consume as a member of this group. The group divides the partitions among its members and stores
+                committed offsets. It accepts no `stop` and no `partitions`.
+            group_options: Options of the member.
 
         Raises:
-            UsageError, SubjectInvalidError: an argument has no meaning. What the cluster says is raised later, on
-                entering or iterating the result.
+            UsageError, SubjectInvalidError: An argument is invalid. Errors of the cluster are raised later, when the
+                result is entered or iterated.
         """
         names, options = _names(stream), _options(options, subjects)
         if group is not None:
@@ -245,7 +245,7 @@ class Lift(Admin):
         group: str | None = None,
         group_options: GroupOptions | None = None,
     ) -> BatchConsumer | GroupConsumer[pa.RecordBatch]:
-        """Consume streams in Arrow record batches, each of one partition; arguments as for `consume`."""
+        """Consume streams as Arrow record batches, each of one partition. Arguments as for `consume`."""
         names, options = _names(stream), _options(options, subjects)
         if group is not None:
             wanted = _group_options(group_options, start, stop, partitions)
@@ -265,25 +265,25 @@ class Lift(Admin):
         bytes_max: int = _RANGE_BYTES_MAX,
         options: ConsumeOptions | None = None,
     ) -> pa.Table:
-        """A range of a stream as an Arrow table, partition after partition.
+        """Return a range of a stream as an Arrow table, partition after partition.
 
         Args:
-            stream: its name.
-            start: as for `consume`.
-            stop: as for `consume`; a range ends somewhere.
-            partitions: which; by default all.
-            subjects: only messages on these NATS subjects, wildcards included. By default all.
-            columns: some of offset, timestamp, partition, subject, key, headers, value; by default all.
-            bytes_max: how large the table may be.
-            options: how to fetch.
+            stream: Name of the stream.
+            start: As for `consume`.
+            stop: As for `consume`, but required.
+            partitions: Numbers of the partitions; by default all.
+            subjects: Only messages on these NATS subjects, wildcards included; by default all.
+            columns: Some of offset, timestamp, partition, subject, key, headers, value; by default all.
+            bytes_max: Limit of the table's size.
+            options: Fetch options.
 
         Raises:
-            RangeTooLargeError: the table would be larger than `bytes_max`.
-            UsageError: an argument has no meaning.
-            LiftError: as from a consumer.
+            RangeTooLargeError: The table would exceed `bytes_max`.
+            UsageError: An argument is invalid.
+            LiftError: As from a consumer.
         """
         if stop is None:
-            raise UsageError("stop: a table ends somewhere; give 'latest', an offset or a time")
+            raise UsageError("stop: a table needs an end; give 'latest', an offset or a time")
         if bytes_max < 1:
             raise UsageError(f"bytes_max must be 1 or more, not {bytes_max}")
         names = check_columns(columns)
@@ -305,9 +305,9 @@ class Lift(Admin):
         bytes_max: int = _RANGE_BYTES_MAX,
         options: ConsumeOptions | None = None,
     ) -> Any:
-        """A range of a stream as a pandas frame; arguments and errors as for `to_arrow`.
+        """Return a range of a stream as a pandas frame. Arguments and errors as for `to_arrow`.
 
-        `bytes_max` bounds the data as Arrow has it; as Python objects keys and values may take several times as much.
+        `bytes_max` limits the Arrow data. As Python objects, keys and values can take several times as much.
 
         Raises:
             PandasMissingError: pandas is not installed.
@@ -360,17 +360,17 @@ class Lift(Admin):
         options: ConsumeOptions | None = None,
         on_diverged: DivergedCallback | None = None,
     ) -> Table[Any]:
-        """A live view of a stream: the last value of every key. To be used in an `async with`.
+        """Return a live table of a stream: the last value of every key. Use it in an `async with`.
 
         Args:
-            stream: its name.
-            decode: makes a value of bytes; by default they stay bytes.
-            partitions: which; by default all.
-            bytes_max: about how much memory the rows may take.
-            fill_timeout_s: how long entering it may take.
-            options: how to fetch; `on_lost` has no meaning here.
-            on_diverged: told when the cluster has lost what the table shows (see `LogDivergedError`), before the table
-                is read anew; a plain function, or one that is awaited. What it raises ends the table.
+            stream: Name of the stream.
+            decode: Function that decodes a value; by default values stay bytes.
+            partitions: Numbers of the partitions; by default all.
+            bytes_max: Approximate limit of the rows' memory.
+            fill_timeout_s: Time limit for entering the table, which reads the stream.
+            options: Fetch options. `on_lost` has no effect here.
+            on_diverged: Function, plain or async, that is called when the cluster lost records that the table shows
+                (see `LogDivergedError`), before the table is read again. Its errors end the table.
         """
         return Table(
             self._session,
@@ -384,19 +384,19 @@ class Lift(Admin):
         )
 
     async def committed(self, group: str, stream: str) -> dict[int, Committed]:
-        """What a group has committed, by partition; partitions for which it has committed nothing are left out."""
+        """Return the committed offsets of a group by partition. Partitions without one are left out."""
         return await committed(self._session, group, stream)
 
     async def reset_group(self, group: str, offsets: Mapping[str, Mapping[int, int]]) -> None:
-        """Have a group that has no members go on from other offsets.
+        """Change a group's committed offsets. The group must have no members.
 
         Args:
-            group: its name.
-            offsets: by stream and partition.
+            group: Name of the group.
+            offsets: New offsets by stream and partition.
 
         Raises:
-            GroupRefusedError: the group has members, or an offset can not be.
-            UsageError: an argument has no meaning.
+            GroupRefusedError: The group has members, or an offset is out of range.
+            UsageError: An argument is invalid.
         """
         await reset_group(self._session, group, offsets)
 
@@ -406,23 +406,23 @@ def connect(
 ) -> Connecting[Lift]:
     """Connect to liftpy through NATS.
 
-    What is not given comes from the nats CLI's environment variables (`NATS_URL`, `NATS_CREDS`, ...) and contexts.
+    Missing options come from the nats CLI's environment variables (`NATS_URL`, `NATS_CREDS`, ...) and contexts.
 
     Args:
-        url: one or more NATS addresses, separated by commas.
-        name: of this client, as NATS shows it.
-        context: name of a context of the nats CLI.
-        options: fields of `NatsOptions`: user, password, token, creds, nkey, tls_ca, tls_cert, tls_key, timeout_s.
+        url: One or more NATS addresses, separated by commas.
+        name: Name of this client, as NATS shows it.
+        context: Name of a context of the nats CLI.
+        options: Fields of `NatsOptions`: user, password, token, creds, nkey, tls_ca, tls_cert, tls_key, timeout_s.
 
     Raises:
-        ConfigError: an option can not be used.
-        UnreachableError: NATS can not be reached (raised when entering or awaiting the result).
+        ConfigError: An option is invalid.
+        UnreachableError: NATS is not reachable (raised when the result is entered or awaited).
     """
     return connect_as(NatsOptions.resolve(context=context, url=url, **options), name=name)
 
 
 def connect_as(options: NatsOptions, *, name: str = "liftpy client") -> Connecting[Lift]:
-    """Connect with these options alone, whatever environment variables and contexts say."""
+    """Connect with these options only; environment variables and contexts are ignored."""
     return Connecting(options, name, lambda nats: Lift(Session(nats, options, name)))
 
 
@@ -437,12 +437,12 @@ def _options(options: ConsumeOptions | None, subjects: str | Sequence[str] | Non
 
 def _check_no_group(group_options: GroupOptions | None) -> None:
     if group_options is not None:
-        raise UsageError("group_options: they need a group")
+        raise UsageError("group_options: group is missing")
 
 
 def _group_options(given: GroupOptions | None, start: object, stop: object, partitions: object) -> GroupOptions:
     if stop is not None or partitions is not None:
-        raise UsageError("stop, partitions: a group goes on for ever, and its coordinator shares out the partitions")
+        raise UsageError("stop, partitions: a group never stops, and its coordinator assigns the partitions")
     if given is None:
         return GroupOptions(start=start)  # type: ignore[arg-type]  # it is checked there
     if start not in {"earliest", given.start}:

@@ -1,4 +1,4 @@
-"""What can go wrong for a client. All of them are `LiftError`."""
+"""Errors of the client. All of them are `LiftError`."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ __all__ = [
 
 
 class UsageError(LiftError, ValueError):
-    """An argument has no meaning; the message names it."""
+    """An argument is invalid. The message names it."""
 
 
 class UnreachableError(LiftError, ConnectionError):
-    """NATS can not be reached, or refuses us."""
+    """NATS is not reachable, or refuses the connection."""
 
 
 class DisconnectedError(LiftError, ConnectionError):
@@ -47,24 +47,24 @@ class DisconnectedError(LiftError, ConnectionError):
 
 
 class NodeUnavailableError(LiftError):
-    """NATS is there, but no node of liftpy answers."""
+    """NATS is connected, but no liftpy node answers."""
 
     retriable = True
 
 
 class NoStreamError(LiftError):
-    """No stream of this name, or none that stores this subject."""
+    """There is no stream of this name, or none that stores this subject."""
 
 
 class NobodyListensError(LiftError):
-    """NATS has no subscriber for a message; kept inside the client, which looks whether the stream is gone."""
+    """NATS has no subscriber for a message. Internal: the client looks whether the stream still exists."""
 
 
 class AdminError(LiftError):
     """An admin request was refused.
 
     Attributes:
-        code: why.
+        code: Reason.
     """
 
     def __init__(self, code: ErrorCode, message: str) -> None:
@@ -76,7 +76,7 @@ class PullError(LiftError):
     """A node refused a request of the pull protocol.
 
     Attributes:
-        code: why.
+        code: Reason.
     """
 
     def __init__(self, code: ErrorCode, message: str) -> None:
@@ -85,22 +85,22 @@ class PullError(LiftError):
 
 
 class PublishTimeoutError(LiftError, TimeoutError):
-    """No ack came in time: the message may be stored or not."""
+    """No ack came in time. The message says whether it may be stored."""
 
 
 class OffsetLostError(LiftError):
-    """The offset to go on from is no longer there: retention or a purge was quicker than the consumer.
+    """The next offset was deleted, by retention or a purge, before the consumer read it.
 
     Attributes:
-        offset: the one wanted.
-        log_start: the first one there is.
-        log_end: the one after the last committed.
+        offset: The wanted offset.
+        log_start: First readable offset.
+        log_end: Offset after the last committed record.
     """
 
     def __init__(self, stream: str, partition: int, offset: int, log_start: int, log_end: int) -> None:
         super().__init__(
-            f"stream {stream} partition {partition}: offset {offset} is not there any more, or not yet; there are "
-            f"{log_start} to {log_end}; start at one of those, or pass on_lost='earliest' or 'latest'"
+            f"stream {stream} partition {partition}: offset {offset} is out of range; choose {log_start} to {log_end}, "
+            "or pass on_lost='earliest' or 'latest'"
         )
         self.offset = offset
         self.log_start = log_start
@@ -108,26 +108,25 @@ class OffsetLostError(LiftError):
 
 
 class LogDivergedError(LiftError):
-    """What was read before is not what the leader has now.
+    """Records that were read are not in the leader's log.
 
-    An unclean election has lost it; or every disk was lost, and the cluster was restored from its bucket, which did not
-    have it yet.
+    Either an unclean election lost them, or the cluster was restored from a bucket that did not have them yet.
 
     Attributes:
-        stream: its name.
-        partition: its number.
-        offset: from here on the leader has other records, or none; to go on with those, start here. After a restore
-            this is the recovery point, unless the position was in an older epoch.
-        position: the offset that would have been read next.
-        epoch: leader epoch of the record before that.
+        stream: Name of the stream.
+        partition: Number of the partition.
+        offset: First offset at which the leader's log differs or ends. To continue, start here. After a restore this
+            is the recovery point, unless the position was in an older leader epoch.
+        position: Offset that would have been read next.
+        epoch: Leader epoch of the record before `position`.
     """
 
     def __init__(self, stream: str, partition: int, offset: int, position: int, epoch: int) -> None:
         super().__init__(
             f"stream {stream} partition {partition}: records up to offset {position - 1} of leader epoch {epoch} were "
-            f"read, but from offset {offset} on the leader has others, or none: an unclean election has lost them, or "
-            f"the cluster was restored from its bucket, which had them up to {offset}; start again at offset {offset} "
-            "or before to read what it has"
+            f"read, but the leader has other records, or none, from offset {offset}: an unclean election lost them, or "
+            f"the cluster was restored from its bucket, which had them up to {offset}; to continue, start at offset "
+            f"{offset} or before"
         )
         self.stream = stream
         self.partition = partition
@@ -137,14 +136,14 @@ class LogDivergedError(LiftError):
 
 
 class StreamGoneError(LiftError):
-    """The stream was deleted, or deleted and created again, while it was being read."""
+    """The stream was deleted, or deleted and created again, while it was read."""
 
 
 class CorruptRecordsError(LiftError):
     """Records are damaged.
 
-    Either on the node's disk, and the partition went offline; or an object of the bucket is damaged or gone: then the
-    message names it, and the offset from which on there are records again.
+    Either they are damaged on the node's disk, and the partition went offline. Or an object in the bucket is damaged or
+    missing; then the message names it, and the offset from which records can be read again.
     """
 
 
@@ -152,7 +151,7 @@ class GroupRefusedError(LiftError):
     """The coordinator of a group refused a request for good.
 
     Attributes:
-        code: why.
+        code: Reason.
     """
 
     def __init__(self, code: GroupError, message: str) -> None:
@@ -161,23 +160,23 @@ class GroupRefusedError(LiftError):
 
 
 class GroupFencedError(GroupRefusedError):
-    """Another process joined with the same instance id and took this one's place; this consumer has ended."""
+    """Another process joined with the same instance id and replaced this member. The consumer has ended."""
 
 
 class CoordinatorUnavailableError(NodeUnavailableError):
-    """No node coordinates the group at the moment, or none that can be reached."""
+    """The group has no reachable coordinator at the moment."""
 
 
 class CommitRefusedError(UsageError):
-    """An offset that can not be committed, and nothing of its commit was; the message says which, and why."""
+    """An offset cannot be committed. Nothing of its commit was stored. The message names the offset and the reason."""
 
 
 class TableTooLargeError(LiftError):
-    """A table needs more memory than it may have; it is of no use any more.
+    """A table needs more memory than `bytes_max`. The table has ended.
 
     Attributes:
-        stream: its stream.
-        bytes_max: what it may have.
+        stream: Name of the stream.
+        bytes_max: Limit of the rows' memory.
     """
 
     def __init__(self, stream: str, bytes_max: int, keys: int) -> None:
@@ -190,13 +189,13 @@ class TableTooLargeError(LiftError):
 
 
 class TableDecodeError(LiftError, ValueError):
-    """The `decode` of a table raised; its exception is the cause. Other keys can be read.
+    """The `decode` function of a table raised; its exception is the cause. Other keys can be read.
 
     Attributes:
-        stream: the table's stream.
-        key: whose value it is.
-        partition: where the record is.
-        offset: where the record is.
+        stream: Name of the stream.
+        key: Key of the value.
+        partition: Partition of the record.
+        offset: Offset of the record.
     """
 
     def __init__(self, stream: str, key: bytes, partition: int, offset: int, cause: Exception) -> None:
@@ -212,22 +211,21 @@ class TableDecodeError(LiftError, ValueError):
 
 
 class ChangesMissedError(LiftError):
-    """Whoever reads the changes of a table was too slow, and some were dropped.
+    """A reader of a table's changes was too slow, and some changes were dropped.
 
-    The table itself has them all. Read from it what is of interest, and go on with the same iterator: it continues
-    with the next change of the table.
+    The table contains them all. Read it, and continue with the same iterator: it delivers the next change.
 
     Attributes:
-        missed: how many.
+        missed: Number of dropped changes.
     """
 
     def __init__(self, stream: str, missed: int) -> None:
         super().__init__(
-            f"{missed} changes of the table of stream {stream} came faster than they were read, and were dropped; the "
-            "table has them all: look there, and go on with the same iterator"
+            f"table of stream {stream}: {missed} changes were dropped because they were not read in time; the table "
+            "contains them: read it, and continue with the same iterator"
         )
         self.missed = missed
 
 
 class TableTimeoutError(LiftError, TimeoutError):
-    """A table did not get as far as it was to in the time given; it goes on, so waiting longer may help."""
+    """A table did not get far enough in time. It continues to read, so a longer timeout may help."""

@@ -1,4 +1,4 @@
-"""A message as a consumer gets it."""
+"""A message as a consumer delivers it."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ class Message:
     """One record of a stream.
 
     Attributes:
-        stream: name of the stream.
-        partition: its number.
-        offset: place in the partition; the next message has the next offset.
-        timestamp_ns: when the node stored it, ns since the epoch.
-        subject: NATS subject it was published on.
-        key: of the record, or None.
-        value: payload; None is a tombstone.
-        header_block: the NATS header block as it was received, or None.
+        stream: Name of the stream.
+        partition: Number of the partition.
+        offset: Position in the partition.
+        timestamp_ns: Time at which the node stored the message, in ns since the epoch.
+        subject: NATS subject on which it was published.
+        key: Key of the record, or None.
+        value: Payload. None is a tombstone.
+        header_block: NATS header block as it was received, or None.
     """
 
     __slots__ = ("header_block", "key", "offset", "partition", "stream", "subject", "timestamp_ns", "value")
@@ -50,12 +50,12 @@ class Message:
 
     @property
     def timestamp(self) -> datetime:
-        """When the node stored it, in UTC and to the microsecond."""
+        """Time at which the node stored the message, in UTC, to the microsecond."""
         return _EPOCH + timedelta(microseconds=self.timestamp_ns // 1_000)
 
     @property
     def headers(self) -> dict[str, str]:
-        """Its NATS headers; empty when it had none."""
+        """NATS headers; empty if it had none."""
         return {} if self.header_block is None else parse_header_block(self.header_block)
 
     def __eq__(self, other: object) -> bool:

@@ -1,4 +1,4 @@
-"""Where streams and their leaders are: asked over NATS, remembered, and asked again when it turns out to be old."""
+"""Where streams and their leaders are: requested over NATS, cached, and requested again when an answer is stale."""
 
 from __future__ import annotations
 
@@ -77,11 +77,11 @@ class NobodyAnswersError(NodeUnavailableError):
 
 
 class Cluster:
-    """See the module.
+    """Requests to the cluster, with a cache of streams, leaders and node addresses.
 
     Args:
-        nats: an open connection.
-        timeout_s: for requests.
+        nats: An open connection.
+        timeout_s: Time limit of a request in seconds.
     """
 
     def __init__(self, nats: Client, timeout_s: float) -> None:

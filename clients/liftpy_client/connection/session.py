@@ -1,4 +1,4 @@
-"""What everything in a client shares: the NATS connection, the cluster's metadata, and how to reach nodes."""
+"""What all parts of a client share: the NATS connection, the cluster's metadata, and connections to nodes."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ logger = logging.getLogger(__name__)
 
 
 class Session:
-    """See the module.
+    """The NATS connection and the cluster's metadata of one client.
 
     Args:
-        nats: an open connection.
-        options: how it was opened.
-        name: of this client.
+        nats: An open connection.
+        options: Options with which it was opened.
+        name: Name of this client.
     """
 
     def __init__(self, nats: Client, options: NatsOptions, name: str) -> None:

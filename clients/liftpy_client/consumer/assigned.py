@@ -1,8 +1,7 @@
-"""A consumer whose partitions come and go: what a member of a group has been assigned.
+"""A consumer whose partitions are assigned and revoked while it runs: the reader of a group member.
 
-Beyond what its makers agreed on, because a hand-over needs it: `revoke` returns up to where the revoked partitions are
-finished, since `positions` does not know them any more; `finish` counts what the application has in hand as finished,
-for when it has left without an error.
+`revoke` returns up to where the revoked partitions are processed, because `positions` does not know them any more.
+`finish` counts the records in hand as processed, for an application that has left without an error.
 """
 
 from __future__ import annotations
@@ -35,14 +34,14 @@ _GONE_GRACE_S: Final = 30.0  # the coordinator of a group revokes what is gone w
 
 
 class AssignedConsumer:
-    """See the module. An asynchronous iterator over messages or Arrow record batches that ends when it is closed.
+    """An asynchronous iterator over messages or Arrow record batches of assigned partitions. It ends when it is closed.
 
-    All methods are to be called in the event loop's thread. Several tasks may call them; only one may iterate.
+    Call all methods in the event loop's thread. Several tasks may call them; only one may iterate.
 
     Args:
-        session: connections and the cluster's metadata.
-        options: how to fetch. `on_lost` says what happens to positions that retention removed.
-        batches: whether to hand out Arrow record batches rather than messages.
+        session: Connections and the cluster's metadata.
+        options: Fetch options. `on_lost` decides about positions that retention removed.
+        batches: Whether to deliver Arrow record batches rather than messages.
     """
 
     def __init__(self, session: Session, options: ConsumeOptions, *, batches: bool) -> None:

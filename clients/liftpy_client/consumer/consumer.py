@@ -35,10 +35,11 @@ _Item = TypeVar("_Item")
 
 
 class Consuming(ABC, Generic[_Item]):
-    """What both kinds of consumer share.
+    """Base of both kinds of consumer.
 
-    It begins when it is entered with `async with`, or else when it is iterated. Entered, it goes on where it was when
-    it is iterated again; otherwise it ends with the iteration. What is said to it before it begins is done then.
+    It starts when it is entered with `async with`, or else when it is iterated. Inside an `async with`, a new iteration
+    continues at the current position; outside, the consumer ends with its iteration. Calls of `seek` and `pause` before
+    the start take effect at the start.
     """
 
     def __init__(
@@ -54,9 +55,11 @@ class Consuming(ABC, Generic[_Item]):
         check_stop(stop)
         check_partitions(partitions)
         if not streams or len(set(streams)) < len(streams):
-            raise UsageError("stream: name one, or several different ones")
+            raise UsageError("stream: give one name, or several different ones")
         if len(streams) > 1 and isinstance(start, Mapping):
-            raise UsageError("start: offsets per partition say nothing of several streams; use seek(..., stream=...)")
+            raise UsageError(
+                "start: offsets per partition are ambiguous for several streams; use seek(..., stream=...)"
+            )
         self._session = session
         self._streams = tuple(streams)
         self._start = start
@@ -89,15 +92,15 @@ class Consuming(ABC, Generic[_Item]):
             await fetched.aclose()
 
     async def parts(self) -> AsyncGenerator[Iterator[Iterable[_Item]], None]:
-        """What iterating gives, but in parts as they arrive; each is to be gone through before the next is asked for.
+        """Iterate in parts, as they arrive. Exhaust each part before you request the next.
 
         Raises:
-            LiftError: fetching came to an end.
-            UsageError: it is being iterated already.
+            LiftError: Fetching has ended.
+            UsageError: Another iteration is under way.
         """
         feed = await self._open()
         if feed is self._iterated and not self._is_entered:
-            raise UsageError("this consumer is being iterated already; make another one")
+            raise UsageError("this consumer is being iterated already; create another one")
         self._iterated = feed
         iteration, take_apart = feed.begin(), self._take_apart(feed)
         try:
@@ -108,7 +111,7 @@ class Consuming(ABC, Generic[_Item]):
                 await feed.close()
 
     async def _open(self) -> Feed:
-        """Begin, unless that was done before."""
+        """Start, unless it has started."""
         async with self._opening:
             if self._feed is not None and not self._feed.is_closed:
                 return self._feed
@@ -134,7 +137,7 @@ class Consuming(ABC, Generic[_Item]):
             step(feed)
 
     async def close(self) -> None:
-        """Stop fetching; whoever iterates comes to an end."""
+        """Stop fetching. A running iteration ends."""
         if self._feed is not None:
             await self._feed.close()
 
@@ -152,17 +155,17 @@ class Consuming(ABC, Generic[_Item]):
     # -- steering
 
     def seek(self, offset: int | Mapping[int, int], *, stream: str | None = None) -> None:
-        """Go on at an offset, back or forth. Nothing that was fetched ahead is handed out after that.
+        """Continue at another offset. No prefetched message is delivered after the call.
 
-        After an error that ended the iteration, inside `async with`: iterate again, and it goes on there.
+        After an error that ended the iteration, inside `async with`: iterate again to continue at the offset.
 
         Args:
-            offset: the next one wanted, of every partition that is consumed, or by partition.
-            stream: which; needed only when several are consumed.
+            offset: The next offset to deliver, for all consumed partitions or by partition.
+            stream: Name of the stream; needed only when several are consumed.
 
         Raises:
-            UsageError: there is no such offset, stream or partition. An offset that is not there any more, or not
-                yet, is noticed by the node: then `on_lost` of the options says what happens to the iteration.
+            UsageError: There is no such stream or partition, or the offset is invalid. An offset that was deleted or
+                does not exist yet is noticed by the node later. `on_lost` of the options decides then.
         """
         if not isinstance(offset, Mapping):
             check_offset(offset, "seek")
@@ -179,16 +182,16 @@ class Consuming(ABC, Generic[_Item]):
     async def seek_to_time(
         self, when: datetime, *, partitions: Sequence[int] | None = None, stream: str | None = None
     ) -> None:
-        """Go on at the first message that is not older than a time, which has a time zone.
+        """Continue at the first message that is not older than a time.
 
         Args:
-            when: the time; after that of the last message, the end.
-            partitions: which; by default all that are consumed.
-            stream: which; needed only when several are consumed.
+            when: The time, with a time zone. If all messages are older, the consumer continues at the end.
+            partitions: Numbers of the partitions; by default all that are consumed.
+            stream: Name of the stream; needed only when several are consumed.
 
         Raises:
-            UsageError: the time has no time zone, or there is no such stream or partition.
-            LiftError: nobody can tell.
+            UsageError: The time has no time zone, or there is no such stream or partition.
+            LiftError: The leaders could not be asked.
         """
         check_start(when)
         await self._open()
@@ -198,18 +201,18 @@ class Consuming(ABC, Generic[_Item]):
         self.seek({number: position.offset for number, position in found.items()}, stream=stream)
 
     def pause(self, partitions: Sequence[int] | None = None, *, stream: str | None = None) -> None:
-        """Hand out nothing of some partitions, by default all, until they are resumed; the others go on.
+        """Stop the delivery of some partitions, by default all, until `resume`.
 
         Raises:
-            UsageError: there is no such stream or partition.
+            UsageError: There is no such stream or partition.
         """
         self._for_each(Feed.pause, partitions, stream)
 
     def resume(self, partitions: Sequence[int] | None = None, *, stream: str | None = None) -> None:
-        """Go on with partitions that were paused, where they were.
+        """Continue the delivery of paused partitions at their positions.
 
         Raises:
-            UsageError: there is no such stream or partition.
+            UsageError: There is no such stream or partition.
         """
         self._for_each(Feed.resume, partitions, stream)
 
@@ -236,39 +239,41 @@ class Consuming(ABC, Generic[_Item]):
     # -- where it is
 
     def position(self, partition: int = 0, *, stream: str | None = None) -> int:
-        """The offset after the last message that was handed out.
+        """Return the offset after the last delivered message.
 
         Raises:
-            UsageError: it has not begun, or there is no such stream or partition.
+            UsageError: The consumer has not started, or there is no such stream or partition.
         """
         return self._begun().delivered(self._key(partition, stream)).offset
 
     def lag(self, *, stream: str | None = None) -> dict[int, int]:
-        """By partition, how many offsets are committed beyond what was handed out, as nodes said last.
+        """Return the lag of each partition: committed offsets not yet delivered, as last reported by the nodes.
 
-        Nodes say so whenever they are asked for more, which is not while as much is fetched ahead as may be. Offsets
-        are counted: of a compacted or filtered stream there may be fewer messages.
+        Nodes report it with each fetch. There is no fetch while the prefetch buffer is full. Lag counts offsets:
+        compacted and filtered streams can have fewer messages.
 
         Raises:
-            UsageError: it has not begun, or there is no such stream.
+            UsageError: The consumer has not started, or there is no such stream.
         """
         feed = self._begun()
         lags = {key.partition: feed.lag(key) for key in self._keys(stream, None)}
         return {partition: lag for partition, lag in lags.items() if lag is not None}
 
     def gone_below(self, partition: int = 0, *, stream: str | None = None) -> int:
-        """Below this offset tombstones may be gone, as the node said with what was handed out last; 0 when none are.
+        """Return the delete horizon: tombstones below this offset may be gone. 0 if none are.
+
+        The node reported it with the last delivered records.
 
         Raises:
-            UsageError: it has not begun, or there is no such stream or partition.
+            UsageError: The consumer has not started, or there is no such stream or partition.
         """
         return self._begun().cursor(self._key(partition, stream)).gone_below
 
     def stream_uuid(self, *, stream: str | None = None) -> str:
-        """The uuid of a stream that is consumed, as 32 hexadecimal digits; one made anew under its name has another.
+        """Return the uuid of a consumed stream, as 32 hexadecimal digits. A new stream of the same name has another.
 
         Raises:
-            UsageError: it has not begun, or there is no such stream.
+            UsageError: The consumer has not started, or there is no such stream.
         """
         self._begun()
         return self._places[self._stream(stream)].uuid.hex()
@@ -301,7 +306,7 @@ class Consuming(ABC, Generic[_Item]):
 
 
 class Consumer(Consuming[Message]):
-    """An asynchronous iterator over messages. In order within a partition; between partitions as they arrive."""
+    """An asynchronous iterator over messages. They are in order within a partition."""
 
     def _take_apart(self, feed: Feed) -> Callable[[Fetched, Cursor], Iterator[Iterable[Message]]]:
         return feed.delivery.messages

@@ -1,9 +1,9 @@
-"""Feeds one application from any number of partitions of any number of streams, and can be steered while it does.
+"""Feeds one application from any number of partitions of any number of streams, and seeks, pauses and revokes them.
 
-One fetcher per stream fills one buffer; what the application takes goes through one `Delivery`. All steering is done in
-the event loop's thread and takes effect at once: what was fetched for a partition that is sought, paused or revoked is
-dropped from the buffer, and the rest of an item that is being handed out does not follow. A paused partition goes on at
-what was handed out last, by fetching it anew, so that it fills no buffer meanwhile.
+One fetcher per stream fills one buffer, and one `Delivery` delivers its items. Seeks, pauses and revocations happen in
+the event loop's thread and take effect immediately: prefetched records of the partition are dropped, and the rest of
+its item in delivery is not delivered. `resume` continues a paused partition after its last delivered record
+and fetches again from there, so that a paused partition fills no buffer.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ __all__ = ["Feed"]
 
 
 class Feed:
-    """See the module.
+    """Fetches and delivers the partitions of one consumer.
 
     Args:
-        session: connections and the cluster's metadata.
-        options: of the consumer.
-        lasting: whether more partitions may come when all have been read.
-        gone_grace_s: how long partitions of a stream that is gone may stay before that is an error.
+        session: Connections and the cluster's metadata.
+        options: Fetch options of the consumer.
+        lasting: Whether partitions may be added after all have been read.
+        gone_grace_s: Seconds that partitions of a deleted stream may stay before that is an error.
 
     Attributes:
-        delivery: takes items apart.
-        is_closed: whether nothing is fetched any more.
+        delivery: Delivers the fetched items.
+        is_closed: Whether fetching has ended.
     """
 
     def __init__(
@@ -187,7 +187,7 @@ class Feed:
             UsageError: another task waits for the next item.
         """
         if self._is_taking:
-            raise UsageError("this consumer is being iterated already; make another one")
+            raise UsageError("this consumer is being iterated already; create another one")
         self._iteration = object()
         self.finish_interrupted()
         return self._iteration

@@ -1,11 +1,11 @@
-"""Fetches a stream's partitions into a prefetch buffer, and goes on after whatever happens.
+"""Fetches a stream's partitions into a prefetch buffer, and recovers from every failure.
 
-One reader for each node. A connection that breaks, a node that falls silent, a leader that moves, a batch that arrives
-damaged: the partitions concerned are looked up and read from where they are now, and the others do not notice. The
-positions only ever move past what is in the buffer, so nothing is handed out twice and nothing is left out.
+There is one reader per node. When a connection breaks, a node falls silent, a leader moves or a batch arrives damaged,
+the fetcher looks up the partitions concerned and reads them from their new leader. Others continue undisturbed.
+Positions only move past what is in the buffer, so no record is delivered twice and none is skipped.
 
-Partitions come and go while it runs: `assign` and `revoke` take effect before they return, in that nothing enters the
-buffer any more for a position that was revoked.
+`assign` and `revoke` change the partitions while the fetcher runs. When they return, no record of a revoked position
+enters the buffer any more.
 """
 
 from __future__ import annotations
@@ -53,15 +53,15 @@ _OFFLINE_S: Final = 30.0
 
 
 class Fetcher:
-    """See the module.
+    """Fetches the partitions of one stream.
 
     Args:
-        session: connections and the cluster's metadata.
-        place: the stream, as it was when consuming began.
-        positions: by partition; moved by the fetcher.
-        buffer: takes what is fetched.
-        options: of the consumer.
-        gone_grace_s: how long a stream that is gone may keep its partitions here before that is an error.
+        session: Connections and the cluster's metadata.
+        place: The stream, as it was when consuming began.
+        positions: Positions by partition. The fetcher moves them.
+        buffer: Prefetch buffer to fill.
+        options: Fetch options of the consumer.
+        gone_grace_s: Seconds that partitions of a deleted stream may stay before that is an error.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
 """Reads some of a stream's partitions from one node, over one connection, into the prefetch buffer.
 
-One fetch is on its way while the last one is being taken apart. Whatever happens to a single partition (it is led by
-another node, or not known here) is told, and the others are read on. Records of a leader epoch that was not seen
-before are handed out only after the leader has confirmed that its history holds what was read before them.
+The next fetch is under way while the last one is parsed. An error of a single partition (another node leads it, or the
+node does not know it) is reported, and the others are read on. Records of a new leader epoch are delivered only after
+the leader has confirmed that its log contains the records that were read before.
 """
 
 from __future__ import annotations
@@ -78,15 +78,15 @@ class ReaderHost(Protocol):
 
 
 class NodeReader:
-    """See the module.
+    """Reads partitions from one node.
 
     Args:
-        host: what it shares with other readers.
-        node_id: where to read.
-        numbers: the partitions.
+        host: State shared with other readers.
+        node_id: Node to read from.
+        numbers: Numbers of the partitions.
 
     Attributes:
-        left: the partitions that it reads.
+        left: Partitions that it still reads.
     """
 
     def __init__(self, host: ReaderHost, node_id: str, numbers: Iterable[int]) -> None:

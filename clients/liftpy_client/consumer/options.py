@@ -1,4 +1,4 @@
-"""How a consumer fetches."""
+"""Fetch options of a consumer."""
 
 from __future__ import annotations
 
@@ -14,18 +14,17 @@ __all__ = ["ConsumeOptions"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumeOptions:
-    """How a consumer fetches.
+    """Fetch options of a consumer.
 
     Attributes:
-        fetch_bytes: about how much a fetch asks for.
-        prefetch_bytes: how much is fetched ahead of what is taken, over all partitions and streams of the consumer.
-        wait_ms: how long a fetch waits at the node for the first message. A node that hangs is noticed after a little
-            more than that.
-        response_timeout_s: how much longer than that until the connection counts as dead.
-        on_lost: what to do when the next offset is no longer there.
-        read_from: `leader`, or `nearest`: any replica that is in sync, which may show messages a moment later.
-        rack: with `nearest`, only replicas in this rack are near; where there is none, the leader is read.
-        subjects: only messages whose subject one of these NATS patterns matches; () for all.
+        fetch_bytes: Approximate size of one fetch.
+        prefetch_bytes: Limit of prefetched bytes, over all partitions and streams of the consumer.
+        wait_ms: Time in ms that a fetch waits at the node for the first message.
+        response_timeout_s: Seconds beyond `wait_ms` after which the connection counts as dead.
+        on_lost: What to do when the next offset was deleted: raise an `error`, or continue at `earliest` or `latest`.
+        read_from: `leader`, or `nearest` for any in-sync replica. Replicas may show messages a moment later.
+        rack: With `nearest`, read only replicas in this rack. If it has none, the leader is read.
+        subjects: NATS patterns. Only messages whose subject matches one are delivered; () for all.
     """
 
     fetch_bytes: int = 4 * 1024 * 1024

@@ -1,4 +1,4 @@
-"""Where to begin and end in the partitions of a stream: asked of their leaders."""
+"""Finds start and stop offsets in the partitions of a stream, by asking their leaders."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ _START_PAUSE_S: Final = 0.1
 
 
 class StartFinder:
-    """See the module.
+    """Finds where a consumer starts and stops.
 
     Args:
-        session: connections and the cluster's metadata.
-        start: as the user says it; checked.
-        stop: likewise.
-        partitions: which; None for all.
-        options: of the consumer.
+        session: Connections and the cluster's metadata.
+        start: Start as the user gave it; checked.
+        stop: Stop as the user gave it; checked.
+        partitions: Numbers of the partitions; None for all.
+        options: Fetch options of the consumer.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Commits what the consumer of a group has finished: one commit after the other, each repeated until it is answered."""
+"""Commits the processed offsets of a group's consumer: one commit at a time, each repeated until it is answered."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ Offsets = dict[PartitionKey, CommitOffset]
 
 
 class Commits:
-    """See the module.
+    """Commits offsets to the coordinator of a group.
 
     Args:
-        member: says what may be committed.
-        link: to the coordinator.
-        assigned: knows what is finished.
-        note: told of a membership that turns out to have ended.
+        member: Decides which offsets may be committed.
+        link: Connection to the coordinator.
+        assigned: Reader that knows what is processed.
+        note: Called when a commit shows that the membership has ended.
     """
 
     def __init__(

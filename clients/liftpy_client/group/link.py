@@ -1,8 +1,8 @@
-"""The way to the coordinator of a group: found through any node, kept as one connection, found again when it moves.
+"""The connection to the coordinator of a group: found through any node, kept open, and found again when it moves.
 
-The node that leads the group's partition of their stream coordinates it. Several requests may be under way at once.
-When one of them shows that the coordinator is elsewhere, or that the connection is dead, the connection is given up,
-and whoever asks next looks for the coordinator again, after a pause that grows with every failure.
+The coordinator is the node that leads the group's partition of `__consumer_offsets`. Several requests may be pending.
+When an answer shows that the coordinator has moved, or the connection is dead, the connection is closed. The next
+request looks up the coordinator again, after a pause that grows with every failure.
 """
 
 from __future__ import annotations
@@ -60,12 +60,12 @@ _PASSING: Final = {GroupError.NOT_LEADER, GroupError.NOT_AVAILABLE, GroupError.I
 
 
 class GroupLink:
-    """See the module.
+    """Requests to the coordinator of one group.
 
     Args:
-        session: connections and the cluster's metadata.
-        group: its name, checked.
-        answer_s: how long an answer may take, beyond what it is to wait for news; then the node counts as dead.
+        session: Connections and the cluster's metadata.
+        group: Name of the group, checked.
+        answer_s: Seconds without an answer, beyond the requested wait, after which the node counts as dead.
     """
 
     def __init__(self, session: Session, group: str, answer_s: float = _ANSWER_S) -> None:

@@ -1,13 +1,14 @@
-"""A member of a consumer group: answers and the time go in, requests and losses come out. Pure; a consumer drives it.
+"""A member of a consumer group as a state machine: answers and the time go in, requests and losses come out. Pure.
 
-It joins with a nonce and heartbeats from then on. The newest assignment it was told of is `pending` until whoever
-drives it has stopped everything that is not in it any more, committed what was finished of that, and says so with
-`adopt`. Partitions that an assignment brings are `unfetched` until their committed offsets came. A commit names the
-generation that was adopted, and a sequence that grows; so the coordinator tells commits that come late from newer ones.
+It joins with a nonce and then heartbeats. The newest assignment is `pending` until the caller has stopped every
+partition that is not in it, has committed what was processed of them, and calls `adopt`. Partitions that an assignment
+adds are `unfetched` until their committed offsets are known. A commit carries the adopted generation and a growing
+sequence, so that the coordinator can tell late commits from newer ones.
 
-Everything is lost at once when the coordinator does not know the member, when the coordinator could not be reached
-for long, and when the process stood still for longer than its session: then others may have its partitions. It joins
-anew with a greater revision. An answer counts from when its request was sent: it may have waited here to be read.
+All partitions are lost at once when the coordinator does not know the member, when the coordinator was unreachable for
+too long, or when the process stood still for longer than its session: other members may have the partitions then. The
+member joins again with a greater revision. An answer counts from the time at which its request was sent, because it
+may have waited here to be read.
 """
 
 from __future__ import annotations
@@ -58,19 +59,19 @@ class Lost(NamedTuple):
 
 
 class GroupMember:
-    """See the module. Times are of one monotonic clock, in seconds.
+    """The membership of one process in one group. All times are seconds of one monotonic clock.
 
     Args:
-        join_options: what it joins with.
-        nonce: 16 random bytes, of this process alone.
-        now_s: the time.
+        join_options: Fields of the join request.
+        nonce: 16 random bytes that identify this process.
+        now_s: The time.
 
     Attributes:
-        member_id: given by the coordinator; "" while it is no member.
-        generation: that it has adopted.
-        owned: partitions it may read, and the generation that brought each.
-        unfetched: those of them whose committed offset is not known yet.
-        names: of the streams that it was ever told of.
+        member_id: Id from the coordinator. "" while it is no member.
+        generation: Adopted generation.
+        owned: Partitions that it may read, each with the generation that assigned it.
+        unfetched: Owned partitions whose committed offset is not known yet.
+        names: Names of all streams in its assignments so far, by uuid.
         pending: an assignment that it has to adopt.
         beat_s: when somebody last looked at the time.
         stall_s: not to look for so long is to stand still.

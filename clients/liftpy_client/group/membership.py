@@ -1,9 +1,10 @@
 """Keeps a consumer in its group: heartbeats, adopts assignments, and commits at its interval.
 
-Three tasks beside whoever iterates. One heartbeats. One watches the time, so that a process which stood still is
-noticed. One rebalances: it stops what is lost, tells the application, commits, adopts, and begins what is gained; in
-that order, one assignment after the other, while messages of partitions that stay go on. A fourth commits at its
-interval. What fails in one of them ends the consumer, and is raised where the application iterates.
+Three tasks run beside the application. One heartbeats. One watches the time, to notice that the process stood still.
+One rebalances: it stops lost partitions, calls the callbacks, commits, adopts the assignment, and starts the gained
+partitions, in this order and one assignment after the other. Partitions that stay are delivered without a pause. A
+fourth task commits at its interval. An error in any of them ends the consumer, and is raised where the application
+iterates.
 """
 
 from __future__ import annotations
@@ -46,23 +47,23 @@ _Result = TypeVar("_Result")
 
 
 class GroupMembership:
-    """See the module.
+    """The membership of one consumer, from joining to leaving.
 
     Args:
-        session: connections and the cluster's metadata.
-        member: that is kept.
-        link: to its coordinator.
-        assigned: what reads for it.
-        options: of the consumer, and of it as a member.
-        wait_processed: waits until the application is done with what it has in hand of these partitions, but not long.
+        session: Connections and the cluster's metadata.
+        member: State machine of the membership.
+        link: Connection to the coordinator.
+        assigned: Reader of the assigned partitions.
+        options: Fetch options, and options of the member.
+        wait_processed: Waits, with a limit, until the application has processed the records in hand of partitions.
 
     Attributes:
-        commits: of what is finished.
+        commits: Commits of processed offsets.
         upcoming: Partitions that `on_assigned` was told of and that are not read yet.
         confirmed_until_s: Loop time until which items may be delivered without calling `confirm_membership`.
-        failure: what ended it.
-        is_ending: whether it commits for the last time; it does not heartbeat any more.
-        has_left: whether nothing can be committed any more.
+        failure: The error that ended the membership.
+        is_ending: Whether the last commit is under way. Heartbeats have ended.
+        has_left: Whether commits are impossible now.
     """
 
     def __init__(

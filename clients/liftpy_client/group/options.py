@@ -1,4 +1,4 @@
-"""How a consumer is a member of a group."""
+"""Options of a member of a consumer group."""
 
 from __future__ import annotations
 
@@ -31,25 +31,26 @@ _STARTS: Final = ("earliest", "latest", "new")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupOptions:
-    """See the module.
+    """Options of a member of a consumer group.
 
-    A callback that raises ends the consumer: whoever iterates gets the exception. It must not close the consumer.
+    A callback that raises ends the consumer, and the iteration raises its exception. A callback must not close the
+    consumer.
 
     Attributes:
-        instance_id: makes a static member: the process may be restarted within the session timeout, and nothing moves.
-            Unique in the group; of two processes with the same one the older is fenced.
-        session_timeout_s: a member that was not heard for so long is out, and others get its partitions.
-        rebalance_timeout_s: so long it may take to let go of partitions that others are to get. A coordinator that can
-            not be reached for so long, and for two sessions, counts as lost, with all that this member has.
-        commit_interval_s: how often what was finished is committed, which also happens on closing and before partitions
-            go to others; None to commit by `commit()` alone.
-        start: where to begin in partitions for which the group has committed nothing: at the `earliest` message, at
-            the `latest` there is, or at what is `new` from then on.
-        on_assigned: told of partitions that this consumer gets, before their first message.
-        on_revoked: told of partitions that go to others, after their last message and before what was finished of them
-            is committed; also on closing.
-        on_lost_partitions: told of partitions that others may have by now: this member was away for too long. Nothing
-            of them can be committed any more.
+        instance_id: Id of a static member, unique in the group. The process can restart within the session timeout
+            without moving partitions. If two processes have the same id, the older one is fenced.
+        session_timeout_s: Seconds without a heartbeat after which the member is removed, and others get its partitions.
+        rebalance_timeout_s: Seconds that the member has to release partitions. If the coordinator is unreachable for
+            this long and for two sessions, the member counts all its partitions as lost.
+        commit_interval_s: Seconds between automatic commits of processed offsets. They are also committed on closing
+            and before partitions are revoked. None to commit only with `commit()`.
+        start: Where to start in partitions without a committed offset: at the `earliest` message, at the `latest`
+            committed one, or with `new` messages.
+        on_assigned: Called with assigned partitions, before their first message.
+        on_revoked: Called with revoked partitions, after their last message and before their offsets are committed;
+            also on closing.
+        on_lost_partitions: Called with partitions that others may have already, because this member was away for too
+            long. Their offsets cannot be committed any more.
     """
 
     instance_id: str | None = None

@@ -1,4 +1,4 @@
-"""Where a member of a group begins in partitions that it gets: where the group left off, or where its options say."""
+"""Finds where a group member starts in partitions it gains: at the committed offset, or as its options say."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ _COMMIT_S: Final = 30.0
 
 
 class GroupStarts:
-    """See the module.
+    """Finds the start offsets of gained partitions.
 
-    Where a partition begins that the group has committed nothing for, and that does not begin at its earliest message,
-    is committed before it is read: otherwise whoever gets it next would begin at what is the latest by then.
+    A partition without a committed offset starts as the options say. Unless that is the earliest message, the offset is
+    committed before the partition is read. Otherwise the next member would start at what is the latest message then.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""How a publisher gathers and sends."""
+"""Options of a publisher."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ __all__ = ["PublisherOptions", "check_ack_policy"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublisherOptions:
-    """How a publisher gathers and sends.
+    """Options of a publisher.
 
     Attributes:
-        linger_s: longest time a message waits for company.
-        batch_bytes: size at which a batch leaves; never more than NATS and the stream take.
-        in_flight_bytes: while so much is not acknowledged, publishing waits.
-        ack_timeout_s: an ack later than that makes the batch be sent again.
-        delivery_timeout_s: how long to go on trying.
-        ack_policy: overrides that of the stream.
+        linger_s: Longest time that a message waits for its batch to fill.
+        batch_bytes: Size at which a batch is sent, at most what NATS and the stream accept.
+        in_flight_bytes: Limit of bytes without an ack. At the limit, publishing waits.
+        ack_timeout_s: Seconds without an ack after which a batch is sent again in any case.
+        delivery_timeout_s: Seconds after which the delivery of a batch fails.
+        ack_policy: Ack policy; overrides that of the stream.
     """
 
     linger_s: float = 0.005
@@ -43,10 +43,10 @@ class PublisherOptions:
 
 
 def check_ack_policy(given: AckPolicy | str | None) -> AckPolicy | None:
-    """The ack policy that a user names.
+    """Return the ack policy of this name.
 
     Raises:
-        UsageError: it is none, or one that would leave nothing to wait for.
+        UsageError: There is no such policy, or it sends no acks.
     """
     if given is None:
         return None

@@ -1,9 +1,9 @@
-"""A publisher for many messages: batches, a window in flight, retries that store nothing twice.
+"""A publisher for many messages: it batches, keeps a window in flight, and retries without storing anything twice.
 
-Messages for one subject and partition are gathered for `linger_s` and leave as one batch envelope, which carries the
-publisher's id and a sequence: a batch whose ack is late is sent again as it was, and the node stores it once. Batches
-of one partition leave in order, and while nobody answers they wait for the oldest of them; only one that is lost alone
-on its way, or refused, comes behind its successors.
+Messages for one subject and partition are collected for `linger_s` and sent as one batch envelope. The envelope carries
+the publisher's id and a sequence, so a batch that is sent again is stored once. Batches of a partition are sent in
+order. While no node answers, they wait for the oldest of them. Only a single batch that is lost or refused can be
+stored after its successors.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ _ROUTES_MAX: Final = 100_000
 
 
 class Publisher:
-    """See the module. Use it in an `async with`, or call `close`.
+    """Publishes messages in batches. Use it in an `async with`, or call `close`.
 
     Args:
-        session: connections and the cluster's metadata.
-        inbox: where acks come back.
-        resender: sends.
-        options: how to gather and send.
-        stream: the stream whose acks count; by default the first that stores the subject.
+        session: Connections and the cluster's metadata.
+        inbox: Subscription on which acks arrive.
+        resender: Sends batches until they are acknowledged.
+        options: Options for batches, window and retries.
+        stream: Stream whose acks count; by default the first that stores the subject.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
-"""An event loop in a thread of its own, for those who have none, or have one that they can not wait in.
+"""An event loop in a thread of its own, for callers that have no event loop or cannot await in theirs.
 
-Whoever calls waits for what runs there; a notebook whose own loop runs can do that as well as a script. Ctrl-C
-interrupts the waiting, and cancels what was waited for.
+The caller waits for the result, in a script or in a notebook whose own loop runs. Ctrl-C interrupts the wait and
+cancels the work.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _P = ParamSpec("_P")
 
 
 class BackgroundLoop:
-    """See the module. Several threads may call.
+    """An event loop that runs in a daemon thread. Several threads may call it.
 
     Args:
-        name: of the thread.
+        name: Name of the thread.
     """
 
     def __init__(self, name: str) -> None:

@@ -1,8 +1,9 @@
-"""Keeps a table up to date: reads its stream from the beginning, shows what was read, and starts anew when it must.
+"""Keeps a table up to date: reads its stream from the beginning, follows it, and reads it again when it must.
 
-When something was missed (tombstones were compacted away, or records removed by retention, before they were read) the
-stream is read from its beginning again, beside what is shown, which then changes in one step. So it is when the cluster
-has lost some that were read, by an unclean election or because it was restored from its bucket; who wants to is told.
+The stream is read again from its beginning when records were missed: tombstones were compacted away, or retention
+removed records, before they were read. The same happens when the cluster lost records that were read, by an unclean
+election or a restore from its bucket; `on_diverged` is called then. The old rows stay visible until the new ones are
+complete, and are replaced in one step.
 """
 
 from __future__ import annotations
@@ -49,16 +50,17 @@ _ENDS_TIMEOUT_S: Final = 10.0
 
 
 class TableFollowing:
-    """See the module.
+    """Follows the stream of one table.
 
     Args:
-        stream: its name.
-        ends: where it ends.
-        begin: makes a reading of what is called before records are applied, and after.
-        on_diverged: told when the cluster has lost what is shown, before it is read anew; what it raises is a failure.
+        stream: Name of the stream.
+        ends: Finds the log ends of the stream.
+        begin: Starts a reading, given callbacks for before and after records are applied.
+        on_diverged: Called when the cluster lost records that the table shows, before the stream is read again. Its
+            errors end the table.
 
     Attributes:
-        feeds: want to hear of every change of what is shown.
+        feeds: Receivers of every change of the visible rows.
     """
 
     def __init__(

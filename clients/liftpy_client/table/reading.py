@@ -1,4 +1,4 @@
-"""Reads a stream from its beginning into the rows of a table, and goes on as the stream does."""
+"""Reads a stream from its beginning into the rows of a table, and follows it."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ class TombstonesGoneError(LiftError):
 
 
 class TableReading:
-    """See the module. To be used in an `async with`, which begins the reading and ends it.
+    """One reading of a stream into rows. Use it in an `async with`, which starts and ends the reading.
 
     Args:
-        session: connections and the cluster's metadata.
-        stream: its name.
-        partitions: which; None for all.
-        options: how to fetch.
-        bytes_max: how much memory the rows may take.
-        before: called with records before they are applied.
-        after: called when records were applied, and when the reading has ended.
+        session: Connections and the cluster's metadata.
+        stream: Name of the stream.
+        partitions: Numbers of the partitions; None for all.
+        options: Fetch options.
+        bytes_max: Limit of the memory that the rows take.
+        before: Called with records before they are applied.
+        after: Called after records were applied, and when the reading ends.
 
     Attributes:
-        rows: what was read so far.
+        rows: Rows read so far.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """The rows of a table: the last value of every key, filled from Arrow record batches, with its memory counted.
 
-Filling makes two objects for a record, its key and its value; everything else is done by functions that run in C over
-whole batches. A key belongs to one partition, as publishers see to; if it stands in several, what came last counts.
+Filling creates two objects per record, the key and the value. Functions that run in C over whole batches do the rest.
+Publishers put a key into one partition. If a key occurs in several, the record that was read last counts.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ class RowChange(NamedTuple):
 
 
 class TableRows:
-    """See the module.
+    """The last value of every key.
 
     Attributes:
-        values: by key. Tombstones are not in it.
-        bytes: about how much memory the rows take.
+        values: Values by key, without tombstones.
+        bytes: Approximate memory of the rows.
     """
 
     def __init__(self) -> None:

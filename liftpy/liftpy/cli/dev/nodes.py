@@ -16,13 +16,13 @@ __all__ = ["DevNodes"]
 
 
 class DevNodes:
-    """See the module.
+    """Node processes of one `liftpy dev`.
 
     Args:
-        layout: which nodes.
-        command: that starts a node; the flags follow.
-        environment: of the processes.
-        flags: further flags of `liftpy server`, by the position of the node.
+        layout: Ids, ports and directories of the nodes.
+        command: Command that starts a node, without its flags.
+        environment: Environment of the processes.
+        flags: Further flags of `liftpy server`, one list per node.
     """
 
     def __init__(

@@ -172,7 +172,7 @@ async def test_positions_that_are_gone_follow_the_policy(logs, consuming):
     uuid = logs.places["s"].uuid
     logs.log("s").start = 50
     await consuming.assign("s", uuid, {0: 10})
-    with pytest.raises(OffsetLostError, match="there are 50 to 100"):
+    with pytest.raises(OffsetLostError, match="choose 50 to 100"):
         await anext(aiter(consuming))
     lenient = assigned(logs, on_lost="earliest")
     await lenient.assign("s", uuid, {0: 10})
