@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from liftpy_envelope.errors import BatchCorruptError, LiftError
 from liftpy_log.errors import BatchesRefusedError, PartitionOfflineError, StorageFullError
@@ -24,17 +24,81 @@ from liftpy_server.replication.replica import Replica
 from liftpy_server.replication.view import LogMarks
 
 if TYPE_CHECKING:
-    from liftpy_log.recent import RecentTail
+    from collections.abc import Callable, Iterable
+
+    from liftpy_envelope.follow import FollowFetch, FollowQuestion
+    from liftpy_log.recent import RecentBatches, RecentTail
     from liftpy_server.following.link_answers import FollowedBatches
     from liftpy_server.partition import Partition
-    from liftpy_server.replicas.host import ReplicaHost
     from liftpy_server.replication.effects import Effect
     from liftpy_server.replication.inputs import Input
-    from liftpy_server.replication.view import PartitionView
+    from liftpy_server.replication.view import PartitionView, ReplicationTimes
 
-__all__ = ["LocalReplica"]
+__all__ = ["LocalReplica", "ReplicaOwner"]
 
 logger = logging.getLogger(__name__)
+
+
+class ReplicaOwner(Protocol):
+    """What a replica needs of the node that runs it. Nothing in it waits."""
+
+    @property
+    def node_id(self) -> str:
+        """This node."""
+
+    @property
+    def incarnation(self) -> int:
+        """That this node has registered."""
+
+    @property
+    def times(self) -> ReplicationTimes:
+        """How patient replicas are."""
+
+    @property
+    def recent(self) -> RecentBatches:
+        """The newest batches of the logs that lead."""
+
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether another node may have been made the leader of anything, and this one would not know."""
+
+    @property
+    def now_s(self) -> Callable[[], float]:
+        """The monotonic clock of this process."""
+
+    @property
+    def leadership_changed(self) -> Callable[[LocalReplica], None]:
+        """Takes a replica that began or ceased to lead."""
+
+    def fetch(self, replica: LocalReplica, leader: str, request: FollowFetch) -> None:
+        """Fetch from a leader."""
+
+    def ask(self, replica: LocalReplica, leader: str, question: FollowQuestion) -> None:
+        """Ask a leader."""
+
+    def drop(self, replica: LocalReplica) -> None:
+        """A replica follows nobody now."""
+
+    def leave(self, replica: LocalReplica) -> None:
+        """A replica is closed."""
+
+    def propose(self, replica: LocalReplica, effect: Effect) -> None:
+        """Propose a change to the metadata."""
+
+    def committed(self) -> None:
+        """A replica committed records."""
+
+    def stepped(self, replica: LocalReplica, *, is_quiet: bool) -> None:
+        """A replica took a step; a quiet one needs no ticks."""
+
+    def heard_of(self, nodes: Iterable[str]) -> dict[str, float]:
+        """When nodes that follow were heard."""
+
+    def heard_from_leader(self, replica: LocalReplica) -> dict[str, float]:
+        """When the leader was heard at which a fetch of the replica waits."""
+
+    def warn(self, replica: LocalReplica, text: str) -> None:
+        """Log something about a replica that may happen again and again."""
 
 
 class LocalReplica(Answering):
@@ -42,14 +106,14 @@ class LocalReplica(Answering):
 
     Args:
         partition: its log, and who waits for it.
-        host: the node's.
+        host: runs the replicas of the node.
 
     Attributes:
         key: which partition.
         goes_on_leading: it led until this moment, alone or in the leader epoch before.
     """
 
-    def __init__(self, partition: Partition, host: ReplicaHost) -> None:
+    def __init__(self, partition: Partition, host: ReplicaOwner) -> None:
         log = partition.log
         super().__init__(log)
         self.partition = partition
