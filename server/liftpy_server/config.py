@@ -14,7 +14,7 @@ from liftpy_envelope.names import check_name
 from liftpy_envelope.settings import from_text, parse_settings
 from liftpy_envelope.subject import check_pattern
 from liftpy_server.cluster_config import ClusterConfig
-from liftpy_server.group_hosting.settings import GroupsConfig
+from liftpy_server.groups.host.settings import GroupsConfig
 from liftpy_server.tier.settings import TierConfig
 
 if TYPE_CHECKING:

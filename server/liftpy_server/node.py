@@ -29,7 +29,7 @@ from liftpy_server.committing import Load
 from liftpy_server.damage import damage_of
 from liftpy_server.door_refusals import DoorRefusals
 from liftpy_server.gaps.recorder import GapRecorder
-from liftpy_server.group_hosting.host import GroupHost
+from liftpy_server.groups.host.group_host import GroupHost
 from liftpy_server.handover.handover import Handover
 from liftpy_server.handover.server_change import ServerChange
 from liftpy_server.http import HttpServer
@@ -51,8 +51,8 @@ from liftpy_server.open_files import connections_allowed, raise_open_files_limit
 from liftpy_server.outbox import Outbox
 from liftpy_server.pull.connection import PullBackend
 from liftpy_server.pull.server import PullServer
-from liftpy_server.replicas.cluster_side import ClusterSide
-from liftpy_server.replicas.standing import Standing, kernel_boot_id
+from liftpy_server.replication.host.cluster_side import ClusterSide
+from liftpy_server.replication.host.standing import Standing, kernel_boot_id
 from liftpy_server.stream_opening import StreamOpening
 from liftpy_server.streams import Streams
 from liftpy_server.tier.host.side import TierSide
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from liftpy_log.storage.disk import Disk
     from liftpy_server.config import NodeConfig
     from liftpy_server.metadata.state import MetadataState
-    from liftpy_server.replicas.local import LocalReplica
+    from liftpy_server.replication.host.local import LocalReplica
     from liftpy_server.tier.reads.reads import ColdReads
 
 __all__ = ["Node"]

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from liftpy_envelope.pull import PartitionKey
     from liftpy_log.durability.durability import Durability
     from liftpy_server.partition import Partition
-    from liftpy_server.replicas.host import ReplicaHost
-    from liftpy_server.replicas.local import LocalReplica
+    from liftpy_server.replication.host.local import LocalReplica
+    from liftpy_server.replication.host.replica_host import ReplicaHost
     from liftpy_server.stream_opening import LocalStream
 
 __all__ = ["StreamLookup"]

@@ -23,8 +23,8 @@ from liftpy_log.storage.disk import is_full, write_atomically
 from liftpy_server.dedupe_rebuild import note_log
 from liftpy_server.gaps.whole import Whole, WholeHistory
 from liftpy_server.partition import Partition
-from liftpy_server.replicas.local import LocalReplica
-from liftpy_server.replicas.standing import has_log
+from liftpy_server.replication.host.local import LocalReplica
+from liftpy_server.replication.host.standing import has_log
 from liftpy_server.stream_state import StreamState
 
 if TYPE_CHECKING:
@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from liftpy_server.metadata.state import MetadataState, PartitionInfo, StreamInfo
     from liftpy_server.outbox import Outbox
     from liftpy_server.partition import Load
-    from liftpy_server.replicas.host import ReplicaHost
-    from liftpy_server.replicas.standing import Standing
+    from liftpy_server.replication.host.replica_host import ReplicaHost
+    from liftpy_server.replication.host.standing import Standing
 
 __all__ = ["LocalStream", "StreamNotOpenedError", "StreamOpening", "log_config", "remove_directory"]
 

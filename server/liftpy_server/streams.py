@@ -10,7 +10,7 @@ from liftpy_envelope.errors import ErrorCode, LiftError
 from liftpy_envelope.stream_config import SyncMode
 from liftpy_server.gaps.partition_gaps import LED_ELSEWHERE
 from liftpy_server.listening import Listening
-from liftpy_server.replicas.views import by_urgency
+from liftpy_server.replication.host.views import by_urgency
 from liftpy_server.stream_lookup import StreamLookup
 from liftpy_server.stream_opening import StreamNotOpenedError, log_config, remove_directory
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from liftpy_server.ingest.connection import IngestConnection
     from liftpy_server.metadata.state import MetadataState, StreamInfo
     from liftpy_server.partition import Partition
-    from liftpy_server.replicas.host import ReplicaHost
-    from liftpy_server.replicas.local import LocalReplica
+    from liftpy_server.replication.host.local import LocalReplica
+    from liftpy_server.replication.host.replica_host import ReplicaHost
     from liftpy_server.stream_opening import LocalStream, StreamOpening
     from liftpy_server.stream_state import StreamState
     from liftpy_server.tier.host.tierer import Tierer

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 from liftpy_server.metadata import elections, node_commands, partition_commands
-from liftpy_server.replication import follower as follower_module
-from liftpy_server.replication import leader as leader_module
-from liftpy_server.replication.effects import AdvanceHighWatermark, Truncate
-from liftpy_server.replication.follower import Follower, Phase
-from liftpy_server.replication.leader import Leader
-from liftpy_server.replication.view import LogMarks
+from liftpy_server.replication.core import follower as follower_module
+from liftpy_server.replication.core import leader as leader_module
+from liftpy_server.replication.core.effects import AdvanceHighWatermark, Truncate
+from liftpy_server.replication.core.follower import Follower, Phase
+from liftpy_server.replication.core.leader import Leader
+from liftpy_server.replication.core.view import LogMarks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from liftpy_server.replication.ranges import BatchRange
-from liftpy_server.replication.view import LogMarks
+from liftpy_server.replication.core.ranges import BatchRange
+from liftpy_server.replication.core.view import LogMarks
 
 if TYPE_CHECKING:
     import random
 
-    from liftpy_server.replication.replica import Replica
+    from liftpy_server.replication.core.replica import Replica
 
 Record = tuple[int, int]  # (leader epoch, value)
 

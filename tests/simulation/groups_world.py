@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 from liftpy_envelope.group_offsets import CommitOffset, CommitRequest, CommitStream
 from liftpy_envelope.groups import HeartbeatRequest
 from liftpy_envelope.pull import PartitionKey
-from liftpy_server.groups import coordinator as coordinating
-from liftpy_server.groups.assignment import StreamShape
-from liftpy_server.groups.inputs import Now, StreamsChanged, Tick
-from liftpy_server.groups.member import GroupImage
-from liftpy_server.groups.records import RecordKind, decode_offset
-from liftpy_server.groups.replay import GroupsReplay
+from liftpy_server.groups.core import coordinator as coordinating
+from liftpy_server.groups.core.assignment import StreamShape
+from liftpy_server.groups.core.inputs import Now, StreamsChanged, Tick
+from liftpy_server.groups.core.member import GroupImage
+from liftpy_server.groups.core.records import RecordKind, decode_offset
+from liftpy_server.groups.core.replay import GroupsReplay
 from simulation.groups_client import Client
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from liftpy_server.gaps.partition_gaps import PartitionGaps
 from liftpy_server.gaps.recorder import GapRecorder
 from liftpy_server.ingest.connection import IngestConnection
 from liftpy_server.nats.connection import NatsConnection
-from liftpy_server.replicas.host import ReplicaHost
+from liftpy_server.replication.host.replica_host import ReplicaHost
 from liftpy_server.stream_opening import StreamOpening
 from simulation.scheduler import S
 from simulation.shell_bugs import Bug, _faults

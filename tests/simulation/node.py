@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from liftpy_server.replication import effects as fx
-from liftpy_server.replication import inputs
-from liftpy_server.replication.replica import Replica
-from liftpy_server.replication.view import PartitionView
+from liftpy_server.replication.core import effects as fx
+from liftpy_server.replication.core import inputs
+from liftpy_server.replication.core.replica import Replica
+from liftpy_server.replication.core.view import PartitionView
 from simulation.metadata import KEY, META, UUID
 from simulation.proposals import command_of
 from simulation.scheduler import MS

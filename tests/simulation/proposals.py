@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from liftpy_server.replication import effects as fx
+from liftpy_server.replication.core import effects as fx
 from simulation.metadata import UUID
 
 if TYPE_CHECKING:
-    from liftpy_server.replication.replica import Replica
+    from liftpy_server.replication.core.replica import Replica
 
 
 def command_of(effect: fx.Effect, replica: Replica, unique: str) -> tuple[str, str, dict[str, Any]]:

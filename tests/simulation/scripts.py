@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from liftpy_server.replication.effects import LeadershipBegan
+from liftpy_server.replication.core.effects import LeadershipBegan
 from simulation.metadata import UUID
 from simulation.world import World
 

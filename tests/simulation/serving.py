@@ -6,12 +6,12 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from liftpy_envelope.follow import FollowEnd, FollowFetch, FollowQuestion, FollowRefusal, FollowResult
-from liftpy_server.replication import inputs
+from liftpy_server.replication.core import inputs
 from simulation.process import Process
 from simulation.sessions import HEARTBEAT_US
 
 if TYPE_CHECKING:
-    from liftpy_server.replication.replica import Replica
+    from liftpy_server.replication.core.replica import Replica
     from simulation.clients import Consumer
     from simulation.disk import SimDisk
     from simulation.sessions import Connection

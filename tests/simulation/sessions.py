@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from liftpy_envelope.follow import FollowEnd, FollowFetch, FollowQuestion
-from liftpy_server.replication.inputs import Fetched
+from liftpy_server.replication.core.inputs import Fetched
 from simulation.scheduler import MS, S
 
 if TYPE_CHECKING:

@@ -21,11 +21,11 @@ from liftpy_server.metadata import elections, node_commands, partition_commands
 from liftpy_server.metadata.commands import Outcome
 from liftpy_server.metadata.elections import led_uncleanly
 from liftpy_server.metadata.errors import MetadataRefusedError
-from liftpy_server.replicas import local, standing
-from liftpy_server.replicas.local import LocalReplica
-from liftpy_server.replicas.proposals import Proposals
-from liftpy_server.replicas.standing import Standing
-from liftpy_server.replication.effects import ReportFailure
+from liftpy_server.replication.core.effects import ReportFailure
+from liftpy_server.replication.host import local, standing
+from liftpy_server.replication.host.local import LocalReplica
+from liftpy_server.replication.host.proposals import Proposals
+from liftpy_server.replication.host.standing import Standing
 from simulation.scheduler import S
 
 if TYPE_CHECKING:

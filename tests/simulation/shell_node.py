@@ -28,8 +28,8 @@ from liftpy_server.ingest.ingest import Ingest
 from liftpy_server.maintenance import keep_checkpoint, make_checkpoint
 from liftpy_server.metadata_follower import MetadataFollower
 from liftpy_server.outbox import Outbox
-from liftpy_server.replicas.cluster_side import ClusterSide
-from liftpy_server.replicas.standing import Standing
+from liftpy_server.replication.host.cluster_side import ClusterSide
+from liftpy_server.replication.host.standing import Standing
 from liftpy_server.stream_opening import StreamOpening
 from liftpy_server.streams import Streams
 from simulation.metadata import META, UUID

@@ -22,8 +22,8 @@ from liftpy_envelope.errors import AckErrorCode
 from liftpy_log.errors import WalCorruptError
 from liftpy_server import stream_opening, streams
 from liftpy_server.consensus import batches, store
-from liftpy_server.following import link
-from liftpy_server.replicas import proposals, sessions
+from liftpy_server.replication.host import proposals, sessions
+from liftpy_server.replication.wire import link
 from simulation.model import ViolationError
 from simulation.network import Network
 from simulation.scheduler import MS, S, Scheduler

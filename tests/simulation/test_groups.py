@@ -8,11 +8,11 @@ from collections import Counter
 import pytest
 
 from liftpy_envelope.groups import GroupError
-from liftpy_server.groups import committing
-from liftpy_server.groups.coordinator import GroupCoordinator
-from liftpy_server.groups.member import GroupImage, Member
-from liftpy_server.groups.offset_table import OffsetTable
-from liftpy_server.groups.roster import Roster
+from liftpy_server.groups.core import committing
+from liftpy_server.groups.core.coordinator import GroupCoordinator
+from liftpy_server.groups.core.member import GroupImage, Member
+from liftpy_server.groups.core.offset_table import OffsetTable
+from liftpy_server.groups.core.roster import Roster
 from simulation.groups_world import GroupsWorld, Node, ViolationError, run
 
 
@@ -97,7 +97,7 @@ BUGS = {
     "a release is not written": (Roster, "release", forget_the_release),
     "a replaced coordinator answers": (GroupCoordinator, "_member", know_no_later_coordinator),
     "a replaced coordinator fences": (GroupCoordinator, "_member", fence_whom_it_does_not_know),
-    "everybody commits": ("liftpy_server.groups.coordinator", "commit_as_member", ask_for_nothing),
+    "everybody commits": ("liftpy_server.groups.core.coordinator", "commit_as_member", ask_for_nothing),
     "commits have no order": (OffsetTable, "token", lambda self, group, suffix: None),
     "the generation is not written": (
         GroupImage, "to_value", lambda self, write=GroupImage.to_value: write(self._replace(generation=0)),

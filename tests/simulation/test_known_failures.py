@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from liftpy_server.replication.effects import LeadershipEnded
+from liftpy_server.replication.core.effects import LeadershipEnded
 from simulation.metadata import META
 from simulation.scheduler import MS, S
 from simulation.scripts import SEEDS, begun, follower_of, isr_of, kill_leader, leader_of, start_all, three_of_five

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from liftpy_server.replication.view import ReplicationTimes
+from liftpy_server.replication.core.view import ReplicationTimes
 from simulation.clients import Consumer, Publisher
 from simulation.disk import SimDisk
 from simulation.faults import Faults

@@ -19,9 +19,9 @@ from liftpy_envelope.group_routing import Coordinator, FindCoordinatorRequest, F
 from liftpy_envelope.groups import GroupError, HeartbeatRequest, JoinRequest, LeaveRequest, MembershipResult
 from liftpy_envelope.pull import EARLIEST, Api, OffsetResult, PartitionKey
 from liftpy_envelope.stream_config import StreamConfig
-from liftpy_server.groups.assignment import StreamShape
-from liftpy_server.groups.inputs import Now, StreamsChanged, Tick
-from liftpy_server.groups.replay import GroupsReplay
+from liftpy_server.groups.core.assignment import StreamShape
+from liftpy_server.groups.core.inputs import Now, StreamsChanged, Tick
+from liftpy_server.groups.core.replay import GroupsReplay
 from support.cluster import eventually
 
 UUID = bytes(range(16))

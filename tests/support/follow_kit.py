@@ -18,12 +18,12 @@ from liftpy_log.partition_log import LogConfig, PartitionLog
 from liftpy_log.storage.disk import OsDisk
 from liftpy_log.storage.files import FileCache
 from liftpy_server.config import PullConfig
-from liftpy_server.following.link import FollowLink
 from liftpy_server.metadata.state import NodeInfo
 from liftpy_server.pull.connection import PullBackend
 from liftpy_server.pull.server import PullServer
-from liftpy_server.replication.inputs import Fetched
-from liftpy_server.replication.view import ReplicationTimes
+from liftpy_server.replication.core.inputs import Fetched
+from liftpy_server.replication.core.view import ReplicationTimes
+from liftpy_server.replication.wire.link import FollowLink
 
 if TYPE_CHECKING:
     from collections.abc import Callable

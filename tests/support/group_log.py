@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from liftpy_envelope.batch import HEADER_SIZE, decode_records
 from liftpy_envelope.group_routing import GROUPS_STREAM
 from liftpy_envelope.pull import PartitionKey
-from liftpy_server.groups.member import Member
-from liftpy_server.groups.records import OFFSET_KEY_AT, RecordKind, decode_offset, split_member_key
+from liftpy_server.groups.core.member import Member
+from liftpy_server.groups.core.records import OFFSET_KEY_AT, RecordKind, decode_offset, split_member_key
 from support.segments import batches, segment_files
 
 if TYPE_CHECKING:

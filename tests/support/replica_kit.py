@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from liftpy_envelope.batch import read_header
 from liftpy_envelope.follow import FollowFetch
 from liftpy_log.recent import RecentBatches
-from liftpy_server.following.link_answers import FollowedBatches, ranges_of
-from liftpy_server.replicas.local import LocalReplica
-from liftpy_server.replication.inputs import Fetched
-from liftpy_server.replication.view import PartitionView, ReplicationTimes
+from liftpy_server.replication.core.inputs import Fetched
+from liftpy_server.replication.core.view import PartitionView, ReplicationTimes
+from liftpy_server.replication.host.local import LocalReplica
+from liftpy_server.replication.wire.batches import FollowedBatches, ranges_of
 from support.server_kit import UUID, Kit
 
 if TYPE_CHECKING:

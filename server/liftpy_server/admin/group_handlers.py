@@ -13,16 +13,16 @@ from liftpy_server.admin.errors import AdminError
 from liftpy_server.admin.gather import FOLLOW_TIMEOUT_S, NUMBERS_TIMEOUT_S
 from liftpy_server.admin.group_requests import OFFSETS_LIMIT, GroupListRequest, GroupNameRequest, GroupOffsetsRequest
 from liftpy_server.admin.stream_view import leaders_of
-from liftpy_server.group_hosting.asked import Asked
-from liftpy_server.group_hosting.summary import describe_group, summarize_group
-from liftpy_server.groups.inputs import DeleteGroup
+from liftpy_server.groups.core.inputs import DeleteGroup
+from liftpy_server.groups.host.pending import Asked
+from liftpy_server.groups.host.summary import describe_group, summarize_group
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from liftpy_server.admin.asking import Body, NodeRequests
-    from liftpy_server.group_hosting.coordinators import Coordinators
-    from liftpy_server.group_hosting.group_partition import GroupPartition
+    from liftpy_server.groups.host.coordinators import Coordinators
+    from liftpy_server.groups.host.group_partition import GroupPartition
     from liftpy_server.metadata.state import StreamInfo
     from liftpy_server.node import Node
 

@@ -1,1 +1,1 @@
-"""Consumer groups: who reads which partition, and how far. Pure; a node drives it."""
+"""Consumer groups: the pure coordinators, and the host that drives them on a node."""

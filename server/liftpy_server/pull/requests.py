@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from liftpy_envelope.pull import PartitionKey
     from liftpy_log.storage.files import FileCache
     from liftpy_server.config import PullConfig
-    from liftpy_server.group_hosting.asked import Asked
-    from liftpy_server.group_hosting.host import GroupHost
+    from liftpy_server.groups.host.group_host import GroupHost
+    from liftpy_server.groups.host.pending import Asked
     from liftpy_server.partition import Partition
     from liftpy_server.pull.follow_session import FollowedPartition
     from liftpy_server.pull.sending import ResponseSender

@@ -1,5 +1,1 @@
-"""The replication of one partition as a pure state machine: inputs and `now` in, effects out.
-
-`replica.Replica` is the door. Nothing here reads a clock, waits, or touches a disk or a socket; asyncio drives it in
-production and a seeded simulator drives it in the tests.
-"""
+"""Replication of partitions: a pure core, the host that drives it on a node, and the link to leaders on the wire."""

@@ -22,7 +22,7 @@ from liftpy_log.segments.scan import read_batch
 from liftpy_log.storage.files import FileCache
 from liftpy_server.committing import Load
 from liftpy_server.metadata.state import MetadataState, NodeInfo, PartitionInfo, StreamInfo
-from liftpy_server.replicas.standing import Standing
+from liftpy_server.replication.host.standing import Standing
 from liftpy_server.stream_opening import StreamOpening
 from support.damage import flipped, swapped, zeroed
 from support.gap_notes import GapNotes

@@ -18,7 +18,7 @@ from liftpy_server.committing import Load
 from liftpy_server.gaps.gap import Gap
 from liftpy_server.metadata.state import MetadataState, PartitionInfo, StreamInfo
 from liftpy_server.outbox import Outbox
-from liftpy_server.replicas.standing import Standing
+from liftpy_server.replication.host.standing import Standing
 from liftpy_server.stream_opening import StreamOpening
 from support.gap_notes import GapNotes
 from support.log_batches import headers_of, with_times

@@ -19,8 +19,8 @@ from liftpy_envelope.errors import ErrorCode
 from liftpy_envelope.pull import EARLIEST, LATEST, Api, FetchPartition, FetchRequest, FetchResult, PartitionKey
 from liftpy_log.partition_log import LogConfig
 from liftpy_server.config import PullConfig
-from liftpy_server.group_hosting.replaying import read_groups
-from liftpy_server.groups.records import Committed, Record, encode_offset, encode_records, offset_key
+from liftpy_server.groups.core.records import Committed, Record, encode_offset, encode_records, offset_key
+from liftpy_server.groups.host.replaying import read_groups
 from liftpy_server.pull import connection
 from liftpy_server.pull.queries import epoch_ends, offsets
 from liftpy_server.pull.requests import PullBackend

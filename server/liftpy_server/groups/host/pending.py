@@ -1,0 +1,67 @@
+"""A request to a coordinator, from its arrival until it is answered."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from liftpy_envelope.group_offsets import CommitResult
+from liftpy_envelope.groups import GroupError
+from liftpy_server.groups.core.coordinator import refused
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from liftpy_envelope.group_offsets import CommitRefusal
+    from liftpy_server.groups.core.inputs import Input
+
+__all__ = ["Asked"]
+
+
+class Asked:
+    """One request. Whoever waits for `answered` may give up at any time.
+
+    Args:
+        group: of which.
+        given: the coordinator's input; None for a question about what is committed, which is no step.
+        client: the address of who asks; "" for the node itself.
+
+    Attributes:
+        answered: its future answer.
+        may_park: a heartbeat that brings no news may wait for some.
+        refusals: of a commit, what the coordinator does not see because it is refused already.
+    """
+
+    __slots__ = ("_unpark", "answered", "client", "given", "group", "may_park", "refusals")
+
+    def __init__(self, group: str, given: Input | None, client: str = "") -> None:
+        self.group = group
+        self.given = given
+        self.client = client
+        self.answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.may_park = True
+        self.refusals: tuple[CommitRefusal, ...] = ()
+        self._unpark: Callable[[], None] | None = None
+
+    def reply(self, answer: Any) -> None:
+        """Answer, unless nobody waits any more."""
+        if self.answered.done():
+            return
+        if self.refusals and isinstance(answer, CommitResult) and answer.error is GroupError.NONE:
+            answer = answer._replace(refusals=(*self.refusals, *answer.refusals))
+        self.answered.set_result(answer)
+
+    def refuse(self, error: GroupError, message: str) -> None:
+        """Answer with an error that fits the request."""
+        self.reply(refused(self.given, error, message))
+
+    def park(self, unpark: Callable[[], None]) -> None:
+        """It waits for news; `unpark` answers it as it is."""
+        self._unpark = unpark
+
+    def hurry(self) -> None:
+        """Whoever asked wants something else: answer as soon as that is possible, with news or without."""
+        self.may_park = False
+        unpark, self._unpark = self._unpark, None
+        if unpark is not None:
+            unpark()

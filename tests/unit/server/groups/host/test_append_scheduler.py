@@ -1,0 +1,137 @@
+"""Partitions that append in one pass become durable in one round."""
+
+from __future__ import annotations
+
+import asyncio
+
+from liftpy_envelope.group_offsets import CommitOffset, CommitRequest, CommitStream
+from liftpy_envelope.groups import GroupError
+from liftpy_server.groups.core.assignment import StreamShape
+from liftpy_server.groups.core.inputs import StreamsChanged
+from liftpy_server.groups.host.append_scheduler import Passes
+from liftpy_server.groups.host.coordinators import Coordinators
+from liftpy_server.groups.host.group_partition import GroupPartition
+from liftpy_server.groups.host.pending import Asked
+from liftpy_server.groups.host.replaying import read_groups
+from support.server_kit import Kit
+
+UUID = b"o" * 16
+SETTINGS = {"name": "__consumer_offsets", "subject": "", "acks": "off", "dedupe_ids_max": 0}
+
+
+class Hosted:
+    """Writes down what a pass has it do."""
+
+    def __init__(self, name, passes, done):
+        self.name, self.passes, self.done = name, passes, done
+
+    def take(self):
+        self.done.append(f"{self.name} takes")
+        self.passes.settle(self)
+
+    def settle(self):
+        self.done.append(f"{self.name} settles")
+
+
+async def test_all_have_appended_before_anybody_settles():
+    passes, done = Passes(), []
+    one, two = Hosted("one", passes, done), Hosted("two", passes, done)
+    for hosted in (one, two, one):
+        passes.take(hosted)
+    assert done == []
+    await asyncio.sleep(0)
+    assert done == ["one takes", "two takes", "one settles", "two settles"]
+
+
+async def test_what_is_wanted_in_a_pass_goes_into_the_next_one():
+    passes, done = Passes(), []
+    one, two = Hosted("one", passes, done), Hosted("two", passes, done)
+    one.settle = lambda: passes.take(two)
+    passes.take(one)
+    await asyncio.sleep(0)
+    assert done == ["one takes"]
+    await asyncio.sleep(0)
+    assert done == ["one takes", "two takes", "two settles"]
+
+
+async def test_outside_of_passes_nobody_waits_for_one():
+    passes, done = Passes(), []
+    passes.settle(Hosted("one", passes, done))
+    assert done == ["one settles"]
+
+
+async def test_durability_is_asked_for_when_all_partitions_have_appended(tmp_path):
+    passes, kits, shells, asked_for = Passes(), [], [], []
+
+    def committed():
+        offsets = (CommitStream(UUID, "orders", (CommitOffset(0, 7),)),)
+        return Asked("g", CommitRequest("g", "", "", -1, 0, offsets))
+
+    for number in range(4):
+        kit = Kit(tmp_path / str(number), **SETTINGS)
+
+        async def replayed(kit=kit):
+            groups = await read_groups(kit.partition, kit.files, None)
+            return Coordinators(groups, StreamsChanged(1, {"orders": StreamShape(UUID, 1)}))
+
+        request = kit.partition._request_sync
+
+        def requested(log, request=request):
+            asked_for.append([kit.log.log_end for kit in kits])
+            request(log)
+
+        kit.partition._request_sync = requested
+        shell = GroupPartition(kit.partition, replayed, kit.clock, passes)
+        shell.start()
+        kits.append(kit)
+        shells.append(shell)
+    async with asyncio.timeout(30):
+        while any(shell.coordinators is None for shell in shells):
+            await asyncio.sleep(0.001)
+    answers = [committed() for _ in shells]
+    for shell, asked in zip(shells, answers, strict=True):
+        shell.ask(asked)
+    await asyncio.sleep(0)
+    assert asked_for == [[1, 1, 1, 1]] * 4, "a round may have begun before everybody had appended"
+    for kit in kits:
+        kit.sync()
+    assert [asked.answered.result().error for asked in answers] == [GroupError.NONE] * 4
+    for shell, kit in zip(shells, kits, strict=True):
+        shell.end(GroupError.NOT_LEADER, "the test is over")
+        kit.close()
+
+
+async def test_a_batch_is_settled_although_the_next_step_fails(tmp_path, monkeypatch):
+    kit = Kit(tmp_path, **SETTINGS)
+    requested = []
+    kit.partition._request_sync = requested.append
+
+    async def replayed():
+        groups = await read_groups(kit.partition, kit.files, None)
+        return Coordinators(groups, StreamsChanged(1, {"orders": StreamShape(UUID, 2)}))
+
+    shell = GroupPartition(kit.partition, replayed, kit.clock)
+    shell.start()
+    async with asyncio.timeout(30):
+        while shell.coordinators is None:
+            await asyncio.sleep(0.001)
+    monkeypatch.setattr("liftpy_server.groups.host.limits.BATCH_RECORDS_MAX", 1)
+    step, asked = shell.coordinators.step, []
+
+    def fail_second(group, given, now, client):
+        if asked:
+            raise ZeroDivisionError
+        asked.append(group)
+        return step(group, given, now)
+
+    shell.coordinators.step = fail_second
+    answers = [Asked(name, CommitRequest(name, "", "", -1, 0, (CommitStream(UUID, "orders", (CommitOffset(0, 7),)),)))
+               for name in "gh"]  # fmt: skip
+    for each in answers:
+        shell.ask(each)
+    await asyncio.sleep(0)
+    assert kit.log.log_end == 1
+    assert requested == [kit.log], "what was appended never becomes durable, and nothing begins anew"
+    shell.end(GroupError.NOT_LEADER, "the test is over")
+    kit.sync()
+    kit.close()
