@@ -5,13 +5,16 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 IN_PROCESS := tests/unit tests/simulation tests/test_packaging.py tests/test_tidy.py
+WITH_NODES := tests/integration tests/faults tests/chaos
+USUAL := not slow and not chaos
 
-.PHONY: demo quick test check bench bench-quick chaos soak format clean help
+.PHONY: demo quick test test-rest test-all check bench bench-quick chaos soak format clean help
 
 help:
 	@echo "make demo     336,776 real messages through three nodes, a bucket and Spark, the leader killed half-way, all checked"
 	@echo "make quick    formatter, linter, types, import layers, and the unit tests that your change reaches: under two minutes"
-	@echo "make test     all tests but the slow ones"
+	@echo "make test     all that runs in one process, and a test of each promise with nodes, NATS, S3 and Spark: ten minutes"
+	@echo "make test-all make test and make test-rest: all tests but the slow ones, in some 40 minutes"
 	@echo "make check    formatter, linter, types, import layers"
 	@echo "make bench    liftpy and JetStream side by side (make bench-quick for a short run)"
 	@echo "make soak     the slow tests: two to three hours on two cores"
@@ -30,10 +33,20 @@ demo: $(STAMP)
 # Spark runs alone, in a process of its own. All of it runs, also when something has failed.
 test: $(STAMP)
 	@failed=0; \
-	$(BIN)/python -m pytest -m 'not slow and not chaos' -n logical --dist worksteal $(IN_PROCESS) || failed=1; \
-	$(BIN)/python -m pytest -m 'not slow and not chaos' -n 2 --dist loadfile tests/integration tests/faults tests/chaos || failed=1; \
-	$(BIN)/python -m pytest -m 'not slow and not chaos' tests/spark || failed=1; \
+	$(BIN)/python -m pytest -m '$(USUAL) and not thorough' --examples some -n logical --dist worksteal $(IN_PROCESS) || failed=1; \
+	$(BIN)/python -m pytest -m '$(USUAL) and promise' -n 2 --dist loadfile $(WITH_NODES) || failed=1; \
+	$(BIN)/python -m pytest -m '$(USUAL) and promise' tests/spark || failed=1; \
 	exit $$failed
+
+test-rest: $(STAMP)
+	@failed=0; \
+	$(BIN)/python -m pytest -m '$(USUAL) and (thorough or hypothesis)' -n logical --dist worksteal $(IN_PROCESS) || failed=1; \
+	$(BIN)/python -m pytest -m '$(USUAL) and not promise' -n 2 --dist loadfile $(WITH_NODES) || failed=1; \
+	$(BIN)/python -m pytest -m '$(USUAL) and not promise' tests/spark || failed=1; \
+	exit $$failed
+
+test-all:
+	@failed=0; $(MAKE) test || failed=1; $(MAKE) test-rest || failed=1; exit $$failed
 
 # SINCE=COMMIT compares with another commit than the one where the branch left its upstream.
 quick: $(STAMP)
@@ -55,7 +68,7 @@ bench: $(STAMP)
 bench-quick: $(STAMP)
 	$(BIN)/python -m bench --quick
 
-# As for `make test`; but what starts nodes runs one at a time: it asks for all that the machine has.
+# As for `make test-all`; but what starts nodes runs one at a time: it asks for all that the machine has.
 soak: $(STAMP)
 	@failed=0; \
 	$(BIN)/python -m pytest -m 'slow and not chaos' -n logical --dist worksteal $(IN_PROCESS) || failed=1; \

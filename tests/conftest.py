@@ -22,6 +22,7 @@ TESTS = Path(__file__).parent
 TEST_S_MAX = 240
 SLOW_TEST_S_MAX = 600
 AGAIN_S = 5
+PROMISED = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 GONE_WITHIN_S = 10
 
 
@@ -46,6 +47,15 @@ def pytest_configure(config):
         nats_server_module.find_binary = binary.resolve
     for name in ("COLUMNS", "LINES"):
         os.environ.pop(name, None)
+
+
+def pytest_collection_modifyitems(items):
+    """Tests that CONTRIBUTING.md names as those that show a promise are marked so, and `make test` runs them."""
+    named = set(PROMISED.findall((TESTS.parent / "CONTRIBUTING.md").read_text()))
+    for item in items:
+        path = str(item.path.relative_to(TESTS.parent))
+        if (path, getattr(item, "originalname", item.name)) in named:
+            item.add_marker(pytest.mark.promise)
 
 
 @pytest.hookimpl(wrapper=True)

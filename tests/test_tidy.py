@@ -25,7 +25,7 @@ def name_of(path: Path) -> str:
 
 
 def texts() -> list[Path]:
-    tops = ("README.md", "CHANGELOG.md", "Makefile", "pyproject.toml", "nats.conf")
+    tops = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "Makefile", "pyproject.toml", "nats.conf")
     folders = (*SOURCES, ROOT / "tests", ROOT / "bench", ROOT / "docs", ROOT / "examples", ROOT / ".ci")
     files = [path for folder in folders for path in folder.rglob("*") if path.is_file()]
     wanted = {".py", ".md", ".toml", ".conf", ""}
@@ -96,6 +96,13 @@ def test_links_of_the_docs_lead_somewhere():
         if not (page.parent / target).exists()
     ]
     assert broken == []
+
+
+def test_every_test_of_a_promise_is_there():
+    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", (ROOT / "CONTRIBUTING.md").read_text())
+    assert named
+    missing = [f"{path}::{name}" for path, name in named if f"def {name}(" not in (ROOT / path).read_text()]
+    assert missing == []
 
 
 def test_nothing_is_unfinished_or_of_one_machine():

@@ -43,6 +43,7 @@ def failure_of(seed, how):
     return None
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", BUGS)
 def test_a_planted_bug_is_found(name):
     """With the seed that is known to show it; when the code runs otherwise than it did, with one of the first."""

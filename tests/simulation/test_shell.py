@@ -63,6 +63,7 @@ def found_with(seeds, how):
     return next((seed for seed in seeds if failure_of(seed, how)), None)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", BUGS)
 def test_a_planted_bug_is_found(name):
     """With the seed that is known to show it; when the code runs otherwise than it did, with one of the first."""

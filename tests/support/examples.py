@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import pytest
 from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 SHARES = {"few": 0.1, "some": 0.3, "all": 1.0}
 """Of the examples that a test names, how many run: with `pytest --examples=few`, `some`, or `all`."""
@@ -30,3 +34,9 @@ def examples(count: int, **given: Any) -> settings:
     return settings(
         max_examples=_shared(count), deadline=None, derandomize=True, database=None, suppress_health_check=slow, **given
     )
+
+
+def first(count: int, values: Iterable[Any]) -> list[Any]:
+    """Values of a parameter: `make test` tries the first `count`, `make test-rest` the others."""
+    listed = list(values)
+    return listed[:count] + [pytest.param(value, marks=pytest.mark.thorough) for value in listed[count:]]

@@ -313,6 +313,7 @@ def test_appends_get_through_a_store_that_fails_all_the_time(seed):
     assert faulty.faults
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(8))
 def test_two_writers_that_get_in_each_others_way_lose_and_double_nothing(seed):
     """Between any two requests of one the other may commit: merges against appends, over a store that fails."""

@@ -149,6 +149,7 @@ def test_an_edited_set_manifest_is_found_by_its_checksum(history):
     assert found(history) == {("manifest", key)}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("look", [verify, scrub])
 def test_what_collectors_of_sets_go_by_is_looked_at(history, look):
     SetFile(history.store, "n1", new_id=Ids("s")).commit(None, set_changes.begin("n1", 1))

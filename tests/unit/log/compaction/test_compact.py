@@ -433,6 +433,7 @@ def test_an_error_of_the_disk_loses_nothing(kind):
     pytest.fail("every attempt failed")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("every", [24, pytest.param(4, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("order", Order)
 def test_a_crash_at_every_step_of_the_disk(order, every):

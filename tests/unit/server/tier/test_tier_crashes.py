@@ -114,6 +114,7 @@ def go_on(store, log, worker, epoch):
     check_whole(store, END, start // 10 * 10)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("job", "who"),
     [
@@ -214,6 +215,7 @@ def act(workers, leader, epoch, action, log, rng):
         worker.upload(log, end, first, epoch, [(0, 0)], further=further)
 
 
+@pytest.mark.thorough
 def test_a_crash_at_every_step_of_key_compaction(log, prepared):
     """Every key keeps its last record, whatever was reached; and none comes twice."""
     number, is_done = 0, False

@@ -135,6 +135,7 @@ def test_a_flood_of_groups_takes_no_more_than_all_may(setting):
     assert sum(len(record.key) + len(record.value) for record in hosted.records) < 10 * MIB
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(30))
 def test_what_is_counted_is_what_there_is(seed):
     rng = random.Random(seed)

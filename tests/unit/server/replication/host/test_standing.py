@@ -84,6 +84,7 @@ def test_a_damaged_file_is_set_aside_and_leaves_a_doubt(tmp_path, state, caplog,
     assert f"{path} is damaged, and was moved to {tmp_path}/quarantine/standing.json.0" in caplog.text
 
 
+@pytest.mark.thorough
 def test_a_bit_that_turns_anywhere_in_the_file_is_found(standing, state, directory, tmp_path):
     (directory / f"{0:020}.log").touch()
     standing.log_failed(UUIDS[0], 0, "a bit turned")

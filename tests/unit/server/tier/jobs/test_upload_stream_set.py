@@ -41,6 +41,7 @@ def test_members_count_and_follow_on_the_root(store, log):
     assert claimed["bytes"] > root_of(store).fragments[0].size
 
 
+@pytest.mark.thorough
 def test_a_round_of_a_thousand_partitions_is_two_puts(store, log):
     worker = Worker(store)
     for path in PATHS:
@@ -269,6 +270,7 @@ def test_members_of_several_leaderships_of_a_node_merge_side_by_side(store, log)
     check_whole(store, 120)
 
 
+@pytest.mark.thorough
 def test_manifests_of_quiet_partitions_stay_short(store, log):
     worker = Worker(store)
     for path in PATHS[:10]:

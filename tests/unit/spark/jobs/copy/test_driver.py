@@ -158,6 +158,7 @@ def history_end(history):
     return held_by(history.store)["orders", 0].end
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("done", [False, True])
 def test_whatever_it_is_killed_by(server, history, done):
     """Before each request to the destination, or after it, everything ends: nothing is seen, or all of it."""
