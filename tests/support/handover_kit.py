@@ -49,6 +49,7 @@ class _Node:
         side.kit.ingest.marks = self.marks
         side.kit.ingest.bindings[MARKS_SID] = self.marks
         self.hearing: object = object()
+        self.misses: str | None = None
         partition = side.partition
         stream = _Stream()
         streams: Any = SimpleNamespace(

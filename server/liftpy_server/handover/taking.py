@@ -68,6 +68,8 @@ class Taking:
             raise AdminError(
                 ErrorCode.NOT_AVAILABLE, "this node stops, or hears nothing of NATS, or holds this already"
             )
+        if (misses := self._holding.ingest.misses) is not None:
+            raise AdminError(ErrorCode.NOT_AVAILABLE, f"this node misses messages: {misses}")
         take = _Take({}, request.partitions, hearing)
         why = ""
         for key, epoch in request.partitions.items():
@@ -183,6 +185,7 @@ class Taking:
             and not held.is_full
             and partition.epoch == take.epochs[partition.key] + 1
             and self._holding.ingest.hearing is take.hearing
+            and self._holding.ingest.misses is None
         )
         if not is_whole:
             partition.let_go()

@@ -137,6 +137,11 @@ class IngestConnection:
         return self._current
 
     @property
+    def misses(self) -> str | None:
+        """Why messages may be missing that others hear, though this node is connected; None while none are."""
+        return self._cluster.cause
+
+    @property
     def reconnects(self) -> int:
         """How often a connection took the place of another."""
         return max(0, self._connections - 1)
@@ -220,6 +225,8 @@ class IngestConnection:
         refused = {partition: text for each, text in current.refused.items() for partition in each.partitions.values()}
         for binding in bindings:
             for partition in binding.partitions.values():
+                if partition.held is not None and not partition.is_leading:
+                    continue  # its leader tells of its gaps
                 cause = refused.get(partition, self._cluster.cause)
                 if cause != partition.gaps.cause:
                     partition.gaps.close()

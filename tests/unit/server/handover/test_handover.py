@@ -304,6 +304,28 @@ async def test_a_connection_that_was_lost_meanwhile_is_a_gap(make):
     assert kit.replicas["b"].partition.held is None
 
 
+async def test_a_node_that_misses_messages_takes_nothing(make):
+    kit = make(4, Numbered())
+    kit.nodes["b"].misses = "a route between NATS servers was lost"
+    assert len(await kit.hand_over()) == 1
+    assert kit.replicas["a"].partition.is_leading
+    assert not kit.nodes["b"].is_listening
+
+
+async def test_messages_that_the_next_leader_misses_meanwhile_are_a_gap(make):
+    kit = make(4, Numbered())
+    propose_many = kit.propose_many
+
+    async def miss(commands):
+        kit.nodes["b"].misses = "a route between NATS servers was lost"
+        return await propose_many(commands)
+
+    kit.nodes["a"].giving._metadata.propose_many = miss
+    assert await kit.hand_over() == []
+    assert kit.nodes["b"].took_over == [False]
+    assert kit.replicas["b"].partition.held is None
+
+
 async def test_who_is_led_by_nobody_in_the_end_holds_nothing(make, monkeypatch):
     monkeypatch.setattr(taking, "_HELD_S_MAX", 0.001)
     kit = make(5, Numbered())

@@ -440,6 +440,23 @@ async def test_servers_that_have_no_route_to_lose_are_no_gap(monkeypatch, how):
             assert not stream.gaps
 
 
+async def test_what_is_held_for_a_leader_to_come_has_no_gap_here(monkeypatch):
+    """Its leader tells of gaps; this node tells whoever wants to hand it over that it misses something."""
+    monkeypatch.setattr("liftpy_server.ingest.connection.KNOCK_TIMEOUT_S", TICK_S)
+    async with ScriptedNats() as other, ScriptedNats() as nats, Kit(nats) as kit:
+        nats.info["connect_urls"] = [nats.place, other.place]
+        led, held = Stream("a"), Stream("b")
+        held.partition.is_leading, held.partition.held = False, object()
+        await kit.ingest.start([*led.bindings, *held.bindings])
+        assert kit.ingest.misses is None
+        client = await nats.client(0)
+        client.send_info(nats.info | {"connect_urls": [nats.place]})
+        await until(lambda: led.gaps)
+        await kit.ingest.review(held)
+        assert held.gaps == []
+        assert "a route between NATS servers was lost" in kit.ingest.misses
+
+
 def test_a_server_that_was_named_while_others_were_asked_is_a_gap_that_ends():
     watch = ClusterWatch()
     watch.told({"connect_urls": ["a:1"]}, "a:1", 0.0, 0.0)
