@@ -5,13 +5,21 @@ With each goes what has to go wrong for it to show. How many seeds each takes st
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 from liftpy_envelope.stream_config import StreamConfig
 from liftpy_server.gaps.partition_gaps import PartitionGaps
 from liftpy_server.gaps.recorder import GapRecorder
+from liftpy_server.handover import held
+from liftpy_server.handover.held import Holding
+from liftpy_server.handover.taking import Taking
+from liftpy_server.ingest import subscriptions
+from liftpy_server.ingest.binding import Binding
 from liftpy_server.ingest.connection import IngestConnection
 from liftpy_server.nats.connection import NatsConnection
 from liftpy_server.replication.host.replica_host import ReplicaHost
@@ -25,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["BUGS", "planted"]
 
 _OPEN, _CLOSE, _END = PartitionGaps.open, PartitionGaps.close, NatsConnection.end
+_MARK = Taking._mark
 
 
 def _whole_when_heard(opening: Any, _stream: Any, _partition: Any) -> float:
@@ -69,6 +78,61 @@ def _closed_for_all(gaps: Any) -> None:
         _CLOSE(each)
 
 
+def _append_unguarded(holding: Any, partition: Any, left: Any, _since_s: Any) -> None:
+    """What goes wrong goes on to whoever called."""
+    held, partition.held = partition.held, None
+    for messages, skip in left(held):
+        if isinstance(messages, list):
+            partition.append_incoming(messages, holding._clock.now_ns())
+        else:
+            partition.append(messages, skip, holding._clock.now_ns())
+    held.drop()
+    partition.settle()
+
+
+def _append_nothing(_holding: Any, partition: Any, _left: Any, since_s: Any) -> None:
+    """Who leads next begins with what comes then."""
+    partition.let_go()
+    partition.heard_s = since_s
+
+
+def _heard_what_is_held(binding: Any, asked_s: float) -> None:
+    """What has come counts as stored, wherever it is."""
+    for partition in binding.partitions.values():
+        partition.heard_s = asked_s
+        partition.gaps.heard(asked_s)
+
+
+def _known_by_content(stored: Any, segments: Any) -> Any:
+    """Messages of the same content are the same message."""
+    known = {content for segment in stored for content in segment}
+    return Counter(content for segment in segments for content in segment if content in known)
+
+
+async def _marks_but_the_last(taking: Any, name: str, tokens: list[str], on_mark: Any) -> None:
+    """Who is to lead does not wait until it has heard what the leader before stored last."""
+    if len(tokens) > 1:
+        await _MARK(taking, name, tokens, on_mark)
+
+
+def _missed_in_silence(_binding: Any, _cause: str) -> None:
+    """What was read and not taken is only logged."""
+
+
+def _by_two_clocks(gaps: Any, known: Any, *, until_ns: int | None) -> Any:
+    """When a gap began says the clock of then, and when it ended that of now."""
+    until_ns = None if until_ns is None else max(until_ns, known.gap.since_ns)
+    gap = replace(known.gap, version=known.gap.version + 1, until_ns=until_ns)
+    gaps._write(gap)
+    return gap
+
+
+def _quoted_as_json(text: str, asked: Any, _unconfirmed: Any) -> Any:
+    """A refusal is recognised by the subject, written as JSON has it."""
+    quoted = {json.dumps(binding.subject, ensure_ascii=False): binding for binding in asked.values()}
+    return [binding for subject, binding in quoted.items() if subject in text] or None
+
+
 BUGS: dict[str, Bug] = {
     "each leader of a partition takes its share of a queue group": Bug(
         [(StreamConfig, "_check_group", lambda _: None)],
@@ -108,6 +172,41 @@ BUGS: dict[str, Bug] = {
         [(PartitionGaps, "open", _opened_for_all), (PartitionGaps, "close", _closed_for_all)],
         _faults("kill_leader", "silence", "deafen"),
         seed=1,
+    ),
+    "what is held and meets an error is lost": Bug(
+        [(Holding, "append", _append_unguarded)],
+        _faults("hand_over", "error_in_handover"),
+    ),
+    "the next leader does not hold": Bug(
+        [(Holding, "append", _append_nothing)],
+        _faults("hand_over"),
+    ),
+    "what a leader holds counts as stored": Bug(
+        [(Binding, "heard", _heard_what_is_held)],
+        _faults("kill_in_handover", "slow_disk"),
+    ),
+    "messages of the same content are one": Bug(
+        [(held, "stored_of_held", _known_by_content)],
+        _faults("hand_over"),
+    ),
+    "what the leader before stored last is not waited for": Bug(
+        [(Taking, "_mark", _marks_but_the_last)],
+        _faults("hand_over", "overload"),
+        seed=3,
+    ),
+    "an error in delivery is only logged": Bug(
+        [(Binding, "missed", _missed_in_silence)],
+        _faults("error_in_delivery"),
+    ),
+    "a gap is timed by two clocks": Bug(
+        [(PartitionGaps, "_write_anew", _by_two_clocks)],
+        _faults("clock_jump", "silence"),
+        seed=21,
+    ),
+    "a refused subject is known by how JSON writes it": Bug(
+        [(subscriptions, "refused_bindings", _quoted_as_json)],
+        _faults("deny"),
+        seed=9,
     ),
 }
 

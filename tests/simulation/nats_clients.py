@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from simulation.nats_wire import Socket
     from simulation.nats_world import NatsWorld
 
-__all__ = ["AckedPublisher", "PlainPublisher"]
+__all__ = ["AckedPublisher", "PlainPublisher", "TickPublisher"]
 
 
 class _Client:
@@ -95,13 +95,26 @@ class PlainPublisher:
         world.scheduler.after(int(world.rng.random() * world.plain_every_us * 2) + 1, self._publish)
         if world.is_idle:
             return
-        frames = []
         count, self.burst = self.burst or world.rng.choice((1, 1, 2, 10)), 0
-        for _ in range(count):
-            number = world.new_number(self, has_id=False)
-            value = world.value_of(number)
-            frames.append(pub(world.rng.choice(self._subjects), value))
+        frames = [self._frame(world.rng.choice(self._subjects)) for _ in range(count)]
         self._client.send(frames)
+
+    def _frame(self, subject: bytes) -> bytes:
+        number = self._world.new_number(self, has_id=False)
+        return pub(subject, self._world.value_of(number))
+
+
+class TickPublisher(PlainPublisher):
+    """Publishes the same again and again, so that one message can not be told from the next."""
+
+    def __init__(self, world: NatsWorld, number: int, subjects: list[bytes]) -> None:
+        self._ticks: dict[bytes, bytes] = {}
+        super().__init__(world, number, subjects)
+
+    def _frame(self, subject: bytes) -> bytes:
+        if subject not in self._ticks:
+            self._ticks[subject] = super()._frame(subject)
+        return self._ticks[subject]
 
 
 class AckedPublisher(ShellPublisher):

@@ -18,7 +18,10 @@ FAULTS = (
     *("kill_server", "pause_server", "lame_duck", "cut_route", "silence", "deafen", "flood", "deny", "overload"),
     *("kill", "kill_leader", "pause", "stop_cleanly", "move_leader", "isolate", "cut_one_way", "metadata_failover"),
     *("power_loss", "power_loss_of_all", "slow_disk"),
+    *("hand_over", "kill_in_handover", "error_in_handover", "error_in_delivery", "clock_jump"),
 )
+_PLANNED = frozenset({"hand_over", "stop_cleanly"})  # these cost nobody a message
+_RESTARTS = frozenset({"kill", "kill_leader", "stop_cleanly", "power_loss", "power_loss_of_all", "kill_in_handover"})
 
 
 class NatsFaults(ShellFaults):
@@ -29,10 +32,13 @@ class NatsFaults(ShellFaults):
         self._nats_world = world
         chosen = world.rng.sample(FAULTS, world.rng.choice((2, 4, len(FAULTS))))
         self._kinds = [name for name in FAULTS if name in (world.only or chosen) and name not in world.without]
+        if "clock_jump" in self._kinds:  # how long a node was down, it does not know then
+            self._kinds = [name for name in self._kinds if name not in _RESTARTS]
 
-    def _strike(self) -> None:
-        self._nats_world.trouble()
-        super()._strike()
+    def _bring(self, kind: str) -> None:
+        if kind not in _PLANNED:
+            self._nats_world.trouble()
+        super()._bring(kind)
 
     def _later(self, longest_us: int, act: Callable[[], None]) -> None:
         def told() -> None:
@@ -48,7 +54,7 @@ class NatsFaults(ShellFaults):
         for pair in sorted(world.nats.cut, key=sorted):
             world.nats.heal_route(pair)
         for node in world.nodes.values():
-            node.is_overloaded = False
+            node.is_overloaded = node.fails_append = node.fails_held = False
         for server in world.nats.all.values():
             server.deny(())
             if server.is_paused:
@@ -61,6 +67,55 @@ class NatsFaults(ShellFaults):
     def _start_server(self, name: str) -> None:
         if not self._nats_world.nats.all[name].is_up:
             self._nats_world.nats.start(name)
+
+    def _hand_over(self) -> None:
+        """Another in-sync replica is to lead one partition, or all that a node leads."""
+        world = self._nats_world
+        leader = world.infos[self._any_number()].leader
+        others = [name for name in world.nodes if name != leader]
+        if leader is None:
+            return
+        node, to = world.nodes[leader], world.rng.choice(others)
+        for number, info in enumerate(world.infos):
+            if info.leader == leader and to in info.isr:
+                node.enter(node.run, node.hand_over, number, to, info.leader_epoch, info.version)
+                if world.rng.random() < 0.5:
+                    return
+
+    def _kill_in_handover(self) -> None:
+        """The old leader dies while it holds, and the metadata may name another than the one that was to be next.
+
+        As a rule just after NATS has answered it, so that others have heard what it says of its log.
+        """
+        world, until_us = self._nats_world, self._world.scheduler.now_us + 2 * S
+        is_patient = world.rng.random() < 0.7
+        whole_s: dict[str, float] = {}
+        self._hand_over()
+
+        def look() -> None:
+            for node in world.nodes.values():
+                holds = any(partition.is_leading and partition.held is not None for partition in node.partitions)
+                if not holds or node.ingest is None:
+                    whole_s.pop(node.node_id, None)
+                elif not is_patient or node.ingest.whole_s > whole_s.setdefault(node.node_id, node.ingest.whole_s):
+                    self._later(30 * MS, lambda node=node: self._down([node], power=False))
+                    return
+            if world.scheduler.now_us < until_us and not self._is_over:
+                world.scheduler.after(1 * MS, look)
+
+        look()
+
+    def _error_in_handover(self) -> None:
+        """What a node holds meets an error when it is appended."""
+        self._any().fails_held = True
+
+    def _error_in_delivery(self) -> None:
+        """What one of the next messages meets is an error that nobody expected, before it is in the log."""
+        self._any().fails_append = True
+
+    def _clock_jump(self) -> None:
+        super()._clock_jump()
+        self._nats_world.has_jumped = True
 
     def _kill_server(self) -> None:
         world = self._nats_world
@@ -86,6 +141,7 @@ class NatsFaults(ShellFaults):
         server = world.nats.all[world.rng.choice(list(world.nats.all))]
         if server.is_up and not server.is_paused and not server.is_lame:
             server.lame_duck()
+            world.moved()
             self._later(3 * S, lambda: self._replace(server.name))
 
     def _replace(self, name: str) -> None:
@@ -96,6 +152,7 @@ class NatsFaults(ShellFaults):
         world = self._nats_world
         pair = frozenset(world.rng.sample(list(world.nats.all), 2))
         world.nats.cut_route(pair)
+        world.cut_off(pair)
         self._later(4 * S, lambda: world.nats.heal_route(pair))
 
     def _silence(self) -> None:
@@ -141,5 +198,5 @@ class NatsFaults(ShellFaults):
         def allow() -> None:
             server.deny(())
 
-        server.deny((b"s.*",))
+        server.deny((f"{world.subjects}.*".encode(),))
         self._later(2 * S, allow)

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from liftpy_client.connection.nats_options import NatsOptions
+from liftpy_envelope.errors import ErrorCode, LiftError
 from liftpy_server.ack_connection import AckConnection
+from liftpy_server.admin.errors import AdminError, NodeSilentError
+from liftpy_server.handover.handover import Handover
 from liftpy_server.ingest.connection import IngestConnection
+from liftpy_server.ingest.marks import Marks
 from liftpy_server.limits import UNSUBSCRIBE_TIMEOUT_S
 from simulation.nats_wire import NodeTransport
-from simulation.shell_node import EPOCH_NS, ShellNode
+from simulation.shell_node import EPOCH_NS, ShellNode, key_of
+from support.raw_nats import pub
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from liftpy_server.gaps.gap import Gap
     from simulation.nats_wire import Socket
     from simulation.nats_world import NatsWorld
 
@@ -29,6 +36,8 @@ class NatsNode(ShellNode):
 
     Attributes:
         is_overloaded: it reads no messages: its disk, or its followers, are behind.
+        fails_append: the next messages that come to be appended meet an error.
+        fails_held: the next that were held do.
     """
 
     def __init__(self, world: NatsWorld, node_id: str) -> None:
@@ -36,7 +45,9 @@ class NatsNode(ShellNode):
         self.nats_world = world
         self.ingest: IngestConnection | None = None
         self.acks: AckConnection | None = None
-        self.is_overloaded = False
+        self.handover: Handover | None = None
+        self._requests: AckConnection | None = None
+        self.is_overloaded = self.fails_append = self.fails_held = False
         self._is_started = False
         self._sockets: list[Socket] = []
 
@@ -74,22 +85,93 @@ class NatsNode(ShellNode):
     async def _listen(self) -> None:
         assert self.streams is not None
         assert self.cluster is not None
-        names = list(self.nats_world.nats.all)
-        first = list(self.nats_world.nodes).index(self.node_id) % len(names)
-        options = NatsOptions(url=",".join(f"nats://{name}:4222" for name in names[first:] + names[:first]))
+        first = list(self.nats_world.nodes).index(self.node_id)
+        options = self._options(first)
+        self._requests = AckConnection(self._options(first + 1), f"{self.node_id} requests", self.clock, self._dice())
+        await self._requests.start()
         self.acks = AckConnection(options, f"{self.node_id} acks", self.clock, self._dice())
         await self.acks.start()
+        marks = Marks()
         self.ingest = IngestConnection(
             *(options, f"{self.node_id} ingest", self.clock, self.outbox),
             *(lambda: self.is_overloaded, self.streams.confirmed, self._dice()),
+            marks=marks,
         )
         ingest, host = self.ingest, self.cluster.host
         host.answered_question_s, host.hears = lambda: ingest.whole_s, lambda: ingest.is_connected
+        requests: Any = self
+        self.handover = Handover(
+            *(self.node_id, self.streams, self._metadata, ingest, marks),
+            *(lambda: requests, self.clock, self.outbox.flush),
+        )
         await ingest.start(self.streams.connect(ingest))
+        host.hand_over = self.handover.want
         self._is_started = True
+
+    def _options(self, first: int) -> NatsOptions:
+        """Those of a connection that tries this server first."""
+        names = list(self.nats_world.nats.all)
+        first %= len(names)
+        return NatsOptions(url=",".join(f"nats://{name}:4222" for name in names[first:] + names[:first]))
+
+    # -- requests between nodes, and marks, as `NodeRequests` has them
+
+    async def publish(self, subject: str, data: bytes) -> None:
+        """Returns when the server has it."""
+        connection = None if self._requests is None else self._requests._open
+        if connection is None or not connection.write(pub(subject.encode(), data)) or not await connection.ask():
+            raise NodeSilentError(f"nothing can be published to {subject}")
+
+    async def ask(self, node_id: str, endpoint: str, body: dict[str, Any], timeout_s: float) -> dict[str, Any]:
+        """By a network that loses some requests, and some answers."""
+        other = self.nats_world.nodes[node_id]
+        answered: asyncio.Future[str] = self.loop.create_future()
+        enter, once = self.entrance(), iter((True,))
+
+        def settle(told: str) -> None:
+            if not answered.done():
+                answered.set_result(told)
+
+        def arrive() -> None:
+            if next(once, False):
+                other.enter(other.run, other.was_asked, endpoint, json.dumps(body), self.node_id, enter, settle)
+
+        self.world.network.send(self.node_id, node_id, arrive)
+        try:
+            async with asyncio.timeout(timeout_s):
+                told: dict[str, Any] = json.loads(await answered)
+        except TimeoutError:
+            raise NodeSilentError(f"node {node_id!r} did not answer within {timeout_s:.1f} s") from None
+        if "error" in told:
+            raise AdminError(ErrorCode.NOT_AVAILABLE, told["error"])
+        return told
+
+    def was_asked(self, endpoint: str, body: str, asker: str, enter: Callable[..., None], settle: Any) -> None:
+        """By another node."""
+        if self.handover is not None:
+            self.loop.create_task(self._answer(endpoint, body, asker, enter, settle))
+
+    async def _answer(self, endpoint: str, body: str, asker: str, enter: Callable[..., None], settle: Any) -> None:
+        assert self.handover is not None
+        try:
+            told = await self.handover.endpoints()[endpoint](json.loads(body))
+        except LiftError as error:
+            told = {"error": str(error)}
+        self.world.network.send(self.node_id, asker, enter, settle, json.dumps(told))
+
+    def hand_over(self, number: int, leader: str, leader_epoch: int, version: int) -> None:
+        """Somebody wants another node to lead."""
+        replica = None if self.cluster is None else self.cluster.host.replicas.get(key_of(number))
+        if replica is not None and self.handover is not None:
+            self.handover.want(replica, leader, leader_epoch, version)
 
     def _dice(self) -> Random:
         return Random(self.world.rng.random())
+
+    async def _stop(self) -> None:
+        assert self.handover is not None
+        await self.handover.leave()
+        await super()._stop()
 
     async def _listen_no_more(self) -> None:
         await super()._listen_no_more()
@@ -120,16 +202,21 @@ class NatsNode(ShellNode):
 
     def kill(self, *, power: bool = False) -> None:
         super().kill(power=power)
-        self.ingest = self.acks = None
+        self.ingest = self.acks = self._requests = self.handover = None
         self._is_started = False
         for socket in self._sockets:
             socket.close(is_reset=self.world.rng.random() < 0.5)
         self._sockets.clear()
 
     def gaps(self, number: int) -> list[tuple[int, int | None, str]]:
-        """As this node lists them: (since, until, cause) of a partition's."""
+        """As this node lists them: (since, until, cause) of a partition's, by the clock of nobody."""
         told = self._metadata.state.streams["s"].gaps.get(number, ())
-        return [(_us(gap.since_ns), None if gap.until_ns is None else _us(gap.until_ns), gap.cause) for gap in told]
+        return [self._by_no_clock(gap) for gap in told]
+
+    def _by_no_clock(self, gap: Gap) -> tuple[int, int | None, str]:
+        earliest_ns, latest_ns = self.nats_world.offsets_ns_of(gap)
+        until_us = None if gap.until_ns is None else _us(gap.until_ns - earliest_ns)
+        return _us(gap.since_ns - latest_ns), until_us, gap.cause
 
 
 def _us(wall_ns: int) -> int:

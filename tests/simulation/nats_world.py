@@ -5,35 +5,55 @@
 What must hold, beside what holds of the shell:
 
 said     a plain message that a NATS server took while its stream was listened to, or had been, is stored, or lies in a
-         gap of its partition that every node lists
+         gap of its partition that every node lists; of messages that are all alike as many are stored as were taken
+once     it is stored once, or lies in such a gap, or in the time in which a node moves from server to server
+order    what one publisher handed to one server is stored in its order, but for what lies in such times
 cause    a gap is there for a reason: something went wrong within it
 deaf     a partition's leader hears NATS, if any in-sync replica does, within `DEAF_US`
 short    a gap begins at most `BEFORE_US` before something went wrong, and ends at most `AFTER_US` after it was over;
          where a route fell silent it begins as long before as servers may take to notice
 
+Clocks are stepped; what a gap tells is held against the clock of who wrote it down. After that its length is not looked
+at: who goes on with a gap of another node takes its times by his own clock.
+
 A message's time is when its server took it, up to `ROUTE_US` later, which it may need to the server where a node
 listens. Nodes that listen there have asked it since whether they have everything, and that is all that they can know.
-Not held against them is what a server that stood still takes as it wakes, before it has read who listens elsewhere now.
+Not held against them, as they cannot know it:
+
+- what a server that stood still takes as it wakes, before it has read who listens elsewhere now;
+- what one that is about to end takes after it has lost its routes: it is not named any more, so nobody says so;
+- what is published while a route has fallen silent, if another node leads, or the leader listens to another server,
+  before a server has noticed.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
+from unittest.mock import patch
 
 from liftpy_envelope.partitioner import partition_of
+from liftpy_server.gaps.partition_gaps import PartitionGaps
+from liftpy_server.handover import giving, taking
+from liftpy_server.handover.held import Holding
 from liftpy_server.limits import ROUTE_GRACE_S, ROUTE_SILENT_S_MAX
+from liftpy_server.partition import Partition
 from simulation.model import ViolationError
-from simulation.nats_clients import AckedPublisher, PlainPublisher
+from simulation.nats_clients import AckedPublisher, PlainPublisher, TickPublisher
 from simulation.nats_faults import FAULTS, NatsFaults
 from simulation.nats_node import NatsNode
 from simulation.nats_server import NatsServer, NatsServers, NatsSettings
 from simulation.nats_wire import Wires
 from simulation.scheduler import MS, S
+from simulation.shell_faults import InjectedError
 from simulation.shell_model import records_in
 from simulation.shell_world import ShellWorld, command, run_world
 
 if TYPE_CHECKING:
+    from contextlib import ExitStack
+
+    from liftpy_server.gaps.gap import Gap
     from simulation.nats_server import Message
     from simulation.shell_faults import ShellFaults
     from simulation.shell_world import ShellPublisher, ShellResult
@@ -44,8 +64,9 @@ ROUTE_US = 20 * MS
 BEFORE_US = 4 * S
 AFTER_US = 4 * S
 DEAF_US = 4 * S
+MOVE_US = 2 * S
 _SAMPLE_US = 10 * MS
-_SUBJECTS = [b"s.%d" % number for number in range(9)]
+_SUBJECTS = 9
 
 
 class NatsWorld(ShellWorld):
@@ -53,8 +74,9 @@ class NatsWorld(ShellWorld):
 
     Attributes:
         lost: how many plain messages are not stored.
-        gaps: how many there are.
-        taken_us: of each plain message, when which server took it, and for which partition.
+        gaps: how many there are, but for those from before anything was published.
+        taken: of each plain message when which servers took it.
+        has_jumped: a clock was stepped.
     """
 
     def __init__(self, seed: int, *, group: str | None = None, **how: Any) -> None:
@@ -62,6 +84,7 @@ class NatsWorld(ShellWorld):
         self._group = group
         self.has_keys = False  # what is compacted looks as if it were missing
         rng = self.rng
+        self.subjects = rng.choice(("s", "s", "s\u200b"))  # NATS writes the last in another way than we do
         self.plain_every_us = rng.choice((30, 80)) * MS
         self.wires = Wires(self.scheduler, rng)
         self.wires.room_bytes = rng.choice((4_000, 64_000))
@@ -75,7 +98,13 @@ class NatsWorld(ShellWorld):
         self.nats.on_published = self._taken
         self.lost = self.gaps = 0
         self.plain: list[PlainPublisher] = []
-        self.taken_us: dict[int, tuple[int, str, int]] = {}
+        self.taken: dict[int, list[Taken]] = {}
+        self.has_jumped = self._appends_held = False
+        self._moves_us: list[int] = []
+        self._cuts: list[tuple[int, frozenset[str]]] = []
+        self._changes_us: list[list[int]] = [[] for _ in range(self.partitions)]  # of leaders' connections
+        self._hearing: list[Any] = [None] * self.partitions
+        self._offsets_ns: dict[tuple[str, int, int], int] = {}
         self._troubles_us: list[list[int]] = [[] for _ in range(self.partitions)]  # when something was wrong with it
         self._epochs = [0] * self.partitions
         self._deaf_since_us = [0] * self.partitions
@@ -99,23 +128,78 @@ class NatsWorld(ShellWorld):
         self._until(lambda: all(map(self._is_heard, range(self.partitions))), "all are listened to")
         self._advance(100 * MS)
         self._ready_us = self.scheduler.now_us
-        self.plain += [PlainPublisher(self, number, _SUBJECTS) for number in range(3)]
+        self.plain += [PlainPublisher(self, number, self._subjects) for number in range(3)]
+        self.plain.append(TickPublisher(self, 3, self._subjects))
         self.scheduler.after(0, self._sample)
         return [
             AckedPublisher(self, has_ids=True, window=1, first=10),
             AckedPublisher(self, has_ids=True, window=8, first=11),
         ]
 
+    @property
+    def _subjects(self) -> list[bytes]:
+        return [f"{self.subjects}.{number}".encode() for number in range(_SUBJECTS)]
+
+    def _patch(self, stack: ExitStack) -> None:
+        super()._patch(stack)
+        keep, append, append_read = PartitionGaps._keep, Partition.append, Partition.append_incoming
+        append_held = Holding.append
+
+        def kept(gaps: Any, gap: Gap) -> None:
+            self._offsets_ns[_key_of(gap)] = gaps._clock._node.clock_offset_ns
+            keep(gaps, gap)
+
+        def appended(partition: Any, *args: Any) -> None:
+            self._may_fail(partition)
+            append(partition, *args)
+
+        def appended_read(partition: Any, *args: Any) -> None:
+            self._may_fail(partition)
+            append_read(partition, *args)
+
+        def appended_held(holding: Any, partition: Any, *args: Any) -> None:
+            self._appends_held = True
+            try:
+                append_held(holding, partition, *args)
+            finally:
+                self._appends_held = False
+
+        stack.enter_context(patch.object(Holding, "append", appended_held))
+        stack.enter_context(patch.object(PartitionGaps, "_keep", kept))
+        stack.enter_context(patch.object(Partition, "append", appended))
+        stack.enter_context(patch.object(Partition, "append_incoming", appended_read))
+        for module in (giving, taking):
+            stack.enter_context(patch.object(module, "secrets", self))
+
+    def token_hex(self, size: int) -> str:
+        """As `secrets` has it, and yet the same again with the same seed."""
+        return self.rng.randbytes(size).hex()
+
+    def _may_fail(self, partition: Any) -> None:
+        for node in self.nodes.values():
+            if node.disk is partition.log._disk and (node.fails_append or (node.fails_held and self._appends_held)):
+                node.fails_append = node.fails_held = False
+                self.seen["error in a handover" if self._appends_held else "error in delivery"] += 1
+                self.trouble()
+                raise InjectedError("append")
+
+    def offsets_ns_of(self, gap: Gap) -> tuple[int, int]:
+        """By how much the clock of who wrote down a gap was ahead, at least and at most."""
+        known = self._offsets_ns.get(_key_of(gap))
+        offsets = list(self._offsets_ns.values()) if known is None else [known]  # of gaps that were joined
+        return min(offsets), max(offsets)
+
     # -- what was published
 
     def _taken(self, server: NatsServer, message: Message) -> None:
         """A server took a message."""
         has_woken = self.scheduler.now_us - server.woke_us < ROUTE_US
-        if message.reply or message.subject.startswith(b"_INBOX") or has_woken:
+        is_cut_off = server.is_lame and any(server.name in pair for pair in self.nats.cut)
+        if message.reply or not message.subject.startswith(self.subjects.encode()) or has_woken or is_cut_off:
             return
         number = int(message.payload.partition(b"|")[0])
         partition = partition_of(message.subject, self.partitions) if self.partitions > 1 else 0
-        self.taken_us[number] = self.scheduler.now_us, server.name, partition
+        self.taken.setdefault(number, []).append(Taken(self.scheduler.now_us, server.name, server.run, partition))
 
     # -- what was wrong when
 
@@ -123,6 +207,24 @@ class NatsWorld(ShellWorld):
         """Something happens that may cost any partition messages."""
         for times in self._troubles_us:
             times.append(self.scheduler.now_us)
+
+    def moved(self) -> None:
+        """Nodes leave a server for another."""
+        self._moves_us.append(self.scheduler.now_us)
+
+    def cut_off(self, pair: frozenset[str]) -> None:
+        """A route falls silent."""
+        self._cuts.append((self.scheduler.now_us, pair))
+
+    def _is_unknowable(self, taken: Taken) -> bool:
+        """Whether a route had fallen silent, and servers had not noticed it when somebody else listened."""
+        stale_us = self.nats.all[taken.server].settings.route_stale_us
+        return any(
+            taken.server in pair
+            and cut_us <= taken.at_us <= cut_us + stale_us
+            and any(cut_us <= changed_us <= cut_us + stale_us + S for changed_us in self._changes_us[taken.partition])
+            for cut_us, pair in self._cuts
+        )
 
     def _sample(self) -> None:
         self.scheduler.after(_SAMPLE_US, self._sample)
@@ -132,6 +234,11 @@ class NatsWorld(ShellWorld):
             if epoch != self._epochs[number] or not self._is_heard(number):
                 times.append(self.scheduler.now_us)
             self._epochs[number] = epoch
+            leader = self.nodes.get(self.infos[number].leader or "")
+            hearing = None if leader is None or leader.ingest is None else leader.ingest.hearing
+            if hearing is not self._hearing[number]:
+                self._hearing[number] = hearing
+                self._changes_us[number].append(self.scheduler.now_us)
 
     def _check_deaf(self, number: int) -> None:
         """A leader that does not hear NATS lets another lead that does, where nothing else is wrong."""
@@ -158,7 +265,7 @@ class NatsWorld(ShellWorld):
         partition = node.partition(number)
         if partition is None or not partition.is_leading or partition.epoch != info.leader_epoch:
             return False
-        subject = _SUBJECTS[0]
+        subject = self._subjects[0]
         servers = list(self.nats.all.values())
         near = next((server for server in servers if server.is_heard_by(node.node_id, subject)), None)
         if near is None or any(server.is_paused or not server.is_up for server in servers):
@@ -183,38 +290,62 @@ class NatsWorld(ShellWorld):
         self._check_gaps()
         return result
 
-    def _stored(self, number: int) -> set[int]:
+    def _stored(self, number: int) -> list[int]:
         leader = self.infos[number].leader
         assert leader is not None
         node = self.nodes[leader]
         partition = node.partition(number)
         assert partition is not None
-        found: set[int] = set()
+        found: list[int] = []
         for segment in partition.log.segments:
             data = node.disk.content(segment.path)[: segment.size]
-            found |= {record.number for offset, record in records_in(data) if offset < partition.high_watermark}
+            found += [record.number for offset, record in records_in(data) if offset < partition.high_watermark]
         return found
 
     def _check_gaps(self) -> None:
         stored = [self._stored(number) for number in range(self.partitions)]
-        missing = [
-            (message, *taken)
-            for message, taken in self.taken_us.items()
-            if taken[0] >= self._ready_us and message not in stored[taken[-1]]
-        ]
-        self.lost = len(missing)
+        counts = Counter(message for numbers in stored for message in numbers)
+        self.lost = sum(max(0, len(taken) - counts[message]) for message, taken in self.taken.items())
         for node in self.nodes.values():
             gaps = [node.gaps(number) for number in range(self.partitions)]
-            for message, taken_us, server, number in missing:
-                if not any(_covers(gap, taken_us) for gap in gaps[number]):
+            for message, taken in self.taken.items():
+                number, off = taken[0].partition, len(taken) - counts[message]
+                if off > sum(self._is_covered(gaps[number], each.at_us) or self._is_unknowable(each) for each in taken):
                     raise ViolationError(
-                        f"said: message {message} of partition {number}, taken by {server} at {taken_us}, is not "
-                        f"stored, and no gap of {gaps[number]} on {node.node_id} tells of it"
+                        f"said: message {message} of partition {number}, {taken[-5:]}, is missing {off} times, and "
+                        f"no gap of {gaps[number]} on {node.node_id} tells of it"
                     )
-        self.gaps = sum(map(len, gaps))
+                if -off > sum(self._is_unsteady(gaps[number], each.at_us) for each in taken):
+                    raise ViolationError(
+                        f"once: message {message} of partition {number}, {taken[-5:]}, is stored {-off} times too "
+                        f"often, and no gap of {gaps[number]} tells of it"
+                    )
+        for number, told in enumerate(gaps):
+            self._check_order(stored[number], told)
+        self.gaps = sum(until is None or until > self._ready_us for told in gaps for _, until, _ in told)
         for number, told in enumerate(gaps):
             for gap in told:
                 self._check_cause(number, *gap)
+
+    @staticmethod
+    def _is_covered(gaps: list[tuple[int, int | None, str]], at_us: int) -> bool:
+        return any(_covers(gap, at_us) for gap in gaps)
+
+    def _is_unsteady(self, gaps: list[tuple[int, int | None, str]], at_us: int) -> bool:
+        """Whether a message may be stored twice."""
+        return self._is_covered(gaps, at_us) or any(abs(at_us - moved_us) < MOVE_US for moved_us in self._moves_us)
+
+    def _check_order(self, stored: list[int], gaps: list[tuple[int, int | None, str]]) -> None:
+        """Of what each publisher handed to a server, but for what may be there twice."""
+        last: dict[Any, int] = {}
+        for message in stored:
+            taken = self.taken.get(message)
+            if taken is None or len(taken) > 1 or self._is_unsteady(gaps, taken[0].at_us):
+                continue
+            place = self._owners[message], taken[0].server, taken[0].run
+            if message < last.get(place, 0):
+                raise ViolationError(f"order: {message} {taken} is stored behind {last[place]}")
+            last[place] = message
 
     def _check_cause(self, number: int, since: int, until: int | None, cause: str) -> None:
         assert until is not None, "waited for"
@@ -222,10 +353,12 @@ class NatsWorld(ShellWorld):
         what = f"the gap {since}..{until} ({cause}) of partition {number}"
         if until <= self._ready_us:
             return
-        if since < self._created_us:
-            raise ViolationError(f"short: {what} begins before the stream was there")
         if since > until:
             raise ViolationError(f"cause: {what} ends before it begins")
+        if self.has_jumped:
+            return
+        if since < self._created_us:
+            raise ViolationError(f"short: {what} begins before the stream was there")
         first = bisect_left(troubles, since - ROUTE_US)
         last = bisect_right(troubles, until + ROUTE_US) - 1
         if first > last:
@@ -242,6 +375,19 @@ class NatsWorld(ShellWorld):
 def _covers(gap: tuple[int, int | None, str], taken_us: int) -> bool:
     since, until, _ = gap
     return since - ROUTE_US <= taken_us and (until is None or taken_us <= until + ROUTE_US)
+
+
+def _key_of(gap: Gap) -> tuple[str, int, int]:
+    return gap.id, gap.version, gap.since_ns
+
+
+class Taken(NamedTuple):
+    """When which process of which server took a message, and for which partition."""
+
+    at_us: int
+    server: str
+    run: int
+    partition: int
 
 
 class NatsResult(NamedTuple):
@@ -264,7 +410,7 @@ def run_nats(seed: int, **how: Any) -> NatsResult:
     """One run; a failure says how to have it again."""
     world = NatsWorld(seed, **how)
     result = run_world(world, seed, "nats_world")
-    return NatsResult(result, len(world.taken_us), world.lost, world.gaps)
+    return NatsResult(result, sum(map(len, world.taken.values())), world.lost, world.gaps)
 
 
 if __name__ == "__main__":

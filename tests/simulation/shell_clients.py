@@ -72,7 +72,8 @@ class ShellPublisher:
 
     def _place(self, number: int) -> tuple[bytes, str | None]:
         """Subject and key of a message."""
-        return b"s.%d" % (number % self._world.partitions), f"k{number % KEYS}" if self._has_keys else None
+        subject = f"{self._world.subjects}.{number % self._world.partitions}".encode()
+        return subject, f"k{number % KEYS}" if self._has_keys else None
 
     def partition(self, number: int) -> int:
         """Which partition a message is for."""

@@ -126,9 +126,11 @@ class ShellFaults(StagedFaults):
 
     def _happen(self) -> None:
         if self._kinds:
-            kind = self._world.rng.choice(self._kinds)
-            self._world.note(kind)
-            getattr(self, f"_{kind}")()
+            self._bring(self._world.rng.choice(self._kinds))
+
+    def _bring(self, kind: str) -> None:
+        self._world.note(kind)
+        getattr(self, f"_{kind}")()
 
     def heal(self) -> None:
         """From now on everything works, and somebody starts what is down, or has failed, again."""

@@ -6,7 +6,9 @@ What belongs to a process that was killed is never run again: not even a `finall
 from __future__ import annotations
 
 import asyncio
-from inspect import CORO_CREATED, getcoroutinestate
+import warnings
+from contextlib import suppress
+from inspect import CORO_CLOSED, getcoroutinestate
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any
 
@@ -49,11 +51,14 @@ class SimLoop(asyncio.AbstractEventLoop):
         self.dial: Callable[[Any, str, int], Coroutine[Any, Any, Any]]
 
     def close(self) -> None:
-        """The world ends; what never began will not."""
-        for task in self._tasks:
-            coroutine = task.get_coro()
-            if isinstance(coroutine, CoroutineType) and getcoroutinestate(coroutine) == CORO_CREATED:
-                coroutine.close()
+        """What has not ended does so now, and not when it is collected, in the midst of another world."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            for task in self._tasks:
+                coroutine = task.get_coro()
+                while isinstance(coroutine, CoroutineType) and getcoroutinestate(coroutine) != CORO_CLOSED:
+                    with suppress(Exception):
+                        coroutine.close()
 
     def dead_tasks(self) -> list[asyncio.Task[Any]]:
         """Those that ended with an error that nobody asked for."""

@@ -124,6 +124,7 @@ class ShellWorld:
         self.window = rng.choice((8, 40))
         self.direct_max = rng.choice((0, 3))
         self.value_bytes = rng.choice((10, 100, 700))
+        self.subjects = "s"  # where they begin
         self.is_idle = self.is_healed = False
         self.scheduler = Scheduler()
         self.network = Network(self.scheduler, rng)
@@ -319,7 +320,12 @@ class ShellWorld:
         )
 
     def _create_stream(self, **config: Any) -> None:
-        config |= {"name": "s", "subject": "s.*", "partitions": self.partitions, "compact": self.has_keys}
+        config |= {
+            "name": "s",
+            "subject": f"{self.subjects}.*",
+            "partitions": self.partitions,
+            "compact": self.has_keys,
+        }
         config |= {"replicas": 3, "observers": self.observers, "min_isr": self.min_isr}
         if self._ids_max is not None:
             config["dedupe_ids_max"] = self._ids_max

@@ -22,7 +22,7 @@ def test_what_is_missing_lies_in_a_gap_and_every_gap_has_a_cause(ten):
     assert sum(result.gaps for result in results) > 10
 
 
-@pytest.mark.parametrize("fault", ["cut_route", "kill_leader", "kill_server"])
+@pytest.mark.parametrize("fault", ["cut_route", "error_in_delivery", "kill_leader", "kill_server"])
 def test_what_is_missing_after_a_fault_lies_in_a_gap(fault):
     results = [run_nats(seed, only=frozenset({fault})) for seed in range(2)]
     assert sum(result.lost for result in results) > 0
@@ -33,6 +33,24 @@ def test_nothing_is_missing_and_no_gap_is_there_when_nothing_goes_wrong():
     results = [run_nats(seed, without=frozenset(FAULTS)) for seed in range(2)]
     assert sum(result.plain for result in results) > 1_000
     assert [(result.lost, result.gaps) for result in results] == [(0, 0)] * 2
+
+
+def test_a_planned_change_of_leaders_costs_nothing():
+    """Nor does it store anything twice; the run fails if it does."""
+    results = [run_nats(seed, only=frozenset({"hand_over"})) for seed in range(2)]
+    assert sum(result.shell.elections for result in results) > 6
+    assert [(result.lost, result.gaps) for result in results] == [(0, 0)] * 2
+
+
+def test_what_is_held_when_leaders_change_and_something_goes_wrong_is_stored_or_lies_in_a_gap():
+    faults = frozenset({"hand_over", "kill_in_handover", "error_in_handover", "overload"})
+    results = [run_nats(seed, only=faults) for seed in range(2)]
+    assert sum(result.shell.seen["error in a handover"] for result in results) > 0
+
+
+def test_gaps_are_true_when_clocks_are_stepped():
+    results = [run_nats(seed, only=frozenset({"clock_jump", "deafen", "deny"})) for seed in range(2)]
+    assert sum(result.lost for result in results) > 0
 
 
 def failure_of(seed, how):
