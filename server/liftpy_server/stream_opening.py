@@ -257,6 +257,8 @@ class StreamOpening:
         uuid = bytes.fromhex(stream.uuid)
         is_durable = config.sync is SyncMode.ALWAYS
         kept_mark = self._checkpoint.high_watermarks.get((uuid, number), 0)
+        if self.is_alone(info):  # with others it may be copied anew; they are asked, and an operator
+            kept_mark = max(kept_mark, info.first_end)
         log_time: LogTime | None = None
         dedupe = DedupeWindow(int(config.dedupe_window_s * 1e9), config.dedupe_ids_max, self._dedupe_memory)
         try:

@@ -26,6 +26,9 @@ def command_of(effect: fx.Effect, replica: Replica, unique: str) -> tuple[str, s
             return "move_leader", unique, where | term | {"leader": effect.leader}
         case fx.SuspectLeader():
             return "suspect_leader", unique, where | me | {"leader_epoch": effect.leader_epoch}
+        case fx.ReportRecords():
+            term = {"leader": replica.node_id, "leader_epoch": effect.leader_epoch, "end": effect.end}
+            return "report_records", unique, where | term
         case fx.ReportLog():
             log: dict[str, Any] = {"leader_epoch": effect.leader_epoch, "last_epoch": effect.last_epoch}
             log |= {"log_end": effect.log_end, "high_watermark": effect.high_watermark}

@@ -246,7 +246,7 @@ def _whole_log(
     if not {report.node_id for report in told}.issuperset({*partition.unproven} - excused):
         return None
     best = best_log(partition, [report for report in told if report.node_id not in partition.observers])
-    if best is None or best.last_epoch == -1 or best.log_end < partition.known_end:
+    if best is None or best.last_epoch == -1 or best.log_end < partition.committed_end:
         return None
     with_all = {node for node in partition.unproven[-min_isr:] if node not in without_log}
     return best if any(report.node_id in with_all and report.last_epoch >= 0 for report in told) else None
@@ -256,7 +256,7 @@ def _is_new(partition: PartitionInfo, told: Collection[LogReport]) -> bool:
     """Whether nothing was ever written, as far as any replica knows."""
     start = partition.empty_log_start
     is_empty = all(report.last_epoch == -1 and report.log_end <= start for report in told)
-    return is_empty and not partition.failed and partition.known_end <= start
+    return is_empty and not partition.failed and partition.committed_end <= start
 
 
 def best_log(partition: PartitionInfo, told: Collection[LogReport]) -> LogReport | None:
@@ -285,5 +285,6 @@ def led_uncleanly(partition: PartitionInfo, winner: str) -> PartitionInfo:
         observers=tuple(node for node in partition.observers if node != winner),
         unclean_elections=partition.unclean_elections + 1,
         unclean_epoch=partition.leader_epoch + 1,
+        first_end=0,  # what was lost is lost
     )
     return led_by(chosen, winner)

@@ -230,6 +230,31 @@ def _report_log(
     return {"leader": new.leader}
 
 
+def _report_records(
+    draft: Draft,
+    _now: int,
+    *,
+    name: str,
+    uuid: str,
+    partition: int,
+    leader: str,
+    leader_epoch: int,
+    end: int,
+) -> None:
+    """A leader committed the first records, below `end`: an empty log never leads without an operator's word again.
+
+    The version stays: nothing changes by it for replicas, and what is proposed about them is not to be refused for it.
+    """
+    stream, old = find_partition(draft, name, uuid, partition)
+    check_term(old, leader_epoch)
+    if old.leader != leader:
+        raise RefusedError(ErrorCode.NOT_LEADER, f"{leader!r} does not lead")
+    if type(end) is not int:
+        raise RefusedError(ErrorCode.INVALID_REQUEST, f"an offset is a number, not {end!r:.50}")
+    if end > old.first_end:
+        put_partition(draft, stream, partition, replace(old, first_end=end))
+
+
 def _report_failure(
     draft: Draft,
     _now: int,
@@ -341,6 +366,7 @@ PARTITION_OPERATIONS: Final[dict[str, Callable[..., Any]]] = {
     "suspect_leaders": _suspect_leaders,
     "move_leader": _move_leader,
     "report_log": _report_log,
+    "report_records": _report_records,
     "report_failure": _report_failure,
     "report_renewal": _report_renewal,
     "recover_partition": _recover_partition,

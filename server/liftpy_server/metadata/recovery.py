@@ -81,7 +81,7 @@ def _known_end(partition: PartitionInfo, told: Mapping[str, LogReport]) -> int:
     """A log that has failed while there is a leader may have done so as an election gave up what it knows of."""
     is_led = partition.leader is not None
     marks = (log.high_watermark for node, log in told.items() if not (is_led and node in partition.failed))
-    return max((partition.known_end, *marks))
+    return max((partition.committed_end, *marks))
 
 
 def _refusal(

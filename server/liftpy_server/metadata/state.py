@@ -103,6 +103,7 @@ class PartitionInfo:
             fewer members could commit.
         reports: what the replicas say of their logs, where no clean member of the ISR is left.
         known_end: records below it were committed, as one of those replicas knows for certain.
+        first_end: records below it were committed, as a leader said of the first; once, and again after a purge.
         suspicions: (node, time in ns): who told last that the leader is silent.
         elected_ns: when a suspicion last changed the leader, by the clock of the node that proposed it.
         depositions: how often suspicions changed the leader in quick succession.
@@ -132,6 +133,7 @@ class PartitionInfo:
     lost: tuple[str, ...] = ()
     reports: tuple[LogReport, ...] = ()
     known_end: int = 0
+    first_end: int = 0
     suspicions: tuple[tuple[str, int], ...] = ()
     elected_ns: int = 0
     depositions: int = 0
@@ -153,6 +155,11 @@ class PartitionInfo:
     def empty_log_start(self) -> int:
         """Where a log of this partition begins that has no record yet."""
         return max(self.log_start, self.local_start)
+
+    @property
+    def committed_end(self) -> int:
+        """Records below this offset were committed, as far as the metadata know."""
+        return max(self.known_end, self.first_end)
 
     @property
     def voters(self) -> tuple[str, ...]:

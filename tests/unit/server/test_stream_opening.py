@@ -69,6 +69,27 @@ def test_an_empty_log_begins_behind_what_is_in_the_bucket_alone(opening, replica
     log.close()
 
 
+@pytest.mark.parametrize("is_made_ahead", [False, True])
+@pytest.mark.parametrize(
+    ("replicas", "marks", "has_failed"),
+    [
+        (("n1",), {"first_end": 2}, True),
+        (("n1",), {"first_end": 2, "log_start": 2}, False),  # they were purged
+        (("n2", "n1"), {"first_end": 2}, False),  # they are copied
+    ],
+)
+def test_the_only_log_is_not_begun_anew_where_the_metadata_know_of_records(
+    opening, replicas, marks, has_failed, is_made_ahead
+):
+    """As where its directory vanished before the first checkpoint."""
+    stream = info(*replicas, **marks)
+    if is_made_ahead:
+        opening.make_names([stream])
+    log = opened(opening, stream).log
+    assert (log.failure is not None) is has_failed
+    log.close()
+
+
 @pytest.mark.parametrize(("replicas", "since_ns"), [(("n1",), 7 * 10**9), (("n1", "n2"), 2 * 10**9)])
 def test_the_end_of_a_gap_says_nothing_of_another_log(opening, replicas, since_ns):
     """The other replica led, and listened again; what came before then may be in its log alone."""

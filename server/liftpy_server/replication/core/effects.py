@@ -30,6 +30,7 @@ __all__ = [
     "Rebuild",
     "ReportFailure",
     "ReportLog",
+    "ReportRecords",
     "ReportRenewal",
     "SuspectLeader",
     "Truncate",
@@ -180,6 +181,14 @@ class SuspectLeader:
 
     leader: str
     leader_epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportRecords:
+    """Tell the metadata that the first records are committed, those below `end` (`report_records`)."""
+
+    leader_epoch: int
+    end: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

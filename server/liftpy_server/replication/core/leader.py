@@ -25,6 +25,7 @@ from liftpy_server.replication.core.effects import (
     LeadershipEnded,
     ProposeIsr,
     ProposeLeader,
+    ReportRecords,
 )
 from liftpy_server.replication.core.isr import is_in_sync, may_join, wanted_isr
 from liftpy_server.replication.core.progress import EndSamples, FollowerProgress
@@ -67,6 +68,7 @@ class Leader:
         self._is_isr_right = False
         self._is_steady = False
         self._judged_s = now_s
+        self._told_records_s = float("-inf")
         self._preferred_since_s: float | None = None
         self._preferred_after_s = times.preferred_return_s
 
@@ -170,7 +172,19 @@ class Leader:
         if committed <= self._log.high_watermark:
             return []
         self._log.high_watermark = committed
-        return [AdvanceHighWatermark(offset=committed)]
+        return [AdvanceHighWatermark(offset=committed), *self._told_records(self._judged_s)]
+
+    @property
+    def _owes_records(self) -> bool:
+        """Whether records are committed, and the metadata know of none."""
+        return self.view.empty_from is not None and self._log.high_watermark > self.view.empty_from
+
+    def _told_records(self, now_s: float) -> list[Effect]:
+        """The metadata hear of the first committed records; no ack waits for that (see `docs/decisions.md`)."""
+        if not self._owes_records or now_s - self._told_records_s < self._times.retry_s:
+            return []
+        self._told_records_s = now_s
+        return [ReportRecords(leader_epoch=self.view.leader_epoch, end=self._log.high_watermark)]
 
     def fetched(self, node: str, fetch: FollowFetch, now_s: float) -> list[Effect]:
         """A follower fetches; what it has on disk counts from now on."""
@@ -219,8 +233,9 @@ class Leader:
             progress.caught_up_s = min(now_s, progress.caught_up_s + given.paused_s)
             progress.is_waiting = now_s - heard_s < self._times.leader_timeout_s / 2
         self._judged_s = now_s
-        effects = [*self._proposed(now_s), *self._returned(now_s), *self._accepting()]
+        effects = [*self._proposed(now_s), *self._returned(now_s), *self._told_records(now_s), *self._accepting()]
         self._is_steady = self._is_isr_right and self._preferred_since_s is None and not effects
+        self._is_steady = self._is_steady and not self._owes_records
         self._is_steady = self._is_steady and all(map(self._says_nothing_new, self.view.isr))
         return effects
 

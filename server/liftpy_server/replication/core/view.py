@@ -55,6 +55,8 @@ class PartitionView:
         delete_retention_s: how long a leader's log keeps a tombstone after all that it deleted has gone.
         failed: replicas whose log has failed, and which have no new copy yet: they take no role.
         renewed: by replica that began a new copy, the version from which on its fetches are about that.
+        empty_from: the metadata know of no record from this offset on, and the leader tells them when the first ones
+            are committed; None where they know of some.
     """
 
     revision: int
@@ -72,6 +74,7 @@ class PartitionView:
     delete_retention_s: float = 0.0
     failed: tuple[str, ...] = ()
     renewed: Mapping[str, int] = field(default_factory=dict)
+    empty_from: int | None = None
 
     @classmethod
     def of(cls, state: MetadataState, name: str, partition: int) -> PartitionView | None:
@@ -96,6 +99,7 @@ class PartitionView:
             delete_retention_s=stream.config.delete_retention_s,
             failed=info.failed,
             renewed=dict(info.renewed),
+            empty_from=None if info.first_end > info.empty_log_start else info.empty_log_start,
         )
 
 

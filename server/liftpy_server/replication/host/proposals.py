@@ -130,6 +130,9 @@ class Proposals:
             case FinishReassignment():
                 args = {"leader_epoch": effect.leader_epoch, "version": effect.version}
                 return "finish_reassignment", uuid4().hex, where | args
+            case fx.ReportRecords():
+                args = {"leader": self._node_id, "leader_epoch": effect.leader_epoch, "end": effect.end}
+                return "report_records", uuid4().hex, where | args
             case fx.ReportLog():
                 args = {
                     "node_id": self._node_id,

@@ -527,3 +527,51 @@ def test_more_replicas_mean_a_greater_min_isr_and_nobody_vouches_who_left_before
     assert cluster.state.streams["orders1"].config.min_isr_effective == 2
     info = cluster.state.streams["orders1"].partitions[0]
     assert (info.isr, info.unproven, info.lost) == (("a",), ("b", "c"), ("b", "c"))
+
+
+def tell_records(cluster, told_by, end):
+    """The leader tells of the first records."""
+    term = {"leader": told_by, "leader_epoch": cluster.partition.leader_epoch, "end": end}
+    return cluster.attempt("report_records", **WHERE | term)
+
+
+def lose_all(cluster):
+    """All copies are lost, before any node kept in mind what was committed in them."""
+    for node in "abc":
+        start(cluster, node, lost=True)
+    for node in "abc":
+        cluster.report(node, -1, cluster.partition.empty_log_start)
+
+
+def test_an_empty_log_does_not_lead_where_a_leader_told_of_the_first_records(cluster):
+    before = cluster.partition
+    assert not tell_records(cluster, "a", 3).error
+    cluster.change_isr("a", "b")
+    cluster.change_isr("a", "b", "c")  # which ends doubts, and forgets nothing of that
+    assert (cluster.partition.first_end, cluster.partition.version) == (3, before.version + 2)
+    lose_all(cluster)
+    assert cluster.partition.leader is None
+    assert "records from offset 0 to 2 are lost" in recover(cluster, a=(-1, 0), b=(-1, 0), c=(-1, 0)).message
+    assert recover(cluster, accept=True, a=(-1, 0), b=(-1, 0), c=(-1, 0)).value["known_end"] == 3
+    assert cluster.partition.first_end == 0
+    lose_all(cluster)
+    assert cluster.partition.leader is not None, "nothing has come since"
+
+
+def test_first_records_that_were_purged_are_none(cluster):
+    tell_records(cluster, "a", 3)
+    cluster.do("purge_partition", **WHERE, log_start=3)
+    lose_all(cluster)
+    assert cluster.partition.leader is not None
+    assert not tell_records(cluster, cluster.partition.leader, 4).error
+    lose_all(cluster)
+    assert cluster.partition.leader is None
+
+
+@pytest.mark.parametrize(
+    "args", [{"leader": "b"}, {"leader_epoch": 0}, {"end": "7"}, {"end": None}, {"uuid": UUIDS[1]}]
+)
+def test_only_who_leads_tells_of_first_records(cluster, args):
+    term = {"leader": "a", "leader_epoch": cluster.partition.leader_epoch, "end": 7}
+    assert cluster.attempt("report_records", **WHERE | term | args).error
+    assert cluster.partition.first_end == 0

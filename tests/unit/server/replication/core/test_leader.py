@@ -366,3 +366,34 @@ def test_a_refusal_of_an_earlier_attempt_decides_nothing(leader):
     leader.fetch("b", 15)
     assert committed(leader.give(IsrRefused(version=2, attempt=second.attempt - 1))) == [], "the first was sent twice"
     assert leader.log.high_watermark == 10
+
+
+def test_the_metadata_hear_once_when_the_first_records_are_committed(leader):
+    leader.view(empty_from=0)
+    told = [fx.ReportRecords(leader_epoch=5, end=4)]
+    leader.fetch("b", 10)
+    effects = leader.fetch("c", 4)
+    assert committed(effects) == [4], "no ack waits for it"
+    assert of(fx.ReportRecords, effects) == told
+    assert of(fx.ReportRecords, leader.fetch("c", 10)) == [], "it is under way"
+    again = of(fx.ReportRecords, leader.tick(0.5))
+    assert again == [fx.ReportRecords(leader_epoch=5, end=10)]
+    assert not leader.replica.is_quiet, "it is ticked until the metadata know"
+    leader.view(empty_from=None)
+    leader.append(1)
+    leader.fetch("b", 11)
+    assert of(fx.ReportRecords, [*leader.durable(), *leader.fetch("c", 11), *leader.tick(3, heard="bc")]) == []
+    assert leader.replica.is_quiet
+
+
+def test_records_that_were_committed_before_a_leader_began_are_told_too(make_leader):
+    leader = make_leader("a", epochs=[(3, 0)], end=10, hw=10)
+    leader.view(empty_from=10)
+    assert of(fx.ReportRecords, leader.tick(1)) == [], "they were purged"
+    leader.view(empty_from=7)
+    assert of(fx.ReportRecords, leader.tick(1))[:1] == [fx.ReportRecords(leader_epoch=5, end=10)]
+
+
+@pytest.fixture
+def make_leader(leader):
+    return type(leader)

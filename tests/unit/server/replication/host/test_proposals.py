@@ -70,7 +70,9 @@ async def test_what_applying_refuses_never_happens():
     assert await propose(store, PROPOSAL, PROPOSAL) == [inputs.IsrRefused(version=7, attempt=4)]
 
 
-@pytest.mark.parametrize("effect", [fx.ReportFailure(high_watermark=0), fx.ReportRenewal()])
+@pytest.mark.parametrize(
+    "effect", [fx.ReportFailure(high_watermark=0), fx.ReportRenewal(), fx.ReportRecords(leader_epoch=3, end=1)]
+)
 async def test_a_node_says_of_its_own_log_in_its_incarnation(effect):
     store = Store(Outcome())
     assert await propose(store, effect) == []
