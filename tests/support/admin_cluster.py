@@ -156,7 +156,10 @@ class AdminNode:
     Attributes:
         silence: what asking it over NATS raises; None while it answers.
         asked: endpoints it was asked over NATS.
+        bucket: looks at what partitions have in the bucket, once there is one.
     """
+
+    bucket: Any
 
     def __init__(self, cluster: AdminCluster, node_id: str) -> None:
         self.streams = FakeStreams()
@@ -171,6 +174,7 @@ class AdminNode:
             was_removed=self._was_removed,
             clock=SetClock(),
             groups=SimpleNamespace(quota=SimpleNamespace(groups=0, size_bytes=0)),
+            tier=None,
             incarnation=1,
             started_ns=0,
             ingest=SimpleNamespace(is_connected=True, reconnects=0, unbound_messages=0),
@@ -199,9 +203,12 @@ class AdminNode:
             Handlers(self.node, self.requests),
             nodes,
             ReassignHandlers(self.node, self.requests),
-            RecoverHandlers(self.node, self.requests),
+            RecoverHandlers(self.node, self.requests, self._look_in_bucket),
         )
         self.public = {name: handle for each in handlers for name, handle in each.endpoints().items()}
+
+    async def _look_in_bucket(self, body: dict[str, Any]) -> dict[str, Any]:
+        return await self.bucket.look(body)
 
     def _answering(self, endpoint: str) -> Any:
         async def answer(request: Any) -> None:

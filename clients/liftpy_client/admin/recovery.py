@@ -5,7 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["LogDetails", "PartitionRecovery", "QuarantineDetails", "QuarantinedDetails", "RecoveryDetails"]
+__all__ = [
+    "BucketDetails",
+    "LogDetails",
+    "PartitionRecovery",
+    "QuarantineDetails",
+    "QuarantinedDetails",
+    "RecoveryDetails",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +53,21 @@ class LogDetails:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BucketDetails:
+    """What the bucket has of a partition.
+
+    Attributes:
+        end: the recovery point, the offset after the last record; None where the bucket does not tell.
+        newest_ns: timestamp of that record; 0 when there is none.
+        problem: why it is not as it should be, or does not tell; "" when nothing is wrong.
+    """
+
+    end: int | None
+    newest_ns: int
+    problem: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionRecovery:
     """A partition that needs a decision, or was asked for.
 
@@ -59,6 +81,7 @@ class PartitionRecovery:
         lost: how many committed records that log lacks, at least.
         loss: what is lost by it and must be accepted, in words.
         refusal: why it can not be decided.
+        bucket: what the bucket has; None for a stream that is in none.
     """
 
     partition: int
@@ -71,12 +94,15 @@ class PartitionRecovery:
     lost: int
     loss: str | None
     refusal: str | None
+    bucket: BucketDetails | None
 
     @classmethod
     def from_answer(cls, partition: dict[str, Any]) -> PartitionRecovery:
         """Read what a node said."""
-        known = {name: partition[name] for name in cls.__slots__ if name != "logs"}
-        return cls(**known, logs=tuple(map(LogDetails.from_answer, partition["logs"])))
+        known = {name: partition[name] for name in cls.__slots__ if name not in {"logs", "bucket"}}
+        logs = tuple(map(LogDetails.from_answer, partition["logs"]))
+        bucket = partition["bucket"]
+        return cls(**known, logs=logs, bucket=None if bucket is None else BucketDetails(**bucket))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Final
 
-from liftpy_envelope.errors import ErrorCode
+from liftpy_envelope.errors import ErrorCode, LiftError
 from liftpy_server.admin.errors import AdminError
 from liftpy_server.admin.gather import NUMBERS_TIMEOUT_S, Gatherer
 from liftpy_server.admin.node_requests import read_recover
-from liftpy_server.admin.recovering import plan_stream, what_follows
+from liftpy_server.admin.recovering import plan_stream, what_follows, with_bucket
+from liftpy_server.admin.restore_requests import RESTORED_PARTITIONS_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -23,6 +25,7 @@ __all__ = ["RecoverHandlers"]
 
 _SHOWN_MAX: Final = 128  # with their replicas the answer stays well below the payload that NATS takes
 _REASONS_MAX: Final = 3
+_BUCKET_TIMEOUT_S: Final = 5.0
 
 
 class RecoverHandlers:
@@ -31,9 +34,11 @@ class RecoverHandlers:
     Args:
         node: this node.
         requests: asks other nodes.
+        look_in_bucket: answers RESTORE.LOOK.
     """
 
-    def __init__(self, node: Node, requests: NodeRequests) -> None:
+    def __init__(self, node: Node, requests: NodeRequests, look_in_bucket: Callable[[Body], Awaitable[Body]]) -> None:
+        self._look_in_bucket = look_in_bucket
         self._node = node
         self._requests = requests
         self._gather = Gatherer(node, requests)
@@ -53,12 +58,28 @@ class RecoverHandlers:
         asked = [node for node in keeping if node in state.nodes and not state.nodes[node].expired]
         answers = await self._requests.ask_all(asked, "STREAM.LOGS", {"uuid": stream.uuid}, NUMBERS_TIMEOUT_S)
         found = plan_stream(state, stream, request, answers)
+        if found and stream.config.tier and self._node.tier is not None:
+            found = with_bucket(found, await self._told_by_bucket(stream, found))
         told: Body = {"partitions": [each.to_plain() for each in found[:_SHOWN_MAX]], "partition_count": len(found)}
         if request.dry_run:
             return told | {"recovered": 0, "warnings": []}
         _check_decided(stream, found, request)
         warnings = await self._decide(stream, found, request, versions)
         return told | {"recovered": len(found), "warnings": [*what_follows(stream, found), *warnings]}
+
+    async def _told_by_bucket(self, stream: StreamInfo, found: Sequence[PartitionRecovery]) -> Sequence[Body] | str:
+        """What the bucket has of partitions, or why nobody knows: that does not keep an operator from deciding."""
+        told: list[Body] = []
+        try:
+            async with asyncio.timeout(_BUCKET_TIMEOUT_S):
+                for first in range(0, len(found), RESTORED_PARTITIONS_MAX):
+                    some = [[stream.uuid, each.number] for each in found[first : first + RESTORED_PARTITIONS_MAX]]
+                    told += (await self._look_in_bucket({"partitions": some}))["partitions"]
+        except TimeoutError:
+            return f"the bucket did not answer within {_BUCKET_TIMEOUT_S:g} s; see liftpy tier status"
+        except LiftError as error:
+            return str(error)
+        return told
 
     async def _decide(
         self,
@@ -110,7 +131,7 @@ def _check_decided(stream: StreamInfo, found: Sequence[PartitionRecovery], reque
     refused = [f"{stream.name}/{each.number}: {each.plan.refusal}" for each in found if each.plan.refusal is not None]
     if refused:
         raise AdminError(ErrorCode.CONFLICT, "; ".join(refused[:_REASONS_MAX]))
-    losses = [f"{stream.name}/{each.number}: {each.plan.loss}" for each in found if each.plan.loss is not None]
+    losses = [f"{stream.name}/{each.number}: {each.loss}" for each in found if each.loss is not None]
     if losses and not request.accept_data_loss:
         text = "; ".join(losses[:_REASONS_MAX])
         raise AdminError(ErrorCode.CONFLICT, f"{text}. To give that up, accept it in words (accept_data_loss)")

@@ -11,14 +11,28 @@ from liftpy_server.metadata.recovery import needs_recovery, plan_recovery
 from liftpy_server.metadata.state import LogReport
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from liftpy_server.admin.asking import Body
     from liftpy_server.admin.node_requests import RecoverRequest
     from liftpy_server.metadata.recovery import Recovery
     from liftpy_server.metadata.state import MetadataState, PartitionInfo, StreamInfo
 
-__all__ = ["PartitionRecovery", "plan_stream", "what_follows"]
+__all__ = ["InBucket", "PartitionRecovery", "plan_stream", "what_follows", "with_bucket"]
+
+
+class InBucket(NamedTuple):
+    """What the bucket has of a partition.
+
+    Attributes:
+        end: the offset after the last record: the recovery point. None where the bucket does not tell.
+        newest_ns: timestamp of that record; 0 when there is none.
+        problem: why it is not as it should be, or does not tell; "" when nothing is wrong.
+    """
+
+    end: int | None
+    newest_ns: int = 0
+    problem: str = ""
 
 
 class PartitionRecovery(NamedTuple):
@@ -31,6 +45,7 @@ class PartitionRecovery(NamedTuple):
         given_up: those of its replicas that are given up.
         plan: what it would come to.
         logs: what there is to show of each replica.
+        bucket: what the bucket has; None for a stream that is in none.
     """
 
     number: int
@@ -39,6 +54,21 @@ class PartitionRecovery(NamedTuple):
     given_up: list[str]
     plan: Recovery
     logs: list[dict[str, Any]]
+    bucket: InBucket | None = None
+
+    @property
+    def loss(self) -> str | None:
+        """What is given up by it, and has to be accepted in words: also what only the bucket has."""
+        chosen, end = self.plan.leader, None if self.bucket is None else self.bucket.end
+        if chosen is None or end is None or end <= chosen.log_end:
+            return self.plan.loss
+        only_there = (
+            f"records from offset {chosen.log_end} to {end - 1} are in the bucket and not in the log that would lead, "
+            "which goes on with others under their offsets, and is not uploaded any more; to keep them, make a stream of "
+            "what the bucket has before you decide (liftpy tier fork), or restore the bucket to an empty cluster "
+            "(liftpy restore)"
+        )
+        return only_there if self.plan.loss is None else f"{self.plan.loss}; {only_there}"
 
     def to_plain(self) -> dict[str, Any]:
         """For JSON."""
@@ -54,8 +84,9 @@ class PartitionRecovery(NamedTuple):
             "chosen": None if plan.leader is None else plan.leader.node_id,
             "chosen_end": None if plan.leader is None else plan.leader.log_end,
             "lost": plan.lost,
-            "loss": plan.loss,
+            "loss": self.loss,
             "refusal": plan.refusal,
+            "bucket": None if self.bucket is None else self.bucket._asdict(),
         }
 
 
@@ -168,6 +199,22 @@ def _state_of(info: PartitionInfo, node_id: str, log: dict[str, Any]) -> dict[st
             why += f"; {tail['bytes']} bytes from offset {tail['offset']} on were cut off when the node started"
         return {"state": "unproven", "why": why}
     return {"state": "ok", "why": None}
+
+
+def with_bucket(found: Iterable[PartitionRecovery], told: Sequence[Body] | str) -> list[PartitionRecovery]:
+    """The partitions, with what the bucket has of them.
+
+    Args:
+        found: partitions of a stream in the bucket.
+        told: what it has of each, as `PartitionPlan.to_plain` gives it, or why nobody knows.
+    """
+    if isinstance(told, str):
+        return [each._replace(bucket=InBucket(None, problem=told)) for each in found]
+    ends = {
+        row["partition"]: InBucket(row["end"] if row["is_readable"] else None, row["newest_ns"], row["problem"])
+        for row in told
+    }
+    return [each._replace(bucket=ends[each.number]) for each in found]
 
 
 def what_follows(stream: StreamInfo, decided: Iterable[PartitionRecovery]) -> list[str]:

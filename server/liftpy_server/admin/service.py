@@ -96,6 +96,7 @@ class AdminService:
         challenge = secrets.token_hex(16)
         nodes = NodeHandlers(node, requests, challenge)
         groups = GroupHandlers(node, requests)
+        restore = RestoreHandlers(node.config, node.metadata, lambda: None if node.tier is None else node.tier.worker)
         self._tasks: set[asyncio.Future[None]] = set()
         self._warnings = RepeatedWarnings(logger)
         self._paces: dict[str, Pace] = {}
@@ -105,12 +106,10 @@ class AdminService:
             self._streams.endpoints()
             | nodes.endpoints()
             | ReassignHandlers(node, requests).endpoints()
-            | RecoverHandlers(node, requests).endpoints()
+            | RecoverHandlers(node, requests, restore.look).endpoints()
             | groups.endpoints()
             | TierHandlers(node, requests).endpoints()
-            | RestoreHandlers(
-                node.config, node.metadata, lambda: None if node.tier is None else node.tier.worker
-            ).endpoints()
+            | restore.endpoints()
         )
         self._public = {name: self._behind("admin", name, handle) for name, handle in public.items()}
         self._door: NodeDoor | None = None

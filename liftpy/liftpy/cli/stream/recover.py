@@ -154,6 +154,7 @@ def _what_comes(name: str, recovery: PartitionRecovery) -> str:
     known = f"{where}: records below {show_count(recovery.known_end)} are known to have been committed\n"
     if not recovery.known_end:
         known = ""
+    known += _in_bucket(where, recovery)
     if recovery.refusal is not None:
         return f"{known}[red]{where}:[/] {escape(recovery.refusal)} (--give-up)"
     would = f"{known}{where}: {recovery.chosen} would lead, and go on at offset {show_count(recovery.chosen_end or 0)}"
@@ -161,3 +162,16 @@ def _what_comes(name: str, recovery: PartitionRecovery) -> str:
         return f"{would}; no committed record is known to be lost"
     lost = f"; at least {show_count(recovery.lost)} committed records would be lost" if recovery.lost else ""
     return f"{would}{lost}\n[red]{escape(recovery.loss)}[/]"
+
+
+def _in_bucket(where: str, recovery: PartitionRecovery) -> str:
+    bucket = recovery.bucket
+    if bucket is None:
+        return ""
+    problem = f"[yellow]{where}:[/] {escape(bucket.problem)}\n" if bucket.problem else ""
+    if bucket.end is None:
+        return problem
+    if not bucket.newest_ns:
+        return f"{where}: the bucket has nothing of it\n{problem}"
+    newest = show_time(bucket.newest_ns)
+    return f"{where}: the bucket has the records below {show_count(bucket.end)}, the newest of {newest} UTC\n{problem}"

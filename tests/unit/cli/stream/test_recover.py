@@ -26,6 +26,7 @@ def part():
         "partition": 2, "leader": None, "leader_epoch": 4, "version": 17, "isr": [],
         "logs": [log("node-1", in_last_isr=False), log("node-2", "missing", **EMPTY), log("node-3", "unproven")],
         "known_end": 1_040, "chosen": "node-1", "chosen_end": 1_050, "lost": 0, "loss": None, "refusal": None,
+        "bucket": None,
     }  # fmt: skip
 
 
@@ -75,6 +76,23 @@ def test_what_would_be_lost_is_told_and_not_decided_unless_it_is_accepted(cli, f
     assert decisions(fake) == []
     cli.out("stream", "recover", "orders", "--yes", "--accept-data-loss")
     assert [body["accept_data_loss"] for body in decisions(fake)] == [True]
+
+
+@pytest.mark.parametrize(
+    ("bucket", "shown"),
+    [
+        (
+            {"end": 1_200, "newest_ns": STARTED_NS, "problem": ""},
+            "orders/2: the bucket has the records below 1,200, the newest of 2023-11-14 22:13:20 UTC",
+        ),
+        ({"end": 0, "newest_ns": 0, "problem": ""}, "orders/2: the bucket has nothing of it"),
+        ({"end": None, "newest_ns": 0, "problem": "the store is [away]"}, "orders/2: the store is [away]"),
+    ],
+)
+def test_what_the_bucket_has_is_shown(cli, part, bucket, shown):
+    assert "bucket" not in cli.out("stream", "recover", "orders", "--dry-run")
+    part |= {"bucket": bucket}
+    assert shown in cli.out("stream", "recover", "orders", "--dry-run")
 
 
 def test_it_is_decided_for_what_was_shown(cli, fake, part):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -9,8 +10,10 @@ import pytest
 
 from liftpy_envelope.errors import ConfigError, ErrorCode
 from liftpy_log.segments.recovery import TornTail
+from liftpy_server.admin import recover_handlers
 from liftpy_server.admin.errors import AdminError, NodeSilentError
 from liftpy_server.metadata.errors import MetadataRefusedError
+from liftpy_server.tiering.restoring import PartitionPlan
 from support.admin_cluster import AdminCluster
 from support.metadata_commands import NODE
 
@@ -126,6 +129,72 @@ async def test_what_is_known_to_be_lost_is_told_and_must_be_accepted(cluster):
     told = await refused(ErrorCode.CONFLICT, cluster["n1"].ask("STREAM.RECOVER", name="a"))
     assert "a/0: committed records from offset 50 to 59 are lost, at least" in told
     await cluster["n1"].ask("STREAM.RECOVER", name="a", accept_data_loss=True)
+    assert partition(cluster).leader == "n1"
+
+
+class Bucket:
+    """What it has of partitions 0, 1, ... of a stream, or why it does not tell."""
+
+    def __init__(self, *ends, error=None):
+        self.ends, self.error = ends, error
+
+    async def look(self, body):
+        if self.error is not None:
+            raise self.error
+        return {
+            "partitions": [
+                PartitionPlan(uuid=uuid, partition=number, end=self.ends[number], newest_ns=7).to_plain()
+                for uuid, number in body["partitions"]
+            ]
+        }
+
+
+def with_bucket(cluster, bucket):
+    for node in cluster.nodes.values():
+        node.node.tier, node.bucket = SimpleNamespace(), bucket
+
+
+async def test_what_is_in_the_bucket_and_in_no_log_is_told_and_must_be_accepted(cluster):
+    with_bucket(cluster, Bucket(60))
+    (shown,) = (await look(cluster))["partitions"]
+    assert shown["bucket"] == {"end": 60, "newest_ns": 7, "problem": ""}
+    assert (shown["chosen"], shown["chosen_end"]) == ("n1", 50)
+    assert shown["loss"].startswith("records from offset 50 to 59 are in the bucket and not in the log that would lead")
+    assert "liftpy tier fork" in shown["loss"]
+    told = await refused(ErrorCode.CONFLICT, cluster["n1"].ask("STREAM.RECOVER", name="a"))
+    assert "a/0: records from offset 50 to 59 are in the bucket" in told
+    answer = await cluster["n1"].ask("STREAM.RECOVER", name="a", accept_data_loss=True)
+    assert (partition(cluster).leader, answer["partitions"][0]["bucket"]["end"]) == ("n1", 60)
+
+
+async def test_what_the_logs_have_as_well_as_the_bucket_is_not_lost(cluster):
+    with_bucket(cluster, Bucket(50))
+    (shown,) = (await look(cluster))["partitions"]
+    assert (shown["bucket"]["end"], shown["loss"]) == (50, None)
+    await cluster["n1"].ask("STREAM.RECOVER", name="a")
+    assert partition(cluster).leader == "n1"
+
+
+async def test_all_that_is_lost_is_told(cluster):
+    keep(cluster, "n2", epoch=-1, end=0, high_watermark=70)
+    with_bucket(cluster, Bucket(60))
+    (shown,) = (await look(cluster))["partitions"]
+    assert (
+        "committed records from offset 50 to 69 are lost, at least; records from offset 50 to 59 are" in shown["loss"]
+    )
+
+
+async def test_a_bucket_that_does_not_tell_keeps_nobody_from_deciding(cluster, monkeypatch):
+    with_bucket(cluster, Bucket(error=AdminError(ErrorCode.NOT_AVAILABLE, "the store is away")))
+    (shown,) = (await look(cluster))["partitions"]
+    assert shown["bucket"] == {"end": None, "newest_ns": 0, "problem": "the store is away"}
+    assert shown["loss"] is None
+    hanging = SimpleNamespace(look=lambda _body: asyncio.Event().wait())
+    with_bucket(cluster, hanging)
+    monkeypatch.setattr(recover_handlers, "_BUCKET_TIMEOUT_S", 0.01)
+    (shown,) = (await look(cluster))["partitions"]
+    assert "the bucket did not answer within 0.01 s" in shown["bucket"]["problem"]
+    await cluster["n1"].ask("STREAM.RECOVER", name="a")
     assert partition(cluster).leader == "n1"
 
 
