@@ -19,6 +19,7 @@ __all__ = [
     "PartitionOfflineError",
     "SegmentCorruptError",
     "StorageFullError",
+    "UnfinishedCutError",
     "WalCorruptError",
 ]
 
@@ -47,6 +48,10 @@ class StorageFullError(LiftError):
 
 class PartitionOfflineError(LiftError):
     """The partition met an error that it must not work past: an I/O error, or bytes that changed."""
+
+
+class UnfinishedCutError(PartitionOfflineError):
+    """The log is being cut back, which lacks room, memory or files: whoever opens the log finishes it."""
 
 
 class SegmentCorruptError(PartitionOfflineError):

@@ -35,12 +35,13 @@ from liftpy_log.errors import (
     PartitionOfflineError,
     SegmentCorruptError,
     StorageFullError,
+    UnfinishedCutError,
 )
 from liftpy_log.limits import VERIFY_ON_OPEN_BYTES_MAX
 from liftpy_log.opening import open_segments, rebuild_epochs
 from liftpy_log.reader import LogReader
 from liftpy_log.segments.segment import Segment, last_timestamp, remove_newest, remove_oldest
-from liftpy_log.storage.disk import is_full
+from liftpy_log.storage.disk import is_full, lacks_descriptor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -515,6 +516,7 @@ class PartitionLog:
             OffsetOutOfRangeError: it is below the start of the log or above its end; nothing has changed.
             BatchBoundaryError: it is inside of a batch; nothing has changed.
             StorageFullError: there is no room to take note of the cut; nothing has changed.
+            UnfinishedCutError: there is none to finish it; the log is to be opened again.
             PartitionOfflineError: an I/O error, now or earlier; the log may be cut when it is opened next.
         """
         self.durability.check_well()
@@ -536,6 +538,7 @@ class PartitionLog:
 
         Raises:
             StorageFullError: there is no room to take note of it; nothing has changed.
+            UnfinishedCutError: there is none to finish it; the log is to be opened again.
             PartitionOfflineError: an I/O error, now or earlier; the log may begin anew when it is opened next.
         """
         self.durability.check_well()
@@ -562,6 +565,8 @@ class PartitionLog:
         except SegmentCorruptError as error:
             raise self.durability.fail_with(error) from None
         except OSError as error:
+            if is_full(error):
+                raise StorageFullError(f"no room to cut the log in {self.directory} back: {error.strerror}") from error
             raise self.durability.fail(f"reading {segment.path} failed: {error}") from error
         if header.next_offset != end:
             raise BatchBoundaryError(end, header.base_offset, header.next_offset)
@@ -572,6 +577,9 @@ class PartitionLog:
             try:
                 self._sync_active()
             except OSError as error:
+                if lacks_descriptor(error):  # nothing was synced
+                    reason = f"no open file to cut the log in {self.directory} back: {error.strerror}"
+                    raise StorageFullError(reason) from error
                 raise self.durability.fail(f"fdatasync of {self.active.path} failed: {error}") from error
             self.durability.note_synced(self.log_end)
             mark = self._announce(mark)
@@ -580,6 +588,9 @@ class PartitionLog:
                 save_cut_mark(self._disk, self.directory, mark._replace(state=CutState.DONE))
             except OSError as error:
                 reason = f"cutting the log in {self.directory} back to offset {mark.end} failed: {error}"
+                if is_full(error):
+                    reason += ". It is finished when the log is opened again, which is tried every few seconds"
+                    raise self.durability.fail_with(UnfinishedCutError(reason)) from error
                 raise self.durability.fail(f"{reason}. It is finished when the node is started again") from error
             self._marks.clear()
             self._marks.append((mark.end, active.size))

@@ -101,6 +101,7 @@ class CommittingLog:
         whole: up to when the log is known to hold all that was published.
         heard_s: everything that was published before has come, where it leads; by elapsed time. None when unknown.
         note_failure: writes down, for after a restart, why the log has failed.
+        note_lack: has the log opened again later, which failed for lack of room, memory or files.
     """
 
     def __init__(
@@ -132,6 +133,7 @@ class CommittingLog:
         self.is_leading = True
         self.is_accepting = True
         self.note_failure: Callable[[str], None] | None = None
+        self.note_lack: Callable[[str], None] | None = None
         self._replication: Replication | None = None
         self._has_failed = False
         self._outbox = outbox
@@ -442,13 +444,19 @@ class CommittingLog:
         finally:
             self._outbox.flush()
 
-    def fail(self, reason: str) -> None:
-        """An I/O error: take no more messages, and tell those who wait that nobody knows what became of theirs."""
+    def fail(self, reason: str, *, is_lasting: bool = True) -> None:
+        """An I/O error: take no more messages, and tell those who wait that nobody knows what became of theirs.
+
+        Args:
+            reason: for people.
+            is_lasting: it says something of what is on disk; otherwise the log is opened again later.
+        """
         if not self._has_failed:
             self._has_failed = True
             logger.error("stream %s partition %d is offline: %s", self.stream.name, self.number, reason)
-            if self.note_failure is not None:
-                self.note_failure(reason)
+            note = self.note_failure if is_lasting else self.note_lack
+            if note is not None:
+                note(reason)
         self.log.durability.fail(reason)
         self.count_unsynced()
         self._give_up("outcome unknown: the partition went offline")

@@ -247,6 +247,7 @@ class StreamOpening:
         )
         if log.failure is None:
             partition.note_failure = partial(self._note_failure, stream.uuid, number)
+            partition.note_lack = partial(self._note_lack, stream.uuid, number)
         if not self.is_alone(info):  # what lies above the mark may be another's by now, and the lead, too
             partition.high_watermark = max(log.log_start, min(kept_mark, log.log_end))
             partition.is_leading = False
@@ -301,12 +302,16 @@ class StreamOpening:
 
     def _note_unusable(self, uuid: str, number: int, error: Exception) -> None:
         """A log can not be opened: it has failed for good, or the error says nothing of what is on disk."""
-        is_lack = isinstance(error, StorageFullError) or (isinstance(error, OSError) and is_full(error))
-        if is_lack:
-            self._to_try_again.add((uuid, number))
-        if not is_lack and (not isinstance(error, OSError) or error.errno in _DISK_FAILED):
+        if isinstance(error, StorageFullError) or (isinstance(error, OSError) and is_full(error)):
+            self._note_lack(uuid, number, str(error))
+        elif not isinstance(error, OSError) or error.errno in _DISK_FAILED:
             self._note_failure(uuid, number, str(error))
         elif self._standing is not None:
+            self._standing.log_unusable(uuid, number)
+
+    def _note_lack(self, uuid: str, number: int, _why: str) -> None:
+        self._to_try_again.add((uuid, number))
+        if self._standing is not None:
             self._standing.log_unusable(uuid, number)
 
     def try_again(self, info: StreamInfo, number: int) -> bool:

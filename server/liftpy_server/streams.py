@@ -254,11 +254,13 @@ class Streams(StreamLookup):
             logger.error("purging stream %s failed: %s", partition.stream.name, error)  # noqa: TRY400
 
     def open_again(self, partition: Partition) -> bool:
-        """Open a partition whose log could not be opened for lack of room, memory or files; whether it works now."""
+        """Open a partition whose log lacked room, memory or files to be opened or cut; whether it works now."""
         stream = self.by_uuid.get(partition.stream.uuid)
         if stream is None or self._state is None or not self._opening.try_again(stream.info, partition.number):
             return False
         self._replace(stream, partition)
+        log = stream.partitions[partition.number].log
+        log.durability.wal = partition.log.durability.wal  # a later cut cancels what it holds of the log
         logger.info("stream %s partition %d is open now", stream.info.name, partition.number)
         return True
 

@@ -255,6 +255,9 @@ class SimNode(Serving):
                 else:
                     self.world.seen["AppendFailed"] += 1
                     waiting.append(inputs.AppendFailed())
+            case fx.Truncate() | fx.Rebuild() if self.disk.is_full and not effect.loses_committed:
+                self.world.seen["CutFailed"] += 1
+                waiting.append(inputs.CutFailed())
             case fx.Truncate() if not effect.loses_committed:
                 self.world.model.truncating(self.node_id, effect.end)
                 self._soon(self.disk.sync_us, self._truncated, replica, effect.end)

@@ -49,6 +49,7 @@ def test_every_effect_and_every_command_is_met():
         seen += run(seed, disks_to_lose=9).seen
     missing = {
         "AcceptingChanged", "AdvanceHighWatermark", "AnswerEpochEnd", "AnswerFetch", "Append", "AppendFailed",
+        "CutFailed", "ReportRecords", "report_records",
         "AskEpochEnd", "Fetch", "LeadershipBegan", "LeadershipEnded", "ProposeIsr", "ProposeLeader", "Rebuild",
         "ReportLog", "SuspectLeader", "Truncate", "cancel_reassignment", "change_isr", "expire_node",
         "finish_reassignment", "move_leader", "reassign_partitions", "recover_partition", "register_node",

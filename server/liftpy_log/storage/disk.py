@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from liftpy_envelope.ipc import BufferLike
 
-__all__ = ["Disk", "File", "OsDisk", "OsFile", "is_full", "read_whole", "write_atomically"]
+__all__ = ["Disk", "File", "OsDisk", "OsFile", "is_full", "lacks_descriptor", "read_whole", "write_atomically"]
 
 _IOVECS_MAX = 1_000
 _NO_DESCRIPTOR = frozenset({errno.EMFILE, errno.ENFILE})
@@ -245,6 +245,11 @@ def is_full(error: OSError) -> bool:
     On the disk, in memory, or in the table of open files, which others may have filled for a moment.
     """
     return error.errno in _FULL
+
+
+def lacks_descriptor(error: OSError) -> bool:
+    """Whether a file could not be opened, as too many are: whatever was to be done with it was not begun."""
+    return error.errno in _NO_DESCRIPTOR
 
 
 def read_whole(disk: Disk, path: Path) -> bytes:

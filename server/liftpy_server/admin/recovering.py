@@ -64,8 +64,8 @@ class PartitionRecovery(NamedTuple):
             return self.plan.loss
         only_there = (
             f"records from offset {chosen.log_end} to {end - 1} are in the bucket and not in the log that would lead, "
-            "which goes on with others under their offsets, and is not uploaded any more; to keep them, make a stream of "
-            "what the bucket has before you decide (liftpy tier fork), or restore the bucket to an empty cluster "
+            "which goes on with others under their offsets, and is not uploaded any more; to keep them, make a stream "
+            "of what the bucket has before you decide (liftpy tier fork), or restore the bucket to an empty cluster "
             "(liftpy restore)"
         )
         return only_there if self.plan.loss is None else f"{self.plan.loss}; {only_there}"

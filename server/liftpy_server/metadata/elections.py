@@ -227,7 +227,7 @@ def _doubting_the_short(partition: PartitionInfo, told: Collection[LogReport]) -
 
     From now on it copies the leader's, and nobody could tell how much of that it has.
     """
-    whole = {report.node_id for report in told if report.last_epoch >= 0 and report.log_end >= partition.known_end}
+    whole = {report.node_id for report in told if report.last_epoch >= 0 and report.log_end >= partition.committed_end}
     lost = tuple(node for node in partition.unproven if node not in whole - {*partition.lost, *partition.failed})
     return replace(partition, lost=lost)
 

@@ -12,6 +12,7 @@ from liftpy_envelope.stream_config import StreamConfig
 from liftpy_log.checkpoint import Checkpoint
 from liftpy_log.clock import SystemClock
 from liftpy_log.data_dir import DataDir
+from liftpy_log.errors import UnfinishedCutError
 from liftpy_log.storage.disk import OsDisk
 from liftpy_log.storage.files import FileCache
 from liftpy_server.committing import Load
@@ -284,6 +285,26 @@ def test_a_log_that_could_not_be_opened_for_lack_of_something_is_opened_later(li
     assert life.standing.failed_logs(state_of(stream), "n1") == []
     life.begin()
     assert life.standing.cut_logs(state_of(stream), "n1") == THIS, "the end was cut after the node had registered"
+
+
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.ENOSPC])
+def test_a_cut_that_lacked_something_in_the_middle_is_finished_later_in_the_same_run(life, code):
+    stream = info("n2", "n1")
+    life.filled(stream)
+    partition = opened(life.opening, stream)
+    life.disk.fail("truncate", code=code, times=None)
+    with pytest.raises(UnfinishedCutError) as error:
+        partition.log.truncate(6)
+    partition.fail(str(error.value), is_lasting=False)
+    assert not life.opening.try_again(stream, 0), "it lacks that still"
+    assert life.standing.failed_logs(state_of(stream), "n1") == THIS, "of this run"
+    life.disk.heal()
+    assert life.opening.try_again(stream, 0)
+    log = opened(life.opening, stream).log
+    assert (log.failure, log.log_end) == (None, 6)
+    assert life.standing.failed_logs(state_of(stream), "n1") == []
+    life.begin()
+    assert life.told(stream) == [[], [], []]
 
 
 def test_what_the_metadata_says_by_the_time_the_node_has_registered_is_what_counts(life):

@@ -1,7 +1,7 @@
 """What a replica wants done. Effects are carried out in order; those that touch the log are reported back.
 
-`Append`, `Truncate` and `Rebuild` are answered by `Appended` (or `AppendFailed`), `Truncated` and `Rebuilt`. Until
-then a replica asks for nothing else of its log, and takes no other role.
+`Append`, `Truncate` and `Rebuild` are answered by `Appended`, `Truncated` and `Rebuilt`, or by `AppendFailed` and
+`CutFailed`. Until then a replica asks for nothing else of its log, and takes no other role.
 """
 
 from __future__ import annotations
@@ -239,6 +239,7 @@ Effect = (
     | Rebuild
     | ProposeIsr
     | ProposeLeader
+    | ReportRecords
     | SuspectLeader
     | ReportLog
     | ReportFailure

@@ -241,6 +241,12 @@ class Follower:
         self.phase = Phase.FETCHING
         self._sent_s = now_s
 
+    def cut_failed(self, now_s: float) -> None:
+        """The log is as it was; the leader is asked again after a while where to cut it."""
+        self.phase = Phase.ASKING
+        self._is_agreed = False
+        self._sent_s = now_s
+
     def _try_again_soon(self) -> list[Effect]:
         """The leader does not know yet that it leads, or who asks: at the next tick it may. It counts as silent."""
         self._sent_s = float("-inf")

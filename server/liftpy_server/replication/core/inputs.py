@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AppendFailed",
     "Appended",
+    "CutFailed",
     "Durable",
     "Fetched",
     "FollowerAsked",
@@ -74,6 +75,11 @@ class Appended:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppendFailed:
     """An `Append` could not be carried out, and left nothing behind (the disk is full)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CutFailed:
+    """A `Truncate` or `Rebuild` could not be carried out, and left everything as it was (the disk is full)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,6 +164,7 @@ Input = (
     | Tick
     | Appended
     | AppendFailed
+    | CutFailed
     | Durable
     | Truncated
     | Rebuilt

@@ -27,6 +27,7 @@ from liftpy_server.replication.core.follower import Follower
 from liftpy_server.replication.core.inputs import (
     Appended,
     AppendFailed,
+    CutFailed,
     Durable,
     Fetched,
     FollowerAsked,
@@ -158,7 +159,9 @@ class Replica:
             return []
         return self.role.durable(now_s) if isinstance(self.role, Follower) else self.role.advanced()
 
-    def _log_changed(self, given: Appended | AppendFailed | Truncated | Rebuilt, now_s: float) -> list[Effect]:
+    def _log_changed(
+        self, given: Appended | AppendFailed | CutFailed | Truncated | Rebuilt, now_s: float
+    ) -> list[Effect]:
         """Marks first; then the role goes on; then what the metadata said meanwhile."""
         if self._is_over:  # what was under way comes too late
             return []
@@ -174,7 +177,7 @@ class Replica:
             effects += self._take_view(view, now_s)
         return effects
 
-    def _mark(self, given: Appended | AppendFailed | Truncated | Rebuilt) -> None:
+    def _mark(self, given: Appended | AppendFailed | CutFailed | Truncated | Rebuilt) -> None:
         if isinstance(given, Appended):
             for part in given.ranges:
                 self.log.append(part.epoch, part.base, part.end)
@@ -186,12 +189,15 @@ class Replica:
 
     @staticmethod
     def _followed(
-        follower: Follower, given: Appended | AppendFailed | Truncated | Rebuilt, now_s: float
+        follower: Follower, given: Appended | AppendFailed | CutFailed | Truncated | Rebuilt, now_s: float
     ) -> list[Effect]:
         if isinstance(given, Appended):
             return follower.appended(now_s)
         if isinstance(given, AppendFailed):
             follower.append_failed(now_s)
+            return []
+        if isinstance(given, CutFailed):
+            follower.cut_failed(now_s)
             return []
         return follower.cut(now_s)
 
@@ -296,6 +302,7 @@ class Replica:
         Durable: _durable,
         Appended: _log_changed,
         AppendFailed: _log_changed,
+        CutFailed: _log_changed,
         Truncated: _log_changed,
         Rebuilt: _log_changed,
         FollowerFetched: _follower_fetched,

@@ -11,7 +11,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Protocol
 
 from liftpy_envelope.errors import BatchCorruptError, LiftError
-from liftpy_log.errors import BatchesRefusedError, PartitionOfflineError, StorageFullError
+from liftpy_log.errors import BatchesRefusedError, PartitionOfflineError, StorageFullError, UnfinishedCutError
 from liftpy_log.log_time import Leap
 from liftpy_server.dedupe_rebuild import note_batches, note_log
 from liftpy_server.replication.core import effects as fx
@@ -418,7 +418,14 @@ class LocalReplica(Answering):
                 self.log.rebuild(to)
                 self.partition.dedupe.clear(to)
                 self._waiting.append(inputs.Rebuilt(start=to))
-        except (StorageFullError, PartitionOfflineError, OSError) as error:
+        except StorageFullError as error:
+            self._host.warn(self, f"can not be cut back to what its leader has: {error}")
+            self._waiting.append(inputs.CutFailed())
+            return
+        except UnfinishedCutError as error:
+            self.partition.fail(str(error), is_lasting=False)
+            return
+        except (PartitionOfflineError, OSError) as error:
             self.partition.fail(str(error))
             return
         self.partition.was_cut(to)

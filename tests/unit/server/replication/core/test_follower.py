@@ -6,7 +6,7 @@ import pytest
 
 from liftpy_envelope.follow import FollowRefusal
 from liftpy_server.replication.core import effects as fx
-from liftpy_server.replication.core.inputs import AppendFailed, GaveUp, LogFailed, Rebuilt, Tick, Truncated
+from liftpy_server.replication.core.inputs import AppendFailed, CutFailed, GaveUp, LogFailed, Rebuilt, Tick, Truncated
 
 
 def only(kind, effects):
@@ -174,6 +174,16 @@ def test_a_full_disk_is_tried_again_after_a_while(make):
     assert bench.give(AppendFailed()) == []
     assert bench.tick(0.5) == []
     assert only(fx.Fetch, bench.tick(0.5)).request.offset == 0
+
+
+def test_a_cut_that_finds_no_room_is_tried_again_after_a_while(make):
+    bench, begun = following(make, epochs=[(3, 0)], end=9)
+    cut = [fx.Truncate(end=7, loses_committed=False)]
+    assert bench.answer_end(only(fx.AskEpochEnd, begun).question, 3, 7) == cut
+    assert bench.give(CutFailed()) == []
+    assert bench.tick(0.5) == []
+    question = only(fx.AskEpochEnd, bench.tick(0.5)).question
+    assert bench.answer_end(question, 3, 7) == cut
 
 
 @pytest.mark.parametrize("log", [{}, {"epochs": [(3, 0)], "end": 9}])

@@ -7,10 +7,11 @@ import errno
 import pytest
 
 from liftpy_envelope.errors import AckErrorCode, ErrorCode
-from liftpy_log.errors import SegmentCorruptError
+from liftpy_log.errors import SegmentCorruptError, UnfinishedCutError
 from liftpy_log.ids.dedupe import hash_ids
 from liftpy_log.partition_log import LogConfig
 from liftpy_server.replication.core import effects as fx
+from liftpy_log.storage.disk import OsFile
 from support.nats_frames import header_block, msg
 from support.replica_kit import ReplicaKit
 from support.server_kit import NOW_NS
@@ -160,6 +161,51 @@ def test_a_deposed_leader_drops_what_nobody_else_has(three):
     assert {error for _, error in three["a"].kit.errors()} == {AckErrorCode.OUTCOME_UNKNOWN}
     assert three["a"].bytes() == three["b"].bytes() == three["c"].bytes()
     assert three["a"].kit.stored() == [b"v0", b"v1", b"v9"]
+
+
+def depose_with_more(three):
+    """`a` is deposed, and has a record that nobody else has. Its disk is told when to fail."""
+    publish(three["a"], *frames(2))
+    three.run()
+    three.lead("b", 2, told="bc")
+    publish(three["a"], *frames(1, 2))
+    three["a"].kit.sync()
+    publish(three["b"], *frames(1, 9))
+    three.run("bc")
+
+
+def test_a_cut_that_finds_no_room_is_made_when_there_is_some(three):
+    depose_with_more(three)
+    three["a"].kit.disk.is_full = True
+    three.lead("b", 2)
+    three.tick(2)
+    log = three["a"].partition.log
+    assert (log.failure, log.log_end) == (None, 3), "nothing has changed"
+    assert any("can not be cut back" in text for text in three["a"].warnings)
+    assert not any(isinstance(effect, fx.ReportFailure) for effect in three["a"].proposals)
+    three["a"].kit.disk.is_full = False
+    three.tick(2)
+    assert three["a"].bytes() == three["b"].bytes()
+    assert three["a"].kit.stored() == [b"v0", b"v1", b"v9"]
+
+
+def test_a_cut_that_lacks_files_in_the_middle_is_finished_when_the_log_is_opened_again(three, monkeypatch):
+    depose_with_more(three)
+    lacks, failures = [], []
+    partition = three["a"].partition
+    partition.note_lack, partition.note_failure = lacks.append, failures.append
+    with monkeypatch.context() as patch:
+        patch.setattr(OsFile, "truncate", no_descriptor)
+        three.lead("b", 2)
+        three.run("ab")
+    assert isinstance(partition.log.failure, UnfinishedCutError)
+    assert (len(lacks), failures) == (1, []), "what is on the disk is well, and will be opened again"
+    partition.fail(str(partition.log.failure))  # as maintenance does
+    assert (len(lacks), failures) == (1, [])
+
+
+def no_descriptor(*_args):
+    raise OSError(errno.EMFILE, "too many open files")
 
 
 def test_too_few_in_sync_refuses_who_wants_to_be_safe_and_stores_the_others(three):
