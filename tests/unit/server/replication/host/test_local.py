@@ -10,8 +10,8 @@ from liftpy_envelope.errors import AckErrorCode, ErrorCode
 from liftpy_log.errors import SegmentCorruptError, UnfinishedCutError
 from liftpy_log.ids.dedupe import hash_ids
 from liftpy_log.partition_log import LogConfig
-from liftpy_server.replication.core import effects as fx
 from liftpy_log.storage.disk import OsFile
+from liftpy_server.replication.core import effects as fx
 from support.nats_frames import header_block, msg
 from support.replica_kit import ReplicaKit
 from support.server_kit import NOW_NS
