@@ -23,19 +23,19 @@ if TYPE_CHECKING:
 __all__ = ["MODULES", "SUMMARIES", "app"]
 
 SUMMARIES: Final = {
-    "stream": "Add, look at, change and remove streams.",
-    "group": "List, look at, move and delete consumer groups.",
-    "node": "Look at the nodes of the cluster, empty them and remove them.",
-    "tier": "Look after what is in the bucket.",
-    "spark": "Work on all of a bucket, in parallel, by Spark. Needs no node.",
-    "publish": "Publish messages, and wait until they are stored.",
-    "consume": "Print the messages of streams; goes on until interrupted unless told where to stop.",
-    "table": "Print the last value of every key, as they are now; a line each.",
-    "status": "Show nodes, streams, the lag of consumer groups, what is wrong with them and what is being moved.",
-    "restore": "Bring back all streams of a bucket to a new, empty cluster: settings, records, committed offsets.",
+    "stream": "Add, inspect, change and remove streams.",
+    "group": "List, inspect, reset and delete consumer groups.",
+    "node": "Inspect, drain and remove the nodes of the cluster.",
+    "tier": "Inspect and maintain the bucket.",
+    "spark": "Run jobs over a whole bucket with Spark.",
+    "publish": "Publish messages and wait for their acks.",
+    "consume": "Print the messages of streams until interrupted.",
+    "table": "Print the last value of every key, one line each.",
+    "status": "Show nodes, streams, consumer groups and alarms.",
+    "restore": "Restore all streams of a bucket to a new, empty cluster.",
     "server": "Run a node until SIGTERM or SIGINT.",
-    "dev": "Run a nats-server and one node or several on this machine, with a live view. Data survives a restart.",
-    "demo": "Store the flights of New York 2013, kill the leader on the way, replay them and check every one.",
+    "dev": "Run a local nats-server and nodes, with a live view.",
+    "demo": "Store a year of flights, kill the leader, check every record.",
 }
 """The first line of each command's help, in the order in which they are listed."""
 
@@ -125,16 +125,18 @@ def root(
     server_url: Annotated[
         str | None, typer.Option("--server", "-s", help="NATS address.", envvar="NATS_URL", show_default=False)
     ] = None,
-    context: Annotated[str | None, typer.Option(help="A context of the nats CLI.", envvar="NATS_CONTEXT")] = None,
-    creds: Annotated[str | None, typer.Option(help="A credentials file.", envvar="NATS_CREDS")] = None,
-    nkey: Annotated[str | None, typer.Option(help="A file with an nkey seed.", envvar="NATS_NKEY")] = None,
+    context: Annotated[str | None, typer.Option(help="Context of the nats CLI.", envvar="NATS_CONTEXT")] = None,
+    creds: Annotated[str | None, typer.Option(help="Credentials file.", envvar="NATS_CREDS")] = None,
+    nkey: Annotated[str | None, typer.Option(help="File with an nkey seed.", envvar="NATS_NKEY")] = None,
     user: Annotated[str | None, typer.Option(help="User name.", envvar="NATS_USER")] = None,
-    password: Annotated[str | None, typer.Option(help="Its password.", envvar="NATS_PASSWORD")] = None,
-    token: Annotated[str | None, typer.Option(help="A token.", envvar="NATS_TOKEN")] = None,
-    tlscert: Annotated[str | None, typer.Option(help="TLS certificate.", envvar="NATS_CERT")] = None,
-    tlskey: Annotated[str | None, typer.Option(help="Its key.", envvar="NATS_KEY")] = None,
-    tlsca: Annotated[str | None, typer.Option(help="TLS authorities to trust.", envvar="NATS_CA")] = None,
-    timeout: Annotated[str | None, typer.Option(help="For requests, such as 5s.", envvar="NATS_TIMEOUT")] = None,
+    password: Annotated[str | None, typer.Option(help="Password of --user.", envvar="NATS_PASSWORD")] = None,
+    token: Annotated[str | None, typer.Option(help="Token.", envvar="NATS_TOKEN")] = None,
+    tlscert: Annotated[str | None, typer.Option(help="Client certificate.", envvar="NATS_CERT")] = None,
+    tlskey: Annotated[str | None, typer.Option(help="Key of --tlscert.", envvar="NATS_KEY")] = None,
+    tlsca: Annotated[str | None, typer.Option(help="CA certificates to trust.", envvar="NATS_CA")] = None,
+    timeout: Annotated[
+        str | None, typer.Option(help="Time limit of a request, such as 5s.", envvar="NATS_TIMEOUT")
+    ] = None,
     _version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
     ] = False,

@@ -42,7 +42,9 @@ T = TypeVar("T")
 stdout = Console(highlight=False, emoji=False, soft_wrap=True)
 stderr = Console(stderr=True, highlight=False, emoji=False, soft_wrap=True)
 
-Force = Annotated[bool, typer.Option("--yes", "-y", "--force", "-f", help="Do not ask.", show_default=False)]
+Force = Annotated[
+    bool, typer.Option("--yes", "-y", "--force", "-f", help="Do not ask for confirmation.", show_default=False)
+]
 JsonFlag = Annotated[bool, typer.Option("--json", "-j", help="Print JSON, for scripts.", show_default=False)]
 
 _USAGE_EXIT = 2

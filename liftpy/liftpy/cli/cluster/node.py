@@ -1,4 +1,4 @@
-"""`liftpy node ...`: look at the nodes of a cluster, empty them and remove them."""
+"""`liftpy node ...`: inspect, drain and remove the nodes of a cluster."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["app"]
 
 app = typer.Typer(
-    rich_markup_mode=None, no_args_is_help=True, help="Look at the nodes of the cluster, empty them and remove them."
+    rich_markup_mode=None, no_args_is_help=True, help="Inspect, drain and remove the nodes of the cluster."
 )
 
 Name = Annotated[str, typer.Argument(metavar="NODE", help="Name of the node.", show_default=False)]
@@ -32,7 +32,7 @@ _STREAMS_SHOWN: Final = 5
 
 @app.command("list")
 def list_nodes(ctx: typer.Context, as_json: JsonFlag = False) -> None:
-    """List the nodes: whether they are up, what they lead and keep, and who keeps the metadata."""
+    """List the nodes: state, leaderships, replicas and metadata role."""
 
     async def work() -> None:
         async with open_admin(ctx) as lift:
@@ -72,13 +72,15 @@ def info(
 def drain(
     ctx: typer.Context,
     node_id: Name,
-    wait: Annotated[bool, typer.Option("--wait", "-w", help="Wait until the node is empty.")] = False,
-    cancel: Annotated[bool, typer.Option("--cancel", help="Let the node keep what it has, and get more.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", "-w", help="Wait until the node has no replicas.")] = False,
+    cancel: Annotated[
+        bool, typer.Option("--cancel", help="Cancel the drain; the node keeps its replicas and can get new ones.")
+    ] = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Move all leaderships and replicas off a node, which gets no others; nothing is lost.
+    """Move all leaderships and replicas off a node.
 
-    Goes on when this command is interrupted; liftpy status shows how far it is.
+    The node gets no new replicas. The drain continues if this command is interrupted; liftpy status shows its progress.
     """
 
     async def work() -> None:
@@ -162,10 +164,10 @@ class _Draining:
 def remove(
     ctx: typer.Context,
     node_id: Name,
-    force: Annotated[bool, typer.Option("--force", "-f", help="Do not ask.")] = False,
+    force: Annotated[bool, typer.Option("--force", "-f", help="Do not ask for confirmation.")] = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Take a node out of the cluster for good; refused while it has replicas: drain it first."""
+    """Remove a node from the cluster permanently. Drain it first: it must have no replicas."""
     if not force and not typer.confirm(f"Remove {node_id} from the cluster for good?", default=False, err=True):
         raise typer.Exit(1)
 

@@ -28,36 +28,37 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 logger = logging.getLogger("liftpy")
 
 ConfigFile = Annotated[
-    Path | None, typer.Option("--config", "-c", help="A TOML file with the node's settings.", show_default=False)
+    Path | None, typer.Option("--config", "-c", help="TOML file with the node's settings.", show_default=False)
 ]
-DataDirOption = Annotated[str | None, typer.Option("--data-dir", help="Where the node keeps everything.")]
+DataDirOption = Annotated[str | None, typer.Option("--data-dir", help="Directory of all data of the node.")]
 NodeId = Annotated[str | None, typer.Option("--node-id", help="Name of the node.")]
 PullHost = Annotated[str | None, typer.Option("--pull-host", help="Address for consumers.")]
-PullPort = Annotated[int | None, typer.Option("--pull-port", help="Port for consumers; 0 takes a free one.")]
+PullPort = Annotated[int | None, typer.Option("--pull-port", help="Port for consumers; 0 chooses a free one.")]
 HttpPort = Annotated[int | None, typer.Option("--http-port", help="Port for /metrics, /healthz and /varz.")]
 LogLevel = Annotated[str | None, typer.Option("--log-level", help="debug, info, warning or error.")]
-Rack = Annotated[str | None, typer.Option("--rack", help="Where the node stands; replicas are spread over racks.")]
-ClusterHost = Annotated[str | None, typer.Option("--cluster-host", help="Address for the other nodes' metadata.")]
+Rack = Annotated[str | None, typer.Option("--rack", help="Rack of the node. Replicas are spread over racks.")]
+ClusterHost = Annotated[str | None, typer.Option("--cluster-host", help="Address for the metadata of other nodes.")]
 ClusterPort = Annotated[
-    int | None, typer.Option("--cluster-port", help="Port for the other nodes' metadata; without it the node is alone.")
+    int | None,
+    typer.Option("--cluster-port", help="Port for the metadata of other nodes; without it, the node runs alone."),
 ]
 ClusterPeers = Annotated[
     list[str] | None,
     typer.Option(
         "--peer",
         metavar="NODE@HOST:PORT",
-        help="A node of a new cluster, this one among them. Repeatable.",
+        help="Initial node of a new cluster, including this one. Repeatable.",
         show_default=False,
     ),
 ]
 ClusterKeyFile = Annotated[
     str | None, typer.Option("--cluster-key-file", help="File with the secret that the nodes share.")
 ]
-TierUrl = Annotated[str | None, typer.Option("--tier-url", help="Where history goes: s3://bucket/prefix.")]
-TierEndpoint = Annotated[str | None, typer.Option("--tier-endpoint", help="Of an S3 server other than Amazon's.")]
-Join = Annotated[
-    bool | None, typer.Option("--join", help="Be taken in by the cluster that is running.", show_default=False)
+TierUrl = Annotated[str | None, typer.Option("--tier-url", help="Bucket of the tier: s3://bucket/prefix.")]
+TierEndpoint = Annotated[
+    str | None, typer.Option("--tier-endpoint", help="Endpoint URL of an S3 server other than AWS.")
 ]
+Join = Annotated[bool | None, typer.Option("--join", help="Join a running cluster.", show_default=False)]
 
 
 def load_settings(
@@ -112,7 +113,7 @@ def server(
     tier_url: TierUrl = None,
     tier_endpoint: TierEndpoint = None,
     log_level: LogLevel = None,
-    check: Annotated[bool, typer.Option("--check", help="Check the settings, print them, and end.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Check and print the settings, then exit.")] = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Run a node until SIGTERM or SIGINT.

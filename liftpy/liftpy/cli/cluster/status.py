@@ -116,10 +116,10 @@ async def show_live(lift: Admin, stop: asyncio.Event, notes: Callable[[], list[s
 @app.command()
 def status(
     ctx: typer.Context,
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Go on, once a second.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Refresh once a second.")] = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Show nodes, streams, the lag of consumer groups, what is wrong with them and what is being moved."""
+    """Show nodes, streams, consumer groups and alarms."""
 
     async def work() -> None:
         async with open_admin(ctx) as lift:

@@ -38,30 +38,30 @@ _PULL_PORT = 4270
 @app.command()
 def dev(
     ctx: typer.Context,
-    data_dir: Annotated[str, typer.Option("--data-dir", help="Kept between runs.")] = "liftpy-data",
+    data_dir: Annotated[str, typer.Option("--data-dir", help="Data directory, kept between runs.")] = "liftpy-data",
     nodes: Annotated[int, typer.Option("--nodes", min=1, max=NODES_MAX, help="Number of nodes.")] = 1,
-    port: Annotated[int, typer.Option(help="Port of the nats-server; 0 takes a free one.")] = 4222,
+    port: Annotated[int, typer.Option(help="Port of the nats-server; 0 chooses a free one.")] = 4222,
     pull_port: Annotated[
         int | None,
         typer.Option(
-            help="Port for consumers, of the first of several nodes; 0 takes free ones. By default 4270, and free ones "
-            "for several nodes.",
+            help="Port of the first node for consumers; 0 chooses free ports. By default 4270, or free ports "
+            "with several nodes.",
             show_default=False,
         ),
     ] = None,
     http_port: HttpPort = None,
-    nats_config: Annotated[Path | None, typer.Option(help="Another configuration for the nats-server.")] = None,
+    nats_config: Annotated[Path | None, typer.Option(help="Configuration file for the nats-server.")] = None,
     s3: Annotated[
-        bool, typer.Option("--s3", help="Run an S3 server too (SeaweedFS): history goes to a bucket.")
+        bool, typer.Option("--s3", help="Also run an S3 server (SeaweedFS) as the bucket of the tier.")
     ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No live view, log lines only.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print log lines instead of the live view.")] = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Run a nats-server and one node or several on this machine, with a live view. Data survives a restart.
+    """Run a local nats-server and nodes, with a live view.
 
-    A single node keeps its data in DATA_DIR/node. Several are processes of their own, with their data in
-    DATA_DIR/node-1 and so on and their log in DATA_DIR/node-1.log; none of them is restarted when it ends. With --s3
-    the bucket s3://liftpy, its S3 server and the credentials, made at the first start, are in DATA_DIR/s3.
+    Data survives a restart. A single node keeps its data in DATA_DIR/node. Several nodes are separate processes, with
+    data in DATA_DIR/node-1 and so on, and logs in DATA_DIR/node-1.log. They are not restarted if they end. With --s3,
+    the bucket s3://liftpy, its S3 server and the credentials are in DATA_DIR/s3.
     """
     root = ctx.find_root()
     sources = [root.get_parameter_source(name) for name in root.params]

@@ -39,22 +39,22 @@ _COLUMNS: Final = ("Stream", "Subject", "Records", "On disk")
 @app.command()
 def demo(
     nodes: Annotated[
-        int, typer.Option("--nodes", min=1, max=NODES_MAX, help="Number of nodes, and of copies of each message.")
+        int, typer.Option("--nodes", min=1, max=NODES_MAX, help="Number of nodes, and of replicas of each message.")
     ] = 3,
     s3: Annotated[
-        bool, typer.Option("--s3", help="With an S3 server (SeaweedFS): the replay comes from a bucket.")
+        bool, typer.Option("--s3", help="Also run an S3 server (SeaweedFS); the replay reads its bucket.")
     ] = False,
     pipeline: Annotated[
         Path | None,
         typer.Option(
-            help="Then run this pipeline on Spark (examples/flights_pipeline); needs --s3 and Java 17.",
+            help="Run this Spark pipeline afterwards (examples/flights_pipeline). Needs --s3 and Java 17.",
             show_default=False,
         ),
     ] = None,
-    picture: Annotated[Path, typer.Option(help="The PNG that the pipeline makes.")] = Path("flights.png"),
+    picture: Annotated[Path, typer.Option(help="PNG file that the pipeline writes.")] = Path("flights.png"),
     as_json: JsonFlag = False,
 ) -> None:
-    """Store the flights of New York 2013, kill the leader on the way, replay them and check every one.
+    """Store a year of flights, kill the leader, check every record.
 
     Runs a nats-server and nodes of its own in a temporary directory, which takes some 160 MB of disk for each node.
     With --s3 the streams leave the disks for a bucket as they are published, and come back from there. With --pipeline

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["app"]
 
-app = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="List, look at, move and delete consumer groups.")
+app = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="List, inspect, reset and delete consumer groups.")
 app.command("reset", epilog=RESET_EXAMPLES)(reset)
 
 Name = Annotated[str, typer.Argument(help="Name of the group.", show_default=False)]
@@ -35,7 +35,7 @@ _NO_GROUPS: Final = "No consumer groups yet: liftpy consume STREAM --group NAME"
 
 
 class _Described(NamedTuple):
-    """A group, and how far it is in its partitions."""
+    """A group, with its lag in each partition."""
 
     group: GroupDetails
     lags: list[PartitionLag]
@@ -65,7 +65,7 @@ def list_(
     names: Annotated[bool, typer.Option("--names", "-n", help="Print names only.")] = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """List the consumer groups. How far they lag is in liftpy status."""
+    """List the consumer groups. To see their lag, use liftpy status."""
 
     async def work() -> None:
         async with open_admin(ctx) as lift:
@@ -85,12 +85,12 @@ def list_(
 def describe(
     ctx: typer.Context,
     name: Name,
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Go on, once a second.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Refresh once a second.")] = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Show a group: its members and what they read, where it is in every partition, and how far it lags.
+    """Show a group: members, assignments, committed offsets and lag.
 
-    The lag counts the offsets that are left to read. Where nothing is committed, that is all there is.
+    Lag counts the committed records that the group has not read. Without a committed offset, it counts all records.
     """
 
     async def work() -> None:
@@ -117,7 +117,7 @@ def describe(
 
 @app.command("delete", epilog="Example: liftpy group delete billing --yes")
 def delete(ctx: typer.Context, name: Name, force: Force = False, as_json: JsonFlag = False) -> None:
-    """Delete a group with all it has committed. It must have no members."""
+    """Delete a group and its committed offsets. It must have no members."""
 
     async def find() -> None:
         check_group_name(name)

@@ -1,4 +1,4 @@
-"""`liftpy group reset`: have a consumer group go on from elsewhere."""
+"""`liftpy group reset`: change the committed offsets of a consumer group."""
 
 from __future__ import annotations
 
@@ -85,23 +85,25 @@ def reset(
         typer.Option(
             "--to",
             metavar="earliest|latest|OFFSET|TIME",
-            help="earliest, latest (the end: what is there now is left out), an offset, an ISO time, or a span back "
-            "from now such as 1h.",
+            help="earliest, latest (the end: existing messages are skipped), an offset, an ISO time, or a time span "
+            "before now such as 1h.",
             show_default=False,
         ),
     ],
     stream: Annotated[
         list[str] | None,
-        typer.Option("--stream", help="Only this stream; by default all that it has read. Repeatable."),
+        typer.Option("--stream", help="Only this stream; by default all that the group reads. Repeatable."),
     ] = None,
     partition: Annotated[
         list[int] | None, typer.Option("--partition", min=0, help="Only this partition, of one stream. Repeatable.")
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show from where to where, and change nothing.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show the old and new offsets without changing them.")
+    ] = False,
     force: Force = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Have a group go on from elsewhere. It must have no members meanwhile."""
+    """Change a group's committed offsets. The group must have no members."""
 
     async def prepare() -> _Plan:
         check_group_name(name)

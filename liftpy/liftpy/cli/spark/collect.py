@@ -35,15 +35,15 @@ def collect(
     stream: SomeStream = None,
     partition: PartitionOption = None,
     delete: Annotated[
-        bool, typer.Option("--delete", help="Delete it; otherwise it is only shown.", show_default=False)
+        bool, typer.Option("--delete", help="Delete the objects; by default they are only listed.", show_default=False)
     ] = False,
-    grace: Annotated[str, typer.Option(help="What nothing ever named stays for so long.")] = "1h",
+    grace: Annotated[str, typer.Option(help="Keep objects that were never referenced for this long.")] = "1h",
     staging_grace: Annotated[
-        str, typer.Option(help="What the Spark sink staged stays for so long: more than a batch ever takes.")
+        str, typer.Option(help="Keep staged files of the Spark sink for this long: longer than any batch runs.")
     ] = "7d",
     staging_directory: Annotated[
         str | None,
-        typer.Option(help="Also what the Spark sink staged in this directory of this machine.", show_default=False),
+        typer.Option(help="Also collect files that the Spark sink staged in this local directory.", show_default=False),
     ] = None,
     bucket: BucketUrl = None,
     endpoint: Endpoint = None,
@@ -52,7 +52,7 @@ def collect(
     conf: Conf = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Find what no manifest and no pin names, and what the Spark sink left behind; with --delete, delete it.
+    """Find objects that no manifest or pin references, and leftovers of the Spark sink.
 
     By the rules of liftpy tier gc, in parallel, also beside a running cluster. Ends with 1 when a partition could not
     be looked at.

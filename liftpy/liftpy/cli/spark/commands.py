@@ -59,9 +59,7 @@ __all__ = ["app"]
 
 _SIGNALLED_EXIT: Final = 128
 
-app = typer.Typer(
-    rich_markup_mode=None, no_args_is_help=True, help="Work on all of a bucket, in parallel, by Spark. Needs no node."
-)
+app = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Run jobs over a whole bucket with Spark.")
 app.callback()(let_pandas_in)  # Spark's driver does not run without it
 app.command("compact")(compact)
 app.command("restore")(restore)
@@ -80,14 +78,20 @@ def export(
     ctx: typer.Context,
     stream: Stream,
     target: Annotated[
-        str, typer.Argument(help="A directory that all machines see, or s3://bucket/prefix.", show_default=False)
+        str, typer.Argument(help="Directory that all machines share, or s3://bucket/prefix.", show_default=False)
     ],
-    kind: Annotated[Format, typer.Option("--format", help="Files alone, or a Delta table.")] = Format.PARQUET,
-    headers: Annotated[bool, typer.Option("--headers", help="With a column of headers.", show_default=False)] = False,
+    kind: Annotated[
+        Format, typer.Option("--format", help="parquet for plain files, or delta for a Delta table.")
+    ] = Format.PARQUET,
+    headers: Annotated[
+        bool, typer.Option("--headers", help="Include a column of headers.", show_default=False)
+    ] = False,
     target_endpoint: Annotated[
-        str | None, typer.Option(help="URL of the store of the target; by default, --endpoint.", show_default=False)
+        str | None, typer.Option(help="Endpoint URL of the target's store; by default --endpoint.", show_default=False)
     ] = None,
-    hold: Annotated[str, typer.Option(help="If this is killed, objects are held for so long.")] = "6h",
+    hold: Annotated[
+        str, typer.Option(help="Pin source objects for at most this long, if the command is killed.")
+    ] = "6h",
     partition: PartitionOption = None,
     bucket: BucketUrl = None,
     endpoint: Endpoint = None,
@@ -98,9 +102,10 @@ def export(
     dry_run: DryRun = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Write what a stream has in the bucket, with the columns that Spark shows, to Parquet files or a Delta table.
+    """Export a stream from the bucket to Parquet files or a Delta table.
 
-    May be repeated, also after it was killed: then it writes what is not there yet.
+    The columns are those of the Spark source. You can run it again, also after it was killed: it writes only what is
+    missing.
     """
     size = bytes_of("--task-bytes", task_bytes, as_json=as_json)
     hold_s = seconds_of("--hold", hold, as_json=as_json)
@@ -162,7 +167,7 @@ def merge(
     dry_run: DryRun = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Merge small objects of a stream, where no leader does: that of a sealed stream, or of a cluster that is gone."""
+    """Merge small objects of a stream that no leader merges: of a sealed stream or a lost cluster."""
     size = bytes_of("--object-bytes", object_bytes, as_json=as_json)
     where = which_bucket(ctx, Where(bucket, endpoint, region), alone=alone, as_json=as_json)
 
@@ -189,23 +194,23 @@ app.command("collect")(collect)
 
 @app.command("submit", context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True})
 def submit(
-    script: Annotated[str, typer.Argument(help="A Python file.", show_default=False)],
-    arguments: Annotated[list[str] | None, typer.Argument(help="Of the script.", show_default=False)] = None,
+    script: Annotated[str, typer.Argument(help="Python file to run.", show_default=False)],
+    arguments: Annotated[list[str] | None, typer.Argument(help="Arguments of the script.", show_default=False)] = None,
     master: Master = "local[*]",
     archive: Annotated[
         str | None,
-        typer.Option(help="A packed environment for executors, as venv-pack makes it.", show_default=False),
+        typer.Option(help="Packed environment for executors, made with venv-pack.", show_default=False),
     ] = None,
     py_files: Annotated[
-        list[str] | None, typer.Option("--py-files", help="A module for executors.", show_default=False)
+        list[str] | None, typer.Option("--py-files", help="Module for executors. Repeatable.", show_default=False)
     ] = None,
     conf: Conf = None,
     dry_run: DryRun = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Run a script of yours with spark-submit, with this Python on the driver, and what executors need.
+    """Run your script with spark-submit, with this Python on the driver and liftpy on the executors.
 
-    Options of this command stand before the script. Ends as the script does.
+    Put options of this command before the script. Exits with the code of the script.
     """
     try:
         with needs_spark():

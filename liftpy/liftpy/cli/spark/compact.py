@@ -55,9 +55,10 @@ def compact(
     dry_run: DryRun = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Let go of records that newer ones of the same key supersede, as the leader of each partition does by itself.
+    """Compact a stream in the bucket: remove records that newer ones with the same key replace.
 
-    May be repeated, also after it was killed, and while nodes work. With --alone tombstones go, too, when it is time.
+    Leaders do this too. You can run it again, also after it was killed and beside a running cluster. With --alone it
+    also removes tombstones that are old enough.
     """
     size = bytes_of("--task-bytes", task_bytes, as_json=as_json)
     object_size = bytes_of("--object-bytes", object_bytes, as_json=as_json)

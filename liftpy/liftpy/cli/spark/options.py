@@ -43,10 +43,11 @@ Master = Annotated[
     typer.Option(help="Where tasks run: local[4], spark://host:port, yarn, ...", envvar="LIFTPY_SPARK_MASTER"),
 ]
 Conf = Annotated[
-    list[str] | None, typer.Option("--conf", metavar="NAME=VALUE", help="A setting of Spark.", show_default=False)
+    list[str] | None,
+    typer.Option("--conf", metavar="NAME=VALUE", help="Spark setting. Repeatable.", show_default=False),
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and do nothing.")]
-TaskBytes = Annotated[str, typer.Option("--task-bytes", help="About how much a task reads.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and change nothing.")]
+TaskBytes = Annotated[str, typer.Option("--task-bytes", help="Approximate size of a task's input.")]
 _WHICH: Final = "which bucket? Say --bucket s3://bucket/prefix, or set LIFTPY_TIER_URL"
 
 

@@ -44,9 +44,7 @@ _AMISS_EXIT: Final = 1
 
 SourceProfile = Annotated[
     str | None,
-    typer.Option(
-        "--from-profile", metavar="NAME", help="AWS profile with the credentials of --from.", show_default=False
-    ),
+    typer.Option("--from-profile", metavar="NAME", help="AWS profile with credentials for --from.", show_default=False),
 ]
 
 
@@ -54,29 +52,30 @@ def restore(
     ctx: typer.Context,
     source: Annotated[
         str | None,
-        typer.Option("--from", metavar="S3://...", help="Copy histories from here first.", show_default=False),
+        typer.Option("--from", metavar="S3://...", help="Copy histories from this bucket first.", show_default=False),
     ] = None,
     stream: Annotated[
         list[str] | None,
-        typer.Option("--stream", help="Copy this one, by name or uuid; by default, all.", show_default=False),
+        typer.Option("--stream", help="Copy only this stream, by name or uuid; by default all.", show_default=False),
     ] = None,
     source_endpoint: Annotated[
-        str | None, typer.Option("--from-endpoint", help="By default, --endpoint.", show_default=False)
+        str | None,
+        typer.Option("--from-endpoint", help="Endpoint of --from; by default --endpoint.", show_default=False),
     ] = None,
     source_region: Annotated[
-        str | None, typer.Option("--from-region", help="By default, --region.", show_default=False)
+        str | None, typer.Option("--from-region", help="Region of --from; by default --region.", show_default=False)
     ] = None,
     source_profile: SourceProfile = None,
-    hold: Annotated[str, typer.Option(help="If this is killed, objects of --from are held for so long.")] = "24h",
+    hold: Annotated[str, typer.Option(help="Pin objects of --from for this long if this is killed.")] = "24h",
     copy_only: Annotated[
-        bool, typer.Option("--copy-only", help="Copy or check, and leave nodes alone.", show_default=False)
+        bool, typer.Option("--copy-only", help="Copy or check only; do not restore the cluster.", show_default=False)
     ] = False,
     servers: Annotated[
-        str | None, typer.Option(help="NATS address of the cluster, as -s before the command.", show_default=False)
+        str | None, typer.Option(help="NATS address of the cluster; same as -s before the command.", show_default=False)
     ] = None,
     replicas_max: Annotated[
         int | None,
-        typer.Option(min=1, max=7, help="So many copies at most, where there are fewer nodes now.", show_default=False),
+        typer.Option(min=1, max=7, help="Limit of replicas, for a cluster with fewer nodes.", show_default=False),
     ] = None,
     bucket: BucketUrl = None,
     endpoint: Endpoint = None,
@@ -87,9 +86,9 @@ def restore(
     dry_run: DryRun = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Copy histories to the bucket of a new cluster, or check those that it has; then restore the cluster from it.
+    """Copy or check the histories in a bucket, then restore a cluster from it.
 
-    Every record is compared on the way. May be repeated, also after it was killed. Ends with 1 when something is wrong.
+    Every record is compared. You can run it again, also after it was killed. Exits with 1 if a check fails.
     """
     if servers is not None:
         connection: Connection = ctx.find_root().obj

@@ -49,9 +49,9 @@ def scrub(
     dry_run: DryRun = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Verify, and read every byte: what `liftpy tier scrub` does, in parallel. It only reads.
+    """Scrub the bucket in parallel: verify, read every byte and recompute the setsums.
 
-    Ends with 1 when something is wrong.
+    Only reads. Exits with 1 if a check fails.
     """
     size = bytes_of("--task-bytes", task_bytes, as_json=as_json)
     where = which_bucket(ctx, Where(bucket, endpoint, region), as_json=as_json)

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 __all__ = ["app"]
 
-app = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Add, look at, change and remove streams.")
+app = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Add, inspect, change and remove streams.")
 app.command("reassign")(reassign)
 app.command("recover")(recover)
 
@@ -82,13 +82,13 @@ def add(
     name: Name,
     subject: Annotated[str, typer.Option("--subject", help="NATS subject to store, wildcards included.")],
     partitions: Annotated[int, typer.Option(help="Number of partitions.")] = 1,
-    spread: Annotated[str, typer.Option(help="How messages reach several partitions: hash or mapping.")] = "hash",
-    partition_prefix: Annotated[str, typer.Option(help="First token of the subjects of a mapping.")] = "lift",
-    replicas: Annotated[int, typer.Option(help="Copies of each partition, on as many nodes.")] = 1,
+    spread: Annotated[str, typer.Option(help="How messages are assigned to partitions: hash or mapping.")] = "hash",
+    partition_prefix: Annotated[str, typer.Option(help="First token of the subjects of --spread mapping.")] = "lift",
+    replicas: Annotated[int, typer.Option(help="Number of replicas of each partition, on different nodes.")] = 1,
     min_isr: MinIsr = None,
     unclean_leader_election: UncleanElection = None,
     observers: Annotated[
-        int | None, typer.Option(help="Further copies that follow without counting: no ack waits for them.")
+        int | None, typer.Option(help="Number of observer replicas. Observers copy all records and never delay acks.")
     ] = None,
     group: Group = None,
     acks: Acks = None,
@@ -113,7 +113,7 @@ def add(
     local_max_bytes: LocalMaxBytes = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Create a stream; no error when it is there with the same settings."""
+    """Create a stream. Succeeds if it exists with the same settings."""
 
     async def work() -> None:
         settings = given_settings(
@@ -188,7 +188,7 @@ def edit(
 def ls(
     ctx: typer.Context,
     names: Annotated[bool, typer.Option("--names", "-n", help="Print names only.")] = False,
-    internal: Annotated[bool, typer.Option("--internal", help="Also those of liftpy itself.")] = False,
+    internal: Annotated[bool, typer.Option("--internal", help="Include liftpy's internal streams.")] = False,
     as_json: JsonFlag = False,
 ) -> None:
     """List the streams."""
@@ -233,7 +233,7 @@ def report(ctx: typer.Context, as_json: JsonFlag = False) -> None:
 
 @app.command("info")
 def info(ctx: typer.Context, name: Name, as_json: JsonFlag = False) -> None:
-    """Show a stream: settings, counts, partitions, replicas, gaps, and what of it lies in quarantine."""
+    """Show a stream: settings, counts, partitions, replicas, gaps and quarantine."""
 
     async def work() -> None:
         async with open_admin(ctx) as lift:
@@ -249,7 +249,7 @@ def find(
     subject: Annotated[str, typer.Argument(help="A literal subject.", show_default=False)],
     as_json: JsonFlag = False,
 ) -> None:
-    """Which streams store a subject."""
+    """List the streams that store a subject."""
 
     async def work() -> None:
         async with open_admin(ctx) as lift:
@@ -282,7 +282,7 @@ def rm(ctx: typer.Context, name: Name, force: Force = False, as_json: JsonFlag =
 def purge(
     ctx: typer.Context,
     name: Name,
-    offset: Annotated[int | None, typer.Option(help="First offset to keep; by default nothing is kept.")] = None,
+    offset: Annotated[int | None, typer.Option(help="First offset to keep; by default no record is kept.")] = None,
     partition: Annotated[int | None, typer.Option(help="Only this partition.")] = None,
     force: Force = False,
     as_json: JsonFlag = False,
@@ -310,7 +310,7 @@ def pause(ctx: typer.Context, name: Name, as_json: JsonFlag = False) -> None:
 
 @app.command("resume")
 def resume(ctx: typer.Context, name: Name, as_json: JsonFlag = False) -> None:
-    """Take messages again."""
+    """Accept messages again."""
 
     async def work() -> None:
         async with open_admin(ctx) as lift:
@@ -323,10 +323,10 @@ def resume(ctx: typer.Context, name: Name, as_json: JsonFlag = False) -> None:
 def readonly(
     ctx: typer.Context,
     name: Name,
-    off: Annotated[bool, typer.Option("--off", help="Take messages again.")] = False,
+    off: Annotated[bool, typer.Option("--off", help="Accept messages again.")] = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Refuse messages from now on."""
+    """Make a stream read-only: refuse messages until --off."""
 
     async def work() -> None:
         async with open_admin(ctx) as lift:

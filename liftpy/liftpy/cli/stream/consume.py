@@ -39,19 +39,20 @@ liftpy consume orders --start 1h --subject 'orders.eu.>'
 liftpy consume orders refunds --group billing"""
 
 GroupName = Annotated[
-    str | None, typer.Option("--group", help="Share the partitions with this group's other members, and remember.")
+    str | None, typer.Option("--group", help="Join this consumer group, which shares partitions and commits offsets.")
 ]
 CommitInterval = Annotated[
-    str | None, typer.Option("--commit-interval", metavar="SPAN", help="How often a group remembers; 5s by default.")
+    str | None,
+    typer.Option("--commit-interval", metavar="SPAN", help="Interval between automatic offset commits. [default: 5s]"),
 ]
 InstanceId = Annotated[
-    str | None, typer.Option("--instance-id", help="Be a static member: a restart within 10s moves no partitions.")
+    str | None, typer.Option("--instance-id", help="Id of a static member: a restart within 10s moves no partitions.")
 ]
 Subjects = Annotated[
     list[str] | None, typer.Option("--subject", help="Only messages on this subject, wildcards included. Repeatable.")
 ]
 OnLost = Annotated[
-    str, typer.Option("--on-lost", help="Where the next offset was removed: error, or go on at earliest or latest.")
+    str, typer.Option("--on-lost", help="If the next offset was deleted: error, or continue at earliest or latest.")
 ]
 
 
@@ -62,27 +63,28 @@ def consume(
     start: Annotated[
         str,
         typer.Option(
-            help="earliest, latest, new, an offset, an ISO time, or a span back from now such as 1h; in a group, where "
-            "to begin when it has committed nothing: earliest, latest or new."
+            help="earliest, latest, new, an offset, an ISO time, or a time span before now such as 1h. In a group, "
+            "where to start without a committed offset: earliest, latest or new."
         ),
     ] = "earliest",
     stop: Annotated[
-        str | None, typer.Option(help="latest (what is there now), or an offset or time to stop before.")
+        str | None, typer.Option(help="latest (the last message committed now), or an offset or time to stop before.")
     ] = None,
-    count: Annotated[int | None, typer.Option(min=1, help="Stop after so many messages.")] = None,
+    count: Annotated[int | None, typer.Option(min=1, help="Stop after this many messages.")] = None,
     partition: Annotated[list[int] | None, typer.Option(help="Only this partition. Repeatable.")] = None,
     subject: Subjects = None,
     group: GroupName = None,
     commit_interval: CommitInterval = None,
     instance_id: InstanceId = None,
     on_lost: OnLost = "error",
-    raw: Annotated[bool, typer.Option("--raw", help="Print values only, a line each.")] = False,
+    raw: Annotated[bool, typer.Option("--raw", help="Print values only, one per line.")] = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Print the messages of streams; goes on until interrupted unless told where to stop.
+    """Print the messages of streams until interrupted.
 
-    With --group several processes share the partitions, and each goes on where the group left off: what was printed is
-    committed every few seconds, and when the command ends, by Ctrl-C too.
+    --stop and --count end it earlier. With --group, several processes share the partitions, and each continues at the
+    group's committed offsets. Offsets of printed messages are committed every few seconds and at the end, also after
+    Ctrl-C.
     """
     show = _printer(raw=raw, as_json=as_json, several=len(streams) > 1)
 

@@ -40,31 +40,41 @@ _SIZE = {"metavar": "SIZE", "show_default": False}
 _SPAN = {"metavar": "SPAN", "show_default": False}
 
 Subject = Annotated[str | None, typer.Option("--subject", help="NATS subject to store, wildcards included.")]
-Group = Annotated[str | None, typer.Option(help="NATS queue group to join; an empty one leaves it.")]
-Acks = Annotated[str | None, typer.Option(help="Where acks go: reply, envelope or off.")]
-AckPolicyOption = Annotated[str | None, typer.Option("--ack-policy", help="When acks are sent: all, leader or none.")]
-Sync = Annotated[str | None, typer.Option(help="When a record is durable: always, interval or never.")]
-MaxAge = Annotated[str | None, typer.Option("--max-age", help="Drop records older than this; 0 keeps them.", **_SPAN)]
-MaxBytes = Annotated[
-    str | None, typer.Option("--max-bytes", help="Drop the oldest beyond this per partition.", **_SIZE)
+Group = Annotated[str | None, typer.Option(help="NATS queue group to join; an empty name leaves it.")]
+Acks = Annotated[str | None, typer.Option(help="Where acks go: reply (subject), envelope (if it asks), or off.")]
+AckPolicyOption = Annotated[
+    str | None, typer.Option("--ack-policy", help="When the ack is sent: all (committed), leader, or none.")
 ]
-MaxMessages = Annotated[int | None, typer.Option("--max-msgs", help="Drop the oldest beyond this per partition.")]
+Sync = Annotated[str | None, typer.Option(help="When records are fsynced: always (before the ack), interval or never.")]
+MaxAge = Annotated[str | None, typer.Option("--max-age", help="Delete records older than this; 0 keeps them.", **_SPAN)]
+MaxBytes = Annotated[
+    str | None, typer.Option("--max-bytes", help="Delete the oldest records beyond this, per partition.", **_SIZE)
+]
+MaxMessages = Annotated[
+    int | None, typer.Option("--max-msgs", help="Delete the oldest records beyond this, per partition.")
+]
 MaxMessageSize = Annotated[str | None, typer.Option("--max-msg-size", help="Refuse larger messages.", **_SIZE)]
-DedupeWindow = Annotated[str | None, typer.Option("--dupe-window", help="How long message ids are known.", **_SPAN)]
-DedupeIds = Annotated[int | None, typer.Option("--dupe-ids", help="How many message ids are known per partition.")]
-SegmentBytes = Annotated[str | None, typer.Option("--segment-bytes", help="Size of a segment file.", **_SIZE)]
+DedupeWindow = Annotated[
+    str | None, typer.Option("--dupe-window", help="Time for which message ids are remembered.", **_SPAN)
+]
+DedupeIds = Annotated[int | None, typer.Option("--dupe-ids", help="Number of message ids remembered per partition.")]
+SegmentBytes = Annotated[
+    str | None, typer.Option("--segment-bytes", help="Size at which a segment is closed.", **_SIZE)
+]
 Compact = Annotated[
     bool | None, typer.Option("--compact/--no-compact", help="Keep the last record of every key.", show_default=False)
 ]
 CompactionLag = Annotated[
-    str | None, typer.Option("--min-compaction-lag", help="Compact no records younger than this.", **_SPAN)
+    str | None, typer.Option("--min-compaction-lag", help="Do not compact records younger than this.", **_SPAN)
 ]
 DeleteRetention = Annotated[
-    str | None, typer.Option("--delete-retention", help="How long a deleted key's tombstone stays.", **_SPAN)
+    str | None, typer.Option("--delete-retention", help="Time for which tombstones are kept.", **_SPAN)
 ]
 DirtyRatio = Annotated[
     float | None,
-    typer.Option("--min-dirty-ratio", help="Compact when so much of the log is new, 0 to 1.", show_default=False),
+    typer.Option(
+        "--min-dirty-ratio", help="Fraction of uncompacted log that starts a compaction, 0 to 1.", show_default=False
+    ),
 ]
 UncleanElection = Annotated[
     bool | None,
@@ -76,15 +86,19 @@ UncleanElection = Annotated[
 ]
 Tier = Annotated[
     bool | None,
-    typer.Option("--tier/--no-tier", help="Send the history to the cluster's bucket.", show_default=False),
+    typer.Option("--tier/--no-tier", help="Upload the stream to the cluster's bucket.", show_default=False),
 ]
 LocalMaxAge = Annotated[
     str | None,
-    typer.Option("--local-max-age", help="Keep what is older in the bucket alone; 0 keeps it on disk, too.", **_SPAN),
+    typer.Option(
+        "--local-max-age", help="Delete older records from disk once they are in the bucket; 0 keeps them.", **_SPAN
+    ),
 ]
 LocalMaxBytes = Annotated[
     str | None,
-    typer.Option("--local-max-bytes", help="Keep the oldest beyond this per partition in the bucket alone.", **_SIZE),
+    typer.Option(
+        "--local-max-bytes", help="Delete the oldest beyond this, per partition, from disk once in the bucket.", **_SIZE
+    ),
 ]
 SegmentAge = Annotated[str | None, typer.Option("--segment-age", help="Age at which a segment is closed.", **_SPAN)]
 CompressionOption = Annotated[str | None, typer.Option("--compression", help="none, lz4 or zstd.")]
@@ -92,7 +106,7 @@ KeepReplies = Annotated[bool | None, typer.Option("--keep-replies/--drop-replies
 MinIsr = Annotated[
     int | None,
     typer.Option(
-        "--min-isr", help="Fewest in-sync replicas to take messages with; by default a majority.", show_default=False
+        "--min-isr", help="Fewest in-sync replicas that accept messages; by default a majority.", show_default=False
     ),
 ]
 

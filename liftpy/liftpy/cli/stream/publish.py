@@ -46,21 +46,23 @@ def publish(
     ctx: typer.Context,
     subject: Annotated[str, typer.Argument(help="A literal subject that a stream stores.", show_default=False)],
     value: Annotated[
-        str | None, typer.Argument(help="The payload; without it every line of the standard input is one.")
+        str | None, typer.Argument(help="Payload; by default, each line of standard input is a message.")
     ] = None,
     key: Annotated[str | None, typer.Option(help="Key of the record.")] = None,
     header: Annotated[
-        list[str] | None, typer.Option("--header", "-H", help="A header, Name:Value. Repeatable.")
+        list[str] | None, typer.Option("--header", "-H", help="Header as Name:Value. Repeatable.")
     ] = None,
-    count: Annotated[int, typer.Option(min=1, help="Publish it so many times.")] = 1,
+    count: Annotated[int, typer.Option(min=1, help="Publish the payload this many times.")] = 1,
     message_id: Annotated[str | None, typer.Option(help="Id for deduplication.")] = None,
-    expected_offset: Annotated[int | None, typer.Option(min=0, help="Refuse it unless it gets this offset.")] = None,
-    ack_policy: Annotated[str | None, typer.Option(help="When it counts as stored: leader or all.")] = None,
+    expected_offset: Annotated[
+        int | None, typer.Option(min=0, help="Refuse the message unless it gets this offset.")
+    ] = None,
+    ack_policy: Annotated[str | None, typer.Option(help="When the ack is sent: leader, or all (committed).")] = None,
     tombstone: Annotated[bool, typer.Option("--tombstone", help="Publish a null value.")] = False,
-    stream: Annotated[str | None, typer.Option(help="The stream whose ack counts.")] = None,
+    stream: Annotated[str | None, typer.Option(help="Stream whose ack counts, if several store the subject.")] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Publish messages, and wait until they are stored."""
+    """Publish messages and wait for their acks."""
 
     async def work() -> None:
         headers = _headers(header or [])
@@ -115,7 +117,7 @@ async def _publish_many(
     ack_policy: str | None,
     stream: str | None,
 ) -> dict[str, Any]:
-    """Publish the payloads given, or the lines of the standard input."""
+    """Publish the given payloads, or the lines of standard input."""
     published = 0
     last = None
     with _progress() as progress:

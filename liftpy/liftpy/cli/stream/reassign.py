@@ -38,24 +38,27 @@ def reassign(
     ctx: typer.Context,
     name: Annotated[str, typer.Argument(help="Name of the stream.", show_default=False)],
     replicas: Annotated[
-        int | None, typer.Option(min=1, help="Copies of each partition; the nodes are chosen.", show_default=False)
+        int | None,
+        typer.Option(min=1, help="Number of replicas of each partition; liftpy chooses the nodes.", show_default=False),
     ] = None,
     partition: Annotated[
-        list[int] | None, typer.Option(min=0, help="Move this partition, to the nodes of --to. Repeatable.")
+        list[int] | None, typer.Option(min=0, help="Move this partition to the nodes of --to. Repeatable.")
     ] = None,
     to: Annotated[
         list[str] | None,
-        typer.Option("--to", metavar="N1,N2,...", help="Its nodes, the preferred leader first, observers last."),
+        typer.Option("--to", metavar="N1,N2,...", help="New nodes: the preferred leader first, observers last."),
     ] = None,
     observers: Annotated[
-        int | None, typer.Option(min=0, help="Further copies that follow without counting.", show_default=False)
+        int | None, typer.Option(min=0, help="Number of observer replicas.", show_default=False)
     ] = None,
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Wait until everything has moved.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be moved, and move nothing.")] = False,
-    cancel: Annotated[bool, typer.Option("--cancel", help="Leave the replicas where they were.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Wait until all replicas have moved.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the moves without starting them.")] = False,
+    cancel: Annotated[
+        bool, typer.Option("--cancel", help="Cancel the moves under way; replicas stay where they were.")
+    ] = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Move the replicas of a stream while it is in use: new ones copy first, then old ones go.
+    """Move the replicas of a stream to other nodes while it is in use.
 
     Say how many copies there shall be, or which nodes shall have them.
     """

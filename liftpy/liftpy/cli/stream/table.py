@@ -22,10 +22,12 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 def table(
     ctx: typer.Context,
     stream: Annotated[str, typer.Argument(help="Name of the stream.", show_default=False)],
-    key: Annotated[str | None, typer.Option("--key", help="Only this key; an error when it is not there.")] = None,
+    key: Annotated[
+        str | None, typer.Option("--key", help="Print only this key. Fails if the stream does not have it.")
+    ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Print the last value of every key, as they are now; a line each."""
+    """Print the last value of every key, one line each."""
 
     async def work() -> None:
         async with open_lift(ctx) as lift, lift.table(stream) as rows:

@@ -48,11 +48,13 @@ _ONLY_VARIABLES: Final = ("addressing_style", "ca_file", "checksums", "quoted_et
 
 BucketUrl = Annotated[
     str | None,
-    typer.Option("--bucket", metavar="S3://...", help="The bucket.", envvar="LIFTPY_TIER_URL", show_default=False),
+    typer.Option(
+        "--bucket", metavar="S3://...", help="URL of the bucket.", envvar="LIFTPY_TIER_URL", show_default=False
+    ),
 ]
 Endpoint = Annotated[
     str | None,
-    typer.Option(help="URL of a store that is not AWS.", envvar="LIFTPY_TIER_ENDPOINT", show_default=False),
+    typer.Option(help="Endpoint URL of a store other than AWS.", envvar="LIFTPY_TIER_ENDPOINT", show_default=False),
 ]
 Region = Annotated[
     str | None, typer.Option(help="Region of the bucket.", envvar="LIFTPY_TIER_REGION", show_default=False)
@@ -60,8 +62,8 @@ Region = Annotated[
 PartitionOption = Annotated[
     int | None, typer.Option("--partition", "-p", min=0, help="Only this partition.", show_default=False)
 ]
-Alone = Annotated[bool, typer.Option("--alone", help="No node writes to this bucket.", show_default=False)]
-ObjectBytes = Annotated[str, typer.Option("--object-bytes", help="How large objects become.")]
+Alone = Annotated[bool, typer.Option("--alone", help="Confirm that no node writes to this bucket.", show_default=False)]
+ObjectBytes = Annotated[str, typer.Option("--object-bytes", help="Target size of merged objects.")]
 
 _UUID: Final = re.compile("[0-9a-f]{32}")
 _NAMES_SHOWN_MAX: Final = 5

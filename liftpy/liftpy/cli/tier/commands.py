@@ -35,7 +35,7 @@ __all__ = ["app"]
 _FOUND_EXIT = 1
 _PARTITIONS_MAX = 1_000
 
-app = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Look after what is in the bucket.")
+app = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Inspect and maintain the bucket.")
 app.add_typer(cursor_app, name="cursor")
 
 Stream = Annotated[str, typer.Argument(help="Name of the stream, or its uuid.", show_default=False)]
@@ -47,10 +47,10 @@ SomeStream = Annotated[
 @app.command("status")
 def status(
     ctx: typer.Context,
-    limit: Annotated[int, typer.Option(min=0, max=_PARTITIONS_MAX, help="How many partitions to show.")] = 20,
+    limit: Annotated[int, typer.Option(min=0, max=_PARTITIONS_MAX, help="Number of partitions to show.")] = 20,
     as_json: JsonFlag = False,
 ) -> None:
-    """How the bucket is, and what is not in it yet. Ends with 1 while there is an alarm."""
+    """Show the state of the bucket and what is not uploaded yet. Exits with 1 while an alarm is active."""
 
     async def work() -> bool:
         async with open_admin(ctx) as lift:
@@ -102,9 +102,9 @@ def verify(
     region: Region = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """See that every object is there that the manifests name, and that sums and offsets agree. Reads no data.
+    """Check manifests, object sizes and setsums, without reading data.
 
-    Ends with 1 when something is wrong. Needs no node.
+    Exits with 1 if a check fails. Needs no node.
     """
     _check(Where(bucket, endpoint, region), stream, partition, reads_all=False, as_json=as_json)
 
@@ -118,9 +118,9 @@ def scrub(
     region: Region = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Verify, and read every byte: each record is compared with the sums that were made when it was uploaded.
+    """Verify, and also read every byte and recompute the setsums.
 
-    Ends with 1 when something is wrong. Needs no node. It downloads the whole history.
+    Exits with 1 if a check fails. Needs no node. Downloads the whole history.
     """
     _check(Where(bucket, endpoint, region), stream, partition, reads_all=True, as_json=as_json)
 
@@ -129,15 +129,15 @@ def scrub(
 def export_list(
     stream: Stream,
     partition: PartitionOption = None,
-    urls: Annotated[bool, typer.Option("--urls", help="Addresses alone.")] = False,
+    urls: Annotated[bool, typer.Option("--urls", help="Print only the URLs.")] = False,
     bucket: BucketUrl = None,
     endpoint: Endpoint = None,
     region: Region = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """The Parquet objects that hold a stream now, for DuckDB, Polars, Spark. Needs no node.
+    """List the Parquet objects of a stream, for DuckDB, Polars or Spark. Needs no node.
 
-    Where row groups or offsets are named, only these belong to the stream.
+    Where row groups or offsets are listed, only those belong to the stream.
     """
 
     def work(opened: OpenBucket) -> None:
@@ -163,15 +163,16 @@ def export_list(
 def gc(
     stream: SomeStream = None,
     partition: PartitionOption = None,
-    grace: Annotated[str, typer.Option(help="What nothing ever named stays for so long.")] = "1h",
+    grace: Annotated[str, typer.Option(help="Keep objects that were never referenced for this long.")] = "1h",
     bucket: BucketUrl = None,
     endpoint: Endpoint = None,
     region: Region = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Delete what no manifest and no pin names. Leaders do that by themselves every tier.gc_interval_s.
+    """Delete objects that no manifest or pin references.
 
-    Objects that streams share are left to the nodes that wrote them.
+    Leaders do this every tier.gc_interval_s. The command is safe beside a running cluster. Stream-set objects are left
+    to the nodes that wrote them.
     """
     grace_s = seconds_of("--grace", grace, as_json=as_json)
 
@@ -202,7 +203,7 @@ def merge(
     region: Region = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Merge small objects of a stream, where no leader does: that of a sealed stream, or of a cluster that is gone."""
+    """Merge small objects of a stream that no leader merges: of a sealed stream or a lost cluster."""
     size = bytes_of("--object-bytes", object_bytes, as_json=as_json)
 
     def work(opened: OpenBucket) -> None:
@@ -232,7 +233,7 @@ def seal(
     region: Region = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Let the bucket take nothing more of a stream, for good. What is published from then on stays on the disks."""
+    """End uploads of a stream to the bucket, permanently. New records stay on disk."""
 
     def work(opened: OpenBucket) -> None:
         from liftpy.cli.tier.upkeep import check_readable, seal_place
@@ -259,16 +260,19 @@ def fork(
     name: Annotated[str, typer.Argument(help="Name of the new stream.", show_default=False)],
     subject: Annotated[str, typer.Option("--subject", help="NATS subject that the new stream stores.")],
     bucket_only: Annotated[
-        bool, typer.Option("--bucket-only", help="Do not bring it into the cluster.", show_default=False)
+        bool,
+        typer.Option(
+            "--bucket-only", help="Create the fork in the bucket only, not in the cluster.", show_default=False
+        ),
     ] = False,
     bucket: BucketUrl = None,
     endpoint: Endpoint = None,
     region: Region = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Make a stream that begins with the history of another one, whose objects both then use.
+    """Create a stream that starts with the history of another one.
 
-    The fork is made in the bucket, and then brought into the cluster that has this bucket.
+    Both reference the same stream objects. The fork is created in the bucket, and then in the cluster of the bucket.
     """
     where = Where(bucket, endpoint, region)
 

@@ -16,7 +16,7 @@ __all__ = ["app"]
 app = typer.Typer(
     rich_markup_mode=None,
     no_args_is_help=True,
-    help="Named positions in the bucket: from there on nothing is taken away.",
+    help="Named pins that keep all records from an offset on in the bucket.",
 )
 
 Stream = Annotated[str, typer.Argument(help="Name of the stream, or its uuid.", show_default=False)]
@@ -34,7 +34,7 @@ def list_pins(
     region: Region = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Cursors, and what else holds records or objects: long reads and forks."""
+    """List cursors and other pins: those of long reads and forks."""
 
     def work(opened: OpenBucket) -> None:
         from liftpy.cli.tier.upkeep import pins_of
@@ -59,14 +59,14 @@ def _plain(pin: Any) -> dict[str, Any]:
 def set_position(
     stream: Stream,
     name: Name,
-    offset: Annotated[int, typer.Argument(min=0, help="The first offset to hold.", show_default=False)],
+    offset: Annotated[int, typer.Argument(min=0, help="First offset to keep.", show_default=False)],
     partition: PartitionOption = None,
     bucket: BucketUrl = None,
     endpoint: Endpoint = None,
     region: Region = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Make a cursor, or move it: what lies before it may go, and nothing from there on."""
+    """Create or move a cursor. Records before it may be removed, later ones are kept."""
 
     def work(opened: OpenBucket) -> None:
         from liftpy.cli.tier.upkeep import cursor_place, set_cursor
@@ -91,7 +91,7 @@ def drop(
     region: Region = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Let go of what a cursor holds."""
+    """Delete a cursor. Its records may be removed then."""
 
     def work(opened: OpenBucket) -> None:
         from liftpy.cli.tier.upkeep import cursor_place, drop_cursor

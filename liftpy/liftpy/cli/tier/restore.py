@@ -41,14 +41,20 @@ _ENDS_SHOWN_MAX = 4
 def restore(
     ctx: typer.Context,
     bucket: BucketUrl = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would come back, and change nothing.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would be restored, and change nothing.")
+    ] = False,
     replicas_max: Annotated[
         int | None,
-        typer.Option(min=1, max=7, help="So many copies at most, where there are fewer nodes now.", show_default=False),
+        typer.Option(
+            min=1, max=7, help="Limit of replicas per partition, for a cluster with fewer nodes.", show_default=False
+        ),
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Bring back all streams of a bucket to a new, empty cluster: settings, records, committed offsets.
+    """Restore all streams of a bucket to a new, empty cluster.
+
+    Settings, records and committed offsets are restored.
 
     The nodes have been started with the bucket (--tier-url); naming it here as well makes sure that it is the one that
     is meant. What had not reached the bucket is lost; consumers that had read it are told. May be repeated. Ends with 1
