@@ -15,7 +15,6 @@ __all__ = [
     "HTTP_CONNECTIONS_MAX",
     "INGEST_LINGER_BYTES_MAX",
     "INGEST_LINGER_S_MAX",
-    "INGEST_READ_BYTES_MAX",
     "KNOCK_TIMEOUT_S",
     "LINGER_RUNS_MIN",
     "LOG_REPEAT_S",
@@ -43,7 +42,6 @@ __all__ = [
 ]
 
 BATCH_VALUE_BYTES_MAX: Final = 1024 * 1024  # a chunk's run is cut into batches of about this size
-INGEST_READ_BYTES_MAX: Final = 512 * 1024  # read from the NATS socket at once
 INGEST_LINGER_BYTES_MAX: Final = 8 * 1024 * 1024
 INGEST_LINGER_S_MAX: Final = 0.1
 LINGER_RUNS_MIN: Final = 8  # a pass over fewer subscriptions is never put off

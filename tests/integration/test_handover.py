@@ -6,11 +6,13 @@ import asyncio
 import time
 from collections import Counter
 from contextlib import asynccontextmanager
+from itertools import cycle
 
 import nats
+import pytest
 
 from support.cluster import eventually
-from support.cluster_kit import create, leader_of, partitions, running_cluster, settled
+from support.cluster_kit import ClusterKit, create, leader_of, partitions, running_cluster, settled
 from support.reading import gaps, read_all
 
 BURST = 100
@@ -47,12 +49,13 @@ class Flood:
 
 
 @asynccontextmanager
-async def flooded(kit):
-    """Publishers on all streams."""
+async def flooded(urls, pause_s=0.0):
+    """Publishers on all streams, at these NATS servers in turn; those whose messages are all alike at the first."""
+    url = cycle(urls)
     floods = [
-        *(Flood(kit.url, f"o{number}", "orders.all") for number in range(2)),
-        *(Flood(kit.url, f"s{number}", f"spread.{number}") for number in range(3)),
-        *(Flood(kit.url, "tick", "ticks.all", is_uniform=True, pause_s=0.001) for _ in range(2)),
+        *(Flood(next(url), f"o{number}", "orders.all", pause_s=pause_s) for number in range(2)),
+        *(Flood(next(url), f"s{number}", f"spread.{number}", pause_s=pause_s) for number in range(3)),
+        *(Flood(urls[0], "tick", "ticks.all", is_uniform=True, pause_s=0.001) for _ in range(2)),
     ]
     stopped = asyncio.Event()
     tasks = [asyncio.create_task(flood.run(stopped)) for flood in floods]
@@ -99,31 +102,54 @@ async def make_streams(lift):
         await create(lift, stream, f"{stream}.>", **settings)
 
 
+async def restart_one_after_the_other(kit, lift):
+    """All nodes; returns when the preferred replicas lead again."""
+    for name, node in kit.nodes.items():
+        await asyncio.sleep(0.5)
+        began_s = time.monotonic()
+        assert await asyncio.to_thread(node.stop) == 0
+        print(name, "stopped in", time.monotonic() - began_s)
+        await asyncio.to_thread(kit.start_nodes)
+        await eventually(lambda: all_led_and_in_sync(lift), 40.0, f"{name} does not come into sync")
+    preferred = {s: [each.replicas[0] for each in await partitions(lift, s)] for s in STREAMS}
+
+    async def returned():
+        return preferred == {s: [each.leader for each in await partitions(lift, s)] for s in STREAMS}
+
+    await eventually(returned, 40.0, "the preferred replicas do not lead again")
+
+
 async def test_a_rolling_restart_misses_no_plain_message(tmp_path):
     async with running_cluster(tmp_path, cluster={"preferred_return_s": 1.0}) as kit, kit.connect() as lift:
         await make_streams(lift)
-        async with flooded(kit) as floods:
-            for name, node in kit.nodes.items():
-                await asyncio.sleep(0.5)
-                began_s = time.monotonic()
-                assert await asyncio.to_thread(node.stop) == 0
-                print(name, "stopped in", time.monotonic() - began_s)
-                await asyncio.to_thread(kit.start_nodes)
-                await eventually(lambda: all_led_and_in_sync(lift), 40.0, f"{name} does not come into sync")
-            preferred = {s: [each.replicas[0] for each in await partitions(lift, s)] for s in STREAMS}
-
-            async def returned():
-                return preferred == {s: [each.leader for each in await partitions(lift, s)] for s in STREAMS}
-
-            await eventually(returned, 40.0, "the preferred replicas do not lead again")
+        async with flooded([kit.url]) as floods:
+            await restart_one_after_the_other(kit, lift)
         print("\n".join(handed_over(kit)), sum(flood.sent for flood in floods))
         await check(lift, floods)
+
+
+@pytest.mark.parametrize("publishers_at", [[2], [0, 1, 2]])
+async def test_leaders_that_listen_at_different_nats_servers(tmp_path, publishers_at):
+    """Two nodes at one server and one at another; the publishers at a third one, or at all of them."""
+    kit = ClusterKit(tmp_path, nats_servers=3, cluster={"preferred_return_s": 1.0})
+    for number, node in enumerate(kit.nodes.values()):
+        node.command[node.command.index(kit.url)] = kit.nats[number % 2].url
+    try:
+        await asyncio.to_thread(kit.start)
+        async with kit.connect() as lift:
+            await make_streams(lift)
+            async with flooded([kit.nats[number].url for number in publishers_at], pause_s=0.005) as floods:
+                await restart_one_after_the_other(kit, lift)
+            print("\n".join(handed_over(kit)), sum(flood.sent for flood in floods))
+            await check(lift, floods)
+    finally:
+        await asyncio.to_thread(kit.close)
 
 
 async def test_a_drain_and_a_reassignment_miss_no_plain_message(tmp_path):
     async with running_cluster(tmp_path, 4) as kit, kit.connect() as lift:
         await make_streams(lift)
-        async with flooded(kit) as floods:
+        async with flooded([kit.url]) as floods:
             await asyncio.sleep(0.5)
             drained = await leader_of(lift, "orders")
             await lift.drain_node(drained)

@@ -42,6 +42,8 @@ _MARKS: Final = 5
 _MARK_INTERVAL_S: Final = 0.02
 _LOOK_S: Final = 0.005
 _TIMEOUT_S: Final = 2.0  # of each step
+_UNBOUNDED: Final = 1 << 62
+_NO_MARKS: Final = "marks did not come"
 
 
 class _Reach(Marks):
@@ -57,12 +59,9 @@ class _HeldPartition:
 
     def __init__(self, partition: Partition, room: HeldBytes, clock: Clock) -> None:
         self.partition = partition
-        self.held: Held | None = Held(room, self._too_much)
+        self.held: Held | None = Held(room)
         self.marks: list[int] = []
         self._clock = clock
-
-    def _too_much(self, _held: Held) -> None:
-        self.release(None)
 
     def append(self, run: Run, skip: int, now_ns: int) -> None:
         """See `Partition`."""
@@ -108,12 +107,16 @@ class _HeldBinding(Binding):
     Args:
         binding: whose messages are held.
         stand_in: gives what stands for a partition.
+        on_held: called when more is held.
     """
 
-    def __init__(self, binding: Binding, stand_in: Callable[[Partition], _HeldPartition]) -> None:
+    def __init__(
+        self, binding: Binding, stand_in: Callable[[Partition], _HeldPartition], on_held: Callable[[], None]
+    ) -> None:
         super().__init__(binding.stream, binding.subject, {})
         self._binding = binding
         self._stand_in = stand_in
+        self._on_held = on_held
 
     def deliver(self, run: Run, now_ns: int, touched: dict[Partition, None]) -> None:
         """See `Binding`. Partitions that this node leads only now are fed, too."""
@@ -121,6 +124,7 @@ class _HeldBinding(Binding):
         held = {number: self._stand_in(partition) for number, partition in led.items()}
         self.partitions = cast("dict[int, Partition]", held)
         super().deliver(run, now_ns, touched)
+        self._on_held()
 
     def missed(self, cause: str) -> None:
         """See `Binding`."""
@@ -148,7 +152,9 @@ class ServerChange:
         self._flush = flush
         self._name = secrets.token_hex(8)
         self._held: dict[Partition, _HeldPartition] = {}
-        self._room = HeldBytes(HELD_BYTES_MAX)
+        self._room = HeldBytes(_UNBOUNDED)
+        self._may_pause = False  # not while an answer of the new server is waited for
+        self._is_full = False
         self._own_marks = new.ingest.marks = Marks()
         self._reach = _Reach(self._name)
         self._old_heard: set[str] = set()
@@ -160,7 +166,13 @@ class ServerChange:
             return self._own_marks
         for partition in binding.partitions.values():  # marks count for those, too, of which nothing has come yet
             self._stand_in(partition)
-        return _HeldBinding(binding, self._stand_in)
+        return _HeldBinding(binding, self._stand_in, self._check_room)
+
+    def _check_room(self) -> None:
+        """The chunk that is too much is held as well, and then nothing more is read: so the order is kept."""
+        if self._may_pause and not self._is_full and _UNBOUNDED - self._room.left > HELD_BYTES_MAX:
+            self._is_full = True
+            self._new.connection.pause()
 
     def _stand_in(self, partition: Partition) -> _HeldPartition:
         if partition not in self._held:
@@ -184,12 +196,13 @@ class ServerChange:
             await asyncio.sleep(MOVE_OVERLAP_S)
         await self._before.unsubscribe(wanted)
         if not why and not await self._reached(servers, "last"):
-            why = "marks did not come"
+            why = self._why
         self._marks.forget(self._name)
         for each in self._held.values():
             each.release(None if why else each.marks)
         self._new.release()
         self._new.ingest.marks = self._marks
+        self._new.connection.resume()
         await self._new.unsubscribe([self._reach])
         self._flush()
 
@@ -200,27 +213,33 @@ class ServerChange:
         self._reach.expect(self._name, self._new_heard.add)
         if not await self._new.subscribe([self._reach]):
             return "the new connection was lost"
+        self._may_pause = True
+        self._check_room()
         if not await self._reached(servers, "first"):
-            return "marks did not come"
+            return self._why
         tokens = [f"mark.{number}" for number in range(_MARKS)]
         for token in tokens:
             self._publish(servers[0], MARK_SUBJECT, token)
             await asyncio.sleep(_MARK_INTERVAL_S)
         if not await self._until(lambda: self._old_heard.issuperset(tokens) and self._new_heard.issuperset(tokens)):
-            return "marks did not come"
+            return self._why
         rest = [f"rest.{number}" for number in range(len(servers))]
         for server, token in zip(servers, rest, strict=True):
             self._publish(server, MARK_SUBJECT, token)
         is_answered = self._before.connection.ask()
         if not await self._until(lambda: self._old_heard.issuperset(rest) and is_answered.done()):
-            return "marks did not come"
+            return self._why
         return "" if is_answered.result() else "the old connection was lost"
+
+    @property
+    def _why(self) -> str:
+        return "too much is published meanwhile" if self._is_full else _NO_MARKS
 
     async def _reached(self, servers: Sequence[NatsConnection], what: str) -> bool:
         """Publish a mark at every server until all came by the new one; False when some do not."""
         every = {f"{what}.{number}": server for number, server in enumerate((*servers, self._before.connection))}
         until_s = asyncio.get_running_loop().time() + _TIMEOUT_S
-        while asyncio.get_running_loop().time() < until_s:
+        while asyncio.get_running_loop().time() < until_s and not self._is_full:
             missing = every.keys() - self._new_heard
             if not missing:
                 return True
@@ -232,11 +251,11 @@ class ServerChange:
     async def _until(self, condition: Callable[[], bool]) -> bool:
         try:
             async with asyncio.timeout(_TIMEOUT_S):
-                while not condition():  # noqa: ASYNC110 - marks are heard in plain calls
+                while not self._is_full and not condition():  # noqa: ASYNC110 - marks are heard in plain calls
                     await asyncio.sleep(_LOOK_S)
         except TimeoutError:
             return False
-        return True
+        return condition()
 
     def _publish(self, server: NatsConnection, subject: str, token: str) -> None:
         payload = f"{self._name} {token}".encode()
