@@ -134,7 +134,6 @@ class Node:
                 self._disk,
                 data_dir.root / "standing.json",
                 kernel_boot_id(),
-                is_new=not data_dir.streams_directory.exists(),
                 is_doubtful=is_doubtful,
             )
             try:

@@ -11,6 +11,8 @@ import nats
 import pytest
 
 import liftpy
+from liftpy_log.checkpoint import load_checkpoint
+from liftpy_log.disk import OsDisk
 from support.bad_days import NODES, in_sync, make_stream, told, whole_again
 from support.cluster import eventually, quick_options
 from support.cluster_kit import ClusterKit, create, leader_of, partitions, running_cluster, settled
@@ -232,3 +234,29 @@ async def test_two_nodes_hear_each_other_one_way_only(tmp_path):
         kit.links.mend()
         await published.more(5)
         await whole_again(kit, lift, published)
+
+
+async def test_what_is_known_to_be_committed_is_read_while_an_in_sync_replica_is_away(kit, lift):
+    """Both replicas are killed, and one of them is not back: the other does not know whether its last records count."""
+    await create(lift, "s", "s.>", replicas=2, min_isr=2)
+    for number in range(20):
+        await lift.publish("s.x", b"%d" % number, ack_policy="all")
+    leader = await leader_of(lift, "s")
+    (other,) = set((await partitions(lift, "s"))[0].replicas) - {leader}
+    path, uuid = kit.nodes[leader].data / "checkpoint", (await lift.stream_info("s")).uuid
+
+    def is_noted():
+        noted = load_checkpoint(OsDisk(), path)
+        return noted is not None and noted.mark(uuid, 0) >= 20
+
+    await eventually(is_noted, 20.0, "no checkpoint is written")
+    for number in range(20, 25):
+        await lift.publish("s.x", b"%d" % number, ack_policy="all")
+    await asyncio.to_thread(kit.kill, leader, other)
+    await asyncio.to_thread(kit.start_nodes, [leader])
+    assert await leader_of(lift, "s") == leader
+    wanted = [b"%d" % number for number in range(20)]
+    assert [message.value for message in await take(lift.consume("s"), 20)] == wanted
+    assert [message.value for message in await take(lift.consume("s", stop=20))] == wanted
+    await asyncio.to_thread(kit.start_nodes, [other])
+    assert await values(lift, "s") == [b"%d" % number for number in range(25)]

@@ -226,10 +226,9 @@ class ShellNode(Process):
     async def _start(self) -> None:
         disk = self.disk
         data_dir = DataDir(ROOT, -1)
-        is_new = not disk.has_directory(data_dir.streams_directory)
         disk.make_directory(ROOT)
         checkpoint, is_doubtful = open_checkpoint(disk, data_dir.checkpoint_path, data_dir.quarantine_directory)
-        standing = Standing(disk, ROOT / "standing.json", f"boot-{self.boots}", is_new=is_new, is_doubtful=is_doubtful)
+        standing = Standing(disk, ROOT / "standing.json", f"boot-{self.boots}", is_doubtful=is_doubtful)
         try:
             replay_wal(disk, data_dir.wal_directory, ROOT, standing.wal_torn)
         except WalCorruptError:

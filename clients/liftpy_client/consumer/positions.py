@@ -17,6 +17,7 @@ __all__ = [
     "check_partitions",
     "check_start",
     "check_stop",
+    "needs_end",
     "position",
     "queries",
 ]
@@ -150,6 +151,12 @@ def queries(start: Start | Mapping[int, int], stop: Stop | None) -> list[int]:
     return [EARLIEST, LATEST, *(time_query(place) for place in (start, stop) if isinstance(place, datetime))]
 
 
+def needs_end(start: Start | Mapping[int, int], stop: Stop | None) -> bool:
+    """Whether nobody can begin without knowing how far records are committed."""
+    is_open = stop is None or isinstance(stop, int)
+    return start in ("latest", "new") or not is_open
+
+
 def position(
     start: Start | Mapping[int, int], stop: Stop | None, partition: int, answers: list[int]
 ) -> tuple[Position, bool]:
@@ -159,7 +166,7 @@ def position(
         start: as the user says it.
         stop: as the user says it.
         partition: its number.
-        answers: to what `queries` asks.
+        answers: to what `queries` asks; the end is -1 where the leader does not know it, and `needs_end` is false.
 
     Returns:
         The position, and whether it can be reached: False when it is said to begin beyond what is committed, and to

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from liftpy_client.connection.cluster import NobodyAnswersError, is_passing
-from liftpy_client.consumer.positions import position, queries
+from liftpy_client.consumer.positions import needs_end, position, queries
 from liftpy_client.errors import (
     AdminError,
     CorruptRecordsError,
@@ -18,7 +18,7 @@ from liftpy_client.errors import (
     UsageError,
 )
 from liftpy_envelope.errors import ErrorCode, LiftError
-from liftpy_envelope.pull import Api, OffsetResult
+from liftpy_envelope.pull import LATEST, Api, OffsetResult
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -120,7 +120,10 @@ class StartFinder:
         return found
 
     async def _ask(self, place: StreamPlace, leader: str, numbers: list[int]) -> dict[int, list[int]]:
-        """The answers of a leader to the questions about its partitions."""
+        """The answers of a leader to the questions about its partitions.
+
+        A leader may not know for long how far records are committed: as long as an in-sync replica is away.
+        """
         asked = queries(self._start, self._stop)
         body = [[*place.key(number), query] for number in numbers for query in asked]
         connection = await self._session.open_pull(leader)
@@ -132,15 +135,17 @@ class StartFinder:
         answers: dict[int, list[int]] = {}
         for result in OffsetResult.from_rows(response.result):
             number = result.key.partition
+            found = answers.setdefault(number, [])
             if result.error is ErrorCode.PARTITION_OFFLINE:
                 raise CorruptRecordsError(
                     f"stream {place.name} partition {number} is offline on its node: {result.message}"
                 )
             if result.error is ErrorCode.BATCH_CORRUPT:
                 raise CorruptRecordsError(result.message)
-            if result.error is not ErrorCode.NONE:
+            is_spared = asked[len(found)] == LATEST and not needs_end(self._start, self._stop)
+            if result.error is not ErrorCode.NONE and not (is_spared and result.error is ErrorCode.NOT_AVAILABLE):
                 raise PullError(result.error, result.message)
-            answers.setdefault(number, []).append(result.offset)
+            found.append(result.offset)
         return answers
 
 

@@ -67,7 +67,7 @@ async def find_bounds(session: Session, stream: str, partitions: list[int]) -> t
         NodeUnavailableError, PullError: a leader can not be found or asked.
     """
     check_partitions(partitions)
-    finder = StartFinder(session, "earliest", None, partitions, ConsumeOptions())
+    finder = StartFinder(session, "earliest", "latest", partitions, ConsumeOptions())
     place, positions = await finder.find(stream)
     return place, {number: Bounds(at.offset, at.high_watermark) for number, at in positions.items()}
 

@@ -92,27 +92,43 @@ def _offset(query: OffsetQuery, partition: Partition | ErrorCode) -> OffsetResul
     log = partition.log
     if log.failure is not None:
         return OffsetResult(query.key, ErrorCode.PARTITION_OFFLINE, str(log.failure), -1, partition.epoch)
-    end = partition.high_watermark
-    if query.timestamp == EARLIEST:
-        offset = partition.start
-    elif not partition.is_settled:  # what an earlier leader may have shown is not known to be committed yet
-        text = "the leader does not know yet what is committed; ask again"
-        return OffsetResult(query.key, ErrorCode.NOT_AVAILABLE, text, -1, partition.epoch)
-    elif query.timestamp == LATEST:
-        offset = end
-    else:
-        try:
-            found = log.offset_at_time(query.timestamp)
-        except PartitionOfflineError as error:
-            partition.fail(str(error))
-            return OffsetResult(query.key, ErrorCode.PARTITION_OFFLINE, str(error), -1, partition.epoch)
-        except OSError as error:
-            if is_full(error):
-                return OffsetResult(query.key, ErrorCode.NOT_AVAILABLE, str(error), -1, partition.epoch)
-            partition.fail(str(error))
-            return OffsetResult(query.key, ErrorCode.PARTITION_OFFLINE, str(error), -1, partition.epoch)
-        offset = end if found is None else min(found, end)
+    try:
+        offset = _committed_offset(query.timestamp, partition)
+    except PartitionOfflineError as error:
+        partition.fail(str(error))
+        return OffsetResult(query.key, ErrorCode.PARTITION_OFFLINE, str(error), -1, partition.epoch)
+    except OSError as error:
+        if is_full(error):
+            return OffsetResult(query.key, ErrorCode.NOT_AVAILABLE, str(error), -1, partition.epoch)
+        partition.fail(str(error))
+        return OffsetResult(query.key, ErrorCode.PARTITION_OFFLINE, str(error), -1, partition.epoch)
+    if offset is None:
+        return OffsetResult(query.key, ErrorCode.NOT_AVAILABLE, _unsettled(partition), -1, partition.epoch)
     return OffsetResult(query.key, ErrorCode.NONE, "", offset, partition.epoch)
+
+
+def _committed_offset(timestamp: int, partition: Partition) -> int | None:
+    """Where a time is among what is committed; None while that is not known: an earlier leader may have shown more.
+
+    Raises:
+        PartitionOfflineError, OSError: the log can not be read.
+    """
+    if timestamp == EARLIEST:
+        return partition.start
+    end = partition.high_watermark
+    found = None if timestamp == LATEST else partition.log.offset_at_time(timestamp)
+    if found is not None and found < end:
+        return found
+    return end if partition.is_settled else None
+
+
+def _unsettled(partition: Partition) -> str:
+    start, end, log_end = partition.start, partition.high_watermark, partition.log.log_end
+    committed = f"offsets {start} to {end - 1} are" if end > start else "none is"
+    return (
+        f"the leader does not know yet what is committed: {committed} known to be; {end} to {log_end - 1} are once all "
+        f"in-sync replicas have said that they have them. Ask again, or stop at offset {end}"
+    )
 
 
 def epoch_ends(body: Any, lookup: Lookup) -> list[list[Any]]:

@@ -29,6 +29,7 @@ from support.gap_notes import GapNotes
 from support.log_batches import headers_of, with_times
 from support.server_kit import SetClock
 from support.simdisk import ROOT, SimDisk
+from support.standings import proven
 
 UUID = "ab" * 16
 NODES = ("n1", "n2", "n3")
@@ -72,7 +73,7 @@ def start(disk, info=INFO):
     """As `Node` does, without the metadata between."""
     data_dir = DataDir(ROOT, -1)
     checkpoint, is_doubtful = open_checkpoint(disk, data_dir.checkpoint_path, data_dir.quarantine_directory)
-    standing = Standing(disk, ROOT / "standing.json", "boot", is_new=False, is_doubtful=is_doubtful)
+    standing = Standing(disk, ROOT / "standing.json", "boot", is_doubtful=is_doubtful)
     try:
         replay_wal(disk, data_dir.wal_directory, ROOT, standing.wal_torn)
     except WalCorruptError:
@@ -92,7 +93,7 @@ def original():
     """Four segments with indexes, a cut that is done, and two rounds of the write-ahead log that they lack."""
     disk = SimDisk()
     disk.make_directory(ROOT)
-    standing = Standing(disk, ROOT / "standing.json", "boot", is_new=False)
+    standing = proven(disk, ROOT)
     files, opening = opening_on(disk, Checkpoint(), standing)
     local = opening.begin(INFO)
     opening.open_partition(local, 0)
@@ -212,7 +213,7 @@ def outcome(original, disk, path, caplog):
     if refused is None:
         return check(original, opened, path, caplog.text)
     assert str(path) in refused
-    again = Standing(disk, ROOT / "standing.json", "boot", is_new=False)
+    again = Standing(disk, ROOT / "standing.json", "boot")
     assert not again.is_proven(STATE, "n1", was_clean=True), "who moves it away does not know what was in it"
     return "refused"
 

@@ -25,6 +25,7 @@ from support.gap_notes import GapNotes
 from support.log_batches import headers_of, with_times
 from support.server_kit import SetClock
 from support.simdisk import ROOT, SimDisk
+from support.standings import proven
 
 CONFIG = StreamConfig(name="orders", subject="orders.>")
 UUID = "ab" * 16
@@ -120,11 +121,12 @@ class Life:
     def __init__(self):
         self.disk = SimDisk()
         self.disk.make_directory(ROOT / "streams")
+        proven(self.disk, ROOT)
         self.begin()
 
     def begin(self):
         self.disk = self.disk.kill()
-        self.standing = Standing(self.disk, ROOT / "standing.json", "boot", is_new=False)
+        self.standing = Standing(self.disk, ROOT / "standing.json", "boot")
         self.files = FileCache(self.disk, 16)
         data_dir = DataDir(ROOT, -1)
         self.opening = StreamOpening(

@@ -1,9 +1,10 @@
 """Whether this node can prove that its logs hold all that it ever counted as durable. A small file keeps the doubt.
 
-A data directory that is new can prove nothing: it may replace one that was wiped. Nor can one whose kernel stopped
-without a clean stop of the node: streams may count records as durable before they are on disk, and a disk may have
-said that they are when they were not. Nor can one of which a small file is damaged that says what was durable. The
-doubt stays on disk until the metadata has taken note of it; a second start before that would otherwise look clean.
+A data directory that is new can prove nothing: it may replace one that was wiped. Nor can one without that file: it
+may be a part of a copy. Nor can one whose kernel stopped without a clean stop of the node: streams may count records as
+durable before they are on disk, and a disk may have said that they are when they were not. Nor can one of which a small
+file is damaged that says what was durable. The doubt stays on disk until the metadata has taken note of it; a second
+start before that would otherwise look clean.
 
 A single log can prove nothing either when somebody took it away, to have it copied anew, or when it had failed: who
 knows what was put in its place. The directory stays away; the failure stays on disk until there is a new copy, or,
@@ -72,14 +73,13 @@ class Standing:
         disk: where.
         path: of the file, in the data directory.
         boot_id: of the kernel that runs.
-        is_new: the data directory held no streams directory yet.
         is_doubtful: another file that says what was durable is damaged.
 
     Raises:
         OSError: it can not be written.
     """
 
-    def __init__(self, disk: Disk, path: Path, boot_id: str | None, *, is_new: bool, is_doubtful: bool = False) -> None:
+    def __init__(self, disk: Disk, path: Path, boot_id: str | None, *, is_doubtful: bool = False) -> None:
         self._disk = disk
         self._path = path
         self._boot_id = boot_id
@@ -87,13 +87,13 @@ class Standing:
         self._unusable: set[tuple[str, int]] = set()  # in this run
         self._cut: set[tuple[str, int]] = set()
         self._is_torn = False  # any log may have been cut
-        self._has_forgotten = False  # which logs have failed; the metadata may know
-        self._known_boot_id, self._is_doubtful = self._load(is_new=is_new)
+        self._known_boot_id, self._is_doubtful = self._load()
         self._is_doubtful = self._is_doubtful or is_doubtful
+        self._has_forgotten = self._is_doubtful  # which logs have failed; the metadata may know
         if self._is_doubtful:
             self._save()
 
-    def _load(self, *, is_new: bool) -> tuple[str | None, bool]:
+    def _load(self) -> tuple[str | None, bool]:
         try:
             kept = load_json(self._disk, self._path)
             self._failed = {(str(uuid), int(number)): str(why) for uuid, number, why in kept["failed"]}
@@ -101,7 +101,12 @@ class Standing:
             self._is_torn = bool(kept["torn"])
             return kept["boot_id"], bool(kept["doubtful"])
         except FileNotFoundError:
-            return self._boot_id, is_new
+            if self._has_streams():
+                logger.error(  # noqa: TRY400 - the trace adds nothing
+                    "%s is missing: this node can not prove its logs, and leaves the in-sync replica sets until it has "
+                    "caught up",
+                    self._path,
+                )
         except (FileDamagedError, ValueError, LookupError, TypeError):
             place = set_aside(self._disk, self._path, self._path.parent / "quarantine")
             logger.error(  # noqa: TRY400 - the trace adds nothing
@@ -110,8 +115,13 @@ class Standing:
                 self._path,
                 place,
             )
-            self._has_forgotten = True
-            return self._boot_id, True
+        return self._boot_id, True
+
+    def _has_streams(self) -> bool:
+        try:
+            return bool(self._disk.names(self._path.parent / "streams"))
+        except FileNotFoundError:
+            return False
 
     def doubt(self) -> None:
         """Something that was durable is damaged. Who moves it away starts a node that can not prove its logs.

@@ -10,7 +10,9 @@ from liftpy_client.connection.cluster import NobodyAnswersError, StreamPlace
 from liftpy_client.consumer.options import ConsumeOptions
 from liftpy_client.consumer.start_finder import StartFinder
 from liftpy_client.errors import AdminError, DisconnectedError, NodeUnavailableError, NoStreamError, PullError
+from liftpy_client.group.offsets import find_bounds
 from liftpy_envelope.errors import ErrorCode
+from liftpy_envelope.pull import LATEST
 from liftpy_envelope.stream_config import StreamConfig
 
 PLACE = StreamPlace(bytes(16), StreamConfig(name="s", subject="s"), ("n1",), (("n1",),))
@@ -35,8 +37,16 @@ class Cluster:
 
 
 class Connection:
+    def __init__(self, unknown=()):
+        self.unknown = unknown
+
     async def request(self, _api, body):
-        return SimpleNamespace(result=[[*row[:2], 0, "", 5, 0] for row in body])
+        return SimpleNamespace(result=[self.answer(*row) for row in body])
+
+    def answer(self, uuid, number, query):
+        if query in self.unknown:
+            return [uuid, number, int(ErrorCode.NOT_AVAILABLE), "it is not known what is committed", -1, -1]
+        return [uuid, number, 0, "", 5, 0]
 
     def close(self):
         pass
@@ -48,11 +58,12 @@ class Session:
         self.options = SimpleNamespace(timeout_s=5.0)
         self.nats = SimpleNamespace(is_closed=False)
         self.errors = list(errors)
+        self.unknown = ()
 
     async def open_pull(self, _node_id):
         if self.errors and (error := self.errors.pop(0)):
             raise error
-        return Connection()
+        return Connection(self.unknown)
 
 
 @pytest.fixture(autouse=True)
@@ -108,3 +119,30 @@ async def test_a_client_that_was_closed_waits_for_nothing():
         await found(session)
     session.nats.is_closed = False
     assert await found(session) == 5
+
+
+@pytest.mark.parametrize(("start", "stop"), [("earliest", None), (7, None), ({0: 7}, None), (7, 9), ("earliest", 9)])
+async def test_who_need_not_know_the_end_does_not_wait_for_it(start, stop):
+    session = Session(Cluster())
+    session.unknown = (LATEST,)
+    _, positions = await StartFinder(session, start, stop, None, ConsumeOptions()).find("s")
+    at = positions[0]
+    assert (at.offset, at.stop, at.high_watermark) == (5 if start == "earliest" else 7, stop, -1)
+
+
+@pytest.mark.parametrize(("start", "stop"), [("earliest", "latest"), ("latest", None), ("new", 9), (7, "latest")])
+async def test_who_must_know_the_end_waits_until_it_is_known(monkeypatch, start, stop):
+    monkeypatch.setattr("liftpy_client.consumer.start_finder._START_S", 0.05)
+    session = Session(Cluster())
+    session.unknown = (LATEST,)
+    with pytest.raises(PullError, match="it is not known what is committed"):
+        await StartFinder(session, start, stop, None, ConsumeOptions()).find("s")
+
+
+async def test_the_bounds_of_a_stream_have_an_end():
+    session = Session(Cluster())
+    assert (await find_bounds(session, "s", [0]))[1] == {0: (5, 5)}
+    session.unknown = (LATEST,)
+    session.nats.is_closed = True
+    with pytest.raises(PullError, match="it is not known what is committed"):
+        await find_bounds(session, "s", [0])

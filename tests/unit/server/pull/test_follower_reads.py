@@ -89,8 +89,26 @@ class Unsettled:
 
 
 async def test_a_leader_that_does_not_know_what_is_committed_says_so(kit):
+    """What it knows to be committed it tells; nothing else of it can turn out otherwise."""
     store(kit, 3)
+    store(kit, 2, sync=False)
     kit.partition.attach(Unsettled())
     kit.partition.lead(8)
-    rows = await offsets([[UUID, 0, question] for question in (EARLIEST, LATEST, NOW_NS)], lambda _: kit.partition)
-    assert [row[2] for row in rows] == [0, ErrorCode.NOT_AVAILABLE, ErrorCode.NOT_AVAILABLE]
+    questions = (EARLIEST, NOW_NS, LATEST, NOW_NS + 10**9)
+    rows = await offsets([[UUID, 0, question] for question in questions], lambda _: kit.partition)
+    assert [row[2] for row in rows] == [0, 0, ErrorCode.NOT_AVAILABLE, ErrorCode.NOT_AVAILABLE]
+    assert [row[4] for row in rows] == [0, 0, -1, -1]
+    for row in rows[2:]:
+        assert "offsets 0 to 2 are known to be; 3 to 4 are once all" in row[3]
+        assert "stop at offset 3" in row[3]
+
+
+async def test_what_a_new_leader_knows_to_be_committed_is_read(kit):
+    store(kit, 3)
+    store(kit, 2, sync=False)
+    kit.partition.attach(Unsettled())
+    kit.partition.lead(8)
+    session = FetchSession(lambda _: kit.partition)
+    session.apply(FetchRequest(MUCH, 0, (FetchPartition(KEY, 0),)))
+    assert [offsets_of(found) for found in session.collect(MUCH)] == [[0, 1, 2]]
+    assert session.collect(MUCH) == []

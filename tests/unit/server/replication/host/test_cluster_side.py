@@ -15,6 +15,7 @@ from liftpy_server.replication.host.standing import Standing
 from support.metadata_commands import UUIDS, Cluster, config
 from support.server_kit import SetClock
 from support.simdisk import ROOT, SimDisk
+from support.standings import proven
 
 THIS = (UUIDS[0], 0)
 
@@ -43,11 +44,12 @@ class Session:
 def disk():
     disk = SimDisk()
     disk.make_directory(ROOT)
+    proven(disk, ROOT)
     return disk
 
 
 def standing_on(disk):
-    return Standing(disk, ROOT / "standing.json", "boot", is_new=False)
+    return Standing(disk, ROOT / "standing.json", "boot")
 
 
 def side_of(session):

@@ -12,6 +12,7 @@ from liftpy_server.replication.host.standing import Standing
 from support.damage import bit_flips
 from support.metadata_commands import NODE, UUIDS, Cluster, config
 from support.simdisk import ROOT, Order, SimDisk
+from support.standings import proven
 
 
 @pytest.fixture
@@ -28,7 +29,7 @@ def directory(tmp_path):
 
 @pytest.fixture
 def standing(tmp_path):
-    return Standing(OsDisk(), tmp_path / "standing.json", "boot", is_new=False)
+    return proven(OsDisk(), tmp_path)
 
 
 def test_a_log_with_a_segment_is_there(standing, state, directory):
@@ -49,7 +50,7 @@ def test_a_directory_that_was_moved_away_is_missed(standing, state, directory):
 
 
 def started_again(tmp_path):
-    return Standing(OsDisk(), tmp_path / "standing.json", "boot", is_new=False)
+    return Standing(OsDisk(), tmp_path / "standing.json", "boot")
 
 
 def test_a_log_that_had_failed_proves_nothing_until_there_is_another(standing, state, directory, tmp_path):
@@ -77,7 +78,7 @@ def test_a_damaged_file_is_set_aside_and_leaves_a_doubt(tmp_path, state, caplog,
     path = tmp_path / "standing.json"
     path.write_text(content)
     for number in range(2):
-        standing = Standing(OsDisk(), path, "boot", is_new=False)
+        standing = Standing(OsDisk(), path, "boot")
         assert not standing.is_proven(state, "a", was_clean=True)
         assert len(list((tmp_path / "quarantine").iterdir())) == 1, f"start {number}: the doubt is on disk"
     assert (tmp_path / "quarantine" / "standing.json.0").read_text() == content
@@ -94,12 +95,34 @@ def test_a_bit_that_turns_anywhere_in_the_file_is_found(standing, state, directo
         assert not started_again(tmp_path).is_proven(state, "a", was_clean=True)
 
 
-def test_what_a_damaged_file_said_the_metadata_may_know(state, directory, tmp_path):
+def test_a_file_that_is_missing_leaves_a_doubt(standing, state, directory, tmp_path, caplog):
+    """Somebody has put the directory together."""
     (directory / f"{0:020}.log").touch()
-    (tmp_path / "standing.json").write_text("{")
+    path = tmp_path / "standing.json"
+    path.unlink()
+    for _ in range(2):
+        again = started_again(tmp_path)
+        assert not again.is_proven(state, "a", was_clean=True)
+    assert caplog.text.count(f"{path} is missing: this node can not prove its logs") == 1
+    again.settled(state, "a")
+    assert started_again(tmp_path).is_proven(state, "a", was_clean=True)
+
+
+def test_a_data_directory_that_is_new_may_replace_another(state, tmp_path, caplog):
+    assert not started_again(tmp_path).is_proven(state, "a", was_clean=True)
+    assert caplog.text == ""
+
+
+@pytest.mark.parametrize("starts", [1, 2])
+@pytest.mark.parametrize("left", ["{", None])
+def test_what_a_damaged_file_said_the_metadata_may_know(state, directory, tmp_path, left, starts):
+    (directory / f"{0:020}.log").touch()
+    if left is not None:
+        (tmp_path / "standing.json").write_text(left)
     cluster = Cluster("a", "b", "c")
     cluster.report_failure("a")
-    standing = started_again(tmp_path)
+    for _ in range(starts):
+        standing = started_again(tmp_path)
     assert standing.failed_logs(cluster.state, "a") == [(UUIDS[0], 0)]
     standing.settled(cluster.state, "a")
     assert started_again(tmp_path).failed_logs(state, "a") == [(UUIDS[0], 0)]
@@ -131,7 +154,7 @@ def test_a_stream_of_one_replica_that_is_being_moved_counts_as_one_of_several(st
     made = config("orders", replicas=1, sync="interval")
     cluster.do("create_stream", uuid=UUIDS[0], config=made, assignment=[["a"]])
     standing.settled(cluster.state, "a")
-    restarted = Standing(OsDisk(), tmp_path / "standing.json", "another boot", is_new=False)
+    restarted = Standing(OsDisk(), tmp_path / "standing.json", "another boot")
     assert restarted.is_proven(cluster.state, "a", was_clean=False), "nobody has more than it has"
     cluster.reassign("b")
     assert not restarted.is_proven(cluster.state, "a", was_clean=False)
@@ -142,12 +165,10 @@ def test_a_kernel_that_stopped_leaves_a_doubt_of_what_others_have_too(tmp_path, 
     """Whatever the disk said of its syncs, which are those of `sync = always` here."""
     standing.settled(state, "a")
     for _ in range(2):
-        rebooted = Standing(OsDisk(), tmp_path / "standing.json", "another boot", is_new=False)
+        rebooted = Standing(OsDisk(), tmp_path / "standing.json", "another boot")
         assert rebooted.is_proven(state, "a", was_clean=was_clean) is is_proven
     rebooted.settled(state, "a")
-    assert Standing(OsDisk(), tmp_path / "standing.json", "another boot", is_new=False).is_proven(
-        state, "a", was_clean=False
-    )
+    assert Standing(OsDisk(), tmp_path / "standing.json", "another boot").is_proven(state, "a", was_clean=False)
 
 
 ALONE = Cluster("a", min_isr=1).state
@@ -183,11 +204,11 @@ def test_a_log_that_was_cut_is_told_of_until_the_metadata_has_taken_note(standin
 def test_a_log_is_not_cut_before_that_is_on_disk(state):
     disk = SimDisk()
     disk.make_directory(ROOT)
-    standing = Standing(disk, ROOT / "standing.json", "boot", is_new=False)
+    standing = proven(disk, ROOT)
     standing.log_torn(UUIDS[0], 0)
     for order in Order:
         crashed = disk.crash(random.Random(1), order)
-        again = Standing(crashed, ROOT / "standing.json", "boot", is_new=False)
+        again = Standing(crashed, ROOT / "standing.json", "boot")
         assert again.cut_logs(state, "a") == [(UUIDS[0], 0)]
     disk.fail("write", "create", code=errno.ENOSPC)
     with pytest.raises(OSError, match="No space"):

@@ -1,0 +1,20 @@
+"""What a node that ran before can prove."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from liftpy_server.metadata.state import MetadataState
+from liftpy_server.replicas.standing import Standing
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from liftpy_log.disk import Disk
+
+
+def proven(disk: Disk, root: Path) -> Standing:
+    """Of a node that has registered, and has no doubt left."""
+    standing = Standing(disk, root / "standing.json", "boot")
+    standing.settled(MetadataState(), "a")
+    return standing
