@@ -5,7 +5,7 @@ A simulation that does not find them shows nothing by finding nothing.
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
@@ -181,9 +181,7 @@ BUGS = tuple(sorted({*_PATCHES, *SHELL_BUGS} - SCRIPTED))
 @contextmanager
 def planted(name: str) -> Iterator[frozenset[str]]:
     """While this is open the code has that bug; what it yields goes to the run."""
-    if name in SHELL_BUGS:
+    with ExitStack() as stack:
+        if name not in SHELL_BUGS:
+            stack.enter_context(patch.object(*_PATCHES[name]))
         yield frozenset({name})
-        return
-    owner, attribute, replacement = _PATCHES[name]
-    with patch.object(owner, attribute, replacement):
-        yield frozenset()

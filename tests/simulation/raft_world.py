@@ -688,6 +688,7 @@ def run(seed: int) -> Result:
         ViolationError: a promise is broken; the text says how to see it again.
     """
     world = World(seed)
+    again = f"to see it again: PYTHONPATH=tests python -m simulation.raft_world {seed}"
     try:
         with (
             patch.object(syncobj, "monotonicTime", world.clock),
@@ -697,8 +698,10 @@ def run(seed: int) -> Result:
         ):
             return world.run()
     except Exception as error:
-        again = f"(cd tests && python -m simulation.raft_world {seed})"
-        raise ViolationError(f"seed {seed} at {world.now / S:.3f} s: {error!r}; again: {again}") from error
+        raise ViolationError(f"seed {seed} at {world.now / S:.3f} s: {error!r}; {again}") from error
+    except BaseException as error:  # the test took too long
+        error.add_note(again)
+        raise
 
 
 def main() -> None:

@@ -429,11 +429,14 @@ def run_shell(seed: int, **how: Any) -> ShellResult:
 
 def run_world(world: ShellWorld, seed: int, module: str) -> ShellResult:
     """One run of a world that `python -m simulation.MODULE` makes."""
+    again = f"to see it again: PYTHONPATH=tests python -m simulation.{module} {seed}{world.options()}"
     try:
         return world.run()
     except AssertionError as error:
-        again = f"PYTHONPATH=tests python -m simulation.{module} {seed}{world.options()}"
-        raise ViolationError(f"seed {seed}: {error} [{world.describe()}]\nto see it again: {again}") from error
+        raise ViolationError(f"seed {seed}: {error} [{world.describe()}]\n{again}") from error
+    except BaseException as error:  # the test took too long, or the simulation itself has a fault
+        error.add_note(again)
+        raise
 
 
 def command(run: Callable[..., Any], faults: Sequence[str]) -> None:

@@ -1,6 +1,6 @@
 """Three replicas under faults, thousands of times: nothing acked is lost, nothing shown vanishes, all comes to rest.
 
-A failure names its seed: `run(seed)` does exactly the same again.
+A failure prints the command that has it again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pytest
 from simulation.bugs import BUGS, MORE_LOST, planted
 from simulation.model import ViolationError
 from simulation.scheduler import S
-from simulation.world import run
+from simulation.world import World, command, run
 from support.examples import first
 
 BUDGET_SEEDS = 1_000
@@ -85,6 +85,36 @@ def test_a_planted_bug_is_found(bug):
         print(f"{bug}, {found + 1} seeds: {failure}")
         assert failure == failure_of(found, bugs, **how)
     assert failure_of(found, frozenset(), **how) is None
+
+
+@pytest.mark.parametrize(
+    ("bug", "how"),
+    [
+        ("keep_cut", {}),
+        ("commit_below_min_isr", {"shape": (3, 2, 1, 1), "is_lazy": False, "trouble_us": 8 * S}),
+        ("elect_by_the_last_isr", {"disks_to_lose": 9}),
+    ],
+)
+def test_the_command_that_a_failure_prints_runs_it_again(monkeypatch, capsys, bug, how):
+    with planted(bug) as bugs:
+        failure = next(filter(None, (failure_of(seed, bugs, **how) for seed in range(BUDGET_SEEDS))))
+    monkeypatch.setattr(sys, "argv", failure.rpartition("python -m ")[2].split())
+    with pytest.raises(ViolationError) as again:
+        command()
+    assert str(again.value) == failure
+    assert capsys.readouterr().out == ""
+
+
+def test_a_run_that_takes_too_long_says_how_to_see_it_again(monkeypatch):
+    def take_too_long(*_):
+        raise SystemExit("too long")
+
+    monkeypatch.setattr(World, "_settle", take_too_long)
+    with pytest.raises(SystemExit) as ended:
+        run(7, trouble_us=1 * S)
+    assert ended.value.__notes__ == [
+        "to see it again: PYTHONPATH=tests python -m simulation.world 7 --trouble-us 1000000"
+    ]
 
 
 def test_a_seed_does_the_same_again():

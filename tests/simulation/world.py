@@ -5,14 +5,17 @@ At the end nothing is published any more, and nobody may have anything to propos
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from liftpy_server.replication.core.view import ReplicationTimes
+from simulation.bugs import BUGS, planted
 from simulation.clients import Consumer, Publisher
 from simulation.disk import SimDisk
 from simulation.faults import Faults
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
 TIMES = ReplicationTimes(
     replica_lag_max_s=2.0, leader_timeout_s=1.0, request_timeout_s=0.75, retry_s=0.5, preferred_return_s=2.0
 )
+TROUBLE_US = 6 * S
 PEACE_US = 90 * S  # for exponential hold-offs to run out
 STEADY_US = 2 * S
 REST_US = 4 * S
@@ -77,7 +81,7 @@ class World:
         seed: int,
         bugs: frozenset[str] = frozenset(),
         *,
-        trouble_us: int = 6 * S,
+        trouble_us: int = TROUBLE_US,
         disks_to_lose: int | None = None,
         shape: tuple[int, int, int, int] | None = None,
         is_lazy: bool | None = None,
@@ -87,6 +91,7 @@ class World:
         self.seen: Counter[str] = Counter()
         self.first_ack_us: dict[int, int] = {}  # by leader epoch
         self.times = TIMES
+        self._given = {"trouble_us": trouble_us, "disks_to_lose": disks_to_lose, "shape": shape, "is_lazy": is_lazy}
         self.replicas, self.min_isr = self.rng.choices([(3, 2), (3, 1), (5, 3)], weights=[8, 1, 1])[0]
         self.observers = self.rng.choices((0, 1), weights=[3, 1])[0]
         spare = self.observers + self.rng.choices((0, 1, 2), weights=[2, 1, 1])[0]
@@ -226,11 +231,55 @@ class World:
         }
         return f"{info} {logs} committed={len(self.model.committed)}"
 
+    def again(self, seed: int) -> str:
+        """The command that runs this again."""
+        given = {name: value for name, value in self._given.items() if value is not None}
+        if given["trouble_us"] == TROUBLE_US:
+            del given["trouble_us"]
+        told = [f" --bug {bug}" for bug in sorted(self._bugs)]
+        for name, value in given.items():
+            text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+            told.append(f" --{name.replace('_', '-')} {text}")
+        return f"PYTHONPATH=tests python -m simulation.world {seed}{''.join(told)}"
 
-def run(seed: int, bugs: frozenset[str] = frozenset(), script: Script | None = None, **how: Any) -> Result:
-    """One run; the seed is part of every failure."""
+
+def run(seed: int, bugs: frozenset[str] = frozenset(), **how: Any) -> Result:
+    """One run; a failure says how to have it again."""
     world = World(seed, bugs, **how)
+    again = f"to see it again: {world.again(seed)}"
     try:
-        return world.run(script)
+        return world.run()
     except AssertionError as error:
-        raise ViolationError(f"seed {seed}: {error} [{world.describe()}]") from error
+        raise ViolationError(f"seed {seed}: {error} [{world.describe()}]\n{again}") from error
+    except BaseException as error:
+        error.add_note(again)
+        raise
+
+
+def command() -> None:
+    """Run the seeds that the command line names."""
+
+    def shape_in(text: str) -> tuple[int, ...]:
+        numbers = tuple(map(int, text.split(",")))
+        if len(numbers) != 4:
+            raise ValueError(text)
+        return numbers
+
+    parser = argparse.ArgumentParser(description="Run seeds of the simulation of replication.")
+    parser.add_argument("seed", type=int)
+    parser.add_argument("--until", type=int, help="run the seeds up to this one")
+    parser.add_argument("--bug", choices=BUGS, action="append", default=[], help="plant this mistake")
+    parser.add_argument("--trouble-us", type=int, default=TROUBLE_US, help="how long things go wrong")
+    parser.add_argument("--disks-to-lose", type=int, help="how many disks may lose what they promised to keep")
+    parser.add_argument("--shape", type=shape_in, help="replicas,min_isr,observers,spare nodes")
+    parser.add_argument("--is-lazy", type={"True": True, "False": False}.__getitem__, help="sync = interval")
+    given = vars(parser.parse_args())
+    first, last, bugs = given.pop("seed"), given.pop("until"), given.pop("bug")
+    with ExitStack() as stack:
+        names = frozenset().union(*(stack.enter_context(planted(bug)) for bug in bugs))
+        for seed in range(first, (first if last is None else last) + 1):
+            print(seed, run(seed, names, **given), flush=True)
+
+
+if __name__ == "__main__":
+    command()
