@@ -12,7 +12,7 @@ import pytest
 
 import liftpy
 from liftpy_log.checkpoint import load_checkpoint
-from liftpy_log.disk import OsDisk
+from liftpy_log.storage.disk import OsDisk
 from support.bad_days import NODES, in_sync, make_stream, told, whole_again
 from support.cluster import eventually, quick_options
 from support.cluster_kit import ClusterKit, create, leader_of, partitions, running_cluster, settled

@@ -10,7 +10,7 @@ from liftpy_server.replicas.standing import Standing
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from liftpy_log.disk import Disk
+    from liftpy_log.storage.disk import Disk
 
 
 def proven(disk: Disk, root: Path) -> Standing:
