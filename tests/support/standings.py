@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from liftpy_server.metadata.state import MetadataState
-from liftpy_server.replicas.standing import Standing
+from liftpy_server.replication.host.standing import Standing
 
 if TYPE_CHECKING:
     from pathlib import Path
