@@ -10,7 +10,7 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from liftpy_server.limits import LOG_REPEAT_S
+from liftpy_server.settings.limits import LOG_REPEAT_S
 
 if TYPE_CHECKING:
     import logging

@@ -179,7 +179,7 @@ SKEWED = """
 import sys
 from liftpy.cli.app import app
 from liftpy_log.clock import SystemClock
-import liftpy_server.node as node
+import liftpy_server.node.node as node
 
 SKEW_NS = int(sys.argv.pop(1)) * 10**9
 

@@ -165,7 +165,7 @@ async def _stored(lift, count):
 async def test_a_disk_that_seems_full(nats_server, tmp_path, monkeypatch):
     """As above, where no file system can be mounted: what the node is told of its disk is made up."""
     free = [10 * MIB]
-    monkeypatch.setattr("liftpy_server.maintenance._space", lambda _path: (free[0], 100 * MIB))
+    monkeypatch.setattr("liftpy_server.node.maintenance._space", lambda _path: (free[0], 100 * MIB))
     async with (
         running_node(nats_server.url, tmp_path / "node", disk_reserve_bytes=5 * MIB) as node,
         liftpy.connect(nats_server.url) as lift,

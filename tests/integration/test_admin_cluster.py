@@ -14,9 +14,9 @@ import pytest
 import liftpy
 from liftpy_client.connection.nats_options import NatsOptions
 from liftpy_envelope.errors import ErrorCode
-from liftpy_server.cluster_config import ClusterConfig
-from liftpy_server.config import HttpConfig, NodeConfig, PullConfig
-from liftpy_server.node import Node
+from liftpy_server.node.node import Node
+from liftpy_server.settings.cluster import ClusterConfig
+from liftpy_server.settings.config import HttpConfig, NodeConfig, PullConfig
 from support.cluster import NodeProcess, eventually
 from support.ports import free_ports
 

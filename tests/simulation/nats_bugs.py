@@ -23,7 +23,7 @@ from liftpy_server.ingest.binding import Binding
 from liftpy_server.ingest.connection import IngestConnection
 from liftpy_server.nats.connection import NatsConnection
 from liftpy_server.replication.host.replica_host import ReplicaHost
-from liftpy_server.stream_opening import StreamOpening
+from liftpy_server.streams.opening import StreamOpening
 from simulation.scheduler import S
 from simulation.shell_bugs import Bug, _faults
 

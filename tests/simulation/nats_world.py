@@ -37,8 +37,8 @@ from liftpy_envelope.partitioner import partition_of
 from liftpy_server.gaps.partition_gaps import PartitionGaps
 from liftpy_server.handover import giving, taking
 from liftpy_server.handover.held import Holding
-from liftpy_server.limits import ROUTE_GRACE_S, ROUTE_SILENT_S_MAX
-from liftpy_server.partition import Partition
+from liftpy_server.partition.partition import Partition
+from liftpy_server.settings.limits import ROUTE_GRACE_S, ROUTE_SILENT_S_MAX
 from simulation.model import ViolationError
 from simulation.nats_clients import AckedPublisher, PlainPublisher, TickPublisher
 from simulation.nats_faults import FAULTS, NatsFaults

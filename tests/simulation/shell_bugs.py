@@ -14,13 +14,13 @@ from liftpy_envelope.batch import HEADER_SIZE, decode_records, read_header
 from liftpy_log.ids.dedupe import DedupeWindow
 from liftpy_log.log_time import LogTime
 from liftpy_log.segments.segment import Segment
-from liftpy_server.committing import CommittingLog
 from liftpy_server.consensus.store import RaftMetadataStore
-from liftpy_server.dedupe_rebuild import note_batches
 from liftpy_server.metadata import elections, node_commands, partition_commands
 from liftpy_server.metadata.commands import Outcome
 from liftpy_server.metadata.elections import led_uncleanly
 from liftpy_server.metadata.errors import MetadataRefusedError
+from liftpy_server.partition.committing import CommittingLog
+from liftpy_server.partition.dedupe_rebuild import note_batches
 from liftpy_server.replication.core.effects import ReportFailure
 from liftpy_server.replication.host import local, standing
 from liftpy_server.replication.host.local import LocalReplica

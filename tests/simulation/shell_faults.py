@@ -11,7 +11,7 @@ from unittest.mock import patch
 from liftpy_log.compaction.compact import CompactionConfig, compact, plan_compaction
 from liftpy_log.errors import PartitionOfflineError, SegmentCorruptError, StorageFullError
 from liftpy_log.partition_log import PartitionLog
-from liftpy_server.partition import Partition
+from liftpy_server.partition.partition import Partition
 from simulation.scheduler import MS, S
 from simulation.shell_staged import STAGED, StagedFaults
 from support.damage import flipped, swapped, zeroed

@@ -30,7 +30,7 @@ from simulation.model import ViolationError
 if TYPE_CHECKING:
     from liftpy_log.partition_log import PartitionLog
     from liftpy_server.metadata.state import PartitionInfo
-    from liftpy_server.partition import Partition
+    from liftpy_server.partition.partition import Partition
     from simulation.shell_node import ShellNode
 
 __all__ = ["Record", "ShellModel", "records_in"]

@@ -19,19 +19,19 @@ from liftpy_log.durability.group_commit import GroupCommit
 from liftpy_log.durability.wal import WriteAheadLog, replay_wal
 from liftpy_log.errors import WalCorruptError
 from liftpy_log.storage.files import FileCache
-from liftpy_server.cluster_config import ClusterConfig
-from liftpy_server.commit_rounds import CommitRounds
-from liftpy_server.committing import Load
-from liftpy_server.config import NodeConfig
 from liftpy_server.gaps.recorder import GapRecorder
 from liftpy_server.ingest.ingest import Ingest
-from liftpy_server.maintenance import keep_checkpoint, make_checkpoint
-from liftpy_server.metadata_follower import MetadataFollower
-from liftpy_server.outbox import Outbox
+from liftpy_server.node.maintenance import keep_checkpoint, make_checkpoint
+from liftpy_server.node.metadata_follower import MetadataFollower
+from liftpy_server.partition.committing import Load
+from liftpy_server.partition.group_commits import CommitRounds
+from liftpy_server.partition.outbox import Outbox
 from liftpy_server.replication.host.cluster_side import ClusterSide
 from liftpy_server.replication.host.standing import Standing
-from liftpy_server.stream_opening import StreamOpening
-from liftpy_server.streams import Streams
+from liftpy_server.settings.cluster import ClusterConfig
+from liftpy_server.settings.config import NodeConfig
+from liftpy_server.streams.opening import StreamOpening
+from liftpy_server.streams.streams import Streams
 from simulation.metadata import META, UUID
 from simulation.model import ViolationError
 from simulation.process import Process
@@ -48,8 +48,8 @@ if TYPE_CHECKING:
     from liftpy_log.partition_log import PartitionLog
     from liftpy_server.ingest.binding import Binding
     from liftpy_server.metadata.state import MetadataState
-    from liftpy_server.partition import Partition
-    from liftpy_server.stream_state import StreamState
+    from liftpy_server.partition.partition import Partition
+    from liftpy_server.streams.state import StreamState
     from simulation.shell_world import ShellWorld
 
 __all__ = ["ShellNode", "key_of"]

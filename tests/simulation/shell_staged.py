@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from liftpy_server.partition import Partition
+    from liftpy_server.partition.partition import Partition
     from simulation.shell_node import ShellNode
     from simulation.shell_world import ShellWorld
 

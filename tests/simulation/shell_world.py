@@ -20,10 +20,10 @@ from unittest.mock import patch
 from liftpy_client.errors import DisconnectedError
 from liftpy_envelope.errors import AckErrorCode
 from liftpy_log.errors import WalCorruptError
-from liftpy_server import stream_opening, streams
 from liftpy_server.consensus import batches, store
 from liftpy_server.replication.host import proposals, sessions
 from liftpy_server.replication.wire import link
+from liftpy_server.streams.streams import opening, streams
 from simulation.model import ViolationError
 from simulation.network import Network
 from simulation.scheduler import MS, S, Scheduler
@@ -239,12 +239,12 @@ class ShellWorld:
             return replace(usual(config), segment_bytes=world.segment_bytes)
 
         stack.enter_context(raising(self))
-        usual = stream_opening.log_config
+        usual = opening.log_config
         numbers = iter(range(1 << 30))
         stack.enter_context(patch.object(link, "PullConnection", Connections))
-        for module in (stream_opening, streams):
+        for module in (opening, streams):
             stack.enter_context(patch.object(module, "log_config", log_config))
-        for module in (stream_opening, streams):
+        for module in (opening, streams):
             stack.enter_context(patch.object(module, "remove_directory", self._remove_directory))
         for module in (batches, store, proposals, sessions):
             if hasattr(module, "uuid4"):

@@ -21,12 +21,12 @@ from liftpy_server.admin.node_handlers import NodeHandlers
 from liftpy_server.admin.node_key import NodeKey
 from liftpy_server.admin.reassign_handlers import ReassignHandlers
 from liftpy_server.admin.recover_handlers import RecoverHandlers
-from liftpy_server.config import NodeConfig
 from liftpy_server.consensus.settings import Voter
-from liftpy_server.door_refusals import DoorRefusals
 from liftpy_server.gaps.partition_gaps import PartitionGaps
+from liftpy_server.listeners.refusals import DoorRefusals
 from liftpy_server.metadata.errors import MetadataRefusedError
-from liftpy_server.stream_state import StreamCounters, StreamState
+from liftpy_server.settings.config import NodeConfig
+from liftpy_server.streams.state import StreamCounters, StreamState
 from support.gap_notes import GapNotes
 from support.metadata_commands import NODE, Author
 from support.server_kit import SetClock

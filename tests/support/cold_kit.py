@@ -13,7 +13,7 @@ from liftpy_server.tier.reads.reads import ColdReads
 
 if TYPE_CHECKING:
     from liftpy_envelope.batch import BatchHeader
-    from liftpy_server.partition import Partition
+    from liftpy_server.partition.partition import Partition
     from liftpy_server.tier.errors import TierWorkError
     from support.server_kit import Kit
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
-from liftpy_server.config import NodeConfig
-from liftpy_server.door_refusals import DoorRefusals
+from liftpy_server.listeners.refusals import DoorRefusals
+from liftpy_server.settings.config import NodeConfig
 
 if TYPE_CHECKING:
     from pathlib import Path

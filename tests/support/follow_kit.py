@@ -17,13 +17,13 @@ from liftpy_envelope.pull import PartitionKey
 from liftpy_log.partition_log import LogConfig, PartitionLog
 from liftpy_log.storage.disk import OsDisk
 from liftpy_log.storage.files import FileCache
-from liftpy_server.config import PullConfig
 from liftpy_server.metadata.state import NodeInfo
 from liftpy_server.pull.connection import PullBackend
 from liftpy_server.pull.server import PullServer
 from liftpy_server.replication.core.inputs import Fetched
 from liftpy_server.replication.core.view import ReplicationTimes
 from liftpy_server.replication.wire.link import FollowLink
+from liftpy_server.settings.config import PullConfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable

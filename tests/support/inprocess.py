@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from liftpy_client.connection.nats_options import NatsOptions
-from liftpy_server.config import HttpConfig, NodeConfig, PullConfig, StorageConfig
-from liftpy_server.node import Node
+from liftpy_server.node.node import Node
+from liftpy_server.settings.config import HttpConfig, NodeConfig, PullConfig, StorageConfig
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -19,9 +19,9 @@ from liftpy_log.storage.files import FileCache
 from liftpy_server.ingest.binding import Binding
 from liftpy_server.ingest.ingest import Ingest
 from liftpy_server.metadata.state import StreamInfo
-from liftpy_server.outbox import Outbox
-from liftpy_server.partition import Load, Partition
-from liftpy_server.stream_state import StreamState
+from liftpy_server.partition.outbox import Outbox
+from liftpy_server.partition.partition import Load, Partition
+from liftpy_server.streams.state import StreamState
 from support.batches import log_records
 from support.gap_notes import GapNotes
 from support.nats_frames import encode_all

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from nats.aio.msg import Msg
 
     from liftpy_server.admin.node_key import NodeKey
-    from liftpy_server.door_refusals import DoorRefusals
+    from liftpy_server.listeners.refusals import DoorRefusals
 
 __all__ = ["NODE_PREFIX", "Body", "NodeRequests", "request_proven"]
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from nats.micro.request import Request
 
     from liftpy_server.admin.asking import Body
-    from liftpy_server.door_refusals import DoorRefusals
+    from liftpy_server.listeners.refusals import DoorRefusals
 
 __all__ = ["Budget", "Pace", "Refuser", "Shared"]
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from liftpy_server.admin.asking import Body, NodeRequests
     from liftpy_server.metadata.state import StreamInfo
-    from liftpy_server.node import Node
+    from liftpy_server.node.node import Node
 
 __all__ = ["FOLLOW_TIMEOUT_S", "NUMBERS_TIMEOUT_S", "READY_TIMEOUT_S", "Gatherer"]
 

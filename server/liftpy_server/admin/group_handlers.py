@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from liftpy_server.groups.host.coordinators import Coordinators
     from liftpy_server.groups.host.group_partition import GroupPartition
     from liftpy_server.metadata.state import StreamInfo
-    from liftpy_server.node import Node
+    from liftpy_server.node.node import Node
 
 __all__ = ["GroupHandlers", "LocalGroupHandlers"]
 

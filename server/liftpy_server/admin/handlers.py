@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from liftpy_server.admin.asking import Body, NodeRequests
     from liftpy_server.metadata.state import MetadataState, StreamInfo
-    from liftpy_server.node import Node
+    from liftpy_server.node.node import Node
 
 __all__ = ["Handlers"]
 

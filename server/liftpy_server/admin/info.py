@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from liftpy_log.segments.recovery import TornTail
     from liftpy_server.metadata.state import MetadataState, StreamInfo
-    from liftpy_server.node import Node
-    from liftpy_server.partition import Partition
+    from liftpy_server.node.node import Node
+    from liftpy_server.partition.partition import Partition
 
 __all__ = ["cluster_info", "follower_lags", "kept_logs", "led_stream", "node_info", "quarantined", "resident_bytes"]
 

@@ -21,15 +21,15 @@ from liftpy_server.admin.node_requests import (
 )
 from liftpy_server.admin.requests import NoRequest
 from liftpy_server.ingest.connection import SubscriptionRefusedError
-from liftpy_server.streams import StreamNotOpenedError
+from liftpy_server.streams.streams import StreamNotOpenedError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from liftpy_server.admin.asking import Body
     from liftpy_server.metadata.state import StreamInfo
-    from liftpy_server.node import Node
-    from liftpy_server.partition import Partition
+    from liftpy_server.node.node import Node
+    from liftpy_server.partition.partition import Partition
 
 __all__ = ["ANSWER_BYTES_MAX", "LocalHandlers"]
 

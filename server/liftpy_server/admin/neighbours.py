@@ -15,7 +15,7 @@ from nats.errors import Error as NatsError
 from liftpy_envelope.errors import LiftError
 from liftpy_envelope.limits import ADMIN_ANSWER_ITEMS_MAX
 from liftpy_envelope.unpacking import read_json
-from liftpy_server.nats_link import NatsLink
+from liftpy_server.nats.link import NatsLink
 
 if TYPE_CHECKING:
     from liftpy_client.connection.nats_options import NatsOptions

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from nats.aio.msg import Msg
 
     from liftpy_server.admin.node_key import NodeKey
-    from liftpy_server.door_refusals import DoorRefusals
+    from liftpy_server.listeners.refusals import DoorRefusals
 
 __all__ = ["NodeDoor"]
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from liftpy_server.admin.reassigning import Move
     from liftpy_server.metadata.outcomes import Outcome
     from liftpy_server.metadata.state import MetadataState, StreamInfo
-    from liftpy_server.node import Node
+    from liftpy_server.node.node import Node
 
 __all__ = ["ReassignHandlers"]
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from liftpy_server.admin.node_requests import RecoverRequest
     from liftpy_server.admin.recovering import PartitionRecovery
     from liftpy_server.metadata.state import StreamInfo
-    from liftpy_server.node import Node
+    from liftpy_server.node.node import Node
 
 __all__ = ["RecoverHandlers"]
 

@@ -15,7 +15,7 @@ from liftpy_envelope.subject import covers, overlaps, reserved_overlap
 
 if TYPE_CHECKING:
     from liftpy_envelope.stream_config import StreamConfig
-    from liftpy_server.config import NodeConfig
+    from liftpy_server.settings.config import NodeConfig
 
 __all__ = ["check_unreserved"]
 

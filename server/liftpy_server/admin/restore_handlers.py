@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     from liftpy_server.admin.asking import Body
-    from liftpy_server.config import NodeConfig
     from liftpy_server.metadata.state import MetadataState, StreamInfo
+    from liftpy_server.settings.config import NodeConfig
 
     class _Metadata(Protocol):
         @property

@@ -32,7 +32,7 @@ from liftpy_server.admin.recover_handlers import RecoverHandlers
 from liftpy_server.admin.restore_handlers import RestoreHandlers
 from liftpy_server.admin.tier_handlers import LocalTierHandlers, TierHandlers
 from liftpy_server.metadata.errors import MetadataRefusedError, MetadataUnavailableError, MetadataUnknownError
-from liftpy_server.nats_link import NatsLink
+from liftpy_server.nats.link import NatsLink
 from liftpy_server.repeated_warnings import RepeatedWarnings
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from nats.micro.request import Request
 
     from liftpy_server.admin.asking import Body
-    from liftpy_server.node import Node
+    from liftpy_server.node.node import Node
 
     Handle = Callable[[Body], Awaitable[Body]]
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
     from liftpy_server.admin.asking import Body, NodeRequests
-    from liftpy_server.node import Node
+    from liftpy_server.node.node import Node
 
 __all__ = ["LocalTierHandlers", "TierHandlers", "merged_status"]
 

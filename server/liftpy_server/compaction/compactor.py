@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from liftpy_log.compaction.compact import CompactionPlan, CompactionReport
     from liftpy_log.compaction.state import Cleaned, CleanedSegment, SealedSegment
     from liftpy_log.partition_log import PartitionLog
-    from liftpy_server.partition import Partition
+    from liftpy_server.partition.partition import Partition
 
 __all__ = ["Compactor", "compaction_config"]
 

@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Protocol
 
 from liftpy_server.gaps.gap import CAUSE_CHARS_MAX, Gap, bounded, newest_of
-from liftpy_server.limits import LOG_REPEAT_S
+from liftpy_server.settings.limits import LOG_REPEAT_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from liftpy_log.clock import Clock
-    from liftpy_server.stream_state import StreamCounters
+    from liftpy_server.streams.state import StreamCounters
 
 __all__ = ["LED_ELSEWHERE", "GapKeeper", "PartitionGaps"]
 

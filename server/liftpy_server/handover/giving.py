@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from liftpy_server.consensus.store import RaftMetadataStore
     from liftpy_server.handover.held import Holding
     from liftpy_server.metadata.outcomes import Outcome
-    from liftpy_server.partition import Partition
+    from liftpy_server.partition.partition import Partition
 
     Ask = Callable[[str, str, dict[str, Any], float], Awaitable[dict[str, Any]]]
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from liftpy_server.ingest.connection import IngestConnection
     from liftpy_server.ingest.marks import Marks
     from liftpy_server.replication.host.local import LocalReplica
-    from liftpy_server.streams import Streams
+    from liftpy_server.streams.streams import Streams
 
 __all__ = ["Handover"]
 

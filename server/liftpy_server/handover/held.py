@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from liftpy_server.ingest.connection import IngestConnection
     from liftpy_server.ingest.marks import Marks
     from liftpy_server.ingest.runs import Run
-    from liftpy_server.partition import Partition
-    from liftpy_server.streams import Streams
+    from liftpy_server.partition.partition import Partition
+    from liftpy_server.streams.streams import Streams
 
     Left = tuple[Run | list[Incoming], int]
     """Messages, and the size of their subjects' prefix, which is not stored."""

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final, cast
 from liftpy_server.handover.held import HELD_BYTES_MAX, Held, HeldBytes, append_left
 from liftpy_server.ingest.binding import Binding
 from liftpy_server.ingest.marks import MARK_SUBJECT, Marks
-from liftpy_server.limits import MOVE_OVERLAP_S
+from liftpy_server.settings.limits import MOVE_OVERLAP_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from liftpy_server.ingest.runs import Run
     from liftpy_server.ingest.subscriptions import Subscriptions
     from liftpy_server.nats.connection import NatsConnection
-    from liftpy_server.partition import Partition
+    from liftpy_server.partition.partition import Partition
 
 __all__ = ["ServerChange"]
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from liftpy_envelope.pull import PartitionKey
     from liftpy_server.handover.held import Holding
     from liftpy_server.ingest.subscriptions import Subscriptions
-    from liftpy_server.partition import Partition
+    from liftpy_server.partition.partition import Partition
     from liftpy_server.replication.host.local import LocalReplica
 
 __all__ = ["SKEW_S", "Taking"]

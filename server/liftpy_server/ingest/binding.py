@@ -11,8 +11,8 @@ from liftpy_server.ingest.incoming import read_message
 if TYPE_CHECKING:
     from liftpy_server.ingest.incoming import Incoming
     from liftpy_server.ingest.runs import Run
-    from liftpy_server.partition import Partition
-    from liftpy_server.stream_state import StreamState
+    from liftpy_server.partition.partition import Partition
+    from liftpy_server.streams.state import StreamState
 
 __all__ = ["Binding"]
 

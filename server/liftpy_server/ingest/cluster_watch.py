@@ -17,8 +17,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from liftpy_server.limits import ROUTE_GRACE_S
 from liftpy_server.nats.server_pool import of_same_cluster
+from liftpy_server.settings.limits import ROUTE_GRACE_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

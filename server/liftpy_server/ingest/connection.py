@@ -21,18 +21,18 @@ from liftpy_server.ingest.cluster_watch import ClusterWatch, unnamed
 from liftpy_server.ingest.ingest import Ingest
 from liftpy_server.ingest.slow_consumer import advice_on_pending, probable_cause
 from liftpy_server.ingest.subscriptions import Subscriptions
-from liftpy_server.limits import (
+from liftpy_server.nats.connection import LOST
+from liftpy_server.nats.knocking import nobody_listens
+from liftpy_server.nats.monitoring import MonitoringError
+from liftpy_server.nats.server_pool import of_same_cluster
+from liftpy_server.nats.session import NatsSession
+from liftpy_server.settings.limits import (
     KNOCK_TIMEOUT_S,
     MOVE_OVERLAP_S,
     RELIEF_INTERVAL_S,
     ROUTE_SILENT_S_MAX,
     SUBSCRIBE_RETRY_S,
 )
-from liftpy_server.nats.connection import LOST
-from liftpy_server.nats.knocking import nobody_listens
-from liftpy_server.nats.monitoring import MonitoringError
-from liftpy_server.nats.server_pool import of_same_cluster
-from liftpy_server.nats.session import NatsSession
 
 if TYPE_CHECKING:
     import random
@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from liftpy_server.ingest.marks import Marks
     from liftpy_server.nats.connection import NatsConnection, Question
     from liftpy_server.nats.monitoring import Patience
-    from liftpy_server.outbox import Outbox
-    from liftpy_server.stream_state import StreamState
+    from liftpy_server.partition.outbox import Outbox
+    from liftpy_server.streams.state import StreamState
 
 __all__ = ["IngestConnection", "SubscriptionRefusedError"]
 

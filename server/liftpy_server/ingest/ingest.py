@@ -15,13 +15,13 @@ import logging
 from typing import TYPE_CHECKING
 
 from liftpy_server.ingest.parser import MessageParser
-from liftpy_server.limits import (
+from liftpy_server.repeated_warnings import RepeatedWarnings
+from liftpy_server.settings.limits import (
     INGEST_LINGER_BYTES_MAX,
     INGEST_LINGER_S_MAX,
     LINGER_RUNS_MIN,
     RUN_MESSAGES_PER_PARTITION_MIN,
 )
-from liftpy_server.repeated_warnings import RepeatedWarnings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from liftpy_server.ingest.binding import Binding
     from liftpy_server.ingest.marks import Marks
     from liftpy_server.ingest.runs import Run
-    from liftpy_server.outbox import Outbox
-    from liftpy_server.partition import Partition
+    from liftpy_server.partition.outbox import Outbox
+    from liftpy_server.partition.partition import Partition
 
 __all__ = ["Ingest"]
 

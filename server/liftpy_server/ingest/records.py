@@ -10,9 +10,9 @@ from liftpy_envelope.errors import AckErrorCode
 from liftpy_envelope.ipc import column_buffers, nullable_column, repeated_column, values_column
 from liftpy_log.errors import PartitionOfflineError, StorageFullError
 from liftpy_log.ids.dedupe import hash_id, hash_ids
-from liftpy_server.acks import AckItem, ItemAcks
 from liftpy_server.ingest.incoming import Refusal, refusal_of
-from liftpy_server.limits import BATCH_VALUE_BYTES_MAX
+from liftpy_server.partition.acks import AckItem, ItemAcks
+from liftpy_server.settings.limits import BATCH_VALUE_BYTES_MAX
 
 if TYPE_CHECKING:
     from liftpy_envelope.ack import AckPolicy
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from liftpy_envelope.ipc import ColumnBuffers
     from liftpy_log.ids.dedupe import DedupeId, Stored
     from liftpy_server.ingest.incoming import Incoming
-    from liftpy_server.partition import Partition
+    from liftpy_server.partition.partition import Partition
 
 __all__ = ["RecordBuilder"]
 

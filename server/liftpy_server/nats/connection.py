@@ -15,7 +15,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from liftpy_envelope.errors import LiftError
-from liftpy_server.limits import CONFIRM_INTERVAL_S, QUESTIONS_OPEN_MAX, SILENT_QUESTIONS_MAX
+from liftpy_server.settings.limits import CONFIRM_INTERVAL_S, QUESTIONS_OPEN_MAX, SILENT_QUESTIONS_MAX
 
 if TYPE_CHECKING:
     import ssl

@@ -7,8 +7,8 @@ import ipaddress
 import socket
 from typing import TYPE_CHECKING
 
-from liftpy_server.limits import KNOCK_TIMEOUT_S
 from liftpy_server.nats.server_pool import ServerAddress
+from liftpy_server.settings.limits import KNOCK_TIMEOUT_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -13,11 +13,11 @@ from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 from liftpy_envelope.errors import LiftError
-from liftpy_server.limits import KNOCK_TIMEOUT_S, SHORT_CONNECTION_S
 from liftpy_server.nats.connection import NatsConnection, NatsConnectionError, TlsUse
 from liftpy_server.nats.credentials import connect_line
 from liftpy_server.nats.server_pool import ServerAddress, ServerPool, of_same_cluster
 from liftpy_server.repeated_warnings import RepeatedWarnings
+from liftpy_server.settings.limits import KNOCK_TIMEOUT_S, SHORT_CONNECTION_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 from liftpy_envelope.errors import ErrorCode, FrameError, FrameTooLargeError
 from liftpy_envelope.frames import Request, RequestReader, encode_response
 from liftpy_envelope.pull import API_VERSIONS, Api, HelloRequest, HelloResult
-from liftpy_server.limits import PULL_HELLO_BYTES_MAX, PULL_REQUESTS_MAX
 from liftpy_server.pull.follow_answers import FollowAnswers
 from liftpy_server.pull.receiving import BytesTaker
 from liftpy_server.pull.requests import ClientRequests, PullBackend, RequestError
 from liftpy_server.pull.sending import ResponseSender
 from liftpy_server.pull.session import FetchSession
+from liftpy_server.settings.limits import PULL_HELLO_BYTES_MAX, PULL_REQUESTS_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from liftpy_server.door_refusals import DoorRefusals
+    from liftpy_server.listeners.refusals import DoorRefusals
 
 __all__ = ["PullBackend", "PullConnection"]
 

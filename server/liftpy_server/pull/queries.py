@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from liftpy_envelope.pull import PartitionKey
-    from liftpy_server.partition import Partition
+    from liftpy_server.partition.partition import Partition
     from liftpy_server.tier.reads.reads import ColdReads
 
     Lookup = Callable[[PartitionKey], Partition | ErrorCode]

@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from liftpy_envelope.frames import Request
     from liftpy_envelope.pull import PartitionKey
     from liftpy_log.storage.files import FileCache
-    from liftpy_server.config import PullConfig
     from liftpy_server.groups.host.group_host import GroupHost
     from liftpy_server.groups.host.pending import Asked
-    from liftpy_server.partition import Partition
+    from liftpy_server.partition.partition import Partition
     from liftpy_server.pull.follow_session import FollowedPartition
     from liftpy_server.pull.sending import ResponseSender
     from liftpy_server.pull.session import FetchSession
+    from liftpy_server.settings.config import PullConfig
     from liftpy_server.tier.reads.reads import ColdReads
 
 __all__ = ["ClientRequests", "PullBackend", "RequestError"]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from liftpy_envelope.errors import LiftError
 from liftpy_log.errors import SegmentCorruptError
 from liftpy_log.segments.scan import read_batch
-from liftpy_server.limits import PEER_BYTES_PER_S_MIN
+from liftpy_server.settings.limits import PEER_BYTES_PER_S_MIN
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,14 +7,14 @@ import socket
 from typing import TYPE_CHECKING
 
 from liftpy_envelope.errors import ErrorCode, LiftError
-from liftpy_server.door_refusals import DoorRefusals
-from liftpy_server.listener import Listener
+from liftpy_server.listeners.listener import Listener
+from liftpy_server.listeners.refusals import DoorRefusals
 from liftpy_server.pull.connection import PullConnection
 from liftpy_server.pull.requests import RequestError
 
 if TYPE_CHECKING:
-    from liftpy_server.config import PullConfig
     from liftpy_server.pull.connection import PullBackend
+    from liftpy_server.settings.config import PullConfig
 
 __all__ = ["ListenError", "PullServer"]
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from liftpy_envelope.pull import FetchPartition, FetchRequest, PartitionKey
     from liftpy_envelope.subject_filter import SubjectMatcher
     from liftpy_log.reader import Slice
-    from liftpy_server.partition import Partition
+    from liftpy_server.partition.partition import Partition
     from liftpy_server.tier.reads.reads import ColdReads
 
     Lookup = Callable[[PartitionKey], Partition | ErrorCode]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from liftpy_server.config import load_config
+from liftpy_server.settings.config import load_config
 
 DOCS = Path(__file__).parents[3] / "docs"
 BLOCK = re.compile(r"^```toml\n(.*?)^```", re.MULTILINE | re.DOTALL)

@@ -4,9 +4,9 @@ import logging
 
 import pytest
 
-from liftpy_server.door_refusals import DoorRefusals
-from liftpy_server.limits import LOG_REPEAT_S
+from liftpy_server.listeners.refusals import DoorRefusals
 from liftpy_server.repeated_warnings import RepeatedWarnings
+from liftpy_server.settings.limits import LOG_REPEAT_S
 
 logger = logging.getLogger("tested")
 

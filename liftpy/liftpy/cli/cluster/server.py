@@ -19,7 +19,7 @@ from liftpy_envelope.settings import to_plain
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from liftpy_server.config import NodeConfig
+    from liftpy_server.settings.config import NodeConfig
 
 __all__ = ["HttpPort", "app", "load_settings", "log_to_stderr", "run_loop", "server", "stop_event"]
 
@@ -71,8 +71,8 @@ def load_settings(
 ) -> NodeConfig:
     """A node's settings; ends the command where they or their files are wrong, or where packages are missing."""
     try:
-        import liftpy_server.node  # noqa: F401 - here, where it can be said what is missing
-        from liftpy_server.config import load_config
+        import liftpy_server.node.node  # noqa: F401 - here, where it can be said what is missing
+        from liftpy_server.settings.config import load_config
     except ImportError as error:
         if (error.name or "").startswith("liftpy"):
             raise  # it is not a package that is missing
@@ -173,7 +173,7 @@ def stop_event() -> asyncio.Event:
 
 
 async def _serve(settings: NodeConfig, *, as_json: bool) -> None:
-    from liftpy_server.node import Node
+    from liftpy_server.node.node import Node
 
     stop = stop_event()
     node = Node(settings)

@@ -26,7 +26,7 @@ from liftpy_envelope.errors import LiftError
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Mapping
 
-    from liftpy_server.config import NodeConfig
+    from liftpy_server.settings.config import NodeConfig
 
 __all__ = ["app", "dev"]
 
@@ -171,7 +171,7 @@ def _shown_bucket(bucket: SeaweedServer | None) -> dict[str, Any]:
 async def _run_one(
     settings: NodeConfig, nats: NatsServer, bucket: SeaweedServer | None, *, live: bool, as_json: bool
 ) -> None:
-    from liftpy_server.node import Node
+    from liftpy_server.node.node import Node
 
     stop = stop_event()
     node = Node(settings)

@@ -24,7 +24,7 @@ from liftpy_server.consensus.pysyncobj_core import monotonic
 from liftpy_server.consensus.wire.admission import PeerRefusedError, check_peer
 from liftpy_server.consensus.wire.link import Link, tls_context
 from liftpy_server.consensus.wire.session import Identity, WrongKeyError, WrongNodeError
-from liftpy_server.door_refusals import DoorRefusals
+from liftpy_server.listeners.refusals import DoorRefusals
 from liftpy_server.repeated_warnings import RepeatedWarnings
 
 if TYPE_CHECKING:

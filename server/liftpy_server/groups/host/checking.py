@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from liftpy_server.consensus.store import RaftMetadataStore
     from liftpy_server.metadata.state import MetadataState
-    from liftpy_server.partition import Partition
+    from liftpy_server.partition.partition import Partition
 
 __all__ = ["RequestChecks", "without"]
 

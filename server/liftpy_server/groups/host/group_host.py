@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from liftpy_server.consensus.store import RaftMetadataStore
     from liftpy_server.groups.host.settings import GroupsConfig
     from liftpy_server.metadata.state import MetadataState
-    from liftpy_server.partition import Partition
+    from liftpy_server.partition.partition import Partition
     from liftpy_server.replication.host.local import LocalReplica
-    from liftpy_server.streams import Streams
+    from liftpy_server.streams.streams import Streams
     from liftpy_server.tier.reads.reads import ColdReads
 
     GroupRequest = JoinRequest | HeartbeatRequest | LeaveRequest | CommitRequest | OffsetFetchRequest

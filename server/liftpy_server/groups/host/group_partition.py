@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from liftpy_server.groups.core.records import Record
     from liftpy_server.groups.host.coordinators import Coordinators
     from liftpy_server.groups.host.pending import Asked
-    from liftpy_server.partition import Partition
+    from liftpy_server.partition.partition import Partition
 
 __all__ = ["GroupPartition"]
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from liftpy_log.reader import Slice
     from liftpy_log.storage.disk import File
     from liftpy_log.storage.files import FileCache
-    from liftpy_server.partition import Partition
+    from liftpy_server.partition.partition import Partition
     from liftpy_server.tier.reads.reads import ColdReads
 
     Rows = tuple[list[bytes], list[bytes | None]]

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
     from liftpy_log.checkpoint import Checkpoint
     from liftpy_log.clock import Clock
-    from liftpy_server.cluster_config import ClusterConfig
-    from liftpy_server.config import NodeConfig
     from liftpy_server.consensus.store import RaftMetadataStore
     from liftpy_server.metadata.state import MetadataState
     from liftpy_server.replication.host.local import LocalReplica
     from liftpy_server.replication.host.standing import Standing
+    from liftpy_server.settings.cluster import ClusterConfig
+    from liftpy_server.settings.config import NodeConfig
 
 __all__ = ["ClusterSide"]
 

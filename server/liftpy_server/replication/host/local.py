@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from liftpy_envelope.errors import BatchCorruptError, LiftError
 from liftpy_log.errors import BatchesRefusedError, PartitionOfflineError, StorageFullError, UnfinishedCutError
 from liftpy_log.log_time import Leap
-from liftpy_server.dedupe_rebuild import note_batches, note_log
+from liftpy_server.partition.dedupe_rebuild import note_batches, note_log
 from liftpy_server.replication.core import effects as fx
 from liftpy_server.replication.core import inputs
 from liftpy_server.replication.core.follower import Follower, Phase
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from liftpy_envelope.follow import FollowFetch, FollowQuestion
     from liftpy_log.recent import RecentBatches, RecentTail
-    from liftpy_server.partition import Partition
+    from liftpy_server.partition.partition import Partition
     from liftpy_server.replication.core.effects import Effect
     from liftpy_server.replication.core.inputs import Input
     from liftpy_server.replication.core.view import PartitionView, ReplicationTimes

@@ -12,13 +12,13 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from liftpy_log.recent import RecentBatches
-from liftpy_server.limits import DEAF_AFTER_S
 from liftpy_server.metadata.elections import able_to_lead
 from liftpy_server.repeated_warnings import RepeatedWarnings
 from liftpy_server.replication.core.effects import ProposeLeader
 from liftpy_server.replication.host.proposals import FinishReassignment
 from liftpy_server.replication.host.views import incarnations, partition_view
 from liftpy_server.replication.wire.link import FollowLink
+from liftpy_server.settings.limits import DEAF_AFTER_S
 
 if TYPE_CHECKING:
     import ssl
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from liftpy_envelope.pull import PartitionKey
     from liftpy_log.clock import Clock
     from liftpy_server.metadata.state import MetadataState, PartitionInfo
-    from liftpy_server.partition import Partition
+    from liftpy_server.partition.partition import Partition
     from liftpy_server.replication.core.effects import Effect
     from liftpy_server.replication.core.inputs import Fetched
     from liftpy_server.replication.core.view import ReplicationTimes

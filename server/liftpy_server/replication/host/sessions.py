@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
 from liftpy_envelope.errors import LiftError
-from liftpy_server.limits import LOG_REPEAT_S
 from liftpy_server.metadata.errors import MetadataRefusedError
+from liftpy_server.settings.limits import LOG_REPEAT_S
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence

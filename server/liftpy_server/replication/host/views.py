@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from liftpy_server.metadata.state import MetadataState, StreamInfo
-    from liftpy_server.stream_opening import LocalStream
+    from liftpy_server.streams.opening import LocalStream
 
 __all__ = ["by_urgency", "incarnations", "partition_view"]
 

@@ -14,7 +14,7 @@ from liftpy_log.ids.dedupe import hash_ids
 
 if TYPE_CHECKING:
     from liftpy_log.ids.dedupe import HashedIds
-    from liftpy_server.partition import Partition
+    from liftpy_server.partition.partition import Partition
     from liftpy_server.tier.worker.port import Worker
 
 __all__ = ["recall_message_ids"]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from liftpy_envelope.pull import PartitionKey
     from liftpy_envelope.stream_config import StreamConfig
     from liftpy_log.clock import Clock
-    from liftpy_server.partition import Partition
+    from liftpy_server.partition.partition import Partition
     from liftpy_server.tier.schedule.places import Place
     from liftpy_server.tier.schedule.schedule import Schedule
     from liftpy_server.tier.worker.port import Worker

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from liftpy_log.storage.files import FileCache
     from liftpy_server.consensus.store import RaftMetadataStore
     from liftpy_server.metadata.state import NodeInfo
-    from liftpy_server.partition import Partition
+    from liftpy_server.partition.partition import Partition
     from liftpy_server.tier.host.retention_ends import Requests
     from liftpy_server.tier.settings import TierConfig
     from liftpy_server.tier.worker.port import Worker

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
     from liftpy_log.clock import Clock
-    from liftpy_server.partition import Partition
+    from liftpy_server.partition.partition import Partition
     from liftpy_server.tier.host.counters import TierCounters
     from liftpy_server.tier.host.tierer import Tierer
     from liftpy_server.tier.schedule.places import Place

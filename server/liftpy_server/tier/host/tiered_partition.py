@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from liftpy_log.partition_log import PartitionLog
     from liftpy_log.reader import Slice
     from liftpy_log.segments.segment import Segment
-    from liftpy_server.partition import Partition
+    from liftpy_server.partition.partition import Partition
 
 __all__ = [
     "claim_arguments",

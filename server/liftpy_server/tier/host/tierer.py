@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from liftpy_envelope.pull import PartitionKey
     from liftpy_log.clock import Clock
     from liftpy_server.metadata.state import PartitionInfo
-    from liftpy_server.partition import Partition
+    from liftpy_server.partition.partition import Partition
     from liftpy_server.tier.host.gone_nodes import Members
     from liftpy_server.tier.schedule.alarms import StoreHealth
     from liftpy_server.tier.schedule.places import Place, Task

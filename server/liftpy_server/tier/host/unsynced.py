@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from liftpy_server.tier.host.tiered_partition import sure_end
 
 if TYPE_CHECKING:
-    from liftpy_server.partition import Partition
+    from liftpy_server.partition.partition import Partition
 
 __all__ = ["Unsynced"]
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from liftpy_envelope.pull import PartitionKey
-    from liftpy_server.partition import Partition
+    from liftpy_server.partition.partition import Partition
 
 __all__ = ["Fetch"]
 

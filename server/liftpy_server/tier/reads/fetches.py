@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from liftpy_envelope.pull import PartitionKey
     from liftpy_log.storage.disk import Disk
-    from liftpy_server.partition import Partition
+    from liftpy_server.partition.partition import Partition
     from liftpy_server.tier.reads.cache import ChunkCache
     from liftpy_server.tier.worker.port import Worker
 

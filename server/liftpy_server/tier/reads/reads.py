@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from liftpy_log.reader import Slice
     from liftpy_log.storage.disk import Disk
     from liftpy_log.storage.files import FileCache
-    from liftpy_server.partition import Partition
+    from liftpy_server.partition.partition import Partition
     from liftpy_server.tier.worker.port import Worker
 
 __all__ = ["ColdReads", "ColdUnavailableError", "HistoryLostError", "is_cold", "is_unknown"]

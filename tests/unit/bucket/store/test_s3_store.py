@@ -339,7 +339,7 @@ def test_times_are_those_of_the_store(moto, name):
 def test_the_library_is_imported_only_for_a_bucket():
     code = (
         "import sys; import liftpy, liftpy_log, liftpy_bucket.store.memory, liftpy_bucket.store.s3_settings, "
-        "liftpy.cli.app, liftpy_server.node; print([name for name in sys.modules if name.startswith('boto')])"
+        "liftpy.cli.app, liftpy_server.node.node; print([name for name in sys.modules if name.startswith('boto')])"
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert ended.stdout.strip() == "[]"

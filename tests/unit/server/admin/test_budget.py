@@ -12,7 +12,7 @@ from nats.micro.request import Request
 from liftpy_envelope.errors import ErrorCode
 from liftpy_server.admin.budget import Budget, Pace, Shared
 from liftpy_server.admin.errors import AdminError
-from liftpy_server.door_refusals import DoorRefusals
+from liftpy_server.listeners.refusals import DoorRefusals
 
 
 class Inbox:

@@ -11,7 +11,7 @@ from liftpy_envelope.errors import ConfigError
 from liftpy_envelope.stream_config import StreamConfig
 from liftpy_envelope.subject import covers, matches
 from liftpy_server.admin.reserved import check_unreserved
-from liftpy_server.config import NodeConfig
+from liftpy_server.settings.config import NodeConfig
 from support.admin_cluster import AdminCluster
 
 WATCHED = [">", "*.>", "*", "*.*", "*.API.>", "_INBOX.>", "_INBOX.*", "_INBOX.a.b", "LIFT.>", "LIFT.API.METADATA"]

@@ -16,8 +16,8 @@ from liftpy_client.admin.admin import Admin
 from liftpy_client.errors import AdminError
 from liftpy_envelope.errors import ConfigError, ErrorCode
 from liftpy_server.admin.restore_handlers import RestoreHandlers
-from liftpy_server.config import NodeConfig
 from liftpy_server.metadata.errors import MetadataRefusedError
+from liftpy_server.settings.config import NodeConfig
 from liftpy_server.tier.errors import TierWorkError
 from liftpy_server.tier.jobs.parts.context import Context
 from liftpy_server.tier.jobs.restore import RESTORE_JOBS

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from liftpy_server.ingest.cluster_watch import ClusterWatch
-from liftpy_server.limits import ROUTE_GRACE_S
+from liftpy_server.settings.limits import ROUTE_GRACE_S
 
 
 def names(*places, **more):

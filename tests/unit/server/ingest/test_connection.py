@@ -13,9 +13,9 @@ from liftpy_log.clock import SystemClock
 from liftpy_server.ingest import binding as ingest_binding
 from liftpy_server.ingest.cluster_watch import ClusterWatch
 from liftpy_server.ingest.connection import IngestConnection, SubscriptionRefusedError
-from liftpy_server.limits import ROUTE_GRACE_S
 from liftpy_server.nats.monitoring import MonitoringError, Patience
-from liftpy_server.outbox import Outbox
+from liftpy_server.partition.outbox import Outbox
+from liftpy_server.settings.limits import ROUTE_GRACE_S
 from support.ports import free_port
 from support.scripted_nats import ScriptedNats
 

@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from liftpy_server.ingest.ingest import Ingest
-from liftpy_server.limits import (
+from liftpy_server.partition.outbox import Outbox
+from liftpy_server.settings.limits import (
     INGEST_LINGER_BYTES_MAX,
     INGEST_LINGER_S_MAX,
     LINGER_RUNS_MIN,
     RUN_MESSAGES_PER_PARTITION_MIN,
 )
-from liftpy_server.outbox import Outbox
 from support.examples import examples
 from support.nats_frames import cut, encode_all, header_block, msg
 from support.server_kit import SetClock

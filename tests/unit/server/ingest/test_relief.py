@@ -9,7 +9,7 @@ import pytest
 from liftpy_client.connection.nats_options import NatsOptions
 from liftpy_log.clock import SystemClock
 from liftpy_server.ingest.connection import IngestConnection
-from liftpy_server.outbox import Outbox
+from liftpy_server.partition.outbox import Outbox
 from support.scripted_nats import ScriptedNats
 
 

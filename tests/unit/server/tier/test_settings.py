@@ -7,7 +7,7 @@ import pytest
 from liftpy_bucket.store.s3_settings import AddressingStyle, Checksums
 from liftpy_envelope.errors import ConfigError
 from liftpy_envelope.settings import parse_settings, to_plain
-from liftpy_server.config import load_config
+from liftpy_server.settings.config import load_config
 from liftpy_server.tier.settings import TierConfig, store_settings
 
 

@@ -20,7 +20,7 @@ from liftpy_server.consensus.wire import transport as transport_module
 from liftpy_server.consensus.wire.link import tls_context
 from liftpy_server.consensus.wire.session import Session, WrongKeyError
 from liftpy_server.consensus.wire.transport import RaftTransport, TransportError
-from liftpy_server.door_refusals import DoorRefusals
+from liftpy_server.listeners.refusals import DoorRefusals
 from support.raft_kit import KEY, free_port, tls_files
 
 MESSAGE = {"type": "response_vote", "term": 3}

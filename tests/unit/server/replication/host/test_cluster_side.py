@@ -7,11 +7,11 @@ from types import SimpleNamespace
 import pytest
 
 from liftpy_log.checkpoint import Checkpoint
-from liftpy_server.config import NodeConfig
 from liftpy_server.metadata.errors import MetadataRefusedError
 from liftpy_server.replication.host import cluster_side
 from liftpy_server.replication.host.cluster_side import ClusterSide
 from liftpy_server.replication.host.standing import Standing
+from liftpy_server.settings.config import NodeConfig
 from support.metadata_commands import UUIDS, Cluster, config
 from support.server_kit import SetClock
 from support.simdisk import ROOT, SimDisk

@@ -18,7 +18,6 @@ from liftpy_bucket.store.memory import MemoryStore
 from liftpy_envelope.errors import ErrorCode
 from liftpy_envelope.pull import EARLIEST, LATEST, Api, FetchPartition, FetchRequest, FetchResult, PartitionKey
 from liftpy_log.partition_log import LogConfig
-from liftpy_server.config import PullConfig
 from liftpy_server.groups.core.records import Committed, Record, encode_offset, encode_records, offset_key
 from liftpy_server.groups.host.replaying import read_groups
 from liftpy_server.pull import connection
@@ -26,6 +25,7 @@ from liftpy_server.pull.queries import epoch_ends, offsets
 from liftpy_server.pull.requests import PullBackend
 from liftpy_server.pull.server import PullServer
 from liftpy_server.pull.session import FetchSession
+from liftpy_server.settings.config import PullConfig
 from liftpy_server.tier.errors import TierWorkError, plain_error
 from liftpy_server.tier.host.cold_side import ColdSide
 from liftpy_server.tier.host.tiered_partition import claim_arguments, upload_arguments

@@ -1,0 +1,159 @@
+"""The node's metrics, collected when someone asks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from liftpy_server.admin.info import node_info
+from liftpy_server.tier.host.status import tier_metrics
+from liftpy_server.tier.reads.metrics import cold_metrics
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from prometheus_client.metrics_core import Metric
+
+    from liftpy_server.node.node import Node
+    from liftpy_server.partition.partition import Partition
+
+__all__ = ["render_metrics"]
+
+_NODE_GAUGES = (
+    ("nats_connected", "1 while the ingest connection to NATS stands"),
+    ("pull_connections", "consumers connected"),
+    ("storage_full", "1 while messages are refused for want of disk space"),
+    ("streams", "streams"),
+    ("partitions", "partitions of which this node has a replica"),
+    ("partitions_led", "partitions led by this node"),
+    ("partitions_under_replicated", "partitions led by this node of which not all replicas are in sync"),
+    ("partitions_not_accepting", "partitions led by this node with fewer replicas in sync than min_isr"),
+    ("partitions_in_gap", "partitions led by this node that miss messages now, or whose last gap is not recorded yet"),
+    ("unclean_elections", "unclean elections that the partitions led by this node have had"),
+    ("metadata_leader", "1 while this node leads the metadata"),
+    ("partitions_offline", "partitions that refuse to work after an error"),
+    ("groups", "consumer groups coordinated by this node"),
+    ("group_bytes", "what those groups take, by which groups.bytes_max goes"),
+    ("resident_bytes", "memory in RAM"),
+    ("dedupe_bytes", "memory for message ids, of which storage.dedupe_memory_bytes are meant to be enough"),
+    ("open_files", "segment files held open"),
+)
+_NODE_COUNTERS = (
+    ("nats_reconnects", "times the ingest connection was lost and came back"),
+    ("unbound_messages", "messages of subscriptions that had ended"),
+    ("lost_ack_bytes", "bytes of acks that could not be sent"),
+    ("group_commit_rounds", "group commit rounds"),
+)
+_STREAM_COUNTERS = (
+    "messages",
+    "bytes",
+    "batches",
+    "duplicates",
+    "lookalikes",
+    "unsupported_stored",
+    "gaps",
+    "committed_lost",
+)
+_OFFSETS: dict[str, Callable[[Partition], int]] = {
+    "log_start": lambda partition: partition.start,
+    "local_start": lambda partition: partition.log.log_start,
+    "high_watermark": lambda partition: partition.high_watermark,
+    "log_end": lambda partition: partition.log.log_end,
+}
+
+
+class _NodeCollector(Collector):
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    def collect(self) -> Iterator[Metric]:
+        info = node_info(self._node)
+        for name, text in _NODE_GAUGES:
+            yield GaugeMetricFamily(f"liftpy_{name}", text, value=float(info[name]))
+        for name, text in _NODE_COUNTERS:
+            yield CounterMetricFamily(f"liftpy_{name}", text, value=float(info[name]))
+        yield from self._doors()
+        yield from self._streams()
+        yield from self._partitions()
+        if self._node.tier is not None:
+            yield from tier_metrics(self._node.tier.status(0))
+        if self._node.cold is not None:
+            yield from cold_metrics(self._node.cold.standing)
+
+    def _doors(self) -> Iterator[Metric]:
+        refusals = self._node.refusals
+        for name, counts, text in (
+            ("auth_failures", refusals.auth_failures, "peers that did not prove what they were asked to, by door"),
+            ("malformed_requests", refusals.malformed, "requests that could not be read, by door"),
+            ("busy_refusals", refusals.busy, "peers sent away as there were too many, by door"),
+        ):
+            family = CounterMetricFamily(f"liftpy_{name}", text, labels=["door"])
+            for door, count in counts.items():
+                family.add_metric([door], float(count))
+            yield family
+
+    def _streams(self) -> Iterator[Metric]:
+        streams = self._node.streams.by_uuid.values()
+        for name in _STREAM_COUNTERS:
+            family = CounterMetricFamily(
+                f"liftpy_stream_{name}", f"{name} of the stream since the start", labels=["stream"]
+            )
+            for stream in streams:
+                family.add_metric([stream.info.name], float(getattr(stream.state.counters, name)))
+            yield family
+        refused = CounterMetricFamily(
+            "liftpy_stream_refused", "messages refused, by reason", labels=["stream", "reason"]
+        )
+        for stream in streams:
+            for reason, count in stream.state.counters.refused.items():
+                refused.add_metric([stream.info.name, reason], float(count))
+        yield refused
+
+    def _partitions(self) -> Iterator[Metric]:
+        partitions = self._node.streams.partitions
+        labels = ["stream", "partition"]
+        for name, offset in _OFFSETS.items():
+            family = GaugeMetricFamily(f"liftpy_partition_{name}", f"{name} offset", labels=labels)
+            for partition in partitions:
+                family.add_metric([partition.stream.name, str(partition.number)], float(offset(partition)))
+            yield family
+        size = GaugeMetricFamily("liftpy_partition_bytes", "size on disk", labels=labels)
+        for partition in partitions:
+            size.add_metric([partition.stream.name, str(partition.number)], float(partition.log.size_bytes))
+        yield size
+        ids = GaugeMetricFamily("liftpy_partition_dedupe_ids", "message ids remembered", labels=labels)
+        known = GaugeMetricFamily(
+            "liftpy_partition_dedupe_known_seconds",
+            "for how long an id is surely remembered: dedupe_window_s, or less where that is too much",
+            labels=labels,
+        )
+        for partition in partitions:
+            values = [partition.stream.name, str(partition.number)]
+            ids.add_metric(values, float(len(partition.dedupe)))
+            known.add_metric(values, partition.dedupe.known_ns(partition.age_now_ns()) / 1e9)
+        yield ids
+        yield known
+        yield from self._followers()
+
+    def _followers(self) -> Iterator[Metric]:
+        labels = ["stream", "partition", "node"]
+        lag = GaugeMetricFamily("liftpy_replica_lag_messages", "messages not on a follower's disk", labels=labels)
+        in_sync = GaugeMetricFamily("liftpy_replica_in_sync", "1 while a follower counts", labels=labels)
+        for partition in self._node.streams.partitions:
+            for state in partition.replica_states():
+                values = [partition.stream.name, str(partition.number), state["node"]]
+                in_sync.add_metric(values, float(state["in_sync"]))
+                if state["lag_messages"] is not None:
+                    lag.add_metric(values, float(state["lag_messages"]))
+        yield lag
+        yield in_sync
+
+
+def render_metrics(node: Node) -> bytes:
+    """Everything, in the Prometheus text format."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_NodeCollector(node))
+    return generate_latest(registry)

@@ -1,0 +1,1 @@
+"""A partition on this node: it appends messages, commits them, knows their ids, and acknowledges them."""
