@@ -201,7 +201,7 @@ class TableDecodeError(LiftError, ValueError):
     def __init__(self, stream: str, key: bytes, partition: int, offset: int, cause: Exception) -> None:
         shown = f"{key[:60]!r}..." if len(key) > 60 else repr(key)
         super().__init__(
-            f"stream {stream} partition {partition} offset {offset}: the value of key {shown} can not be decoded: "
+            f"stream {stream} partition {partition} offset {offset}: the value of key {shown} cannot be decoded: "
             f"{type(cause).__name__}: {cause}"
         )
         self.stream = stream

@@ -214,7 +214,7 @@ def test_things_that_are_not_there(cli, shared_nats, tmp_path):
         assert "there is no stream 'nothing'" in cli.error(*arguments)
     assert "no stream stores 'nothing'" in cli.error("publish", "nothing", "x")
     away = Cli("nats://127.0.0.1:1", tmp_path)
-    assert "nats://127.0.0.1:1 can not be reached" in away.error("--timeout", "500ms", "status")
+    assert "nats://127.0.0.1:1 cannot be reached" in away.error("--timeout", "500ms", "status")
     assert json.loads(away.error("--timeout", "500ms", "status", "--json"))["error"]["kind"] == "UnreachableError"
     assert "is not a time span" in away.error("--timeout", "soon", "status", code=2)
 

@@ -279,7 +279,7 @@ async def test_an_abandoned_consumer_leaves_nothing_behind(lift, name):
 
 async def test_admin_arguments_that_no_node_understands(lift, name):
     await lift.create_stream(name, subject=name)
-    with pytest.raises(liftpy.UsageError, match="can not be sent"):
+    with pytest.raises(liftpy.UsageError, match="cannot be sent"):
         await lift.update_stream(name, retention_age_s=timedelta(days=1))
     with pytest.raises(liftpy.ConfigError, match="did you mean retention_age_s"):
         await lift.create_stream(f"{name}-2", subject=f"{name}.2", retention_age=5)
@@ -297,7 +297,7 @@ async def test_a_list_of_several_pages(lift, name, monkeypatch):
 
 async def test_nobody_there(tmp_path, monkeypatch):
     monkeypatch.delenv("NATS_URL", raising=False)
-    with pytest.raises(liftpy.UnreachableError, match=r"127\.0\.0\.1:1 can not be reached"):
+    with pytest.raises(liftpy.UnreachableError, match=r"127\.0\.0\.1:1 cannot be reached"):
         await liftpy.connect("nats://127.0.0.1:1", timeout_s=0.5)
     server = make_nats(tmp_path / "nats")
     try:

@@ -206,7 +206,7 @@ async def test_a_group_can_not_consume_what_is_liftpys_own(lift):
         ({"session_timeout_s": 0.5}, r"session_timeout_s must be between 1 and 1800, not 0\.5"),
         ({"session_timeout_s": 1_801.0}, r"session_timeout_s must be between 1 and 1800, not 1801\.0"),
         ({"session_timeout_s": float("nan")}, "session_timeout_s must be between 1 and 1800, not nan"),
-        ({"on_assigned": 3}, r"on_assigned: 3 can not be called"),
+        ({"on_assigned": 3}, r"on_assigned: 3 cannot be called"),
         ({"instance_id": "x" * 256}, r"instance_id: .* \(256 characters\) is not allowed"),
     ],
 )

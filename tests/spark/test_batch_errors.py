@@ -70,7 +70,7 @@ def test_mistakes_are_told_with_what_would_be_right(spark, system, name):
 def test_who_can_not_reach_what(spark, system, name):
     options = make(system, name)
     nowhere = f"127.0.0.1:{free_port()}"
-    with refused(f"NATS at nats://{nowhere} can not be reached", "tried from the driver"):
+    with refused(f"NATS at nats://{nowhere} cannot be reached", "tried from the driver"):
         load(spark, options | {"servers": f"nats://{nowhere}"}).count()
     with refused("the bucket can not be read from an executor", nowhere, "'s3.endpoint'"):
         load(spark, options | {"s3.endpoint": f"http://{nowhere}"}).count()
@@ -91,7 +91,7 @@ def test_what_a_sink_can_not_reach(spark, system, name):
         rows = spark.range(3).selectExpr("string(id) AS value")
         rows.write.format("liftpy").mode("append").options(**options | changes).save()
 
-    with refused(f"NATS at nats://{nowhere} can not be reached", "tried from the driver"):
+    with refused(f"NATS at nats://{nowhere} cannot be reached", "tried from the driver"):
         write(servers=f"nats://{nowhere}")
     with refused("the bucket can not be read from the driver", nowhere, "'s3.endpoint'"):
         write(**{"s3.endpoint": f"http://{nowhere}"})
@@ -111,7 +111,7 @@ async def test_nats_that_goes_after_planning(spark, system, name):
         url = proxy.url
         frame = load(spark, options | {"servers": url})
         assert await asyncio.to_thread(tasks_of, frame) == 1
-    with refused(f"NATS at {url} can not be reached", "tried from an executor on"):
+    with refused(f"NATS at {url} cannot be reached", "tried from an executor on"):
         await asyncio.to_thread(frame.count)
 
 

@@ -76,11 +76,11 @@ class PartitionRecovery:
         version: of the partition; a decision can name it.
         logs: what its replicas have.
         known_end: records below it were committed, as somebody knows for certain.
-        chosen: the node whose log leads, or would; None where it can not be decided.
+        chosen: the node whose log leads, or would; None where it cannot be decided.
         chosen_end: the offset after the last record of that log.
         lost: how many committed records that log lacks, at least.
         loss: what is lost by it and must be accepted, in words.
-        refusal: why it can not be decided.
+        refusal: why it cannot be decided.
         bucket: what the bucket has; None for a stream that is in none.
     """
 

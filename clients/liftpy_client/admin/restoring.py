@@ -181,7 +181,7 @@ async def plan_restore(cluster: Cluster, progress: Progress | None = None) -> Re
         progress: told of how many partitions were looked at, of how many.
 
     Raises:
-        AdminError: the cluster has no bucket, or nothing in it, or can not read it.
+        AdminError: the cluster has no bucket, or nothing in it, or cannot read it.
         NodeUnavailableError: nobody answers.
     """
     bucket, streams = await _streams(cluster)

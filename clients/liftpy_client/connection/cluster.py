@@ -273,7 +273,7 @@ def _encode(body: dict[str, Any]) -> bytes:
     try:
         return json.dumps(body).encode()
     except (TypeError, ValueError) as error:
-        raise UsageError(f"an argument can not be sent to the node: {error}") from None
+        raise UsageError(f"an argument cannot be sent to the node: {error}") from None
 
 
 def _decode(data: bytes, subject: str) -> dict[str, Any]:

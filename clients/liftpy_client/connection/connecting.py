@@ -80,7 +80,7 @@ class Connecting(Generic[T]):
         if not client.is_connected:
             if client.is_connecting or client.is_reconnecting:
                 await client.close()
-            raise UnreachableError(f"NATS at {self._options.shown_url} can not be reached: {_why(errors)}")
+            raise UnreachableError(f"NATS at {self._options.shown_url} cannot be reached: {_why(errors)}")
         self._nats = client
         return self._make(client)
 

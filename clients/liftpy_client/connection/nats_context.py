@@ -36,7 +36,7 @@ def read_context(directory: Path, name: str | None) -> dict[str, Any]:
         name: of the context; None for the chosen one, if there is one.
 
     Raises:
-        ConfigError: there is no such context, or liftpy can not use it.
+        ConfigError: there is no such context, or liftpy cannot use it.
     """
     if name is None:
         name = _chosen(directory)
@@ -46,7 +46,7 @@ def read_context(directory: Path, name: str | None) -> dict[str, Any]:
     content = _load(path, name)
     for key in _CONTEXT_UNSUPPORTED:
         if content.get(key):
-            raise ConfigError("context", f"{path} sets {key}, which liftpy can not use")
+            raise ConfigError("context", f"{path} sets {key}, which liftpy cannot use")
     values: dict[str, Any] = {}
     for key, field in _CONTEXT.items():
         value = content.get(key)
@@ -63,7 +63,7 @@ def _chosen(directory: Path) -> str:
     except FileNotFoundError:
         return ""
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError("context", f"{directory / 'context.txt'} can not be read: {error}") from None
+        raise ConfigError("context", f"{directory / 'context.txt'} cannot be read: {error}") from None
 
 
 def _load(path: Path, name: str) -> dict[str, Any]:
@@ -72,7 +72,7 @@ def _load(path: Path, name: str) -> dict[str, Any]:
     except FileNotFoundError:
         raise ConfigError("context", f"there is no NATS context {name!r} in {path.parent}") from None
     except (OSError, ValueError) as error:
-        raise ConfigError("context", f"{path} can not be read: {error}") from error
+        raise ConfigError("context", f"{path} cannot be read: {error}") from error
     if not isinstance(content, dict):
         raise ConfigError("context", f"{path} is not a NATS context")
     return content

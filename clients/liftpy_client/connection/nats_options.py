@@ -142,14 +142,14 @@ class NatsOptions:
         """What TLS to NATS is checked with.
 
         Raises:
-            ConfigError: the certificates can not be used.
+            ConfigError: the certificates cannot be used.
         """
         try:
             context = ssl.create_default_context(cafile=_expand(self.tls_ca))
             if self.tls_cert is not None:
                 context.load_cert_chain(str(_expand(self.tls_cert)), _expand(self.tls_key))
         except (OSError, ssl.SSLError) as error:
-            raise ConfigError("tls", f"the certificates can not be used: {error}") from error
+            raise ConfigError("tls", f"the certificates cannot be used: {error}") from error
         return context
 
     @classmethod
@@ -170,7 +170,7 @@ class NatsOptions:
             given: fields; None means not given.
 
         Raises:
-            ConfigError: something given can not be used.
+            ConfigError: something given cannot be used.
         """
         environment = os.environ if environment is None else environment
         home = config_home or Path(environment.get("XDG_CONFIG_HOME") or Path.home() / ".config")
@@ -210,7 +210,7 @@ def _read(name: str, path: str) -> bytes:
     try:
         return Path(path).expanduser().read_bytes()
     except OSError as error:
-        raise ConfigError(name, f"{path} can not be read: {error.strerror}") from None
+        raise ConfigError(name, f"{path} cannot be read: {error.strerror}") from None
 
 
 def _seconds(variable: str, text: str) -> float:

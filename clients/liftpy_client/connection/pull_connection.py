@@ -114,7 +114,7 @@ class PullConnection:
         """Connect and say hello.
 
         Raises:
-            OSError: the node can not be reached.
+            OSError: the node cannot be reached.
             TimeoutError: it does not answer.
             PullError: it refuses us.
         """

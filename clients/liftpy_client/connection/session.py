@@ -40,7 +40,7 @@ class Session:
         """A new connection to a node's pull server.
 
         Raises:
-            OSError, TimeoutError: the node can not be reached.
+            OSError, TimeoutError: the node cannot be reached.
             PullError: it refuses us.
         """
         node = self.cluster.node(node_id)

@@ -32,7 +32,7 @@ async def check_lineage(
 
     Raises:
         LogDivergedError: it is not.
-        PullError: the node can not tell, for instance because it leads no more.
+        PullError: the node cannot tell, for instance because it leads no more.
     """
     body = [[*place.key(number), positions[number].epoch] for number in numbers]
     response = await connection.request(Api.EPOCH_END_OFFSET, body)

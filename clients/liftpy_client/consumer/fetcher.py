@@ -110,7 +110,7 @@ class Fetcher:
         self._changed.set()
 
     async def run(self) -> None:
-        """Fetch until every partition has reached its stop, or something can not be mended."""
+        """Fetch until every partition has reached its stop, or something cannot be mended."""
         try:
             while self._is_wanted():
                 await self._run()

@@ -195,7 +195,7 @@ class NodeReader:
         return await connection.request(Api.FETCH, request.to_body(connection.version(Api.FETCH)))
 
     async def _check(self, connection: PullConnection, results: list[FetchResult]) -> set[int]:
-        """Check those whose leader is another one than before. Returns those that can not be checked now.
+        """Check those whose leader is another one than before. Returns those that cannot be checked now.
 
         Raises:
             LogDivergedError: the leader has other records than those that were read.
@@ -218,7 +218,7 @@ class NodeReader:
                 if isinstance(error, LogDivergedError) and error.partition in self.left:
                     raise  # what was dropped meanwhile concerns nobody
                 failed |= {number for number in numbers if number in self.left}
-                self._lose(numbers, f"its leader can not be asked: {str(error) or type(error).__name__}")
+                self._lose(numbers, f"its leader cannot be asked: {str(error) or type(error).__name__}")
         self._epochs |= {number: epoch for number, epoch in new.items() if number not in failed}
         return failed
 

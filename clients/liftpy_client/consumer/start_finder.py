@@ -65,7 +65,7 @@ class StartFinder:
         Raises:
             NoStreamError: there is no such stream.
             UsageError: it has no such partition.
-            NodeUnavailableError, PullError: a leader can not be found or asked.
+            NodeUnavailableError, PullError: a leader cannot be found or asked.
             OffsetLostError: the start lies beyond the end, and the stop, too.
         """
         loop = asyncio.get_running_loop()
@@ -84,7 +84,7 @@ class StartFinder:
                     if isinstance(error, LiftError):
                         raise
                     raise NodeUnavailableError(
-                        f"the node that leads {stream} can not be reached: {str(error) or 'no answer'}"
+                        f"the node that leads {stream} cannot be reached: {str(error) or 'no answer'}"
                     ) from error
             await asyncio.sleep(_START_PAUSE_S * random.uniform(0.5, 1.5))  # noqa: S311 - spreads retries
 

@@ -67,7 +67,7 @@ class GroupConsumer(Generic[_Item]):
         batches: whether to hand out Arrow record batches rather than messages.
 
     Raises:
-        UsageError, NameInvalidError: a name can not be one.
+        UsageError, NameInvalidError: a name cannot be one.
     """
 
     def __init__(
@@ -275,7 +275,7 @@ class GroupConsumer(Generic[_Item]):
         return rows
 
     async def _not_ours(self, stream: str, partition: int) -> CommitRefusedError:
-        """Why an offset of a partition can not be committed that this consumer does not have."""
+        """Why an offset of a partition cannot be committed that this consumer does not have."""
         place = await self._session.cluster.stream(stream, fresh=True)
         count = place.config.partitions
         if not 0 <= partition < count:
@@ -288,10 +288,10 @@ class GroupConsumer(Generic[_Item]):
         )
 
     async def _beyond(self, stream: str, partition: int, offset: int, read: int | None) -> CommitRefusedError:
-        """Why an offset can not be committed that was not read."""
+        """Why an offset cannot be committed that was not read."""
         _, bounds = await find_bounds(self._session, stream, [partition])
         end = bounds[partition].end
-        what = f"stream {stream} partition {partition}: {offset} can not be committed"
+        what = f"stream {stream} partition {partition}: {offset} cannot be committed"
         if offset > end:
             return CommitRefusedError(f"{what}: the partition ends at {end}")
         upto = "nothing of it" if read is None else f"it up to {read}"

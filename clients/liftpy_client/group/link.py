@@ -169,7 +169,7 @@ class GroupLink:
         if now_s - max(since_s, self._reported_s) > _REPORT_S:
             self._reported_s = now_s
             logger.warning("group %s: no coordinator for %.0f s (%s); still trying", self._group, now_s - since_s, why)
-        return CoordinatorUnavailableError(f"the coordinator of group {self._group!r} can not be reached: {why}")
+        return CoordinatorUnavailableError(f"the coordinator of group {self._group!r} cannot be reached: {why}")
 
     async def _connected(self) -> PullConnection:
         async with self._finding:

@@ -197,7 +197,7 @@ class GroupMembership:
             await self._commit_finished(self._loop.time() + max(interval_s, self._options.session_timeout_s))
 
     async def _commit_finished(self, until_s: float) -> None:
-        """Commit what is finished. What can not be committed now is with the next ones, unless others have it then."""
+        """Commit what is finished. What cannot be committed now is with the next ones, unless others have it then."""
         try:
             await self.commits.commit(self.commits.finished, until_s)
         except CoordinatorUnavailableError as error:
@@ -280,7 +280,7 @@ class GroupMembership:
             await self._assigned.assign(member.names[uuid], uuid, {key.partition: positions[key] for key in here})
         except (StreamGoneError, NodeUnavailableError, AdminError) as error:
             # The coordinator hears of the stream's end, too, and then takes the partitions back.
-            logger.warning("group %s: can not begin: %s", member.join_options.group, error)
+            logger.warning("group %s: cannot begin: %s", member.join_options.group, error)
             self._reading.difference_update(here)
             return
         for key in here:
@@ -310,7 +310,7 @@ class GroupMembership:
         """Commit what is finished, and leave; a static member only falls silent.
 
         Raises:
-            LiftError: what was finished can not be committed; the membership has ended all the same.
+            LiftError: what was finished cannot be committed; the membership has ended all the same.
         """
         self.is_ending = True
         self._losses_applied.set()

@@ -64,7 +64,7 @@ async def find_bounds(session: Session, stream: str, partitions: list[int]) -> t
     Raises:
         NoStreamError: there is no such stream.
         UsageError: it has no such partition.
-        NodeUnavailableError, PullError: a leader can not be found or asked.
+        NodeUnavailableError, PullError: a leader cannot be found or asked.
     """
     check_partitions(partitions)
     finder = StartFinder(session, "earliest", "latest", partitions, ConsumeOptions())
@@ -77,7 +77,7 @@ async def committed(session: Session, group: str, stream: str) -> dict[int, Comm
 
     Raises:
         NoStreamError: there is no such stream.
-        UsageError: the name can not be that of a group.
+        UsageError: the name cannot be that of a group.
         CoordinatorUnavailableError: nobody can tell now.
     """
     check_group_name(group)
@@ -146,7 +146,7 @@ async def _checked(session: Session, stream: str, wanted: Mapping[int, int]) -> 
 
 
 def check_offset(stream: str, partition: int, offset: object) -> None:
-    """Refuse what can not be an offset.
+    """Refuse what cannot be an offset.
 
     Raises:
         UsageError: it is none.

@@ -75,7 +75,7 @@ class GroupOptions:
         for name in ("on_assigned", "on_revoked", "on_lost_partitions"):
             callback = getattr(self, name)
             if callback is not None and not callable(callback):
-                raise UsageError(f"{name}: {callback!r:.{_SHOWN_LENGTH}} can not be called")
+                raise UsageError(f"{name}: {callback!r:.{_SHOWN_LENGTH}} cannot be called")
         if self.start not in _STARTS:
             raise UsageError(
                 f"start: {self.start!r} is not one of {', '.join(_STARTS)}: a group goes on from what it "

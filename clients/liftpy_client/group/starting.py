@@ -100,9 +100,7 @@ class GroupStarts:
             # What is known here of the stream may be older or newer than what the coordinator knows.
             if isinstance(error, PullError) and not is_passing(error.code):
                 raise
-            logger.warning(
-                "group %s: where %s begins can not be told: %s", self._member.join_options.group, name, error
-            )
+            logger.warning("group %s: where %s begins cannot be told: %s", self._member.join_options.group, name, error)
             return {}
         if place.uuid != uuid:
             return {}

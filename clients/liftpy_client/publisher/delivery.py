@@ -42,7 +42,7 @@ class OutgoingMessage:
     """One message, and what is asked for it.
 
     Raises:
-        HeaderError: a header can not stand in a NATS header block.
+        HeaderError: a header cannot stand in a NATS header block.
         UsageError: the value is not bytes, or the expected offset none.
     """
 

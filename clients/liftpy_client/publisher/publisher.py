@@ -243,7 +243,7 @@ class Publisher:
 
     def _fail(self, batch: OutgoingBatch, error: Exception) -> None:
         if not isinstance(error, LiftError):
-            cause, error = error, UsageError(f"a batch for {batch.route.subject!r} can not be sent: {error}")
+            cause, error = error, UsageError(f"a batch for {batch.route.subject!r} cannot be sent: {error}")
             error.__cause__ = cause
         self._routes.pop(batch.route.subject, None)  # the stream may be another one by now
         self._failure = self._failure or error

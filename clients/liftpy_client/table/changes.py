@@ -102,8 +102,8 @@ class Changes(Generic[V]):
 
         Raises:
             ChangesMissedError: some were dropped; the next call goes on.
-            TableDecodeError: a value can not be decoded; the next call goes on with the next change.
-            LiftError: the table can not go on.
+            TableDecodeError: a value cannot be decoded; the next call goes on with the next change.
+            LiftError: the table cannot go on.
         """
         while not self._waiting:
             if self._missed:

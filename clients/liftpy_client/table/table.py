@@ -207,7 +207,7 @@ class Table(Generic[V]):
         Raises:
             TableTimeoutError: that took too long.
             NodeUnavailableError: a partition has no leader that could tell how much that is.
-            LiftError: the table can not go on.
+            LiftError: the table cannot go on.
         """
         loop = asyncio.get_running_loop()
         until_s = loop.time() + timeout_s
@@ -228,7 +228,7 @@ class Table(Generic[V]):
 
         Raises:
             TableTimeoutError: that took too long; perhaps there is no such record.
-            LiftError: the table can not go on.
+            LiftError: the table cannot go on.
         """
         if isinstance(record, Ack) and record.stream != self._stream:
             raise UsageError(f"the ack is of stream {record.stream}, and the table is of {self._stream}")

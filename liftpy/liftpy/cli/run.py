@@ -134,7 +134,7 @@ def fail(error: Exception, *, as_json: bool) -> NoReturn:
 
 
 def confirm(question: str, *, force: bool) -> None:
-    """Ask before something is done that can not be undone; whoever does not say yes ends the command with 1."""
+    """Ask before something is done that cannot be undone; whoever does not say yes ends the command with 1."""
     if not force and not typer.confirm(question, default=False, err=True):
         raise typer.Exit(1)
 

@@ -74,7 +74,7 @@ async def open_cluster(nodes: int, tell: Callable[[str], None], *, s3: bool = Fa
         s3: with an S3 server and a bucket.
 
     Raises:
-        LiftError: the nats-server, or the S3 server, can not be run.
+        LiftError: the nats-server, or the S3 server, cannot be run.
     """
     home = Path(tempfile.mkdtemp(prefix="liftpy-demo-"))
     keeps_logs = False

@@ -114,7 +114,7 @@ def _missing_packages() -> str | None:
 
 
 def java_trouble() -> str | None:
-    """Why Spark can not run here; None where it can."""
+    """Why Spark cannot run here; None where it can."""
     home = os.environ.get("JAVA_HOME")
     java = shutil.which("java", path=str(Path(home) / "bin")) if home else shutil.which("java")
     needed = f"Spark needs Java {_JAVA_LEAST} or newer, named by JAVA_HOME or on the PATH"

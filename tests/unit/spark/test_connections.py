@@ -69,7 +69,7 @@ def test_who_answered_before_may_answer_again(error):
 
 
 def test_a_server_that_is_not_there():
-    with pytest.raises(NatsError, match=r"can not be reached.*tried from the driver"):
+    with pytest.raises(NatsError, match=r"cannot be reached.*tried from the driver"):
         lift(ConnectionOptions(servers=f"nats://127.0.0.1:{free_port()}"))
     with pytest.raises(OptionError, match="'servers': http://a is neither"):
         lift(ConnectionOptions(servers="http://a"))

@@ -66,8 +66,8 @@ class DevLayout:
         """Read what was kept, and keep what is new.
 
         Raises:
-            UsageError: so few nodes can not agree on anything, since the cluster has more.
-            LiftError: what was kept can not be read.
+            UsageError: so few nodes cannot agree on anything, since the cluster has more.
+            LiftError: what was kept cannot be read.
         """
         path = home / "cluster.json"
         known = _read(path)

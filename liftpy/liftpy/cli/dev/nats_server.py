@@ -24,7 +24,7 @@ _PR_SET_PDEATHSIG: Final = 1
 
 
 class NatsServerError(LiftError):
-    """The nats-server can not be found or started."""
+    """The nats-server cannot be found or started."""
 
 
 class PortTakenError(NatsServerError):
@@ -106,7 +106,7 @@ class NatsServer:
             try:
                 probe.bind(("127.0.0.1", self.port))
             except OSError as error:
-                raise PortTakenError(f"port {self.port} can not be used: {error.strerror}") from None
+                raise PortTakenError(f"port {self.port} cannot be used: {error.strerror}") from None
 
     @property
     def pid(self) -> int:

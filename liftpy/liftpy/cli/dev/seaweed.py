@@ -38,7 +38,7 @@ _PARTS: Final = ("s3", "master", "volume", "filer", "admin")
 
 
 class SeaweedError(LiftError):
-    """The S3 server can not be found or started."""
+    """The S3 server cannot be found or started."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +61,8 @@ class SeaweedServer:
         url: of the bucket.
 
     Raises:
-        SeaweedError: there is no SeaweedFS, or what was kept can not be read.
-        OSError: the directory can not be written.
+        SeaweedError: there is no SeaweedFS, or what was kept cannot be read.
+        OSError: the directory cannot be written.
     """
 
     url: Final = f"s3://{BUCKET}"
@@ -168,7 +168,7 @@ class SeaweedServer:
     def _is_ready(self) -> bool:
         """S3 answers, with a refusal as we do not sign, its file system shows the bucket, and the volumes are there.
 
-        Volumes come last: until the file system has heard of them, what was kept can not be read. They are announced
+        Volumes come last: until the file system has heard of them, what was kept cannot be read. They are announced
         all at once, so when a byte can be written and read, everything can.
         """
         bucket = f"http://127.0.0.1:{self._kept.ports['filer']}/buckets/{BUCKET}/"

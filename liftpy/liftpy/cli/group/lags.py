@@ -27,7 +27,7 @@ class PartitionLag:
         committed_ns: when that was committed, since the epoch; None likewise.
         log_start: first offset there is; None when nobody tells.
         end: offset after the last one that may be read; None when nobody tells.
-        lag: how many offsets are left to read; None when that can not be told.
+        lag: how many offsets are left to read; None when that cannot be told.
         note: what is particular about it; "" for nothing.
         is_gone: the stream was deleted, and nothing of this counts any more.
     """

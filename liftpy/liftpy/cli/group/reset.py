@@ -157,7 +157,7 @@ def _warnings(name: str, plan: _Plan) -> list[str]:
     if plan.group is None:
         return [f"there is no group {name!r} yet; it begins with this"]
     if plan.group.members:
-        return [f"group {name!r} has {len(plan.group.members)} members, and can not be moved before they are stopped"]
+        return [f"group {name!r} has {len(plan.group.members)} members, and cannot be moved before they are stopped"]
     return []
 
 

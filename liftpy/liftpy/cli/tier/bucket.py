@@ -110,7 +110,7 @@ class OpenBucket:
 
     Raises:
         ForeignBucketError: there is nothing of liftpy below this prefix.
-        TierError: it can not be read.
+        TierError: it cannot be read.
     """
 
     def __init__(self, store: CountingStore, settings: S3Settings) -> None:
@@ -230,7 +230,7 @@ def open_bucket(where: Where) -> OpenBucket:
     Raises:
         UsageError: none is named.
         ConfigError: its address is not one.
-        TierError: it can not be read, or is not one of liftpy.
+        TierError: it cannot be read, or is not one of liftpy.
     """
     if not where.url:
         raise UsageError("which bucket? Say --bucket s3://bucket/prefix, or set LIFTPY_TIER_URL")

@@ -113,7 +113,7 @@ def judged(store: ObjectStore, place: Place, report: Report) -> Checked:
     try:
         is_empty = trace_of(store, place.path, manifests_of(store)) is None
     except (ManifestCorruptError, BucketVersionError) as error:
-        is_empty, text = False, f"{error}. Whether it names records of this partition can not be told until then"
+        is_empty, text = False, f"{error}. Whether it names records of this partition cannot be told until then"
         report.problems = [Problem("manifest", getattr(error, "key", _SETS), None, text)]
     if is_empty:
         report.problems.clear()
@@ -124,7 +124,7 @@ def manifests_of(store: ObjectStore) -> Iterator[SetManifest]:
     """The set manifests of all nodes; what is wrong with one is raised when it is reached.
 
     Raises:
-        TierError: one can not be read.
+        TierError: one cannot be read.
     """
     for node in _nodes(store):
         loaded = SetFile(store, node, new_id=new_id).load()

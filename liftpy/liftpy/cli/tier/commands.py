@@ -241,7 +241,7 @@ def seal(
         rows: list[dict[str, Any]] = []
         places = opened.places(stream, partition)
         check_readable(opened, places)
-        confirm(f"Seal the history of stream {stream}? This can not be undone.", force=force)
+        confirm(f"Seal the history of stream {stream}? This cannot be undone.", force=force)
         for place in places:
             end = seal_place(opened, place)
             rows.append({"partition": place.label, "end": end})

@@ -88,7 +88,7 @@ def fork_stream(bucket: OpenBucket, source_name: str, name: str, subject: str) -
         subject: that it is to store.
 
     Raises:
-        ConfigError: the name or the subject can not be one.
+        ConfigError: the name or the subject cannot be one.
         LiftError: there is a stream of this name, or none to fork.
         TierError: it could not be done, and was taken back.
     """

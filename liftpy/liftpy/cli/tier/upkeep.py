@@ -114,10 +114,10 @@ def merge_place(bucket: OpenBucket, place: Place, object_bytes: int, *, alone: b
 
 
 def check_readable(bucket: OpenBucket, places: Iterable[Place]) -> None:
-    """See that the bucket can say where partitions end, before something is done that can not be undone.
+    """See that the bucket can say where partitions end, before something is done that cannot be undone.
 
     Raises:
-        TierError: it can not.
+        TierError: it cannot.
     """
     for place in places:
         open_version(bucket.store, place.path)
@@ -160,7 +160,7 @@ def set_cursor(bucket: OpenBucket, place: Place, name: str, position: int) -> Pi
     """Make a cursor, or move it.
 
     Raises:
-        PinRefusedError: the bucket does not have this offset any more, or not yet; or it can not have this name.
+        PinRefusedError: the bucket does not have this offset any more, or not yet; or it cannot have this name.
         OvertakenError: somebody else moved it at this moment.
     """
     cursor = Cursor(bucket.store, place.path, name, new_id=new_id)

@@ -259,7 +259,7 @@ def test_a_group_in_use_is_not_moved(cli, fake):
     assert "has 2 members: stop them first; one with an instance id stays for 10 s" in said
     assert json.loads(cli.error("group", "reset", "billing[/]", "--to", "latest", "--json"))["error"]["code"] == 24
     shown = cli.run("group", "reset", "billing[/]", "--to", "latest", "--stream", "orders", "--dry-run")
-    assert "can not be moved before they are stopped" in shown.stderr
+    assert "cannot be moved before they are stopped" in shown.stderr
 
 
 @pytest.mark.parametrize(

@@ -213,7 +213,7 @@ def test_a_damaged_set_manifest_does_not_keep_the_others_from_being_looked_at(cl
     key = damaged_set(history.store, "another")
     said = cli.run("tier", command, code=1).stdout
     assert f"  manifest {key}: object {key} is damaged" in said
-    assert "Whether it names records of this partition can not be told" in said
+    assert "Whether it names records of this partition cannot be told" in said
     assert said.index("old/0: offsets 0 to 0") < said.index("orders/0: offsets 0 to 40")
     report = json.loads(cli.run("tier", command, "--json", code=1).stdout)
     assert [len(each["problems"]) for each in report["partitions"]] == [1, 0]

@@ -69,10 +69,10 @@ def test_contexts_of_the_nats_cli_are_read_as_they_are(home, tmp_path):
     ("content", "what"),
     [
         ("[]", "is not a NATS context"),
-        ("{", "can not be read"),
+        ("{", "cannot be read"),
         ('{"url": 5}', "url is of the wrong type"),
         ('{"tls_first": "yes"}', "tls_first is of the wrong type"),
-        ('{"nsc": "nsc://operator/account/user"}', "sets nsc, which liftpy can not use"),
+        ('{"nsc": "nsc://operator/account/user"}', "sets nsc, which liftpy cannot use"),
         ('{"socks_proxy": "socks5://x"}', "sets socks_proxy"),
     ],
 )
@@ -139,7 +139,7 @@ def test_files_are_looked_into_before_anyone_waits_for_them(tmp_path):
         NatsOptions(creds=str(path))
     with pytest.raises(ConfigError, match="does not hold an nkey seed"):
         NatsOptions(nkey=str(path))
-    with pytest.raises(ConfigError, match="certificates can not be used"):
+    with pytest.raises(ConfigError, match="certificates cannot be used"):
         NatsOptions(tls_ca=str(path)).connect_arguments()
     with pytest.raises(ConfigError, match="needs tls_cert"):
         NatsOptions(tls_key=str(path))

@@ -91,7 +91,7 @@ async def test_patience_ends(monkeypatch):
     monkeypatch.setattr("liftpy_client.consumer.start_finder._START_S", 0.05)
     with pytest.raises(NodeUnavailableError, match="no liftpy node answered"):
         await found(Session(Cluster(*[MISSED] * 10_000)))
-    with pytest.raises(NodeUnavailableError, match="the node that leads s can not be reached: no answer"):
+    with pytest.raises(NodeUnavailableError, match="the node that leads s cannot be reached: no answer"):
         await found(Session(Cluster(), *[TimeoutError()] * 10_000))
     with pytest.raises(PullError, match="elsewhere"):
         await found(Session(Cluster(), *[PullError(ErrorCode.NOT_LEADER, "elsewhere")] * 10_000))

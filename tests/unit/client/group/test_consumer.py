@@ -99,7 +99,7 @@ async def test_nobody_coordinates_for_so_long_that_a_commit_fails(groups):
         await reads(consumer, 0, 1, 2, 3)
         consumer._assigned.at["s", UUID, 0] = (7, 1)
         groups.is_silent = True
-        with pytest.raises(CoordinatorUnavailableError, match="of group 'g' can not be reached"):
+        with pytest.raises(CoordinatorUnavailableError, match="of group 'g' cannot be reached"):
             await consumer.commit()
         groups.is_silent = False
 
