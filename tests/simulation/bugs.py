@@ -14,7 +14,7 @@ from liftpy_server.metadata import elections, node_commands, partition_commands
 from liftpy_server.replication.core import follower as follower_module
 from liftpy_server.replication.core import leader as leader_module
 from liftpy_server.replication.core.effects import AdvanceHighWatermark, Truncate
-from liftpy_server.replication.core.follower import Follower, Phase
+from liftpy_server.replication.core.follower import Follower, FollowPhase
 from liftpy_server.replication.core.leader import Leader
 from liftpy_server.replication.core.view import LogMarks
 
@@ -30,7 +30,7 @@ def _truncate_by_high_watermark(follower: Follower, now_s: float) -> list[Any]:
     log = follower._log
     if log.high_watermark == log.end:
         return follower._go_on(now_s)
-    follower.phase = Phase.CUTTING
+    follower.phase = FollowPhase.CUTTING
     return [Truncate(end=log.high_watermark, loses_committed=False)]
 
 
@@ -87,11 +87,11 @@ def _without_asking_again(follower: Follower, answer: Any, now_s: float) -> list
     """One answer is believed to be enough, whatever epoch it is about: the reply lacks the epoch."""
     if answer.question != follower._questions or answer.leader_epoch != follower.view.leader_epoch:
         return []
-    if follower.phase is not Phase.ASKING or answer.refusal:
+    if follower.phase is not FollowPhase.ASKING or answer.refusal:
         return []
     follower._is_agreed = True
     if answer.end < follower._log.end:
-        follower.phase = Phase.CUTTING
+        follower.phase = FollowPhase.CUTTING
         return [Truncate(end=max(answer.end, follower._log.start), loses_committed=False)]
     return follower._go_on(now_s)
 
@@ -99,11 +99,11 @@ def _without_asking_again(follower: Follower, answer: Any, now_s: float) -> list
 def _answers_of_any_epoch(follower: Follower, fetched: Any, now_s: float) -> list[Any]:
     """A follower takes what any leader ever sent it."""
     answer = fetched.result
-    if follower.phase is not Phase.FETCHING or answer.offset != follower._log.end or answer.refusal:
+    if follower.phase is not FollowPhase.FETCHING or answer.offset != follower._log.end or answer.refusal:
         return []
     follower._leader_high_watermark = max(follower._leader_high_watermark, answer.high_watermark)
     if fetched.ranges:
-        follower.phase = Phase.APPENDING
+        follower.phase = FollowPhase.APPENDING
         return [follower_module.Append(fetched=fetched)]
     return [*follower._advanced(), *follower._fetch(now_s)]
 

@@ -251,7 +251,7 @@ class SimNode(Serving):
             case fx.Append():
                 self.world.model.appending(self.node_id, effect.fetched.records)
                 if self.disk.append(effect.fetched.records):
-                    waiting.append(inputs.Appended(ranges=effect.fetched.ranges))
+                    waiting.append(inputs.LogAppended(ranges=effect.fetched.ranges))
                 else:
                     self.world.seen["AppendFailed"] += 1
                     waiting.append(inputs.AppendFailed())

@@ -83,7 +83,9 @@ class Serving(Process):
             self._park_or_answer(connection, request)
             return
         self._parked_nodes.discard(connection.follower)
-        connection.answer(inputs.Fetched(result=answer) if isinstance(answer, FollowResult) else self._news(request))
+        connection.answer(
+            inputs.FetchAnswered(result=answer) if isinstance(answer, FollowResult) else self._news(request)
+        )
 
     def _park_or_answer(self, connection: Connection, request: FollowFetch) -> None:
         news = self._news(request)
@@ -92,15 +94,15 @@ class Serving(Process):
         else:
             connection.answer(news)
 
-    def _news(self, request: FollowFetch) -> inputs.Fetched:
+    def _news(self, request: FollowFetch) -> inputs.FetchAnswered:
         """The answer to a fetch that has waited."""
         replica = self.replica
         leader = None if replica is None else replica.leader
         if replica is None or leader is None or leader.view.leader_epoch != request.leader_epoch:
-            return inputs.Fetched(result=request.not_led())
+            return inputs.FetchAnswered(result=request.not_led())
         end = min(self.disk.end, request.offset + FETCH_RECORDS_MAX)
         marks = (request.leader_epoch, request.offset, replica.log.high_watermark, replica.log.start)
-        return inputs.Fetched(
+        return inputs.FetchAnswered(
             result=FollowResult(request.key, FollowRefusal.NONE, request.incarnation, *marks),
             ranges=self.disk.ranges(request.offset, end),
             records=self.disk.read(request.offset, end),
@@ -139,7 +141,7 @@ class Serving(Process):
         if not self.disk.append(records):
             return
         self.waiting += [(base + number, epoch, value) for number, value in enumerate(values)]
-        self.step(inputs.Appended(ranges=self.disk.ranges(base, self.disk.end)))
+        self.step(inputs.LogAppended(ranges=self.disk.ranges(base, self.disk.end)))
         self._wake()
 
     def consumed(self, consumer: Consumer, position: int, floor: int, epoch: int) -> None:

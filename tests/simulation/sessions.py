@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from liftpy_envelope.follow import FollowEnd, FollowFetch, FollowQuestion
-from liftpy_server.replication.core.inputs import Fetched
+from liftpy_server.replication.core.inputs import FetchAnswered
 from simulation.scheduler import MS, S
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class Connection:
         """Towards the leader; None is a request that asks for nothing new."""
         self._up.send(self._leader.enter, self.run, self._leader.asked, self, message)
 
-    def answer(self, message: Fetched | FollowEnd | None) -> None:
+    def answer(self, message: FetchAnswered | FollowEnd | None) -> None:
         """Towards the follower."""
         self._down.send(self._enter_follower, self._link.answered, self, message)
 
@@ -103,13 +103,13 @@ class Link:
         if self._open is not None:
             self._connection.ask(self._open)
 
-    def answered(self, connection: Connection, message: Fetched | FollowEnd | None) -> None:
+    def answered(self, connection: Connection, message: FetchAnswered | FollowEnd | None) -> None:
         if connection is not self._connection:
             return
         self.heard_us = self._node.world.scheduler.now_us
         if message is None:
             connection.ask(None)
         else:
-            if isinstance(message, Fetched) == self.is_parked:
+            if isinstance(message, FetchAnswered) == self.is_parked:
                 self._open = None
             self._node.step(message)

@@ -24,7 +24,7 @@ from liftpy_server.partition.dedupe_rebuild import note_batches
 from liftpy_server.replication.core.effects import ReportFailure
 from liftpy_server.replication.host import local, standing
 from liftpy_server.replication.host.local import LocalReplica
-from liftpy_server.replication.host.proposals import Proposals
+from liftpy_server.replication.host.proposals import ReplicaProposals
 from liftpy_server.replication.host.standing import Standing
 from simulation.scheduler import S
 
@@ -50,7 +50,7 @@ _COPIED = LogTime.copied
 _NOTE_BATCHES = note_batches
 _PROPOSE_MANY = RaftMetadataStore.propose_many
 _LOST_LOGS = Standing.lost_logs
-_ADD = Proposals.add
+_ADD = ReplicaProposals.add
 
 
 def _on_the_wall_clock(_time: Any, wall_ns: int, _now_s: float) -> int:
@@ -219,7 +219,7 @@ BUGS: dict[str, Bug] = {
         0,
     ),
     "a log that failed is told of by nobody": Bug(
-        [(Proposals, "add", _add_no_failure)],
+        [(ReplicaProposals, "add", _add_no_failure)],
         _faults("fail_follower"),
         0,
     ),

@@ -20,7 +20,7 @@ from liftpy_log.storage.files import FileCache
 from liftpy_server.metadata.state import NodeInfo
 from liftpy_server.pull.connection import PullBackend
 from liftpy_server.pull.server import PullServer
-from liftpy_server.replication.core.inputs import Fetched
+from liftpy_server.replication.core.inputs import FetchAnswered
 from liftpy_server.replication.core.view import ReplicationTimes
 from liftpy_server.replication.wire.link import FollowLink
 from liftpy_server.settings.config import PullConfig
@@ -188,7 +188,7 @@ class Follower:
         self.data: dict[PartitionKey, bytearray] = {}
         self.requests: dict[PartitionKey, FollowFetch] = {}
         self.answers: dict[PartitionKey, FollowResult | FollowEnd] = {}
-        self.fetched: dict[PartitionKey, Fetched] = {}
+        self.fetched: dict[PartitionKey, FetchAnswered] = {}
         self.counts: Counter[str] = Counter()
         self.goes_on = True
         self.on_answer: Callable[[PartitionKey, Any], None] = lambda _key, _answer: None
@@ -213,18 +213,18 @@ class Follower:
         self.requests[key] = FollowFetch(key, **fields | changed)
         self.link.fetch(self.requests[key])
 
-    def _answered(self, answers: list[tuple[PartitionKey, Fetched | FollowEnd]]) -> None:
+    def _answered(self, answers: list[tuple[PartitionKey, FetchAnswered | FollowEnd]]) -> None:
         for key, answer in answers:
-            self.answers[key] = answer.result if isinstance(answer, Fetched) else answer
+            self.answers[key] = answer.result if isinstance(answer, FetchAnswered) else answer
             self.counts["answers"] += 1
-            if isinstance(answer, Fetched):
+            if isinstance(answer, FetchAnswered):
                 self.fetched[key] = answer
                 if not answer.result.refusal:
                     self._took(key, answer)
             self.on_answer(key, self.answers[key])
         self._came.set()
 
-    def _took(self, key: PartitionKey, fetched: Fetched) -> None:
+    def _took(self, key: PartitionKey, fetched: FetchAnswered) -> None:
         request, answer = self.requests[key], fetched.result
         end = answer.offset
         if fetched.ranges:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from liftpy_envelope.batch import read_header
 from liftpy_envelope.follow import FollowFetch
 from liftpy_log.recent import RecentBatches
-from liftpy_server.replication.core.inputs import Fetched
+from liftpy_server.replication.core.inputs import FetchAnswered
 from liftpy_server.replication.core.view import PartitionView, ReplicationTimes
 from liftpy_server.replication.host.local import LocalReplica
 from liftpy_server.replication.wire.batches import FollowedBatches, ranges_of
@@ -95,7 +95,7 @@ class Side:
             if not sent["ranges"] and answer.high_watermark <= request.high_watermark:
                 return False
         self.asked = None
-        self.replica.step(Fetched(result=answer, **sent))
+        self.replica.step(FetchAnswered(result=answer, **sent))
         return True
 
     def bytes(self) -> bytes:

@@ -14,7 +14,7 @@ from liftpy_server.admin.gather import FOLLOW_TIMEOUT_S, NUMBERS_TIMEOUT_S
 from liftpy_server.admin.group_requests import OFFSETS_LIMIT, GroupListRequest, GroupNameRequest, GroupOffsetsRequest
 from liftpy_server.admin.stream_view import leaders_of
 from liftpy_server.groups.core.inputs import DeleteGroup
-from liftpy_server.groups.host.pending import Asked
+from liftpy_server.groups.host.pending import PendingRequest
 from liftpy_server.groups.host.summary import describe_group, summarize_group
 
 if TYPE_CHECKING:
@@ -178,9 +178,9 @@ class LocalGroupHandlers:
             request.offsets_from,
             OFFSETS_LIMIT,
         )
-        asked = Asked(request.group, None)
-        place.show(asked, shown)
-        answer = await asked.answered
+        pending = PendingRequest(request.group, None)
+        place.show(pending, shown)
+        answer = await pending.answered
         is_shown = answer is shown
         if not is_shown:
             raise AdminError(_CODES.get(answer.error, ErrorCode.INTERNAL), answer.message)
@@ -189,9 +189,9 @@ class LocalGroupHandlers:
     async def delete(self, body: Body) -> Body:
         """Delete a group that is coordinated here; answers when that is committed."""
         request = parse_settings(GroupNameRequest, body)
-        asked = Asked(request.group, DeleteGroup())
-        self._place(request.group).ask(asked)
-        answer = await asked.answered
+        pending = PendingRequest(request.group, DeleteGroup())
+        self._place(request.group).ask(pending)
+        answer = await pending.answered
         if answer.error:
             raise AdminError(_CODES.get(answer.error, ErrorCode.INTERNAL), answer.message)
         return {"deleted": request.group}

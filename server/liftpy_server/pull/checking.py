@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from liftpy_log.reader import Slice
     from liftpy_log.storage.disk import File
     from liftpy_log.storage.files import FileCache
-    from liftpy_server.pull.session import FetchSession, Found
+    from liftpy_server.pull.session import FetchFound, FetchSession
 
 __all__ = ["pin_news", "verified"]
 
 
 def pin_news(
-    found: list[Found], files: FileCache, session: FetchSession
-) -> tuple[list[Found], list[tuple[File, Slice]]]:
+    found: list[FetchFound], files: FileCache, session: FetchSession
+) -> tuple[list[FetchFound], list[tuple[File, Slice]]]:
     """Pin the files of all slices; a partition whose file can not be opened says so instead."""
     pinned: list[tuple[File, Slice]] = []
     kept = []
@@ -36,8 +36,8 @@ def pin_news(
 
 
 async def verified(
-    found: list[Found], pinned: Sequence[tuple[File, Slice]], executor: Executor, session: FetchSession
-) -> list[Found]:
+    found: list[FetchFound], pinned: Sequence[tuple[File, Slice]], executor: Executor, session: FetchSession
+) -> list[FetchFound]:
     """Check every batch on disk; a partition with a damaged one says so, and goes offline unless the bucket has it.
 
     Args:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from liftpy_server.listeners.refusals import DoorRefusals
 
-__all__ = ["PullBackend", "PullConnection"]
+__all__ = ["PullBackend", "ServedConnection"]
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ class PullDoor(Protocol):
         ...
 
 
-class PullConnection:
+class ServedConnection:
     """Serves one peer until it leaves, breaks the protocol, or is too slow."""
 
     def __init__(

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from liftpy_log.storage.disk import File
     from liftpy_log.storage.files import FileCache
     from liftpy_server.pull.sending import Piece, ResponseSender
-    from liftpy_server.pull.session import FetchSession, Found
+    from liftpy_server.pull.session import FetchFound, FetchSession
 
 __all__ = ["FetchAnswers"]
 
@@ -140,7 +140,7 @@ class FetchAnswers:
             raise
 
     async def _filter(
-        self, found: Sequence[Found], pinned: Sequence[tuple[File, Slice]], bytes_max: int, cost_max: int
+        self, found: Sequence[FetchFound], pinned: Sequence[tuple[File, Slice]], bytes_max: int, cost_max: int
     ) -> _Round:
         of_slice = {id(piece): (file, piece) for file, piece in pinned}
         bytes_left = bytes_max - sum(news.result.body_bytes for news in found)
@@ -157,7 +157,7 @@ class FetchAnswers:
                 cost += filtering.cost
         return _Round(parts, pinned, cost)
 
-    async def _filtered(self, news: Found, filtering: Filtering) -> _Part:
+    async def _filtered(self, news: FetchFound, filtering: Filtering) -> _Part:
         try:
             await filtered(filtering, self._executor)
         except (SegmentCorruptError, OSError) as error:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from liftpy_envelope.pull import PartitionKey
     from liftpy_log.storage.files import FileCache
     from liftpy_server.groups.host.group_host import GroupHost
-    from liftpy_server.groups.host.pending import Asked
+    from liftpy_server.groups.host.pending import PendingRequest
     from liftpy_server.partition.partition import Partition
     from liftpy_server.pull.follow_session import FollowedPartition
     from liftpy_server.pull.sending import ResponseSender
@@ -126,7 +126,7 @@ class ClientRequests:
             executor=backend.executor,
             is_urgent=lambda: not is_quiet(),
         )
-        self._asked: Asked | None = None
+        self._asked: PendingRequest | None = None
 
     def handlers(self) -> dict[Api, Callable[[Request], Awaitable[None]]]:
         """By api."""

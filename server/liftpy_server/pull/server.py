@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from liftpy_envelope.errors import ErrorCode, LiftError
 from liftpy_server.listeners.listener import Listener
 from liftpy_server.listeners.refusals import DoorRefusals
-from liftpy_server.pull.connection import PullConnection
+from liftpy_server.pull.connection import ServedConnection
 from liftpy_server.pull.requests import RequestError
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class PullServer:
 
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             try:
-                await PullConnection(reader, writer, backend, self).run()
+                await ServedConnection(reader, writer, backend, self).run()
             finally:
                 self._clients.discard(_this_task())
 

@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 
     Lookup = Callable[[PartitionKey], Partition | ErrorCode]
 
-__all__ = ["FetchSession", "Found"]
+__all__ = ["FetchFound", "FetchSession"]
 
 _LOOK_S: Final = 1.0
 
 
-class Found(NamedTuple):
+class FetchFound(NamedTuple):
     """News of one partition: what to say of it, and the batches to send.
 
     Attributes:
@@ -145,7 +145,7 @@ class FetchSession:
         for key in list(self._entries):
             self._drop(key)
 
-    def collect(self, bytes_max: int, scan_bytes_max: int = SCAN_COST_MAX) -> list[Found]:
+    def collect(self, bytes_max: int, scan_bytes_max: int = SCAN_COST_MAX) -> list[FetchFound]:
         """News of the partitions that have any.
 
         Partitions that sent something go to the end of the line, so that a busy one does not starve the others.
@@ -155,7 +155,7 @@ class FetchSession:
             scan_bytes_max: about how many bytes of batches to look through for subjects.
         """
         self.news.clear()
-        found: list[Found] = []
+        found: list[FetchFound] = []
         for key in list(self._ready):
             if bytes_max <= 0 or len(found) == FETCH_PARTITIONS_MAX:
                 break
@@ -178,7 +178,7 @@ class FetchSession:
                 self._ready[key] = None
         return found
 
-    def advance(self, news: Found, last: Slice) -> bool:
+    def advance(self, news: FetchFound, last: Slice) -> bool:
         """Go on behind `last`, the last of the batches of `news` that were looked through.
 
         Returns:
@@ -189,17 +189,17 @@ class FetchSession:
         entry.move_behind(last)
         return was_behind and not entry.is_behind
 
-    def unreadable(self, news: Found, error: LiftError | OSError) -> Found:
+    def unreadable(self, news: FetchFound, error: LiftError | OSError) -> FetchFound:
         """What to say instead of `news` whose batches can not be read; the partition leaves the session."""
         assert news.partition is not None
         key = news.result.key
         self._drop(key)
         if self._cold is not None and self._cold.discard(news.slices):
             text = f"what was fetched from the bucket is damaged, ask again: {error}"
-            return Found(_failed(key, ErrorCode.NOT_AVAILABLE, text, news.partition), None, [])
+            return FetchFound(_failed(key, ErrorCode.NOT_AVAILABLE, text, news.partition), None, [])
         return _broken(key, news.partition, error)
 
-    def _look(self, entry: _Entry, bytes_max: int) -> Found | None:
+    def _look(self, entry: _Entry, bytes_max: int) -> FetchFound | None:
         """News of one partition; None when there are none, and then it will call when there are."""
         failed = self._failure(entry)
         if failed is not None:
@@ -212,7 +212,7 @@ class FetchSession:
             return None
         cold = partition.cold if self._cold is not None and is_cold(partition, entry.offset) else None
         slices = self._read(entry, partition, bytes_max, from_bucket=cold is not None)
-        if isinstance(slices, Found):
+        if isinstance(slices, FetchFound):
             return slices
         if not slices and cold is not None:
             return None
@@ -226,12 +226,12 @@ class FetchSession:
         start, epoch = partition.start, partition.epoch
         result = FetchResult(entry.key, ErrorCode.NONE, "", epoch, end, start, 0, gone_below=gone_below)
         if slices and entry.matcher is not None:
-            return Found(result, partition, slices, entry.matcher)
+            return FetchFound(result, partition, slices, entry.matcher)
         if slices:
             entry.move_behind(slices[-1])
-        return Found(result._replace(body_bytes=sum(piece.length for piece in slices)), partition, slices)
+        return FetchFound(result._replace(body_bytes=sum(piece.length for piece in slices)), partition, slices)
 
-    def _failure(self, entry: _Entry) -> Found | None:
+    def _failure(self, entry: _Entry) -> FetchFound | None:
         """Why nothing of a partition can be read here, if so."""
         partition = entry.partition
         gone = partition if isinstance(partition, ErrorCode) else partition.gone
@@ -239,14 +239,16 @@ class FetchSession:
             found = entry.lookup(entry.key)
             gone = found if isinstance(found, ErrorCode) else None
         if gone is not None:
-            return Found(_failed(entry.key, gone, "the stream or partition is not here"), None, [])
+            return FetchFound(_failed(entry.key, gone, "the stream or partition is not here"), None, [])
         assert not isinstance(partition, ErrorCode)
         failure = partition.log.failure
         if failure is not None:
-            return Found(_failed(entry.key, ErrorCode.PARTITION_OFFLINE, str(failure), partition), None, [])
+            return FetchFound(_failed(entry.key, ErrorCode.PARTITION_OFFLINE, str(failure), partition), None, [])
         return None
 
-    def _read(self, entry: _Entry, partition: Partition, bytes_max: int, *, from_bucket: bool) -> list[Slice] | Found:
+    def _read(
+        self, entry: _Entry, partition: Partition, bytes_max: int, *, from_bucket: bool
+    ) -> list[Slice] | FetchFound:
         """What there is from the position of an entry on, of the bucket nothing until that calls; or what failed."""
         offset, end = entry.offset, partition.high_watermark
         try:
@@ -254,25 +256,25 @@ class FetchSession:
                 return self._cold.read(partition, offset, bytes_max, entry.hint, entry.wake)
             if self._cold is not None and offset < partition.log.log_start and is_unknown(partition):
                 text = "the leader has yet to look what the bucket has of it; ask again"
-                return Found(_failed(entry.key, ErrorCode.NOT_AVAILABLE, text, partition), None, [])
+                return FetchFound(_failed(entry.key, ErrorCode.NOT_AVAILABLE, text, partition), None, [])
             return partition.log.read(offset, end, bytes_max, entry.hint)
         except OffsetOutOfRangeError:
             text = str(OffsetOutOfRangeError(offset, partition.start, end))
-            return Found(_failed(entry.key, ErrorCode.OFFSET_OUT_OF_RANGE, text, partition), None, [])
+            return FetchFound(_failed(entry.key, ErrorCode.OFFSET_OUT_OF_RANGE, text, partition), None, [])
         except ColdUnavailableError as error:
-            return Found(_failed(entry.key, ErrorCode.NOT_AVAILABLE, str(error), partition), None, [])
+            return FetchFound(_failed(entry.key, ErrorCode.NOT_AVAILABLE, str(error), partition), None, [])
         except HistoryLostError as error:
-            return Found(_failed(entry.key, ErrorCode.BATCH_CORRUPT, str(error), partition), None, [])
+            return FetchFound(_failed(entry.key, ErrorCode.BATCH_CORRUPT, str(error), partition), None, [])
         except (PartitionOfflineError, OSError) as error:
             return _broken(entry.key, partition, error)
 
 
-def _broken(key: PartitionKey, partition: Partition, error: LiftError | OSError) -> Found:
+def _broken(key: PartitionKey, partition: Partition, error: LiftError | OSError) -> FetchFound:
     """A partition with damage goes offline; one that only lacks a file descriptor is asked again later."""
     if isinstance(error, OSError) and is_full(error):
-        return Found(_failed(key, ErrorCode.NOT_AVAILABLE, str(error), partition), None, [])
+        return FetchFound(_failed(key, ErrorCode.NOT_AVAILABLE, str(error), partition), None, [])
     partition.fail(str(error))
-    return Found(_failed(key, ErrorCode.PARTITION_OFFLINE, str(error), partition), None, [])
+    return FetchFound(_failed(key, ErrorCode.PARTITION_OFFLINE, str(error), partition), None, [])
 
 
 def _failed(key: PartitionKey, error: ErrorCode, message: str, partition: Partition | None = None) -> FetchResult:

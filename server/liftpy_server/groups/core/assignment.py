@@ -19,10 +19,10 @@ from liftpy_envelope.pull import PartitionKey
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["Assigned", "Recovery", "StreamShape", "Subscriber", "assign"]
+__all__ = ["Assigned", "RestoredPartition", "StreamShape", "Subscriber", "assign"]
 
 
-class Recovery(NamedTuple):
+class RestoredPartition(NamedTuple):
     """That a partition was restored from the bucket, which did not have all that consumers may have read.
 
     Attributes:
@@ -49,9 +49,9 @@ class StreamShape(NamedTuple):
     uuid: bytes
     partition_count: int
     racks: tuple[frozenset[str], ...] = ()
-    recoveries: tuple[tuple[int, Recovery], ...] = ()
+    recoveries: tuple[tuple[int, RestoredPartition], ...] = ()
 
-    def recovery(self, partition: int) -> Recovery | None:
+    def recovery(self, partition: int) -> RestoredPartition | None:
         """When and how a partition was restored, if it ever was."""
         return next((recovery for number, recovery in self.recoveries if number == partition), None)
 

@@ -18,8 +18,8 @@ from liftpy_server.groups.core.records import (
     OFFSET_HEAD,
     OFFSET_SUFFIX,
     OFFSET_VERSION,
-    Committed,
-    Record,
+    CommittedOffset,
+    GroupRecord,
     encode_offset,
     offset_key,
     offset_suffix,
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = ["commit_as_member", "commit_without_member"]
 
-_Outcome = tuple[list[Record], list[CommitRefusal]]
+_Outcome = tuple[list[GroupRecord], list[CommitRefusal]]
 _Generations = dict[tuple[bytes, int], int]
 
 _pack_suffix, _pack_head = OFFSET_SUFFIX.pack, OFFSET_HEAD.pack
@@ -47,7 +47,7 @@ def commit_as_member(member: Member, request: CommitRequest, table: OffsetTable,
     This is what a commit costs most: keys are plain tuples, which are equal to the named ones and cost a tenth of them,
     and values are packed here.
     """
-    records: list[Record] = []
+    records: list[GroupRecord] = []
     refusals: list[CommitRefusal] = []
     group = request.group.encode()
     generation, sequence = token = CommitToken(request.generation, request.sequence)
@@ -67,7 +67,7 @@ def commit_as_member(member: Member, request: CommitRequest, table: OffsetTable,
                 refusals.append(CommitRefusal(PartitionKey(*key), GroupError.STALE_GENERATION))
             elif token != last:
                 head = _pack_head(OFFSET_VERSION, name_length, 0, epoch, offset, now_ns, generation, sequence)
-                records.append(Record(offset_key(group, suffix), head + name + metadata))
+                records.append(GroupRecord(offset_key(group, suffix), head + name + metadata))
     return records, refusals
 
 
@@ -82,7 +82,7 @@ def commit_without_member(
         generation: of the group; the next member's commits have a greater one.
         now_ns: since the epoch.
     """
-    records: list[Record] = []
+    records: list[GroupRecord] = []
     refusals: list[CommitRefusal] = []
     group = request.group.encode()
     for stream in request.streams:
@@ -93,8 +93,8 @@ def commit_without_member(
             if partition >= count:
                 refusals.append(CommitRefusal(key, error or GroupError.INVALID_REQUEST))
                 continue
-            committed = Committed(offset, epoch, now_ns, generation, 0, stream.name, metadata)
-            records.append(Record(offset_key(group, offset_suffix(key)), encode_offset(committed)))
+            committed = CommittedOffset(offset, epoch, now_ns, generation, 0, stream.name, metadata)
+            records.append(GroupRecord(offset_key(group, offset_suffix(key)), encode_offset(committed)))
     return records, refusals
 
 

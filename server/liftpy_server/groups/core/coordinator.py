@@ -33,7 +33,7 @@ from liftpy_envelope.groups import (
 from liftpy_server.groups.core.committing import commit_as_member, commit_without_member
 from liftpy_server.groups.core.inputs import DeleteGroup, Effects, StreamsChanged, Tick
 from liftpy_server.groups.core.member import GroupImage, Member, joined_generation, size_of_wishes
-from liftpy_server.groups.core.records import OFFSET_HEAD, OFFSET_SUFFIX, Record, group_key
+from liftpy_server.groups.core.records import OFFSET_HEAD, OFFSET_SUFFIX, GroupRecord, group_key
 from liftpy_server.groups.core.roster import Roster
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from liftpy_server.groups.core.assignment import StreamShape
     from liftpy_server.groups.core.inputs import Answer, Input, Now
     from liftpy_server.groups.core.offset_table import OffsetTable
-    from liftpy_server.groups.core.records import Committed
+    from liftpy_server.groups.core.records import CommittedOffset
 
 __all__ = ["MEMBERS_MAX", "GroupCoordinator", "refused"]
 
@@ -119,12 +119,12 @@ class GroupCoordinator:
         handle = self._HANDLERS[type(given)]
         if self._streams is None and not isinstance(given, (StreamsChanged, Tick)):
             return Effects(answer=refused(given, GroupError.NOT_AVAILABLE, "the coordinator starts; ask again"))
-        records: list[Record] = []
+        records: list[GroupRecord] = []
         answer = handle(self, given, now, records)
         written, told = self._roster.written()
         return Effects((*written, *records), answer, told)
 
-    def _joined(self, request: JoinRequest, now: Now, _records: list[Record]) -> Answer:
+    def _joined(self, request: JoinRequest, now: Now, _records: list[GroupRecord]) -> Answer:
         member = self._roster.by_nonce(request.nonce)
         if member is None:
             predecessor = self._roster.by_instance(request.instance_id)
@@ -146,7 +146,7 @@ class GroupCoordinator:
         member.heard(now.s)
         return self._membership(member, adopted=-1)
 
-    def _heartbeat(self, request: HeartbeatRequest, now: Now, _records: list[Record]) -> Answer:
+    def _heartbeat(self, request: HeartbeatRequest, now: Now, _records: list[GroupRecord]) -> Answer:
         member = self._member(request)
         if not isinstance(member, Member):
             return refused(request, *member)
@@ -154,14 +154,14 @@ class GroupCoordinator:
         self._roster.release(member, request.generation)
         return self._membership(member, request.generation)
 
-    def _left(self, request: LeaveRequest, now: Now, _records: list[Record]) -> Answer:
+    def _left(self, request: LeaveRequest, now: Now, _records: list[GroupRecord]) -> Answer:
         member = self.members.get(request.member_id)
         if member is not None:
             self._roster.remove(member, now.ns)
             self._retarget()
         return MembershipResult(GroupError.NONE, member_id=request.member_id)
 
-    def _committed(self, request: CommitRequest, now: Now, records: list[Record]) -> Answer:
+    def _committed(self, request: CommitRequest, now: Now, records: list[GroupRecord]) -> Answer:
         if request.member_id == NO_MEMBER:
             if self.members:
                 message = f"group {self.group!r} has members: only they commit"
@@ -176,7 +176,7 @@ class GroupCoordinator:
         records += made
         return CommitResult(GroupError.NONE, "", tuple(refusals))
 
-    def _fetched(self, request: OffsetFetchRequest, _now: Now, _records: list[Record]) -> Answer:
+    def _fetched(self, request: OffsetFetchRequest, _now: Now, _records: list[GroupRecord]) -> Answer:
         if request.member_id != NO_MEMBER:
             member = self._member(request)
             if not isinstance(member, Member):
@@ -189,7 +189,7 @@ class GroupCoordinator:
                 found.append(FetchedOffset(key, committed.offset, epoch, committed.metadata))
         return OffsetFetchResult(GroupError.NONE, "", tuple(found))
 
-    def _epoch_of(self, key: PartitionKey, committed: Committed) -> int:
+    def _epoch_of(self, key: PartitionKey, committed: CommittedOffset) -> int:
         """Leader epoch of what was committed.
 
         Where it is not known (the end of what was read had been left out by a filter, or a user set the offset), but
@@ -204,7 +204,7 @@ class GroupCoordinator:
             return committed.epoch
         return recovery.epoch - 1
 
-    def _streams_changed(self, given: StreamsChanged, now: Now, _records: list[Record]) -> None:
+    def _streams_changed(self, given: StreamsChanged, now: Now, _records: list[GroupRecord]) -> None:
         if given.revision < self._revision:
             return  # somebody knew more already; until as much is known here nothing may be taken from anybody
         is_first = self._streams is None
@@ -216,7 +216,7 @@ class GroupCoordinator:
         if is_first or self._shapes() != self._seen:
             self._retarget()
 
-    def _tick(self, given: Tick, now: Now, _records: list[Record]) -> None:
+    def _tick(self, given: Tick, now: Now, _records: list[GroupRecord]) -> None:
         if self._streams is None:
             return
         members = list(self.members.values())
@@ -229,7 +229,7 @@ class GroupCoordinator:
         if late:
             self._retarget()
 
-    def _deleted(self, given: DeleteGroup, now: Now, records: list[Record]) -> Answer:
+    def _deleted(self, given: DeleteGroup, now: Now, records: list[GroupRecord]) -> Answer:
         if self.members:
             return MembershipResult(GroupError.GROUP_NOT_EMPTY, f"group {self.group!r} has members: stop them first")
         used_ns = max(self._table.newest_ns(self.group) or 0, self._roster.image.emptied_ns)
@@ -237,7 +237,7 @@ class GroupCoordinator:
             return MembershipResult(GroupError.GROUP_NOT_EMPTY, f"group {self.group!r} was in use a short while ago")
         made = self._table.tombstones(self.group)
         self._table.apply_many(made)
-        records += [*made, Record(group_key(self.group), None)]
+        records += [*made, GroupRecord(group_key(self.group), None)]
         return MembershipResult(GroupError.NONE)
 
     def _retarget(self) -> None:
@@ -282,7 +282,7 @@ class GroupCoordinator:
             assignment = tuple(AssignedStream(uuid, self._names[uuid], tuple(rows)) for uuid, rows in numbers.items())
         return MembershipResult(GroupError.NONE, "", member.member_id, member.generation, assignment)
 
-    _HANDLERS: ClassVar[dict[type, Callable[[GroupCoordinator, Any, Now, list[Record]], Answer | None]]] = {
+    _HANDLERS: ClassVar[dict[type, Callable[[GroupCoordinator, Any, Now, list[GroupRecord]], Answer | None]]] = {
         JoinRequest: _joined,
         HeartbeatRequest: _heartbeat,
         LeaveRequest: _left,

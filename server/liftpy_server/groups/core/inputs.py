@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from liftpy_envelope.group_offsets import CommitRequest, CommitResult, OffsetFetchRequest, OffsetFetchResult
     from liftpy_envelope.groups import HeartbeatRequest, JoinRequest, LeaveRequest, MembershipResult
     from liftpy_server.groups.core.assignment import StreamShape
-    from liftpy_server.groups.core.records import Record
+    from liftpy_server.groups.core.records import GroupRecord
 
 __all__ = ["Answer", "DeleteGroup", "Effects", "Input", "Now", "StreamsChanged", "Tick"]
 
@@ -80,6 +80,6 @@ class Effects(NamedTuple):
         told: members whose parked heartbeat is to be answered, then also: give the same heartbeat to a step again.
     """
 
-    records: tuple[Record, ...] = ()
+    records: tuple[GroupRecord, ...] = ()
     answer: Answer | None = None
     told: tuple[str, ...] = ()

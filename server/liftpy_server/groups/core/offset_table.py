@@ -16,7 +16,7 @@ from liftpy_server.groups.core.records import (
     OFFSET_KEY_AT,
     OFFSET_VERSION,
     TOKEN_AT,
-    Record,
+    GroupRecord,
     decode_offset,
     offset_key,
     offset_suffix,
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from collections.abc import Set as AbstractSet
 
-    from liftpy_server.groups.core.records import Committed
+    from liftpy_server.groups.core.records import CommittedOffset
 
 __all__ = ["CommitToken", "OffsetTable"]
 
@@ -97,7 +97,7 @@ class OffsetTable:
                     "upgrade the node"
                 )
 
-    def find(self, group: bytes, key: PartitionKey) -> Committed | None:
+    def find(self, group: bytes, key: PartitionKey) -> CommittedOffset | None:
         """What a group has committed for a partition."""
         offsets = self._groups.get(group)
         value = None if offsets is None else offsets.get(offset_suffix(key))
@@ -112,7 +112,7 @@ class OffsetTable:
         generation, sequence = _TOKEN.unpack_from(value, TOKEN_AT)
         return generation, sequence
 
-    def of_group(self, group: str) -> Iterator[tuple[PartitionKey, Committed]]:
+    def of_group(self, group: str) -> Iterator[tuple[PartitionKey, CommittedOffset]]:
         """Everything a group has committed."""
         for suffix, value in self._groups.get(group.encode(), {}).items():
             yield _partition(suffix), decode_offset(value)
@@ -122,15 +122,17 @@ class OffsetTable:
         values = self._groups.get(group.encode())
         return max(_TIME.unpack_from(value, _TIME_AT)[0] for value in values.values()) if values else None
 
-    def tombstones(self, group: str) -> list[Record]:
+    def tombstones(self, group: str) -> list[GroupRecord]:
         """Records that delete everything a group has committed."""
         name = group.encode()
-        return [Record(offset_key(name, suffix), None) for suffix in self._groups.get(name, ())]
+        return [GroupRecord(offset_key(name, suffix), None) for suffix in self._groups.get(name, ())]
 
-    def tombstones_of_streams(self, group: str, uuids: AbstractSet[bytes]) -> list[Record]:
+    def tombstones_of_streams(self, group: str, uuids: AbstractSet[bytes]) -> list[GroupRecord]:
         """Records that delete what a group has committed for streams that are no more."""
         name = group.encode()
-        return [Record(offset_key(name, suffix), None) for suffix in self._groups.get(name, ()) if suffix[:16] in uuids]
+        return [
+            GroupRecord(offset_key(name, suffix), None) for suffix in self._groups.get(name, ()) if suffix[:16] in uuids
+        ]
 
     def streams_of(self, group: str) -> set[bytes]:
         """Uuids of the streams that a group has committed something for."""

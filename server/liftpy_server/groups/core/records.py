@@ -37,8 +37,8 @@ __all__ = [
     "OFFSET_SUFFIX",
     "OFFSET_VERSION",
     "TOKEN_AT",
-    "Committed",
-    "Record",
+    "CommittedOffset",
+    "GroupRecord",
     "RecordKind",
     "decode_offset",
     "encode_offset",
@@ -66,14 +66,14 @@ class RecordKind:
     MEMBER: Final = 3
 
 
-class Record(NamedTuple):
+class GroupRecord(NamedTuple):
     """One record; a null value deletes what the key stands for."""
 
     key: bytes
     value: bytes | None
 
 
-class Committed(NamedTuple):
+class CommittedOffset(NamedTuple):
     """What a group committed for a partition.
 
     Attributes:
@@ -122,7 +122,7 @@ def split_member_key(key: bytes) -> tuple[str, str]:
     return key[2:end].decode(), key[end:].decode()
 
 
-def encode_offset(committed: Committed) -> bytes:
+def encode_offset(committed: CommittedOffset) -> bytes:
     """The value of an offset."""
     offset, epoch, time_ns, generation, sequence, stream, metadata = committed
     name = stream.encode()
@@ -130,7 +130,7 @@ def encode_offset(committed: Committed) -> bytes:
     return head + name + metadata
 
 
-def decode_offset(value: bytes) -> Committed:
+def decode_offset(value: bytes) -> CommittedOffset:
     """What `encode_offset` wrote.
 
     Raises:
@@ -143,10 +143,10 @@ def decode_offset(value: bytes) -> Committed:
         )
     at = OFFSET_HEAD.size + name_length
     name = value[OFFSET_HEAD.size : at].decode()
-    return Committed(offset, epoch, time_ns, generation, sequence, name, value[at:])
+    return CommittedOffset(offset, epoch, time_ns, generation, sequence, name, value[at:])
 
 
-def encode_records(records: Sequence[Record]) -> BatchBody:
+def encode_records(records: Sequence[GroupRecord]) -> BatchBody:
     """The body of the record batch that holds these records, at least one, in their order."""
     keys, values = zip(*records, strict=True)
     columns = [

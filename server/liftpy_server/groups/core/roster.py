@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from liftpy_server.groups.core.assignment import Subscriber, assign
-from liftpy_server.groups.core.records import Record, group_key, member_key
+from liftpy_server.groups.core.records import GroupRecord, group_key, member_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -175,14 +175,14 @@ class Roster:
         self.note(member)
         return member.generation
 
-    def written(self) -> tuple[list[Record], tuple[str, ...]]:
+    def written(self) -> tuple[list[GroupRecord], tuple[str, ...]]:
         """The records of what changed, to go into one batch, and the members to be told."""
         told, self._told = tuple(self._told), {}
         changed, self._changed = self._changed, {}
         removed, self._removed = self._removed, []
         if not changed and not removed:
             return [], told
-        records = [Record(group_key(self._group), self.image.to_value())]
-        records += [Record(member_key(self._group, member_id), None) for member_id in removed]
-        records += [Record(member_key(self._group, name), member.to_value()) for name, member in changed.items()]
+        records = [GroupRecord(group_key(self._group), self.image.to_value())]
+        records += [GroupRecord(member_key(self._group, member_id), None) for member_id in removed]
+        records += [GroupRecord(member_key(self._group, name), member.to_value()) for name, member in changed.items()]
         return records, told

@@ -9,28 +9,28 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol
 
-__all__ = ["Passes"]
+__all__ = ["AppendScheduler"]
 
 
 class _Hosted(Protocol):
-    """Takes part in passes; neither call raises."""
+    """A partition that appends in passes; neither call raises."""
 
-    def take(self) -> None:
-        """Take what was asked, and append what comes of it."""
+    def append_pending(self) -> None:
+        """Take the pending requests, and append what comes of them."""
 
     def settle(self) -> None:
         """Have what was appended made durable, and replicated."""
 
 
-class Passes:
+class AppendScheduler:
     """Lets all partitions of a pass append before any of them asks for durability."""
 
     def __init__(self) -> None:
         self._wanted: dict[_Hosted, None] = {}
         self._appended: dict[_Hosted, None] | None = None  # in this pass; None outside of passes
 
-    def take(self, hosted: _Hosted) -> None:
-        """Have a partition take what it was asked in the next pass; all that arrives until then goes into it."""
+    def schedule(self, hosted: _Hosted) -> None:
+        """Have a partition append in the next pass; all requests that arrive until then go into it."""
         if not self._wanted:
             asyncio.get_running_loop().call_soon(self._run)
         self._wanted[hosted] = None
@@ -47,7 +47,7 @@ class Passes:
         appended = self._appended = {}
         try:
             for hosted in wanted:
-                hosted.take()
+                hosted.append_pending()
         finally:
             self._appended = None
             for hosted in appended:

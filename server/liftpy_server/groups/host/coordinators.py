@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from liftpy_server.groups.core.coordinator import GroupCoordinator
     from liftpy_server.groups.core.inputs import Input, Now
-    from liftpy_server.groups.core.records import Record
+    from liftpy_server.groups.core.records import GroupRecord
     from liftpy_server.groups.core.replay import GroupsReplay
 
 __all__ = ["Coordinators"]
@@ -121,7 +121,7 @@ class Coordinators:
         self._release(coordinator, given, effects)
         return Effects((*records, *effects.records), effects.answer, (*told, *effects.told)) if records else effects
 
-    def _coordinator(self, group: str, now: Now) -> tuple[GroupCoordinator, tuple[Record, ...], tuple[str, ...]]:
+    def _coordinator(self, group: str, now: Now) -> tuple[GroupCoordinator, tuple[GroupRecord, ...], tuple[str, ...]]:
         """The group's coordinator, and what came of telling it of the streams if that was not done before."""
         made = self._made.get(group)
         if made is not None and group not in self._untold:
@@ -217,7 +217,7 @@ class Coordinators:
         made = self._made.get(group)
         return not (made is not None and made.members) and (self.table.newest_ns(group) or 0) <= until_ns
 
-    def forget_streams(self, group: str, uuids: AbstractSet[bytes]) -> list[Record]:
+    def forget_streams(self, group: str, uuids: AbstractSet[bytes]) -> list[GroupRecord]:
         """Forget what a group has committed for streams that are no more. Returns the records that say so."""
         records = self.table.tombstones_of_streams(group, uuids)
         self.table.apply_many(records)

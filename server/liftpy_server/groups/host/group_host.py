@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 from liftpy_envelope.group_offsets import CommitRequest, OffsetFetchRequest
 from liftpy_envelope.group_routing import GROUPS_STREAM, partition_of_group
 from liftpy_envelope.groups import MESSAGE_LENGTH_MAX, GroupError
-from liftpy_server.groups.host.append_scheduler import Passes
+from liftpy_server.groups.host.append_scheduler import AppendScheduler
 from liftpy_server.groups.host.checking import RequestChecks, without
 from liftpy_server.groups.host.coordinators import Coordinators
 from liftpy_server.groups.host.finding import CoordinatorFinder
 from liftpy_server.groups.host.group_partition import GroupPartition
 from liftpy_server.groups.host.limits import UPKEEP_INTERVAL_S
-from liftpy_server.groups.host.pending import Asked
+from liftpy_server.groups.host.pending import PendingRequest
 from liftpy_server.groups.host.quota import GroupQuota
 from liftpy_server.groups.host.replaying import read_groups
 from liftpy_server.groups.host.shapes import StreamShapes
-from liftpy_server.groups.host.upkeep import Upkeep
+from liftpy_server.groups.host.upkeep import GroupUpkeep
 from liftpy_server.metadata.errors import MetadataUnavailableError
 
 if TYPE_CHECKING:
@@ -78,14 +78,14 @@ class GroupHost:
         self._executor = executor
         self._cold = cold
         self._shapes = StreamShapes()
-        self._passes = Passes()
+        self._scheduler = AppendScheduler()
         self._hosted: dict[int, GroupPartition] = {}
         self._ending: set[asyncio.Task[None]] = set()
         self._has_stopped = False
         self.quota = GroupQuota(config)
         self.finder = CoordinatorFinder(config, metadata)
         self._checks = RequestChecks(node_id, streams.by_key, metadata)
-        self._upkeep = Upkeep(self._hosted, metadata, config.retention_s, upkeep_s)
+        self._upkeep = GroupUpkeep(self._hosted, metadata, config.retention_s, upkeep_s)
 
     @property
     def hosted(self) -> Mapping[int, GroupPartition]:
@@ -104,19 +104,19 @@ class GroupHost:
         is_led = info.partitions[number].leader == self._node_id  # then it begins to know, or is about to
         return GroupError.NOT_AVAILABLE if is_led else GroupError.NOT_LEADER
 
-    def ask(self, request: GroupRequest, client: str = "") -> Asked:
+    def ask(self, request: GroupRequest, client: str = "") -> PendingRequest:
         """Give a request to the coordinator of its group, and get its answer later."""
-        asked = Asked(request.group, request, client)
+        pending = PendingRequest(request.group, request, client)
         place = self.at(request.group)
         if isinstance(place, GroupPartition):
-            place.ask(asked)
+            place.ask(pending)
         elif place is GroupError.NOT_LEADER:
-            asked.refuse(place, "this node does not coordinate the group; look up which one does")
+            pending.refuse(place, "this node does not coordinate the group; look up which one does")
         else:
-            asked.refuse(place, "this node begins to coordinate the group; ask again")
-        return asked
+            pending.refuse(place, "this node begins to coordinate the group; ask again")
+        return pending
 
-    async def take(self, request: GroupRequest, client: str = "") -> Asked:
+    async def take(self, request: GroupRequest, client: str = "") -> PendingRequest:
         """As `ask`, after what has to be looked at before; see `checking`.
 
         Args:
@@ -125,9 +125,9 @@ class GroupHost:
         """
         try:
             if isinstance(request, CommitRequest) and (refusals := await self._checks.refusals(request)):
-                asked = self.ask(without(request, {refusal.key for refusal in refusals}), client)
-                asked.refusals = refusals
-                return asked
+                pending = self.ask(without(request, {refusal.key for refusal in refusals}), client)
+                pending.refusals = refusals
+                return pending
             if isinstance(request, OffsetFetchRequest) and not await self._may_tell(request):
                 return self._refused(request, GroupError.NOT_LEADER, _ELSEWHERE)
         except MetadataUnavailableError as error:
@@ -140,10 +140,10 @@ class GroupHost:
         return not isinstance(place, GroupPartition) or await self._checks.may_tell(request, place.epoch)
 
     @staticmethod
-    def _refused(request: GroupRequest, error: GroupError, message: str) -> Asked:
-        asked = Asked(request.group, request)
-        asked.refuse(error, message)
-        return asked
+    def _refused(request: GroupRequest, error: GroupError, message: str) -> PendingRequest:
+        pending = PendingRequest(request.group, request)
+        pending.refuse(error, message)
+        return pending
 
     def leadership_changed(self, replica: LocalReplica) -> None:
         """A replica of any stream leads now, or does no longer."""
@@ -185,7 +185,7 @@ class GroupHost:
             replay = await read_groups(partition, self._files, self._executor, self._cold)
             return Coordinators(replay, self._shapes.of(await self._metadata.read()), self.quota)
 
-        hosted = GroupPartition(partition, replayed, self._clock, self._passes)
+        hosted = GroupPartition(partition, replayed, self._clock, self._scheduler)
         hosted.start()
         return hosted
 

@@ -20,18 +20,18 @@ from liftpy_log.errors import PartitionOfflineError, StorageFullError
 from liftpy_server.groups.core.inputs import Effects, Now
 from liftpy_server.groups.core.records import encode_records
 from liftpy_server.groups.host import limits
-from liftpy_server.groups.host.append_scheduler import Passes
-from liftpy_server.groups.host.tick_timer import Pulse
-from liftpy_server.groups.host.waiting import ParkedHeartbeats
+from liftpy_server.groups.host.append_scheduler import AppendScheduler
+from liftpy_server.groups.host.tick_timer import TickTimer
+from liftpy_server.groups.host.waiting import WaitingHeartbeats
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator
 
     from liftpy_log.clock import Clock
     from liftpy_server.groups.core.inputs import StreamsChanged
-    from liftpy_server.groups.core.records import Record
+    from liftpy_server.groups.core.records import GroupRecord
     from liftpy_server.groups.host.coordinators import Coordinators
-    from liftpy_server.groups.host.pending import Asked
+    from liftpy_server.groups.host.pending import PendingRequest
     from liftpy_server.partition.partition import Partition
 
 __all__ = ["GroupPartition"]
@@ -45,7 +45,7 @@ class _Outcome(NamedTuple):
     """What came of a step; nobody asked for ticks and the like."""
 
     group: str
-    asked: Asked | None
+    pending: PendingRequest | None
     effects: Effects
 
 
@@ -56,7 +56,7 @@ class GroupPartition:
         partition: led by this node.
         replayed: makes the coordinators of what is committed in the log; called when that is known.
         clock: of the node.
-        passes: of all partitions that are to be made durable together; by default it has passes of its own.
+        scheduler: makes the batches of all partitions durable together; by default it has one of its own.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class GroupPartition:
         partition: Partition,
         replayed: Callable[[], Awaitable[Coordinators]],
         clock: Clock,
-        passes: Passes | None = None,
+        scheduler: AppendScheduler | None = None,
     ) -> None:
         self.partition = partition
         self.epoch = partition.epoch
@@ -74,15 +74,15 @@ class GroupPartition:
         self._coordinators: Coordinators | None = None
         self._why = "the coordinator reads what is committed; ask again"
         self._end = 0
-        self._inbox: deque[Asked] = deque()
-        self._taken: list[Asked] = []  # in this pass
+        self._inbox: deque[PendingRequest] = deque()
+        self._taken: list[PendingRequest] = []  # in this pass
         self._queued = 0
-        self._passes = passes or Passes()
-        self._records: list[Record] = []
+        self._scheduler = scheduler or AppendScheduler()
+        self._records: list[GroupRecord] = []
         self._outcomes: list[_Outcome] = []
         self._waiting: deque[tuple[int, float, list[_Outcome]]] = deque()
-        self._parked = ParkedHeartbeats(self._ask_again)
-        self._pulse = Pulse(clock.monotonic, self._tick)
+        self._heartbeats = WaitingHeartbeats(self._ask_again)
+        self._tick_timer = TickTimer(clock.monotonic, self._tick)
         self._has_ended = False
         self._task: asyncio.Task[None] | None = None
 
@@ -136,24 +136,24 @@ class GroupPartition:
 
     # -- what is asked
 
-    def ask(self, asked: Asked) -> None:
+    def ask(self, pending: PendingRequest) -> None:
         """Take a request, or a question."""
         if self._coordinators is None:
-            asked.refuse(GroupError.NOT_AVAILABLE, self._why)
+            pending.refuse(GroupError.NOT_AVAILABLE, self._why)
         elif self._queued >= limits.QUEUED_MAX:
-            asked.refuse(GroupError.NOT_AVAILABLE, "the coordinator has too much to do; ask again")
+            pending.refuse(GroupError.NOT_AVAILABLE, "the coordinator has too much to do; ask again")
         else:
             self._queued += 1
-            self._inbox.append(asked)
+            self._inbox.append(pending)
             self._schedule()
 
-    def show(self, asked: Asked, shown: Any) -> None:
+    def show(self, pending: PendingRequest, shown: Any) -> None:
         """Answer with this when all is committed that was known when it was made."""
         if self._coordinators is None:
-            asked.refuse(GroupError.NOT_AVAILABLE, self._why)
+            pending.refuse(GroupError.NOT_AVAILABLE, self._why)
             return
         self._queued += 1
-        self._outcomes.append(_Outcome(asked.group, asked, Effects(answer=shown)))
+        self._outcomes.append(_Outcome(pending.group, pending, Effects(answer=shown)))
         self._append()
 
     def streams_changed(self, streams: StreamsChanged) -> None:
@@ -168,13 +168,13 @@ class GroupPartition:
             self._records += self._coordinators.forget_streams(group, uuids)
             self._append()
 
-    def _ask_again(self, asked: Asked) -> None:
+    def _ask_again(self, pending: PendingRequest) -> None:
         """A parked heartbeat is to get the news."""
         self._queued += 1
-        self._inbox.append(asked)
+        self._inbox.append(pending)
         self._schedule()
 
-    def take(self) -> None:
+    def append_pending(self) -> None:
         """Take everything that came in since the last pass."""
         if self._coordinators is None:
             return
@@ -187,7 +187,7 @@ class GroupPartition:
             self.partition.settle()
 
     def _schedule(self) -> None:
-        self._passes.take(self)
+        self._scheduler.schedule(self)
 
     def _take(self, coordinators: Coordinators) -> None:
         if not self._may_go_on():
@@ -196,24 +196,24 @@ class GroupPartition:
         self._add_all(coordinators.tell(now, limits.SLICE_GROUPS))
         end = self._end
         while self._inbox and len(self._taken) < limits.SLICE_REQUESTS and self._end == end:
-            asked = self._inbox.popleft()
-            self._taken.append(asked)
-            self._step(coordinators, asked, now)
+            pending = self._inbox.popleft()
+            self._taken.append(pending)
+            self._step(coordinators, pending, now)
         self._append()
         self._taken.clear()
         if self._coordinators is not None and (self._inbox or coordinators.is_untold):
             self._schedule()
 
-    def _step(self, coordinators: Coordinators, asked: Asked, now: Now) -> None:
-        given = asked.given
+    def _step(self, coordinators: Coordinators, pending: PendingRequest, now: Now) -> None:
+        given = pending.given
         assert given is not None, "a question is not put in line"
-        if asked.answered.done():
+        if pending.answered.done():
             self._queued -= 1
         elif self.partition.storage_full and isinstance(given, (CommitRequest, JoinRequest)):
             self._queued -= 1
-            asked.refuse(GroupError.NOT_AVAILABLE, "the disk of the coordinator's node is full; ask again")
+            pending.refuse(GroupError.NOT_AVAILABLE, "the disk of the coordinator's node is full; ask again")
         else:
-            self._add(asked.group, asked, coordinators.step(asked.group, given, now, asked.client))
+            self._add(pending.group, pending, coordinators.step(pending.group, given, now, pending.client))
 
     def _may_go_on(self) -> bool:
         if not self.is_leading:
@@ -244,9 +244,9 @@ class GroupPartition:
         for group, each in effects:
             self._add(group, None, each)
 
-    def _add(self, group: str, asked: Asked | None, effects: Effects) -> None:
+    def _add(self, group: str, pending: PendingRequest | None, effects: Effects) -> None:
         self._records += effects.records
-        self._outcomes.append(_Outcome(group, asked, effects))
+        self._outcomes.append(_Outcome(group, pending, effects))
         if len(self._records) >= limits.BATCH_RECORDS_MAX:
             self._append()
 
@@ -271,10 +271,10 @@ class GroupPartition:
             if outcomes:
                 self._waiting[-1] = (self._end, now_s, outcomes)
             partition.on_committed(self._end, self._settled)
-            self._passes.settle(self)
+            self._scheduler.settle(self)
         self._finish_committed()
         if coordinators is self._coordinators:
-            self._pulse.expect(coordinators.next_s, is_needed=bool(self._waiting))
+            self._tick_timer.expect(coordinators.next_s, is_needed=bool(self._waiting))
 
     def _finish_committed(self) -> None:
         waiting, committed = self._waiting, self.partition.high_watermark
@@ -283,20 +283,20 @@ class GroupPartition:
                 self._finish(outcome)
 
     def _finish(self, outcome: _Outcome) -> None:
-        group, asked, effects = outcome
+        group, pending, effects = outcome
         for member_id in effects.told:
-            self._parked.tell(group, member_id)
-        if asked is None:
+            self._heartbeats.tell(group, member_id)
+        if pending is None:
             return
         self._queued -= 1
-        given, answer = asked.given, effects.answer
+        given, answer = pending.given, effects.answer
         if isinstance(given, HeartbeatRequest) and isinstance(answer, MembershipResult):
             is_news = bool(answer.error) or answer.assignment is not None
-            if asked.may_park and given.wait_ms_max > 0 and not is_news:
+            if pending.may_wait and given.wait_ms_max > 0 and not is_news:
                 wait_s = min(given.wait_ms_max / 1000, self._session_s(given) / 3)
-                self._parked.park(asked, given, answer, wait_s)
+                self._heartbeats.wait(pending, given, answer, wait_s)
                 return
-        asked.reply(answer)
+        pending.reply(answer)
 
     def _session_s(self, given: HeartbeatRequest) -> float:
         """The session of a member; its next heartbeat must not wait until that is nearly over."""
@@ -334,22 +334,22 @@ class GroupPartition:
             self._coordinators.close()
         self._coordinators = None
         self._why = "the coordinator reads what is committed; ask again"
-        self._pulse.end()
+        self._tick_timer.end()
         waiting = [*self._outcomes, *(outcome for entry in self._waiting for outcome in entry[2])]
-        asking = [*self._taken, *self._inbox, *self._parked.take_all()]
+        asking = [*self._taken, *self._inbox, *self._heartbeats.take_all()]
         self._taken.clear()
         self._inbox.clear()
         self._records, self._outcomes, self._queued = [], [], 0
         self._waiting.clear()
         _refuse(waiting, error, message)
-        for asked in asking:
-            asked.refuse(error, message)
+        for pending in asking:
+            pending.refuse(error, message)
 
 
 def _refuse(outcomes: Iterable[_Outcome], error: GroupError, message: str) -> None:
     for outcome in outcomes:
-        if outcome.asked is not None:
-            outcome.asked.refuse(error, message)
+        if outcome.pending is not None:
+            outcome.pending.refuse(error, message)
 
 
 async def _wait_settled(partition: Partition, is_leading: Callable[[], bool]) -> None:

@@ -9,7 +9,6 @@ __all__ = [
     "COMMIT_WAIT_S_MAX",
     "CREATE_WAIT_S",
     "LOOK_S",
-    "PARKED_MAX",
     "PAUSE_S_MIN",
     "QUEUED_MAX",
     "READ_BYTES_MAX",
@@ -19,6 +18,7 @@ __all__ = [
     "SLICE_ROWS",
     "TICK_S_MAX",
     "UPKEEP_INTERVAL_S",
+    "WAITING_MAX",
 ]
 
 READ_BYTES_MAX: Final = 4 * 1024 * 1024  # of the log that are in memory at once while it is replayed
@@ -27,7 +27,7 @@ SLICE_REQUESTS: Final = 256  # likewise, of what was asked; the next pass takes 
 SLICE_GROUPS: Final = 256  # likewise, of what is to be done to all groups
 BATCH_RECORDS_MAX: Final = 4_096  # of several steps that are appended as one batch; one step is never split
 QUEUED_MAX: Final = 20_000  # requests of one partition that wait for a step or a commit; more are told to come again
-PARKED_MAX: Final = 20_000  # heartbeats of one partition that wait for news; others are answered at once
+WAITING_MAX: Final = 20_000  # heartbeats of one partition that wait for news; others are answered at once
 LOOK_S: Final = 0.05  # how often a leader that is not settled looks whether it is
 RETRY_S: Final = 1.0
 TICK_S_MAX: Final = 1.0  # a timer that is late tells that the node stood still, so there always is one

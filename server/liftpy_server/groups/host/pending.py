@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from liftpy_envelope.group_offsets import CommitRefusal
     from liftpy_server.groups.core.inputs import Input
 
-__all__ = ["Asked"]
+__all__ = ["PendingRequest"]
 
 
-class Asked:
+class PendingRequest:
     """One request. Whoever waits for `answered` may give up at any time.
 
     Args:
@@ -28,20 +28,20 @@ class Asked:
 
     Attributes:
         answered: its future answer.
-        may_park: a heartbeat that brings no news may wait for some.
+        may_wait: a heartbeat that brings no news may wait for some.
         refusals: of a commit, what the coordinator does not see because it is refused already.
     """
 
-    __slots__ = ("_unpark", "answered", "client", "given", "group", "may_park", "refusals")
+    __slots__ = ("_answer_now", "answered", "client", "given", "group", "may_wait", "refusals")
 
     def __init__(self, group: str, given: Input | None, client: str = "") -> None:
         self.group = group
         self.given = given
         self.client = client
         self.answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self.may_park = True
+        self.may_wait = True
         self.refusals: tuple[CommitRefusal, ...] = ()
-        self._unpark: Callable[[], None] | None = None
+        self._answer_now: Callable[[], None] | None = None
 
     def reply(self, answer: Any) -> None:
         """Answer, unless nobody waits any more."""
@@ -55,13 +55,13 @@ class Asked:
         """Answer with an error that fits the request."""
         self.reply(refused(self.given, error, message))
 
-    def park(self, unpark: Callable[[], None]) -> None:
-        """It waits for news; `unpark` answers it as it is."""
-        self._unpark = unpark
+    def wait(self, answer_now: Callable[[], None]) -> None:
+        """It waits for news; `answer_now` answers it as it is."""
+        self._answer_now = answer_now
 
     def hurry(self) -> None:
         """Whoever asked wants something else: answer as soon as that is possible, with news or without."""
-        self.may_park = False
-        unpark, self._unpark = self._unpark, None
-        if unpark is not None:
-            unpark()
+        self.may_wait = False
+        answer_now, self._answer_now = self._answer_now, None
+        if answer_now is not None:
+            answer_now()

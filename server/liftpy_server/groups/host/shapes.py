@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from liftpy_server.groups.core.assignment import Recovery, StreamShape
+from liftpy_server.groups.core.assignment import RestoredPartition, StreamShape
 from liftpy_server.groups.core.inputs import StreamsChanged
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def _shape(info: StreamInfo, racks: dict[str, str | None]) -> StreamShape:
             for partition in info.partitions
         )
     recoveries = tuple(
-        (number, Recovery(partition.restored_ns, partition.local_start, partition.restored_epoch))
+        (number, RestoredPartition(partition.restored_ns, partition.local_start, partition.restored_epoch))
         for number, partition in enumerate(info.partitions)
         if partition.restored_ns
     )

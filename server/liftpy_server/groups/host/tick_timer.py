@@ -10,12 +10,12 @@ from liftpy_server.groups.host.limits import PAUSE_S_MIN, TICK_S_MAX
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Pulse"]
+__all__ = ["TickTimer"]
 
 _NEVER = float("inf")
 
 
-class Pulse:
+class TickTimer:
     """One timer; it runs only while there is something to wait for.
 
     Args:

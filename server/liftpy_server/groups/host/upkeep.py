@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from liftpy_server.groups.core.inputs import DeleteGroup
 from liftpy_server.groups.host.limits import SLICE_GROUPS
-from liftpy_server.groups.host.pending import Asked
+from liftpy_server.groups.host.pending import PendingRequest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from liftpy_server.consensus.store import RaftMetadataStore
     from liftpy_server.groups.host.group_partition import GroupPartition
 
-__all__ = ["Upkeep"]
+__all__ = ["GroupUpkeep"]
 
 logger = logging.getLogger(__name__)
 
 
-class Upkeep:
+class GroupUpkeep:
     """Looks at all groups of the node from time to time, some at a time.
 
     Args:
@@ -83,4 +83,4 @@ class Upkeep:
             if gone:
                 hosted.forget_streams(group, gone)
             if coordinators.is_idle(group, hosted.partition.older_than_before(self._idle_s)):
-                hosted.ask(Asked(group, DeleteGroup(int(self._idle_s * 1e9))))
+                hosted.ask(PendingRequest(group, DeleteGroup(int(self._idle_s * 1e9))))

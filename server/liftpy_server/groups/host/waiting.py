@@ -5,79 +5,79 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, NamedTuple
 
-from liftpy_server.groups.host.limits import PARKED_MAX
+from liftpy_server.groups.host.limits import WAITING_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from liftpy_envelope.groups import HeartbeatRequest, MembershipResult
-    from liftpy_server.groups.host.pending import Asked
+    from liftpy_server.groups.host.pending import PendingRequest
 
-__all__ = ["ParkedHeartbeats"]
+__all__ = ["WaitingHeartbeats"]
 
 
-class _Parked(NamedTuple):
-    asked: Asked
+class _Waiting(NamedTuple):
+    pending: PendingRequest
     answer: MembershipResult
     timer: asyncio.TimerHandle
 
 
-class ParkedHeartbeats:
+class WaitingHeartbeats:
     """Heartbeats that wait for news, one per member: a newer one takes the place of an older one.
 
     Args:
         ask_again: takes a heartbeat that is to get news.
     """
 
-    def __init__(self, ask_again: Callable[[Asked], None]) -> None:
+    def __init__(self, ask_again: Callable[[PendingRequest], None]) -> None:
         self._ask_again = ask_again
         self._loop = asyncio.get_running_loop()
-        self._parked: dict[tuple[str, str], _Parked] = {}
+        self._waiting: dict[tuple[str, str], _Waiting] = {}
 
     def __len__(self) -> int:
-        return len(self._parked)
+        return len(self._waiting)
 
-    def park(self, asked: Asked, given: HeartbeatRequest, answer: MembershipResult, wait_s: float) -> None:
+    def wait(self, pending: PendingRequest, given: HeartbeatRequest, answer: MembershipResult, wait_s: float) -> None:
         """Keep a heartbeat.
 
         Args:
-            asked: the heartbeat.
+            pending: the heartbeat.
             given: the same.
             answer: for when nothing happens.
             wait_s: so long.
         """
         key = (given.group, given.member_id)
         self._answer(key)
-        if len(self._parked) >= PARKED_MAX:
-            asked.reply(answer)
+        if len(self._waiting) >= WAITING_MAX:
+            pending.reply(answer)
             return
         timer = self._loop.call_later(wait_s, self._answer, key)
-        self._parked[key] = _Parked(asked, answer, timer)
-        asked.park(lambda: self._answer_own(key, asked))
+        self._waiting[key] = _Waiting(pending, answer, timer)
+        pending.wait(lambda: self._answer_own(key, pending))
 
     def tell(self, group: str, member_id: str) -> None:
         """There is news for a member; if its heartbeat waits, it is asked again."""
-        parked = self._parked.pop((group, member_id), None)
-        if parked is not None:
-            parked.timer.cancel()
-            parked.asked.may_park = False
-            self._ask_again(parked.asked)
+        waiting = self._waiting.pop((group, member_id), None)
+        if waiting is not None:
+            waiting.timer.cancel()
+            waiting.pending.may_wait = False
+            self._ask_again(waiting.pending)
 
-    def _answer_own(self, key: tuple[str, str], asked: Asked) -> None:
+    def _answer_own(self, key: tuple[str, str], pending: PendingRequest) -> None:
         """Answer a heartbeat that is in a hurry, if it waits still."""
-        parked = self._parked.get(key)
-        if parked is not None and parked.asked is asked:
+        waiting = self._waiting.get(key)
+        if waiting is not None and waiting.pending is pending:
             self._answer(key)
 
     def _answer(self, key: tuple[str, str]) -> None:
-        parked = self._parked.pop(key, None)
-        if parked is not None:
-            parked.timer.cancel()
-            parked.asked.reply(parked.answer)
+        waiting = self._waiting.pop(key, None)
+        if waiting is not None:
+            waiting.timer.cancel()
+            waiting.pending.reply(waiting.answer)
 
-    def take_all(self) -> list[Asked]:
+    def take_all(self) -> list[PendingRequest]:
         """Everybody who waits; they wait no longer."""
-        everybody, self._parked = list(self._parked.values()), {}
-        for parked in everybody:
-            parked.timer.cancel()
-        return [parked.asked for parked in everybody]
+        everybody, self._waiting = list(self._waiting.values()), {}
+        for waiting in everybody:
+            waiting.timer.cancel()
+        return [waiting.pending for waiting in everybody]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from liftpy_envelope.follow import FollowEnd, FollowFetch, FollowQuestion, FollowResult
-    from liftpy_server.replication.core.inputs import Fetched
+    from liftpy_server.replication.core.inputs import FetchAnswered
 
 __all__ = [
     "AcceptingChanged",
@@ -100,7 +100,7 @@ class Fetch:
 class Append:
     """Append what a leader sent, unchanged."""
 
-    fetched: Fetched
+    fetched: FetchAnswered
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,13 +32,13 @@ if TYPE_CHECKING:
     from liftpy_envelope.follow import FollowEnd, FollowResult
     from liftpy_envelope.pull import PartitionKey
     from liftpy_server.replication.core.effects import Effect
-    from liftpy_server.replication.core.inputs import Fetched, Tick
+    from liftpy_server.replication.core.inputs import FetchAnswered, Tick
     from liftpy_server.replication.core.view import LogMarks, PartitionView, ReplicationTimes
 
-__all__ = ["Follower", "Phase"]
+__all__ = ["FollowPhase", "Follower"]
 
 
-class Phase(Enum):
+class FollowPhase(Enum):
     """What a follower waits for."""
 
     ASKING = "asking"
@@ -72,7 +72,7 @@ class Follower:
     ) -> None:
         assert view.leader is not None, "nobody to follow"
         self.view = view
-        self.phase = Phase.ASKING
+        self.phase = FollowPhase.ASKING
         self._leader = view.leader
         self._node_id = node_id
         self._incarnation = incarnation
@@ -128,10 +128,10 @@ class Follower:
         """Who wants to join says again what it has even while its fetch waits: the leader may have had to forget it."""
         if now_s - self._sent_s < self._times.request_timeout_s:
             return []
-        if self.phase is Phase.ASKING:
+        if self.phase is FollowPhase.ASKING:
             return self._ask(now_s)
         is_waiting = now_s - waiting_s < self._times.request_timeout_s and not self._wants_to_join()
-        return self._fetch(now_s) if self.phase is Phase.FETCHING and not is_waiting else []
+        return self._fetch(now_s) if self.phase is FollowPhase.FETCHING and not is_waiting else []
 
     def _suspected(self, now_s: float) -> list[Effect]:
         view, timeout_s = self.view, self._times.leader_timeout_s
@@ -143,12 +143,12 @@ class Follower:
 
     def durable(self, now_s: float) -> list[Effect]:
         """More is on disk: say so at once, the leader may wait for nothing else."""
-        return self._fetch(now_s) if self.phase is Phase.FETCHING else []
+        return self._fetch(now_s) if self.phase is FollowPhase.FETCHING else []
 
     def epoch_end(self, answer: FollowEnd, now_s: float) -> list[Effect]:
         """The leader says where an epoch ends."""
         is_mine = answer.incarnation == self._incarnation and answer.question == self._questions
-        if not is_mine or self.phase is not Phase.ASKING:
+        if not is_mine or self.phase is not FollowPhase.ASKING:
             return []
         if answer.refusal:
             return self._try_again_soon()
@@ -164,7 +164,7 @@ class Follower:
             return self._keep(cut_at, now_s)
         self._is_agreed = epoch == answer.epoch
         if cut_at < log.end:
-            self.phase = Phase.CUTTING
+            self.phase = FollowPhase.CUTTING
             return [Truncate(end=cut_at, loses_committed=self._may_lose(cut_at))]
         return self._go_on(now_s)
 
@@ -183,7 +183,7 @@ class Follower:
         return cut_at < (log.end if was_passed_over else log.high_watermark)
 
     def _keep(self, cut_at: int, now_s: float) -> list[Effect]:
-        self.phase = Phase.ASKING
+        self.phase = FollowPhase.ASKING
         self._is_agreed = False
         self._sent_s = now_s
         return [KeepCommitted(leader=self._leader, end=cut_at, high_watermark=self._log.high_watermark)]
@@ -192,11 +192,11 @@ class Follower:
         """The log was truncated, or is empty and begins elsewhere."""
         return self._go_on(now_s)
 
-    def fetched(self, fetched: Fetched, now_s: float) -> list[Effect]:
+    def fetched(self, fetched: FetchAnswered, now_s: float) -> list[Effect]:
         """The leader says what follows an offset. Any answer of this epoch that fits the log is a good one."""
         answer = fetched.result
         is_mine = answer.incarnation == self._incarnation and answer.offset == self._log.end
-        if not is_mine or self.phase is not Phase.FETCHING:
+        if not is_mine or self.phase is not FollowPhase.FETCHING:
             return []
         self._is_fetch_out = False
         if answer.refusal is FollowRefusal.NOT_LEADER or answer.refusal is FollowRefusal.STALE_INCARNATION:
@@ -214,7 +214,7 @@ class Follower:
             return self._rebuild(answer.log_start, now_s, is_planned=True)
         if fetched.ranges:
             self._log.gone_below = max(self._log.gone_below, answer.gone_below)
-            self.phase = Phase.APPENDING
+            self.phase = FollowPhase.APPENDING
             return [Append(fetched=fetched)]
         return [*self._advanced(), *self._fetch(now_s)]
 
@@ -233,17 +233,17 @@ class Follower:
 
     def appended(self, now_s: float) -> list[Effect]:
         """What came is in the log."""
-        self.phase = Phase.FETCHING
+        self.phase = FollowPhase.FETCHING
         return [*self._advanced(), *self._fetch(now_s)]
 
     def append_failed(self, now_s: float) -> None:
         """Nothing of what came is in the log; it is fetched again after a while."""
-        self.phase = Phase.FETCHING
+        self.phase = FollowPhase.FETCHING
         self._sent_s = now_s
 
     def cut_failed(self, now_s: float) -> None:
         """The log is as it was; the leader is asked again after a while where to cut it."""
-        self.phase = Phase.ASKING
+        self.phase = FollowPhase.ASKING
         self._is_agreed = False
         self._sent_s = now_s
 
@@ -255,14 +255,14 @@ class Follower:
     def _go_on(self, now_s: float) -> list[Effect]:
         if not self._is_agreed:
             return self._ask(now_s)
-        self.phase = Phase.FETCHING
+        self.phase = FollowPhase.FETCHING
         return self._fetch(now_s)
 
     def _ask(self, now_s: float) -> list[Effect]:
         if self._log.epochs.latest == -1:  # a log without a record agrees with any other
             self._is_agreed = True
             return self._go_on(now_s)
-        self.phase = Phase.ASKING
+        self.phase = FollowPhase.ASKING
         self._sent_s = now_s
         self._questions += 1
         question = FollowQuestion(
@@ -307,5 +307,5 @@ class Follower:
         if not is_planned and self._must_keep(start):
             return self._keep(start, now_s)
         self._is_agreed = True
-        self.phase = Phase.CUTTING
+        self.phase = FollowPhase.CUTTING
         return [Rebuild(start=start, loses_committed=not is_planned and self._may_lose(start))]

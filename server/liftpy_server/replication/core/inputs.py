@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AppendFailed",
-    "Appended",
     "CutFailed",
     "Durable",
-    "Fetched",
+    "FetchAnswered",
     "FollowerAsked",
     "FollowerFetched",
     "GaveUp",
     "Input",
     "IsrRefused",
+    "LogAppended",
     "LogFailed",
     "Rebuilt",
     "StartAdvanced",
@@ -60,7 +60,7 @@ class Tick:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Appended:
+class LogAppended:
     """Records are in the log: what an `Append` asked for, or what the leader's own ingest wrote.
 
     Attributes:
@@ -145,7 +145,7 @@ class FollowerAsked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fetched:
+class FetchAnswered:
     """The leader has answered this follower's fetch. Its answer to a question is a `FollowEnd`.
 
     Attributes:
@@ -162,7 +162,7 @@ class Fetched:
 Input = (
     ViewChanged
     | Tick
-    | Appended
+    | LogAppended
     | AppendFailed
     | CutFailed
     | Durable
@@ -174,6 +174,6 @@ Input = (
     | IsrRefused
     | FollowerFetched
     | FollowerAsked
-    | Fetched
+    | FetchAnswered
     | FollowEnd
 )

@@ -25,15 +25,15 @@ from liftpy_server.replication.core.effects import (
 )
 from liftpy_server.replication.core.follower import Follower
 from liftpy_server.replication.core.inputs import (
-    Appended,
     AppendFailed,
     CutFailed,
     Durable,
-    Fetched,
+    FetchAnswered,
     FollowerAsked,
     FollowerFetched,
     GaveUp,
     IsrRefused,
+    LogAppended,
     LogFailed,
     Rebuilt,
     StartAdvanced,
@@ -146,7 +146,7 @@ class Replica:
         self.role = None
         return effects
 
-    def _fetched(self, given: Fetched, now_s: float) -> list[Effect]:
+    def _fetched(self, given: FetchAnswered, now_s: float) -> list[Effect]:
         return self.role.fetched(given, now_s) if isinstance(self.role, Follower) else []
 
     def _epoch_end(self, given: FollowEnd, now_s: float) -> list[Effect]:
@@ -160,7 +160,7 @@ class Replica:
         return self.role.durable(now_s) if isinstance(self.role, Follower) else self.role.advanced()
 
     def _log_changed(
-        self, given: Appended | AppendFailed | CutFailed | Truncated | Rebuilt, now_s: float
+        self, given: LogAppended | AppendFailed | CutFailed | Truncated | Rebuilt, now_s: float
     ) -> list[Effect]:
         """Marks first; then the role goes on; then what the metadata said meanwhile."""
         if self._is_over:  # what was under way comes too late
@@ -177,8 +177,8 @@ class Replica:
             effects += self._take_view(view, now_s)
         return effects
 
-    def _mark(self, given: Appended | AppendFailed | CutFailed | Truncated | Rebuilt) -> None:
-        if isinstance(given, Appended):
+    def _mark(self, given: LogAppended | AppendFailed | CutFailed | Truncated | Rebuilt) -> None:
+        if isinstance(given, LogAppended):
             for part in given.ranges:
                 self.log.append(part.epoch, part.base, part.end)
             self.log.sync(given.durable_end)
@@ -189,9 +189,9 @@ class Replica:
 
     @staticmethod
     def _followed(
-        follower: Follower, given: Appended | AppendFailed | CutFailed | Truncated | Rebuilt, now_s: float
+        follower: Follower, given: LogAppended | AppendFailed | CutFailed | Truncated | Rebuilt, now_s: float
     ) -> list[Effect]:
-        if isinstance(given, Appended):
+        if isinstance(given, LogAppended):
             return follower.appended(now_s)
         if isinstance(given, AppendFailed):
             follower.append_failed(now_s)
@@ -300,14 +300,14 @@ class Replica:
         GaveUp: _gave_up,
         IsrRefused: _isr_refused,
         Durable: _durable,
-        Appended: _log_changed,
+        LogAppended: _log_changed,
         AppendFailed: _log_changed,
         CutFailed: _log_changed,
         Truncated: _log_changed,
         Rebuilt: _log_changed,
         FollowerFetched: _follower_fetched,
         FollowerAsked: _follower_asked,
-        Fetched: _fetched,
+        FetchAnswered: _fetched,
         FollowEnd: _epoch_end,
     }
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from liftpy_server.metadata.state import LEVEL
 from liftpy_server.replication.core.view import ReplicationTimes
-from liftpy_server.replication.host.proposals import Proposals
+from liftpy_server.replication.host.proposals import ReplicaProposals
 from liftpy_server.replication.host.replica_host import ReplicaHost
 from liftpy_server.replication.host.sessions import NodeSession
 
@@ -69,7 +69,7 @@ class ClusterSide:
         self.port = metadata.port or None
         self.incarnation = 0
         self._node_id = config.node_id
-        self._proposals = Proposals(config.node_id, metadata.propose_many)
+        self._proposals = ReplicaProposals(config.node_id, metadata.propose_many)
         self.host = ReplicaHost(
             *(config.node_id, times, clock, self._proposals, metadata.unheard_s, on_leadership, on_commits),
             tls=_follow_tls(cluster),

@@ -16,7 +16,7 @@ from liftpy_log.log_time import Leap
 from liftpy_server.partition.dedupe_rebuild import note_batches, note_log
 from liftpy_server.replication.core import effects as fx
 from liftpy_server.replication.core import inputs
-from liftpy_server.replication.core.follower import Follower, Phase
+from liftpy_server.replication.core.follower import Follower, FollowPhase
 from liftpy_server.replication.core.ranges import BatchRange, ranges_up_to
 from liftpy_server.replication.core.replica import Replica
 from liftpy_server.replication.core.view import LogMarks
@@ -163,7 +163,7 @@ class LocalReplica(Answering):
     def is_agreed(self) -> bool:
         """Whether it follows, and its log is known to be the beginning of its leader's."""
         role = self._core.role
-        return isinstance(role, Follower) and role.phase in {Phase.FETCHING, Phase.APPENDING}
+        return isinstance(role, Follower) and role.phase in {FollowPhase.FETCHING, FollowPhase.APPENDING}
 
     def whole_end(self, asked_s: float) -> int | None:
         """See `FollowedPartition`."""
@@ -228,7 +228,7 @@ class LocalReplica(Answering):
         """See `Replication`."""
         marks, end = self._core.log, self.log.log_end
         if end > marks.end:
-            self.step(inputs.Appended(ranges=(BatchRange(epoch=self.partition.epoch, base=marks.end, end=end),)))
+            self.step(inputs.LogAppended(ranges=(BatchRange(epoch=self.partition.epoch, base=marks.end, end=end),)))
             self.wake_followers(is_urgent=True)
 
     def durable(self, end: int) -> None:
@@ -360,7 +360,7 @@ class LocalReplica(Answering):
         else:
             self._cut(effect)
 
-    def _append(self, fetched: inputs.Fetched) -> None:
+    def _append(self, fetched: inputs.FetchAnswered) -> None:
         records: FollowedBatches = fetched.records
         answer = fetched.result
         after_ns = self.log.last_timestamp
@@ -384,7 +384,7 @@ class LocalReplica(Answering):
             return
         self.partition.replicated()
         ranges = ranges_up_to(fetched.ranges, appended.next_offset)
-        self._waiting.append(inputs.Appended(ranges=ranges, durable_end=self.partition.durable_end))
+        self._waiting.append(inputs.LogAppended(ranges=ranges, durable_end=self.partition.durable_end))
 
     def _know_ids(self) -> None:
         """Let the partition know the ids of what is in the log, and of nothing else; an error may have come between."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     ProposeMany = Callable[[list[tuple[str, str, dict[str, Any]]]], Awaitable[list[Outcome]]]
 
-__all__ = ["FinishReassignment", "Proposals"]
+__all__ = ["FinishReassignment", "ReplicaProposals"]
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ class _Waiting(NamedTuple):
     effect: Effect | FinishReassignment
 
 
-class Proposals:
+class ReplicaProposals:
     """Gathers what replicas propose to the metadata into few commands.
 
     Args:

@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from liftpy_server.metadata.state import MetadataState, PartitionInfo
     from liftpy_server.partition.partition import Partition
     from liftpy_server.replication.core.effects import Effect
-    from liftpy_server.replication.core.inputs import Fetched
+    from liftpy_server.replication.core.inputs import FetchAnswered
     from liftpy_server.replication.core.view import ReplicationTimes
     from liftpy_server.replication.host.local import LocalReplica
-    from liftpy_server.replication.host.proposals import Proposals
+    from liftpy_server.replication.host.proposals import ReplicaProposals
     from liftpy_server.replication.host.standing import Standing
 
 __all__ = ["ReplicaHost"]
@@ -74,7 +74,7 @@ class ReplicaHost:
         node_id: str,
         times: ReplicationTimes,
         clock: Clock,
-        proposals: Proposals,
+        proposals: ReplicaProposals,
         unheard_s: Callable[[], float],
         on_leadership: Callable[[LocalReplica], None],
         on_commits: Callable[[], None],
@@ -269,7 +269,7 @@ class ReplicaHost:
             link.start()
         return link
 
-    def _answered(self, answers: list[tuple[PartitionKey, Fetched | FollowEnd]]) -> None:
+    def _answered(self, answers: list[tuple[PartitionKey, FetchAnswered | FollowEnd]]) -> None:
         for key, answer in answers:
             replica = self.replicas.get(key)
             if replica is not None:

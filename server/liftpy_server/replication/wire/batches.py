@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from liftpy_envelope.batch import HEADER_SIZE, check_body, read_header
 from liftpy_envelope.errors import BatchCorruptError
-from liftpy_server.replication.core.inputs import Fetched
+from liftpy_server.replication.core.inputs import FetchAnswered
 from liftpy_server.replication.core.ranges import BatchRange
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ _BATCHES_PER_PASS: Final = 256  # checked before the event loop gets its turn: a
 
 
 class FollowedBatches(NamedTuple):
-    """Whole batches of a leader, unchanged, and their headers: the `records` of a `Fetched`."""
+    """Whole batches of a leader, unchanged, and their headers: the `records` of a `FetchAnswered`."""
 
     data: pa.Buffer
     headers: list[BatchHeader]
@@ -81,9 +81,9 @@ def ranges_of(headers: list[BatchHeader], offset: int) -> tuple[BatchRange, ...]
     )
 
 
-def fetched(result: FollowResult, batches: FollowedBatches) -> Fetched:
+def fetched(result: FollowResult, batches: FollowedBatches) -> FetchAnswered:
     """What the replica is told."""
-    return Fetched(
+    return FetchAnswered(
         result=result,
         ranges=ranges_of(batches.headers, result.offset),
         records=batches if batches.headers else None,

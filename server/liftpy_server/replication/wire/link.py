@@ -35,11 +35,11 @@ if TYPE_CHECKING:
     from liftpy_envelope.frames import Response
     from liftpy_envelope.pull import PartitionKey
     from liftpy_server.metadata.state import NodeInfo
-    from liftpy_server.replication.core.inputs import Fetched
+    from liftpy_server.replication.core.inputs import FetchAnswered
     from liftpy_server.replication.core.view import ReplicationTimes
 
-    OnAnswers = Callable[[list[tuple[PartitionKey, Fetched | FollowEnd]]], None]
-    Ready = list[tuple[FollowResult | FollowEnd, Fetched | FollowEnd]]
+    OnAnswers = Callable[[list[tuple[PartitionKey, FetchAnswered | FollowEnd]]], None]
+    Ready = list[tuple[FollowResult | FollowEnd, FetchAnswered | FollowEnd]]
 
 __all__ = ["FollowLink", "LinkError"]
 
@@ -306,7 +306,7 @@ class FollowLink:
                 self._whole_ends[key] = end
         self._on_whole(sent_s - whole.ago_ns / 1e9, self._whole_ends)
 
-    def _checked(self, result: FollowResult, data: pa.Buffer) -> Generator[None, None, Fetched | None]:
+    def _checked(self, result: FollowResult, data: pa.Buffer) -> Generator[None, None, FetchAnswered | None]:
         """The answer with its batches; None when nobody wants it any more."""
         request = self._book.fetched(result)
         if request is None:

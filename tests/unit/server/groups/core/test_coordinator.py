@@ -5,7 +5,7 @@ import pytest
 from liftpy_envelope.group_offsets import CommitOffset, CommitRequest, CommitStream
 from liftpy_envelope.groups import GroupError
 from liftpy_server.groups.core import coordinator as coordinator_module
-from liftpy_server.groups.core.assignment import Recovery, StreamShape
+from liftpy_server.groups.core.assignment import RestoredPartition, StreamShape
 from liftpy_server.groups.core.inputs import DeleteGroup, StreamsChanged, Tick
 from liftpy_server.groups.core.records import RecordKind
 
@@ -345,6 +345,6 @@ def test_what_is_taken_and_given_back_may_be_kept(group):
 def test_an_offset_beyond_what_was_restored_is_one_of_an_epoch_before(group, epoch, later_ns, end, expected):
     stream = CommitStream(UUID, "s", (CommitOffset(0, 7, epoch),))
     group.step(CommitRequest("g", "", "", -1, 0, (stream,)))
-    recovery = Recovery(int(group.now_s * 1e9) + later_ns, end, 10_007)
+    recovery = RestoredPartition(int(group.now_s * 1e9) + later_ns, end, 10_007)
     group.step(StreamsChanged(2, {"s": StreamShape(UUID, 4, (), ((0, recovery),))}))
     assert [(row.offset, row.epoch) for row in group.fetch().offsets] == [(7, expected)]

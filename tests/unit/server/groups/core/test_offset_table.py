@@ -14,8 +14,8 @@ from liftpy_envelope.pull import PartitionKey
 from liftpy_server.groups.core.member import GroupImage, Member
 from liftpy_server.groups.core.offset_table import CommitToken, OffsetTable
 from liftpy_server.groups.core.records import (
-    Committed,
-    Record,
+    CommittedOffset,
+    GroupRecord,
     decode_offset,
     encode_offset,
     encode_records,
@@ -30,7 +30,7 @@ from support.examples import examples
 
 UUID = bytes(range(16))
 KEY = PartitionKey(UUID, 3)
-COMMITTED = Committed(42, 7, 1_000, 5, 6, "orders", b"mine")
+COMMITTED = CommittedOffset(42, 7, 1_000, 5, 6, "orders", b"mine")
 MEMBER = Member(
     member_id="5-6e", nonce=b"n" * 16, revision=1, instance_id="i", client_id="c", rack="r",
     session_timeout_ms=6_000, rebalance_timeout_ms=9_000, subscriptions=("orders",), generation=7,
@@ -40,11 +40,11 @@ MEMBER = Member(
 
 
 def offset_record(group, key, committed):
-    return Record(offset_key(group.encode(), offset_suffix(key)), encode_offset(committed))
+    return GroupRecord(offset_key(group.encode(), offset_suffix(key)), encode_offset(committed))
 
 
 def deleted(group, key):
-    return Record(offset_key(group.encode(), offset_suffix(key)), None)
+    return GroupRecord(offset_key(group.encode(), offset_suffix(key)), None)
 
 
 def test_an_offset_keeps_its_bytes():
@@ -72,7 +72,7 @@ def test_members_and_groups_come_back_as_they_were():
 
 
 OFFSETS = st.builds(
-    Committed,
+    CommittedOffset,
     st.integers(0, 2**63 - 1), st.integers(-1, 2**31 - 1), st.integers(0, 2**63 - 1), st.integers(0, 2**63 - 1),
     st.integers(0, 2**63 - 1), st.sampled_from(["a", "x" * 128]), st.binary(max_size=METADATA_BYTES_MAX),
 )  # fmt: skip
@@ -138,9 +138,9 @@ def test_offsets_of_a_deleted_stream_go():
     "record",
     [
         offset_record("g", KEY, COMMITTED)._replace(value=b"\x02" + encode_offset(COMMITTED)[1:]),
-        Record(group_key("g"), b"\x94\x02\x01\x02\x03"),
-        Record(member_key("g", "m"), b"\x92\x02\x01"),
-        Record(b"\x04g", b""),
+        GroupRecord(group_key("g"), b"\x94\x02\x01\x02\x03"),
+        GroupRecord(member_key("g", "m"), b"\x92\x02\x01"),
+        GroupRecord(b"\x04g", b""),
     ],
 )
 def test_what_a_newer_version_wrote_is_not_guessed_at(record):
@@ -165,9 +165,9 @@ def through_the_log(records):
 
 def test_records_go_through_a_batch_of_the_log():
     written = [
-        Record(group_key("g"), GroupImage(7, 3, 0).to_value()),
-        Record(member_key("g", "gone"), None),
-        Record(member_key("g", MEMBER.member_id), MEMBER.to_value()),
+        GroupRecord(group_key("g"), GroupImage(7, 3, 0).to_value()),
+        GroupRecord(member_key("g", "gone"), None),
+        GroupRecord(member_key("g", MEMBER.member_id), MEMBER.to_value()),
         offset_record("g", KEY, COMMITTED),
         offset_record("h", KEY, COMMITTED),
     ]
@@ -180,6 +180,6 @@ def test_records_go_through_a_batch_of_the_log():
     assert coordinator.generation == 7
     assert coordinator.members[MEMBER.member_id].held == MEMBER.held
     assert replay.table.find(b"g", KEY).offset == 43
-    replay.apply_batch(through_the_log([Record(group_key("k"), GroupImage().to_value())]))
-    replay.apply_batch(through_the_log([Record(group_key("k"), None), Record(member_key("k", "m"), None)]))
+    replay.apply_batch(through_the_log([GroupRecord(group_key("k"), GroupImage().to_value())]))
+    replay.apply_batch(through_the_log([GroupRecord(group_key("k"), None), GroupRecord(member_key("k", "m"), None)]))
     assert replay.groups == ["g"]

@@ -9,7 +9,7 @@ from liftpy_envelope.batch import decode_records, encode_header, read_header
 from liftpy_envelope.group_offsets import CommitOffset, CommitRequest, CommitStream
 from liftpy_server.groups.core.assignment import StreamShape
 from liftpy_server.groups.core.inputs import Now, StreamsChanged
-from liftpy_server.groups.core.records import Committed, Record, encode_offset, encode_records, offset_key
+from liftpy_server.groups.core.records import CommittedOffset, GroupRecord, encode_offset, encode_records, offset_key
 from liftpy_server.groups.core.replay import GroupsReplay
 
 UUID = b"s" * 16
@@ -41,9 +41,9 @@ def batches(count, size):
     for start in range(0, count, size):
         records = []
         for number in range(start, start + size):
-            committed = Committed(number, 1, number, 1, number, "orders", b"")
+            committed = CommittedOffset(number, 1, number, 1, number, "orders", b"")
             key = offset_key(b"group-%d" % (number // 10_000), UUID + number.to_bytes(4, "big"))
-            records.append(Record(key, encode_offset(committed)))
+            records.append(GroupRecord(key, encode_offset(committed)))
         body = encode_records(records)
         header = encode_header(body, base_offset=start, leader_epoch=1, base_timestamp=1, max_timestamp=1)
         yield read_header(header), b"".join(body.parts)

@@ -8,10 +8,10 @@ from liftpy_envelope.group_offsets import CommitOffset, CommitRequest, CommitStr
 from liftpy_envelope.groups import GroupError
 from liftpy_server.groups.core.assignment import StreamShape
 from liftpy_server.groups.core.inputs import StreamsChanged
-from liftpy_server.groups.host.append_scheduler import Passes
+from liftpy_server.groups.host.append_scheduler import AppendScheduler
 from liftpy_server.groups.host.coordinators import Coordinators
 from liftpy_server.groups.host.group_partition import GroupPartition
-from liftpy_server.groups.host.pending import Asked
+from liftpy_server.groups.host.pending import PendingRequest
 from liftpy_server.groups.host.replaying import read_groups
 from support.server_kit import Kit
 
@@ -22,32 +22,32 @@ SETTINGS = {"name": "__consumer_offsets", "subject": "", "acks": "off", "dedupe_
 class Hosted:
     """Writes down what a pass has it do."""
 
-    def __init__(self, name, passes, done):
-        self.name, self.passes, self.done = name, passes, done
+    def __init__(self, name, scheduler, done):
+        self.name, self.scheduler, self.done = name, scheduler, done
 
-    def take(self):
+    def append_pending(self):
         self.done.append(f"{self.name} takes")
-        self.passes.settle(self)
+        self.scheduler.settle(self)
 
     def settle(self):
         self.done.append(f"{self.name} settles")
 
 
 async def test_all_have_appended_before_anybody_settles():
-    passes, done = Passes(), []
-    one, two = Hosted("one", passes, done), Hosted("two", passes, done)
+    scheduler, done = AppendScheduler(), []
+    one, two = Hosted("one", scheduler, done), Hosted("two", scheduler, done)
     for hosted in (one, two, one):
-        passes.take(hosted)
+        scheduler.schedule(hosted)
     assert done == []
     await asyncio.sleep(0)
     assert done == ["one takes", "two takes", "one settles", "two settles"]
 
 
 async def test_what_is_wanted_in_a_pass_goes_into_the_next_one():
-    passes, done = Passes(), []
-    one, two = Hosted("one", passes, done), Hosted("two", passes, done)
-    one.settle = lambda: passes.take(two)
-    passes.take(one)
+    scheduler, done = AppendScheduler(), []
+    one, two = Hosted("one", scheduler, done), Hosted("two", scheduler, done)
+    one.settle = lambda: scheduler.schedule(two)
+    scheduler.schedule(one)
     await asyncio.sleep(0)
     assert done == ["one takes"]
     await asyncio.sleep(0)
@@ -55,17 +55,17 @@ async def test_what_is_wanted_in_a_pass_goes_into_the_next_one():
 
 
 async def test_outside_of_passes_nobody_waits_for_one():
-    passes, done = Passes(), []
-    passes.settle(Hosted("one", passes, done))
+    scheduler, done = AppendScheduler(), []
+    scheduler.settle(Hosted("one", scheduler, done))
     assert done == ["one settles"]
 
 
 async def test_durability_is_asked_for_when_all_partitions_have_appended(tmp_path):
-    passes, kits, shells, asked_for = Passes(), [], [], []
+    scheduler, kits, shells, asked_for = AppendScheduler(), [], [], []
 
     def committed():
         offsets = (CommitStream(UUID, "orders", (CommitOffset(0, 7),)),)
-        return Asked("g", CommitRequest("g", "", "", -1, 0, offsets))
+        return PendingRequest("g", CommitRequest("g", "", "", -1, 0, offsets))
 
     for number in range(4):
         kit = Kit(tmp_path / str(number), **SETTINGS)
@@ -81,7 +81,7 @@ async def test_durability_is_asked_for_when_all_partitions_have_appended(tmp_pat
             request(log)
 
         kit.partition._request_sync = requested
-        shell = GroupPartition(kit.partition, replayed, kit.clock, passes)
+        shell = GroupPartition(kit.partition, replayed, kit.clock, scheduler)
         shell.start()
         kits.append(kit)
         shells.append(shell)
@@ -125,8 +125,8 @@ async def test_a_batch_is_settled_although_the_next_step_fails(tmp_path, monkeyp
         return step(group, given, now)
 
     shell.coordinators.step = fail_second
-    answers = [Asked(name, CommitRequest(name, "", "", -1, 0, (CommitStream(UUID, "orders", (CommitOffset(0, 7),)),)))
-               for name in "gh"]  # fmt: skip
+    streams = (CommitStream(UUID, "orders", (CommitOffset(0, 7),)),)
+    answers = [PendingRequest(name, CommitRequest(name, "", "", -1, 0, streams)) for name in "gh"]
     for each in answers:
         shell.ask(each)
     await asyncio.sleep(0)

@@ -16,7 +16,7 @@ from liftpy_server.groups.core.inputs import DeleteGroup, StreamsChanged
 from liftpy_server.groups.host import limits
 from liftpy_server.groups.host.coordinators import Coordinators
 from liftpy_server.groups.host.group_partition import GroupPartition
-from liftpy_server.groups.host.pending import Asked
+from liftpy_server.groups.host.pending import PendingRequest
 from liftpy_server.groups.host.quota import GroupQuota
 from liftpy_server.groups.host.replaying import read_groups
 from liftpy_server.groups.host.settings import GroupsConfig
@@ -52,7 +52,7 @@ class Hosted:
                 await asyncio.sleep(0.001)
 
     def ask(self, request):
-        asked = Asked(request.group, request)
+        asked = PendingRequest(request.group, request)
         self.shell.ask(asked)
         return asked.answered
 
@@ -248,7 +248,7 @@ async def test_a_parked_heartbeat_ends_with_its_time_or_in_a_hurry(hosted):
     parked = hosted.ask(heartbeat(one, wait_ms=30))
     async with asyncio.timeout(30):
         assert (await parked).assignment is None
-    asked = Asked("g", heartbeat(one, wait_ms=9_000))
+    asked = PendingRequest("g", heartbeat(one, wait_ms=9_000))
     hosted.shell.ask(asked)
     await passes()
     assert not asked.answered.done()
@@ -312,7 +312,7 @@ async def test_groups_come_and_go(hosted):
     one = await hosted.told(join())
     await hosted.told(LeaveRequest("g", one.member_id, ""))
     assert coordinators.groups == ["g"]
-    deleted = Asked("g", DeleteGroup())
+    deleted = PendingRequest("g", DeleteGroup())
     hosted.shell.ask(deleted)
     await passes()
     hosted.kit.sync()
@@ -330,7 +330,7 @@ async def test_there_is_room_for_so_many_groups(hosted):
     assert (await hosted.told(commit(1, group="h"))).error is GroupError.GROUP_FULL
     assert (await hosted.told(fetch("h"))).error is GroupError.NONE
     await hosted.told(LeaveRequest("g", one.member_id, ""))
-    hosted.shell.ask(Asked("g", DeleteGroup()))
+    hosted.shell.ask(PendingRequest("g", DeleteGroup()))
     assert (await hosted.told(join(group="h"))).error is GroupError.NONE
 
 
@@ -356,7 +356,7 @@ async def test_a_commit_that_nobody_hears_of_is_given_up(hosted):
 async def test_what_is_shown_is_committed(hosted):
     joined = hosted.ask(join())
     await passes()
-    question = Asked("g", None)
+    question = PendingRequest("g", None)
     hosted.shell.show(question, SimpleNamespace(shown=1))
     await passes()
     assert not question.answered.done()

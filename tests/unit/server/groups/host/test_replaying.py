@@ -12,7 +12,7 @@ from liftpy_envelope.columns import Column
 from liftpy_envelope.errors import BatchVersionError
 from liftpy_envelope.pull import PartitionKey
 from liftpy_log.errors import SegmentCorruptError
-from liftpy_server.groups.core.records import Committed, Record, encode_offset, encode_records, offset_key
+from liftpy_server.groups.core.records import CommittedOffset, GroupRecord, encode_offset, encode_records, offset_key
 from liftpy_server.groups.host import replaying
 from liftpy_server.groups.host.replaying import read_groups
 from support.log_batches import zeros_body
@@ -22,9 +22,9 @@ UUID = b"o" * 16
 
 
 def offsets(count, start=0):
-    value = encode_offset(Committed(1, 1, 1, 1, 1, "orders", b""))
+    value = encode_offset(CommittedOffset(1, 1, 1, 1, 1, "orders", b""))
     return [
-        Record(offset_key(b"group-%d" % (number // 1_000), UUID + number.to_bytes(4, "big")), value)
+        GroupRecord(offset_key(b"group-%d" % (number // 1_000), UUID + number.to_bytes(4, "big")), value)
         for number in range(start, start + count)
     ]
 
@@ -71,8 +71,8 @@ async def test_an_empty_log_is_read(kit, executor):
 @pytest.mark.parametrize(
     "body",
     [
-        encode_records([Record(b"\x09what", b"")]),
-        encode_records([Record(offset_key(b"g", bytes(20)), b"\x09")]),
+        encode_records([GroupRecord(b"\x09what", b"")]),
+        encode_records([GroupRecord(offset_key(b"g", bytes(20)), b"\x09")]),
     ],
 )
 async def test_what_a_newer_liftpy_wrote_is_said(kit, executor, body):

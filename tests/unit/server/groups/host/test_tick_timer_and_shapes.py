@@ -12,7 +12,7 @@ from liftpy_envelope.stream_config import StreamConfig
 from liftpy_server.groups.host.finding import groups_stream
 from liftpy_server.groups.host.settings import GroupsConfig
 from liftpy_server.groups.host.shapes import StreamShapes
-from liftpy_server.groups.host.tick_timer import Pulse
+from liftpy_server.groups.host.tick_timer import TickTimer
 from liftpy_server.metadata.state import MetadataState, NodeInfo, PartitionInfo, StreamInfo
 from support.server_kit import SetClock
 
@@ -22,7 +22,7 @@ NEVER = float("inf")
 @pytest.fixture
 async def pulse():
     clock, ticks = SetClock(), []
-    pulse = Pulse(clock.monotonic, ticks.append)
+    pulse = TickTimer(clock.monotonic, ticks.append)
     yield pulse, clock, ticks
     pulse.end()
 

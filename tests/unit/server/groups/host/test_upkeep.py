@@ -13,9 +13,9 @@ from liftpy_server.groups.core.assignment import StreamShape
 from liftpy_server.groups.core.inputs import StreamsChanged
 from liftpy_server.groups.host.coordinators import Coordinators
 from liftpy_server.groups.host.group_partition import GroupPartition
-from liftpy_server.groups.host.pending import Asked
+from liftpy_server.groups.host.pending import PendingRequest
 from liftpy_server.groups.host.replaying import read_groups
-from liftpy_server.groups.host.upkeep import Upkeep
+from liftpy_server.groups.host.upkeep import GroupUpkeep
 from support.server_kit import Kit
 
 STREAMS = {"kept": StreamShape(b"k" * 16, 2), "gone": StreamShape(b"g" * 16, 2)}
@@ -30,7 +30,7 @@ class Hosted:
         self.shell = GroupPartition(self.kit.partition, self.replayed, self.kit.clock)
         self.live = SimpleNamespace(streams={"kept": SimpleNamespace(uuid=STREAMS["kept"].uuid.hex())})
         metadata = SimpleNamespace(state=self.live)
-        self.upkeep = Upkeep({0: self.shell}, metadata, RETENTION_S, 0.01)
+        self.upkeep = GroupUpkeep({0: self.shell}, metadata, RETENTION_S, 0.01)
 
     async def replayed(self):
         return Coordinators(await self.replay(), StreamsChanged(1, STREAMS))
@@ -39,7 +39,7 @@ class Hosted:
         return await read_groups(self.kit.partition, self.kit.files, None)
 
     async def ask(self, given):
-        asked = Asked(given.group, given)
+        asked = PendingRequest(given.group, given)
         self.shell.ask(asked)
         async with asyncio.timeout(30):
             answer = await asked.answered

@@ -65,7 +65,7 @@ class Bench:
 
     def append(self, count: int, epoch: int = 5) -> list[Any]:
         base = self.log.end
-        return self.give(inputs.Appended(ranges=(BatchRange(epoch=epoch, base=base, end=base + count),)))
+        return self.give(inputs.LogAppended(ranges=(BatchRange(epoch=epoch, base=base, end=base + count),)))
 
     def durable(self, end: int | None = None) -> list[Any]:
         return self.give(inputs.Durable(end=self.log.end if end is None else end))
@@ -121,7 +121,7 @@ class Bench:
         records = changes.pop("records", None)
         sent = tuple(BatchRange(epoch=epoch, base=base, end=end) for epoch, base, end in ranges)
         return self.give(
-            inputs.Fetched(result=FollowResult(asked.key, **answer | changes), ranges=sent, records=records)
+            inputs.FetchAnswered(result=FollowResult(asked.key, **answer | changes), ranges=sent, records=records)
         )
 
 

@@ -8,7 +8,7 @@ from liftpy_envelope.follow import FollowRefusal
 from liftpy_server.metadata.state import LogReport, MetadataState
 from liftpy_server.replication.core import effects as fx
 from liftpy_server.replication.core.follower import Follower
-from liftpy_server.replication.core.inputs import Appended, StartAdvanced, Tick, Truncated, ViewChanged
+from liftpy_server.replication.core.inputs import LogAppended, StartAdvanced, Tick, Truncated, ViewChanged
 from liftpy_server.replication.core.leader import Leader
 from liftpy_server.replication.core.progress import EndSamples
 from liftpy_server.replication.core.ranges import BatchRange
@@ -148,7 +148,7 @@ def test_retention_moves_the_start(leader):
 def test_time_that_passes_before_any_view_does_nothing(make):
     bench = make("a")
     assert bench.give(Tick()) == []
-    assert bench.give(Appended(ranges=(BatchRange(epoch=1, base=0, end=2),))) == []
+    assert bench.give(LogAppended(ranges=(BatchRange(epoch=1, base=0, end=2),))) == []
     assert bench.durable() == []
     assert bench.log.durable_end == 2
 

@@ -6,7 +6,7 @@ import time
 
 from liftpy_envelope.follow import FollowFetch
 from liftpy_envelope.pull import PartitionKey
-from liftpy_server.replication.core.inputs import Appended, Durable, FollowerFetched
+from liftpy_server.replication.core.inputs import Durable, FollowerFetched, LogAppended
 from liftpy_server.replication.core.ranges import BatchRange
 
 KEY = PartitionKey(bytes(16), 0)
@@ -23,7 +23,7 @@ def test_a_step_of_a_busy_leader_takes_a_few_microseconds(leader):
         steps = []
         for end in range(leader.log.end + 1, leader.log.end + 1 + BATCHES):
             fetch = {"incarnation": 1, "leader_epoch": 5, "offset": end, "last_epoch": 5, "durable_end": end}
-            steps.append(Appended(ranges=(BatchRange(epoch=5, base=end - 1, end=end),)))
+            steps.append(LogAppended(ranges=(BatchRange(epoch=5, base=end - 1, end=end),)))
             steps.append(Durable(end=end))
             steps += [
                 FollowerFetched(node_id=node, fetch=FollowFetch(KEY, high_watermark=end - 1, **fetch)) for node in "bc"

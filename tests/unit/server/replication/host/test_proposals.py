@@ -13,7 +13,7 @@ from liftpy_server.metadata.commands import Outcome
 from liftpy_server.metadata.errors import MetadataRefusedError, MetadataUnknownError
 from liftpy_server.replication.core import effects as fx
 from liftpy_server.replication.core import inputs
-from liftpy_server.replication.host.proposals import Proposals
+from liftpy_server.replication.host.proposals import ReplicaProposals
 
 PROPOSAL = fx.ProposeIsr(isr=("a", "b"), incarnations={"a": 1, "b": 1}, leader_epoch=3, version=7, attempt=4)
 
@@ -48,7 +48,7 @@ class Replica:
 
 
 async def propose(store, *effects):
-    replica, proposals = Replica(), Proposals("a", store.propose_many)
+    replica, proposals = Replica(), ReplicaProposals("a", store.propose_many)
     for effect in effects:
         proposals.add(replica, effect)
         await asyncio.wait_for(proposals._sending, 10)

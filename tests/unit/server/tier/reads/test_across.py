@@ -18,7 +18,7 @@ from liftpy_bucket.store.memory import MemoryStore
 from liftpy_envelope.errors import ErrorCode
 from liftpy_envelope.pull import EARLIEST, LATEST, Api, FetchPartition, FetchRequest, FetchResult, PartitionKey
 from liftpy_log.partition_log import LogConfig
-from liftpy_server.groups.core.records import Committed, Record, encode_offset, encode_records, offset_key
+from liftpy_server.groups.core.records import CommittedOffset, GroupRecord, encode_offset, encode_records, offset_key
 from liftpy_server.groups.host.replaying import read_groups
 from liftpy_server.pull import connection
 from liftpy_server.pull.queries import epoch_ends, offsets
@@ -310,10 +310,10 @@ async def test_what_the_bucket_holds_is_one_history(across):
 async def test_groups_are_replayed_from_the_bucket_first(tmp_path, executor):
     kit = Kit(tmp_path / "logs", name="__consumer_offsets", subject="", acks="off", dedupe_ids_max=0)
     across = Across(kit, tmp_path, executor)
-    value = encode_offset(Committed(1, 1, 1, 1, 1, "orders", b""))
+    value = encode_offset(CommittedOffset(1, 1, 1, 1, 1, "orders", b""))
     for start in range(0, 300, 100):
         keys = [offset_key(b"g", bytes(16) + number.to_bytes(4, "big")) for number in range(start, start + 100)]
-        across.partition.append_body(encode_records([Record(key, value) for key in keys]), NOW_NS)
+        across.partition.append_body(encode_records([GroupRecord(key, value) for key in keys]), NOW_NS)
         across.partition.settle()
         kit.sync()
     await across.tier()
