@@ -96,13 +96,6 @@ def _append_nothing(_holding: Any, partition: Any, _left: Any, since_s: Any) -> 
     partition.heard_s = since_s
 
 
-def _heard_what_is_held(binding: Any, asked_s: float) -> None:
-    """What has come counts as stored, wherever it is."""
-    for partition in binding.partitions.values():
-        partition.heard_s = asked_s
-        partition.gaps.heard(asked_s)
-
-
 def _known_by_content(stored: Any, segments: Any) -> Any:
     """Messages of the same content are the same message."""
     known = {content for segment in stored for content in segment}
@@ -180,10 +173,6 @@ BUGS: dict[str, Bug] = {
     "the next leader does not hold": Bug(
         [(Holding, "append", _append_nothing)],
         _faults("hand_over"),
-    ),
-    "what a leader holds counts as stored": Bug(
-        [(Binding, "heard", _heard_what_is_held)],
-        _faults("kill_in_handover", "slow_disk"),
     ),
     "messages of the same content are one": Bug(
         [(held, "stored_of_held", _known_by_content)],

@@ -20,7 +20,8 @@ A message's time is when its server took it, up to `ROUTE_US` later, which it ma
 listens. Nodes that listen there have asked it since whether they have everything, and that is all that they can know.
 Not held against them, as they cannot know it:
 
-- what a server that stood still takes as it wakes, before it has read who listens elsewhere now;
+- what a server that stood still takes as it wakes, before it has read who listens elsewhere now, if it wakes so soon
+  after that was subscribed that it is not found asleep, or if it is about to end;
 - what one that is about to end takes after it has lost its routes: it is not named any more, so nobody says so;
 - what is published while a route has fallen silent, if another node leads, or the leader listens to another server,
   before a server has noticed.
@@ -65,6 +66,7 @@ BEFORE_US = 4 * S
 AFTER_US = 4 * S
 DEAF_US = 4 * S
 MOVE_US = 2 * S
+ASLEEP_US = 700 * MS  # until a server that stands still is found asleep
 _SAMPLE_US = 10 * MS
 _SUBJECTS = 9
 
@@ -193,13 +195,17 @@ class NatsWorld(ShellWorld):
 
     def _taken(self, server: NatsServer, message: Message) -> None:
         """A server took a message."""
-        has_woken = self.scheduler.now_us - server.woke_us < ROUTE_US
-        is_cut_off = server.is_lame and any(server.name in pair for pair in self.nats.cut)
-        if message.reply or not message.subject.startswith(self.subjects.encode()) or has_woken or is_cut_off:
+        is_cut_off = server.is_lame and (
+            any(server.name in pair for pair in self.nats.cut) or self.scheduler.now_us - server.woke_us < ROUTE_US
+        )
+        if message.reply or not message.subject.startswith(self.subjects.encode()) or is_cut_off:
             return
+        has_woken = self.scheduler.now_us - server.woke_us < ROUTE_US
         number = int(message.payload.partition(b"|")[0])
         partition = partition_of(message.subject, self.partitions) if self.partitions > 1 else 0
-        self.taken.setdefault(number, []).append(Taken(self.scheduler.now_us, server.name, server.run, partition))
+        self.taken.setdefault(number, []).append(
+            Taken(self.scheduler.now_us, server.name, server.run, partition, has_woken)
+        )
 
     # -- what was wrong when
 
@@ -217,14 +223,20 @@ class NatsWorld(ShellWorld):
         self._cuts.append((self.scheduler.now_us, pair))
 
     def _is_unknowable(self, taken: Taken) -> bool:
-        """Whether a route had fallen silent, and servers had not noticed it when somebody else listened."""
+        """Whether something had fallen silent, and nobody had noticed it when somebody else listened."""
+        if taken.has_woken and self._has_changed(taken, taken.at_us - ASLEEP_US, taken.at_us):
+            return True
         stale_us = self.nats.all[taken.server].settings.route_stale_us
         return any(
             taken.server in pair
             and cut_us <= taken.at_us <= cut_us + stale_us
-            and any(cut_us <= changed_us <= cut_us + stale_us + S for changed_us in self._changes_us[taken.partition])
+            and self._has_changed(taken, cut_us, cut_us + stale_us + S)
             for cut_us, pair in self._cuts
         )
+
+    def _has_changed(self, taken: Taken, first_us: int, last_us: int) -> bool:
+        """Whether somebody else began to listen for a message's partition, or to another server."""
+        return any(first_us <= changed_us <= last_us for changed_us in self._changes_us[taken.partition])
 
     def _sample(self) -> None:
         self.scheduler.after(_SAMPLE_US, self._sample)
@@ -382,12 +394,13 @@ def _key_of(gap: Gap) -> tuple[str, int, int]:
 
 
 class Taken(NamedTuple):
-    """When which process of which server took a message, and for which partition."""
+    """When which process of which server took a message, and for which partition; and whether it had just woken."""
 
     at_us: int
     server: str
     run: int
     partition: int
+    has_woken: bool
 
 
 class NatsResult(NamedTuple):

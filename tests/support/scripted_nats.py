@@ -17,6 +17,7 @@ class ScriptedNats:
 
     Attributes:
         answers: whether it answers PINGs.
+        stands_still: its host takes connections, and it says nothing to whoever comes.
         clients: who has connected, oldest first.
     """
 
@@ -24,6 +25,7 @@ class ScriptedNats:
         self.info = {"server_id": "S", "version": "2.15.1", "headers": True, "max_payload": 1 << 20} | (info or {})
         self.refusal = refusal
         self.answers = True
+        self.stands_still = False
         self.clients: list[ScriptedClient] = []
         self._tls = tls
         self._server: asyncio.Server | None = None
@@ -77,7 +79,8 @@ class ScriptedNats:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         client = ScriptedClient(self, writer)
-        client.send_info(self.info)
+        if not self.stands_still:
+            client.send_info(self.info)
         try:
             while line := await reader.readline():
                 client.take(line.rstrip(b"\r\n"))

@@ -20,8 +20,9 @@ from liftpy_envelope.errors import LiftError
 from liftpy_server.ingest.cluster_watch import ClusterWatch, unnamed
 from liftpy_server.ingest.ingest import Ingest
 from liftpy_server.ingest.slow_consumer import advice_on_pending, probable_cause
+from liftpy_server.ingest.stalled_servers import StalledServers
 from liftpy_server.ingest.subscriptions import Subscriptions
-from liftpy_server.nats.connection import LOST
+from liftpy_server.nats.connection import LOST, SILENT
 from liftpy_server.nats.knocking import nobody_listens
 from liftpy_server.nats.monitoring import MonitoringError
 from liftpy_server.nats.server_pool import of_same_cluster
@@ -31,6 +32,7 @@ from liftpy_server.settings.limits import (
     MOVE_OVERLAP_S,
     RELIEF_INTERVAL_S,
     ROUTE_SILENT_S_MAX,
+    STALLED_S,
     SUBSCRIBE_RETRY_S,
 )
 
@@ -121,6 +123,9 @@ class IngestConnection:
         self._subscribing = asyncio.Lock()  # so that no binding is ever subscribed twice
         self._looking: asyncio.TimerHandle | None = None
         self._cluster = ClusterWatch()
+        self._stalled = StalledServers()
+        self._left_silent: set[str] = set()  # of the connections before
+        self._unchecked: dict[Binding, float] = {}  # since when they are subscribed
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self.whole_s = clock.elapsed()  # nothing that was published before is on its way still
         self._unbound = 0
@@ -139,7 +144,7 @@ class IngestConnection:
     @property
     def misses(self) -> str | None:
         """Why messages may be missing that others hear, though this node is connected; None while none are."""
-        return self._cluster.cause
+        return self._cluster.cause or self._stalled.cause
 
     @property
     def reconnects(self) -> int:
@@ -184,8 +189,11 @@ class IngestConnection:
             if current is None:
                 for binding in bindings:
                     binding.open_gap(self._clock.elapsed(), "there was no connection to NATS to subscribe on")
-            elif await current.subscribe(bindings):
+                return
+            since_s = self._clock.elapsed()
+            if await current.subscribe(bindings):
                 self._settle(current, bindings)
+                self._check(bindings, since_s)
 
     async def unbind(self, bindings: Sequence[Binding]) -> None:
         """Unsubscribe; returns when no more messages will come."""
@@ -227,7 +235,7 @@ class IngestConnection:
             for partition in binding.partitions.values():
                 if partition.held is not None and not partition.is_leading:
                     continue  # its leader tells of its gaps
-                cause = refused.get(partition, self._cluster.cause)
+                cause = refused.get(partition) or self._cluster.cause or self._stalled.cause_of(binding)
                 if cause != partition.gaps.cause:
                     partition.gaps.close()
                 if cause is not None:
@@ -254,7 +262,7 @@ class IngestConnection:
         async with self._subscribing:
             if before is None:
                 self._standing[connection] = self._current = new
-            wanted = list(self._wanted)
+            wanted, since_s = list(self._wanted), self._clock.elapsed()
             change = None if before is None or self._make_change is None else self._make_change(before, new)
             if not await new.subscribe(wanted, None if change is None else change.hold):
                 return
@@ -264,6 +272,7 @@ class IngestConnection:
             self.told(connection, connection.info)
             self._settle(new, wanted)
             self._ask_others(connection)
+            self._check(wanted, since_s)
             if self._ask_patience is not None:
                 self._start(f"asking for patience, connection {self._connections}", self._advise(connection))
 
@@ -339,6 +348,52 @@ class IngestConnection:
                 self._miss(since_s, str(self._cluster.cause))
         self._look_on()
 
+    def _check(self, bindings: Iterable[Binding], since_s: float) -> None:
+        """See whether any server stood still when these were subscribed."""
+        self._unchecked.update(dict.fromkeys(bindings, since_s))
+        checking = self._tasks.get("checking servers")
+        if self._current is not None and (self._others or self._left_silent) and (checking is None or checking.done()):
+            self._tasks["checking servers"] = asyncio.create_task(self._check_servers())
+
+    @property
+    def _others(self) -> set[str]:
+        """Addresses of the servers that ours has routes to, as it says."""
+        assert self._current is not None, "there is a connection"
+        connection = self._current.connection
+        assert connection.address is not None, "it is open"
+        return {url for url in connection.info.get("connect_urls") or () if isinstance(url, str)} - {
+            connection.address.place
+        }
+
+    async def _check_servers(self) -> None:
+        while self._unchecked or self._stalled.cause is not None:
+            unchecked, self._unchecked = self._unchecked, {}
+            if unchecked and self._current is not None:
+                left, self._left_silent = self._left_silent, set()
+                for place, knock in (await self._session.knock(self._others | left, STALLED_S)).items():
+                    is_silent = knock.info is None and (knock.was_taken or place in left)
+                    if is_silent and not await nobody_listens([place]):
+                        self._stalled.found(place, unchecked, self._clock.elapsed())
+                        for binding, since_s in unchecked.items():
+                            binding.open_gap(since_s, str(self._stalled.cause_of(binding)))
+            await self._look_after_stalled()
+
+    async def _look_after_stalled(self) -> None:
+        """Close the gaps that servers cause that stood still, when they know who listens."""
+        over: list[Binding] = []
+        for place, knock in (await self._session.knock(self._stalled.silent, STALLED_S)).items():
+            if knock.info is not None:
+                self._stalled.spoke(place, self._clock.elapsed())
+            elif not knock.was_taken and await nobody_listens([place]):
+                over += self._stalled.is_gone(place)
+        over += self._stalled.over(self._clock.elapsed())
+        if over:
+            async with self._subscribing:
+                if self._current is not None:
+                    self._settle(self._current, [binding for binding in over if binding in self._wanted])
+        if self._stalled.cause is not None:
+            await asyncio.sleep(STALLED_S)
+
     async def _look_for_servers(self) -> None:
         """Until every server has a route to ours again, or is known to have ended."""
         while True:
@@ -369,6 +424,8 @@ class IngestConnection:
         self._unbound += subscriptions.ingest.unbound
         if subscriptions is self._current:
             cause = connection.cause
+            if cause == SILENT and connection.address is not None:
+                self._left_silent.add(connection.address.place)
             if cause == LOST:
                 cause = probable_cause(self._clock.elapsed() - self.whole_s, unfinished_bytes) or LOST
             self._went_deaf(cause)

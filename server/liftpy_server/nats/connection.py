@@ -24,11 +24,12 @@ if TYPE_CHECKING:
     from liftpy_log.clock import Clock
     from liftpy_server.nats.server_pool import ServerAddress
 
-__all__ = ["LOST", "NatsConnection", "NatsConnectionError", "Question", "TlsUse"]
+__all__ = ["LOST", "SILENT", "NatsConnection", "NatsConnectionError", "Question", "TlsUse"]
 
 logger = logging.getLogger(__name__)
 
 _LINE_BYTES_MAX: Final = 1024 * 1024
+SILENT: Final = "the NATS server did not answer any more"
 LOST: Final = "the NATS connection was lost"  # and the server did not say why
 
 
@@ -113,6 +114,11 @@ class NatsConnection(asyncio.Protocol):
     def is_open(self) -> bool:
         """Whether the server has let us in, and the connection stands."""
         return self._is_open
+
+    @property
+    def was_taken(self) -> bool:
+        """Whether the server's host took the connection, whatever the server said then."""
+        return self._transport is not None
 
     @property
     def questions(self) -> deque[Question]:
@@ -291,7 +297,7 @@ class NatsConnection(asyncio.Protocol):
             self._silent = 0 if self._heard or takes or not self._questions else self._silent + 1
         self._heard = False
         if self._silent >= SILENT_QUESTIONS_MAX:
-            self.end("the NATS server did not answer any more")
+            self.end(SILENT)
             return
         if len(self._questions) < QUESTIONS_OPEN_MAX:
             self._ask(None)

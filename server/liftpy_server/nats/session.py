@@ -10,7 +10,7 @@ import asyncio
 import logging
 import random
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol
 
 from liftpy_envelope.errors import LiftError
 from liftpy_server.nats.connection import NatsConnection, NatsConnectionError, TlsUse
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from liftpy_client.connection.nats_options import NatsOptions
     from liftpy_log.clock import Clock
 
-__all__ = ["ConnectionOwner", "NatsRefusedError", "NatsSession"]
+__all__ = ["ConnectionOwner", "Knock", "NatsRefusedError", "NatsSession"]
 
 logger = logging.getLogger(__name__)
 
@@ -60,6 +60,18 @@ class ConnectionOwner(Protocol):
     def lost(self, connection: NatsConnection) -> None:
         """A connection that was open has ended."""
         ...
+
+
+class Knock(NamedTuple):
+    """What became of a knock at a server.
+
+    Attributes:
+        info: what it says of itself; None when it says nothing.
+        was_taken: its host took the connection.
+    """
+
+    info: dict[str, Any] | None
+    was_taken: bool
 
 
 class NatsSession:
@@ -122,10 +134,19 @@ class NatsSession:
 
     async def introductions(self, places: Iterable[str]) -> dict[str, dict[str, Any]]:
         """What servers say of themselves to anybody, by address; without those that say nothing."""
+        knocks = await self.knock(places, KNOCK_TIMEOUT_S)
+        return {place: each.info for place, each in knocks.items() if each.info is not None}
+
+    async def knock(self, places: Iterable[str], timeout_s: float) -> dict[str, Knock]:
+        """Have servers say what they are, by address."""
         addresses = list(filter(None, map(_address, sorted(places)[:_ASKED_MAX])))
-        asked = (NatsConnection(self._clock).introduce(each, self._tls, KNOCK_TIMEOUT_S) for each in addresses)
-        told = await asyncio.gather(*asked)
-        return {each.place: info for each, info in zip(addresses, told, strict=True) if info is not None}
+        found = await asyncio.gather(*(self._knock(address, timeout_s) for address in addresses))
+        return {each.place: knock for each, knock in zip(addresses, found, strict=True)}
+
+    async def _knock(self, address: ServerAddress, timeout_s: float) -> Knock:
+        connection = NatsConnection(self._clock)
+        info = await connection.introduce(address, self._tls, timeout_s)
+        return Knock(info, connection.was_taken)
 
     async def beside(self, old: NatsConnection, new: NatsConnection) -> tuple[list[NatsConnection], bool]:
         """Connections to every server of a cluster but one; end them.

@@ -35,6 +35,7 @@ __all__ = [
     "SHORT_CONNECTION_S",
     "SILENT_QUESTIONS_MAX",
     "SPARE_DESCRIPTORS",
+    "STALLED_S",
     "SUBSCRIBE_RETRY_S",
     "SWITCH_INTERVAL_S",
     "UNSUBSCRIBE_TIMEOUT_S",
@@ -70,6 +71,7 @@ QUESTIONS_OPEN_MAX: Final = 1_000  # while the NATS socket is not read; beyond i
 KNOCK_TIMEOUT_S: Final = 2.0  # a NATS server that lost its route is looked for this long, and this often
 ROUTE_GRACE_S: Final = 3.0  # after a route between NATS servers is back, for both to know who subscribes to what
 ROUTE_SILENT_S_MAX: Final = 90.0  # nats-server asks each 30 s, and gives a route up at the third without an answer
+STALLED_S: Final = 0.5  # a NATS server that says nothing for so long to whoever connects stands still
 SHORT_CONNECTION_S: Final = 2.0  # a NATS connection that lasted for less did not succeed
 DEAF_AFTER_S: Final = 1.0  # without a connection to NATS a node hands over what others hear
 CHECKPOINT_INTERVAL_S: Final = 5.0

@@ -440,6 +440,41 @@ async def test_servers_that_have_no_route_to_lose_are_no_gap(monkeypatch, how):
             assert not stream.gaps
 
 
+async def test_a_server_that_stands_still_while_we_subscribe_is_a_gap_until_it_has_spoken(monkeypatch):
+    """When it goes on it may take messages before it reads who listens. What was subscribed before is not concerned."""
+    monkeypatch.setattr("liftpy_server.ingest.stalled_servers.ROUTE_GRACE_S", TICK_S)
+    monkeypatch.setattr("liftpy_server.ingest.connection.STALLED_S", TICK_S)
+    monkeypatch.setattr("liftpy_server.nats.session.KNOCK_TIMEOUT_S", 50 * TICK_S)
+    async with ScriptedNats() as other, ScriptedNats() as nats, Kit(nats) as kit:
+        nats.info["connect_urls"] = [nats.place, other.place]
+        a, b = Stream("a"), Stream("b")
+        await kit.ingest.start(a.bindings)
+        await until(lambda: not kit.ingest._unchecked and kit.ingest._tasks["checking servers"].done())
+        other.stands_still = True
+        since_s = kit.clock.elapsed()
+        await kit.ingest.bind(b.bindings)
+        await until(lambda: b.lapse)
+        assert f"a NATS server stood still when this node subscribed: {other.place}" in kit.ingest.misses
+        assert since_s <= b.gaps[0][0] < kit.clock.elapsed() - TICK_S
+        assert a.gaps == []
+        other.stands_still = False
+        await until(lambda: b.lapse is None)
+        assert (len(b.gaps), kit.ingest.misses) == (1, None)
+
+
+async def test_a_server_that_stood_still_and_is_gone_ends_no_later(monkeypatch):
+    monkeypatch.setattr("liftpy_server.ingest.connection.STALLED_S", TICK_S)
+    monkeypatch.setattr("liftpy_server.nats.session.KNOCK_TIMEOUT_S", 10 * TICK_S)
+    async with ScriptedNats() as other, ScriptedNats() as nats, Kit(nats) as kit:
+        nats.info["connect_urls"] = [nats.place, other.place]
+        stream = Stream("a")
+        other.stands_still = True
+        await kit.ingest.start(stream.bindings)
+        await until(lambda: stream.lapse)
+        await other.leave()
+        await until(lambda: stream.lapse is None)
+
+
 async def test_what_is_held_for_a_leader_to_come_has_no_gap_here(monkeypatch):
     """Its leader tells of gaps; this node tells whoever wants to hand it over that it misses something."""
     monkeypatch.setattr("liftpy_server.ingest.connection.KNOCK_TIMEOUT_S", TICK_S)
