@@ -23,7 +23,7 @@ from liftpy_log.errors import WalCorruptError
 from liftpy_server.consensus import batches, store
 from liftpy_server.replication.host import proposals, sessions
 from liftpy_server.replication.wire import link
-from liftpy_server.streams.streams import opening, streams
+from liftpy_server.streams import opening, streams
 from simulation.model import ViolationError
 from simulation.network import Network
 from simulation.scheduler import MS, S, Scheduler
