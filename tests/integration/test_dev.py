@@ -56,7 +56,7 @@ def test_ports_that_are_taken(tmp_path):
         cli = Cli(None, tmp_path)
         data = str(tmp_path / "data")
         error = cli.error("dev", "--data-dir", data, "--port", port, "--pull-port", "0")
-        assert f"port {port} cannot be used: Address already in use; --port 0 takes a free one" in error
+        assert f"port {port} cannot be used: Address already in use; use --port 0 for a free port" in error
         with pytest.raises(NatsServerError, match="already in use"):
             NatsServer(int(port), shipped_config(), tmp_path / "log").start()
         ended = run_process("dev", "--data-dir", data, "--port", "0", "--pull-port", port, home=tmp_path)

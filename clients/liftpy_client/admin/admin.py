@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["Admin", "connect_admin"]
 
 _STREAMS_PAGE: Final = 256
-_CREATE_TIMEOUT_S: Final = 20.0  # the leaders get 10 s to listen, and then tell how they are
+_CREATE_TIMEOUT_S: Final = 20.0  # the leaders get 10 s to subscribe
 _CHANGE_TIMEOUT_S: Final = 15.0  # the leaders get 5 s to follow
 _MEMBERS_TIMEOUT_S: Final = 30.0
 _FIRST_TIMEOUT_S: Final = 2.5  # a node waits 2 s for others before it answers without them
@@ -34,7 +34,7 @@ _GROUPS_PAGE: Final = 500
 
 
 class Admin:
-    """Requests to any node. All of them raise `AdminError` when refused, `NodeUnavailableError` when nobody answers."""
+    """Requests to any node. They raise `AdminError` when refused and `NodeUnavailableError` when no node answers."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -104,11 +104,11 @@ class Admin:
         return await self._change("STREAM.PAUSE", {"name": name})
 
     async def resume_stream(self, name: str) -> StreamDetails:
-        """Take messages again."""
+        """Accept messages again after a pause."""
         return await self._change("STREAM.RESUME", {"name": name})
 
     async def set_read_only(self, name: str, *, read_only: bool = True) -> StreamDetails:
-        """Refuse messages from now on, or take them again."""
+        """Refuse messages from now on, or accept them again."""
         return await self._change("STREAM.READONLY", {"name": name, "read_only": read_only})
 
     async def purge_stream(
@@ -144,7 +144,7 @@ class Admin:
             replicas: how many copies there shall be; the nodes are chosen.
             observers: how many further copies there shall be that do not count.
             partitions: the nodes wanted, by number of the partition, the preferred leader first and observers last.
-            dry_run: tell what would be moved, and move nothing.
+            dry_run: Return the moves without starting them.
 
         Returns:
             The partitions that are moved.
@@ -174,22 +174,22 @@ class Admin:
         dry_run: bool = False,
         versions: Mapping[int, int] | None = None,
     ) -> RecoveryDetails:
-        """Let partitions go on that no replica can lead without a decision, as nobody can tell what was lost.
+        """Elect leaders for partitions that no replica can lead without a decision, because records may be lost.
 
         Of each the log that reaches the furthest leads. All other replicas follow it; one that has committed records
-        which the leader lacks is kept whole in its node's quarantine, and copied anew. First look with `dry_run`.
+        which the leader lacks is kept whole in its node's quarantine, and copied anew. Use `dry_run` first.
 
         Args:
             name: of the stream.
             partition: by default all that need a decision.
-            leader: the node that is to lead, for those who know better.
+            leader: Node that is to lead; by default the one whose log reaches the furthest.
             give_up: nodes that are gone for good, with what they have; the others must be up.
             accept_data_loss: committed records that are known to be lost by it may be lost.
-            dry_run: tell what each replica has and who would lead, and decide nothing.
+            dry_run: Return what each replica has and which would lead, and decide nothing.
             versions: of the partitions as they were looked at, by number; refused when they have changed since.
 
         Raises:
-            AdminError: a replica is neither up nor given up, or records would be lost and nobody has accepted that.
+            AdminError: a replica is neither up nor given up, or records would be lost without `accept_data_loss`.
         """
         from liftpy_client.admin.recovery import RecoveryDetails
 
@@ -230,7 +230,7 @@ class Admin:
 
         Args:
             stream: only what belonged to it.
-            limit: how many to tell of, the newest first.
+            limit: Number of items to return, newest first.
         """
         from liftpy_client.admin.recovery import QuarantineDetails
 
@@ -250,10 +250,10 @@ class Admin:
         return MoveDetails.from_answer(answer)
 
     async def remove_node(self, node_id: str) -> None:
-        """Take a node out of the cluster; it must have been drained.
+        """Remove a drained node from the cluster.
 
         Raises:
-            AdminError: it has replicas still.
+            AdminError: The node still has replicas.
         """
         await self._cluster.request("NODE.REMOVE", {"node_id": node_id}, _MEMBERS_TIMEOUT_S)
 
@@ -278,7 +278,7 @@ class Admin:
         return found
 
     async def group(self, name: str) -> GroupDetails:
-        """One consumer group, with its members and what it has committed.
+        """Return a consumer group, with its members and committed offsets.
 
         Raises:
             AdminError: there is no such group, or its coordinator is just being changed.
@@ -295,7 +295,7 @@ class Admin:
         return GroupDetails.from_answer(answer | {"offsets": offsets})
 
     async def delete_group(self, name: str) -> None:
-        """Delete a consumer group with all it has committed.
+        """Delete a consumer group and its committed offsets.
 
         Raises:
             AdminError: it has members, or there is no such group.
@@ -312,7 +312,7 @@ class Admin:
         """What the bucket of this cluster holds, and up to where; changes nothing.
 
         Args:
-            progress: told of how many partitions were looked at, of how many.
+            progress: Called with the number of partitions that were read, and their total.
         """
         from liftpy_client.admin.restoring import plan_restore
 
@@ -332,7 +332,7 @@ class Admin:
         Args:
             plan: of `restore_plan`; by default, made now.
             replicas_max: so many copies at most, where there are fewer nodes than a stream had replicas.
-            progress: told of how many partitions are back, of how many.
+            progress: Called with the number of restored partitions, and their total.
 
         Returns:
             What became of each stream that was not here; those with a problem are not back.

@@ -68,13 +68,13 @@ class AssignedConsumer:
         self._feed.finish_interrupted()
 
     async def close(self) -> None:
-        """Stop fetching; whoever iterates comes to an end. `positions` goes on to tell what was finished."""
+        """Stop fetching. A running iteration ends. `positions` still returns what was processed."""
         await self._feed.close()
 
     # -- partitions
 
     async def assign(self, stream: str, uuid: bytes, positions: Mapping[int, Position | int]) -> None:
-        """Hand out these partitions, too, from these positions on; one that is here already is moved there.
+        """Add partitions, from these positions on. A partition that is already here is moved to its position.
 
         A `Position` carries the epoch of the record before it, so that a log that took another way is noticed.
 
@@ -97,12 +97,12 @@ class AssignedConsumer:
     async def revoke(
         self, stream: str, uuid: bytes, partitions: Sequence[int]
     ) -> dict[tuple[str, bytes, int], tuple[int, int]]:
-        """Hand these partitions out no more; nothing of them reaches the application after this returns.
+        """Remove partitions. When this returns, no more of their records are delivered.
 
         A message that the application has in hand is not waited for, and never counts as finished.
 
         Returns:
-            Up to where they are finished, as `positions` told it; those that are not here are left out.
+            Positions up to which they are processed. Partitions that are not here are left out.
         """
         return {(stream, uuid, key.partition): self._feed.revoke(key) for key in self._here(uuid, partitions)}
 
@@ -161,12 +161,12 @@ class AssignedConsumer:
             self._feed.resume(key)
 
     def position(self, stream: str, uuid: bytes, partition: int) -> int | None:
-        """The offset after the last message that was handed out; None when the partition is not here."""
+        """Return the offset after the last delivered message; None if the partition is not here."""
         del stream
         return next((self._feed.delivered(key).offset for key in self._here(uuid, [partition])), None)
 
     def lag(self) -> dict[tuple[str, bytes, int], int]:
-        """Committed offsets beyond what was handed out, as nodes said last; without partitions not heard of yet."""
+        """Return the lag of each partition, as last reported by the nodes. Partitions without a report are left out."""
         lags = {(cursor.stream, *cursor.key): self._feed.lag(cursor.key) for cursor in self._feed.cursors()}
         return {key: lag for key, lag in lags.items() if lag is not None}
 

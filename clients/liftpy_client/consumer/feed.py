@@ -79,7 +79,7 @@ class Feed:
             self._fetch(cursor)
 
     def revoke(self, key: PartitionKey) -> Mark:
-        """Feed a partition no more; returns up to where it is finished."""
+        """Remove a partition. Return the position up to which it is processed."""
         cursor = self._cursors.pop(key)
         mark = self.delivery.finished(cursor)
         self._stop(cursor)
@@ -157,7 +157,7 @@ class Feed:
         return self._cursors[key]
 
     def delivered(self, key: PartitionKey) -> Mark:
-        """The place after what was handed out last."""
+        """Return the position after the last delivered record."""
         return self.delivery.delivered(self._cursors[key])
 
     def finished(self, key: PartitionKey) -> Mark:
@@ -165,12 +165,12 @@ class Feed:
         return self.delivery.finished(self._cursors[key])
 
     def lag(self, key: PartitionKey) -> int | None:
-        """Committed offsets beyond what was handed out, as the last answer of a node says; None before the first."""
+        """Return the lag: committed offsets not yet delivered. None before a node has reported it."""
         high_watermark = self._cursors[key].fetching.high_watermark
         return None if high_watermark < 0 else max(0, high_watermark - self.delivered(key).offset)
 
     def finish_interrupted(self) -> None:
-        """Count what is in hand as finished; what would have followed of its item is fetched anew."""
+        """Count the records in hand as processed. The rest of their item is fetched again."""
         cursor = self.delivery.unfinished
         if cursor is not None:
             self.delivery.interrupt(cursor)
@@ -178,7 +178,7 @@ class Feed:
         if cursor is not None:
             self._move(cursor, cursor.finished)
 
-    # -- handing out
+    # -- delivering
 
     def begin(self) -> object:
         """Begin to iterate; what an earlier iteration left half handed out is fetched anew from there on.
@@ -209,7 +209,7 @@ class Feed:
         return None if item is None else (item, self._cursors[item.key])
 
     async def close(self) -> None:
-        """Stop fetching; whoever iterates comes to an end with what is in hand."""
+        """Stop fetching. A running iteration ends after the records in hand."""
         self.is_closed = True
         self._buffer.close()
         cursor = self.delivery.unfinished

@@ -1,7 +1,8 @@
 """A member of a consumer group, as the application holds it.
 
-At least once: what is committed is what was finished, and a message is finished when the next one is asked for. One
-that was in hand when the process died, or when the handler raised, is handed out again, here or elsewhere.
+Delivery is at least once. A message counts as processed when the application requests the next one, and only offsets of
+processed messages are committed. A message that was in hand when the process died, or when the handler raised, is
+delivered again, to this or another member.
 """
 
 from __future__ import annotations
@@ -52,19 +53,19 @@ _OPEN_S: Final = 30.0
 class GroupConsumer(Generic[_Item]):
     """An asynchronous iterator over what the group's coordinator assigns to this process.
 
-    To be used in an `async with`. It joins when it is entered, or else when it is iterated; it ends when the `async
-    with` does, or with an iteration outside of one. It goes on through reconnects, leader changes and rebalances.
+    Use it in an `async with`. It joins when it is entered, or else when it is iterated. It ends with the `async
+    with`, or with an iteration outside of one. It survives reconnects, leader changes and rebalances.
 
     `seek` and `pause` work for the partitions that are assigned at the moment, from when `on_assigned` is told of them.
     Their effect on a partition ends when the partition is revoked.
 
     Args:
-        session: connections and the cluster's metadata.
-        streams: names of the streams that are consumed.
-        group: its name.
-        options: how to fetch.
-        group_options: how to be a member.
-        batches: whether to hand out Arrow record batches rather than messages.
+        session: Connections and the cluster's metadata.
+        streams: Names of the streams.
+        group: Name of the group.
+        options: Fetch options.
+        group_options: Options of the member.
+        batches: Whether to deliver Arrow record batches rather than messages.
 
     Raises:
         UsageError, NameInvalidError: a name cannot be one.
@@ -156,7 +157,7 @@ class GroupConsumer(Generic[_Item]):
             self._membership.start()
 
     async def _wait_processed(self, keys: Collection[PartitionKey]) -> None:
-        """Give the application a moment to be done with what it has in hand of these partitions."""
+        """Give the application a moment to process the message in hand, if it is of these partitions."""
         item = self._in_hand
         if item is None:
             return
@@ -169,7 +170,7 @@ class GroupConsumer(Generic[_Item]):
             async with asyncio.timeout(min(_IN_HAND_S, self._group_options.rebalance_timeout_s / 3)):
                 await self._put_down.wait()
         except TimeoutError:
-            pass  # it is handed out again by whoever gets the partition
+            pass  # the next owner of the partition delivers it again
         finally:
             self._is_put_down_awaited = False
 
@@ -187,13 +188,13 @@ class GroupConsumer(Generic[_Item]):
         await self.close()
 
     async def close(self) -> None:
-        """Commit what is finished, unless only `commit` does that, and leave the group.
+        """Commit processed offsets, unless only `commit` does that, and leave the group.
 
-        A static member does not leave: when it is back within its session timeout nothing has moved.
+        A static member does not leave: if it returns within its session timeout, its partitions have not moved.
 
         Raises:
-            CoordinatorUnavailableError: what was finished could not be committed, and will be handed out again.
-            GroupRefusedError: likewise.
+            CoordinatorUnavailableError: Processed offsets could not be committed. The messages are delivered again.
+            GroupRefusedError: The same, because the coordinator refused the commit.
         """
         if self._closing is None:
             self._closing = asyncio.ensure_future(self._close())
@@ -209,18 +210,18 @@ class GroupConsumer(Generic[_Item]):
     # -- committing
 
     async def commit(self, offsets: Mapping[tuple[str, int], int] | None = None) -> None:
-        """Commit, and return when that is done: the group goes on there, whatever happens to this process.
+        """Commit offsets, and return when they are stored. The group continues there, whatever happens to this process.
 
         Args:
-            offsets: the next message to read, by stream and partition, up to the one after the message in hand; by
-                default, everything that is finished. What is in hand is not.
+            offsets: Next offset to read, by stream and partition, at most the one after the message in hand. By
+                default, the offsets of all processed messages. The message in hand is not processed yet.
 
         Raises:
-            CommitRefusedError: an offset is beyond what was read, or the partition is not this consumer's; nothing was
-                committed.
-            NoStreamError: there is no such stream.
-            GroupRefusedError: partitions went to others before this was done; what was theirs is not committed.
-            CoordinatorUnavailableError: nobody could be asked for as long as a rebalance may take.
+            CommitRefusedError: An offset is beyond what was read, or the partition is not assigned to this consumer.
+                Nothing was committed.
+            NoStreamError: There is no such stream.
+            GroupRefusedError: Partitions were revoked before the commit. Their offsets are not committed.
+            CoordinatorUnavailableError: The coordinator was unreachable for as long as a rebalance may take.
             UsageError: the consumer has not begun, or has ended.
         """
         membership = self._membership
@@ -247,7 +248,7 @@ class GroupConsumer(Generic[_Item]):
 
     def _gone(self) -> GroupRefusedError:
         text = f"group {self._group!r}: this process was away for too long, and has lost its partitions"
-        return GroupRefusedError(GroupError.UNKNOWN_MEMBER, f"{text}; what was not committed is handed out again")
+        return GroupRefusedError(GroupError.UNKNOWN_MEMBER, f"{text}; what was not committed is delivered again")
 
     def _raise_refusal(self, refusals: list[CommitRefusal], *, is_late: bool) -> None:
         """Raise the first that does not pass with the next heartbeat."""
@@ -301,22 +302,22 @@ class GroupConsumer(Generic[_Item]):
 
     @property
     def assignment(self) -> list[tuple[str, int]]:
-        """The partitions it has, as pairs of stream and number."""
+        """Assigned partitions, as pairs of stream and number."""
         member = self._member
         return [] if member is None else sorted((member.names[key.uuid], key.partition) for key in member.owned)
 
     @property
     def generation(self) -> int:
-        """Of the assignment; it grows with every change of it. 0 before the first one."""
+        """Generation of this member's assignment. It grows with each change. 0 before the first assignment."""
         return 0 if self._member is None else self._member.generation
 
     @property
     def member_id(self) -> str:
-        """Given by the coordinator; "" while it is no member."""
+        """Id that the coordinator gave this member. "" while it is no member."""
         return "" if self._member is None else self._member.member_id
 
     def find_key(self, stream: str, partition: int) -> PartitionKey | None:
-        """The key of a partition, if this consumer has it."""
+        """Return the key of a partition, if it is assigned to this consumer."""
         member = self._member
         named = {} if member is None else {uuid for uuid, name in member.names.items() if name == stream}
         keys = (PartitionKey(uuid, partition) for uuid in named)
@@ -325,10 +326,10 @@ class GroupConsumer(Generic[_Item]):
     # -- where it is
 
     def position(self, partition: int = 0, *, stream: str | None = None) -> int:
-        """The offset after the last message that was handed out.
+        """Return the offset after the last delivered message.
 
         Raises:
-            UsageError: it does not read the partition at the moment.
+            UsageError: The partition is not assigned to this consumer at the moment.
         """
         name = self._stream(stream)
         (key,) = self._keys(name, [partition])
@@ -339,10 +340,10 @@ class GroupConsumer(Generic[_Item]):
         return offset
 
     def lag(self, *, stream: str | None = None) -> dict[int, int]:
-        """By partition that it has, how many offsets are committed beyond what was handed out, as nodes said last.
+        """Return the lag of each assigned partition: committed offsets not yet delivered, as last reported.
 
         Raises:
-            UsageError: there is no such stream.
+            UsageError: There is no such stream.
         """
         name = self._stream(stream)
         return {number: lag for (of, _, number), lag in self._reader.lag().items() if of == name}
@@ -350,14 +351,14 @@ class GroupConsumer(Generic[_Item]):
     # -- where it goes
 
     def seek(self, offset: int | Mapping[int, int], *, stream: str | None = None) -> None:
-        """Go on at an offset, back or forth, in partitions that it has. What is finished is committed from there on.
+        """Continue at another offset in assigned partitions. Later commits start from there.
 
         Args:
-            offset: the next one wanted, of every partition that it has, or by partition.
-            stream: which; needed only when several are consumed.
+            offset: The next offset to deliver, for all assigned partitions or by partition.
+            stream: Name of the stream; needed only when several are consumed.
 
         Raises:
-            UsageError: there is no such offset or stream, or it does not have the partition.
+            UsageError: The offset is invalid, there is no such stream, or the partition is not assigned.
         """
         name = self._stream(stream)
         wanted = offset if isinstance(offset, Mapping) else {key.partition: offset for key in self._of_stream(name)}
@@ -371,16 +372,16 @@ class GroupConsumer(Generic[_Item]):
     async def seek_to_time(
         self, when: datetime, *, partitions: Sequence[int] | None = None, stream: str | None = None
     ) -> None:
-        """Go on at the first message that is not older than a time, which has a time zone.
+        """Continue at the first message that is not older than a time.
 
         Args:
-            when: the time; after that of the last message, the end.
-            partitions: which; by default all that it has.
-            stream: which; needed only when several are consumed.
+            when: The time, with a time zone. If all messages are older, the consumer continues at the end.
+            partitions: Numbers of the partitions; by default all that are assigned.
+            stream: Name of the stream; needed only when several are consumed.
 
         Raises:
-            UsageError: the time has no time zone, or it does not have the partition, or no more when that is found.
-            LiftError: nobody can tell.
+            UsageError: The time has no time zone, or a partition is not assigned, or was revoked meanwhile.
+            LiftError: The leaders could not be asked.
         """
         check_start(when)
         name = self._stream(stream)
@@ -389,10 +390,10 @@ class GroupConsumer(Generic[_Item]):
         self.seek({number: position.offset for number, position in found.items()}, stream=name)
 
     def pause(self, partitions: Sequence[int] | None = None, *, stream: str | None = None) -> None:
-        """Hand out nothing of some partitions, by default all that it has, until `resume` or until they go elsewhere.
+        """Stop the delivery of some partitions, by default all assigned ones, until `resume` or until they are revoked.
 
         Raises:
-            UsageError: there is no such stream, or it does not have the partition.
+            UsageError: There is no such stream, or the partition is not assigned.
         """
         for name, key in self._steered(partitions, stream):
             if self._upcoming.find(key) is not None:
@@ -401,10 +402,10 @@ class GroupConsumer(Generic[_Item]):
                 self._reader.pause(name, key.uuid, [key.partition])
 
     def resume(self, partitions: Sequence[int] | None = None, *, stream: str | None = None) -> None:
-        """Go on with partitions that were paused, where they were.
+        """Continue the delivery of paused partitions at their positions.
 
         Raises:
-            UsageError: there is no such stream, or it does not have the partition.
+            UsageError: There is no such stream, or the partition is not assigned.
         """
         for name, key in self._steered(partitions, stream):
             if self._upcoming.find(key) is not None:

@@ -1,4 +1,4 @@
-"""Consumers for those who do not write asynchronous code: plain iterators."""
+"""Consumers for synchronous code: plain iterators."""
 
 from __future__ import annotations
 

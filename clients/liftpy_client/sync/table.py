@@ -1,4 +1,4 @@
-"""Tables for those who do not write asynchronous code."""
+"""Tables for synchronous code."""
 
 from __future__ import annotations
 

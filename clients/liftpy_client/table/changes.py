@@ -1,4 +1,4 @@
-"""The changes of a table, for those who want to hear of them: bounded, and never a reason for the table to wait."""
+"""The changes of a table as an iterator: bounded, so that a slow reader never delays the table."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class Changes(Generic[V]):
         Raises:
             ChangesMissedError: some were dropped; the next call goes on.
             TableDecodeError: a value cannot be decoded; the next call goes on with the next change.
-            LiftError: the table cannot go on.
+            LiftError: The table has failed.
         """
         while not self._waiting:
             if self._missed:

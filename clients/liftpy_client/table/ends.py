@@ -48,7 +48,7 @@ class StreamEnds:
         Raises:
             NoStreamError: there was none.
             StreamGoneError: it was deleted since.
-            LiftError: nobody can tell.
+            LiftError: The leaders could not be asked.
         """
         try:
             self._check(await self._session.cluster.stream(self._stream, fresh=True))

@@ -49,7 +49,7 @@ class Table(Generic[V]):
         bytes_max: about how much memory the rows may take.
         fill_timeout_s: how long it may take to read the stream at the beginning.
         options: how to fetch; `on_lost` has no meaning here.
-        on_diverged: told when the cluster has lost what the table shows.
+        on_diverged: Called when the cluster lost records that the table shows.
     """
 
     def __init__(
@@ -207,7 +207,7 @@ class Table(Generic[V]):
         Raises:
             TableTimeoutError: that took too long.
             NodeUnavailableError: a partition has no leader that could tell how much that is.
-            LiftError: the table cannot go on.
+            LiftError: The table has failed.
         """
         loop = asyncio.get_running_loop()
         until_s = loop.time() + timeout_s
@@ -228,7 +228,7 @@ class Table(Generic[V]):
 
         Raises:
             TableTimeoutError: that took too long; perhaps there is no such record.
-            LiftError: the table cannot go on.
+            LiftError: The table has failed.
         """
         if isinstance(record, Ack) and record.stream != self._stream:
             raise UsageError(f"the ack is of stream {record.stream}, and the table is of {self._stream}")

@@ -100,7 +100,7 @@ def _start_nats(home: Path, port: int, config: Path | None, *, as_json: bool) ->
         nats = NatsServer(port, config or shipped_config(), home / "nats-server.log")
         nats.start()
     except PortTakenError as error:
-        fail(LiftError(f"{error}; --port 0 takes a free one"), as_json=as_json)
+        fail(LiftError(f"{error}; use --port 0 for a free port"), as_json=as_json)
     except FileExistsError:
         fail(UsageError(f"--data-dir: {home} is not a directory"), as_json=as_json)
     except (NatsServerError, OSError) as error:
