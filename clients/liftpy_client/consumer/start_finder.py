@@ -91,7 +91,7 @@ class StartFinder:
     def _numbers(self, place: StreamPlace) -> Sequence[int]:
         """The partitions to consume."""
         count = place.config.partitions
-        numbers = range(count) if self._partitions is None else self._partitions
+        numbers = range(count) if self._partitions is None else tuple(dict.fromkeys(self._partitions))
         for number in (*numbers, *(self._start if isinstance(self._start, Mapping) else ())):
             if number >= count:
                 raise UsageError(f"stream {place.name} has partitions 0 to {count - 1}, not {number}")

@@ -146,3 +146,8 @@ async def test_the_bounds_of_a_stream_have_an_end():
     session.nats.is_closed = True
     with pytest.raises(PullError, match="it is not known what is committed"):
         await find_bounds(session, "s", [0])
+
+
+async def test_a_partition_that_is_named_twice_is_read_once():
+    _, found = await StartFinder(Session(Cluster()), "earliest", "latest", [0, 0], ConsumeOptions()).find("s")
+    assert list(found) == [0]
