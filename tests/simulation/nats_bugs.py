@@ -183,6 +183,10 @@ BUGS: dict[str, Bug] = {
         _faults("hand_over", "overload"),
         seed=3,
     ),
+    "a server that stands still is not looked for": Bug(
+        [(IngestConnection, "_check", lambda *_: None)],
+        _faults("pause_server", trouble_us=15 * S),
+    ),
     "an error in delivery is only logged": Bug(
         [(Binding, "missed", _missed_in_silence)],
         _faults("error_in_delivery"),

@@ -336,8 +336,8 @@ class NatsWorld(ShellWorld):
             self._check_order(stored[number], told)
         self.gaps = sum(until is None or until > self._ready_us for told in gaps for _, until, _ in told)
         for number, told in enumerate(gaps):
-            for gap in told:
-                self._check_cause(number, *gap)
+            for span in _spans(told):
+                self._check_cause(number, *span)
 
     @staticmethod
     def _is_covered(gaps: list[tuple[int, int | None, str]], at_us: int) -> bool:
@@ -375,9 +375,9 @@ class NatsWorld(ShellWorld):
         last = bisect_right(troubles, until + ROUTE_US) - 1
         if first > last:
             raise ViolationError(f"cause: nothing was wrong in {what}")
-        is_of_route = "route" in cause or cause == "several causes"
+        is_of_route = "route" in cause or "several causes" in cause
         before_us = BEFORE_US + (int(ROUTE_SILENT_S_MAX * S) if is_of_route else 0)
-        after_us = AFTER_US + (int(ROUTE_GRACE_S * S) if is_of_route else 0)
+        after_us = AFTER_US + (int(ROUTE_GRACE_S * S) if is_of_route or "stood still" in cause else 0)
         if troubles[first] - since > before_us:
             raise ViolationError(f"short: {what} begins before {troubles[first]}, when something was wrong")
         if until - troubles[last] > after_us:
@@ -387,6 +387,18 @@ class NatsWorld(ShellWorld):
 def _covers(gap: tuple[int, int | None, str], taken_us: int) -> bool:
     since, until, _ = gap
     return since - ROUTE_US <= taken_us and (until is None or taken_us <= until + ROUTE_US)
+
+
+def _spans(gaps: list[tuple[int, int | None, str]]) -> list[tuple[int, int | None, str]]:
+    """Gaps of which one begins where, or before, another ends are one time in which something was wrong."""
+    spans: list[tuple[int, int | None, str]] = []
+    for since, until, cause in sorted(gaps, key=lambda gap: gap[0]):
+        last = spans[-1] if spans else None
+        if last is None or last[1] is None or until is None or since > last[1] + ROUTE_US:
+            spans.append((since, until, cause))
+        else:
+            spans[-1] = last[0], max(last[1], until), f"{last[2]}; {cause}"
+    return spans
 
 
 def _key_of(gap: Gap) -> tuple[str, int, int]:
