@@ -106,7 +106,7 @@ class NatsWorld(ShellWorld):
         self._cuts: list[tuple[int, frozenset[str]]] = []
         self._changes_us: list[list[int]] = [[] for _ in range(self.partitions)]  # of leaders' connections
         self._hearing: list[Any] = [None] * self.partitions
-        self._offsets_ns: dict[tuple[str, int, int], int] = {}
+        self._offsets_ns: dict[tuple[str, int], set[int]] = {}  # of clocks, by gap and its begin
         self._troubles_us: list[list[int]] = [[] for _ in range(self.partitions)]  # when something was wrong with it
         self._epochs = [0] * self.partitions
         self._deaf_since_us = [0] * self.partitions
@@ -148,7 +148,7 @@ class NatsWorld(ShellWorld):
         append_held = Holding.append
 
         def kept(gaps: Any, gap: Gap) -> None:
-            self._offsets_ns[_key_of(gap)] = gaps._clock._node.clock_offset_ns
+            self._offsets_ns.setdefault(_key_of(gap), set()).add(gaps._clock._node.clock_offset_ns)
             keep(gaps, gap)
 
         def appended(partition: Any, *args: Any) -> None:
@@ -186,9 +186,9 @@ class NatsWorld(ShellWorld):
                 raise InjectedError("append")
 
     def offsets_ns_of(self, gap: Gap) -> tuple[int, int]:
-        """By how much the clock of who wrote down a gap was ahead, at least and at most."""
+        """By how much the clocks of those who wrote down a gap were ahead, at least and at most."""
         known = self._offsets_ns.get(_key_of(gap))
-        offsets = list(self._offsets_ns.values()) if known is None else [known]  # of gaps that were joined
+        offsets = set().union(*self._offsets_ns.values()) if known is None else known  # of gaps that were joined
         return min(offsets), max(offsets)
 
     # -- what was published
@@ -401,8 +401,8 @@ def _spans(gaps: list[tuple[int, int | None, str]]) -> list[tuple[int, int | Non
     return spans
 
 
-def _key_of(gap: Gap) -> tuple[str, int, int]:
-    return gap.id, gap.version, gap.since_ns
+def _key_of(gap: Gap) -> tuple[str, int]:
+    return gap.id, gap.since_ns
 
 
 class Taken(NamedTuple):
