@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+from functools import partial
 from typing import TYPE_CHECKING, Final, cast
 
 from liftpy_server.handover.held import HELD_BYTES_MAX, Held, HeldBytes, append_left
@@ -38,7 +39,7 @@ __all__ = ["ServerChange"]
 
 logger = logging.getLogger(__name__)
 
-_MARKS: Final = 5
+_TOKENS: Final = tuple(f"mark.{number}" for number in range(5))
 _MARK_INTERVAL_S: Final = 0.02
 _LOOK_S: Final = 0.005
 _TIMEOUT_S: Final = 2.0  # of each step
@@ -89,7 +90,7 @@ class _HeldPartition:
         partition = self.partition
         try:
             left = held.all()
-            if stored is not None and held.marks == len(stored) == _MARKS:
+            if stored is not None and held.marks == len(stored) == len(_TOKENS):
                 held.stored = tuple(stored)
                 left = held.not_stored(partition.log, partition.stream.config)
             append_left(partition, left, self._clock.now_ns())
@@ -217,19 +218,34 @@ class ServerChange:
         self._check_room()
         if not await self._reached(servers, "first"):
             return self._why
-        tokens = [f"mark.{number}" for number in range(_MARKS)]
-        for token in tokens:
+        for token in _TOKENS:
             self._publish(servers[0], MARK_SUBJECT, token)
-            await asyncio.sleep(_MARK_INTERVAL_S)
-        if not await self._until(lambda: self._old_heard.issuperset(tokens) and self._new_heard.issuperset(tokens)):
-            return self._why
-        rest = [f"rest.{number}" for number in range(len(servers))]
-        for server, token in zip(servers, rest, strict=True):
+            if not await self._until(partial(self._is_heard, token)) or not await self._level(
+                servers, f"{token}.after"
+            ):
+                return self._why
+        return ""
+
+    def _is_heard(self, token: str) -> bool:
+        return token in self._old_heard and token in self._new_heard
+
+    async def _level(self, servers: Sequence[NatsConnection], what: str) -> bool:
+        """Wait until all that was published by now at any server has come from both the old one and the new one.
+
+        So a message that comes from both is at most one mark apart, however slow the routes are.
+        """
+        tokens = [f"{what}.{number}" for number in range(len(servers))]
+        for server, token in zip(servers, tokens, strict=True):
             self._publish(server, MARK_SUBJECT, token)
-        is_answered = self._before.connection.ask()
-        if not await self._until(lambda: self._old_heard.issuperset(rest) and is_answered.done()):
-            return self._why
-        return "" if is_answered.result() else "the old connection was lost"
+        own = f"{what}.own"
+        self._publish(self._before.connection, MARK_SUBJECT, own)  # a server gives nobody what he published himself
+        answered = self._before.connection.ask()
+        came = await self._until(
+            lambda: (
+                answered.done() and self._old_heard.issuperset(tokens) and self._new_heard.issuperset([*tokens, own])
+            )
+        )
+        return came and answered.result()
 
     @property
     def _why(self) -> str:
@@ -262,13 +278,13 @@ class ServerChange:
         server.write(b"PUB %b %d\r\n%b\r\n" % (subject.encode(), len(payload), payload))
 
     def _heard_old(self, token: str) -> None:
-        if token.startswith("mark.") and token not in self._old_heard:
+        if token in _TOKENS and token not in self._old_heard:
             for each in self._held.values():
                 each.marks.append(each.partition.log.log_end)
         self._old_heard.add(token)
 
     def _heard_new(self, token: str) -> None:
-        if token.startswith("mark.") and token not in self._new_heard:
+        if token in _TOKENS and token not in self._new_heard:
             for each in self._held.values():
                 if each.held is not None:
                     each.held.mark()
