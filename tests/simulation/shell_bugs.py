@@ -153,7 +153,7 @@ BUGS: dict[str, Bug] = {
     "a log whose end was cut is not told of": Bug(
         [(Standing, "log_torn", lambda *_: None)],
         _faults("damage_tail", "kill_leader"),
-        28,
+        47,
     ),
     "ids of what found no room are remembered": Bug(
         [
@@ -241,7 +241,7 @@ BUGS: dict[str, Bug] = {
     "what is in the page cache counts as durable": Bug(
         [(CommittingLog, "durable_end", property(lambda partition: partition.log.log_end))],
         _faults("power_loss_of_all", "slow_disk"),
-        24,
+        180,
     ),
 }
 
