@@ -26,7 +26,7 @@ from liftpy_bucket.store.memory import MemoryStore
 from liftpy_envelope.pull import PartitionKey
 from liftpy_server.tier.host.cold_side import ColdSide
 from liftpy_server.tier.jobs.parts.context import Context
-from liftpy_server.tier.jobs.table import JOBS
+from liftpy_server.tier.jobs.table import run
 from liftpy_server.tier.schedule.places import Job, Limits
 from liftpy_server.tier.schedule.schedule import Schedule
 from liftpy_server.tier.settings import TierConfig
@@ -104,7 +104,7 @@ class Simulated:
             self.schedule.wrote(self._key, self._log.end, waiting, self.now_s)
 
     def _call(self, job, **arguments):
-        return JOBS[job.value](self.context, {"uuid": _UUID, "partition": 0, "epoch": 0, **arguments})
+        return run(self.context, job.value, {"uuid": _UUID, "partition": 0, "epoch": 0, **arguments})
 
     def _do(self, task):
         if task.job is Job.CLAIM:

@@ -12,8 +12,10 @@ from bench.rig import resident
 from bench.tier_logs import LogFile
 from bench.tier_rig import worker_of
 from liftpy_envelope.settings import to_plain
+from liftpy_server.tier.requests import ClaimJob, CountsJob, FetchChunkJob, MergeJob, UploadJob
 from liftpy_server.tier.settings import TierConfig
 from liftpy_server.tier.worker.process import TierWorker
+from liftpy_server.workers.requests import from_plain
 
 __all__ = ["measure_workers"]
 
@@ -46,7 +48,7 @@ async def measure_workers(home, settings, prefix, size):
     try:
         for uuid in streams:
             claim = {"node": "n1", "log_start": 0, "create": True, **_CONTENT}
-            await worker.call("claim", uuid=uuid, partition=0, **claim)
+            await _call(worker, ClaimJob, uuid=uuid, partition=0, **claim)
         pid = worker_of(os.getpid(), "upload")
         spent = []
         for _ in range(_UPLOADS):
@@ -67,6 +69,10 @@ async def measure_workers(home, settings, prefix, size):
     return figures
 
 
+async def _call(worker, kind, **arguments):
+    return await worker.call(from_plain(kind, arguments))
+
+
 async def _timed(pid, calls):
     """[0, seconds of CPU, seconds] of what a worker is asked for all at once."""
     began, cpu = time.perf_counter(), cpu_s(pid)
@@ -76,20 +82,20 @@ async def _timed(pid, calls):
 
 async def _upload(worker, uuid, written):
     base, end, slices = written
-    await worker.call(
-        "upload", uuid=uuid, partition=0, base=base, end=end, slices=slices, keeps_replies=False, **_CONTENT
+    await _call(
+        worker, UploadJob, uuid=uuid, partition=0, base=base, end=end, slices=slices, keeps_replies=False, **_CONTENT
     )
 
 
 async def _merge(worker, uuid):
-    merged = (await worker.call("merge", uuid=uuid, partition=0, epoch=0))["merged"]
+    merged = (await worker.call(MergeJob(uuid=uuid, partition=0, epoch=0))).merged
     assert merged == _UPLOADS, f"{merged} objects were merged, and {_UPLOADS} should have been"
 
 
 async def _read(home, config, streams, ends):
     worker = TierWorker(to_plain(config), "read")
     try:
-        await worker.call("counts")
+        await worker.call(CountsJob())
         pid = worker_of(os.getpid(), "read")
         began, cpu = time.perf_counter(), cpu_s(pid)
         places = asyncio.Semaphore(_FETCHES)
@@ -108,8 +114,8 @@ async def _read_stream(worker, places, home, uuid, end):
     wanted = {"uuid": uuid, "partition": 0, "end": end, "enough": end, "bytes_max": _FETCH_BYTES, "codec": "none"}
     while offset < end:
         async with places:
-            answer = await worker.call("fetch", offset=offset, path=str(path), **wanted)
-        size += answer["bytes"]
-        offset = answer["end"]
+            answer = await _call(worker, FetchChunkJob, offset=offset, path=str(path), **wanted)
+        size += answer.bytes
+        offset = answer.end
     path.unlink()
     return size

@@ -18,6 +18,7 @@ from liftpy_envelope.ipc import nullable_column, values_column
 from liftpy_envelope.settings import to_plain
 from liftpy_server.tier.settings import TierConfig
 from liftpy_server.tier.worker.process import TierWorker, TierWorkError
+from support.plain_worker import PlainCalls
 from support.s3_servers import seaweedfs
 from support.tier_slices import LogFile
 from support.tier_workers import PATH, check_whole
@@ -36,7 +37,7 @@ def s3(tmp_path_factory):
 async def worker(s3, tmp_path):
     with s3.in_environment():
         config = TierConfig(url=s3.url(tmp_path.name), endpoint=s3.endpoint, upload_memory_bytes=128 * MIB)
-        made = TierWorker(to_plain(config), "upload")
+        made = PlainCalls(TierWorker(to_plain(config), "upload"))
         yield made
         await made.close()
 
@@ -86,7 +87,8 @@ async def test_a_bucket_that_is_not_ours_is_told(worker, s3, tmp_path):
 
 async def test_a_store_that_is_away_is_unavailable(s3):
     with s3.in_environment():
-        worker = TierWorker(to_plain(TierConfig(url="s3://liftpy/x", endpoint="http://127.0.0.1:1")), "upload")
+        config = TierConfig(url="s3://liftpy/x", endpoint="http://127.0.0.1:1")
+        worker = PlainCalls(TierWorker(to_plain(config), "upload"))
         try:
             with pytest.raises(TierWorkError) as caught:
                 await claim(worker)

@@ -12,11 +12,13 @@ from liftpy_bucket.manifest.root.file import RootFile
 from liftpy_bucket.upkeep.scrubbing import scrub
 from liftpy_server.tier.jobs.merge import merge as merge_here
 from liftpy_server.tier.jobs.parts.context import Context
+from liftpy_server.tier.requests import MergeJob
 from liftpy_spark.jobs import merging
 from liftpy_spark.jobs.merging import LeaderAtWorkError, merge, plan_merge
 from liftpy_spark.jobs.tasks import JobFailedError
 from support.by_value import by_value
 from support.job_bucket import JobBucket, new_id
+from support.plain_worker import plainly
 from support.tier_rows import plain_records
 
 OBJECTS = 30
@@ -68,7 +70,7 @@ def test_the_same_records_in_fewer_objects(spark, s3):
     assert bucket.root().version == version + 1, "one commit"
     assert_whole(bucket, before, setsum)
     context = Context(other.store, new_id=new_id, now_ns=lambda: 1, memory_bytes_max=2**28, object_bytes=2**28)
-    assert merge_here(context, {"uuid": other.uuid, "partition": 0, "epoch": 0})["merged"]
+    assert plainly(MergeJob, merge_here)(context, {"uuid": other.uuid, "partition": 0, "epoch": 0})["merged"]
     assert other.records() == bucket.records()
     assert other.root().setsum == bucket.root().setsum
     later = size_for(bucket, 1)

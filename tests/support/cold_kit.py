@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from liftpy_envelope.batch import read_header
 from liftpy_server.tier.host.cold_side import ColdSide
 from liftpy_server.tier.reads.reads import ColdReads
+from support.plain_worker import PlainWorker
 
 if TYPE_CHECKING:
     from liftpy_envelope.batch import BatchHeader
@@ -30,7 +31,7 @@ class InlineExecutor(Executor):
         return done
 
 
-class Bucket:
+class Bucket(PlainWorker):
     """Answers as the worker does whose jobs read the bucket.
 
     Args:
@@ -79,7 +80,7 @@ class Bucket:
         else:
             partition.cold.advance(tiered, epochs)
 
-    async def call(self, job: str, /, **arguments: Any) -> dict[str, Any]:
+    async def answer(self, job: str, /, **arguments: Any) -> dict[str, Any]:
         if job == "message_ids":
             self.starts += 1
             if self.error is not None:

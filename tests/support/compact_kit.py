@@ -11,7 +11,9 @@ from liftpy_bucket.upkeep.compaction import HistoryCompactionConfig
 from liftpy_bucket.upkeep.scrubbing import scrub
 from liftpy_server.tier.jobs.compact import compact as compact_here
 from liftpy_server.tier.jobs.parts.context import Context
+from liftpy_server.tier.requests import CompactJob
 from support.job_bucket import new_id
+from support.plain_worker import plainly
 from support.tier_rows import Record
 
 __all__ = [
@@ -64,7 +66,7 @@ def compact_node(bucket, config=CONFIG):
         "delete_retention_ns": config.delete_retention_ns,
         "clean_end": bucket.root().end,
     }
-    return compact_here(context, arguments)
+    return plainly(CompactJob, compact_here)(context, arguments)
 
 
 def context_of(bucket, object_bytes=2**28):

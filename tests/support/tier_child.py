@@ -80,7 +80,8 @@ def main():
         object_bytes=1,
         grace_ns=0,
     )
-    serve(sys.stdin.buffer, sys.stdout.buffer, context, {**JOBS, "settings": lambda _context, _arguments: settings})
+    jobs = {**JOBS, "settings": lambda _context, _arguments: settings}
+    serve(sys.stdin.buffer, sys.stdout.buffer, context, lambda where, job, arguments: jobs[job](where, arguments))
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from liftpy_bucket.manifest.stream_sets.file import SetFile
 from liftpy_bucket.objects.read import ObjectReader, fragment_key
 from liftpy_bucket.reading.resolving import resolve
 from liftpy_server.tier.jobs.parts.context import Context
-from liftpy_server.tier.jobs.table import JOBS
+from support.plain_worker import do_plain
 
 if TYPE_CHECKING:
     from support.tier_slices import LogFile
@@ -45,7 +45,7 @@ class Worker:
         )
 
     def call(self, job, **arguments):
-        return JOBS[job](self.context, arguments)
+        return do_plain(self.context, job, arguments)
 
     def claim(self, epoch=0, epochs=(), log_start=0, path=PATH, *, create=True):
         return self.call(

@@ -25,8 +25,8 @@ from liftpy_bucket.manifest.pins.held import PinRefusedError, Pins
 from liftpy_bucket.upkeep.forking import fork
 from liftpy_bucket.upkeep.sealing import seal
 from liftpy_server.tier.jobs.parts.context import Context
-from liftpy_server.tier.jobs.table import JOBS
 from support.fault_store import Crash, Fault, FaultStore, plan_random
+from support.plain_worker import do_plain
 from support.tier_world_log import START_NS, WorldLog
 from support.tier_world_nodes import Doing, Fork, Job, Node, Point, Trouble
 from support.tier_world_reading import Reading
@@ -267,7 +267,7 @@ class World:
     def call(self, node: Node, job: str, path: PartitionPath | None = PATH, /, **arguments: Any) -> dict[str, Any]:
         node.job = Job(job, arguments.get("epoch"))
         try:
-            return JOBS[job](node.context, (path._asdict() if path else {}) | arguments)
+            return do_plain(node.context, job, (path._asdict() if path else {}) | arguments)
         except (OvertakenError, LineageError, SealedError):
             if job in UPLOADS:
                 self.store.deny(node.job)

@@ -11,7 +11,8 @@ from liftpy_bucket.objects.setsum import NO_RECORDS
 from liftpy_envelope.batch import encode_body, encode_header
 from liftpy_envelope.columns import Column
 from liftpy_envelope.ipc import fixed_column, nullable_column, values_column
-from liftpy_server.tier.jobs.parts.slices import Slice, batches_in
+from liftpy_server.tier.jobs.parts.slices import batches_in
+from liftpy_server.tier.requests import LogSlice
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -98,7 +99,7 @@ class WorldLog:
     def sum_until(self, end: int, sum_of: Callable[[pa.RecordBatch], Setsum]) -> Setsum:
         """Of all records below `end`."""
         total = NO_RECORDS
-        batches = batches_in([Slice.of(each) for each in self.slices(0, end)], 0, end) if end else ()
+        batches = batches_in([LogSlice(**each) for each in self.slices(0, end)], 0, end) if end else ()
         for rows in rows_of_many(batches, keeps_replies=False):
             total += sum_of(trimmed(rows, 0, end))
         return total

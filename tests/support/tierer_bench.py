@@ -12,6 +12,7 @@ from liftpy_server.tier.host.tierer import Tierer
 from liftpy_server.tier.settings import TierConfig
 from support.cluster import eventually
 from support.nats_frames import msg
+from support.plain_worker import PlainWorker
 
 __all__ = ["CONFIG", "Bench", "PlayedWorker"]
 
@@ -25,7 +26,7 @@ ANSWERS = {
 }
 
 
-class PlayedWorker:
+class PlayedWorker(PlainWorker):
     """A bucket in two numbers per partition.
 
     Attributes:
@@ -49,7 +50,7 @@ class PlayedWorker:
         self.stops_after = sys.maxsize
         self.is_closed = False
 
-    async def call(self, job, /, **arguments):
+    async def answer(self, job, /, **arguments):
         self.calls.append((job, arguments))
         await self.hold.wait()
         if job in self.errors:
@@ -67,7 +68,7 @@ class PlayedWorker:
             return {"members": told, "stored_bytes": 10}
         key = arguments["uuid"], arguments["partition"]
         if job in {"look", "claim"}:
-            if key not in self.ends and not arguments["create"]:
+            if key not in self.ends and not arguments.get("create"):
                 raise TierWorkError("missing", "there is none")
             end = self.ends.setdefault(key, arguments["log_start"])
             start = self.starts.setdefault(key, 0)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from liftpy_envelope.errors import ConfigError, ErrorCode
 from liftpy_envelope.settings import parse_settings
@@ -26,6 +26,8 @@ from liftpy_server.metadata.errors import MetadataRefusedError
 from liftpy_server.metadata.placement import Placement
 from liftpy_server.tier.errors import TierWorkError
 from liftpy_server.tier.jobs.restoring import PartitionPlan
+from liftpy_server.tier.requests import FenceStreamsJob, LookAtPartitionsJob, ReadCatalogJob, TakeCatalogJob
+from liftpy_server.workers.requests import to_plain
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from liftpy_server.admin.asking import Body
     from liftpy_server.metadata.state import MetadataState, StreamInfo
     from liftpy_server.settings.config import NodeConfig
+    from liftpy_server.workers.requests import Request
 
     class _Metadata(Protocol):
         @property
@@ -42,10 +45,12 @@ if TYPE_CHECKING:
         async def propose(self, op: str, /, **args: Any) -> Any: ...
 
     class _Worker(Protocol):
-        async def call(self, job: str, /, **arguments: Any) -> dict[str, Any]: ...
+        async def call(self, request: Request[R], /) -> R: ...
 
 
 __all__ = ["RestoreHandlers"]
+
+R = TypeVar("R")
 
 logger = logging.getLogger(__name__)
 
@@ -77,13 +82,13 @@ class RestoreHandlers:
             "RESTORE.APPLY": self.apply,
         }
 
-    async def _work(self, job: str, **arguments: Any) -> dict[str, Any]:
+    async def _work(self, request: Request[R]) -> R:
         worker = self._worker()
         if worker is None:
             text = "this cluster has no bucket: start its nodes with --tier-url s3://bucket/prefix, and try again"
             raise AdminError(ErrorCode.CONFLICT, text)
         try:
-            return await worker.call(job, **arguments)
+            return await worker.call(request)
         except TierWorkError as error:
             code = ErrorCode.NOT_AVAILABLE if error.retriable else _CODES.get(error.code, ErrorCode.CONFLICT)
             if error.code == "missing":
@@ -94,14 +99,16 @@ class RestoreHandlers:
     async def bucket(self, body: Body) -> Body:
         """Whose bucket it is, and which streams it has, a page at a time; `is_here` tells which are back."""
         request = parse_settings(BucketRequest, body)
-        page = await self._work("read_catalog", after=request.after, limit=request.limit)
+        page = await self._work(ReadCatalogJob(after=request.after, limit=request.limit))
         here = {stream.uuid for stream in (await self._metadata.read()).streams.values()}
-        streams = [stream | {"is_here": stream["uuid"] in here} for stream in page["streams"]]
-        return page | {"streams": streams, "own_cluster_id": self._metadata.cluster_id}
+        streams = [stream | {"is_here": stream["uuid"] in here} for stream in page.streams]
+        told: Body = to_plain(page)
+        return told | {"streams": streams, "own_cluster_id": self._metadata.cluster_id}
 
     async def look(self, body: Body) -> Body:
         """Where partitions end in the bucket, without changing anything."""
-        return await self._work("look_at_partitions", partitions=read_look(body))
+        found: Body = to_plain(await self._work(LookAtPartitionsJob(partitions=tuple(read_look(body)))))
+        return found
 
     async def take(self, body: Body) -> Body:
         """Make the bucket of a cluster that is gone this cluster's own; `cluster_id` names the one that is gone."""
@@ -109,12 +116,11 @@ class RestoreHandlers:
         state = await self._metadata.read()
         own = {stream.uuid: name for name, stream in state.streams.items() if not stream.config.is_internal}
         found = await self._work(
-            "take_catalog",
-            cluster_id=self._metadata.cluster_id,
-            from_cluster_id=request.cluster_id,
-            streams=sorted(own),
+            TakeCatalogJob(
+                cluster_id=self._metadata.cluster_id, from_cluster_id=request.cluster_id, streams=tuple(sorted(own))
+            )
         )
-        strangers = sorted(own[uuid] for uuid in found["strangers"])
+        strangers = sorted(own[uuid] for uuid in found.strangers)
         if strangers:
             more = "" if len(strangers) <= _NAMES_SHOWN_MAX else f" and {len(strangers) - _NAMES_SHOWN_MAX} more"
             raise AdminError(
@@ -133,10 +139,10 @@ class RestoreHandlers:
         outcomes = {uuid: _is_here(known[uuid]) for uuid in request.uuids if uuid in known}
         if missing:
             found = await self._work(
-                "fence_streams", cluster_id=self._metadata.cluster_id, node=self._config.node_id, uuids=missing
+                FenceStreamsJob(cluster_id=self._metadata.cluster_id, node=self._config.node_id, uuids=tuple(missing))
             )
             # Those of the system last: what consumers committed is swept when its stream is not there.
-            for stream in sorted(found["streams"], key=lambda each: each["name"].startswith("__")):
+            for stream in sorted(found.streams, key=lambda each: each["name"].startswith("__")):
                 outcomes[stream["uuid"]] = await self._restore(stream, request.replicas_max)
         unknown = [uuid for uuid in request.uuids if uuid not in outcomes]
         if unknown:

@@ -30,6 +30,7 @@ from liftpy_server.tier.jobs.collect import drop_stream
 from liftpy_server.tier.jobs.parts.context import Context
 from liftpy_server.tier.jobs.parts.roots import commit
 from liftpy_server.tier.jobs.parts.stream_objects import drafted, put_draft
+from liftpy_server.tier.requests import DropStreamJob
 
 if TYPE_CHECKING:
     from liftpy.cli.tier.bucket import FoundStream, OpenBucket
@@ -105,7 +106,7 @@ def fork_stream(bucket: OpenBucket, source_name: str, name: str, subject: str) -
         _enter(bucket, uuid, source, config)
     except BaseException:
         # Let the roots that were made name nothing, so that what they pinned is free again.
-        drop_stream(context, {"uuid": uuid, "partitions": source.stream.partitions})
+        drop_stream(context, DropStreamJob(uuid=uuid, partitions=source.stream.partitions))
         raise
     return ForkedStream(uuid, name, source.stream.name, partitions)
 

@@ -22,6 +22,7 @@ from liftpy_client.errors import UsageError
 from liftpy_envelope.errors import LiftError
 from liftpy_server.tier.jobs.merge import merge
 from liftpy_server.tier.jobs.parts.context import Context
+from liftpy_server.tier.requests import MergeJob
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -106,7 +107,7 @@ def merge_place(bucket: OpenBucket, place: Place, object_bytes: int, *, alone: b
     merged = 0
     with show_progress(f"merging {place.label}"):
         for _ in range(_ROUNDS_MAX):  # a job of a leader does some of it, and comes again
-            done = merge(context, {"uuid": path.uuid, "partition": path.partition, "epoch": claim.epoch})["merged"]
+            done = merge(context, MergeJob(uuid=path.uuid, partition=path.partition, epoch=claim.epoch)).merged
             merged += done
             if not done:
                 break

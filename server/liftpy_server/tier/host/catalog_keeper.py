@@ -18,12 +18,15 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from liftpy_server.metadata.errors import MetadataUnavailableError
 from liftpy_server.tier.errors import TierWorkError
 from liftpy_server.tier.jobs.parts.catalog_content import Description
+from liftpy_server.tier.requests import DropStreamJob, PutCatalogJob
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
     from liftpy_log.clock import Clock
     from liftpy_server.metadata.state import MetadataState
+    from liftpy_server.tier.requests import DeletedStream
+    from liftpy_server.tier.worker.port import Worker
 
 __all__ = ["CatalogKeeper"]
 
@@ -46,10 +49,6 @@ class _Metadata(Protocol):
     def watch(self) -> AsyncIterator[MetadataState]: ...
 
 
-class _Worker(Protocol):
-    async def call(self, job: str, /, **arguments: Any) -> dict[str, Any]: ...
-
-
 class CatalogKeeper:
     """See the module.
 
@@ -69,7 +68,7 @@ class CatalogKeeper:
     def __init__(
         self,
         metadata: _Metadata,
-        worker: _Worker,
+        worker: Worker,
         clock: Clock,
         *,
         grace_s: float,
@@ -87,7 +86,7 @@ class CatalogKeeper:
         self.version = 0
         self._description = Description()
         self._written: dict[str, Any] | None = None
-        self._deleted: list[dict[str, Any]] = []
+        self._deleted: tuple[DeletedStream, ...] = ()
         self._known_s: dict[str, float] = {}  # since when a stream is known here to be deleted, monotonic
         self._collected: set[str] = set()
         self._changed = asyncio.Event()
@@ -168,17 +167,19 @@ class CatalogKeeper:
         self._on_error(error)
 
     async def _put(self, wanted: dict[str, Any]) -> None:
-        collected = sorted(self._collected)
+        collected = tuple(sorted(self._collected))
         result = await self._worker.call(
-            "catalog",
-            cluster_id=self._metadata.cluster_id,
-            collected=collected,
-            now_ns=self._clock.now_ns(),
-            **wanted,
+            PutCatalogJob(
+                cluster_id=self._metadata.cluster_id,
+                streams=wanted["streams"],
+                deleted=tuple(wanted["deleted"]),
+                collected=collected,
+                now_ns=self._clock.now_ns(),
+            )
         )
-        if result["written"]:
-            logger.debug("the catalog in the bucket is at version %d", result["version"])
-        self.version, self._deleted, self._written = result["version"], result["deleted"], wanted
+        if result.written:
+            logger.debug("the catalog in the bucket is at version %d", result.version)
+        self.version, self._deleted, self._written = result.version, result.deleted, wanted
         self._collected.difference_update(collected)
 
     async def _collect(self) -> bool:
@@ -188,19 +189,17 @@ class CatalogKeeper:
         node may have said when the stream was deleted.
         """
         until_ns, now_s = self._clock.now_ns() - int(self._grace_s * 1e9), self._clock.monotonic()
-        self._known_s = {stream["uuid"]: self._known_s.get(stream["uuid"], now_s) for stream in self._deleted}
+        self._known_s = {stream.uuid: self._known_s.get(stream.uuid, now_s) for stream in self._deleted}
         for stream in self._deleted:
-            is_over = stream["deleted_ns"] <= until_ns and now_s - self._known_s[stream["uuid"]] >= self._grace_s
+            is_over = stream.deleted_ns <= until_ns and now_s - self._known_s[stream.uuid] >= self._grace_s
             if is_over and self._metadata.is_leader:
                 try:
-                    await self._worker.call("drop_stream", uuid=stream["uuid"], partitions=stream["partitions"])
+                    await self._worker.call(DropStreamJob(uuid=stream.uuid, partitions=stream.partitions))
                 except TierWorkError as error:
-                    logger.warning(
-                        "what the bucket holds of deleted stream %s stays for now: %s", stream["uuid"], error
-                    )
+                    logger.warning("what the bucket holds of deleted stream %s stays for now: %s", stream.uuid, error)
                     return True  # looked at again later
-                self._collected.add(stream["uuid"])
-        self._deleted = [stream for stream in self._deleted if stream["uuid"] not in self._collected]
+                self._collected.add(stream.uuid)
+        self._deleted = tuple(stream for stream in self._deleted if stream.uuid not in self._collected)
         return not self._collected
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from liftpy_server.tier.requests import CountsResult
 
 __all__ = ["TierCounters"]
 
@@ -35,9 +35,9 @@ class TierCounters:
     bytes_out: int = 0
     _told: dict[str, int] = field(default_factory=dict)
 
-    def take(self, told: Mapping[str, Any]) -> None:
+    def take(self, told: CountsResult) -> None:
         """Add what a worker process has counted since it said so last; one that was started again counts anew."""
-        counted = {**told["counts"], "bytes_in": told["bytes_in"], "bytes_out": told["bytes_out"]}
+        counted = {**told.counts, "bytes_in": told.bytes_in, "bytes_out": told.bytes_out}
         is_new = any(counted.get(name, 0) < count for name, count in self._told.items())
         grown = {name: count - (0 if is_new else self._told.get(name, 0)) for name, count in counted.items()}
         self._told = counted

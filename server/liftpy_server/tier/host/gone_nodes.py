@@ -11,6 +11,7 @@ import logging
 from typing import TYPE_CHECKING, Protocol
 
 from liftpy_server.tier.errors import TierWorkError
+from liftpy_server.tier.requests import AdoptSetsJob
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -91,13 +92,13 @@ class GoneNodes:
             return
         self._is_adopting = True
         try:
-            present = sorted(self._present(self._clock.monotonic()))
-            found = await self._worker.call("adopt_sets", present=present)
+            present = tuple(sorted(self._present(self._clock.monotonic())))
+            found = await self._worker.call(AdoptSetsJob(present=present))
         except TierWorkError as error:
             logger.info("the shared objects of nodes that are gone stay for now: %s", error)
         else:
-            if found["deleted"]:
-                logger.info("%d shared objects of nodes that are gone were deleted", found["deleted"])
+            if found.deleted:
+                logger.info("%d shared objects of nodes that are gone were deleted", found.deleted)
         finally:
             self._is_adopting = False
 

@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
 
 from liftpy_envelope.errors import LiftError
 from liftpy_server.tier.errors import TierWorkError
 from liftpy_server.tier.host.cold_side import ColdSide
 from liftpy_server.tier.host.message_ids import recall_message_ids
 from liftpy_server.tier.host.tiered_partition import (
-    claim_arguments,
-    further_arguments,
+    claim_job,
+    further_objects,
+    look_job,
     may_have_history,
     moved,
-    upload_arguments,
+    upload_job,
+)
+from liftpy_server.tier.requests import (
+    CollectJob,
+    CollectSetsJob,
+    CompactJob,
+    ConfirmJob,
+    MergeJob,
+    ProbeJob,
+    RetainJob,
+    SetMemberUpload,
+    UploadSetJob,
 )
 from liftpy_server.tier.schedule.places import Found, Job
 
@@ -25,6 +38,7 @@ if TYPE_CHECKING:
     from liftpy_server.partition.partition import Partition
     from liftpy_server.tier.host.counters import TierCounters
     from liftpy_server.tier.host.gone_nodes import GoneNodes
+    from liftpy_server.tier.requests import UploadJob
     from liftpy_server.tier.schedule.places import Place, Task
     from liftpy_server.tier.schedule.schedule import Schedule
     from liftpy_server.tier.settings import TierConfig
@@ -76,6 +90,9 @@ class TierJobs:
             Job.UPLOAD_SET: self._upload_set,
             Job.CONFIRM: self._confirm,
             Job.RETAIN: self._retain,
+            Job.MERGE: self._merge,
+            Job.COMPACT: self._compact,
+            Job.COLLECT: self._collect,
             Job.COLLECT_SETS: self._collect_sets,
         }
 
@@ -85,7 +102,7 @@ class TierJobs:
         Raises:
             TierWorkError: it failed; the schedule was not told yet.
         """
-        return await self._doing.get(task.job, self._keep_up)(task)
+        return await self._doing[task.job](task)
 
     def fail(self, task: Task, code: str, message: str) -> bool:
         """A task failed. Returns whether people are to be told."""
@@ -107,7 +124,7 @@ class TierJobs:
         return partition
 
     async def _probe(self, _task: Task) -> bool:
-        found = (await self._worker.call(Job.PROBE.value)).get("cluster_id")
+        found = (await self._worker.call(ProbeJob())).cluster_id
         own = self._identity.cluster_id
         if found is not None and found != own:
             text = (
@@ -120,11 +137,13 @@ class TierJobs:
     async def _look(self, task: Task) -> bool:
         (place,) = task.places
         partition = self._partition(place)
-        arguments = claim_arguments(partition, self._identity.node_id)
+        identity = self._identity
         try:
-            creates = task.job is Job.CLAIM and partition.stream.config.tier
-            told = {"create": creates, "cluster_id": self._identity.cluster_id}
-            answer = await self._worker.call(task.job.value, **told, **arguments)
+            answer = await self._worker.call(
+                claim_job(partition, identity.node_id, identity.cluster_id)
+                if task.job is Job.CLAIM
+                else look_job(partition)
+            )
         except TierWorkError as error:
             if error.code != "missing" or task.job is Job.CLAIM:
                 raise
@@ -132,7 +151,7 @@ class TierJobs:
             self._schedule.looked(task, log_start, log_start, is_sealed=False, now_s=self._now_s())
             partition.cold = ColdSide(log_start, log_start)
             return False
-        start, end = answer["start"], answer["end"]
+        start, end = answer.start, answer.end
         if partition.cold is None:  # else this leadership has looked before
             await recall_message_ids(partition, start, self._worker)
         self._partition(place)
@@ -143,21 +162,21 @@ class TierJobs:
             )
             raise TierWorkError("lineage", text)
         found = Found(
-            set_bytes=answer["set_bytes"],
-            new_bytes=answer["new_bytes"],
-            merges=answer["merges"],
-            may_have_garbage=not answer["is_new"],
-            proven_end=answer["proven_end"],
+            set_bytes=answer.set_bytes,
+            new_bytes=answer.new_bytes,
+            merges=answer.merges,
+            may_have_garbage=not answer.is_new,
+            proven_end=answer.proven_end,
         )
-        self._schedule.looked(task, start, end, is_sealed=answer["sealed"], now_s=self._now_s(), found=found)
-        self._gone.held(place.key, answer["holders"])
+        self._schedule.looked(task, start, end, is_sealed=answer.sealed, now_s=self._now_s(), found=found)
+        self._gone.held(place.key, answer.holders)
         partition.cold = ColdSide(
             max(start, place.wanted_start),
             end,
-            [(epoch, first) for epoch, first in answer["epochs"] if first < end],
-            answer.get("gone_below", 0),
-            stored_bytes=answer.get("bytes", 0),
-            records=answer.get("records", 0),
+            [(epoch, first) for epoch, first in answer.epochs if first < end],
+            answer.gone_below,
+            stored_bytes=answer.bytes,
+            records=answer.records,
         )
         return False
 
@@ -165,36 +184,35 @@ class TierJobs:
         (place,) = task.places
         partition = self._partition(place)
         bytes_max = self._config.upload_bytes
-        arguments = self._arguments(partition, place, bytes_max)
-        arguments["further"] = further_arguments(partition, arguments["end"], bytes_max)
-        answer = await self._worker.call(task.job.value, **arguments)
-        objects, slices = moved(arguments, answer["end"])
-        asked = [(place, {**arguments, "slices": slices})]
-        self._uploaded(task, {place.key: answer["end"]}, asked, answer["stored_bytes"], objects=objects)
+        job = self._upload_job(partition, place, bytes_max)
+        job = replace(job, further=further_objects(partition, job.end, bytes_max))
+        answer = await self._worker.call(job)
+        objects, slices = moved(job, answer.end)
+        asked = [(place, replace(job, slices=slices))]
+        self._uploaded(task, {place.key: answer.end}, asked, answer.stored_bytes, objects=objects)
         return False
 
     async def _upload_set(self, task: Task) -> bool:
-        asked: list[tuple[Place, dict[str, Any]]] = []
+        asked: list[tuple[Place, UploadJob]] = []
         for place in task.places:
             try:
-                arguments = self._arguments(self._partition(place), place, self._config.set_member_bytes_max)
+                job = self._upload_job(self._partition(place), place, self._config.set_member_bytes_max)
             except LiftError:
                 continue  # it gets its own turn, and its own error
-            asked.append((place, {**arguments, "tier_epoch": arguments["epoch"]}))
+            asked.append((place, job))
         if not asked:
             raise TierWorkError("gone", _NOTHING)
+        members = tuple(_member(job) for _, job in asked)
+        identity = self._identity
         answer = await self._worker.call(
-            task.job.value,
-            node=self._identity.node_id,
-            incarnation=self._identity.incarnation,
-            members=[arguments for _, arguments in asked],
+            UploadSetJob(node=identity.node_id, incarnation=identity.incarnation, members=members)
         )
-        told = {(member["uuid"], member["partition"]): member["end"] for member in answer["members"]}
+        told = {(member.uuid, member.partition): member.end for member in answer.members}
         ends = {place.key: told.get((place.key.uuid.hex(), place.key.partition), 0) for place, _ in asked}
-        self._uploaded(task, ends, asked, answer["stored_bytes"])
+        self._uploaded(task, ends, asked, answer.stored_bytes)
         return False
 
-    def _arguments(self, partition: Partition, place: Place, bytes_max: int) -> dict[str, Any]:
+    def _upload_job(self, partition: Partition, place: Place, bytes_max: int) -> UploadJob:
         if not partition.stream.config.tier:
             raise TierWorkError("gone", "its settings keep it out of the bucket")
         log_start = partition.log.log_start
@@ -202,10 +220,10 @@ class TierJobs:
             self._check_hole(partition, place)
             text = f"nobody wants what lay below offset {log_start}; first the bucket's end has to come there, too"
             raise TierWorkError("gone", text)
-        arguments = upload_arguments(partition, place.tiered_end, bytes_max)
-        if arguments is None:
+        job = upload_job(partition, place.tiered_end, bytes_max)
+        if job is None:
             raise TierWorkError("gone", _NOTHING)
-        return arguments
+        return job
 
     def _check_hole(self, partition: Partition, place: Place) -> None:
         """What is missing between the bucket's end and the log is not wanted; by itself a log drops only what counts.
@@ -232,7 +250,7 @@ class TierJobs:
         self,
         task: Task,
         ends: Mapping[PartitionKey, int],
-        asked: list[tuple[Place, dict[str, Any]]],
+        asked: list[tuple[Place, UploadJob]],
         stored_bytes: int,
         *,
         objects: int = 1,
@@ -241,21 +259,23 @@ class TierJobs:
         counters.uploads += objects
         counters.stored_bytes += stored_bytes
         self._schedule.uploaded(task, ends, self._now_s())
-        sizes = [sum(piece["length"] for piece in arguments["slices"]) for _, arguments in asked]
+        sizes = [sum(piece.length for piece in job.slices) for _, job in asked]
         counters.uploaded_bytes += sum(sizes)
-        for (place, arguments), size in zip(asked, sizes, strict=True):
+        for (place, job), size in zip(asked, sizes, strict=True):
             partition = self._partitions.get(place.key)
             if partition is None or partition.cold is None or self._schedule.places.get(place.key) is not place:
                 continue
             if ends[place.key] > partition.cold.end:
                 partition.cold.stored_bytes += stored_bytes * size // max(1, sum(sizes))
                 partition.cold.records += ends[place.key] - partition.cold.end
-            partition.cold.advance(ends[place.key], [(epoch, start) for epoch, start in arguments["epochs"]])
+            partition.cold.advance(ends[place.key], job.epochs)
 
     async def _confirm(self, task: Task) -> bool:
         (place,) = task.places
         end = place.tiered_end
-        await self._worker.call(task.job.value, node=self._identity.node_id, **_name(place))
+        uuid, partition = _name(place)
+        node = self._identity.node_id
+        await self._worker.call(ConfirmJob(uuid=uuid, partition=partition, epoch=place.epoch, node=node))
         place.proven_end = max(place.proven_end, end)
         self._schedule.kept_up(task, None, self._now_s())
         return False
@@ -264,55 +284,86 @@ class TierJobs:
         (place,) = task.places
         partition = self._partition(place)
         wanted = place.wanted_start
-        answer = await self._worker.call(task.job.value, **_name(place), start=wanted)
-        if answer["start"] < wanted and place.tiered_end < partition.log.log_start:
+        uuid, number = _name(place)
+        answer = await self._worker.call(RetainJob(uuid=uuid, partition=number, epoch=place.epoch, start=wanted))
+        if answer.start < wanted and place.tiered_end < partition.log.log_start:
             raise TierWorkError(
                 "held",
-                f"a pin holds what the bucket has from offset {answer['start']} on, and what lay between its end, "
+                f"a pin holds what the bucket has from offset {answer.start} on, and what lay between its end, "
                 f"{place.tiered_end}, and offset {partition.log.log_start} is gone: nothing is added behind a hole. "
                 "`liftpy tier cursor list` says who holds it; it goes on when that is dropped",
             )
         # What a pin holds stays there. Where nothing does, a start beyond the end of the bucket has moved that, too.
-        place.tiered_end = max(place.tiered_end, answer["start"])
-        place.proven_end = max(place.proven_end, answer["start"])
-        self._schedule.kept_up(task, max(wanted, answer["start"]), self._now_s())
+        place.tiered_end = max(place.tiered_end, answer.start)
+        place.proven_end = max(place.proven_end, answer.start)
+        self._schedule.kept_up(task, max(wanted, answer.start), self._now_s())
         if partition.cold is not None:
-            partition.cold.advance(answer["start"], ())
+            partition.cold.advance(answer.start, ())
             partition.cold.raise_start(wanted)
         return False
 
-    async def _keep_up(self, task: Task) -> bool:
+    async def _merge(self, task: Task) -> bool:
         (place,) = task.places
-        partition = self._partition(place)
-        arguments = _name(place)
-        if task.job is Job.COMPACT:
-            config = partition.stream.config
-            arguments |= {
-                # The worker measures with the wall clock.
-                "min_compaction_lag_ns": partition.by_wall_ns(config.min_compaction_lag_s),
-                "delete_retention_ns": partition.by_wall_ns(config.delete_retention_s),
-                "clean_end": place.tiered_end,
-            }
-        elif task.job is Job.COLLECT:
-            arguments["grace_ns"] = int(self._config.grace_s * 1e9)
-        answer = await self._worker.call(task.job.value, **arguments)
-        if partition.cold is not None and "gone_below" in answer:
-            partition.cold.gone_below = max(partition.cold.gone_below, answer["gone_below"])
-        if task.job is Job.MERGE and not answer["left"]:
+        self._partition(place)
+        uuid, number = _name(place)
+        answer = await self._worker.call(MergeJob(uuid=uuid, partition=number, epoch=place.epoch))
+        if not answer.left:
             self._gone.held(place.key, ())
         self._schedule.kept_up(task, None, self._now_s())
-        if task.job is Job.COLLECT and answer["more"]:
+        return False
+
+    async def _compact(self, task: Task) -> bool:
+        (place,) = task.places
+        partition = self._partition(place)
+        uuid, number = _name(place)
+        config = partition.stream.config
+        answer = await self._worker.call(
+            CompactJob(
+                uuid=uuid,
+                partition=number,
+                epoch=place.epoch,
+                # The worker measures with the wall clock.
+                min_compaction_lag_ns=partition.by_wall_ns(config.min_compaction_lag_s),
+                delete_retention_ns=partition.by_wall_ns(config.delete_retention_s),
+                clean_end=place.tiered_end,
+            )
+        )
+        if partition.cold is not None:
+            partition.cold.gone_below = max(partition.cold.gone_below, answer.gone_below)
+        self._schedule.kept_up(task, None, self._now_s())
+        return False
+
+    async def _collect(self, task: Task) -> bool:
+        (place,) = task.places
+        self._partition(place)
+        uuid, number = _name(place)
+        grace_ns = int(self._config.grace_s * 1e9)
+        answer = await self._worker.call(CollectJob(uuid=uuid, partition=number, grace_ns=grace_ns))
+        self._schedule.kept_up(task, None, self._now_s())
+        if answer.more:
             self._schedule.collects(place.key)
         return False
 
     async def _collect_sets(self, task: Task) -> bool:
         identity = self._identity
-        answer = await self._worker.call(task.job.value, node=identity.node_id, incarnation=identity.incarnation)
+        answer = await self._worker.call(CollectSetsJob(node=identity.node_id, incarnation=identity.incarnation))
         self._schedule.kept_up(task, None, self._now_s())
-        if answer["merged"]:
+        if answer.merged:
             self._schedule.collects_sets()
         return False
 
 
-def _name(place: Place) -> dict[str, Any]:
-    return {"uuid": place.key.uuid.hex(), "partition": place.key.partition, "epoch": place.epoch}
+def _name(place: Place) -> tuple[str, int]:
+    return place.key.uuid.hex(), place.key.partition
+
+
+def _member(job: UploadJob) -> SetMemberUpload:
+    return SetMemberUpload(
+        uuid=job.uuid,
+        partition=job.partition,
+        tier_epoch=job.epoch,
+        base=job.base,
+        end=job.end,
+        slices=job.slices,
+        keeps_replies=job.keeps_replies,
+    )

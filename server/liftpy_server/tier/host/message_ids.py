@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from liftpy_envelope.errors import LiftError
 from liftpy_log.ids.dedupe import hash_ids
+from liftpy_server.tier.requests import MessageIdsJob
 
 if TYPE_CHECKING:
     from liftpy_log.ids.dedupe import HashedIds
@@ -74,18 +75,19 @@ async def _read(
     before, room = partition.log.log_start, partition.dedupe.ids_max - len(partition.dedupe)
     while before > start and room > 0:
         answer = await worker.call(
-            "message_ids",
-            uuid=partition.key.uuid.hex(),
-            partition=partition.number,
-            before=before,
-            since_ns=since_ns,
-            limit=min(_IDS_PER_CALL, room),
+            MessageIdsJob(
+                uuid=partition.key.uuid.hex(),
+                partition=partition.number,
+                before=before,
+                since_ns=since_ns,
+                limit=min(_IDS_PER_CALL, room),
+            )
         )
         age_time = partition.log_time.age_time
-        for time, some in reversed([(time, list(some)) for time, some in groupby(answer["ids"], key=itemgetter(0))]):
+        for time, some in reversed([(time, list(some)) for time, some in groupby(answer.ids, key=itemgetter(0))]):
             _, offsets, keys = zip(*some, strict=True)
             older.appendleft((age_time(time), hash_ids([bytes.fromhex(key) for key in keys]), list(offsets)))
-        if not answer["more"]:
+        if not answer.more:
             return
-        before = answer["start"]
-        room -= len(answer["ids"])
+        before = answer.start
+        room -= len(answer.ids)

@@ -9,6 +9,7 @@ import logging
 from typing import TYPE_CHECKING, NamedTuple
 
 from liftpy_server.tier.errors import TierWorkError
+from liftpy_server.tier.requests import WantedStartJob
 from liftpy_server.tier.schedule.places import Phase
 from liftpy_server.tier.schedule.retention import counted_start, stored_limits
 
@@ -97,13 +98,21 @@ class RetentionWatch:
         if limits is None or self._is_known(place, config, before_ns):
             return
         try:
-            found = await self._worker.call("wanted_start", uuid=key.uuid.hex(), partition=key.partition, **limits)
+            found = await self._worker.call(
+                WantedStartJob(
+                    uuid=key.uuid.hex(),
+                    partition=key.partition,
+                    before_ns=limits.before_ns,
+                    stored_bytes_max=limits.stored_bytes_max,
+                    below=limits.below,
+                )
+            )
         except TierWorkError as error:
             logger.info("stream %s partition %d: retention in the bucket: %s", config.name, key.partition, error)
             return
         if not _is_stopped_by_a_hole(place):
-            self._seen[key] = _Seen(place, config, tiered_end, found["oldest_ns"])
-        self._give_up(key, partition, place, min(found["start"], tiered_end))
+            self._seen[key] = _Seen(place, config, tiered_end, found.oldest_ns)
+        self._give_up(key, partition, place, min(found.start, tiered_end))
 
     def _give_up(self, key: PartitionKey, partition: Partition, place: Place, start: int) -> None:
         """Nobody wants what lies below `start`. One that a hole has stopped goes on where that is all there is."""

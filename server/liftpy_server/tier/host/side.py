@@ -14,6 +14,7 @@ from liftpy_server.tier.host.retention_ends import LeaderEnds
 from liftpy_server.tier.host.status import DiskRoom, tier_status
 from liftpy_server.tier.host.tierer import Tierer
 from liftpy_server.tier.reads.reads import ColdReads
+from liftpy_server.tier.requests import CountsJob
 from liftpy_server.tier.schedule.retention import local_age_s, local_start
 from liftpy_server.tier.worker.process import TierWorker
 
@@ -189,7 +190,7 @@ class TierSide:
             return
         try:
             async with asyncio.timeout(_COUNT_TIMEOUT_S):
-                self.reads.take(await self._reader.call("counts"))
+                self.reads.take(await self._reader.call(CountsJob()))
         except (TierWorkError, TimeoutError) as error:
             logger.debug("how many requests reads have made is not known: %s", error)
 

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
+
+from liftpy_server.tier.requests import ClaimJob, FurtherObject, LogSlice, LookJob, UploadJob
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from liftpy_log.partition_log import PartitionLog
     from liftpy_log.reader import Slice
     from liftpy_log.segments.segment import Segment
     from liftpy_server.partition.partition import Partition
 
 __all__ = [
-    "claim_arguments",
-    "further_arguments",
+    "claim_job",
+    "further_objects",
+    "look_job",
     "may_have_history",
     "moved",
     "sure_end",
-    "upload_arguments",
+    "upload_job",
     "waiting_bytes",
 ]
 
@@ -55,20 +57,34 @@ def waiting_bytes(segments: Sequence[Segment], tiered_end: int, end: int) -> int
     return int(total)
 
 
-def claim_arguments(partition: Partition, node_id: str) -> dict[str, Any]:
-    """Of the jobs `claim` and `look`."""
+def look_job(partition: Partition) -> LookJob:
+    """What the bucket has of a partition."""
     log = partition.log
-    return {
-        **_name(partition),
-        "epoch": partition.epoch,
-        "node": node_id,
-        "log_start": log.log_start,
-        "epochs": _epochs(log),
-    }
+    return LookJob(
+        uuid=partition.stream.uuid,
+        partition=partition.number,
+        log_start=log.log_start,
+        epochs=tuple(log.epochs.entries),
+    )
 
 
-def upload_arguments(partition: Partition, base: int, bytes_max: int) -> dict[str, Any] | None:
-    """Of the job `upload`, or of one member of `upload_set`; None where there is no whole batch to upload.
+def claim_job(partition: Partition, node: str, cluster_id: str) -> ClaimJob:
+    """A claim of this leadership; it begins a history where there is none, unless settings keep the stream out."""
+    log = partition.log
+    return ClaimJob(
+        uuid=partition.stream.uuid,
+        partition=partition.number,
+        epoch=partition.epoch,
+        node=node,
+        log_start=log.log_start,
+        epochs=tuple(log.epochs.entries),
+        create=partition.stream.config.tier,
+        cluster_id=cluster_id,
+    )
+
+
+def upload_job(partition: Partition, base: int, bytes_max: int) -> UploadJob | None:
+    """An upload, or what becomes a member of a shared object; None where there is no whole batch to upload.
 
     Args:
         partition: which.
@@ -83,19 +99,20 @@ def upload_arguments(partition: Partition, base: int, bytes_max: int) -> dict[st
     slices = log.read(base, end, bytes_max) if end > base else []
     if not slices:
         return None
-    return {
-        **_name(partition),
-        "epoch": partition.epoch,
-        "epochs": _epochs(log),
-        "base": base,
-        "end": slices[-1].next_offset,
-        "slices": _plain(slices),
-        "keeps_replies": partition.stream.config.keep_replies,
-    }
+    return UploadJob(
+        uuid=partition.stream.uuid,
+        partition=partition.number,
+        epoch=partition.epoch,
+        epochs=tuple(log.epochs.entries),
+        base=base,
+        end=slices[-1].next_offset,
+        slices=_told(slices),
+        keeps_replies=partition.stream.config.keep_replies,
+    )
 
 
-def further_arguments(partition: Partition, base: int, bytes_max: int) -> list[dict[str, Any]]:
-    """What the job `upload` moves behind its first object: objects of full size only, of a partition that is behind.
+def further_objects(partition: Partition, base: int, bytes_max: int) -> tuple[FurtherObject, ...]:
+    """What an upload moves behind its first object: objects of full size only, of a partition that is behind.
 
     Args:
         partition: which.
@@ -106,29 +123,21 @@ def further_arguments(partition: Partition, base: int, bytes_max: int) -> list[d
         SegmentCorruptError: the log is damaged.
     """
     log, end = partition.log, sure_end(partition)
-    further: list[dict[str, Any]] = []
+    further: list[FurtherObject] = []
     while len(further) < _FURTHER_MAX and waiting_bytes(log.segments, base, end) >= bytes_max:
         slices = log.read(base, end, bytes_max)
         if not slices:
             break  # what waits is a part of a large batch, which goes when all of it is committed
         base = slices[-1].next_offset
-        further.append({"end": base, "slices": _plain(slices)})
-    return further
+        further.append(FurtherObject(end=base, slices=_told(slices)))
+    return tuple(further)
 
 
-def moved(arguments: dict[str, Any], end: int) -> tuple[int, list[dict[str, Any]]]:
-    """Of what the job `upload` was asked for, how many objects reach up to an offset, and the slices in them."""
-    there = [arguments, *(each for each in arguments["further"] if each["end"] <= end)]
-    return len(there), [piece for each in there for piece in each["slices"]]
+def moved(asked: UploadJob, end: int) -> tuple[int, tuple[LogSlice, ...]]:
+    """Of what an upload was asked for, how many objects reach up to an offset, and the slices in them."""
+    there = [asked.slices, *(each.slices for each in asked.further if each.end <= end)]
+    return len(there), tuple(piece for slices in there for piece in slices)
 
 
-def _plain(slices: Sequence[Slice]) -> list[dict[str, Any]]:
-    return [{"path": str(each.segment.path), "position": each.position, "length": each.length} for each in slices]
-
-
-def _name(partition: Partition) -> dict[str, Any]:
-    return {"uuid": partition.stream.uuid, "partition": partition.number}
-
-
-def _epochs(log: PartitionLog) -> list[list[int]]:
-    return [[epoch, start] for epoch, start in log.epochs.entries]
+def _told(slices: Sequence[Slice]) -> tuple[LogSlice, ...]:
+    return tuple(LogSlice(path=str(each.segment.path), position=each.position, length=each.length) for each in slices)

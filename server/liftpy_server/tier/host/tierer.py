@@ -20,6 +20,7 @@ from liftpy_server.tier.host.jobs import TierJobs
 from liftpy_server.tier.host.retention_watch import RetentionWatch
 from liftpy_server.tier.host.tiered_partition import may_have_history, waiting_bytes
 from liftpy_server.tier.host.unsynced import Unsynced
+from liftpy_server.tier.requests import CountsJob
 from liftpy_server.tier.schedule.alarms import STORE_CODES, StoreState
 from liftpy_server.tier.schedule.places import Job, Limits, Phase
 from liftpy_server.tier.schedule.schedule import Schedule
@@ -252,7 +253,7 @@ class Tierer:
 
     async def _count(self) -> None:
         try:
-            self.counters.take(await self._worker.call("counts"))
+            self.counters.take(await self._worker.call(CountsJob()))
         except TierWorkError as error:
             logger.debug("how many requests there were is not known: %s", error)
 

@@ -7,34 +7,32 @@ again, and whoever adopted it is refused from then on. Two that adopt the same o
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from liftpy_bucket.errors import LineageError, OvertakenError
 from liftpy_bucket.upkeep.collecting_stream_sets import CollectedSets, SetCollector
 from liftpy_server.tier.jobs.parts.roots import newest_set
 from liftpy_server.tier.jobs.parts.stream_set_nodes import nodes_with_sets
+from liftpy_server.tier.requests import AdoptSetsResult
 
 if TYPE_CHECKING:
     from liftpy_server.tier.jobs.parts.context import Context
+    from liftpy_server.tier.requests import AdoptSetsJob
 
 __all__ = ["adopt_sets"]
 
 
-def adopt_sets(context: Context, arguments: dict[str, Any]) -> dict[str, Any]:
+def adopt_sets(context: Context, request: AdoptSetsJob) -> AdoptSetsResult:
     """Delete the shared objects of nodes that are gone, of which nothing counts any more.
 
     Args:
         context: of the worker.
-        arguments: `present`: ids of the nodes that look after theirs; all others are gone.
-
-    Returns:
-        `dropped` (from manifests), `deleted` (objects), `left` (objects that are still named), `returned` (nodes that
-        write again, which were left alone).
+        request: what is wanted.
     """
     dropped = deleted = left = 0
     returned = []
     for node in nodes_with_sets(context.store):
-        if node in arguments["present"]:
+        if node in request.present:
             continue
         try:
             collected = _adopt(context, node)
@@ -43,7 +41,7 @@ def adopt_sets(context: Context, arguments: dict[str, Any]) -> dict[str, Any]:
             continue
         dropped, deleted = dropped + collected.dropped, deleted + collected.deleted
         left += 0 if collected.loaded is None else len(collected.loaded.manifest.objects)
-    return {"dropped": dropped, "deleted": deleted, "left": left, "returned": returned}
+    return AdoptSetsResult(dropped=dropped, deleted=deleted, left=left, returned=tuple(returned))
 
 
 def _adopt(context: Context, node: str) -> CollectedSets:

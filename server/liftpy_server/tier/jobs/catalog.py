@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from liftpy_bucket.manifest.catalog import CatalogFile
 from liftpy_server.tier.jobs.parts.catalog_content import merged
+from liftpy_server.tier.requests import DeletedStream, PutCatalogResult
 
 if TYPE_CHECKING:
     from liftpy_bucket.store.object_store import ObjectStore
+    from liftpy_server.tier.requests import PutCatalogJob
 
 __all__ = ["put_catalog"]
 
 
-def put_catalog(store: ObjectStore, arguments: dict[str, Any]) -> dict[str, Any]:
+def put_catalog(store: ObjectStore, request: PutCatalogJob) -> PutCatalogResult:
     """Have the catalog say what the metadata say; nothing is written where it does.
 
     Args:
         store: the bucket.
-        arguments: `cluster_id` of this cluster; `streams` and `deleted` as `Description.of` gives them; `collected`,
-            uuids of deleted streams of which the bucket holds nothing more; `now_ns`, the wall clock.
-
-    Returns:
-        `version` of the catalog; `written`, whether this wrote it; `deleted`, the streams that are marked as deleted,
-        as {uuid, partitions, deleted_ns}.
+        request: what is wanted.
 
     Raises:
         ForeignBucketError: the bucket is another cluster's.
@@ -34,20 +31,20 @@ def put_catalog(store: ObjectStore, arguments: dict[str, Any]) -> dict[str, Any]
     file = CatalogFile(store, new_id=lambda: uuid4().hex)
     loaded = file.load()
     before = None if loaded is None else loaded.catalog
-    now_ns = arguments["now_ns"]
+    now_ns = request.now_ns
     after = merged(
         before,
-        arguments["cluster_id"],
-        arguments["streams"],
-        frozenset(arguments["deleted"]),
-        frozenset(arguments["collected"]),
+        request.cluster_id,
+        request.streams,
+        frozenset(request.deleted),
+        frozenset(request.collected),
         now_ns,
     )
     catalog = before if after is None else file.commit(loaded, after).catalog
     assert catalog is not None, "where there is none one is written"
     deleted = [
-        {"uuid": uuid, "partitions": stream.partitions, "deleted_ns": stream.deleted_ns}
+        DeletedStream(uuid=uuid, partitions=stream.partitions, deleted_ns=stream.deleted_ns)
         for uuid, stream in catalog.streams.items()
         if stream.deleted_ns is not None
     ]
-    return {"version": catalog.version, "written": after is not None, "deleted": deleted}
+    return PutCatalogResult(version=catalog.version, written=after is not None, deleted=tuple(deleted))

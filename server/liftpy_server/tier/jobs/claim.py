@@ -6,7 +6,8 @@ of all it sees that the bucket holds the history of this log, and not of another
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
 
 from liftpy_bucket.errors import ObjectMissingError, OvertakenError
 from liftpy_bucket.manifest.lineage import check_lineage
@@ -15,6 +16,7 @@ from liftpy_bucket.manifest.root.format import Claim
 from liftpy_server.tier.jobs.parts.members import size_of
 from liftpy_server.tier.jobs.parts.merge_plan import run_to_merge, sizes_to_merge
 from liftpy_server.tier.jobs.parts.roots import check_never_was, check_sets_are_there, file_of, find, path_of, resolved
+from liftpy_server.tier.requests import HistoryResult
 
 if TYPE_CHECKING:
     from liftpy_bucket.layout import PartitionPath
@@ -22,13 +24,14 @@ if TYPE_CHECKING:
     from liftpy_bucket.objects.pointers import FragmentPointer, SnapshotPointer
     from liftpy_bucket.reading.resolving import Resolved
     from liftpy_server.tier.jobs.parts.context import Context
+    from liftpy_server.tier.requests import ClaimJob, Epochs, LookJob
 
 __all__ = ["claim_partition", "look"]
 
 _ATTEMPTS: Final = 4
 
 
-def claim_partition(context: Context, arguments: dict[str, Any]) -> dict[str, Any]:
+def claim_partition(context: Context, request: ClaimJob) -> HistoryResult:
     """Claim a partition for a leadership.
 
     To claim again what is claimed is harmless, and tells what is there; a worker that died, and an upload whose outcome
@@ -36,19 +39,7 @@ def claim_partition(context: Context, arguments: dict[str, Any]) -> dict[str, An
 
     Args:
         context: of the worker.
-        arguments: `uuid`, `partition`, `epoch` (of the leader), `node` (its id), `log_start` (where the partition
-            begins on the disk, and in the bucket if that has nothing of it), `epochs` ([leader epoch, first offset] of
-            its log), `create` (whether to begin a history where there is none), `cluster_id` (whose catalog must name
-            the stream before a history is begun; left out where there is no cluster).
-
-    Returns:
-        `start` (the first offset that is wanted), `end` (after the last one that is there, in shared objects too),
-        `root_end` (after the last one in objects of its own), `proven_end` (what is below stays counted, whoever claims
-        it next), `epochs` (up to `end`), `gone_below` (tombstones below
-        may be gone), `bytes` and `records` (of what is there), `sealed`, `set_bytes` (of what is in shared objects),
-        `new_bytes` (of objects that key compaction has not looked at),
-        `holders` (nodes whose shared objects hold it), `merges` (whether there are objects to be merged), `is_new`
-        (there was nothing before).
+        request: what is wanted.
 
     Raises:
         LineageError: another leader has claimed it, or bucket and log hold different histories.
@@ -58,11 +49,11 @@ def claim_partition(context: Context, arguments: dict[str, Any]) -> dict[str, An
         ForeignBucketError: the catalog is another cluster's.
         OvertakenError: others claim it at the same moment.
     """
-    path = path_of(arguments)
+    path = path_of(request)
     with context.roots.alone(path, context.progress):
         for _ in range(_ATTEMPTS):
             try:
-                return _claim(context, path, arguments)
+                return _claim(context, path, request)
             except OvertakenError:
                 continue
             except BaseException:
@@ -71,82 +62,78 @@ def claim_partition(context: Context, arguments: dict[str, Any]) -> dict[str, An
     raise OvertakenError(f"the root of {path.directory} was changed by others {_ATTEMPTS} times while we tried to")
 
 
-def look(context: Context, arguments: dict[str, Any]) -> dict[str, Any]:
+def look(context: Context, request: LookJob) -> HistoryResult:
     """What the bucket has of a partition; nothing is claimed.
 
     Args:
         context: of the worker.
-        arguments: as of `claim_partition`; `epoch`, `node` and `create` do not matter.
-
-    Returns:
-        As `claim_partition`.
+        request: what is wanted.
 
     Raises:
         LineageError: bucket and log hold different histories.
         ObjectMissingError: the bucket has nothing of it.
         RootMissingError: the bucket has objects of it, and the root or the manifest that names them is gone.
     """
-    path = path_of(arguments)
+    path = path_of(request)
     loaded = find(context, path)
     if loaded is None:
-        check_never_was(context, path, arguments["log_start"])
+        check_never_was(context, path, request.log_start)
         raise ObjectMissingError(path.root)
     root = loaded.root
     held = resolved(context, root)
-    check_sets_are_there(context, root, held.end, arguments["log_start"])
-    _check(root, held, arguments)
+    check_sets_are_there(context, root, held.end, request.log_start)
+    _check(root, held, request.epochs)
     return _answer(context, root, held)
 
 
-def _claim(context: Context, path: PartitionPath, arguments: dict[str, Any]) -> dict[str, Any]:
-    epoch, node, file = arguments["epoch"], arguments["node"], file_of(context, path)
+def _claim(context: Context, path: PartitionPath, request: ClaimJob) -> HistoryResult:
+    epoch, node, file = request.epoch, request.node, file_of(context, path)
     loaded = find(context, path)
     is_new = loaded is None
     if loaded is None:
-        if not arguments["create"]:
+        if not request.create:
             raise ObjectMissingError(path.root)
-        if (cluster_id := arguments.get("cluster_id")) is not None:
+        if (cluster_id := request.cluster_id) is not None:
             context.naming.check(path.uuid, cluster_id)
-        check_never_was(context, path, arguments["log_start"])
-        loaded = file.commit(None, create(path, epoch=epoch, node=node, start=arguments["log_start"]))
+        check_never_was(context, path, request.log_start)
+        loaded = file.commit(None, create(path, epoch=epoch, node=node, start=request.log_start))
     held = resolved(context, loaded.root)
-    check_sets_are_there(context, loaded.root, held.end, arguments["log_start"])
+    check_sets_are_there(context, loaded.root, held.end, request.log_start)
     current = loaded.root.claims[-1]
     is_ours = loaded.root.sealed or (current.epoch, current.node) == (epoch, node)
     # Refuses a deposed leader before its log is compared, which may differ, and would be none of its business.
     change = None if is_ours else claim(loaded.root, epoch=epoch, node=node, start=held.end)
-    _check(loaded.root, held, arguments)
+    _check(loaded.root, held, request.epochs)
     if change is not None:
         loaded = file.commit(loaded, change)
         if loaded.root.claims[-1] != Claim(epoch=epoch, node=node, start=held.end):
             raise OvertakenError(f"{path.root} was claimed by somebody else at the same moment")
     context.roots.keep(path, loaded)
-    answer = _answer(context, loaded.root, held) | {"is_new": is_new}
+    answer = replace(_answer(context, loaded.root, held), is_new=is_new)
     # The commit went to the root of which the sets were read: nobody has claimed it in between.
-    return answer if change is None else answer | {"proven_end": held.end}
+    return answer if change is None else replace(answer, proven_end=held.end)
 
 
-def _check(root: Root, held: Resolved, arguments: dict[str, Any]) -> None:
-    log = [(epoch, start) for epoch, start in arguments["epochs"]]
+def _check(root: Root, held: Resolved, log: Epochs) -> None:
     check_lineage(f"partition {root.partition} of stream {root.uuid}", held.epochs, log, root.start, held.end)
 
 
-def _answer(context: Context, root: Root, held: Resolved) -> dict[str, Any]:
+def _answer(context: Context, root: Root, held: Resolved) -> HistoryResult:
     set_bytes = sum(map(size_of, held.members))
     children: tuple[SnapshotPointer | FragmentPointer, ...] = (*root.snapshots, *root.fragments)
-    return {
-        "start": root.start,
-        "end": held.end,
-        "root_end": root.end,
-        "proven_end": held.end if root.sealed else root.end,
-        "epochs": held.epochs,
-        "gone_below": root.gone_below,
-        "bytes": sum(each.size for each in children) + set_bytes,
-        "records": sum(each.records for each in children) + sum(each.member.records for each in held.members),
-        "sealed": root.sealed,
-        "set_bytes": set_bytes,
-        "new_bytes": sum(each.size for each in children if each.end > root.compacted_end) + set_bytes,
-        "holders": sorted({each.node for each in held.members}),
-        "merges": bool(run_to_merge(sizes_to_merge(context, root.fragments), context.object_bytes)),
-        "is_new": False,
-    }
+    return HistoryResult(
+        start=root.start,
+        end=held.end,
+        root_end=root.end,
+        proven_end=held.end if root.sealed else root.end,
+        epochs=tuple(held.epochs),
+        gone_below=root.gone_below,
+        bytes=sum(each.size for each in children) + set_bytes,
+        records=sum(each.records for each in children) + sum(each.member.records for each in held.members),
+        sealed=root.sealed,
+        set_bytes=set_bytes,
+        new_bytes=sum(each.size for each in children if each.end > root.compacted_end) + set_bytes,
+        holders=tuple(sorted({each.node for each in held.members})),
+        merges=bool(run_to_merge(sizes_to_merge(context, root.fragments), context.object_bytes)),
+        is_new=False,
+    )

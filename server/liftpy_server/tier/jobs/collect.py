@@ -2,77 +2,70 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from liftpy_bucket.layout import PartitionPath
 from liftpy_bucket.upkeep.collecting import Collected, Collector
 from liftpy_bucket.upkeep.collecting_stream_sets import SetCollector
 from liftpy_server.tier.jobs.merge_stream_sets import merge_sets
 from liftpy_server.tier.jobs.parts.roots import check_in_force, find, newest, path_of, resolved
+from liftpy_server.tier.requests import CollectResult, CollectSetsResult, DropStreamResult, RetainResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from liftpy_bucket.manifest.root.format import Root
     from liftpy_server.tier.jobs.parts.context import Context
+    from liftpy_server.tier.requests import CollectJob, CollectSetsJob, DropStreamJob, RetainJob
 
 __all__ = ["collect", "collect_sets", "drop_stream", "retain"]
 
 _FOR_EVER_NS: Final = 2**62  # what was never named is for `collect` to find
 
 
-def retain(context: Context, arguments: dict[str, Any]) -> dict[str, Any]:
+def retain(context: Context, request: RetainJob) -> RetainResult:
     """Let go of what lies below an offset, and delete it; what a pin holds stays, and so does what is above it.
 
     Args:
         context: of the worker.
-        arguments: `uuid`, `partition`, `epoch` (of the leader), `start` (the first offset that is wanted still).
-
-    Returns:
-        `start`: where the history begins now.
+        request: what is wanted.
 
     Raises:
         LineageError: this leader has no claim in force.
         OvertakenError: others write this root; try again.
     """
-    path, start, epoch = path_of(arguments), arguments["start"], arguments["epoch"]
+    path, start, epoch = path_of(request), request.start, request.epoch
     root = newest(context, path).root
     check_in_force(root, epoch)
     if start > root.start:
         loaded = _collect(context, path, start, _FOR_EVER_NS, lambda root: check_in_force(root, epoch)).loaded
         root = root if loaded is None else loaded.root
-    return {"start": root.start}
+    return RetainResult(start=root.start)
 
 
-def collect(context: Context, arguments: dict[str, Any]) -> dict[str, Any]:
+def collect(context: Context, request: CollectJob) -> CollectResult:
     """Delete what no root, snapshot or pin names.
 
     Args:
         context: of the worker.
-        arguments: `uuid`, `partition`, `grace_ns` (what was never named lies around for so long).
-
-    Returns:
-        `deleted` (objects), `freed` (bytes), `more` (whether there is more to be done at once).
+        request: what is wanted.
     """
-    collected = _collect(context, path_of(arguments), 0, arguments["grace_ns"])
-    return {"deleted": collected.deleted, "freed": collected.freed, "more": collected.more}
+    collected = _collect(context, path_of(request), 0, request.grace_ns)
+    return CollectResult(deleted=collected.deleted, freed=collected.freed, more=collected.more)
 
 
-def collect_sets(context: Context, arguments: dict[str, Any]) -> dict[str, Any]:
+def collect_sets(context: Context, request: CollectSetsJob) -> CollectSetsResult:
     """Merge the shared objects of a node, and delete those of which nothing counts any more.
 
     Args:
         context: of the worker.
-        arguments: `node` (its id), `incarnation` (of its process).
-
-    Returns:
-        `merged` (objects that became others), `dropped` (from the manifest), `deleted` (objects).
+        request: what is wanted.
 
     Raises:
         LineageError: a later incarnation of the node has written.
         OvertakenError: somebody else writes this manifest; try again.
     """
-    node, incarnation = arguments["node"], arguments["incarnation"]
+    node, incarnation = request.node, request.incarnation
     collector = SetCollector(
         context.store,
         node,
@@ -90,28 +83,25 @@ def collect_sets(context: Context, arguments: dict[str, Any]) -> dict[str, Any]:
         raise
     if collected.loaded is not None:
         context.sets.keep(node, collected.loaded)
-    return {"merged": merged, "dropped": collected.dropped, "deleted": collected.deleted}
+    return CollectSetsResult(merged=merged, dropped=collected.dropped, deleted=collected.deleted)
 
 
-def drop_stream(context: Context, arguments: dict[str, Any]) -> dict[str, Any]:
+def drop_stream(context: Context, request: DropStreamJob) -> DropStreamResult:
     """Delete what a deleted stream has left, but for what forks and pins hold. Its roots stay, and say that it ended.
 
     Args:
         context: of the worker.
-        arguments: `uuid`, `partitions` (how many).
-
-    Returns:
-        `deleted` (objects), `freed` (bytes).
+        request: what is wanted.
     """
     deleted = freed = 0
-    for partition in range(arguments["partitions"]):
-        path = PartitionPath(arguments["uuid"], partition)
+    for partition in range(request.partitions):
+        path = PartitionPath(request.uuid, partition)
         loaded = find(context, path)
         more = loaded is not None
         while loaded is not None and more:
             collected = _collect(context, path, resolved(context, loaded.root).end, 0)
             deleted, freed, more = deleted + collected.deleted, freed + collected.freed, collected.more
-    return {"deleted": deleted, "freed": freed}
+    return DropStreamResult(deleted=deleted, freed=freed)
 
 
 def _collect(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from tempfile import TemporaryFile
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from liftpy_bucket.errors import OvertakenError
 from liftpy_bucket.manifest.pins.pin import held_ranges
@@ -17,6 +17,7 @@ from liftpy_server.tier.jobs.parts.file_body import body_of
 from liftpy_server.tier.jobs.parts.memory_budget import WORK_BYTES
 from liftpy_server.tier.jobs.parts.roots import Created, check_in_force, commit, file_of, newest, path_of
 from liftpy_server.tier.jobs.parts.stream_objects import fragment_name
+from liftpy_server.tier.requests import CompactResult
 
 if TYPE_CHECKING:
     from liftpy_bucket.layout import PartitionPath
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from liftpy_bucket.objects.pointers import FragmentPointer
     from liftpy_bucket.upkeep.compaction import HistoryPlan, Replacement
     from liftpy_server.tier.jobs.parts.context import Context
+    from liftpy_server.tier.requests import CompactJob
 
 __all__ = ["compact"]
 
@@ -31,38 +33,33 @@ _MAP_BYTES_MAX: Final = 128 * 1024 * 1024  # of keys: what does not fit is for t
 _SEED_BYTES: Final = 32
 
 
-def compact(context: Context, arguments: dict[str, Any]) -> dict[str, Any]:
+def compact(context: Context, request: CompactJob) -> CompactResult:
     """Let go of records that newer ones of the same key supersede, where it pays; what a pin holds stays.
 
     Args:
         context: of the worker.
-        arguments: `uuid`, `partition`, `epoch` (of the leader), `min_compaction_lag_ns`, `delete_retention_ns`,
-            `clean_end` (nothing at or above this offset is touched).
-
-    Returns:
-        `compacted`: how many objects became others; `gone_below`: tombstones below this offset may be gone now;
-        `compacted_end`: below this offset no key has two records.
+        request: what is wanted.
 
     Raises:
         LineageError: this leader has no claim in force.
         OvertakenError: others write this root, or somebody pins what was to go; try again.
     """
-    path = path_of(arguments)
+    path = path_of(request)
     root = newest(context, path).root
-    check_in_force(root, arguments["epoch"])
+    check_in_force(root, request.epoch)
     config = HistoryCompactionConfig(
-        min_lag_ns=arguments["min_compaction_lag_ns"],
-        delete_retention_ns=arguments["delete_retention_ns"],
+        min_lag_ns=request.min_compaction_lag_ns,
+        delete_retention_ns=request.delete_retention_ns,
         object_bytes=context.object_bytes,
         memory_bytes_max=_MAP_BYTES_MAX,
     )
-    plan = _plan(context, path, root, config, arguments["clean_end"])
+    plan = _plan(context, path, root, config, request.clean_end)
     compacted = 0
     if plan is not None:
         with context.memory.hold(_MAP_BYTES_MAX + WORK_BYTES, context.progress):
-            compacted = _run(context, path, plan, config, arguments["epoch"])
+            compacted = _run(context, path, plan, config, request.epoch)
         root = newest(context, path).root
-    return {"compacted": compacted, "gone_below": root.gone_below, "compacted_end": root.compacted_end}
+    return CompactResult(compacted=compacted, gone_below=root.gone_below, compacted_end=root.compacted_end)
 
 
 def _plan(

@@ -9,42 +9,41 @@ manifest as it is now.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from liftpy_bucket.manifest.root.changes import claim
 from liftpy_server.tier.jobs.parts.roots import check_in_force, commit, path_of
+from liftpy_server.tier.requests import NothingResult
 
 if TYPE_CHECKING:
     from liftpy_bucket.manifest.root.changes import Change
     from liftpy_bucket.manifest.root.format import Root
     from liftpy_server.tier.jobs.parts.context import Context
+    from liftpy_server.tier.requests import ConfirmJob
 
 __all__ = ["confirm"]
 
 
-def confirm(context: Context, arguments: dict[str, Any]) -> dict[str, Any]:
+def confirm(context: Context, request: ConfirmJob) -> NothingResult:
     """See that a claim is in force, so that what was uploaded under it before counts for good. One write, as a rule.
 
     Args:
         context: of the worker.
-        arguments: `uuid`, `partition`, `epoch` (of the leader), `node` (its id).
-
-    Returns:
-        Nothing.
+        request: what is wanted.
 
     Raises:
         LineageError: this leader has no claim in force.
         OvertakenError: others write this root; try again.
     """
-    path = path_of(arguments)
+    path = path_of(request)
     with context.roots.alone(path, context.progress):
-        commit(context, path, lambda root: _renewed(root, arguments))
-    return {}
+        commit(context, path, lambda root: _renewed(root, request))
+    return NothingResult()
 
 
-def _renewed(root: Root, arguments: dict[str, Any]) -> Change | None:
-    epoch = arguments["epoch"]
+def _renewed(root: Root, request: ConfirmJob) -> Change | None:
+    epoch = request.epoch
     check_in_force(root, epoch)
     if root.sealed:  # nobody claims it any more
         return None
-    return claim(root, epoch=epoch, node=arguments["node"], start=root.end)
+    return claim(root, epoch=epoch, node=request.node, start=root.end)

@@ -1,6 +1,6 @@
 """Jobs of the worker process that reads the bucket: row groups become record batches in a file; a time an offset.
 
-Both have the signature (store, arguments). What was read of manifests and footers is kept as long as the store is.
+What was read of manifests and footers is kept as long as the store is.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
@@ -20,6 +20,7 @@ from liftpy_bucket.reading.cache import Latest, ReadingCache
 from liftpy_bucket.reading.version import TierVersion, open_version
 from liftpy_log.storage.disk import OsDisk
 from liftpy_server.tier.jobs.fetch_runs import BROKEN, HoleError, Runs, Wanted, cuts_of, rows_of, spans_of
+from liftpy_server.tier.requests import FetchChunkResult, Hole, OffsetAtTimeResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from liftpy_envelope.ipc import BufferLike
     from liftpy_log.storage.disk import File
     from liftpy_server.tier.jobs.fetch_runs import Span
+    from liftpy_server.tier.requests import FetchChunkJob, OffsetAtTimeJob
 
     _Answer = TypeVar("_Answer")
 
@@ -85,62 +87,51 @@ def _bucket_of(store: ObjectStore) -> _Bucket:
     return _buckets.get_or_make(id(store), lambda: _Bucket(store))  # it keeps the store, and so the id is no other's
 
 
-def offset_at_time(store: ObjectStore, arguments: dict[str, Any]) -> dict[str, Any]:
+def offset_at_time(store: ObjectStore, request: OffsetAtTimeJob) -> OffsetAtTimeResult:
     """Look for a time.
 
     Args:
         store: the bucket.
-        arguments: uuid (32 hexadecimal digits), partition, timestamp (ns).
-
-    Returns:
-        `offset` of the first record not before it; None where all are earlier.
+        request: what is wanted.
 
     Raises:
         TierError: the bucket can not be read.
     """
-    path = PartitionPath(arguments["uuid"], arguments["partition"])
-    timestamp = arguments["timestamp"]
-    return {"offset": _bucket_of(store).read(store, path, None, lambda version: version.offset_at_time(timestamp))}
+    path = PartitionPath(request.uuid, request.partition)
+    timestamp = request.timestamp
+    found = _bucket_of(store).read(store, path, None, lambda version: version.offset_at_time(timestamp))
+    return OffsetAtTimeResult(offset=found)
 
 
-def fetch(store: ObjectStore, arguments: dict[str, Any]) -> dict[str, Any]:
+def fetch(store: ObjectStore, request: FetchChunkJob) -> FetchChunkResult:
     """Write a range of a partition's history to a file, as record batches that cover all offsets of it.
 
     Whole row groups are written, from the one that holds the first offset on; so it begins before that as a rule.
 
     Args:
         store: the bucket.
-        arguments: uuid (32 hexadecimal digits), partition, offset (the first that is wanted), end (nothing from there
-            on is wanted), enough (nor need what begins there or later be fetched), bytes_max (about how many
-            bytes of batches to write), codec (of the batches: none, lz4 or zstd), path (of the file). If need be,
-            until (all up to this offset is to be written, while it is not far more than bytes_max), and
-            following_bytes (of each fetch that may follow; none is foreseen without).
-
-    Returns:
-        `start` and `end` of what was written, how many `bytes` that are, and `following`: where fetches end that follow
-        on one another from `end` on, so that they can be asked for side by side; as far as that can be told. Or `hole`,
-        when the object that holds the first offset is missing or damaged: `start` and `end` of what can not be read,
-        `code` ("missing" or "corrupt") and `message`; then there is no file.
+        request: what is wanted.
 
     Raises:
         TierError: the bucket can not be read, or does not have the offset.
         OSError: the file can not be written; then there is none.
     """
-    path = PartitionPath(arguments["uuid"], arguments["partition"])
-    file_path = Path(arguments["path"])
-    wanted = Wanted(*(arguments[name] for name in Wanted._fields))
-    until, following_bytes = arguments.get("until"), arguments.get("following_bytes", 0)
+    path = PartitionPath(request.uuid, request.partition)
+    file_path = Path(request.path)
+    wanted = Wanted(request.offset, request.end, request.enough, request.bytes_max, request.codec)
+    until, following_bytes = request.until, request.following_bytes
 
     bucket = _bucket_of(store)
 
-    def write(version: TierVersion) -> dict[str, Any]:
+    def write(version: TierVersion) -> FetchChunkResult:
         file_path.unlink(missing_ok=True)  # of an older version, which turned out to be gone
         file = OsDisk().open(file_path, create=True)
         try:
             root_file = bucket.root_file(path)
             cover = _write(version, root_file, wanted if until is None else wanted.up_to(until), file)
+            assert cover.end is not None, "what is wanted is there, or a hole was met"
             following = _following(version, root_file, wanted, cover, following_bytes)
-            return {"start": cover.start, "end": cover.end, "bytes": cover.size, "following": following}
+            return FetchChunkResult(start=cover.start, end=cover.end, bytes=cover.size, following=tuple(following))
         finally:
             file.close()
 
@@ -149,7 +140,7 @@ def fetch(store: ObjectStore, arguments: dict[str, Any]) -> dict[str, Any]:
     except HoleError as error:
         file_path.unlink(missing_ok=True)
         code = "missing" if error.is_missing else "corrupt"
-        return {"hole": {"start": error.start, "end": error.end, "code": code, "message": str(error)}}
+        return FetchChunkResult(hole=Hole(start=error.start, end=error.end, code=code, message=str(error)))
     except BaseException:
         file_path.unlink(missing_ok=True)
         raise

@@ -6,7 +6,7 @@ Nothing is lost or doubled on the way: the sums of what goes and of what comes a
 from __future__ import annotations
 
 from tempfile import TemporaryFile
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
@@ -22,6 +22,7 @@ from liftpy_server.tier.jobs.parts.memory_budget import WORK_BYTES
 from liftpy_server.tier.jobs.parts.merge_plan import run_to_merge, sizes_to_merge
 from liftpy_server.tier.jobs.parts.roots import Created, check_in_force, commit, file_of, newest, path_of, resolved
 from liftpy_server.tier.jobs.parts.stream_objects import Stored, drafted, fragment_name, put_draft
+from liftpy_server.tier.requests import MergeResult
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,35 +31,32 @@ if TYPE_CHECKING:
     from liftpy_bucket.objects.pointers import FragmentPointer
     from liftpy_bucket.reading.resolving import ResolvedMember
     from liftpy_server.tier.jobs.parts.context import Context
+    from liftpy_server.tier.requests import MergeJob
 
 __all__ = ["merge"]
 
 _RUNS_MAX: Final = 8
 
 
-def merge(context: Context, arguments: dict[str, Any]) -> dict[str, Any]:
+def merge(context: Context, request: MergeJob) -> MergeResult:
     """Merge what there is to be merged of a partition.
 
     Args:
         context: of the worker.
-        arguments: `uuid`, `partition`, `epoch` (of the leader).
-
-    Returns:
-        `merged`: how many objects, or shares of objects, became others; 0: there is nothing to be done. `left`: whether
-        shared objects hold some of it still.
+        request: what is wanted.
 
     Raises:
         LineageError: this leader has no claim in force.
         OvertakenError: others write this root; try again.
     """
-    path, epoch = path_of(arguments), arguments["epoch"]
+    path, epoch = path_of(request), request.epoch
     merged, is_left = _move_members(context, path, epoch)
     for _ in range(_RUNS_MAX):
         count = _merge_run(context, path, epoch)
         if not count:
             break
         merged += count
-    return {"merged": merged, "left": is_left}
+    return MergeResult(merged=merged, left=is_left)
 
 
 def _move_members(context: Context, path: PartitionPath, epoch: int) -> tuple[int, bool]:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from liftpy_bucket.errors import ForeignBucketError, StoreUnfitError
 from liftpy_bucket.layout import CATALOG
 from liftpy_bucket.manifest.catalog import CatalogFile
 from liftpy_bucket.store.probe import PROBES, probe
+from liftpy_server.tier.requests import ProbeResult
 
 if TYPE_CHECKING:
     from liftpy_bucket.store.object_store import ObjectStore
     from liftpy_server.tier.jobs.parts.context import Context
+    from liftpy_server.tier.requests import ProbeJob
 
 __all__ = ["probe_bucket"]
 
@@ -19,11 +21,8 @@ _OURS: Final = frozenset({CATALOG, "streams", "sets", "logs", "spark", PROBES.rs
 _BEHIND_SLASH: Final = "0"  # the character that follows on "/"
 
 
-def probe_bucket(context: Context, _arguments: dict[str, Any]) -> dict[str, Any]:
+def probe_bucket(context: Context, _request: ProbeJob) -> ProbeResult:
     """See whose bucket it is, and try the store out; into what is not ours nothing is written.
-
-    Returns:
-        `cluster_id`: of the cluster whose catalog is there; None where there is none.
 
     Raises:
         StoreUnfitError: the store ignores conditions, or does something else that we can not live with.
@@ -33,7 +32,7 @@ def probe_bucket(context: Context, _arguments: dict[str, Any]) -> dict[str, Any]
     _check_names(context.store)
     loaded = CatalogFile(context.store, new_id=context.new_id).load()
     probe(context.store, context.new_id())
-    return {"cluster_id": None if loaded is None else loaded.catalog.cluster_id}
+    return ProbeResult(cluster_id=None if loaded is None else loaded.catalog.cluster_id)
 
 
 def _check_names(store: ObjectStore) -> None:

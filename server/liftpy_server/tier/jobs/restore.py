@@ -18,12 +18,14 @@ from liftpy_bucket.store.swapping import swap
 from liftpy_server.tier.jobs.parts.catalog_content import check_owner, taken
 from liftpy_server.tier.jobs.parts.stream_set_nodes import nodes_with_sets
 from liftpy_server.tier.jobs.restoring import Bucket
+from liftpy_server.tier.requests import FenceStreamsResult, LookAtPartitionsResult, ReadCatalogResult, TakeCatalogResult
 
 if TYPE_CHECKING:
     from liftpy_bucket.manifest.catalog import Catalog
-    from liftpy_server.tier.jobs.parts.context import Context, Job
+    from liftpy_server.tier.jobs.parts.context import Context
+    from liftpy_server.tier.requests import FenceStreamsJob, LookAtPartitionsJob, ReadCatalogJob, TakeCatalogJob
 
-__all__ = ["RESTORE_JOBS"]
+__all__ = ["fence_streams", "look_at_partitions", "read_catalog", "take_catalog"]
 
 _ATTEMPTS: Final = 4
 
@@ -35,29 +37,26 @@ def _catalog(context: Context) -> Catalog:
     return loaded.catalog
 
 
-def read_catalog(context: Context, arguments: dict[str, Any]) -> dict[str, Any]:
+def read_catalog(context: Context, request: ReadCatalogJob) -> ReadCatalogResult:
     """Whose bucket it is, and a page of the streams that can be brought back, in the order of their uuids.
 
     Args:
         context: with the store.
-        arguments: `after`, the uuid before the page, and `limit`, how many streams.
-
-    Returns:
-        `cluster_id`, `version`, `written_ns` (when the catalog was written last), `total` and `streams`.
+        request: what is wanted.
 
     Raises:
         ObjectMissingError: there is no catalog.
     """
     catalog = _catalog(context)
     live = sorted(uuid for uuid, stream in catalog.streams.items() if stream.deleted_ns is None)
-    page = [uuid for uuid in live if uuid > arguments["after"]][: arguments["limit"]]
-    return {
-        "cluster_id": catalog.cluster_id,
-        "version": catalog.version,
-        "written_ns": context.store.head(CATALOG).modified_ns,
-        "total": len(live),
-        "streams": [_shown(catalog, uuid) for uuid in page],
-    }
+    page = [uuid for uuid in live if uuid > request.after][: request.limit]
+    return ReadCatalogResult(
+        cluster_id=catalog.cluster_id,
+        version=catalog.version,
+        written_ns=context.store.head(CATALOG).modified_ns,
+        total=len(live),
+        streams=tuple(_shown(catalog, uuid) for uuid in page),
+    )
 
 
 def _shown(catalog: Catalog, uuid: str) -> dict[str, Any]:
@@ -71,16 +70,12 @@ def _shown(catalog: Catalog, uuid: str) -> dict[str, Any]:
     }
 
 
-def take_catalog(context: Context, arguments: dict[str, Any]) -> dict[str, Any]:
+def take_catalog(context: Context, request: TakeCatalogJob) -> TakeCatalogResult:
     """Make the bucket of a cluster that is gone this cluster's own.
 
     Args:
         context: with the store.
-        arguments: `cluster_id` of this cluster; `from_cluster_id`, whose it is; `streams`, the uuids of the streams
-            that this cluster has.
-
-    Returns:
-        `strangers`: those of `streams` that the catalog does not know; where there are some nothing is changed.
+        request: what is wanted.
 
     Raises:
         ForeignBucketError: it is yet another cluster's.
@@ -91,12 +86,12 @@ def take_catalog(context: Context, arguments: dict[str, Any]) -> dict[str, Any]:
     loaded = file.load()
     if loaded is None:
         raise ObjectMissingError(CATALOG)
-    own, other, owner = arguments["cluster_id"], arguments["from_cluster_id"], loaded.catalog.cluster_id
+    own, other, owner = request.cluster_id, request.from_cluster_id, loaded.catalog.cluster_id
     if owner not in {own, other}:
         raise ForeignBucketError(
             f"the bucket belongs to cluster {owner}, and neither to {other} nor to this one, {own}"
         )
-    strangers = [uuid for uuid in arguments["streams"] if uuid not in loaded.catalog.streams]
+    strangers = [uuid for uuid in request.streams if uuid not in loaded.catalog.streams]
     if not strangers and owner != own:  # where it is ours, this was done before, and our nodes write by now
         _begin_sets_anew(context)
         try:
@@ -105,7 +100,7 @@ def take_catalog(context: Context, arguments: dict[str, Any]) -> dict[str, Any]:
             raise OvertakenError(
                 f"cluster {owner} still writes to the bucket: stop its nodes before this one takes over"
             ) from error
-    return {"strangers": strangers}
+    return TakeCatalogResult(strangers=tuple(strangers))
 
 
 def _begin_sets_anew(context: Context) -> None:
@@ -143,53 +138,37 @@ def _begin_set_anew(context: Context, node: str) -> None:
     )
 
 
-def look_at_partitions(context: Context, arguments: dict[str, Any]) -> dict[str, Any]:
+def look_at_partitions(context: Context, request: LookAtPartitionsJob) -> LookAtPartitionsResult:
     """Where the history of partitions ends in the bucket.
 
     Args:
         context: with the store.
-        arguments: `partitions`, as [uuid, number].
-
-    Returns:
-        `partitions`, as `PartitionPlan.to_plain` gives them, in the same order.
+        request: what is wanted.
     """
     bucket = Bucket(context.store, new_id=context.new_id, tell=context.progress)
-    plans = bucket.look([PartitionPath(uuid, number) for uuid, number in arguments["partitions"]])
-    return {"partitions": [plan.to_plain() for plan in plans]}
+    plans = bucket.look([PartitionPath(uuid, number) for uuid, number in request.partitions])
+    return LookAtPartitionsResult(partitions=tuple(plan.to_plain() for plan in plans))
 
 
-def fence_streams(context: Context, arguments: dict[str, Any]) -> dict[str, Any]:
+def fence_streams(context: Context, request: FenceStreamsJob) -> FenceStreamsResult:
     """Have nobody add anything to streams any more, and tell where they end.
 
     Args:
         context: with the store.
-        arguments: `cluster_id` of this cluster, which the bucket must belong to; `node`, the node that does it;
-            `uuids` of the streams. Those that the catalog does not have, or has as deleted, are left out.
-
-    Returns:
-        `streams`, as in `read_catalog`, each with `plans`, which are those of its partitions, by number.
+        request: what is wanted.
 
     Raises:
         ForeignBucketError: the bucket is another cluster's.
         OvertakenError: somebody else goes on writing.
     """
     catalog = _catalog(context)
-    check_owner(catalog, arguments["cluster_id"])
+    check_owner(catalog, request.cluster_id)
     bucket = Bucket(context.store, new_id=context.new_id, tell=context.progress)
     found = []
-    for uuid in arguments["uuids"]:
+    for uuid in request.uuids:
         stream = catalog.streams.get(uuid)
         if stream is not None and stream.deleted_ns is None:
             paths = [PartitionPath(uuid, number) for number in range(stream.partitions)]
-            plans = [plan.to_plain() for plan in bucket.fence(paths, arguments["node"])]
+            plans = [plan.to_plain() for plan in bucket.fence(paths, request.node)]
             found.append(_shown(catalog, uuid) | {"plans": plans})
-    return {"streams": found}
-
-
-RESTORE_JOBS: Final[dict[str, Job]] = {
-    "read_catalog": read_catalog,
-    "take_catalog": take_catalog,
-    "look_at_partitions": look_at_partitions,
-    "fence_streams": fence_streams,
-}
-"""By name, as `TierWorker.call` wants it."""
+    return FenceStreamsResult(streams=tuple(found))

@@ -5,16 +5,18 @@ Objects go as a whole. What shared objects hold stays until it has moved into ob
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from liftpy_bucket.manifest.root.file import RootFile
 from liftpy_server.tier.jobs.parts.roots import newest, path_of
+from liftpy_server.tier.requests import WantedStartResult
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from liftpy_bucket.objects.pointers import FragmentPointer
     from liftpy_server.tier.jobs.parts.context import Context
+    from liftpy_server.tier.requests import WantedStartJob
 
 __all__ = ["first_wanted", "wanted_start"]
 
@@ -46,26 +48,23 @@ def first_wanted(
     return start, 0
 
 
-def wanted_start(context: Context, arguments: dict[str, Any]) -> dict[str, Any]:
-    """The job: see `retention.stored_limits` for its arguments, next to `uuid` and `partition`.
-
-    Returns:
-        `start`, and `oldest_ns` as `first_wanted` says.
+def wanted_start(context: Context, request: WantedStartJob) -> WantedStartResult:
+    """The job: see `retention.stored_limits` for its request, next to `uuid` and `partition`.
 
     Raises:
         ObjectMissingError: the bucket has nothing of the partition.
     """
-    path = path_of(arguments)
+    path = path_of(request)
     root = newest(context, path).root
-    stored_max = arguments["stored_bytes_max"]
-    below = arguments["below"]
+    stored_max = request.stored_bytes_max
+    below = request.below
     stored = sum(each.size for each in root.snapshots if each.base < below)
     stored += sum(each.size for each in root.fragments if each.base < below)
     start, oldest_ns = first_wanted(
         RootFile(context.store, path, new_id=context.new_id).fragments(root, root.start),
         start=root.start,
         surplus_bytes=0 if stored_max < 0 else stored - stored_max,
-        before_ns=arguments["before_ns"],
+        before_ns=request.before_ns,
         below=below,
     )
-    return {"start": start, "oldest_ns": oldest_ns}
+    return WantedStartResult(start=start, oldest_ns=oldest_ns)

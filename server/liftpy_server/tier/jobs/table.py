@@ -1,9 +1,10 @@
-"""What a tier worker can be asked for, by name; each module says what its arguments and its result are."""
+"""What a tier worker can be asked for, by the kind of request, and what does it."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
+from liftpy_server.tier import requests
 from liftpy_server.tier.jobs.adopt import adopt_sets
 from liftpy_server.tier.jobs.catalog import put_catalog
 from liftpy_server.tier.jobs.claim import claim_partition, look
@@ -14,54 +15,88 @@ from liftpy_server.tier.jobs.fetch import fetch, offset_at_time
 from liftpy_server.tier.jobs.merge import merge
 from liftpy_server.tier.jobs.message_ids import message_ids
 from liftpy_server.tier.jobs.probe import probe_bucket
-from liftpy_server.tier.jobs.restore import RESTORE_JOBS
+from liftpy_server.tier.jobs.restore import fence_streams, look_at_partitions, read_catalog, take_catalog
 from liftpy_server.tier.jobs.retention_start import wanted_start
 from liftpy_server.tier.jobs.upload import upload
 from liftpy_server.tier.jobs.upload_stream_set import upload_set
+from liftpy_server.workers.requests import Request, from_plain, to_plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from liftpy_bucket.store.object_store import ObjectStore
-    from liftpy_server.tier.jobs.parts.context import Context, Job
+    from liftpy_server.tier.jobs.parts.context import Context
 
-__all__ = ["JOBS", "counts"]
+__all__ = ["JOBS", "Work", "run"]
 
 
-def counts(context: Context, _arguments: dict[str, Any]) -> dict[str, Any]:
-    """What this worker has asked of the store since it was started.
+Q = TypeVar("Q", bound=Request[Any])
+
+
+class Work(NamedTuple):
+    """A kind of request, and what does it."""
+
+    kind: type[Request[Any]]
+    do: Callable[[Context, Any], Any]
+
+
+def counts(context: Context, _request: requests.CountsJob) -> requests.CountsResult:
+    """What this worker has asked of the store since it was started."""
+    store = context.store
+    return requests.CountsResult(counts=dict(store.counts), bytes_in=store.bytes_in, bytes_out=store.bytes_out)
+
+
+def _work(kind: type[Q], do: Callable[[Context, Q], Any]) -> Work:
+    return Work(kind, do)
+
+
+def _on_store(kind: type[Q], do: Callable[[ObjectStore, Q], Any]) -> Work:
+    """A job that needs nothing but the store."""
+    return Work(kind, lambda context, request: do(context.store, request))
+
+
+JOBS: Final[Mapping[str, Work]] = {
+    work.kind.job: work
+    for work in (
+        _work(requests.AdoptSetsJob, adopt_sets),
+        _on_store(requests.PutCatalogJob, put_catalog),
+        _work(requests.ClaimJob, claim_partition),
+        _work(requests.CollectJob, collect),
+        _work(requests.CollectSetsJob, collect_sets),
+        _work(requests.CompactJob, compact),
+        _work(requests.ConfirmJob, confirm),
+        _work(requests.CountsJob, counts),
+        _work(requests.DropStreamJob, drop_stream),
+        _work(requests.FenceStreamsJob, fence_streams),
+        _on_store(requests.FetchChunkJob, fetch),
+        _work(requests.LookJob, look),
+        _work(requests.LookAtPartitionsJob, look_at_partitions),
+        _work(requests.MergeJob, merge),
+        _on_store(requests.MessageIdsJob, message_ids),
+        _on_store(requests.OffsetAtTimeJob, offset_at_time),
+        _work(requests.ProbeJob, probe_bucket),
+        _work(requests.ReadCatalogJob, read_catalog),
+        _work(requests.RetainJob, retain),
+        _work(requests.TakeCatalogJob, take_catalog),
+        _work(requests.UploadJob, upload),
+        _work(requests.UploadSetJob, upload_set),
+        _work(requests.WantedStartJob, wanted_start),
+    )
+}
+
+
+def run(context: Context, job: str, arguments: Any) -> Any:
+    """Do a job.
+
+    Args:
+        context: of the worker.
+        job: the name of it.
+        arguments: the request as plain values.
 
     Returns:
-        `counts` (requests by kind, see `CountingStore`), `bytes_in`, `bytes_out`.
+        The result as plain values.
     """
-    store = context.store
-    return {"counts": dict(store.counts), "bytes_in": store.bytes_in, "bytes_out": store.bytes_out}
-
-
-def _on_store(job: Callable[[ObjectStore, dict[str, Any]], dict[str, Any]]) -> Job:
-    """A job that needs nothing but the store."""
-    return lambda context, arguments: job(context.store, arguments)
-
-
-JOBS: Mapping[str, Job] = {
-    "adopt_sets": adopt_sets,
-    "catalog": _on_store(put_catalog),
-    "claim": claim_partition,
-    "collect": collect,
-    "collect_sets": collect_sets,
-    "compact": compact,
-    "confirm": confirm,
-    "counts": counts,
-    "drop_stream": drop_stream,
-    "fetch": _on_store(fetch),
-    "look": look,
-    "merge": merge,
-    "message_ids": _on_store(message_ids),
-    "offset_at_time": _on_store(offset_at_time),
-    "probe": probe_bucket,
-    "retain": retain,
-    "upload": upload,
-    "upload_set": upload_set,
-    "wanted_start": wanted_start,
-    **RESTORE_JOBS,
-}
+    kind, do = JOBS[job]
+    result = do(context, from_plain(kind, arguments))
+    assert isinstance(result, kind.result), f"the job {job!r} gave {type(result).__name__}"
+    return to_plain(result)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from liftpy_bucket.errors import (
     BucketVersionError,
@@ -30,8 +30,9 @@ from liftpy_bucket.objects.rows.convert import rows_of_many
 from liftpy_server.tier.jobs.parts.members import sources_of
 from liftpy_server.tier.jobs.parts.memory_budget import WORK_BYTES
 from liftpy_server.tier.jobs.parts.roots import check_in_force, commit, known, newest, path_of, resolved
-from liftpy_server.tier.jobs.parts.slices import Slice, batches_in, slices_of
+from liftpy_server.tier.jobs.parts.slices import batches_in
 from liftpy_server.tier.jobs.parts.stream_objects import Draft, drafted, put_draft
+from liftpy_server.tier.requests import UploadResult
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from liftpy_bucket.objects.pointers import FragmentPointer
     from liftpy_bucket.reading.resolving import Resolved
     from liftpy_server.tier.jobs.parts.context import Context
+    from liftpy_server.tier.requests import LogSlice, UploadJob
 
 __all__ = ["upload"]
 
@@ -63,7 +65,7 @@ class _Piece(NamedTuple):
     base: int
     start: int
     end: int
-    slices: Sequence[Slice]
+    slices: Sequence[LogSlice]
     front: Resolved | None
 
     @property
@@ -71,20 +73,14 @@ class _Piece(NamedTuple):
         return sum(each.length for each in self.slices)
 
 
-def upload(context: Context, arguments: dict[str, Any]) -> dict[str, Any]:
+def upload(context: Context, request: UploadJob) -> UploadResult:
     """Move [base, end) of a partition into the bucket, and what follows.
 
     What set objects hold of it between the end of the root and `base` is moved in front, into the same object.
 
     Args:
         context: of the worker.
-        arguments: `uuid`, `partition`, `epoch` (of the leader), `epochs` ([leader epoch, first offset] of its log),
-            `base`, `end`, `slices` ([{path, position, length}]: whole batches that cover the range), `keeps_replies`;
-            and, where more is to be moved, `further`: what becomes an object each, {end, slices}, from the end before.
-
-    Returns:
-        `end`, `records`, `bytes` (of record batches), `stored_bytes` (of the objects). `end` is that of an object
-        before the last one where the next one could not be made: whoever goes on from there is told why.
+        request: what is wanted.
 
     Raises:
         LineageError: this leader has no claim in force, or the bucket does not end at `base`.
@@ -92,41 +88,41 @@ def upload(context: Context, arguments: dict[str, Any]) -> dict[str, Any]:
             of the store, too, some may count.
         SliceGoneError, BatchCorruptError, BatchVersionError: see `slices`; nothing was moved.
     """
-    path = path_of(arguments)
+    path = path_of(request)
     with context.roots.alone(path, context.progress):
-        root, front = _begin(context, path, arguments)
-        pieces = _pieces(root.end, front, arguments)
-        moved = _move(context, path, pieces, arguments)
-    return {
-        "end": moved[-1].end,
-        "records": sum(each.records for each in moved),
-        "bytes": sum(piece.size for piece in pieces[: len(moved)]),
-        "stored_bytes": sum(each.size for each in moved),
-    }
+        root, front = _begin(context, path, request)
+        pieces = _pieces(root.end, front, request)
+        moved = _move(context, path, pieces, request)
+    return UploadResult(
+        end=moved[-1].end,
+        records=sum(each.records for each in moved),
+        bytes=sum(piece.size for piece in pieces[: len(moved)]),
+        stored_bytes=sum(each.size for each in moved),
+    )
 
 
-def _pieces(base: int, front: Resolved | None, arguments: dict[str, Any]) -> list[_Piece]:
-    start, end = arguments["base"], arguments["end"]
-    pieces = [_Piece(base, start, end, slices_of(arguments), front)]
-    for each in arguments.get("further", ()):
-        start, end = end, each["end"]
-        pieces.append(_Piece(start, start, end, slices_of(each), None))
+def _pieces(base: int, front: Resolved | None, request: UploadJob) -> list[_Piece]:
+    start, end = request.base, request.end
+    pieces = [_Piece(base, start, end, request.slices, front)]
+    for each in request.further:
+        start, end = end, each.end
+        pieces.append(_Piece(start, start, end, each.slices, None))
     return pieces
 
 
-def _begin(context: Context, path: PartitionPath, arguments: dict[str, Any]) -> tuple[Root, Resolved | None]:
+def _begin(context: Context, path: PartitionPath, request: UploadJob) -> tuple[Root, Resolved | None]:
     """The root to append to, and what sets hold in front of the range, if they do."""
     try:
         root = known(context, path).root
-        return root, _front(context, root, arguments)
+        return root, _front(context, root, request)
     except LineageError:
         root = newest(context, path).root
-        return root, _front(context, root, arguments)
+        return root, _front(context, root, request)
 
 
-def _front(context: Context, root: Root, arguments: dict[str, Any]) -> Resolved | None:
-    base = arguments["base"]
-    check_in_force(root, arguments["epoch"])
+def _front(context: Context, root: Root, request: UploadJob) -> Resolved | None:
+    base = request.base
+    check_in_force(root, request.epoch)
     if root.sealed:
         raise SealedError(f"partition {root.partition} of stream {root.uuid} is sealed in the bucket: nothing is added")
     if root.end == base:
@@ -141,16 +137,14 @@ def _front(context: Context, root: Root, arguments: dict[str, Any]) -> Resolved 
     return front
 
 
-def _move(
-    context: Context, path: PartitionPath, pieces: Sequence[_Piece], arguments: dict[str, Any]
-) -> list[FragmentPointer]:
+def _move(context: Context, path: PartitionPath, pieces: Sequence[_Piece], request: UploadJob) -> list[FragmentPointer]:
     """Make one object after the other in this thread, while another one sends and names what was made."""
     moved: list[FragmentPointer] = []
     sending: Future[FragmentPointer] | None = None
     with ThreadPoolExecutor(1, thread_name_prefix="send") as sender:
         for piece in pieces:
             try:
-                draft, held = _drafted(context, path, piece, arguments)
+                draft, held = _drafted(context, path, piece, request)
             except Exception:
                 if sending is None:
                     raise
@@ -158,7 +152,7 @@ def _move(
             try:
                 if sending is not None:
                     moved.append(_sent(sending, moved))  # or nothing follows on it
-                sending = sender.submit(_send, context, path, piece, draft, held, arguments)
+                sending = sender.submit(_send, context, path, piece, draft, held, request)
             except BaseException:
                 held.close()
                 raise
@@ -179,9 +173,7 @@ def _sent(sending: Future[FragmentPointer], moved: Sequence[FragmentPointer]) ->
         ) from error
 
 
-def _drafted(
-    context: Context, path: PartitionPath, piece: _Piece, arguments: dict[str, Any]
-) -> tuple[Draft, ExitStack]:
+def _drafted(context: Context, path: PartitionPath, piece: _Piece, request: UploadJob) -> tuple[Draft, ExitStack]:
     """The object of a piece, and what it holds of memory until that is closed."""
     with ExitStack() as held:
         held.enter_context(context.memory.hold(piece.size + WORK_BYTES, context.progress))
@@ -190,10 +182,10 @@ def _drafted(
             sources: Iterable[Source] = [_local(piece, keeps_replies=keeps_replies)]
             if piece.front is not None:
                 sources = chain(sources_of(context, piece.front.members), sources)
-            about = {"base": piece.base, "end": piece.end, "epoch": arguments["epoch"], "expected_bytes": piece.size}
+            about = {"base": piece.base, "end": piece.end, "epoch": request.epoch, "expected_bytes": piece.size}
             return held.enter_context(drafted(context, path, sources, keeps_replies=keeps_replies, **about))
 
-        keeps_replies = arguments["keeps_replies"]
+        keeps_replies = request.keeps_replies
         try:
             return draft(keeps_replies=keeps_replies), held.pop_all()
         except ValueError:  # the stream kept replies when the members were uploaded, and does not any more
@@ -210,19 +202,19 @@ def _local(piece: _Piece, *, keeps_replies: bool) -> Source:
 
 
 def _send(
-    context: Context, path: PartitionPath, piece: _Piece, draft: Draft, held: ExitStack, arguments: dict[str, Any]
+    context: Context, path: PartitionPath, piece: _Piece, draft: Draft, held: ExitStack, request: UploadJob
 ) -> FragmentPointer:
     """Put an object, have the root name it, and let its memory go, for which the next one may wait."""
     with held:
         stored = put_draft(context, known(context, path).root, draft)
-        commit(context, path, lambda root: _append(root, stored.pointer, piece, arguments), created=stored.created)
+        commit(context, path, lambda root: _append(root, stored.pointer, piece, request), created=stored.created)
     return stored.pointer
 
 
-def _append(root: Root, pointer: FragmentPointer, piece: _Piece, arguments: dict[str, Any]) -> Change:
-    start, log = piece.start, [(epoch, first) for epoch, first in arguments["epochs"]]
+def _append(root: Root, pointer: FragmentPointer, piece: _Piece, request: UploadJob) -> Change:
+    start, log = piece.start, request.epochs
     there = root.epochs if piece.front is None else piece.front.epochs
     check_lineage(f"partition {root.partition} of stream {root.uuid}", there, log, root.start, start)
     before = () if piece.front is None else cut_epochs(there, pointer.base, start)
     epochs = join_epochs(before, cut_epochs(log, start, piece.end))
-    return append(root, pointer, epoch=arguments["epoch"], epochs=epochs)
+    return append(root, pointer, epoch=request.epoch, epochs=epochs)

@@ -8,7 +8,7 @@ a time, and the object.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -26,12 +26,14 @@ from liftpy_server.tier.errors import SliceGoneError, plain_error
 from liftpy_server.tier.jobs.parts.memory_budget import WORK_BYTES
 from liftpy_server.tier.jobs.parts.object_buffer import ObjectBuffer
 from liftpy_server.tier.jobs.parts.roots import newest_set
-from liftpy_server.tier.jobs.parts.slices import batches_in, slices_of
+from liftpy_server.tier.jobs.parts.slices import batches_in
+from liftpy_server.tier.requests import SkippedMember, UploadedMember, UploadSetResult
 
 if TYPE_CHECKING:
     from liftpy_bucket.manifest.stream_sets.file import LoadedSet
     from liftpy_bucket.manifest.stream_sets.format import SetManifest
     from liftpy_server.tier.jobs.parts.context import Context
+    from liftpy_server.tier.requests import SetMemberUpload, UploadSetJob
 
 __all__ = ["set_object_name", "upload_set"]
 
@@ -41,18 +43,12 @@ def set_object_name(sequence: int, nonce: str) -> str:
     return f"{sequence:020d}-{nonce}.parquet"
 
 
-def upload_set(context: Context, arguments: dict[str, Any]) -> dict[str, Any]:
+def upload_set(context: Context, request: UploadSetJob) -> UploadSetResult:
     """Move a range of each of many partitions into the bucket.
 
     Args:
         context: of the worker.
-        arguments: `node` (its id), `incarnation` (of its process), `members`: of each `uuid`, `partition`,
-            `tier_epoch` (leader epoch of its claim), `base` (where the bucket's history of it ends), `end`, `slices`
-            and `keeps_replies`, as of `upload`. Each partition at most once.
-
-    Returns:
-        `members`: those that were uploaded, as {uuid, partition, end}; `skipped`: those whose slices could not be read,
-        as {uuid, partition, code, message, retriable}; `stored_bytes` of the object.
+        request: what is wanted.
 
     Raises:
         SliceGoneError, BatchCorruptError, BatchVersionError: so it is with every member; that of the first one.
@@ -60,28 +56,28 @@ def upload_set(context: Context, arguments: dict[str, Any]) -> dict[str, Any]:
         RootMissingError: the set manifest of the node is gone: a new one would forget what it named.
         OvertakenError: somebody else writes this manifest; nothing counts of what was uploaded, try again.
     """
-    node = arguments["node"]
-    members = sorted(arguments["members"], key=lambda member: (member["uuid"], member["partition"]))
-    size = sum(each.length for member in members for each in slices_of(member))
+    node = request.node
+    members = sorted(request.members, key=lambda member: (member.uuid, member.partition))
+    size = sum(each.length for member in members for each in member.slices)
     with context.sets.alone(node, context.progress), context.memory.hold(size + WORK_BYTES, context.progress):
         loaded = context.sets.get(node) or newest_set(context, node)
         if loaded is None:
             check_set_never_was(context.store, node)
         else:
-            adopt(loaded.manifest, arguments["incarnation"])  # one that is over does no work
+            adopt(loaded.manifest, request.incarnation)  # one that is over does no work
         nonce = context.new_id()
         with ObjectBuffer(size) as sink:
             written, skipped = _write(context, sink, node, nonce, members)
             if loaded is None:
-                loaded = _commit(context, None, begin(node, arguments["incarnation"]))
-            manifest = adopt(loaded.manifest, arguments["incarnation"])
+                loaded = _commit(context, None, begin(node, request.incarnation))
+            manifest = adopt(loaded.manifest, request.incarnation)
             name = set_object_name(manifest.sequence, nonce)
             with sink.body() as body:
                 create_once(context.store, set_object_key(node, name), body, nonce)
         pointer = SetObjectPointer(name=name, size=written.size, footer=written.footer, members=written.members)
         _commit(context, loaded, add(manifest, pointer))
-    told = [{"uuid": each.uuid, "partition": each.partition, "end": each.end} for each in written.members]
-    return {"members": told, "skipped": skipped, "stored_bytes": written.size}
+    told = tuple(UploadedMember(uuid=each.uuid, partition=each.partition, end=each.end) for each in written.members)
+    return UploadSetResult(members=told, skipped=tuple(skipped), stored_bytes=written.size)
 
 
 def _commit(context: Context, loaded: LoadedSet | None, manifest: SetManifest) -> LoadedSet:
@@ -94,19 +90,19 @@ def _commit(context: Context, loaded: LoadedSet | None, manifest: SetManifest) -
 
 
 def _write(
-    context: Context, sink: ObjectBuffer, node: str, nonce: str, members: list[dict[str, Any]]
-) -> tuple[WrittenSet, list[dict[str, Any]]]:
+    context: Context, sink: ObjectBuffer, node: str, nonce: str, members: list[SetMemberUpload]
+) -> tuple[WrittenSet, list[SkippedMember]]:
     writer = SetWriter(sink, node=node, nonce=nonce)
-    skipped: list[dict[str, Any]] = []
+    skipped: list[SkippedMember] = []
     first_error: Exception | None = None
     for member in members:
         try:
             pieces = _rows_of(member)  # all of them, before there is anything of the member in the object
         except (SliceGoneError, BatchCorruptError, BatchVersionError) as error:
             first_error = first_error or error
-            skipped.append({"uuid": member["uuid"], "partition": member["partition"], **plain_error(error)})
+            skipped.append(SkippedMember(uuid=member.uuid, partition=member.partition, **plain_error(error)))
             continue
-        writer.begin(member["uuid"], member["partition"], member["tier_epoch"], member["base"], member["end"])
+        writer.begin(member.uuid, member.partition, member.tier_epoch, member.base, member.end)
         for rows in pieces:
             writer.write(rows)
         context.progress()
@@ -117,7 +113,7 @@ def _write(
     return written, skipped
 
 
-def _rows_of(member: dict[str, Any]) -> list[pa.RecordBatch]:
-    base, end = member["base"], member["end"]
-    batches = batches_in(slices_of(member), base, end)
-    return [trimmed(rows, base, end) for rows in rows_of_many(batches, keeps_replies=member["keeps_replies"])]
+def _rows_of(member: SetMemberUpload) -> list[pa.RecordBatch]:
+    base, end = member.base, member.end
+    batches = batches_in(member.slices, base, end)
+    return [trimmed(rows, base, end) for rows in rows_of_many(batches, keeps_replies=member.keeps_replies)]

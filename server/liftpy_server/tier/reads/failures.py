@@ -9,10 +9,8 @@ from liftpy_server.tier.errors import TierWorkError
 from liftpy_server.tier.reads.limits import HOLE_KNOWN_S, HOLE_S, HOLES_MAX, PAUSE_S_MAX, PAUSE_S_MIN
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
-
     from liftpy_envelope.pull import PartitionKey
+    from liftpy_server.tier.requests import Hole
 
 __all__ = ["ColdUnavailableError", "Failures", "HistoryLostError", "HoleError", "is_of_object", "lost_text"]
 
@@ -34,13 +32,13 @@ class HoleError(TierWorkError):
     """The worker found an object missing or damaged.
 
     Args:
-        hole: `code`, `message`, and `start` and `end` of what can not be read, see `fetch`.
+        hole: what can not be read, and why.
     """
 
-    def __init__(self, hole: Mapping[str, Any]) -> None:
-        super().__init__(hole["code"], hole["message"])
-        self.start: int = hole["start"]
-        self.end: int = hole["end"]
+    def __init__(self, hole: Hole) -> None:
+        super().__init__(hole.code, hole.message)
+        self.start = hole.start
+        self.end = hole.end
 
 
 def is_of_object(error: BaseException) -> bool:

@@ -27,6 +27,7 @@ from liftpy_server.tier.reads.limits import (
     SLOW_S,
 )
 from liftpy_server.tier.reads.metrics import ColdCounters
+from liftpy_server.tier.requests import FetchChunkJob
 from liftpy_server.tier.worker.port import Worker
 
 if TYPE_CHECKING:
@@ -246,22 +247,23 @@ class Fetches:
         if cold is None:
             raise ColdUnavailableError("this node does not lead the partition any more")
         result = await self._worker.call(
-            "fetch",
-            uuid=partition.key.uuid.hex(),
-            partition=partition.number,
-            offset=offset,
-            end=cold.end,
-            enough=partition.log.log_start,
-            bytes_max=fetch.target_bytes,
-            until=fetch.until,
-            following_bytes=self._more_than(fetch.target_bytes),
-            codec=partition.stream.config.compression.value,
-            path=str(path),
+            FetchChunkJob(
+                uuid=partition.key.uuid.hex(),
+                partition=partition.number,
+                offset=offset,
+                end=cold.end,
+                enough=partition.log.log_start,
+                bytes_max=fetch.target_bytes,
+                until=fetch.until,
+                following_bytes=self._more_than(fetch.target_bytes),
+                codec=partition.stream.config.compression.value,
+                path=str(path),
+            )
         )
-        if "hole" in result:
-            raise HoleError(result["hole"])
-        chunk = Chunk(self._disk, path, partition.key, result["start"], fetch.target_bytes, is_wanted=fetch.is_wanted)
-        chunk.following = tuple(result["following"])
+        if result.hole is not None:
+            raise HoleError(result.hole)
+        chunk = Chunk(self._disk, path, partition.key, result.start, fetch.target_bytes, is_wanted=fetch.is_wanted)
+        chunk.following = result.following
         await self._loop.run_in_executor(self._executor, chunk.load)
         if not chunk.base_offset <= offset < chunk.next_offset:
             raise ColdUnavailableError(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from liftpy_log.errors import SegmentCorruptError
 from liftpy_log.reader import LogReader
@@ -20,6 +20,7 @@ from liftpy_server.tier.reads.failures import ColdUnavailableError, HistoryLostE
 from liftpy_server.tier.reads.fetches import Fetches
 from liftpy_server.tier.reads.limits import LOOK_AGAIN_S, SEEK_BYTES, TIMES_ASKED_MAX, WARM_UP_AFTER_S
 from liftpy_server.tier.reads.metrics import ColdStanding
+from liftpy_server.tier.requests import MessageIdsJob, OffsetAtTimeJob
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from liftpy_log.storage.disk import Disk
     from liftpy_log.storage.files import FileCache
     from liftpy_server.partition.partition import Partition
+    from liftpy_server.tier.requests import OffsetAtTimeResult
     from liftpy_server.tier.worker.port import Worker
 
 __all__ = ["ColdReads", "ColdUnavailableError", "HistoryLostError", "is_cold", "is_unknown"]
@@ -107,7 +109,7 @@ class ColdReads:
         """Ask for a stream that is not there: an answer takes the process, all that it loads, and a connection."""
         await asyncio.sleep(WARM_UP_AFTER_S)
         try:
-            await self._worker.call("message_ids", uuid=_NO_STREAM, partition=0, before=0, since_ns=0, limit=0)
+            await self._worker.call(MessageIdsJob(uuid=_NO_STREAM, partition=0, before=0, since_ns=0, limit=0))
         except TierWorkError as error:
             logger.warning("the bucket can not be read yet; it is asked again when somebody reads: %s", error)
 
@@ -213,16 +215,15 @@ class ColdReads:
                     text = lost_text(partition.stream.name, partition.number, what, error.message, instead)
                     raise HistoryLostError(text) from error
                 raise self.fetches.failures.failed(key, error.code, error.message, self._loop.time()) from error
-        found: int | None = result["offset"]
-        return found
+        return result.offset
 
-    async def _time_asked(self, partition: Partition, timestamp: int) -> dict[str, Any]:
-        uuid, number = partition.key.uuid.hex(), partition.number
+    async def _time_asked(self, partition: Partition, timestamp: int) -> OffsetAtTimeResult:
+        job = OffsetAtTimeJob(uuid=partition.key.uuid.hex(), partition=partition.number, timestamp=timestamp)
         for pause_s in LOOK_AGAIN_S:
             try:
-                return await self._worker.call("offset_at_time", uuid=uuid, partition=number, timestamp=timestamp)
+                return await self._worker.call(job)
             except TierWorkError as error:
                 if not is_of_object(error):
                     raise
             await asyncio.sleep(pause_s)
-        return await self._worker.call("offset_at_time", uuid=uuid, partition=number, timestamp=timestamp)
+        return await self._worker.call(job)

@@ -7,7 +7,7 @@ keep either.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from liftpy_log.segments.retention import retention_offset
 
@@ -17,7 +17,21 @@ if TYPE_CHECKING:
     from liftpy_envelope.stream_config import StreamConfig
     from liftpy_log.segments.segment import Segment
 
-__all__ = ["counted_start", "local_age_s", "local_start", "stored_limits"]
+__all__ = ["StoredLimits", "counted_start", "local_age_s", "local_start", "stored_limits"]
+
+
+class StoredLimits(NamedTuple):
+    """What the objects of a partition may hold.
+
+    Attributes:
+        before_ns: what is older may go; 0 is no limit.
+        stored_bytes_max: of the objects that lie below `below`, so much may stay; -1 is no limit.
+        below: what the bucket holds from there on is counted as part of the log.
+    """
+
+    before_ns: int
+    stored_bytes_max: int
+    below: int
 
 
 def _smaller(local: float, total: float) -> float:
@@ -58,23 +72,16 @@ def counted_start(config: StreamConfig, end: int) -> int:
     return max(0, end - config.retention_messages) if config.retention_messages else 0
 
 
-def stored_limits(config: StreamConfig, before_ns: int, *, local_bytes: int, log_start: int) -> dict[str, int] | None:
-    """How old and how large the bucket's objects may be, as the job `wanted_start` takes it; None for no limit.
+def stored_limits(config: StreamConfig, before_ns: int, *, local_bytes: int, log_start: int) -> StoredLimits | None:
+    """How old and how large the bucket's objects may be; None for no limit.
 
     Args:
         config: of the stream.
         before_ns: records with an earlier time are older than the stream's retention says; 0 is no limit.
         local_bytes: of record batches in the log.
         log_start: where the log begins: what the bucket holds from there on is counted as part of the log.
-
-    Returns:
-        `before_ns`: what is older may go, 0 is no limit; `stored_bytes_max`: of the objects that lie below `below`, so
-        much may stay, and -1 is no limit.
     """
     if not (config.retention_age_s or config.retention_bytes):
         return None
-    return {
-        "before_ns": before_ns,
-        "stored_bytes_max": max(0, config.retention_bytes - local_bytes) if config.retention_bytes else -1,
-        "below": log_start,
-    }
+    stored_bytes_max = max(0, config.retention_bytes - local_bytes) if config.retention_bytes else -1
+    return StoredLimits(before_ns, stored_bytes_max, log_start)

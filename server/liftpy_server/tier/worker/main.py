@@ -19,7 +19,7 @@ import pyarrow as pa
 from liftpy_bucket.store.s3 import S3Store
 from liftpy_envelope.no_pandas import keep_pandas_out
 from liftpy_server.tier.jobs.parts.context import Context
-from liftpy_server.tier.jobs.table import JOBS
+from liftpy_server.tier.jobs.table import run
 from liftpy_server.tier.settings import store_settings
 from liftpy_server.tier.worker.memory import keep_memory, settle_objects
 from liftpy_server.tier.worker.wire import encode_error, encode_progress, encode_result
@@ -27,9 +27,7 @@ from liftpy_server.workers.child_process import become_child, leave
 from liftpy_server.workers.json_lines import read_line
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from liftpy_server.tier.jobs.parts.context import Job
+    from collections.abc import Callable, Mapping
 
 __all__ = ["main", "serve"]
 
@@ -54,21 +52,21 @@ class _Node:
             leave()
 
 
-def serve(requests: BinaryIO, answers: BinaryIO, context: Context, jobs: Mapping[str, Job]) -> None:
+def serve(requests: BinaryIO, answers: BinaryIO, context: Context, do: Callable[[Context, str, Any], Any]) -> None:
     """Do jobs until there are no more calls; those that run then are given up by who calls this."""
     node = _Node(answers)
     pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="job")
     for line in requests:
-        pool.submit(_do, read_line(line), context, jobs, node)
+        pool.submit(_do, read_line(line), context, do, node)
     pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _do(message: dict[str, Any], context: Context, jobs: Mapping[str, Job], node: _Node) -> None:
+def _do(message: dict[str, Any], context: Context, do: Callable[[Context, str, Any], Any], node: _Node) -> None:
     number = message["id"]
     with context.progress_to(lambda: node.tell(encode_progress(number))):
         context.progress()
         try:
-            line = encode_result(number, jobs[message["job"]](context, message["arguments"]))
+            line = encode_result(number, do(context, message["job"], message["arguments"]))
         except Exception as error:  # noqa: BLE001 - whatever it is, the node is told, and the others go on
             line = encode_error(number, error)
     node.tell(line)
@@ -99,7 +97,7 @@ def main() -> None:
     if settings:
         context = _open(read_line(settings)["settings"])
         settle_objects()
-        serve(sys.stdin.buffer, sys.stdout.buffer, context, JOBS)
+        serve(sys.stdin.buffer, sys.stdout.buffer, context, run)
     leave()
 
 

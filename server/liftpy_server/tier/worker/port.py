@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from liftpy_server.workers.requests import Request
 
 __all__ = ["Identity", "Worker"]
+
+R = TypeVar("R")
 
 
 class Worker(Protocol):
     """The process that works on the bucket; see `TierWorker`."""
 
-    async def call(self, job: str, /, **arguments: Any) -> dict[str, Any]:
-        """Have a job done.
+    async def call(self, request: Request[R], /) -> R:
+        """Have something done.
 
         Raises:
             TierWorkError: it failed.

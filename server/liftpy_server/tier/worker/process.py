@@ -10,19 +10,24 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from liftpy_server.tier.errors import TierWorkError
 from liftpy_server.tier.worker.wire import encode_call
 from liftpy_server.workers.child_process import end_child, kill_child, start_child
 from liftpy_server.workers.json_lines import LINE_BYTES_MAX, read_line, to_line
+from liftpy_server.workers.requests import from_plain, to_plain
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from liftpy_server.workers.requests import Request
+
 __all__ = ["TierWorkError", "TierWorker"]
 
 logger = logging.getLogger(__name__)
+
+R = TypeVar("R")
 
 _MODULE: Final = "liftpy_server.tier.worker.main"
 _JOBS_MAX: Final = 8  # twice as many as run at once
@@ -54,12 +59,8 @@ class TierWorker:
         self._starting = asyncio.Lock()
         self._running: _Running | None = None
 
-    async def call(self, job: str, /, **arguments: Any) -> dict[str, Any]:
-        """Have a job done.
-
-        Args:
-            job: one of `liftpy_server.tier.jobs.table.JOBS`, which says what its arguments and its result are.
-            arguments: plain values.
+    async def call(self, request: Request[R], /) -> R:
+        """Have something done; see `liftpy_server.tier.requests`.
 
         Raises:
             TierWorkError: it failed, with a code that tells why; "unavailable" where the worker died.
@@ -67,7 +68,7 @@ class TierWorker:
         await self._places.acquire()
         try:
             running = await self._started()
-            answer = running.ask(job, arguments)
+            answer = running.ask(request)
         except BaseException:
             self._places.release()
             raise
@@ -103,14 +104,16 @@ class _Call:
     """One that is under way.
 
     Attributes:
+        kind: of its result.
         answer: its outcome.
         heard_s: when the worker spoke of it last, or got it, by the loop's clock.
         is_begun: the worker has spoken of it.
     """
 
-    __slots__ = ("answer", "heard_s", "is_begun")
+    __slots__ = ("answer", "heard_s", "is_begun", "kind")
 
-    def __init__(self, answer: asyncio.Future[dict[str, Any]], now_s: float) -> None:
+    def __init__(self, kind: type[Any], answer: asyncio.Future[Any], now_s: float) -> None:
+        self.kind = kind
         self.answer = answer
         self.heard_s = now_s
         self.is_begun = False
@@ -132,13 +135,13 @@ class _Running:
         self._write(to_line({"settings": settings}))
         self._tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._watch())]
 
-    def ask(self, job: str, arguments: Mapping[str, Any]) -> asyncio.Future[dict[str, Any]]:
+    def ask(self, request: Request[Any]) -> asyncio.Future[Any]:
         """Send a call; its outcome."""
         number = next(self._numbers)
-        line = encode_call(number, job, arguments)
+        line = encode_call(number, request.job, to_plain(request))
         if len(line) > LINE_BYTES_MAX:
-            raise TierWorkError("internal", f"a call of {len(line)} bytes for the job {job!r} is too long")
-        call = _Call(self._loop.create_future(), self._loop.time())
+            raise TierWorkError("internal", f"a call of {len(line)} bytes for the job {request.job!r} is too long")
+        call = _Call(request.result, self._loop.create_future(), self._loop.time())
         call.answer.add_done_callback(_heard_by_nobody)
         self._calls[number] = call
         self._write(line)
@@ -166,10 +169,12 @@ class _Running:
         call.is_begun = True
         if "progress" in message:
             return
-        del self._calls[message["id"]]
         if "result" in message:
-            call.answer.set_result(message["result"])
+            result = from_plain(call.kind, message["result"])
+            del self._calls[message["id"]]
+            call.answer.set_result(result)
         else:
+            del self._calls[message["id"]]
             call.answer.set_exception(TierWorkError(**message["error"]))
 
     async def _watch(self) -> None:
@@ -204,6 +209,6 @@ class _Running:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
-def _heard_by_nobody(answer: asyncio.Future[dict[str, Any]]) -> None:
+def _heard_by_nobody(answer: asyncio.Future[Any]) -> None:
     """Whoever was cancelled asks no more for the failure of the call; then it is none of the loop's business either."""
     answer.exception()

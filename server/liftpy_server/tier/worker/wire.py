@@ -2,7 +2,7 @@
 
 The node first sends `settings`; then calls, `{"id", "job", "arguments"}`, which are answered in any order with
 `{"id", "result"}` or `{"id", "error"}`; a job that takes long says `{"id", "progress"}` now and then. Both ends are of
-the same version.
+the same version. Arguments and results are dataclasses of `liftpy_server.tier.requests` as plain values.
 """
 
 from __future__ import annotations

@@ -20,11 +20,11 @@ from liftpy_server.metadata.errors import MetadataRefusedError
 from liftpy_server.settings.config import NodeConfig
 from liftpy_server.tier.errors import TierWorkError
 from liftpy_server.tier.jobs.parts.context import Context
-from liftpy_server.tier.jobs.restore import RESTORE_JOBS
 from liftpy_server.tier.jobs.restoring import EPOCH_GAP
 from liftpy_server.tier.worker.wire import encode_error
 from support.fault_store import Crash, FaultStore, crash_at, plan_random
 from support.metadata_commands import UUIDS, Author
+from support.plain_worker import PlainWorker, do_plain
 from support.tier_bucket import CLUSTER, Bucket, stream
 
 NEW = "e" * 32
@@ -56,17 +56,17 @@ class Metadata:
         return self.author.state.streams[name].partitions[number]
 
 
-class Worker:
+class Worker(PlainWorker):
     """Does the jobs, and crosses the pipe in both directions."""
 
     def __init__(self, bucket):
         self.bucket = bucket
         self.jobs = []
 
-    async def call(self, job, /, **arguments):
+    async def answer(self, job, /, **arguments):
         self.jobs.append(job)
         try:
-            result = RESTORE_JOBS[job](self.bucket.context, json.loads(json.dumps(arguments)))
+            result = do_plain(self.bucket.context, job, json.loads(json.dumps(arguments)))
         except Exception as error:
             raise TierWorkError(**json.loads(encode_error(1, error))["error"]) from error
         return json.loads(json.dumps(result))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from liftpy_bucket.store.counting import CountingStore
 from liftpy_server.tier.jobs.parts.loaded_cache import LoadedCache
@@ -18,10 +18,7 @@ if TYPE_CHECKING:
     from liftpy_bucket.manifest.stream_sets.file import LoadedSet
     from liftpy_bucket.store.object_store import ObjectStore
 
-__all__ = ["Context", "Job"]
-
-if TYPE_CHECKING:
-    Job = Callable[["Context", dict[str, Any]], dict[str, Any]]
+__all__ = ["Context"]
 
 _GRACE_NS: Final = 3_600 * 10**9
 _MAPPED_BYTES_MAX: Final = 256 * 1024 * 1024  # of files that are being sent; larger ones are sent alone

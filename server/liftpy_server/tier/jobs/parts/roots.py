@@ -7,7 +7,7 @@ either it fits, or the error says for good why it does not.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from liftpy_bucket.errors import LineageError, ObjectMissingError, OvertakenError, RootMissingError
 from liftpy_bucket.layout import PartitionPath
@@ -18,8 +18,7 @@ from liftpy_bucket.reading.resolving import Resolved, resolve
 from liftpy_bucket.upkeep.missed import check_set_never_was
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from typing import Any
+    from collections.abc import Callable
 
     from liftpy_bucket.manifest.root.changes import Change
     from liftpy_bucket.manifest.root.format import Root
@@ -56,9 +55,16 @@ class Created(NamedTuple):
     born: int
 
 
-def path_of(arguments: Mapping[str, Any]) -> PartitionPath:
-    """The partition that a job, or a member of it, is about."""
-    return PartitionPath(arguments["uuid"], arguments["partition"])
+class _OfPartition(Protocol):
+    @property
+    def uuid(self) -> str: ...
+    @property
+    def partition(self) -> int: ...
+
+
+def path_of(request: _OfPartition) -> PartitionPath:
+    """The partition that a job is about."""
+    return PartitionPath(request.uuid, request.partition)
 
 
 def file_of(context: Context, path: PartitionPath) -> RootFile:

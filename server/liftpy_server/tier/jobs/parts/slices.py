@@ -6,7 +6,7 @@ there is in memory what is read of it at once; a few MiB, or one batch where tha
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
@@ -15,40 +15,17 @@ from liftpy_envelope.errors import BatchCorruptError, BatchTruncatedError, Batch
 from liftpy_server.tier.errors import SliceGoneError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator
     from io import FileIO
-    from typing import Any, Self
 
-__all__ = ["Slice", "batches_in", "slices_of"]
+    from liftpy_server.tier.requests import LogSlice
+
+__all__ = ["batches_in"]
 
 _READ_BYTES: Final = 4 * 1024 * 1024
 
 
-class Slice(NamedTuple):
-    """Whole record batches in a file.
-
-    Attributes:
-        path: of the file.
-        position: where the first one begins, bytes.
-        length: of all of them, bytes.
-    """
-
-    path: str
-    position: int
-    length: int
-
-    @classmethod
-    def of(cls, plain: Mapping[str, Any]) -> Self:
-        """As it crosses the pipe."""
-        return cls(plain["path"], plain["position"], plain["length"])
-
-
-def slices_of(arguments: Mapping[str, Any]) -> list[Slice]:
-    """The slices of a job or of a member of it."""
-    return [Slice.of(plain) for plain in arguments["slices"]]
-
-
-def batches_in(slices: Iterable[Slice], start: int, end: int) -> Iterator[tuple[BatchHeader, pa.Buffer]]:
+def batches_in(slices: Iterable[LogSlice], start: int, end: int) -> Iterator[tuple[BatchHeader, pa.Buffer]]:
     """Headers and checked bodies of the record batches that hold anything of [start, end), which they must cover.
 
     Raises:
@@ -75,7 +52,7 @@ def batches_in(slices: Iterable[Slice], start: int, end: int) -> Iterator[tuple[
         raise SliceGoneError(f"the pieces of the log end at offset {expected}, and are to be uploaded up to {end}")
 
 
-def _batches_of(each: Slice) -> Iterator[tuple[BatchHeader, pa.Buffer]]:
+def _batches_of(each: LogSlice) -> Iterator[tuple[BatchHeader, pa.Buffer]]:
     at = each.position
     try:
         with open(each.path, "rb", buffering=0) as file:  # noqa: PTH123 - unbuffered, and once per slice
@@ -93,7 +70,7 @@ def _batches_of(each: Slice) -> Iterator[tuple[BatchHeader, pa.Buffer]]:
         raise type(error)(f"{each.path}: at byte {at}: {error}") from error
 
 
-def _walk(file: FileIO, each: Slice) -> Iterator[tuple[BatchHeader, pa.Buffer]]:
+def _walk(file: FileIO, each: LogSlice) -> Iterator[tuple[BatchHeader, pa.Buffer]]:
     left = each.length  # in the file, behind the window
     window, position = pa.py_buffer(b""), 0
     while left or position < window.size:

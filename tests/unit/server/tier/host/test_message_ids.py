@@ -11,14 +11,14 @@ from liftpy_log.ids.dedupe import DedupeWindow, Stored
 from liftpy_server.tier.errors import TierWorkError
 from liftpy_server.tier.host.message_ids import recall_message_ids
 from liftpy_server.tier.jobs import message_ids as message_ids_job
-from liftpy_server.tier.jobs.table import JOBS
 from support.nats_frames import msg
+from support.plain_worker import PlainWorker, do_plain
 from support.tier_workers import Worker
 
 S = 10**9
 
 
-class Bench:
+class Bench(PlainWorker):
     """A partition whose messages are in the bucket, and in its log no more."""
 
     def __init__(self, kit) -> None:
@@ -54,11 +54,11 @@ class Bench:
         )
         partition.log.purge(partition.log.log_end)
 
-    async def call(self, job, /, **arguments):
+    async def answer(self, job, /, **arguments):
         self.calls.append(job)
         if self.error:
             raise self.error
-        return JOBS[job](self.worker.context, arguments)
+        return do_plain(self.worker.context, job, arguments)
 
     async def recall(self):
         config = self.partition.stream.config
@@ -132,6 +132,6 @@ def test_a_history_without_ids(make_bench):
     bench.tier()
     arguments = {"uuid": bench.partition.stream.uuid, "partition": 0, "before": 2, "since_ns": 0, "limit": 9}
     nothing = {"ids": [], "start": 0, "more": False}
-    assert JOBS["message_ids"](bench.worker.context, arguments) == nothing
-    assert JOBS["message_ids"](bench.worker.context, {**arguments, "before": 0}) == nothing
-    assert JOBS["message_ids"](bench.worker.context, {**arguments, "uuid": "0" * 32})["ids"] == []
+    assert do_plain(bench.worker.context, "message_ids", arguments) == nothing
+    assert do_plain(bench.worker.context, "message_ids", {**arguments, "before": 0}) == nothing
+    assert do_plain(bench.worker.context, "message_ids", {**arguments, "uuid": "0" * 32})["ids"] == []

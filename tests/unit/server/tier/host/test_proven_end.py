@@ -18,6 +18,7 @@ from liftpy_server.metadata.state import PartitionInfo
 from liftpy_server.tier.errors import TierWorkError, plain_error
 from liftpy_server.tier.host.side import TierSide
 from liftpy_server.tier.jobs import claim as claim_job
+from support.plain_worker import PlainWorker
 from support.server_kit import UUID
 from support.tier_slices import LogFile
 from support.tier_workers import Worker, check_whole, root_of
@@ -26,14 +27,14 @@ from support.tierer_bench import CONFIG, Bench
 PATH = PartitionPath(UUID.hex(), 0)
 
 
-class StoreWorker:
+class StoreWorker(PlainWorker):
     """The real jobs on a store, called as a process of them is."""
 
     def __init__(self, store) -> None:
         self.worker = Worker(store, "n1")
         self.calls = []
 
-    async def call(self, job, /, **arguments):
+    async def answer(self, job, /, **arguments):
         self.calls.append(job)
         arguments.pop("cluster_id", None)  # there is no catalog
         await asyncio.sleep(0)

@@ -15,6 +15,7 @@ from liftpy_server.node.node import maintenance as maintenance_module
 from liftpy_server.settings.config import StorageConfig
 from liftpy_server.tier.host.cold_side import ColdSide
 from liftpy_server.tier.host.counters import TierCounters
+from liftpy_server.tier.requests import CountsResult
 from support.fake_node import fake_node
 from support.nats_frames import msg
 
@@ -144,5 +145,5 @@ def test_metrics(bench, tmp_path):
 def test_counts_of_a_worker_that_was_started_again():
     counters = TierCounters()
     for creates in (5, 8, 2):
-        counters.take({"counts": {"create": creates}, "bytes_in": creates, "bytes_out": 10 * creates})
+        counters.take(CountsResult(counts={"create": creates}, bytes_in=creates, bytes_out=10 * creates))
     assert (counters.requests["create"], counters.bytes_in, counters.bytes_out) == (10, 10, 100)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from liftpy_server.tier.host.tiered_partition import further_arguments, moved, sure_end, upload_arguments
+from liftpy_server.tier.host.tiered_partition import further_objects, moved, sure_end, upload_job
+from liftpy_server.tier.requests import FurtherObject, LogSlice, UploadJob
 from support.nats_frames import msg
 
 
@@ -23,15 +24,15 @@ def partition(make_kit):
 def test_a_batch_goes_when_all_of_it_is_committed(partition, mark):
     partition.high_watermark = mark
     assert sure_end(partition) == mark
-    told = upload_arguments(partition, 0, 1 << 20)
-    assert (0 if told is None else told["end"]) == mark // 5 * 5
+    told = upload_job(partition, 0, 1 << 20)
+    assert (0 if told is None else told.end) == mark // 5 * 5
 
 
 @pytest.mark.parametrize("synced", range(5, 11))
 def test_a_batch_goes_when_all_of_it_is_durable_here(partition, synced):
     partition.log.durability.synced_end = synced
-    told = upload_arguments(partition, 0, 1 << 20)
-    assert (told["base"], told["end"]) == (0, synced // 5 * 5)
+    told = upload_job(partition, 0, 1 << 20)
+    assert (told.base, told.end) == (0, synced // 5 * 5)
 
 
 @pytest.fixture
@@ -48,26 +49,29 @@ def behind(make_kit):
 @pytest.mark.parametrize(("batches", "objects"), [(8, 3), (13, 2), (14, 1), (20, 1), (21, 0), (40, 0)])
 def test_further_objects_are_whole_ones_and_few(behind, batches, objects):
     partition, size = behind
-    first = upload_arguments(partition, 0, batches * size)
-    assert first["end"] == 5 * batches
-    further = further_arguments(partition, first["end"], batches * size)
-    assert [each["end"] for each in further] == [5 * batches * (number + 2) for number in range(objects)]
-    lengths = [sum(piece["length"] for piece in each["slices"]) for each in further]
+    first = upload_job(partition, 0, batches * size)
+    assert first.end == 5 * batches
+    further = further_objects(partition, first.end, batches * size)
+    assert [each.end for each in further] == [5 * batches * (number + 2) for number in range(objects)]
+    lengths = [sum(piece.length for piece in each.slices) for each in further]
     assert lengths == [batches * size] * objects
 
 
 def test_further_objects_hold_nothing_that_is_not_committed(behind):
     partition, size = behind
     partition.high_watermark = 99
-    assert [each["end"] for each in further_arguments(partition, 50, 4 * size)] == [70, 90]
+    assert [each.end for each in further_objects(partition, 50, 4 * size)] == [70, 90]
     partition.log.durability.synced_end = 70
-    assert [each["end"] for each in further_arguments(partition, 50, 4 * size)] == [70]
+    assert [each.end for each in further_objects(partition, 50, 4 * size)] == [70]
     partition.log.durability.synced_end = 73  # within a batch
-    assert [each["end"] for each in further_arguments(partition, 65, 1)] == [70]
+    assert [each.end for each in further_objects(partition, 65, 1)] == [70]
 
 
 def test_of_what_was_asked_for_only_what_was_moved_counts():
-    asked = {"end": 3, "slices": ["a", "b"], "further": [{"end": 5, "slices": ["c"]}, {"end": 9, "slices": ["d"]}]}
-    assert moved(asked, 3) == (1, ["a", "b"])
-    assert moved(asked, 5) == (2, ["a", "b", "c"])
-    assert moved(asked, 9) == (3, ["a", "b", "c", "d"])
+    a, b, c, d = (LogSlice(path=name, position=0, length=1) for name in "abcd")
+    further = (FurtherObject(end=5, slices=(c,)), FurtherObject(end=9, slices=(d,)))
+    about = {"uuid": "", "partition": 0, "epoch": 0, "epochs": (), "base": 0, "keeps_replies": False}
+    asked = UploadJob(**about, end=3, slices=(a, b), further=further)
+    assert moved(asked, 3) == (1, (a, b))
+    assert moved(asked, 5) == (2, (a, b, c))
+    assert moved(asked, 9) == (3, (a, b, c, d))

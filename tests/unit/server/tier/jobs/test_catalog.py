@@ -12,8 +12,10 @@ from liftpy_server.tier.errors import TierWorkError
 from liftpy_server.tier.host.catalog_keeper import CatalogKeeper
 from liftpy_server.tier.jobs.catalog import put_catalog
 from liftpy_server.tier.jobs.parts.catalog_content import Description, merged, taken
+from liftpy_server.tier.requests import PutCatalogJob
 from support.cluster import eventually
 from support.metadata_commands import UUIDS, Author
+from support.plain_worker import PlainWorker, plainly
 from support.tier_bucket import CLUSTER, Bucket, stream
 
 OTHER = "d" * 32
@@ -33,7 +35,7 @@ def bucket():
 
 def put(bucket, author, *, collected=(), now_ns=100, cluster_id=CLUSTER):
     arguments = {"cluster_id": cluster_id, "collected": list(collected), "now_ns": now_ns}
-    return put_catalog(bucket.store, arguments | Description().of(author.state))
+    return plainly(PutCatalogJob, put_catalog)(bucket.store, arguments | Description().of(author.state))
 
 
 def test_it_says_what_the_metadata_say(bucket, author):
@@ -146,7 +148,7 @@ class Metadata:
             self.changed.clear()
 
 
-class Worker:
+class Worker(PlainWorker):
     """Does jobs at once."""
 
     def __init__(self, bucket):
@@ -154,12 +156,12 @@ class Worker:
         self.calls = []
         self.error = None
 
-    async def call(self, job, /, **arguments):
+    async def answer(self, job, /, **arguments):
         self.calls.append((job, arguments))
         if self.error is not None:
             raise self.error
         try:
-            return put_catalog(self.bucket.store, arguments) if job == "catalog" else {}
+            return plainly(PutCatalogJob, put_catalog)(self.bucket.store, arguments) if job == "catalog" else {}
         except ForeignBucketError as error:
             raise TierWorkError("foreign", str(error)) from error
 

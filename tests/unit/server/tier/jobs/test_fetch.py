@@ -15,14 +15,19 @@ from liftpy_bucket.store.counting import CountingStore
 from liftpy_bucket.store.memory import MemoryStore
 from liftpy_envelope.batch import HEADER_SIZE, check_body, read_header
 from liftpy_log.storage.disk import OsDisk
-from liftpy_server.tier.jobs.fetch import fetch, offset_at_time
+from liftpy_server.tier.jobs import fetch as fetching
 from liftpy_server.tier.reads.chunk import Chunk
+from liftpy_server.tier.requests import FetchChunkJob, OffsetAtTimeJob
 from support.examples import examples
+from support.plain_worker import plainly
 from support.tier_history import PATH, TierHistory
 from support.tier_rows import histories, plain_records, records_of
 
 MUCH = 1 << 40
 SMALL = {"row_group_bytes": 2_000}
+
+fetch = plainly(FetchChunkJob, fetching.fetch)
+offset_at_time = plainly(OffsetAtTimeJob, fetching.offset_at_time)
 
 
 def ask(history, path, offset=0, **arguments):

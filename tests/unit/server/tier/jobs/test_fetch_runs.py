@@ -10,9 +10,11 @@ import pytest
 from liftpy_bucket.errors import ObjectCorruptError, ObjectMissingError, StoreUnavailableError
 from liftpy_bucket.objects.read import Fetched
 from liftpy_bucket.store.counting import CountingStore
+from liftpy_server.tier.jobs import fetch as fetching
 from liftpy_server.tier.jobs import fetch_runs
-from liftpy_server.tier.jobs.fetch import fetch
 from liftpy_server.tier.jobs.fetch_runs import HoleError, Runs, Span
+from liftpy_server.tier.requests import FetchChunkJob
+from support.plain_worker import plainly
 from support.tier_history import PATH, TierHistory
 from support.tier_rows import plain_records
 
@@ -112,7 +114,9 @@ def test_what_was_damaged_on_its_way_is_fetched_once_more(tmp_path, monkeypatch,
     store.times = times
     wanted = {"offset": 0, "end": MUCH, "enough": MUCH, "bytes_max": MUCH, "codec": "none"}
     path = tmp_path / "chunk.log"
-    result = fetch(store, {"uuid": PATH.uuid, "partition": 0, "path": str(path), **wanted})
+    result = plainly(FetchChunkJob, fetching.fetch)(
+        store, {"uuid": PATH.uuid, "partition": 0, "path": str(path), **wanted}
+    )
     if times < 2:
         assert (result["start"], result["end"], result["bytes"]) == (0, 100, path.stat().st_size)
     else:

@@ -6,8 +6,8 @@ import pytest
 
 from liftpy_bucket.errors import ForeignBucketError, ObjectMissingError
 from liftpy_server.tier.errors import NotNamedError, TierWorkError, plain_error
-from liftpy_server.tier.jobs.table import JOBS
 from support.metadata_commands import UUIDS
+from support.plain_worker import do_plain
 from support.tier_bucket import CLUSTER, Bucket, stream
 
 
@@ -18,7 +18,9 @@ def bucket():
 
 def claim(bucket, uuid=UUIDS[0], cluster_id=CLUSTER, partition=0, **given):
     arguments = {"epoch": 1, "node": "n1", "log_start": 0, "epochs": [], "create": True} | given
-    return JOBS["claim"](bucket.context, {"uuid": uuid, "partition": partition, "cluster_id": cluster_id} | arguments)
+    return do_plain(
+        bucket.context, "claim", {"uuid": uuid, "partition": partition, "cluster_id": cluster_id} | arguments
+    )
 
 
 def test_a_history_is_begun_only_when_the_catalog_names_the_stream(bucket):

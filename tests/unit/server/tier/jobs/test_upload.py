@@ -36,7 +36,7 @@ def test_what_is_uploaded_is_there(store, log):
     assert history(store) == [(offset, 0, value_of(offset)) for offset in range(1_000)]
     claimed = Worker(store).claim()
     assert (claimed["end"], claimed["root_end"], claimed["records"]) == (1_000, 1_000, 1_000)
-    assert claimed["epochs"] == ((0, 0),)
+    assert claimed["epochs"] == [[0, 0]]
 
 
 def test_ranges_need_not_be_those_of_batches(store, log):

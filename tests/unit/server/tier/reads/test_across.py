@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from itertools import count
 from typing import NamedTuple
 
@@ -28,13 +29,16 @@ from liftpy_server.pull.session import FetchSession
 from liftpy_server.settings.config import PullConfig
 from liftpy_server.tier.errors import TierWorkError, plain_error
 from liftpy_server.tier.host.cold_side import ColdSide
-from liftpy_server.tier.host.tiered_partition import claim_arguments, upload_arguments
+from liftpy_server.tier.host.tiered_partition import claim_job, upload_job
 from liftpy_server.tier.jobs.parts.context import Context
-from liftpy_server.tier.jobs.table import JOBS
 from liftpy_server.tier.reads import reads
 from liftpy_server.tier.reads.reads import ColdReads, ColdUnavailableError
+from liftpy_server.tier.requests import SetMemberUpload, UploadSetJob
+from liftpy_server.workers.requests import to_plain
 from support.filter_kit import records_in
 from support.nats_frames import msg
+from support.plain_worker import PlainWorker, do_plain
+from support.plain_worker import told as request_of
 from support.raw_pull import RawPull
 from support.server_kit import NOW_NS, UUID, Kit
 from support.tier_history import new_id
@@ -43,7 +47,7 @@ MUCH = 1 << 20
 SECOND = 10**9
 
 
-class Jobs:
+class Jobs(PlainWorker):
     """A worker whose jobs run here."""
 
     def __init__(self, store):
@@ -52,12 +56,12 @@ class Jobs:
         )
         self.is_away = False
 
-    async def call(self, job, /, **arguments):
+    async def answer(self, job, /, **arguments):
         await asyncio.sleep(0)
         if self.is_away:
             raise TierWorkError("unavailable", "told to be away", retriable=True)
         try:
-            return JOBS[job](self.context, arguments)
+            return do_plain(self.context, job, arguments)
         except Exception as error:
             raise TierWorkError(**plain_error(error)) from error
 
@@ -99,20 +103,18 @@ class Across:
         partition = self.partition
         if self.claimed != partition.epoch:
             self.claimed = partition.epoch
-            answer = await self.jobs.call("claim", create=True, **claim_arguments(partition, "n1"))
-            partition.cold = partition.cold or ColdSide(answer["start"], answer["end"], answer["epochs"])
+            answer = await self.jobs.call(replace(claim_job(partition, "n1", ""), create=True, cluster_id=None))
+            partition.cold = partition.cold or ColdSide(answer.start, answer.end, answer.epochs)
         side = partition.cold
         while side.end < partition.high_watermark:
-            wanted = upload_arguments(partition, side.end, MUCH)
+            wanted = upload_job(partition, side.end, MUCH)
             if shared:
-                member = {
-                    name: wanted[name] for name in ("uuid", "partition", "base", "end", "slices", "keeps_replies")
-                }
-                member["tier_epoch"] = wanted["epoch"]
-                await self.jobs.call("upload_set", node="n1", incarnation=1, members=[member])
+                member = to_plain(wanted) | {"tier_epoch": wanted.epoch}
+                member = request_of(SetMemberUpload, member)
+                await self.jobs.call(UploadSetJob(node="n1", incarnation=1, members=(member,)))
             else:
-                await self.jobs.call("upload", **wanted)
-            side.advance(wanted["end"], [(epoch, start) for epoch, start in wanted["epochs"]])
+                await self.jobs.call(wanted)
+            side.advance(wanted.end, wanted.epochs)
 
     def drop(self, keep):
         self.partition.purge(self.partition.high_watermark - keep)

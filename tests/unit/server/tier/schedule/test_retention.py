@@ -67,7 +67,7 @@ def test_limits_of_the_whole_history():
     assert counted_start(config(retention_messages=300), 100) == 0
     assert stored_limits(config(retention_messages=30), 0, local_bytes=1, log_start=2) is None
     found = stored_limits(config(retention_bytes=500, retention_age_s=5), 4 * S, local_bytes=200, log_start=30)
-    assert found == {"before_ns": 4 * S, "stored_bytes_max": 300, "below": 30}
+    assert found == (4 * S, 300, 30)
 
 
 def fragment(number):

@@ -27,6 +27,7 @@ from liftpy_bucket.upkeep.compaction import HistoryCompactionConfig
 from liftpy_bucket.upkeep.scrubbing import scrub
 from liftpy_server.tier.jobs.compact import compact as compact_here
 from liftpy_server.tier.jobs.merge import merge as merge_here
+from liftpy_server.tier.requests import CompactJob, MergeJob
 from liftpy_spark.jobs.compact import commit as compact_commit
 from liftpy_spark.jobs.compact import driver
 from liftpy_spark.jobs.compact import task as compact_task
@@ -48,6 +49,7 @@ from support.compact_kit import (
     random_records,
 )
 from support.job_bucket import JobBucket, new_id
+from support.plain_worker import plainly
 from support.tier_rows import Record
 
 DAY_NS = 86_400 * 10**9
@@ -155,7 +157,9 @@ def test_an_object_that_is_partly_clean(memory):
     compact_node(other)
     fill([bucket, other], 4, objects=3)
     for each in (bucket, other):
-        assert merge_here(context_of(each), {"uuid": each.uuid, "partition": 0, "epoch": 0})["merged"]
+        assert plainly(MergeJob, merge_here)(context_of(each), {"uuid": each.uuid, "partition": 0, "epoch": 0})[
+            "merged"
+        ]
     straddling = [each for each in fragments(bucket) if each.base < bucket.root().compacted_end < each.end]
     assert straddling
     before = bucket.records()
@@ -313,7 +317,7 @@ def test_a_leader_that_was_faster_is_followed(bucket, monkeypatch, what):
             compact_node(bucket)
             bucket.append([Record(bucket.root().end, 1, b"a", value=b"so that there is something new")])
         else:
-            merge_here(context_of(bucket), {"uuid": bucket.uuid, "partition": 0, "epoch": 0})
+            plainly(MergeJob, merge_here)(context_of(bucket), {"uuid": bucket.uuid, "partition": 0, "epoch": 0})
 
     meanwhile(monkeypatch, act)
     compact_tasks(bucket)
@@ -333,8 +337,8 @@ def test_a_leader_that_comes_second_looks_again(bucket):
     RootFile(bucket.store, bucket.paths[0], new_id=new_id)
     context.roots.keep(bucket.paths[0], RootFile(bucket.store, bucket.paths[0], new_id=new_id).load())
     compact_tasks(bucket, SMALL)
-    assert compact_here(context, arguments | settings)["compacted_end"] == bucket.root().end
-    assert merge_here(context, arguments)["merged"]
+    assert plainly(CompactJob, compact_here)(context, arguments | settings)["compacted_end"] == bucket.root().end
+    assert plainly(MergeJob, merge_here)(context, arguments)["merged"]
     assert bucket.records() == expected(before)
 
 
