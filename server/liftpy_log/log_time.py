@@ -56,7 +56,7 @@ class LogTimeState(NamedTuple):
 
 
 class LogTime:
-    """See the module.
+    """The time of one log.
 
     Args:
         newest_ns: time of the log's newest record; 0 when it has none.

@@ -45,7 +45,7 @@ class CatalogStream:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Catalog:
-    """See the module.
+    """Which streams there are in a bucket.
 
     Attributes:
         cluster_id: whose bucket this is.

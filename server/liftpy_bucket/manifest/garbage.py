@@ -32,7 +32,7 @@ _KEY: Final = re.compile(r"(fragments|snapshots|pins)/[A-Za-z0-9_./-]{1,300}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Garbage:
-    """See the module.
+    """What one collection takes away.
 
     Attributes:
         root_version: of the root that it was computed from; 0: no collection is in progress.

@@ -14,7 +14,7 @@ __all__ = ["ObjectCache"]
 
 
 class ObjectCache:
-    """See the module; any number of threads may use it.
+    """A bounded cache of objects that never change; any number of threads may use it.
 
     Args:
         bytes_max: of bodies that are kept; the one used least recently goes first. What is larger is not kept.

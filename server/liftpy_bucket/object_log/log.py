@@ -78,7 +78,7 @@ def _random_id() -> str:
 
 
 class ObjectLog:
-    """See the module.
+    """An append-only log of records in an object store.
 
     Args:
         store: where it is.

@@ -21,7 +21,7 @@ _FRONT_BYTES: Final = 64 << 10
 
 
 class LogObjects:
-    """See the module.
+    """The objects of one log, through a cache.
 
     Args:
         store: where.

@@ -42,7 +42,7 @@ class Trim(NamedTuple):
 
 
 class TrimFile:
-    """See the module.
+    """The object that says where a log begins.
 
     Args:
         store: where.

@@ -24,7 +24,7 @@ _COLUMNS: Final = struct.Struct("<8I")
 
 
 class Setsum:
-    """See the module. Immutable; compares and hashes by value.
+    """A sum over a set of records. Immutable; compares and hashes by value.
 
     Args:
         digest: 32 bytes, as `digest` gives them.

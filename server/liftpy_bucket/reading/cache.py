@@ -82,7 +82,7 @@ class Latest(Generic[_Key, _Value]):
 
 
 class ReadingCache:
-    """See the module. Any number of threads may use it.
+    """Footers, snapshots and set manifests that were read. Any number of threads may use it.
 
     Args:
         store: the bucket.

@@ -60,7 +60,7 @@ class Piece(NamedTuple):
 
 
 class TierVersion:
-    """See the module. Any number of threads may use it.
+    """The history of a partition as one version of its root has it. Any number of threads may use it.
 
     Args:
         store: the bucket.

@@ -23,7 +23,7 @@ _ETAG_BYTES: Final = 16
 
 
 class MemoryStore(ObjectStore):
-    """See the module; any number of threads may use it.
+    """An object store in memory; any number of threads may use it.
 
     Args:
         clock: says when an object was written, ns since the epoch; by default it counts the writes.

@@ -16,7 +16,7 @@ _PIECE_BYTES: Final = 256 * 1024  # has to be sent within one time-out of a sock
 
 
 class MemoryReader(io.RawIOBase):
-    """See the module. May be read any number of times, from any position.
+    """A file of memory that belongs to somebody else. May be read any number of times, from any position.
 
     Args:
         body: the memory, which must not go before this does.

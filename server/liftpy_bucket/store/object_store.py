@@ -48,7 +48,7 @@ class Entry(NamedTuple):
 
 
 class ObjectStore(Protocol):
-    """See the module. Every method raises the errors of `tier.errors`.
+    """An object store, as the log in the bucket needs it. Every method raises the errors of `tier.errors`.
 
     ObjectMissingError where there is no such object, StoreDeniedError where we may not, StoreUnavailableError where
     the store does not answer after the attempts a call may make.

@@ -61,7 +61,7 @@ _NO_CREDENTIALS: Final = (
 
 
 class S3Store(ObjectStore):
-    """See the module; any number of threads may use it.
+    """An object store in an S3 bucket; any number of threads may use it.
 
     Args:
         settings: which bucket, and how.

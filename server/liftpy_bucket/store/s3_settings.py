@@ -45,7 +45,7 @@ class Checksums(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class S3Settings:
-    """See the module.
+    """Where a bucket is, and how it is reached.
 
     Attributes:
         url: "s3://bucket" or "s3://bucket/prefix"; everything of the log lies below it.

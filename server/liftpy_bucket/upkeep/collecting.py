@@ -87,7 +87,7 @@ class Collection:
 
 
 class Collector:
-    """See the module.
+    """Deletes what nothing needs any more of one partition.
 
     Args:
         store: where the partition is.

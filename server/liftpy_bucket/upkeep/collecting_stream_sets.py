@@ -56,7 +56,7 @@ class CollectedSets(NamedTuple):
 
 
 class SetCollector:
-    """See the module.
+    """Deletes the stream-set objects of one node that nothing needs any more.
 
     Args:
         store: where the sets are.

@@ -79,7 +79,7 @@ class _Mark:
 
 
 class DedupeWindow:
-    """See the module.
+    """The ids that one partition remembers.
 
     Args:
         window_ns: how much older than the newest record an id may be.

@@ -71,7 +71,9 @@ def hash_id(key: DedupeId) -> HashedIds:
 
 
 class IdTable:
-    """See the module. Ids are numbered from 0 on in the order in which they were added, which is that of their offsets.
+    """A table with room for a fixed number of ids.
+
+    Ids are numbered from 0 on in the order in which they were added, which is that of their offsets.
 
     Args:
         number: what the owner calls the first id.

@@ -75,7 +75,7 @@ class _Trouble(NamedTuple):
 
 
 class Compactor:
-    """See the module.
+    """Compacts partitions when they are due.
 
     Args:
         partitions: those of which this node has a replica, in any role, as they are now.

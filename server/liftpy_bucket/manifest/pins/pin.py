@@ -57,7 +57,7 @@ class PinRefusedError(TierError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pin:
-    """See the module.
+    """What holds records of a partition, or the objects of one version of it.
 
     Attributes:
         name: its key without directory and suffix.

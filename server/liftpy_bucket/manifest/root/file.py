@@ -45,7 +45,7 @@ class Loaded(NamedTuple):
 
 
 class RootFile:
-    """See the module. May be used from several threads.
+    """The root of one partition, in a store. May be used from several threads.
 
     Args:
         store: where.

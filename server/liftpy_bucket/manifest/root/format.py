@@ -55,7 +55,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Root:
-    """See the module.
+    """What the bucket holds of a partition.
 
     Attributes:
         uuid: of the stream, 32 hexadecimal digits.

@@ -35,7 +35,7 @@ _Pointer = TypeVar("_Pointer", FragmentPointer, SnapshotPointer)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """See the module.
+    """An immutable list of pointers.
 
     Attributes:
         pointer: to it.

@@ -34,7 +34,7 @@ class LoadedSet(NamedTuple):
 
 
 class SetFile:
-    """See the module. May be used from several threads.
+    """The set manifest of one node, in a store. May be used from several threads.
 
     Args:
         store: where.

@@ -31,7 +31,7 @@ SEQUENCE_FIRST: Final = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetManifest:
-    """See the module.
+    """Which stream-set objects a node wrote.
 
     Attributes:
         node: whose.

@@ -50,7 +50,7 @@ class _Metadata(Protocol):
 
 
 class CatalogKeeper:
-    """See the module.
+    """Writes the catalog when the metadata change.
 
     Args:
         metadata: of the cluster.

@@ -13,7 +13,9 @@ __all__ = ["ColdSide"]
 
 
 class ColdSide:
-    """See the module. It changes in place as more is tiered and as retention moves its start.
+    """The history of a partition in the bucket, as its leader knows it.
+
+    It changes in place as more is tiered and as retention moves its start.
 
     Attributes:
         start: the first offset that can be read from the bucket.

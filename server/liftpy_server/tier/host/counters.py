@@ -14,7 +14,7 @@ __all__ = ["TierCounters"]
 
 @dataclass(slots=True)
 class TierCounters:
-    """See the module.
+    """Counts what a node has done to the bucket.
 
     Attributes:
         uploads: objects written, of one partition or shared.

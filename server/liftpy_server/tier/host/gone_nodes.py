@@ -40,7 +40,7 @@ class Members(Protocol):
 
 
 class GoneNodes:
-    """See the module.
+    """Finds what nodes that are gone have left in the bucket.
 
     Args:
         members: of the cluster.

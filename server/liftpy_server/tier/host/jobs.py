@@ -50,7 +50,7 @@ _NOTHING: Final = "there is no whole record batch to upload yet"
 
 
 class TierJobs:
-    """See the module.
+    """Does tasks of the schedule by calls of the worker.
 
     Args:
         config: of the bucket.

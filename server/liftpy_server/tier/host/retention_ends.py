@@ -31,7 +31,7 @@ class Requests(Protocol):
 
 
 class LeaderEnds:
-    """See the module."""
+    """How far leaders have come with the bucket, as they said last."""
 
     def __init__(self) -> None:
         self._known: dict[PartitionKey, int] = {}

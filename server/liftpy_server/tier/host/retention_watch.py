@@ -46,7 +46,7 @@ class _Seen(NamedTuple):
 
 
 class RetentionWatch:
-    """See the module.
+    """Looks at partitions in turn for what may leave the bucket.
 
     Args:
         schedule: has starts moved.

@@ -75,7 +75,7 @@ class _Members:
 
 
 class TierSide:
-    """See the module.
+    """A node's side of the bucket.
 
     Args:
         config: of the bucket, which has a URL.

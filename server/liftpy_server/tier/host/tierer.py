@@ -55,7 +55,7 @@ class TierRefusedError(LiftError):
 
 
 class Tierer:
-    """See the module.
+    """Runs the schedule of the bucket.
 
     Args:
         config: of the bucket.

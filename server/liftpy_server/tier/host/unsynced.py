@@ -17,7 +17,7 @@ __all__ = ["Unsynced"]
 
 
 class Unsynced:
-    """See the module.
+    """Has logs synced that wait for the bucket.
 
     Args:
         upload_age_s: how long committed records may wait until they are made durable.

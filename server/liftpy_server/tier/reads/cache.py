@@ -27,7 +27,9 @@ _RESERVES: Final = 2
 
 
 class ChunkCache:
-    """See the module. What a file takes that is being sent while its chunk goes is free when it was sent.
+    """A bounded cache of chunks on this node's disk.
+
+    What a file takes that is being sent while its chunk goes is free when it was sent.
 
     Args:
         disk: where.

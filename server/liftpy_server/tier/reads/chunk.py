@@ -23,7 +23,7 @@ __all__ = ["Chunk"]
 
 
 class Chunk(Segment):
-    """See the module.
+    """A fetched piece of history, which is read as a segment is.
 
     Args:
         disk: where it is.

@@ -49,7 +49,7 @@ _AHEAD_FETCHES_MAX: Final = FETCHES_MAX - 1  # one place is kept for those who w
 
 
 class Fetches:
-    """See the module.
+    """The fetches that wait, and those under way.
 
     Args:
         worker: reads the bucket.

@@ -59,7 +59,7 @@ def _is_read_on(chunk: Chunk, piece: Slice) -> bool:
 
 
 class ColdReads:
-    """See the module. To be made and used in the event loop.
+    """Reads of partitions of which the bucket has more than the log. To be made and used in the event loop.
 
     Args:
         worker: reads the bucket; closed with this.

@@ -37,7 +37,7 @@ STORE_CODES: Final = {
 
 
 class StoreHealth:
-    """See the module.
+    """How the store is, and who may try it.
 
     Attributes:
         state: of the store.

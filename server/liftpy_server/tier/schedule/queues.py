@@ -24,7 +24,7 @@ _HOLD_S_MAX: Final = 5.0  # a shared object waits so long for partitions that ar
 
 
 class Queues:
-    """See the module.
+    """The partitions that wait to be uploaded.
 
     Args:
         limits: when things are due.

@@ -35,7 +35,7 @@ _UPKEEP: Final = frozenset({Job.CONFIRM, Job.RETAIN, Job.MERGE, Job.COMPACT, Job
 
 
 class Schedule:
-    """See the module. Times are seconds of a clock that never goes back.
+    """Says what is to be done with the bucket next. Times are seconds of a clock that never goes back.
 
     Args:
         limits: when things are due.

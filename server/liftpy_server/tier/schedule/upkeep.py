@@ -18,7 +18,7 @@ _ORDER: Final = (Job.LOOK, Job.CONFIRM, Job.RETAIN, Job.MERGE, Job.COMPACT, Job.
 
 
 class Upkeep:
-    """See the module.
+    """Says what is to be done in the bucket besides uploads.
 
     Args:
         limits: when things are due.

@@ -35,7 +35,7 @@ _SILENCE_MAX_S: Final = 300.0  # longer than every attempt at one request togeth
 
 
 class TierWorker:
-    """See the module.
+    """A worker process, which is started when it is needed.
 
     Args:
         settings: the tier configuration as plain values; `context.Context.open` says what is read of it.

@@ -36,7 +36,7 @@ def _weigh_set(loaded: LoadedSet) -> int:
 
 
 class Context:
-    """See the module; any number of threads may use it.
+    """What the jobs of one worker share; any number of threads may use it.
 
     Args:
         store: the bucket; every request is counted.

@@ -23,7 +23,7 @@ Loaded = TypeVar("Loaded")
 
 
 class LoadedCache(Generic[Loaded]):
-    """See the module; any number of threads may use it.
+    """Manifests as this process last saw them; any number of threads may use it.
 
     Args:
         weight_max: of all that is kept.

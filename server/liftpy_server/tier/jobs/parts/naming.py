@@ -21,7 +21,9 @@ __all__ = ["Naming"]
 
 
 class Naming:
-    """See the module; any number of threads may use it. The catalog is read only for a stream that it did not name.
+    """Knows which streams the catalog names; any number of threads may use it.
+
+    The catalog is read only for a stream that it did not name.
 
     Args:
         store: the bucket.

@@ -19,7 +19,7 @@ _BYTES_MIN: Final = 1024 * 1024
 
 
 class ObjectBuffer:
-    """See the module. A context manager, at whose end the memory goes.
+    """Memory that one object is written into. A context manager, at whose end the memory goes.
 
     Args:
         expected_bytes: about how large the object becomes; it may become larger. What is not written takes no memory.
