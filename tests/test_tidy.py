@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 import tomllib
 from pathlib import Path
@@ -68,6 +69,13 @@ def test_every_module_is_used():
     packages = {name_of(path) for path in MODULES if path.name == "__init__.py"}
     dead = [name for name in map(name_of, MODULES) if name not in imported | packages | ENTRY_POINTS]
     assert dead == []
+
+
+@pytest.mark.parametrize("room", ["simulation", "support"])
+def test_what_tests_share_can_be_imported(room):
+    """Also what no quick test imports: the worlds of the simulations are run by hand and in long runs."""
+    for path in sorted((ROOT / "tests" / room).glob("*.py")):
+        importlib.import_module(f"{room}.{path.stem}".removesuffix(".__init__"))
 
 
 def test_only_one_module_decodes_msgpack():
