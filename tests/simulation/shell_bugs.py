@@ -23,6 +23,7 @@ from liftpy_server.partition.committing import CommittingLog
 from liftpy_server.partition.dedupe_rebuild import note_batches
 from liftpy_server.replication.core.effects import ReportFailure
 from liftpy_server.replication.host import local, standing
+from liftpy_server.replication.host.answering import Answering
 from liftpy_server.replication.host.local import LocalReplica
 from liftpy_server.replication.host.proposals import ReplicaProposals
 from liftpy_server.replication.host.standing import Standing
@@ -51,6 +52,7 @@ _NOTE_BATCHES = note_batches
 _PROPOSE_MANY = RaftMetadataStore.propose_many
 _LOST_LOGS = Standing.lost_logs
 _ADD = ReplicaProposals.add
+_NEWS = Answering.follower_news
 
 
 def _on_the_wall_clock(_time: Any, wall_ns: int, _now_s: float) -> int:
@@ -107,6 +109,11 @@ def _lost_where_counted(standing: Any, state: Any, node_id: str) -> Any:
         for number, partition in enumerate(stream.partitions)
     }
     return [place for place in _LOST_LOGS(standing, state, node_id) if node_id in partitions[place].isr]
+
+
+def _news_without_tombstones(replica: Any, request: Any) -> Any:
+    """A follower is not told which tombstones may be gone."""
+    return _NEWS(replica, request)._replace(gone_below=0)
 
 
 def _note_all(window: Any, _stored: Any, data: Any, time: Any) -> None:
@@ -237,6 +244,11 @@ BUGS: dict[str, Bug] = {
         [(DedupeWindow, "known_ns", lambda window, _now: window.window_ns)],
         _faults("kill_leader", ids_max=20),
         0,
+    ),
+    "followers hear nothing of tombstones that are gone": Bug(
+        [(Answering, "follower_news", _news_without_tombstones)],
+        _faults("miss_tombstone", trouble_us=12 * S),
+        1,
     ),
     "what is in the page cache counts as durable": Bug(
         [(CommittingLog, "durable_end", property(lambda partition: partition.log.log_end))],

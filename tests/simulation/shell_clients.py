@@ -44,6 +44,7 @@ class ShellPublisher:
         self._window = window
         self._last_offsets: dict[int, int] = {}
         self._acked: list[int] = []
+        self._keys: dict[int, tuple[str, bool]] = {}  # of messages with keys of their own, and whether they delete them
         world.scheduler.after(600 * MS + world.rng.randrange(200 * MS), self._publish)
 
     def _publish(self) -> None:
@@ -59,7 +60,16 @@ class ShellPublisher:
 
     def publish(self, count: int) -> None:
         """As one chunk."""
-        numbers = [self._world.new_number(self, has_id=self._has_ids) for _ in range(count)]
+        self._publish_all([self._world.new_number(self, has_id=self._has_ids) for _ in range(count)])
+
+    def publish_key(self, key: str, *, deletes: bool = False) -> int:
+        """A message with a key of its own, or one that deletes it. Returns its number."""
+        number = self._world.new_number(self, has_id=self._has_ids)
+        self._keys[number] = key, deletes
+        self._publish_all([number])
+        return number
+
+    def _publish_all(self, numbers: list[int]) -> None:
         for number in numbers:
             self.waiting[number] = 0
         self._send(numbers)
@@ -73,7 +83,12 @@ class ShellPublisher:
     def _place(self, number: int) -> tuple[bytes, str | None]:
         """Subject and key of a message."""
         subject = f"{self._world.subjects}.{number % self._world.partitions}".encode()
+        if number in self._keys:
+            return subject, self._keys[number][0]
         return subject, f"k{number % KEYS}" if self._has_keys else None
+
+    def _deletes(self, number: int) -> bool:
+        return self._keys[number][1] if number in self._keys else not number % 4
 
     def partition(self, number: int) -> int:
         """Which partition a message is for."""
@@ -87,7 +102,7 @@ class ShellPublisher:
         value = self._world.value_of(number)
         if key is not None:
             headers["Lift_Key"] = key
-            if not number % 4:
+            if self._deletes(number):
                 headers |= {"Lift_Tombstone": "true", "N": str(number)}
                 value = b""
         return msg(subject, value, sid=sid, reply=reply, headers=header_block(**headers) if headers else None)

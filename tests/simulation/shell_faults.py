@@ -8,8 +8,6 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
-from liftpy_log.compaction.compact import CompactionConfig, compact, plan_compaction
-from liftpy_log.errors import PartitionOfflineError, SegmentCorruptError, StorageFullError
 from liftpy_log.partition_log import PartitionLog
 from liftpy_server.partition.partition import Partition
 from simulation.scheduler import MS, S
@@ -357,26 +355,6 @@ class ShellFaults(StagedFaults):
         for number in range(self._world.partitions):
             for _ in range(2):  # tombstones are noted by one pass, and go with a later one
                 node.enter(node.run, self._compact_at, node, number, keep_ns)
-
-    def _compact_at(self, node: ShellNode, number: int, keep_ns: int) -> None:
-        partition = node.partition(number)
-        if partition is None or partition.log.failure is not None:
-            return
-        config = CompactionConfig(
-            min_dirty_ratio=0.0, segment_bytes=4 * self._world.segment_bytes, delete_retention_ns=keep_ns
-        )
-        try:
-            plan = plan_compaction(partition.log.compaction, partition.high_watermark, node.wall_ns(), config)
-            if plan is not None:
-                report = compact(
-                    node.disk, plan, config, partition.log.compaction, seed=bytes(16), pause=lambda _: None
-                )
-                self._world.seen["compacted"] += 1
-                self._world.seen["tombstones dropped"] += report.tombstones_gone_below > 0
-        except (PartitionOfflineError, SegmentCorruptError) as error:
-            partition.fail(str(error))
-        except (StorageFullError, OSError):
-            self._world.seen["could not compact"] += 1
 
     def _stop_cleanly(self) -> None:
         """Somebody stops a node as one should, and starts it again."""

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from liftpy_envelope.batch import HEADER_SIZE, read_header
 from liftpy_envelope.columns import Column
-from liftpy_log.errors import SegmentCorruptError
+from liftpy_log.compaction.compact import CompactionConfig, compact, plan_compaction
+from liftpy_log.errors import PartitionOfflineError, SegmentCorruptError, StorageFullError
 from liftpy_log.opening import check_batches
 from simulation.metadata import UUID
 from simulation.model import ViolationError
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["STAGED", "StagedFaults"]
 
-STAGED = ("fail_follower", "forget_failure", "lead_with_damaged_ids", "behind_a_leap")
+STAGED = ("fail_follower", "forget_failure", "lead_with_damaged_ids", "behind_a_leap", "miss_tombstone")
 """Those of them that happen only where a recipe names them."""
 
 _STALL_US = 1 * S  # half of `replica_lag_max_s`, and much more than it takes to tell everybody
@@ -112,57 +113,55 @@ class StagedFaults(Trouble):
         if not self._copies_to_lose or not node.is_up or metadata.late is not None or self._has_joiner:
             return
         self._has_joiner = True
-        node.kill()
 
-        def look() -> None:
-            if self._is_over:
-                metadata.deliver_late()
-            elif metadata.late is None:
-                if node.node_id not in world.infos[number].isr and not node.is_up:
-                    metadata.late = node.node_id
-                    node.start()
-                world.scheduler.after(1 * MS, look)
-            elif metadata.has_late and self._copies_to_lose:
-                self._copies_to_lose -= 1
-                node.kill()
-                node.disk.delete_directory(ROOT / "streams" / f"s.{UUID}" / str(number))
-                node.is_damaged, node.is_doubtful = False, True
-                world.models[number].loses(node)
-                node.start()
-                self._later(2 * S, metadata.deliver_late)
-            else:
-                world.scheduler.after(1 * MS, look)
+        def lose() -> None:
+            self._copies_to_lose -= 1
+            node.kill()
+            node.disk.delete_directory(ROOT / "streams" / f"s.{UUID}" / str(number))
+            node.is_damaged, node.is_doubtful = False, True
+            world.models[number].loses(node)
+            node.start()
+            self._later(2 * S, metadata.deliver_late)
 
-        look()
+        self._join(node, number, node.node_id, lambda: bool(self._copies_to_lose), lose)
 
     def _late_joiner(self) -> None:
         """A node that is about to be let into the ISR stands still, and is let in late.
 
         Whoever repeats that proposal hears that it is not taken, while the first is on its way still.
         """
-        world, metadata = self._world, self._world.metadata
+        metadata = self._world.metadata
         node, number = self._any(), self._any_number()
         if not node.is_up or node.is_paused or metadata.late is not None or self._has_joiner:
             return
         self._has_joiner = True
+
+        def stand_still() -> None:
+            node.pause()
+            self._later(3 * S, metadata.deliver_late)
+            self._later(5 * S, lambda: self._resume(node))
+
+        self._join(node, number, "-", lambda: True, stand_still)
+
+    def _join(self, node: ShellNode, number: int, late: str, may: Callable[[], bool], then: Callable[[], None]) -> None:
+        """Have a node leave the ISR, and do something as soon as the proposal to let it in again is on its way.
+
+        Args:
+            node: which.
+            number: of the partition.
+            late: see `ShellMetadata.late`.
+            may: whether it may be done now.
+            then: what.
+        """
+        world, metadata = self._world, self._world.metadata
         node.kill()
 
-        def look() -> None:
-            if self._is_over:
-                metadata.deliver_late()
-            elif metadata.late is None:
-                if node.node_id not in world.infos[number].isr and not node.is_up:
-                    metadata.late = "-"
-                    node.start()
-                world.scheduler.after(1 * MS, look)
-            elif metadata.has_late:
-                node.pause()
-                self._later(3 * S, metadata.deliver_late)
-                self._later(5 * S, lambda: self._resume(node))
-            else:
-                world.scheduler.after(1 * MS, look)
+        def back() -> None:
+            metadata.late = late
+            node.start()
+            self._when(lambda: metadata.has_late and may(), then)
 
-        look()
+        self._when(lambda: node.node_id not in world.infos[number].isr and not node.is_up, back)
 
     def _is_free(self, us: int) -> bool:
         """Whether nothing staged is played now; then this is, for so long."""
@@ -311,6 +310,62 @@ class StagedFaults(Trouble):
             world.publishers[0].publish_again(sorted(world.models[number].with_id & world.models[number].acked.keys()))
 
         world.scheduler.after(1_600 * MS, self._lead, node, number, again)
+
+    def _miss_tombstone(self) -> None:
+        """A follower is away while a key is deleted, until the others' logs have nothing of it."""
+        world, publisher = self._world, self._world.publishers[1]
+        if not world.has_keys or not self._is_free(60 * S):
+            return
+        number = publisher.publish_key("deleted")
+        place = publisher.partition(number)
+        model = world.models[place]
+
+        def stored() -> None:
+            info = world.infos[place]
+            followers = [node for node in world.node_list if node.node_id in info.isr and node.node_id != info.leader]
+            if followers:
+                node = world.rng.choice(followers)
+                node.kill()
+                tombstone = publisher.publish_key("deleted", deletes=True)
+                self._when(lambda: tombstone in model.acked, lambda: compacted(node, model.acked[tombstone]))
+
+        def compacted(away: ShellNode, offset: int) -> None:
+            if self._is_over:
+                return
+            leader = world.nodes.get(world.infos[place].leader or "")
+            partition = None if leader is None else leader.partition(place)
+            if partition is not None and partition.log.compaction.gone_below > offset:
+                world.note("missed a tombstone")
+                self._up(away)
+                return
+            publisher.publish(12)  # what is in the newest segment stays
+            for node in world.node_list:
+                if node is not away and node.is_up:
+                    for _ in range(2):
+                        node.enter(node.run, self._compact_at, node, place, 0)
+            world.scheduler.after(300 * MS, compacted, away, offset)
+
+        self._when(lambda: number in model.acked, stored)
+
+    def _compact_at(self, node: ShellNode, number: int, keep_ns: int) -> None:
+        partition = node.partition(number)
+        if partition is None or partition.log.failure is not None:
+            return
+        config = CompactionConfig(
+            min_dirty_ratio=0.0, segment_bytes=4 * self._world.segment_bytes, delete_retention_ns=keep_ns
+        )
+        try:
+            plan = plan_compaction(partition.log.compaction, partition.high_watermark, node.wall_ns(), config)
+            if plan is not None:
+                report = compact(
+                    node.disk, plan, config, partition.log.compaction, seed=bytes(16), pause=lambda _: None
+                )
+                self._world.seen["compacted"] += 1
+                self._world.seen["tombstones dropped"] += report.tombstones_gone_below > 0
+        except (PartitionOfflineError, SegmentCorruptError) as error:
+            partition.fail(str(error))
+        except (StorageFullError, OSError):
+            self._world.seen["could not compact"] += 1
 
 
 def _place(number: int) -> Path:
