@@ -11,14 +11,13 @@ from collections import Counter
 import pytest
 
 import liftpy
+from liftpy_server.nats.knocking import nobody_listens
 from support.cluster import READY_S, NatsServer, eventually
 from support.inprocess import running_node
 from support.nats_proxy import NatsProxy
 from support.ports import free_port, free_ports
 from support.raw_nats import RawNats, pub
 from support.reading import gaps, values
-
-TICK_S = 0.05
 
 CONFIG = """
 listen: 127.0.0.1:4222
@@ -64,6 +63,19 @@ async def cluster(tmp_path):
         yield found
 
 
+@pytest.fixture
+def knocks(monkeypatch):
+    """What the node found out when it knocked at servers that were lost: whether nobody is there."""
+    found = []
+
+    async def noted(places):
+        found.append(await nobody_listens(places))
+        return found[-1]
+
+    monkeypatch.setattr("liftpy_server.ingest.connection.nobody_listens", noted)
+    return found
+
+
 async def lapse(lift, name):
     known = await gaps(lift, name)
     return known[-1] if known and known[-1]["until_ns"] is None else None
@@ -80,7 +92,7 @@ async def arrives(raw, lift):
     return (await lift.stream_info("s")).messages
 
 
-async def test_what_is_published_behind_a_lost_route_lies_in_a_gap(cluster, tmp_path):
+async def test_what_is_published_behind_a_lost_route_lies_in_a_gap(cluster, knocks, tmp_path):
     first, second = cluster.servers
     async with (
         running_node(first.url, tmp_path / "node"),
@@ -97,7 +109,7 @@ async def test_what_is_published_behind_a_lost_route_lies_in_a_gap(cluster, tmp_
         gap = await eventually(lambda: lapse(lift, "s"))
         assert f"a route between NATS servers was lost: 127.0.0.1:{second.port}" in gap["cause"]
         await eventually(lambda: _begins_earlier(lift, made_ns))  # as far back as the stream is there
-        await asyncio.sleep(10 * TICK_S)
+        await eventually(lambda: False in knocks, READY_S)
         assert await lapse(lift, "s"), "the other server lives, and has publishers"
         cluster.proxy.mend()
         await eventually(lambda: no_lapse(lift, "s"), READY_S)
@@ -109,7 +121,7 @@ async def test_what_is_published_behind_a_lost_route_lies_in_a_gap(cluster, tmp_
         assert b"lost" not in await values(lift, "s")
 
 
-async def test_a_node_that_comes_while_a_route_is_lost_has_a_gap(cluster, tmp_path):
+async def test_a_node_that_comes_while_a_route_is_lost_has_a_gap(cluster, knocks, tmp_path):
     """Its server does not name the other; the other one does so itself when it is asked."""
     first, second = cluster.servers
     url = f"{first.url},{second.url}"
@@ -121,7 +133,7 @@ async def test_a_node_that_comes_while_a_route_is_lost_has_a_gap(cluster, tmp_pa
     began_ns = time.time_ns()
     async with running_node(url, tmp_path / "node") as node:
         await eventually(lambda: node.ingest._cluster.cause, READY_S)
-        await asyncio.sleep(10 * TICK_S)
+        await eventually(lambda: False in knocks, READY_S)
         assert node.ingest._cluster.cause, "the other server lives, and has publishers"
         cluster.proxy.mend()
         await eventually(lambda: node.ingest._cluster.cause is None, READY_S)

@@ -83,7 +83,7 @@ async def test_what_a_dead_leader_took_along_lies_in_a_gap(tmp_path):
         await create(lift, "s", "s")
         leader = await leader_of(lift, "s")
         async with publishing(kit.url, "s") as publisher:
-            await asyncio.sleep(2.5)  # questions were answered meanwhile
+            await published(publisher, 1_000)
             killed_ns = time.time_ns()
             await asyncio.to_thread(kit.kill, leader)
             known = await eventually(lambda: closed_gaps(lift, "s"))

@@ -13,6 +13,8 @@ from liftpy_log.clock import SystemClock
 from liftpy_server.ingest import binding as ingest_binding
 from liftpy_server.ingest.cluster_watch import ClusterWatch
 from liftpy_server.ingest.connection import IngestConnection, SubscriptionRefusedError
+from liftpy_server.nats.connection import NatsConnection
+from liftpy_server.nats.knocking import nobody_listens
 from liftpy_server.nats.monitoring import MonitoringError, Patience
 from liftpy_server.partition.outbox import Outbox
 from liftpy_server.settings.limits import ROUTE_GRACE_S
@@ -269,12 +271,19 @@ async def test_what_is_confirmed_of_one_partition_ends_no_gap_of_another():
         await until(lambda: b.cause is None)
 
 
-async def test_nobody_is_there_at_the_start():
+async def test_nobody_is_there_at_the_start(monkeypatch):
+    dial, tries = NatsConnection._dial, []
+
+    async def counted(self, *given):
+        tries.append(given)
+        await dial(self, *given)
+
+    monkeypatch.setattr(NatsConnection, "_dial", counted)
     async with ScriptedNats() as nats:
         await nats.leave()
         async with Kit(nats) as kit:
             starting = asyncio.ensure_future(kit.ingest.start(Stream("a").bindings))
-            await asyncio.sleep(5 * TICK_S)
+            await until(lambda: len(tries) > 1)  # the first one failed
             assert not starting.done()
             await nats.listen()
             await asyncio.wait_for(starting, 30)
@@ -296,7 +305,7 @@ async def test_a_server_that_is_going_to_shut_down_is_left_for_another_without_a
         await second.until(lambda: new.subscriptions)
         number = old.subscriptions["a"]
         new.message("a", b"3")
-        await asyncio.sleep(2 * TICK_S)
+        await until(lambda: not kit.ingest._opening.connection._transport.is_reading())
         old.message("a", b"2")  # it was on its way between the servers for so long
         await first.until(lambda: old.is_gone)
         assert b"UNSUB %d" % number in old.lines
@@ -315,7 +324,8 @@ async def test_a_server_that_names_no_other_is_kept_until_it_goes():
         client.send_info({"server_id": "S", "ldm": True})
         client.message("a", b"1")
         await until(lambda: stream.bindings[0].values)
-        await asyncio.sleep(3 * TICK_S)
+        said_s = kit.clock.elapsed()
+        await until(lambda: kit.ingest.whole_s > said_s)  # a question that was asked since then is answered
         assert not client.is_gone
         client.writer.transport.abort()
         await nats.client(1)
@@ -386,6 +396,13 @@ def of_cluster(server, *others, name="C"):
 @pytest.mark.parametrize("is_named_by_user", [True, False])
 async def test_a_route_that_was_lost_before_we_came_is_a_gap(monkeypatch, is_named_by_user):
     """The lost server is known from the user, or from a third one."""
+    knocks = []
+
+    async def counted(places):
+        knocks.append(await nobody_listens(places))
+        return knocks[-1]
+
+    monkeypatch.setattr("liftpy_server.ingest.connection.nobody_listens", counted)
     monkeypatch.setattr("liftpy_server.ingest.connection.KNOCK_TIMEOUT_S", TICK_S)
     monkeypatch.setattr("liftpy_server.ingest.cluster_watch.ROUTE_GRACE_S", 5 * TICK_S)
     async with ScriptedNats() as lost, ScriptedNats() as third, ScriptedNats() as nats:
@@ -402,7 +419,7 @@ async def test_a_route_that_was_lost_before_we_came_is_a_gap(monkeypatch, is_nam
             client = await nats.client(0)
             await until(lambda: stream.lapse is not None)
             assert lost.place in stream.lapse
-            await asyncio.sleep(20 * TICK_S)
+            await until(lambda: len(knocks) > 8)  # more than there are in the grace of a route that is back
             assert stream.lapse is not None, "the other server lives, and has publishers"
             assert began_s <= stream.gaps[0][0] <= kit.clock.elapsed(), "what was published before was not for us"
             client.send_info(nats.info | {"connect_urls": [each.place for each in (nats, lost, third)]})
