@@ -16,9 +16,9 @@ from liftpy_server.admin.node_door import NodeDoor
 from liftpy_server.admin.node_key import NodeKey
 from liftpy_server.consensus.settings import Voter
 from liftpy_server.listeners.refusals import DoorRefusals
+from liftpy_server.node import metadata_opening
 from liftpy_server.node.joining import JoinError
 from liftpy_server.node.metadata_opening import open_metadata
-from liftpy_server.node.node import metadata_opening
 from liftpy_server.settings.cluster import ClusterConfig
 from liftpy_server.settings.config import NodeConfig
 from support.metadata_commands import NODE

@@ -16,8 +16,8 @@ from liftpy_log.checkpoint import load_checkpoint
 from liftpy_log.durability.group_commit import GroupCommit
 from liftpy_log.errors import PartitionOfflineError
 from liftpy_log.partition_log import LogConfig
+from liftpy_server.node import maintenance as maintenance_module
 from liftpy_server.node.maintenance import Maintenance, make_checkpoint
-from liftpy_server.node.node import maintenance as maintenance_module
 from liftpy_server.settings.config import StorageConfig
 from support.nats_frames import header_block, msg
 from support.server_kit import FlakyFile

@@ -14,8 +14,8 @@ from liftpy_log.errors import DataDirError
 from liftpy_server.consensus.settings import RaftSettings, Voter
 from liftpy_server.consensus.storage.journal import JOURNAL_NAMES
 from liftpy_server.metadata.errors import JournalError
+from liftpy_server.node import metadata_opening
 from liftpy_server.node.metadata_opening import open_metadata
-from liftpy_server.node.node import metadata_opening
 from liftpy_server.settings.cluster import ClusterConfig
 from liftpy_server.settings.config import NodeConfig
 from support.metadata_commands import NODE
