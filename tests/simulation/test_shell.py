@@ -20,7 +20,7 @@ from simulation.shell_faults import FAULTS
 from simulation.shell_staged import STAGED
 from simulation.shell_world import command, run_shell
 
-BUDGET_SEEDS = 150
+BUDGET_SEEDS = 250
 TESTS = Path(__file__).parents[1]
 
 
