@@ -19,7 +19,7 @@ S = 10**9
 
 
 class Model:
-    """All (time, id, place) there are, oldest first, and when something was forgotten that is not too old."""
+    """All (time, id, place) there are, oldest first, and the time of the newest that was forgotten."""
 
     def __init__(self, ids_max):
         self.ids_max = ids_max
@@ -31,7 +31,9 @@ class Model:
         self.forget(now)
 
     def forget(self, now):
-        self.ids = [each for each in self.ids if each[0] >= now - WINDOW_NS]
+        old = [each[0] for each in self.ids if each[0] < now - WINDOW_NS]
+        self.forgotten = max(self.forgotten, *old, 0)  # too old by now, and not where an earlier time is asked for next
+        self.ids = self.ids[len(old) :]
         if len(self.ids) > self.ids_max:
             self.forgotten = max(self.forgotten, self.ids[-self.ids_max - 1][0])
             del self.ids[: -self.ids_max]
