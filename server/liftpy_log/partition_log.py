@@ -588,10 +588,7 @@ class PartitionLog:
                 save_cut_mark(self._disk, self.directory, mark._replace(state=CutState.DONE))
             except OSError as error:
                 reason = f"cutting the log in {self.directory} back to offset {mark.end} failed: {error}"
-                if is_full(error):
-                    reason += ". It is finished when the log is opened again, which is tried every few seconds"
-                    raise self.durability.fail_with(UnfinishedCutError(reason)) from error
-                raise self.durability.fail(f"{reason}. It is finished when the node is started again") from error
+                raise self._cut_failure(reason, error) from error
             self._marks.clear()
             self._marks.append((mark.end, active.size))
             self.durability.tail = Tail(active, active.size, mark.end)
@@ -600,7 +597,7 @@ class PartitionLog:
     def _announce(self, mark: CutMark) -> CutMark:
         """Make it durable that the log is cut, or change nothing. Returns the mark that says so."""
         self.compaction.note_cut(mark.end)
-        earlier = None
+        earlier, is_writing = None, False
         try:
             earlier = load_cut_mark(self._disk, self.directory)
             if self.durability.wal is not None:
@@ -608,20 +605,36 @@ class PartitionLog:
                 self.durability.wal = None
             if earlier is not None:  # the checkpoint may not know of that one either
                 mark = mark._replace(old_end=max(mark.old_end, earlier.old_end))
+            is_writing = True
             save_cut_mark(self._disk, self.directory, mark)
         except PartitionOfflineError as error:
             raise self.durability.fail_with(error) from None
         except OSError as error:
-            if is_full(error) and self._is_marked(earlier):
-                raise StorageFullError(f"no room to cut the log in {self.directory} back: {error.strerror}") from error
-            raise self.durability.fail(f"cutting the log in {self.directory} back failed: {error}") from error
+            reason = f"cutting the log in {self.directory} back to offset {mark.end} failed: {error}"
+            if not is_full(error):
+                raise self.durability.fail(reason) from error
+            if is_writing and self._may_be_marked(earlier):
+                raise self._cut_failure(reason, error) from error
+            raise StorageFullError(f"no room to cut the log in {self.directory} back: {error.strerror}") from error
         return mark
 
-    def _is_marked(self, mark: CutMark | None) -> bool:
+    def _may_be_marked(self, earlier: CutMark | None) -> bool:
+        """Whether the mark may be another than the earlier one, after a write of it that failed."""
         try:
-            return load_cut_mark(self._disk, self.directory) == mark
-        except (OSError, PartitionOfflineError):
-            return False
+            return load_cut_mark(self._disk, self.directory) != earlier
+        except PartitionOfflineError as error:
+            raise self.durability.fail_with(error) from None
+        except OSError as error:
+            if not is_full(error):
+                raise self.durability.fail(f"reading where {self.directory} is cut back failed: {error}") from error
+            return True
+
+    def _cut_failure(self, reason: str, error: OSError) -> PartitionOfflineError:
+        """The log stops working in the middle of a cut. Returns the error to raise."""
+        if is_full(error):
+            reason += ". It is finished when the log is opened again, which is tried every few seconds"
+            return self.durability.fail_with(UnfinishedCutError(reason))
+        return self.durability.fail(f"{reason}. It is finished when the node is started again")
 
     def _shorten(self, segment: Segment, position: int, last: BatchHeader | None) -> Segment:
         """Cut the log back to `position` in one of its segments, which is the newest then."""

@@ -294,15 +294,15 @@ class SimDisk:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
             if create and path in self._names:
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
-            if not create and path not in self._names:
-                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
-            if create:
+            if not create:
+                self._check_fault(Operation("open", path))  # Linux gives EMFILE for a file that is not there, too
+                if path not in self._names:
+                    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+            else:
                 self._begin("create", path)
                 if self._room() == 0:
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
                 self._change_name(_NameChange(None, path, _Inode()))
-            else:
-                self._check_fault(Operation("open", path))
             self._opened += 1
             file = SimFile(self, path, self._names[path], 1_000 + self._opened)
             self.open_files.add(file)

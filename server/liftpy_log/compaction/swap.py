@@ -80,6 +80,8 @@ class LogCompaction:
         try:
             cleaned = self.load_cleaned()
         except OSError as error:
+            if is_full(error):
+                raise StorageFullError(f"how far {self.directory} is clean can not be read now") from error
             raise self._durability.fail(f"reading how far {self.directory} is clean failed: {error}") from error
         if cleaned.clean_end > end:
             self._save(cleaned.cut(end))

@@ -18,6 +18,7 @@ from liftpy_log.errors import (
     PartitionOfflineError,
     SegmentCorruptError,
     StorageFullError,
+    UnfinishedCutError,
 )
 from liftpy_log.partition_log import LogConfig
 from liftpy_log.segments import segment
@@ -324,6 +325,48 @@ def test_whatever_fails_the_log_is_as_it_was_or_cut(kind, code, skip):
             found = node.crash(seed, order)
             found.check_after_crash()
             assert found.logs[0].log_end in {6, node.models[0].end}
+
+
+@pytest.mark.parametrize("was_cut", [False, True])
+@pytest.mark.parametrize("times", [1, 2, None])
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE])
+@pytest.mark.parametrize(
+    ("kind", "name", "error"),
+    [
+        ("open", "cleaned", StorageFullError),
+        ("open", "cut", StorageFullError),
+        ("create", "cut.tmp", StorageFullError),
+        ("sync_directory", "0", UnfinishedCutError),  # the mark has its name
+    ],
+)
+def test_a_cut_that_lacks_descriptors_does_not_give_the_log_up(kind, name, error, code, times, was_cut):
+    node = filled(node_of(direct_max=0))
+    if was_cut:
+        node.truncate(0, 18)
+    node.append(0, 2)
+    node.round()
+    log, directory = node.logs[0], partition_directory(0)
+    where = lambda path: path == (directory if name == "0" else directory / name)
+    node.disk.fail(kind, code=code, times=times, where=where)
+    with pytest.raises(error):
+        log.truncate(6)
+    assert log.failure is None or type(log.failure) is UnfinishedCutError
+    node.disk.heal()
+    if error is StorageFullError:
+        node.append(0, 2)
+        check_crashes(node, 3)
+        node.truncate(0, 6)
+        assert log.log_end == 6
+        check_crashes(node, 3)
+
+
+def test_a_mark_that_can_not_be_read_again_does_not_give_the_log_up():
+    node = filled(node_of(direct_max=0))
+    directory = partition_directory(0)
+    node.disk.fail("sync_directory", code=errno.EMFILE, where=lambda path: path == directory)
+    node.disk.fail("open", code=errno.EMFILE, skip=1, where=lambda path: path == directory / "cut")
+    with pytest.raises(UnfinishedCutError):
+        node.logs[0].truncate(6)
 
 
 def test_a_checkpoint_that_is_older_than_the_cut_is_not_believed():
