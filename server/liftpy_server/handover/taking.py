@@ -198,6 +198,9 @@ class Taking:
         if partition.held is not held:
             return
         if partition.is_leading:
+            if held.is_full:  # only now: what was held is dropped
+                cause = "too much was published while the lead was handed over"
+                partition.gaps.missed(since_s, cause)
             log, config = partition.log, partition.stream.config
             self._holding.append(partition, lambda held: held.not_stored(log, config), since_s)
         else:

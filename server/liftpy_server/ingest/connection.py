@@ -223,8 +223,10 @@ class IngestConnection:
                 refused = [] if current is None else list(current.refused)
                 if current is not None and refused:
                     await current.unsubscribe(refused)
+                    since_s = self._clock.elapsed()
                     if await current.subscribe(refused):
                         self._settle(current, refused)
+                        self._check(refused, since_s)
 
     def _settle(self, current: Subscriptions, bindings: Iterable[Binding]) -> None:
         """The server has confirmed what it takes: close the gaps of partitions that miss nothing any more."""
@@ -239,7 +241,9 @@ class IngestConnection:
                 if cause != partition.gaps.cause:
                     partition.gaps.close()
                 if cause is not None:
-                    partition.gaps.open(self._clock.elapsed(), cause)
+                    now_s = self._clock.elapsed()
+                    since_s = min(now_s, self.whole_s) if partition in refused else now_s
+                    partition.gaps.open(since_s, cause)
         refused_streams = {binding.stream for binding in current.refused}
         for stream in {binding.stream for binding in bindings} - refused_streams:
             self._on_listening(stream)
@@ -368,15 +372,27 @@ class IngestConnection:
     async def _check_servers(self) -> None:
         while self._unchecked or self._stalled.cause is not None:
             unchecked, self._unchecked = self._unchecked, {}
-            if unchecked and self._current is not None:
-                left, self._left_silent = self._left_silent, set()
-                for place, knock in (await self._session.knock(self._others | left, STALLED_S)).items():
-                    is_silent = knock.info is None and (knock.was_taken or place in left)
-                    if is_silent and not await nobody_listens([place]):
-                        self._stalled.found(place, unchecked, self._clock.elapsed())
-                        for binding, since_s in unchecked.items():
-                            binding.open_gap(since_s, str(self._stalled.cause_of(binding)))
-            await self._look_after_stalled()
+            left, self._left_silent = self._left_silent, set()
+            try:
+                await self._find_stalled(unchecked, left)
+                unchecked, left = {}, set()
+                await self._look_after_stalled()
+            except Exception:
+                logger.exception("NATS servers could not be checked now; they are checked again in %g s", STALLED_S)
+                self._unchecked = unchecked | self._unchecked
+                self._left_silent |= left
+                await asyncio.sleep(STALLED_S)
+
+    async def _find_stalled(self, unchecked: dict[Binding, float], left: set[str]) -> None:
+        if not unchecked or self._current is None:
+            self._left_silent |= left
+            return
+        for place, knock in (await self._session.knock(self._others | left, STALLED_S)).items():
+            is_silent = knock.info is None and (knock.was_taken or place in left)
+            if is_silent and not await nobody_listens([place]):
+                self._stalled.found(place, unchecked, self._clock.elapsed())
+                for binding, since_s in unchecked.items():
+                    binding.open_gap(since_s, str(self._stalled.cause_of(binding)))
 
     async def _look_after_stalled(self) -> None:
         """Close the gaps that servers cause that stood still, when they know who listens."""
@@ -398,8 +414,11 @@ class IngestConnection:
         """Until every server has a route to ours again, or is known to have ended."""
         while True:
             while not self._cluster.is_whole(self._clock.elapsed()):
-                for server in self._cluster.away:
-                    await self._look_for(server)
+                try:
+                    for server in self._cluster.away:
+                        await self._look_for(server)
+                except Exception:
+                    logger.exception("NATS servers could not be looked for now; they are in %g s", KNOCK_TIMEOUT_S)
                 await asyncio.sleep(KNOCK_TIMEOUT_S)
             async with self._subscribing:
                 if self._cluster.is_whole(self._clock.elapsed()):

@@ -50,9 +50,9 @@ def _is_ours(address: ServerAddress) -> bool:
         version = ipaddress.ip_address(address.host).version
     except ValueError:
         return False
-    with socket.socket(socket.AF_INET if version == 4 else socket.AF_INET6, socket.SOCK_DGRAM) as sender:
-        try:
+    try:
+        with socket.socket(socket.AF_INET if version == 4 else socket.AF_INET6, socket.SOCK_DGRAM) as sender:
             sender.connect((address.host, address.port))
-        except OSError:
-            return False
-        return bool(sender.getsockname()[0] == address.host)
+            return bool(sender.getsockname()[0] == address.host)
+    except OSError:
+        return False

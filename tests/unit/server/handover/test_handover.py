@@ -219,6 +219,26 @@ async def test_what_the_next_leader_can_not_append_is_a_gap(make, error, after):
     assert partition.log.failure is None
 
 
+async def test_what_is_dropped_before_the_next_leader_appends_is_a_gap(make):
+    kit = make(1, Numbered(), late=4)
+    partition, lead = kit.replicas["b"].partition, kit.replicas["b"].partition.lead
+
+    def fill():
+        kit.nodes["b"].room.left = 0
+        assert not partition.held.add(held.ListRun([msg(b"orders.x", b"held").message]), 0)
+
+    def led(epoch):
+        lead(epoch)
+        asyncio.get_running_loop().call_soon(fill)
+        kit.is_published = False
+
+    partition.lead = led
+    assert await kit.hand_over() == []
+    assert kit.nodes["b"].took_over == [True]
+    (gap,) = partition.gaps.unrecorded()
+    assert "too much was published" in gap.cause
+
+
 async def test_the_next_leader_knows_up_to_when_it_has_everything(make):
     """Where it can not take what comes next, before NATS has answered it, its gap begins there."""
     kit = make(1, Numbered())

@@ -316,6 +316,29 @@ async def test_a_server_that_is_going_to_shut_down_is_left_for_another_without_a
         assert kit.ingest.reconnects == 1
 
 
+async def test_what_the_next_server_refuses_is_a_gap_from_what_the_one_before_brought():
+    async with ScriptedNats() as first, ScriptedNats() as second, Kit(first) as kit:
+        stream = Stream("a")
+        await kit.ingest.start(stream.bindings)
+        old = await first.client(0)
+        second.answers = False
+        old.send_info({"server_id": "S", "ldm": True, "connect_urls": [second.place]})
+        new = await second.client(0)
+        new.refusals["a"] = (REFUSAL % '"a"').encode()
+        first.answers = False
+        second.answers = True
+        new.answer()
+        await first.until(lambda: any(line.startswith(b"UNSUB") for line in old.lines))
+        left_s = kit.clock.elapsed()
+        first.answers = True
+        old.answer()
+        await until(lambda: stream.lapse)
+        assert "refuses a subscription to a" in stream.lapse
+        assert stream.gaps[0][0] <= left_s
+        new.refusals.clear()
+        await until(lambda: stream.lapse is None)
+
+
 async def test_a_server_that_names_no_other_is_kept_until_it_goes():
     async with ScriptedNats() as nats, Kit(nats) as kit:
         stream = Stream("a")
@@ -477,6 +500,37 @@ async def test_a_server_that_stands_still_while_we_subscribe_is_a_gap_until_it_h
         other.stands_still = False
         await until(lambda: b.lapse is None)
         assert (len(b.gaps), kit.ingest.misses) == (1, None)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_servers_are_checked_after_a_subscription_is_allowed_at_last(monkeypatch, caplog, fails):
+    """Also when the first check fails."""
+    monkeypatch.setattr("liftpy_server.ingest.stalled_servers.ROUTE_GRACE_S", TICK_S)
+    monkeypatch.setattr("liftpy_server.ingest.connection.STALLED_S", TICK_S)
+    monkeypatch.setattr("liftpy_server.nats.session.KNOCK_TIMEOUT_S", 50 * TICK_S)
+    async with ScriptedNats() as other, ScriptedNats() as nats, Kit(nats) as kit:
+        nats.info["connect_urls"] = [nats.place, other.place]
+        a, b = Stream("a"), Stream("b")
+        await kit.ingest.start(a.bindings)
+        client = await nats.client(0)
+        client.refusals["b"] = (REFUSAL % '"b"').encode()
+        await kit.ingest.bind(b.bindings)
+        await until(lambda: not kit.ingest._unchecked and kit.ingest._tasks["checking servers"].done())
+        other.stands_still = True
+        knock = kit.ingest._session.knock
+        knocks = []
+
+        async def failing(*args):
+            knocks.append(args)
+            if fails and len(knocks) == 1:
+                raise OSError(24, "Too many open files")
+            return await knock(*args)
+
+        monkeypatch.setattr(kit.ingest._session, "knock", failing)
+        client.refusals.clear()
+        await until(lambda: kit.ingest.misses)
+        assert other.place in kit.ingest.misses
+        assert ("could not be checked" in caplog.text) is fails
 
 
 async def test_a_server_that_stood_still_and_is_gone_ends_no_later(monkeypatch):

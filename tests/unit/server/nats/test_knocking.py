@@ -7,6 +7,7 @@ import socket
 import pytest
 
 from liftpy_server.nats import knocking
+from liftpy_server.nats.server_pool import ServerAddress
 from support.ports import free_port
 from support.scripted_nats import ScriptedNats
 
@@ -38,3 +39,11 @@ async def test_a_host_that_says_nothing_may_have_one(monkeypatch):
 @pytest.mark.parametrize(("host", "is_ours"), [("127.0.0.1", True), ("192.0.2.7", False), ("nats-1", False)])
 def test_addresses_of_this_host(host, is_ours):
     assert knocking._is_ours(knocking.ServerAddress.parse(f"{host}:4222")) is is_ours
+
+
+def test_an_address_is_not_ours_while_no_socket_can_be_opened(monkeypatch):
+    def refuse(*_):
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(knocking.socket, "socket", refuse)
+    assert not knocking._is_ours(ServerAddress.parse("127.0.0.1:4222"))
