@@ -189,18 +189,21 @@ class ServerChange:
                 cluster but the old one.
             are_all: whether there is one for each.
         """
+        self._may_pause = True
+        self._check_room()
         why = "" if servers and are_all else "not every server of the cluster can be reached"
         if not why:
-            why = await self._match(servers)
+            why = self._why if self._is_full else await self._match(servers)
+        is_matched = not why
         if why:
             logger.warning("messages of %g s may be stored twice: %s", MOVE_OVERLAP_S, why)
             await asyncio.sleep(MOVE_OVERLAP_S)
         await self._before.unsubscribe(wanted)
-        if not why and not await self._reached(servers, "last"):
-            why = self._why
+        if is_matched and not await self._reached(servers, "last"):
+            logger.warning("messages may be stored twice after the change of NATS servers: %s", self._why)
         self._marks.forget(self._name)
         for each in self._held.values():
-            each.release(None if why else each.marks)
+            each.release(each.marks if is_matched else None)
         self._new.release()
         self._new.ingest.marks = self._marks
         self._new.connection.resume()
@@ -212,9 +215,11 @@ class ServerChange:
         self._marks.expect(self._name, self._heard_old)
         self._own_marks.expect(self._name, self._heard_new)
         self._reach.expect(self._name, self._new_heard.add)
-        if not await self._new.subscribe([self._reach]):
-            return "the new connection was lost"
+        self._may_pause = False
+        is_subscribed = await self._new.subscribe([self._reach])
         self._may_pause = True
+        if not is_subscribed:
+            return "the new connection was lost"
         self._check_room()
         if not await self._reached(servers, "first"):
             return self._why
