@@ -13,8 +13,8 @@ USUAL := not slow and not chaos
 help:
 	@echo "make demo     336,776 real messages through three nodes, a bucket and Spark, the leader killed half-way, all checked"
 	@echo "make quick    formatter, linter, types, import layers, and the unit tests that your change reaches: under two minutes"
-	@echo "make test     all that runs in one process, and a test of each promise with nodes, NATS, S3 and Spark: ten minutes"
-	@echo "make test-all make test and make test-rest: all tests but the slow ones, in some 40 minutes"
+	@echo "make test     all that runs in one process, and a test of each promise with nodes, NATS, S3 and Spark: 10 to 15 minutes"
+	@echo "make test-all make test and make test-rest: all tests but the slow ones, in 45 to 60 minutes"
 	@echo "make check    formatter, linter, types, import layers"
 	@echo "make bench    liftpy and JetStream side by side (make bench-quick for a short run)"
 	@echo "make soak     the slow tests: two to three hours on two cores"
