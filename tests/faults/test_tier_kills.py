@@ -50,7 +50,7 @@ def workers(node, name):
             command = each.cmdline()
         except psutil.NoSuchProcess:  # it has ended since
             continue
-        if command[-1:] == [name] and "tiering.worker" in " ".join(command):
+        if command[-1:] == [name] and "liftpy_server.tier.worker.main" in command:
             found.append(each)
     return found
 
