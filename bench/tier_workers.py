@@ -12,8 +12,8 @@ from bench.rig import resident
 from bench.tier_logs import LogFile
 from bench.tier_rig import worker_of
 from liftpy_envelope.settings import to_plain
+from liftpy_server.settings.tier import TierConfig
 from liftpy_server.tier.requests import ClaimJob, CountsJob, FetchChunkJob, MergeJob, UploadJob
-from liftpy_server.tier.settings import TierConfig
 from liftpy_server.tier.worker.process import TierWorker
 from liftpy_server.workers.requests import from_plain
 

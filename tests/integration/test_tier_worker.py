@@ -16,7 +16,7 @@ from liftpy_envelope.batch import encode_body, encode_header
 from liftpy_envelope.columns import Column
 from liftpy_envelope.ipc import nullable_column, values_column
 from liftpy_envelope.settings import to_plain
-from liftpy_server.tier.settings import TierConfig
+from liftpy_server.settings.tier import TierConfig
 from liftpy_server.tier.worker.process import TierWorker, TierWorkError
 from support.plain_worker import PlainCalls
 from support.s3_servers import seaweedfs

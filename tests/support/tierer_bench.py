@@ -7,9 +7,9 @@ import sys
 from types import SimpleNamespace
 
 from liftpy_server.metadata.state import PartitionInfo
+from liftpy_server.settings.tier import TierConfig
 from liftpy_server.tier.errors import TierWorkError
 from liftpy_server.tier.host.tierer import Tierer
-from liftpy_server.tier.settings import TierConfig
 from support.cluster import eventually
 from support.nats_frames import msg
 from support.plain_worker import PlainWorker

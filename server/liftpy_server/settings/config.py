@@ -13,9 +13,9 @@ from liftpy_envelope.errors import ConfigError, NameInvalidError, SubjectInvalid
 from liftpy_envelope.names import check_name
 from liftpy_envelope.settings import from_text, parse_settings
 from liftpy_envelope.subject import check_pattern
-from liftpy_server.groups.host.settings import GroupsConfig
 from liftpy_server.settings.cluster import ClusterConfig
-from liftpy_server.tier.settings import TierConfig
+from liftpy_server.settings.groups import GroupsConfig
+from liftpy_server.settings.tier import TierConfig
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

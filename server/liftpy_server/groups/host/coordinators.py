@@ -15,7 +15,7 @@ from liftpy_envelope.groups import GroupError, HeartbeatRequest, JoinRequest, Le
 from liftpy_server.groups.core.coordinator import refused
 from liftpy_server.groups.core.inputs import DeleteGroup, Effects, StreamsChanged, Tick
 from liftpy_server.groups.host.quota import GroupQuota
-from liftpy_server.groups.host.settings import GroupsConfig
+from liftpy_server.settings.groups import GroupsConfig
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from liftpy_server.consensus.store import RaftMetadataStore
-    from liftpy_server.groups.host.settings import GroupsConfig
     from liftpy_server.metadata.state import MetadataState, StreamInfo
+    from liftpy_server.settings.groups import GroupsConfig
 
 __all__ = ["CoordinatorFinder", "groups_stream"]
 

@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from liftpy_log.clock import Clock
     from liftpy_log.storage.files import FileCache
     from liftpy_server.consensus.store import RaftMetadataStore
-    from liftpy_server.groups.host.settings import GroupsConfig
     from liftpy_server.metadata.state import MetadataState
     from liftpy_server.partition.partition import Partition
     from liftpy_server.replication.host.local import LocalReplica
+    from liftpy_server.settings.groups import GroupsConfig
     from liftpy_server.streams.streams import Streams
     from liftpy_server.tier.reads.reads import ColdReads
 

@@ -11,7 +11,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from liftpy_server.groups.host.settings import GroupsConfig
+    from liftpy_server.settings.groups import GroupsConfig
 
 __all__ = ["GroupQuota"]
 

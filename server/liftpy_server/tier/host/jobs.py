@@ -36,12 +36,12 @@ if TYPE_CHECKING:
     from liftpy_envelope.pull import PartitionKey
     from liftpy_log.clock import Clock
     from liftpy_server.partition.partition import Partition
+    from liftpy_server.settings.tier import TierConfig
     from liftpy_server.tier.host.counters import TierCounters
     from liftpy_server.tier.host.gone_nodes import GoneNodes
     from liftpy_server.tier.requests import UploadJob
     from liftpy_server.tier.schedule.places import Place, Task
     from liftpy_server.tier.schedule.schedule import Schedule
-    from liftpy_server.tier.settings import TierConfig
     from liftpy_server.tier.worker.port import Identity, Worker
 
 __all__ = ["TierJobs"]

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from liftpy_server.consensus.store import RaftMetadataStore
     from liftpy_server.metadata.state import NodeInfo
     from liftpy_server.partition.partition import Partition
+    from liftpy_server.settings.tier import TierConfig
     from liftpy_server.tier.host.retention_ends import Requests
-    from liftpy_server.tier.settings import TierConfig
     from liftpy_server.tier.worker.port import Worker
 
 __all__ = ["TierSide"]

@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from liftpy_log.clock import Clock
     from liftpy_server.metadata.state import PartitionInfo
     from liftpy_server.partition.partition import Partition
+    from liftpy_server.settings.tier import TierConfig
     from liftpy_server.tier.host.gone_nodes import Members
     from liftpy_server.tier.schedule.alarms import StoreHealth
     from liftpy_server.tier.schedule.places import Place, Task
-    from liftpy_server.tier.settings import TierConfig
     from liftpy_server.tier.worker.port import Identity, Worker
 
 __all__ = ["TierRefusedError", "Tierer"]

@@ -18,9 +18,9 @@ import pyarrow as pa
 
 from liftpy_bucket.store.s3 import S3Store
 from liftpy_envelope.no_pandas import keep_pandas_out
+from liftpy_server.settings.tier import store_settings
 from liftpy_server.tier.jobs.parts.context import Context
 from liftpy_server.tier.jobs.table import run
-from liftpy_server.tier.settings import store_settings
 from liftpy_server.tier.worker.memory import keep_memory, settle_objects
 from liftpy_server.tier.worker.wire import encode_error, encode_progress, encode_result
 from liftpy_server.workers.child_process import become_child, leave

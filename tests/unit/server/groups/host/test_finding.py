@@ -10,9 +10,9 @@ from liftpy_envelope.group_routing import GROUPS_STREAM, partition_of_group
 from liftpy_envelope.groups import GroupError
 from liftpy_server.groups.host import finding
 from liftpy_server.groups.host.finding import CoordinatorFinder, groups_stream
-from liftpy_server.groups.host.settings import GroupsConfig
 from liftpy_server.metadata.errors import MetadataRefusedError, MetadataUnavailableError
 from liftpy_server.metadata.state import MetadataState, NodeInfo, PartitionInfo, StreamInfo
+from liftpy_server.settings.groups import GroupsConfig
 
 
 def node(name, **more):

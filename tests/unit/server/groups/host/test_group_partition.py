@@ -19,7 +19,7 @@ from liftpy_server.groups.host.group_partition import GroupPartition
 from liftpy_server.groups.host.pending import PendingRequest
 from liftpy_server.groups.host.quota import GroupQuota
 from liftpy_server.groups.host.replaying import read_groups
-from liftpy_server.groups.host.settings import GroupsConfig
+from liftpy_server.settings.groups import GroupsConfig
 from support.server_kit import Kit
 
 UUID = b"o" * 16

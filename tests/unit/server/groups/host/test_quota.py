@@ -14,7 +14,7 @@ from liftpy_server.groups.core.inputs import DeleteGroup, Now, StreamsChanged, T
 from liftpy_server.groups.core.replay import GroupsReplay
 from liftpy_server.groups.host.coordinators import Coordinators
 from liftpy_server.groups.host.quota import GroupQuota
-from liftpy_server.groups.host.settings import GroupsConfig
+from liftpy_server.settings.groups import GroupsConfig
 
 UUID = b"o" * 16
 PARTITIONS = 2_000

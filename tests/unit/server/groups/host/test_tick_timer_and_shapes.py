@@ -10,10 +10,10 @@ import pytest
 from liftpy_envelope.errors import ConfigError
 from liftpy_envelope.stream_config import StreamConfig
 from liftpy_server.groups.host.finding import groups_stream
-from liftpy_server.groups.host.settings import GroupsConfig
 from liftpy_server.groups.host.shapes import StreamShapes
 from liftpy_server.groups.host.tick_timer import TickTimer
 from liftpy_server.metadata.state import MetadataState, NodeInfo, PartitionInfo, StreamInfo
+from liftpy_server.settings.groups import GroupsConfig
 from support.server_kit import SetClock
 
 NEVER = float("inf")

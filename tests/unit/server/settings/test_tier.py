@@ -8,7 +8,7 @@ from liftpy_bucket.store.s3_settings import AddressingStyle, Checksums
 from liftpy_envelope.errors import ConfigError
 from liftpy_envelope.settings import parse_settings, to_plain
 from liftpy_server.settings.config import load_config
-from liftpy_server.tier.settings import TierConfig, store_settings
+from liftpy_server.settings.tier import TierConfig, store_settings
 
 
 def test_it_is_off_until_it_has_a_url():
