@@ -24,8 +24,8 @@ from liftpy_bucket.reading.version import open_version
 from liftpy_bucket.store.counting import CountingStore
 from liftpy_bucket.store.memory import MemoryStore
 from liftpy_envelope.pull import PartitionKey
+from liftpy_server.partition.cold_side import ColdSide
 from liftpy_server.settings.tier import TierConfig
-from liftpy_server.tier.host.cold_side import ColdSide
 from liftpy_server.tier.jobs.parts.context import Context
 from liftpy_server.tier.jobs.table import run
 from liftpy_server.tier.schedule.places import Job, Limits

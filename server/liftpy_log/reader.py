@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from liftpy_log.storage.disk import File
     from liftpy_log.storage.files import FileCache
 
-__all__ = ["LogReader", "Slice"]
+__all__ = ["LogReader", "Slice", "pin_all", "unpin_all"]
 
 
 class Slice(NamedTuple):
@@ -108,6 +108,23 @@ class LogReader:
             header, records = segment.records(file, position)
             return header.base_offset + _first_delta(header, records, timestamp)
         return None
+
+
+def pin_all(files: FileCache, slices: Sequence[Slice]) -> list[tuple[File, Slice]]:
+    """Pin the files of all slices; `unpin_all` gives them back."""
+    pinned: list[tuple[File, Slice]] = []
+    try:
+        pinned.extend((files.pin(piece.segment), piece) for piece in slices)
+    except OSError:
+        unpin_all(files, pinned)
+        raise
+    return pinned
+
+
+def unpin_all(files: FileCache, pinned: Sequence[tuple[File, Slice]]) -> None:
+    """Give back what `pin_all` pinned."""
+    for file, piece in pinned:
+        files.unpin(piece.segment, file)
 
 
 def _first_delta(header: BatchHeader, records: pa.RecordBatch, timestamp: int) -> int:

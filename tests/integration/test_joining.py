@@ -12,13 +12,13 @@ import pytest
 from liftpy_client.connection.nats_options import NatsOptions
 from liftpy_log.clock import SystemClock
 from liftpy_log.data_dir import DataDir
-from liftpy_server.admin.node_door import NodeDoor
-from liftpy_server.admin.node_key import NodeKey
 from liftpy_server.consensus.settings import Voter
 from liftpy_server.listeners.refusals import DoorRefusals
 from liftpy_server.node import metadata_opening
 from liftpy_server.node.joining import JoinError
 from liftpy_server.node.metadata_opening import open_metadata
+from liftpy_server.requests.node_door import NodeDoor
+from liftpy_server.requests.node_key import NodeKey
 from liftpy_server.settings.cluster import ClusterConfig
 from liftpy_server.settings.config import NodeConfig
 from support.metadata_commands import NODE

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from liftpy_client.connection.nats_options import NatsOptions
 from liftpy_envelope.errors import ErrorCode, LiftError
-from liftpy_server.admin.errors import AdminError, NodeSilentError
 from liftpy_server.handover.handover import Handover
 from liftpy_server.ingest.connection import IngestConnection
 from liftpy_server.ingest.marks import Marks
 from liftpy_server.nats.ack_connection import AckConnection
+from liftpy_server.requests.errors import AdminError, NodeSilentError
 from liftpy_server.settings.limits import UNSUBSCRIBE_TIMEOUT_S
 from simulation.nats_wire import NodeTransport
 from simulation.shell_node import EPOCH_NS, ShellNode, key_of

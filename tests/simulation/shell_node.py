@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from liftpy_server.ingest.binding import Binding
     from liftpy_server.metadata.state import MetadataState
     from liftpy_server.partition.partition import Partition
-    from liftpy_server.streams.state import StreamState
+    from liftpy_server.partition.stream_state import StreamState
     from simulation.shell_world import ShellWorld
 
 __all__ = ["ShellNode", "key_of"]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from liftpy_envelope.batch import read_header
-from liftpy_server.tier.host.cold_side import ColdSide
+from liftpy_server.partition.cold_side import ColdSide
 from liftpy_server.tier.reads.reads import ColdReads
 from support.plain_worker import PlainWorker
 

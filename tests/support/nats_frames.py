@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, NamedTuple
 from hypothesis import strategies as st
 
 from liftpy_envelope.envelope import COOKIE
-from liftpy_server.ingest.runs import Message
+from liftpy_server.messages.runs import Message
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from liftpy_server.ingest.parser import MessageParser
-    from liftpy_server.ingest.runs import Run
+    from liftpy_server.messages.runs import Run
 
 CONTROL_LINES = (
     b"PING\r\n",

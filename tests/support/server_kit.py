@@ -21,7 +21,7 @@ from liftpy_server.ingest.ingest import Ingest
 from liftpy_server.metadata.state import StreamInfo
 from liftpy_server.partition.outbox import Outbox
 from liftpy_server.partition.partition import Load, Partition
-from liftpy_server.streams.state import StreamState
+from liftpy_server.partition.stream_state import StreamState
 from support.batches import log_records
 from support.gap_notes import GapNotes
 from support.nats_frames import encode_all

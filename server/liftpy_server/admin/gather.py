@@ -7,15 +7,15 @@ import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from liftpy_envelope.errors import ErrorCode, LiftError
-from liftpy_server.admin.errors import AdminError, NodeSilentError
 from liftpy_server.admin.stream_view import Told, leaders_of, show_stream
+from liftpy_server.requests.errors import AdminError, NodeSilentError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from liftpy_server.admin.asking import Body, NodeRequests
     from liftpy_server.metadata.state import StreamInfo
     from liftpy_server.node.node import Node
+    from liftpy_server.requests.node_requests import Body, NodeRequests
 
 __all__ = ["FOLLOW_TIMEOUT_S", "NUMBERS_TIMEOUT_S", "READY_TIMEOUT_S", "Gatherer"]
 

@@ -12,7 +12,6 @@ from liftpy_envelope.errors import ErrorCode
 from liftpy_envelope.settings import parse_settings
 from liftpy_envelope.stream_config import AckMode, StreamConfig
 from liftpy_envelope.subject import check_literal, is_literal, matches
-from liftpy_server.admin.errors import AdminError
 from liftpy_server.admin.gather import Gatherer
 from liftpy_server.admin.info import cluster_info
 from liftpy_server.admin.internal import check_changed, check_created, check_owned
@@ -30,13 +29,14 @@ from liftpy_server.admin.reserved import check_unreserved
 from liftpy_server.admin.stream_view import leaders_of
 from liftpy_server.metadata.errors import MetadataRefusedError
 from liftpy_server.metadata.placement import Placement
+from liftpy_server.requests.errors import AdminError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from liftpy_server.admin.asking import Body, NodeRequests
     from liftpy_server.metadata.state import MetadataState, StreamInfo
     from liftpy_server.node.node import Node
+    from liftpy_server.requests.node_requests import Body, NodeRequests
 
 __all__ = ["Handlers"]
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from liftpy_envelope.errors import ErrorCode
 from liftpy_envelope.stream_config import INTERNAL_PREFIX
-from liftpy_server.admin.errors import AdminError
+from liftpy_server.requests.errors import AdminError
 
 if TYPE_CHECKING:
     from liftpy_server.admin.requests import UpdateRequest

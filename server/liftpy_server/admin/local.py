@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from liftpy_envelope.errors import ErrorCode
 from liftpy_envelope.settings import parse_settings
-from liftpy_server.admin.errors import AdminError
 from liftpy_server.admin.info import follower_lags, kept_logs, led_stream, node_info, quarantined
 from liftpy_server.admin.internal import check_owned
 from liftpy_server.admin.node_requests import (
@@ -21,15 +20,16 @@ from liftpy_server.admin.node_requests import (
 )
 from liftpy_server.admin.requests import NoRequest
 from liftpy_server.ingest.connection import SubscriptionRefusedError
+from liftpy_server.requests.errors import AdminError
 from liftpy_server.streams.streams import StreamNotOpenedError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from liftpy_server.admin.asking import Body
     from liftpy_server.metadata.state import StreamInfo
     from liftpy_server.node.node import Node
     from liftpy_server.partition.partition import Partition
+    from liftpy_server.requests.node_requests import Body
 
 __all__ = ["ANSWER_BYTES_MAX", "LocalHandlers"]
 

@@ -18,7 +18,6 @@ from liftpy_server.admin.cluster_view import (
     under_replicated,
     with_progress,
 )
-from liftpy_server.admin.errors import AdminError, NodeSilentError
 from liftpy_server.admin.gather import NUMBERS_TIMEOUT_S, Gatherer
 from liftpy_server.admin.node_requests import (
     ClusterRequest,
@@ -31,13 +30,14 @@ from liftpy_server.admin.node_requests import (
 from liftpy_server.admin.requests import NoRequest
 from liftpy_server.consensus.settings import Voter
 from liftpy_server.repeated_warnings import RepeatedWarnings
+from liftpy_server.requests.errors import AdminError, NodeSilentError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
 
-    from liftpy_server.admin.asking import Body, NodeRequests
     from liftpy_server.metadata.state import MetadataState, NodeInfo, PartitionInfo, StreamInfo
     from liftpy_server.node.node import Node
+    from liftpy_server.requests.node_requests import Body, NodeRequests
 
     _Found = tuple[StreamInfo, int, PartitionInfo]
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from liftpy_envelope.errors import ErrorCode
-from liftpy_server.admin.errors import AdminError
 from liftpy_server.metadata.placement import place
+from liftpy_server.requests.errors import AdminError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -6,17 +6,17 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from liftpy_envelope.errors import ErrorCode, LiftError
-from liftpy_server.admin.errors import AdminError
 from liftpy_server.metadata.recovery import needs_recovery, plan_recovery
 from liftpy_server.metadata.state import LogReport
+from liftpy_server.requests.errors import AdminError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from liftpy_server.admin.asking import Body
     from liftpy_server.admin.node_requests import RecoverRequest
     from liftpy_server.metadata.recovery import Recovery
     from liftpy_server.metadata.state import MetadataState, PartitionInfo, StreamInfo
+    from liftpy_server.requests.node_requests import Body
 
 __all__ = ["InBucket", "PartitionRecovery", "plan_stream", "what_follows", "with_bucket"]
 

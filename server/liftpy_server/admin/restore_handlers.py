@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from liftpy_envelope.errors import ConfigError, ErrorCode
 from liftpy_envelope.settings import parse_settings
 from liftpy_envelope.stream_config import StreamConfig
-from liftpy_server.admin.errors import AdminError
 from liftpy_server.admin.reserved import check_unreserved
 from liftpy_server.admin.restore_requests import (
     ApplyRequest,
@@ -24,6 +23,7 @@ from liftpy_server.admin.restore_requests import (
 )
 from liftpy_server.metadata.errors import MetadataRefusedError
 from liftpy_server.metadata.placement import Placement
+from liftpy_server.requests.errors import AdminError
 from liftpy_server.tier.errors import TierWorkError
 from liftpy_server.tier.jobs.restoring import PartitionPlan
 from liftpy_server.tier.requests import FenceStreamsJob, LookAtPartitionsJob, ReadCatalogJob, TakeCatalogJob
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
     from typing import Protocol
 
-    from liftpy_server.admin.asking import Body
     from liftpy_server.metadata.state import MetadataState, StreamInfo
+    from liftpy_server.requests.node_requests import Body
     from liftpy_server.settings.config import NodeConfig
     from liftpy_server.workers.requests import Request
 

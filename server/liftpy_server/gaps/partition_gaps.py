@@ -17,13 +17,22 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from liftpy_log.clock import Clock
-    from liftpy_server.streams.state import StreamCounters
 
 __all__ = ["LED_ELSEWHERE", "GapKeeper", "PartitionGaps"]
 
 logger = logging.getLogger(__name__)
 
 LED_ELSEWHERE: Final = "another node led the partition before"
+
+
+class GapCounter(Protocol):
+    """Counts the gaps of a stream.
+
+    Attributes:
+        gaps: how many have begun.
+    """
+
+    gaps: int
 
 
 class GapKeeper(Protocol):
@@ -80,7 +89,7 @@ class PartitionGaps:
         number: of the partition.
         clock: of the node.
         keeper: has the gaps written down.
-        counters: of the stream.
+        counter: of the stream.
         created_ns: when the stream was; nothing that was published before is missing.
 
     Attributes:
@@ -94,7 +103,7 @@ class PartitionGaps:
         number: int,
         clock: Clock,
         keeper: GapKeeper,
-        counters: StreamCounters,
+        counter: GapCounter,
         created_ns: int = 0,
     ) -> None:
         self.stream = stream
@@ -102,7 +111,7 @@ class PartitionGaps:
         self.number = number
         self._clock = clock
         self._keeper = keeper
-        self._counters = counters
+        self._counter = counter
         self.created_s = clock.elapsed() - max(0, clock.now_ns() - created_ns) / 1e9
         self._lapse: list[_Open] = []  # of several the first is the one that began here, or was found first
         self._listening_s = self._since_gap_s = clock.elapsed()
@@ -226,7 +235,7 @@ class PartitionGaps:
         self._unrecorded = tuple(gap for gap in self._unrecorded if gap not in known)
 
     def _begun(self, since_s: float, until_ns: int | None, cause: str, messages: int | None = None) -> Gap:
-        self._counters.gaps += 1
+        self._counter.gaps += 1
         since_ns = self._wall_ns(since_s) if until_ns is None else min(self._wall_ns(since_s), until_ns)
         return Gap(
             id=self._keeper.new_id(),

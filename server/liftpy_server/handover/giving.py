@@ -233,7 +233,7 @@ class Giving:
         if held is None or partition.held is not held:
             return
         if partition.is_leading:  # perhaps in another epoch
-            self._holding.append(partition, Held.all, partition.heard_s)
+            self._holding.append(partition, held, Held.all, partition.heard_s)
         else:  # another node does, and held it, too
             partition.let_go()
             self._streams.listening.change(self._streams.by_uuid[partition.stream.uuid])

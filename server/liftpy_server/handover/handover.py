@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from liftpy_log.clock import Clock
-    from liftpy_server.admin.asking import NodeRequests
     from liftpy_server.consensus.store import RaftMetadataStore
     from liftpy_server.handover.giving import LeaderMove
     from liftpy_server.ingest.connection import IngestConnection
     from liftpy_server.ingest.marks import Marks
     from liftpy_server.replication.host.local import LocalReplica
+    from liftpy_server.requests.node_requests import NodeRequests
     from liftpy_server.streams.streams import Streams
 
 __all__ = ["Handover"]

@@ -10,8 +10,8 @@ from liftpy_envelope.batch import NO_PRODUCER
 from liftpy_envelope.columns import column_names
 from liftpy_log.errors import PartitionOfflineError
 from liftpy_server.handover.matching import stored_of_held
-from liftpy_server.ingest.incoming import Incoming, read_message
-from liftpy_server.ingest.runs import ListRun
+from liftpy_server.messages.incoming import Incoming, read_message
+from liftpy_server.messages.runs import ListRun
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from liftpy_log.partition_log import PartitionLog
     from liftpy_server.ingest.connection import IngestConnection
     from liftpy_server.ingest.marks import Marks
-    from liftpy_server.ingest.runs import Run
+    from liftpy_server.messages.runs import Run
     from liftpy_server.partition.partition import Partition
     from liftpy_server.streams.streams import Streams
 
@@ -75,16 +75,18 @@ class Holding:
         self._clock = clock
         self._flush = flush
 
-    def append(self, partition: Partition, left: Callable[[Held], Iterable[Left]], since_s: float | None) -> None:
+    def append(
+        self, partition: Partition, held: Held, left: Callable[[Held], Iterable[Left]], since_s: float | None
+    ) -> None:
         """Append what a leader held, and hold nothing more. What can not be appended is a gap.
 
         Args:
             partition: of this node, which leads it.
+            held: what it holds.
             left: which of the messages are to be appended.
             since_s: what was published before has been stored, by elapsed time; None where nobody knows.
         """
-        held, partition.held = partition.held, None
-        assert held is not None, "it holds"
+        partition.held = None
         name, number = partition.stream.name, partition.number
         try:
             append_left(partition, left(held), self._clock.now_ns())

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from liftpy_log.clock import Clock
-    from liftpy_server.ingest.incoming import Incoming
-    from liftpy_server.ingest.runs import Run
     from liftpy_server.ingest.subscriptions import Subscriptions
+    from liftpy_server.messages.incoming import Incoming
+    from liftpy_server.messages.runs import Run
     from liftpy_server.nats.connection import NatsConnection
     from liftpy_server.partition.partition import Partition
 

@@ -8,10 +8,10 @@ import secrets
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from liftpy_envelope.errors import ErrorCode
-from liftpy_server.admin.errors import AdminError
 from liftpy_server.handover.held import Held
 from liftpy_server.handover.requests import ListenAnswer, ListenRequest, TakeRequest, show_keys
 from liftpy_server.ingest.marks import MARK_SUBJECT
+from liftpy_server.requests.errors import AdminError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -176,8 +176,14 @@ class Taking:
         What of it is to be appended is, as soon as the replica knows who is in sync.
         """
         partition = replica.partition
-        held = partition.held
-        take = next((take for take in self._takes.values() if take.held.get(partition.key) is held), None)
+        take, held = next(
+            (
+                (take, held)
+                for take in self._takes.values()
+                if (held := take.held.get(partition.key)) is not None and held is partition.held
+            ),
+            (None, None),
+        )
         if held is None or take is None:  # what this node held to hand it over is not for here
             return False
         is_whole = (
@@ -202,6 +208,6 @@ class Taking:
                 cause = "too much was published while the lead was handed over"
                 partition.gaps.missed(since_s, cause)
             log, config = partition.log, partition.stream.config
-            self._holding.append(partition, lambda held: held.not_stored(log, config), since_s)
+            self._holding.append(partition, held, lambda held: held.not_stored(log, config), since_s)
         else:
             partition.let_go()

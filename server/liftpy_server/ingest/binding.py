@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 from liftpy_envelope.partitioner import partition_of
 from liftpy_envelope.stream_config import Spread
-from liftpy_server.ingest.incoming import read_message
+from liftpy_server.messages.incoming import read_message
 
 if TYPE_CHECKING:
-    from liftpy_server.ingest.incoming import Incoming
-    from liftpy_server.ingest.runs import Run
+    from liftpy_server.messages.incoming import Incoming
+    from liftpy_server.messages.runs import Run
     from liftpy_server.partition.partition import Partition
-    from liftpy_server.streams.state import StreamState
+    from liftpy_server.partition.stream_state import StreamState
 
 __all__ = ["Binding"]
 

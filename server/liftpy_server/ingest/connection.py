@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from liftpy_server.nats.connection import NatsConnection, Question
     from liftpy_server.nats.monitoring import Patience
     from liftpy_server.partition.outbox import Outbox
-    from liftpy_server.streams.state import StreamState
+    from liftpy_server.partition.stream_state import StreamState
 
 __all__ = ["IngestConnection", "SubscriptionRefusedError"]
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from liftpy_log.clock import Clock
     from liftpy_server.ingest.binding import Binding
     from liftpy_server.ingest.marks import Marks
-    from liftpy_server.ingest.runs import Run
+    from liftpy_server.messages.runs import Run
     from liftpy_server.partition.outbox import Outbox
     from liftpy_server.partition.partition import Partition
 

@@ -13,7 +13,7 @@ from liftpy_server.ingest.binding import Binding
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from liftpy_server.ingest.runs import Run
+    from liftpy_server.messages.runs import Run
     from liftpy_server.partition.partition import Partition
 
 __all__ = ["MARK_SUBJECT", "Marks"]

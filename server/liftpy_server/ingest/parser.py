@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from liftpy_server.ingest.runs import ListRun, Row, Run
 from liftpy_server.ingest.uniform import parse_uniform
 from liftpy_server.ingest.vector import VectorResult, parse_block
+from liftpy_server.messages.runs import ListRun, Row, Run
 
 __all__ = ["MessageParser", "Parsed"]
 

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from liftpy_envelope.envelope import COOKIE
-from liftpy_server.ingest.packed import PackedColumn, strided
-from liftpy_server.ingest.runs import Block, BlockRun
 from liftpy_server.ingest.vector import VectorResult
+from liftpy_server.messages.packed import PackedColumn, strided
+from liftpy_server.messages.runs import Block, BlockRun
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

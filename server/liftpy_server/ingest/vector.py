@@ -18,8 +18,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from liftpy_envelope.envelope import COOKIE
-from liftpy_server.ingest.packed import PackedColumn
-from liftpy_server.ingest.runs import Block, BlockRun
+from liftpy_server.messages.packed import PackedColumn
+from liftpy_server.messages.runs import Block, BlockRun
 
 __all__ = ["VectorResult", "parse_block"]
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 import numpy as np
 
 from liftpy_envelope.ack import Ack, encode_ack, encode_error_ack
-from liftpy_server.ingest.packed import PackedColumn, strided
+from liftpy_server.messages.packed import PackedColumn, strided
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from liftpy_log.partition_log import PartitionLog
     from liftpy_server.partition.acks import Owed
     from liftpy_server.partition.outbox import Outbox
-    from liftpy_server.streams.state import StreamState
+    from liftpy_server.partition.stream_state import StreamState
 
 __all__ = ["CommittingLog", "Load", "Replication"]
 

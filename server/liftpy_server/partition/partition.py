@@ -14,10 +14,10 @@ from liftpy_envelope.errors import AckErrorCode
 from liftpy_envelope.stream_config import AckMode, Compression
 from liftpy_log.errors import PartitionOfflineError, StorageFullError
 from liftpy_log.ids.dedupe import hash_ids
-from liftpy_server.ingest.incoming import Refusal, read_message, refusal_of
-from liftpy_server.ingest.records import RecordBuilder
+from liftpy_server.messages.incoming import Refusal, read_message, refusal_of
 from liftpy_server.partition.acks import AckItem, ItemAcks, RangeAcks
 from liftpy_server.partition.committing import CommittingLog, Load
+from liftpy_server.partition.records import RecordBuilder
 from liftpy_server.partition.stored_size import stored_size_refusal
 from liftpy_server.settings.limits import BATCH_VALUE_BYTES_MAX
 
@@ -27,12 +27,26 @@ if TYPE_CHECKING:
     from liftpy_envelope.batch import BatchBody
     from liftpy_envelope.errors import ErrorCode
     from liftpy_log.entries import Appended
-    from liftpy_server.handover.held import Held
-    from liftpy_server.ingest.incoming import Incoming
-    from liftpy_server.ingest.runs import Run
-    from liftpy_server.tier.host.cold_side import ColdSide
+    from liftpy_server.messages.incoming import Incoming
+    from liftpy_server.messages.runs import Run
+    from liftpy_server.partition.cold_side import ColdSide
 
-__all__ = ["Load", "Partition", "PartitionWatcher"]
+__all__ = ["Holder", "Load", "Partition", "PartitionWatcher"]
+
+
+class Holder(Protocol):
+    """Holds the messages that come while the leadership is handed over."""
+
+    def add(self, run: Run, skip: int) -> bool:
+        """Hold a run; False when it is not held."""
+        ...
+
+    def add_read(self, messages: list[Incoming]) -> bool:
+        """Hold messages whose options were read; False when they are not held."""
+        ...
+
+    def drop(self) -> None:
+        """Forget what is held."""
 
 
 class PartitionWatcher(Protocol):
@@ -58,7 +72,7 @@ class Partition(CommittingLog):
         held: what comes while the leadership is handed over, here or to another node; None at other times.
     """
 
-    held: Held | None = None
+    held: Holder | None = None
     cold: ColdSide | None = None
     watcher: PartitionWatcher | None = None
     full_text = "the node's disk is full"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from liftpy_envelope.errors import AckErrorCode
 from liftpy_envelope.limits import BATCH_BYTES_MAX
-from liftpy_server.ingest.incoming import Refusal
+from liftpy_server.messages.incoming import Refusal
 
 if TYPE_CHECKING:
     from liftpy_envelope.envelope import BatchEnvelope

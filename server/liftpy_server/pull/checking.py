@@ -6,7 +6,8 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from liftpy_log.errors import SegmentCorruptError
-from liftpy_server.pull.sending import check_slice, pin_all
+from liftpy_log.reader import pin_all
+from liftpy_server.pull.sending import check_slice
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from liftpy_envelope.frames import encode_response
 from liftpy_envelope.pull import FetchRequest
 from liftpy_log.errors import SegmentCorruptError
+from liftpy_log.reader import unpin_all
 from liftpy_server.pull.checking import pin_news, verified
 from liftpy_server.pull.filtering import SCAN_COST_MAX, Filtering, filtered, matcher_of
-from liftpy_server.pull.sending import unpin_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -16,8 +16,9 @@ from liftpy_envelope.errors import FrameError
 from liftpy_envelope.follow import FollowRequest, FollowResponse, FollowWhole
 from liftpy_envelope.frames import encode_response
 from liftpy_log.errors import SegmentCorruptError
+from liftpy_log.reader import pin_all, unpin_all
 from liftpy_server.pull.follow_session import FollowSession
-from liftpy_server.pull.sending import check_slice, pin_all, unpin_all
+from liftpy_server.pull.sending import check_slice
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -17,11 +17,10 @@ if TYPE_CHECKING:
 
     from liftpy_log.reader import Slice
     from liftpy_log.storage.disk import File
-    from liftpy_log.storage.files import FileCache
 
     Piece = bytes | tuple[File, Slice]
 
-__all__ = ["ResponseSender", "check_slice", "pin_all", "unpin_all"]
+__all__ = ["ResponseSender", "check_slice"]
 
 _SMALL_BYTES_MAX: Final = 64 * 1024  # below this one copy is cheaper than another system call
 _JOINED_BYTES_MAX: Final = 256 * 1024  # of small pieces that are written together
@@ -223,23 +222,6 @@ def _read_through(file: File, piece: Slice) -> None:
     os.posix_fadvise(file.fileno(), piece.position, piece.length, os.POSIX_FADV_WILLNEED)
     for position in range(piece.position, end, _READ_BYTES):
         file.read(position, min(_READ_BYTES, end - position))
-
-
-def pin_all(files: FileCache, slices: Sequence[Slice]) -> list[tuple[File, Slice]]:
-    """Pin the files of all slices; `unpin_all` gives them back."""
-    pinned: list[tuple[File, Slice]] = []
-    try:
-        pinned.extend((files.pin(piece.segment), piece) for piece in slices)
-    except OSError:
-        unpin_all(files, pinned)
-        raise
-    return pinned
-
-
-def unpin_all(files: FileCache, pinned: Sequence[tuple[File, Slice]]) -> None:
-    """Give back what `pin_all` pinned."""
-    for file, piece in pinned:
-        files.unpin(piece.segment, file)
 
 
 def check_slice(file: File, piece: Slice) -> None:

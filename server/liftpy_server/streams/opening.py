@@ -23,9 +23,9 @@ from liftpy_log.storage.disk import is_full, write_atomically
 from liftpy_server.gaps.whole import Whole, WholeHistory
 from liftpy_server.partition.dedupe_rebuild import note_log
 from liftpy_server.partition.partition import Partition
+from liftpy_server.partition.stream_state import StreamState
 from liftpy_server.replication.host.local import LocalReplica
 from liftpy_server.replication.host.standing import has_log
-from liftpy_server.streams.state import StreamState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from liftpy_server.ingest.connection import IngestConnection
     from liftpy_server.metadata.state import MetadataState, StreamInfo
     from liftpy_server.partition.partition import Partition
+    from liftpy_server.partition.stream_state import StreamState
     from liftpy_server.replication.host.local import LocalReplica
     from liftpy_server.replication.host.replica_host import ReplicaHost
     from liftpy_server.streams.opening import LocalStream, StreamOpening
-    from liftpy_server.streams.state import StreamState
     from liftpy_server.tier.host.tierer import Tierer
 
 __all__ = ["StreamNotOpenedError", "Streams"]

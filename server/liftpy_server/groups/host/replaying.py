@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 from liftpy_envelope.batch import decode_records
 from liftpy_envelope.errors import BatchCorruptError, BatchTruncatedError, LiftError
 from liftpy_log.errors import SegmentCorruptError
+from liftpy_log.reader import pin_all, unpin_all
 from liftpy_log.segments.scan import read_batch
 from liftpy_server.groups.core.replay import GroupsReplay
 from liftpy_server.groups.host.limits import READ_BYTES_MAX, SLICE_ROWS
-from liftpy_server.pull.sending import pin_all, unpin_all
 from liftpy_server.tier.reads.reads import ColdUnavailableError, is_cold, is_unknown
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from liftpy_server.replication.core.view import PartitionView
 
@@ -11,9 +11,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from liftpy_server.metadata.state import MetadataState, StreamInfo
-    from liftpy_server.streams.opening import LocalStream
 
-__all__ = ["by_urgency", "incarnations", "partition_view"]
+__all__ = ["KnownStream", "by_urgency", "incarnations", "partition_view"]
+
+
+class KnownStream(Protocol):
+    """A stream as this node has it."""
+
+    @property
+    def info(self) -> StreamInfo:
+        """Of the metadata, as the node follows them."""
+        ...
 
 
 def partition_view(state: MetadataState, name: str, number: int) -> PartitionView | None:
@@ -34,7 +42,7 @@ def partition_view(state: MetadataState, name: str, number: int) -> PartitionVie
 
 
 def by_urgency(
-    leads: Callable[[StreamInfo], bool], known: Mapping[str, LocalStream]
+    leads: Callable[[StreamInfo], bool], known: Mapping[str, KnownStream]
 ) -> Callable[[StreamInfo], tuple[bool, bool]]:
     """A sort key for streams that have changed.
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from liftpy_envelope.errors import LiftError
+from liftpy_server.partition.cold_side import ColdSide
 from liftpy_server.tier.errors import TierWorkError
-from liftpy_server.tier.host.cold_side import ColdSide
 from liftpy_server.tier.host.message_ids import recall_message_ids
 from liftpy_server.tier.host.tiered_partition import (
     claim_job,

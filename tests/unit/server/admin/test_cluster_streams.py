@@ -9,10 +9,10 @@ from nats.errors import TimeoutError as NatsTimeoutError
 
 from liftpy_envelope.errors import ErrorCode
 from liftpy_server.admin import gather
-from liftpy_server.admin.errors import AdminError
 from liftpy_server.consensus.settings import Voter
 from liftpy_server.gaps.gap import Gap
 from liftpy_server.ingest.connection import SubscriptionRefusedError
+from liftpy_server.requests.errors import AdminError
 from support.admin_cluster import AdminCluster, partition
 from support.server_kit import NOW_NS, SetClock
 

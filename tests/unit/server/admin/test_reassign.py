@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from liftpy_envelope.errors import ConfigError, ErrorCode
-from liftpy_server.admin.errors import AdminError
 from liftpy_server.admin.node_requests import read_reassign
 from liftpy_server.metadata.errors import MetadataRefusedError
+from liftpy_server.requests.errors import AdminError
 from support.admin_cluster import AdminCluster
 
 

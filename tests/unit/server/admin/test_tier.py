@@ -9,8 +9,8 @@ import pytest
 
 from liftpy_client.admin.tier import TierStatus
 from liftpy_envelope.errors import ConfigError
-from liftpy_server.admin.errors import AdminError
 from liftpy_server.admin.tier_handlers import LocalTierHandlers, merged_status
+from liftpy_server.requests.errors import AdminError
 
 
 def partition(stream, waiting, trouble=None):

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from liftpy_server.gaps.gap import GAPS_KEPT_MAX, Gap
 from liftpy_server.gaps.partition_gaps import PartitionGaps
+from liftpy_server.partition.stream_state import StreamCounters
 from liftpy_server.settings.limits import LOG_REPEAT_S
-from liftpy_server.streams.state import StreamCounters
 from support.examples import examples
 from support.gap_notes import GapNotes
 from support.server_kit import NOW_NS, SetClock

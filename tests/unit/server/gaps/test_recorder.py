@@ -11,8 +11,8 @@ from liftpy_server.gaps.partition_gaps import PartitionGaps
 from liftpy_server.gaps.recorder import GapRecorder
 from liftpy_server.metadata.commands import Command
 from liftpy_server.metadata.errors import MetadataUnavailableError
+from liftpy_server.partition.stream_state import StreamCounters
 from liftpy_server.settings.limits import LOG_REPEAT_S
-from liftpy_server.streams.state import StreamCounters
 from support.cluster import eventually
 from support.metadata_commands import UUIDS, Author
 from support.server_kit import SetClock

@@ -12,8 +12,8 @@ import pytest
 
 from liftpy_envelope.errors import ErrorCode, LiftError
 from liftpy_log.errors import SegmentCorruptError
-from liftpy_server.admin.errors import AdminError
 from liftpy_server.handover import giving, held, taking
+from liftpy_server.requests.errors import AdminError
 from support.envelopes import batch, envelope
 from support.handover_kit import HandoverKit
 from support.nats_frames import header_block, msg

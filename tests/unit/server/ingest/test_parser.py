@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from liftpy_server.ingest import parser as parser_module
 from liftpy_server.ingest.parser import MessageParser
-from liftpy_server.ingest.runs import BlockRun, ListRun
+from liftpy_server.messages.runs import BlockRun, ListRun
 from support.examples import examples
 from support.nats_frames import (
     CONTROL_LINES,

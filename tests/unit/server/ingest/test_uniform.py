@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from liftpy_envelope.envelope import COOKIE
 from liftpy_server.ingest import parser as parser_module
 from liftpy_server.ingest.parser import MessageParser
-from liftpy_server.ingest.runs import BlockRun
 from liftpy_server.ingest.uniform import UNIFORM_FRAMES_MIN, parse_uniform
+from liftpy_server.messages.runs import BlockRun
 from support.examples import examples
 from support.nats_frames import (
     CONTROL_LINES,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from liftpy_envelope.ack import Ack, PublishRefusedError, decode_ack, encode_ack, encode_error_ack
 from liftpy_envelope.errors import AckErrorCode
-from liftpy_server.ingest.packed import PackedColumn
+from liftpy_server.messages.packed import PackedColumn
 from liftpy_server.partition.acks import AckItem, AckTemplate, ItemAcks, PendingAcks, RangeAcks, publish_frame
 from support.examples import examples
 from support.nats_frames import tokens

@@ -12,8 +12,8 @@ from liftpy_log.partition_log import LogConfig
 from liftpy_server.admin.metrics import render_metrics
 from liftpy_server.node import maintenance as maintenance_module
 from liftpy_server.node.maintenance import Maintenance
+from liftpy_server.partition.cold_side import ColdSide
 from liftpy_server.settings.config import StorageConfig
-from liftpy_server.tier.host.cold_side import ColdSide
 from liftpy_server.tier.host.counters import TierCounters
 from liftpy_server.tier.requests import CountsResult
 from support.fake_node import fake_node

@@ -21,6 +21,7 @@ from liftpy_envelope.pull import EARLIEST, LATEST, Api, FetchPartition, FetchReq
 from liftpy_log.partition_log import LogConfig
 from liftpy_server.groups.core.records import CommittedOffset, GroupRecord, encode_offset, encode_records, offset_key
 from liftpy_server.groups.host.replaying import read_groups
+from liftpy_server.partition.cold_side import ColdSide
 from liftpy_server.pull import connection
 from liftpy_server.pull.queries import epoch_ends, offsets
 from liftpy_server.pull.requests import PullBackend
@@ -28,7 +29,6 @@ from liftpy_server.pull.server import PullServer
 from liftpy_server.pull.session import FetchSession
 from liftpy_server.settings.config import PullConfig
 from liftpy_server.tier.errors import TierWorkError, plain_error
-from liftpy_server.tier.host.cold_side import ColdSide
 from liftpy_server.tier.host.tiered_partition import claim_job, upload_job
 from liftpy_server.tier.jobs.parts.context import Context
 from liftpy_server.tier.reads import reads

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from liftpy_envelope.errors import ErrorCode
 from liftpy_envelope.pull import FetchPartition, FetchRequest, PartitionKey
 from liftpy_log.partition_log import LogConfig
+from liftpy_server.partition.cold_side import ColdSide
 from liftpy_server.pull.session import FetchSession
 from liftpy_server.tier.errors import TierWorkError
-from liftpy_server.tier.host.cold_side import ColdSide
 from liftpy_server.tier.reads import failures, fetches, limits, reads
 from liftpy_server.tier.reads.metrics import cold_metrics
 from liftpy_server.tier.reads.reads import is_cold

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from liftpy_envelope.errors import ErrorCode
 from liftpy_envelope.limits import ADMIN_REQUEST_ITEMS_MAX
 from liftpy_envelope.unpacking import read_json
-from liftpy_server.admin.errors import AdminError
+from liftpy_server.requests.errors import AdminError
 
 if TYPE_CHECKING:
     from nats.micro.request import Request

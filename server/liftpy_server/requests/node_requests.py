@@ -21,8 +21,8 @@ from liftpy_envelope.errors import LiftError
 from liftpy_envelope.limits import ADMIN_ANSWER_ITEMS_MAX
 from liftpy_envelope.pull import error_code
 from liftpy_envelope.unpacking import read_json
-from liftpy_server.admin.errors import AdminError, NodeSilentError
-from liftpy_server.admin.node_key import PROOF_HEADER, SENDER_HEADER, NotProvenError
+from liftpy_server.requests.errors import AdminError, NodeSilentError
+from liftpy_server.requests.node_key import PROOF_HEADER, SENDER_HEADER, NotProvenError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from nats.aio.client import Client
     from nats.aio.msg import Msg
 
-    from liftpy_server.admin.node_key import NodeKey
     from liftpy_server.listeners.refusals import DoorRefusals
+    from liftpy_server.requests.node_key import NodeKey
 
 __all__ = ["NODE_PREFIX", "Body", "NodeRequests", "request_proven"]
 

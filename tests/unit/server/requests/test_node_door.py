@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from nats.aio.msg import Msg
 
 from liftpy_envelope.errors import ErrorCode
-from liftpy_server.admin.errors import AdminError, NodeSilentError
-from liftpy_server.admin.node_key import PROOF_HEADER, SENDER_HEADER, NodeKey, NotProvenError, Replays
+from liftpy_server.requests.errors import AdminError, NodeSilentError
+from liftpy_server.requests.node_key import PROOF_HEADER, SENDER_HEADER, NodeKey, NotProvenError, Replays
 from support.admin_cluster import AdminCluster, partition
 
 

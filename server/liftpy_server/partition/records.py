@@ -10,7 +10,7 @@ from liftpy_envelope.errors import AckErrorCode
 from liftpy_envelope.ipc import column_buffers, nullable_column, repeated_column, values_column
 from liftpy_log.errors import PartitionOfflineError, StorageFullError
 from liftpy_log.ids.dedupe import hash_id, hash_ids
-from liftpy_server.ingest.incoming import Refusal, refusal_of
+from liftpy_server.messages.incoming import Refusal, refusal_of
 from liftpy_server.partition.acks import AckItem, ItemAcks
 from liftpy_server.settings.limits import BATCH_VALUE_BYTES_MAX
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from liftpy_envelope.envelope import BatchEnvelope
     from liftpy_envelope.ipc import ColumnBuffers
     from liftpy_log.ids.dedupe import DedupeId, Stored
-    from liftpy_server.ingest.incoming import Incoming
+    from liftpy_server.messages.incoming import Incoming
     from liftpy_server.partition.partition import Partition
 
 __all__ = ["RecordBuilder"]

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any, Final
 from nats.errors import Error as NatsError
 
 from liftpy_envelope.errors import ErrorCode
-from liftpy_server.admin.answering import refuse
+from liftpy_server.requests.answering import refuse
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
     from nats.micro.request import Request
 
-    from liftpy_server.admin.asking import Body
     from liftpy_server.listeners.refusals import DoorRefusals
+    from liftpy_server.requests.node_requests import Body
 
 __all__ = ["Budget", "Pace", "Refuser", "Shared"]
 

@@ -20,7 +20,7 @@ from liftpy_log.errors import StorageFullError
 if TYPE_CHECKING:
     from liftpy_envelope.stream_config import StreamConfig
     from liftpy_log.errors import PartitionOfflineError
-    from liftpy_server.ingest.runs import Message
+    from liftpy_server.messages.runs import Message
 
 __all__ = ["Incoming", "Refusal", "read_message", "refusal_of"]
 

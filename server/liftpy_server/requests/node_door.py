@@ -13,18 +13,18 @@ from nats.errors import Error as NatsError
 from nats.micro.request import Request
 
 from liftpy_envelope.errors import ErrorCode
-from liftpy_server.admin.answering import refuse
-from liftpy_server.admin.asking import NODE_PREFIX
-from liftpy_server.admin.budget import Refuser
-from liftpy_server.admin.node_key import PROOF_HEADER, SENDER_HEADER, NotProvenError, Replays
+from liftpy_server.requests.answering import refuse
+from liftpy_server.requests.budget import Refuser
+from liftpy_server.requests.node_key import PROOF_HEADER, SENDER_HEADER, NotProvenError, Replays
+from liftpy_server.requests.node_requests import NODE_PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
     from nats.aio.msg import Msg
 
-    from liftpy_server.admin.node_key import NodeKey
     from liftpy_server.listeners.refusals import DoorRefusals
+    from liftpy_server.requests.node_key import NodeKey
 
 __all__ = ["NodeDoor"]
 

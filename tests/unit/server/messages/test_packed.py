@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from liftpy_envelope.ipc import values_column
-from liftpy_server.ingest.packed import PackedColumn, strided
+from liftpy_server.messages.packed import PackedColumn, strided
 from support.examples import examples
 
 equal_strings = st.integers(0, 12).flatmap(

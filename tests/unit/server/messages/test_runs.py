@@ -15,10 +15,10 @@ from liftpy_envelope.headers import PublishOptions
 from liftpy_envelope.ipc import values_column
 from liftpy_envelope.partitioner import partition_of
 from liftpy_envelope.stream_config import StreamConfig
-from liftpy_server.ingest.incoming import read_message
-from liftpy_server.ingest.packed import PackedColumn
-from liftpy_server.ingest.runs import ListRun, Message
 from liftpy_server.ingest.vector import parse_block
+from liftpy_server.messages.incoming import read_message
+from liftpy_server.messages.packed import PackedColumn
+from liftpy_server.messages.runs import ListRun, Message
 from support.batches import records_of, stamped
 from support.examples import examples
 from support.nats_frames import Frame, encode_all, header_blocks, replies, tame_values, tokens, values

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from liftpy_envelope.batch import BatchBody
-    from liftpy_server.ingest.packed import PackedColumn
+    from liftpy_server.messages.packed import PackedColumn
 
 __all__ = ["Block", "BlockRun", "ListRun", "Message", "Row", "Run"]
 

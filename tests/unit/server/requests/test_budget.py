@@ -10,9 +10,9 @@ from nats.aio.msg import Msg
 from nats.micro.request import Request
 
 from liftpy_envelope.errors import ErrorCode
-from liftpy_server.admin.budget import Budget, Pace, Shared
-from liftpy_server.admin.errors import AdminError
 from liftpy_server.listeners.refusals import DoorRefusals
+from liftpy_server.requests.budget import Budget, Pace, Shared
+from liftpy_server.requests.errors import AdminError
 
 
 class Inbox:

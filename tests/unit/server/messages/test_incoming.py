@@ -14,8 +14,8 @@ from liftpy_envelope.limits import KEY_BYTES_MAX
 from liftpy_envelope.partitioner import partition_of
 from liftpy_envelope.stream_config import StreamConfig
 from liftpy_log.errors import PartitionOfflineError, StorageFullError
-from liftpy_server.ingest.incoming import read_message, refusal_of
-from liftpy_server.ingest.runs import Message
+from liftpy_server.messages.incoming import read_message, refusal_of
+from liftpy_server.messages.runs import Message
 from support.envelopes import CHANCE, MALFORMED, PRODUCER, batch, envelope, idempotent
 from support.examples import examples
 from support.nats_frames import header_block, replies, tokens, values
