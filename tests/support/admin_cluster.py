@@ -183,7 +183,7 @@ class AdminNode:
             maintenance=SimpleNamespace(storage_full=False),
             files=[],
             outbox=SimpleNamespace(lost_bytes=0),
-            group_commit_rounds=0,
+            group_commits=SimpleNamespace(count=0),
         )
         self.local = LocalHandlers(self.node)
         self.refusals = DoorRefusals()

@@ -36,7 +36,7 @@ def fake_node(kit: Kit, directory: Path) -> SimpleNamespace:
         cold=None,
         files=kit.files,
         outbox=kit.outbox,
-        group_commit_rounds=7,
+        group_commits=SimpleNamespace(count=7),
         streams=SimpleNamespace(
             by_uuid={kit.info.uuid: local}, by_key=partitions, partitions=list(partitions.values())
         ),

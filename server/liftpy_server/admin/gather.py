@@ -13,8 +13,8 @@ from liftpy_server.requests.errors import AdminError, NodeSilentError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from liftpy_server.admin.node_parts import NodeParts
     from liftpy_server.metadata.state import StreamInfo
-    from liftpy_server.node.node import Node
     from liftpy_server.requests.node_requests import Body, NodeRequests
 
 __all__ = ["FOLLOW_TIMEOUT_S", "NUMBERS_TIMEOUT_S", "READY_TIMEOUT_S", "Gatherer"]
@@ -36,7 +36,7 @@ class Gatherer:
         requests: asks nodes.
     """
 
-    def __init__(self, node: Node, requests: NodeRequests) -> None:
+    def __init__(self, node: NodeParts, requests: NodeRequests) -> None:
         self._node = node
         self._requests = requests
 

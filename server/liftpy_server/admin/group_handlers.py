@@ -20,10 +20,10 @@ from liftpy_server.requests.errors import AdminError
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from liftpy_server.admin.node_parts import NodeParts
     from liftpy_server.groups.host.coordinators import Coordinators
     from liftpy_server.groups.host.group_partition import GroupPartition
     from liftpy_server.metadata.state import StreamInfo
-    from liftpy_server.node.node import Node
     from liftpy_server.requests.node_requests import Body, NodeRequests
 
 __all__ = ["GroupHandlers", "LocalGroupHandlers"]
@@ -45,7 +45,7 @@ class GroupHandlers:
         requests: asks other nodes.
     """
 
-    def __init__(self, node: Node, requests: NodeRequests) -> None:
+    def __init__(self, node: NodeParts, requests: NodeRequests) -> None:
         self._node = node
         self._requests = requests
 
@@ -116,7 +116,7 @@ def _leaderless(stream: StreamInfo) -> list[int]:
     return [number for number, partition in enumerate(stream.partitions) if partition.leader is None]
 
 
-def _led(node: Node) -> list[int]:
+def _led(node: NodeParts) -> list[int]:
     """Partitions of the stream of the groups that this node is to lead."""
     stream = node.metadata.state.streams.get(GROUPS_STREAM)
     partitions = () if stream is None else stream.partitions
@@ -130,7 +130,7 @@ def _now_s() -> float:
 class LocalGroupHandlers:
     """What other nodes ask this one about the groups that it coordinates."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: NodeParts) -> None:
         self._node = node
 
     def endpoints(self) -> dict[str, Callable[[Body], Awaitable[Body]]]:

@@ -34,8 +34,8 @@ from liftpy_server.requests.errors import AdminError
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from liftpy_server.admin.node_parts import NodeParts
     from liftpy_server.metadata.state import MetadataState, StreamInfo
-    from liftpy_server.node.node import Node
     from liftpy_server.requests.node_requests import Body, NodeRequests
 
 __all__ = ["Handlers"]
@@ -59,7 +59,7 @@ class Handlers:
         answer_bytes_max: what the NATS server takes as one payload.
     """
 
-    def __init__(self, node: Node, requests: NodeRequests) -> None:
+    def __init__(self, node: NodeParts, requests: NodeRequests) -> None:
         self._node = node
         self._gather = Gatherer(node, requests)
         self._placement = Placement()

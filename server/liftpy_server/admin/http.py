@@ -17,7 +17,7 @@ from liftpy_server.listeners.listener import Listener
 from liftpy_server.settings.limits import HTTP_CONNECTIONS_MAX
 
 if TYPE_CHECKING:
-    from liftpy_server.node.node import Node
+    from liftpy_server.admin.node_parts import NodeParts
 
 __all__ = ["HttpServer"]
 
@@ -32,7 +32,7 @@ class HttpServer:
         node: the node to tell of.
     """
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: NodeParts) -> None:
         self._node = node
         self._port: int | None = None
         self._listener: Listener | None = None

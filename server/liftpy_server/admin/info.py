@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from liftpy_log.segments.recovery import TornTail
+    from liftpy_server.admin.node_parts import NodeParts
     from liftpy_server.metadata.state import MetadataState, StreamInfo
-    from liftpy_server.node.node import Node
     from liftpy_server.partition.partition import Partition
 
 __all__ = ["cluster_info", "follower_lags", "kept_logs", "led_stream", "node_info", "quarantined", "resident_bytes"]
 
 
-def led_stream(node: Node, info: StreamInfo, *, brief: bool = False) -> dict[str, Any]:
+def led_stream(node: NodeParts, info: StreamInfo, *, brief: bool = False) -> dict[str, Any]:
     """What this node knows of a stream as the leader of its partitions, or of some of them."""
     local = node.streams.by_uuid.get(info.uuid)
     if local is None:
@@ -39,7 +39,7 @@ def led_stream(node: Node, info: StreamInfo, *, brief: bool = False) -> dict[str
     return told if brief else told | {"gaps": _unrecorded_gaps(led)}
 
 
-def kept_logs(node: Node, uuid: str) -> list[dict[str, Any]]:
+def kept_logs(node: NodeParts, uuid: str) -> list[dict[str, Any]]:
     """What this node's logs of a stream have, one for each partition that it keeps."""
     local = node.streams.by_uuid.get(uuid)
     return [] if local is None else [_log_numbers(partition) for partition in local.partitions.values()]
@@ -59,7 +59,7 @@ def _log_numbers(partition: Partition) -> dict[str, Any]:
     }
 
 
-def quarantined(node: Node, stream: str | None, limit: int) -> dict[str, Any]:
+def quarantined(node: NodeParts, stream: str | None, limit: int) -> dict[str, Any]:
     """What lies in this node's quarantine, of one stream or of all, the newest first. Reads the disk."""
     found = [
         each for each in find_quarantined(node.data_dir.quarantine_directory) if stream is None or each.stream == stream
@@ -137,7 +137,7 @@ def _torn_tail(tail: TornTail | None) -> dict[str, Any] | None:
     return {"offset": tail.offset, "bytes": tail.length, "file": str(tail.path), "position": tail.position}
 
 
-def follower_lags(node: Node) -> dict[str, dict[str, int]]:
+def follower_lags(node: NodeParts) -> dict[str, dict[str, int]]:
     """By node, how far it is behind in the partitions that this node leads: messages in all, and in how many."""
     messages: Counter[str] = Counter()
     behind: Counter[str] = Counter()
@@ -153,7 +153,7 @@ def follower_lags(node: Node) -> dict[str, dict[str, int]]:
     return {name: {"lag_messages": lag, "out_of_sync": behind[name]} for name, lag in messages.items()}
 
 
-def node_info(node: Node) -> dict[str, Any]:
+def node_info(node: NodeParts) -> dict[str, Any]:
     """This node, as JSON."""
     state = node.metadata.state
     partitions = node.streams.partitions
@@ -189,7 +189,7 @@ def node_info(node: Node) -> dict[str, Any]:
         "metadata_revision": state.revision,
         "unbound_messages": node.ingest.unbound_messages,
         "lost_ack_bytes": node.outbox.lost_bytes,
-        "group_commit_rounds": node.group_commit_rounds,
+        "group_commit_rounds": node.group_commits.count,
     }
 
 

@@ -26,8 +26,8 @@ from liftpy_server.streams.streams import StreamNotOpenedError
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from liftpy_server.admin.node_parts import NodeParts
     from liftpy_server.metadata.state import StreamInfo
-    from liftpy_server.node.node import Node
     from liftpy_server.partition.partition import Partition
     from liftpy_server.requests.node_requests import Body
 
@@ -44,7 +44,7 @@ class LocalHandlers:
         answer_bytes_max: what the NATS server takes as one payload.
     """
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: NodeParts) -> None:
         self._node = node
         self.answer_bytes_max = ANSWER_BYTES_MAX
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from prometheus_client.metrics_core import Metric
 
-    from liftpy_server.node.node import Node
+    from liftpy_server.admin.node_parts import NodeParts
     from liftpy_server.partition.partition import Partition
 
 __all__ = ["render_metrics"]
@@ -66,7 +66,7 @@ _OFFSETS: dict[str, Callable[[Partition], int]] = {
 
 
 class _NodeCollector(Collector):
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: NodeParts) -> None:
         self._node = node
 
     def collect(self) -> Iterator[Metric]:
@@ -152,7 +152,7 @@ class _NodeCollector(Collector):
         yield in_sync
 
 
-def render_metrics(node: Node) -> bytes:
+def render_metrics(node: NodeParts) -> bytes:
     """Everything, in the Prometheus text format."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_NodeCollector(node))

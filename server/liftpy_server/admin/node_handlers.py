@@ -35,8 +35,8 @@ from liftpy_server.requests.errors import AdminError, NodeSilentError
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
 
+    from liftpy_server.admin.node_parts import NodeParts
     from liftpy_server.metadata.state import MetadataState, NodeInfo, PartitionInfo, StreamInfo
-    from liftpy_server.node.node import Node
     from liftpy_server.requests.node_requests import Body, NodeRequests
 
     _Found = tuple[StreamInfo, int, PartitionInfo]
@@ -62,7 +62,7 @@ class NodeHandlers:
         challenge: of this run, for nodes that ask to join.
     """
 
-    def __init__(self, node: Node, requests: NodeRequests, challenge: str) -> None:
+    def __init__(self, node: NodeParts, requests: NodeRequests, challenge: str) -> None:
         self._node = node
         self._challenge = challenge
         self._warnings = RepeatedWarnings(logger)

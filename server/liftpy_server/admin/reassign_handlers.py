@@ -16,10 +16,10 @@ from liftpy_server.requests.errors import AdminError
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
 
+    from liftpy_server.admin.node_parts import NodeParts
     from liftpy_server.admin.reassigning import Move
     from liftpy_server.metadata.outcomes import Outcome
     from liftpy_server.metadata.state import MetadataState, StreamInfo
-    from liftpy_server.node.node import Node
     from liftpy_server.requests.node_requests import Body, NodeRequests
 
 __all__ = ["ReassignHandlers"]
@@ -39,7 +39,7 @@ class ReassignHandlers:
         requests: asks other nodes.
     """
 
-    def __init__(self, node: Node, requests: NodeRequests) -> None:
+    def __init__(self, node: NodeParts, requests: NodeRequests) -> None:
         self._node = node
         self._requests = requests
 

@@ -15,10 +15,10 @@ from liftpy_server.requests.errors import AdminError
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
+    from liftpy_server.admin.node_parts import NodeParts
     from liftpy_server.admin.node_requests import RecoverRequest
     from liftpy_server.admin.recovering import PartitionRecovery
     from liftpy_server.metadata.state import StreamInfo
-    from liftpy_server.node.node import Node
     from liftpy_server.requests.node_requests import Body, NodeRequests
 
 __all__ = ["RecoverHandlers"]
@@ -37,7 +37,9 @@ class RecoverHandlers:
         look_in_bucket: answers RESTORE.LOOK.
     """
 
-    def __init__(self, node: Node, requests: NodeRequests, look_in_bucket: Callable[[Body], Awaitable[Body]]) -> None:
+    def __init__(
+        self, node: NodeParts, requests: NodeRequests, look_in_bucket: Callable[[Body], Awaitable[Body]]
+    ) -> None:
         self._look_in_bucket = look_in_bucket
         self._node = node
         self._requests = requests

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from nats.aio.client import Client
     from nats.micro.request import Request
 
-    from liftpy_server.node.node import Node
+    from liftpy_server.admin.node_parts import NodeParts
     from liftpy_server.requests.node_requests import Body
 
     Handle = Callable[[Body], Awaitable[Body]]
@@ -73,7 +73,7 @@ class AdminService:
         requests: asks other nodes.
     """
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: NodeParts) -> None:
         self._node = node
         node_id, nats = node.config.node_id, node.config.nats
         secret = node.config.cluster.read_key()
@@ -225,7 +225,7 @@ class AdminService:
         self._warnings.tell(kind, text, asyncio.get_running_loop().time(), error=error)
 
 
-def _token_of(node: Node, node_id: str) -> str:
+def _token_of(node: NodeParts, node_id: str) -> str:
     """What a request to a node must cover: the token of its run, as far as this node knows."""
     known = node.metadata.state.nodes.get(node_id)
     return "" if known is None else known.follow_token

@@ -15,7 +15,7 @@ from liftpy_server.requests.errors import AdminError
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-    from liftpy_server.node.node import Node
+    from liftpy_server.admin.node_parts import NodeParts
     from liftpy_server.requests.node_requests import Body, NodeRequests
 
 __all__ = ["LocalTierHandlers", "TierHandlers", "merged_status"]
@@ -31,7 +31,7 @@ class TierHandlers:
         requests: asks other nodes.
     """
 
-    def __init__(self, node: Node, requests: NodeRequests) -> None:
+    def __init__(self, node: NodeParts, requests: NodeRequests) -> None:
         self._node = node
         self._requests = requests
 
@@ -123,7 +123,7 @@ _OFF: Final[dict[str, Any]] = {
 class LocalTierHandlers:
     """What other nodes ask this one about the bucket."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: NodeParts) -> None:
         self._node = node
 
     def endpoints(self) -> dict[str, Callable[[Body], Awaitable[Body]]]:

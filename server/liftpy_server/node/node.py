@@ -23,6 +23,7 @@ from liftpy_log.storage.files import FileCache
 from liftpy_server.admin.http import HttpServer
 from liftpy_server.admin.info import cluster_info
 from liftpy_server.admin.neighbours import check_alone
+from liftpy_server.admin.node_parts import NodeParts
 from liftpy_server.admin.service import AdminService
 from liftpy_server.gaps.recorder import GapRecorder
 from liftpy_server.groups.host.group_host import GroupHost
@@ -331,12 +332,38 @@ class Node:
         )
         if self.incarnation == 1 and not self.metadata.state.streams:
             await check_alone(self.config.nats, self.config.node_id, self.metadata.cluster_id)
-        self.admin = AdminService(self)
+        parts = self._parts()
+        self.admin = AdminService(parts)
         await self.admin.start()
         self._undo.append(self.admin.stop)
-        self.http = HttpServer(self)
+        self.http = HttpServer(parts)
         await self.http.start()
         self._undo.append(self.http.stop)
+
+    def _parts(self) -> NodeParts:
+        return NodeParts(
+            config=self.config,
+            clock=self.clock,
+            incarnation=self.incarnation,
+            started_ns=self.started_ns,
+            follow_token=self.follow_token,
+            refusals=self.refusals,
+            metadata=self.metadata,
+            data_dir=self.data_dir,
+            files=self.files,
+            streams=self.streams,
+            maintenance=self.maintenance,
+            group_commits=self._commits,
+            groups=self.groups,
+            ingest=self.ingest,
+            outbox=self.outbox,
+            pull=self.pull,
+            handover=self.handover,
+            tier=self.tier,
+            cold=self.cold,
+            wait_followed=self.wait_followed,
+            was_removed=self.was_removed,
+        )
 
     async def stop(self) -> None:
         """Stop cleanly: everything that was read is durable and acknowledged when this returns."""
@@ -392,11 +419,6 @@ class Node:
         if self.acks.is_congested:
             return True
         return self._load.unsynced_bytes > UNSYNCED_BYTES_MAX or self._load.owed_records > OWED_RECORDS_MAX
-
-    @property
-    def group_commit_rounds(self) -> int:
-        """How many rounds there were."""
-        return self._commits.count
 
     async def wait_followed(self) -> None:
         """Wait until this node does what the metadata says now."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from liftpy_envelope.batch import NO_PRODUCER, encode_body
 from liftpy_envelope.columns import Column
@@ -15,14 +15,59 @@ from liftpy_server.partition.acks import AckItem, ItemAcks
 from liftpy_server.settings.limits import BATCH_VALUE_BYTES_MAX
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from liftpy_envelope.ack import AckPolicy
+    from liftpy_envelope.batch import BatchBody
     from liftpy_envelope.envelope import BatchEnvelope
     from liftpy_envelope.ipc import ColumnBuffers
-    from liftpy_log.ids.dedupe import DedupeId, Stored
+    from liftpy_log.entries import Appended
+    from liftpy_log.ids.dedupe import DedupeId, DedupeWindow, HashedIds, Stored
+    from liftpy_log.partition_log import PartitionLog
     from liftpy_server.messages.incoming import Incoming
-    from liftpy_server.partition.partition import Partition
+    from liftpy_server.partition.acks import Owed
+    from liftpy_server.partition.stream_state import StreamState
 
 __all__ = ["RecordBuilder"]
+
+
+class Appender(Protocol):
+    """The partition that records are built for.
+
+    Attributes:
+        stream: its settings and counts.
+        dedupe: the ids that it remembers.
+        log: where the records go.
+    """
+
+    stream: StreamState
+    dedupe: DedupeWindow
+    log: PartitionLog
+
+    def age_now_ns(self) -> int:
+        """The time by which ids grow old."""
+        ...
+
+    def stored(self, key: DedupeId) -> Stored | None:
+        """Where the message with this id is; None when no such message is remembered."""
+        ...
+
+    def append_body(
+        self, body: BatchBody, now_ns: int, producer_id: bytes = NO_PRODUCER, producer_sequence: int = -1
+    ) -> Appended:
+        """Append one batch."""
+        ...
+
+    def remember(
+        self, appended: Appended, ids: HashedIds | None = None, offsets: Sequence[int] = (), *, records: int = 1
+    ) -> None:
+        """What was appended has these ids, or none."""
+
+    def owe(self, policy: AckPolicy, next_offset: int, owed: Owed) -> None:
+        """Send acks when records below `next_offset` are as safe as `policy` wants them."""
+
+    def refuse(self, item: AckItem, refusal: Refusal) -> None:
+        """Tell a publisher that its message is not stored."""
 
 
 class RecordBuilder:
@@ -33,7 +78,7 @@ class RecordBuilder:
         now_ns: time of the pass.
     """
 
-    def __init__(self, partition: Partition, now_ns: int) -> None:
+    def __init__(self, partition: Appender, now_ns: int) -> None:
         self._partition = partition
         self._now_ns = now_ns
         self._rows: list[Incoming] = []

@@ -1,0 +1,73 @@
+"""The parts of a node that its admin requests, its health and its metrics look at."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from liftpy_log.clock import Clock
+    from liftpy_log.data_dir import DataDir
+    from liftpy_log.storage.files import FileCache
+    from liftpy_server.consensus.store import RaftMetadataStore
+    from liftpy_server.groups.host.group_host import GroupHost
+    from liftpy_server.handover.handover import Handover
+    from liftpy_server.ingest.connection import IngestConnection
+    from liftpy_server.listeners.refusals import DoorRefusals
+    from liftpy_server.partition.group_commits import CommitRounds
+    from liftpy_server.partition.outbox import Outbox
+    from liftpy_server.pull.server import PullServer
+    from liftpy_server.settings.config import NodeConfig
+    from liftpy_server.streams.streams import Streams
+    from liftpy_server.tier.host.side import TierSide
+    from liftpy_server.tier.reads.reads import ColdReads
+
+__all__ = ["NodeParts"]
+
+
+class DiskWatch(Protocol):
+    """Looks after the disk."""
+
+    @property
+    def storage_full(self) -> bool:
+        """Whether nothing more is stored."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeParts:
+    """See the module. They run by the time that they are handed over.
+
+    Attributes:
+        incarnation: of the node.
+        started_ns: when its process started.
+        follow_token: admits the other nodes of the cluster.
+        tier: the bucket; None without one.
+        cold: reads the bucket; None without one.
+        wait_followed: waits until the node does what the metadata says now.
+        was_removed: the cluster goes on without the node of this incarnation.
+    """
+
+    config: NodeConfig
+    clock: Clock
+    incarnation: int
+    started_ns: int
+    follow_token: str
+    refusals: DoorRefusals
+    metadata: RaftMetadataStore
+    data_dir: DataDir
+    files: FileCache
+    streams: Streams
+    maintenance: DiskWatch
+    group_commits: CommitRounds
+    groups: GroupHost
+    ingest: IngestConnection
+    outbox: Outbox
+    pull: PullServer
+    handover: Handover
+    tier: TierSide | None
+    cold: ColdReads | None
+    wait_followed: Callable[[], Awaitable[None]]
+    was_removed: Callable[[int], None]
