@@ -9,6 +9,7 @@ Requests are numbered from 1. A listing is one request, made when the iterator i
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from enum import Enum
@@ -30,6 +31,7 @@ class Fault(Enum):
     LOST = "lost"  # done, and the answer is lost
     NOT_DONE = "not done"  # a conditional write that did not happen, and nobody knows
     LATE = "late"  # a conditional write without an answer, which happens before the next request but one
+    HELD = "held"  # a conditional write without an answer, which happens when `deliver_late` is called
     TWICE = "twice"  # arrives twice, and the second answer is the one that comes back
     REFUSED_AFTER = "refused after"  # done, but the answer says 412
     UNAVAILABLE = "unavailable"  # surely not done
@@ -53,7 +55,7 @@ Plan = Callable[[Request], Fault | None]
 Hook = Callable[[Request], None]
 
 _WRITES = ("create", "replace")
-_ONLY_WRITES = (Fault.NOT_DONE, Fault.LATE, Fault.REFUSED_AFTER)
+_ONLY_WRITES = (Fault.NOT_DONE, Fault.LATE, Fault.HELD, Fault.REFUSED_AFTER)
 
 
 def plan_at(faults: Mapping[int, Fault]) -> Plan:
@@ -62,8 +64,8 @@ def plan_at(faults: Mapping[int, Fault]) -> Plan:
 
 
 def plan_random(rng: random.Random, rate: float, faults: Sequence[Fault] | None = None) -> Plan:
-    """A share of the requests fail, each in one of these ways; SLOW only where it is asked for."""
-    choices = list(faults or [fault for fault in Fault if fault is not Fault.SLOW])
+    """A share of the requests fail, each in one of these ways; SLOW and HELD only where they are asked for."""
+    choices = list(faults or [fault for fault in Fault if fault not in (Fault.SLOW, Fault.HELD)])
     return lambda _request: rng.choice(choices) if rng.random() < rate else None
 
 
@@ -170,7 +172,9 @@ class FaultStore(ObjectStore):
         unknown = OutcomeUnknownError if is_write else StoreUnavailableError
         if fault is Fault.LATE:
             self._late.append((request.number + 1, call))
-        if fault in (Fault.LATE, Fault.NOT_DONE):
+        if fault is Fault.HELD:
+            self._late.append((sys.maxsize, call))
+        if fault in (Fault.LATE, Fault.HELD, Fault.NOT_DONE):
             raise unknown(f"told to fail, not done yet: {request}")
         answer = self._call(request, call)
         if fault is Fault.TWICE:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final
 from liftpy_bucket.errors import ObjectMissingError, OvertakenError
 from liftpy_bucket.manifest.lineage import check_lineage
 from liftpy_bucket.manifest.root.changes import claim, create
-from liftpy_bucket.manifest.root.format import Claim
 from liftpy_server.tier.jobs.parts.members import size_of
 from liftpy_server.tier.jobs.parts.merge_plan import run_to_merge, sizes_to_merge
 from liftpy_server.tier.jobs.parts.roots import check_never_was, check_sets_are_there, file_of, find, path_of, resolved
@@ -34,8 +33,9 @@ _ATTEMPTS: Final = 4
 def claim_partition(context: Context, request: ClaimJob) -> HistoryResult:
     """Claim a partition for a leadership.
 
-    To claim again what is claimed is harmless, and tells what is there; a worker that died, and an upload whose outcome
-    is not known, are got over in this way. A sealed partition is looked at, and not claimed.
+    To claim again what is claimed tells what is there, and writes the root anew: a worker that died, and an upload
+    whose outcome is not known, are got over in this way, for what may still be under way is refused from then on. A
+    sealed partition is looked at, and not claimed.
 
     Args:
         context: of the worker.
@@ -100,13 +100,13 @@ def _claim(context: Context, path: PartitionPath, request: ClaimJob) -> HistoryR
     held = resolved(context, loaded.root)
     check_sets_are_there(context, loaded.root, held.end, request.log_start)
     current = loaded.root.claims[-1]
-    is_ours = loaded.root.sealed or (current.epoch, current.node) == (epoch, node)
+    is_settled = loaded.root.sealed or (is_new and (current.epoch, current.node) == (epoch, node))
     # Refuses a deposed leader before its log is compared, which may differ, and would be none of its business.
-    change = None if is_ours else claim(loaded.root, epoch=epoch, node=node, start=held.end)
+    change = None if is_settled else claim(loaded.root, epoch=epoch, node=node, start=held.end)
     _check(loaded.root, held, request.epochs)
     if change is not None:
         loaded = file.commit(loaded, change)
-        if loaded.root.claims[-1] != Claim(epoch=epoch, node=node, start=held.end):
+        if loaded.root.claims[-1] != change.root.claims[-1]:
             raise OvertakenError(f"{path.root} was claimed by somebody else at the same moment")
     context.roots.keep(path, loaded)
     answer = replace(_answer(context, loaded.root, held), is_new=is_new)

@@ -83,9 +83,9 @@ def upload(context: Context, request: UploadJob) -> UploadResult:
         request: what is wanted.
 
     Raises:
-        LineageError: this leader has no claim in force, or the bucket does not end at `base`.
-        OvertakenError: others write this root, or some objects were moved before one failed; claim anew. After an error
-            of the store, too, some may count.
+        LineageError: this leader has no claim in force, or the bucket ends before `base`.
+        OvertakenError: others write this root, the bucket ends behind `base`, or some objects were moved before one
+            failed; claim anew. After an error of the store, too, some may count.
         SliceGoneError, BatchCorruptError, BatchVersionError: see `slices`; nothing was moved.
     """
     path = path_of(request)
@@ -129,12 +129,26 @@ def _front(context: Context, root: Root, request: UploadJob) -> Resolved | None:
         return None
     front = resolved(context, root, own=root.claims[-1].node) if root.end < base else None
     there = front.end if front else root.end
+    _check_known(root, there, base)
     if there != base:
         raise LineageError(
             f"partition {root.partition} of stream {root.uuid} ends at offset {there} in the bucket; what begins at "
             f"{base} does not follow on it"
         )
     return front
+
+
+def _check_known(root: Root, there: int, known_end: int) -> None:
+    """Check that the bucket has no more than this leader, whose claim is in force, knows of.
+
+    Raises:
+        OvertakenError: a write of its own, whose answer was lost, has come late.
+    """
+    if there > known_end:
+        raise OvertakenError(
+            f"the bucket has partition {root.partition} of stream {root.uuid} up to offset {there}, and its leader "
+            f"knows of {known_end}: a write came late; it is looked at again"
+        )
 
 
 def _move(context: Context, path: PartitionPath, pieces: Sequence[_Piece], request: UploadJob) -> list[FragmentPointer]:
@@ -213,6 +227,8 @@ def _send(
 
 def _append(root: Root, pointer: FragmentPointer, piece: _Piece, request: UploadJob) -> Change:
     start, log = piece.start, request.epochs
+    check_in_force(root, request.epoch)
+    _check_known(root, root.end, pointer.base)
     there = root.epochs if piece.front is None else piece.front.epochs
     check_lineage(f"partition {root.partition} of stream {root.uuid}", there, log, root.start, start)
     before = () if piece.front is None else cut_epochs(there, pointer.base, start)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
-from liftpy_bucket.errors import LineageError, ObjectMissingError, SealedError
+from liftpy_bucket.errors import LineageError, ObjectMissingError, OutcomeUnknownError, OvertakenError, SealedError
 from liftpy_bucket.manifest.root.changes import seal
 from liftpy_bucket.manifest.root.file import RootFile
 from liftpy_bucket.store.memory import MemoryStore
 from liftpy_server.tier.errors import SliceGoneError
+from support.fault_store import Fault, FaultStore
 from support.tier_slices import LogFile, value_of
 from support.tier_workers import PATH, Worker, check_whole, history, new_id, root_of
 
@@ -65,8 +68,8 @@ def test_a_claim_is_one_put_and_at_most_two_looks(store, log):
     assert worker.asked() == {"get": 2, "create": 1}
     worker.upload(log, 0, 10)
     worker.asked()
-    worker.claim()  # once more the same
-    assert worker.asked() == {"get": 2}
+    worker.claim()  # once more the same: what may still be under way is refused from now on
+    assert worker.asked() == {"get": 2, "replace": 1}
     worker.claim(epoch=1, epochs=[(0, 0)])
     assert worker.asked() == {"get": 2, "replace": 1}
 
@@ -88,10 +91,34 @@ def test_what_does_not_follow_on_the_bucket_is_refused(store, log):
     worker = Worker(store)
     worker.claim()
     worker.upload(log, 0, 100)
-    for base in (90, 110):
-        with pytest.raises(LineageError, match=f"ends at offset 100 in the bucket; what begins at {base}"):
-            worker.upload(log, base, 200)
+    with pytest.raises(LineageError, match="ends at offset 100 in the bucket; what begins at 110"):
+        worker.upload(log, 110, 200)
+    with pytest.raises(OvertakenError, match="up to offset 100, and its leader knows of 90"):
+        worker.upload(log, 90, 200)
     assert len(list(store.list(f"{PATH.directory}fragments/"))) == 1
+
+
+@pytest.mark.parametrize("shared", [False, True], ids=["of its own", "shared"])
+def test_a_write_whose_answer_is_lost_and_that_comes_late_is_got_over(log, shared):
+    store = FaultStore(MemoryStore())
+    worker = Worker(store)
+    worker.claim()
+    worker.upload(log, 0, 50)
+    worker.upload_set([(log, 50, 100, 0)])
+    key = "sets/n1/ROOT" if shared else PATH.root
+    store.plan = lambda request: Fault.HELD if (request.kind, request.key) == ("replace", key) else None
+    write = partial(worker.upload_set, [(log, 100, 150, 0)]) if shared else partial(worker.upload, log, 100, 150)
+    with pytest.raises(OutcomeUnknownError):
+        write()
+    store.plan = None
+    assert worker.claim()["end"] == 100
+    store.deliver_late()
+    worker.call("look", **PATH._asdict(), epochs=[[0, 0]], log_start=0)  # as other jobs of the process, finds it
+    try:
+        worker.upload(log, 100, 200)
+    except OvertakenError:  # never a reason to stop
+        worker.upload(log, worker.claim()["end"], 200)
+    check_whole(store, 200)
 
 
 def test_a_history_that_differs_is_named(store, log):
@@ -145,8 +172,8 @@ def test_a_root_that_others_changed_is_looked_at_again(store, log):
     other = Worker(store)
     other.claim()
     other.upload(log, 100, 120)  # the same leadership, from a worker that was started again
-    assert file.load().root.version == loaded.root.version + 1
-    with pytest.raises(LineageError, match="ends at offset 120"):
+    assert file.load().root.version == loaded.root.version + 2
+    with pytest.raises(OvertakenError):
         worker.upload(log, 100, 200)
     worker.upload(log, 120, 200)
     check_whole(store, 200)

@@ -63,7 +63,7 @@ def test_an_upload_moves_members_in_front(store, log):
     worker.upload(log, 0, 100)
     worker.upload_set([(log, 100, 120, 0)])
     worker.upload_set([(log, 120, 130, 0)])
-    with pytest.raises(LineageError, match="ends at offset 130 in the bucket"):
+    with pytest.raises(OvertakenError, match="up to offset 130, and its leader knows of 120"):
         worker.upload(log, 120, 200)
     answer = worker.upload(log, 130, 200)
     assert (answer["end"], answer["records"]) == (200, 100)
