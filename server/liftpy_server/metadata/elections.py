@@ -7,6 +7,8 @@ proof of that (`unproven`), all replicas report how far their logs reach, and on
   those that are away and had lost their logs; one of those that were in it to the last, `min_isr` of them, still has
   its log; and nobody knows of a committed record behind the end of the one that leads. Until `min_isr` are in sync
   again it commits nothing, and the others vouch for what was committed: one of them leads where it loses its log;
+- or if it has all that the log had which was elected so before, where that one's node is gone again before `min_isr`
+  were in sync: nothing was committed since (`elected_reach`);
 - or if nothing was ever written, as far as any replica knows;
 - or if the stream allows unclean elections (`unclean_leader_election`), and every replica has reported.
 
@@ -34,6 +36,7 @@ __all__ = [
     "best_log",
     "elect",
     "elect_by_reports",
+    "given_up",
     "healed",
     "knowing",
     "leaderships",
@@ -44,6 +47,7 @@ __all__ = [
     "taken_out",
     "with_config",
     "without",
+    "without_log",
 ]
 
 
@@ -132,7 +136,7 @@ def settled_isr(partition: PartitionInfo, isr: tuple[str, ...], min_isr: int) ->
     commits nothing, so who could vouch for what was committed can do so still.
     """
     if len(isr) >= min_isr:
-        return replace(partition, isr=isr, unproven=(), lost=(), reports=(), known_end=0)
+        return replace(partition, isr=isr, unproven=(), lost=(), reports=(), known_end=0, elected_reach=None)
     return replace(
         partition,
         isr=isr,
@@ -150,6 +154,7 @@ def with_config(stream: StreamInfo, config: StreamConfig) -> StreamInfo:
     before, partitions = stream.config.min_isr_effective, stream.partitions
     if config.min_isr_effective > before:
         partitions = tuple(_doubting_early_leavers(partition, before) for partition in partitions)
+    partitions = tuple(_committing_more(partition, config.min_isr_effective) for partition in partitions)
     return replace(stream, config=config, version=stream.version + 1, partitions=partitions)
 
 
@@ -157,6 +162,11 @@ def _doubting_early_leavers(partition: PartitionInfo, min_isr: int) -> Partition
     vouching = max(0, min_isr - len(partition.isr))
     early = partition.unproven[: max(0, len(partition.unproven) - vouching)]
     return replace(partition, lost=(*partition.lost, *(node for node in early if node not in partition.lost)))
+
+
+def _committing_more(partition: PartitionInfo, min_isr: int) -> PartitionInfo:
+    """What was elected by reports may be all that a smaller `min_isr` asks for: more is committed then."""
+    return replace(partition, elected_reach=None) if len(partition.isr) >= min_isr else partition
 
 
 def knowing(partition: PartitionInfo, node_id: str, end: int) -> PartitionInfo:
@@ -194,6 +204,18 @@ def taken_out(partition: PartitionInfo, node_id: str, *, is_lost: bool) -> Parti
     )
 
 
+def given_up(nodes: Mapping[str, NodeInfo], partition: PartitionInfo, min_isr: int) -> PartitionInfo:
+    """The partition without an in-sync set that was elected by reports and has no node left with a session.
+
+    The set was too small to commit anything, so others may have all that it had: their reports tell.
+    """
+    isr, is_elected = partition.isr, partition.elected_reach is not None
+    if not isr or len(isr) >= min_isr or not is_elected or any(not nodes[node].expired for node in isr):
+        return partition
+    unproven = (*partition.unproven, *isr)
+    return replace(partition, isr=(), unproven=unproven, leader=None, suspicions=(), version=partition.version + 1)
+
+
 def elect_by_reports(nodes: Mapping[str, NodeInfo], config: StreamConfig, partition: PartitionInfo) -> PartitionInfo:
     """The partition with a leader where its replicas' reports allow it (see the module), else as it is."""
     if partition.isr or partition.leader is not None:
@@ -205,7 +227,7 @@ def elect_by_reports(nodes: Mapping[str, NodeInfo], config: StreamConfig, partit
     ]
     heard = {report.node_id for report in told}
     min_isr = config.min_isr_effective
-    winner = _whole_log(nodes, min_isr, partition, told)
+    winner = _whole_log(nodes, min_isr, partition, told) or _log_like_the_elected(nodes, partition, told)
     if winner is not None:
         is_unclean = config.sync is not SyncMode.ALWAYS  # what counts as durable early may be lost everywhere
     elif not heard.issuperset(partition.replicas):
@@ -218,7 +240,7 @@ def elect_by_reports(nodes: Mapping[str, NodeInfo], config: StreamConfig, partit
         return partition
     if is_unclean:
         return led_uncleanly(partition, winner.node_id)
-    doubting = _doubting_the_short(partition, told)
+    doubting = replace(_doubting_the_short(partition, told), elected_reach=winner.reach)
     return led_by(settled_isr(doubting, (winner.node_id,), min_isr), winner.node_id)
 
 
@@ -227,9 +249,9 @@ def _doubting_the_short(partition: PartitionInfo, told: Collection[LogReport]) -
 
     From now on it copies the leader's, and nobody could tell how much of that it has.
     """
-    whole = {report.node_id for report in told if report.last_epoch >= 0 and report.log_end >= partition.committed_end}
-    lost = tuple(node for node in partition.unproven if node not in whole - {*partition.lost, *partition.failed})
-    return replace(partition, lost=lost)
+    short = {report.node_id for report in told if report.last_epoch < 0 or report.log_end < partition.committed_end}
+    logless = {*short, *partition.lost, *partition.failed}
+    return replace(partition, lost=tuple(node for node in partition.unproven if node in logless))
 
 
 def _whole_log(
@@ -241,15 +263,35 @@ def _whole_log(
     have all of them, but for those whose log is lost. Who has lost it still knows what was committed, and is waited
     for while its node is up.
     """
-    without_log = {*partition.lost, *partition.failed}
-    excused = {node for node in without_log if node not in nodes or nodes[node].expired}
+    logless = {*partition.lost, *partition.failed}
+    excused = {node for node in logless if node not in nodes or nodes[node].expired}
     if not {report.node_id for report in told}.issuperset({*partition.unproven} - excused):
         return None
     best = best_log(partition, [report for report in told if report.node_id not in partition.observers])
     if best is None or best.last_epoch == -1 or best.log_end < partition.committed_end:
         return None
-    with_all = {node for node in partition.unproven[-min_isr:] if node not in without_log}
+    with_all = {node for node in partition.unproven[-min_isr:] if node not in logless}
     return best if any(report.node_id in with_all and report.last_epoch >= 0 for report in told) else None
+
+
+def _log_like_the_elected(
+    nodes: Mapping[str, NodeInfo], partition: PartitionInfo, told: Collection[LogReport]
+) -> LogReport | None:
+    """The best log that reaches as far as the one that reports elected last, since when nothing was committed.
+
+    That one had every committed record, so this one has, too, and nobody needs to be waited for.
+    """
+    if partition.elected_reach is None:
+        return None
+    as_far = [
+        report
+        for report in told
+        if report.reach >= partition.elected_reach
+        and report.log_end >= partition.committed_end
+        and report.node_id not in partition.observers
+        and not nodes[report.node_id].expired
+    ]
+    return best_log(partition, as_far)
 
 
 def _is_new(partition: PartitionInfo, told: Collection[LogReport]) -> bool:
@@ -264,6 +306,11 @@ def best_log(partition: PartitionInfo, told: Collection[LogReport]) -> LogReport
     by_node = {report.node_id: report for report in told if report.node_id not in partition.failed}
     in_order = [by_node[node] for node in (*partition.voters, *partition.observers) if node in by_node]
     return max(in_order, key=lambda report: report.reach, default=None)
+
+
+def without_log(report: LogReport) -> LogReport:
+    """What a replica says whose log has failed: the next one in its place, a new copy, is not to be taken for it."""
+    return report._replace(last_epoch=-1, log_end=0)
 
 
 def healed(partition: PartitionInfo, node_id: str) -> PartitionInfo:
@@ -282,6 +329,7 @@ def led_uncleanly(partition: PartitionInfo, winner: str) -> PartitionInfo:
         lost=(),
         reports=(),
         known_end=0,
+        elected_reach=None,
         observers=tuple(node for node in partition.observers if node != winner),
         unclean_elections=partition.unclean_elections + 1,
         unclean_epoch=partition.leader_epoch + 1,

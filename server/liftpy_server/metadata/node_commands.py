@@ -20,6 +20,7 @@ from liftpy_server.metadata.changes import RefusedError
 from liftpy_server.metadata.elections import (
     elect,
     elect_by_reports,
+    given_up,
     healed,
     knowing,
     leaderships,
@@ -193,11 +194,12 @@ def _expire_node(draft: Draft, _now: int, *, node_id: str, incarnation: int) -> 
     draft.put_node(replace(known, expired=True))
 
     def expired(stream: StreamInfo, _number: int, partition: PartitionInfo, loads: Counter[str]) -> PartitionInfo:
-        left = without(partition, node_id, stream.config.min_isr_effective)
+        min_isr = stream.config.min_isr_effective
+        left = without(partition, node_id, min_isr)
         if partition.leader != node_id:
-            return elect_by_reports(draft.nodes, stream.config, left)
+            return elect_by_reports(draft.nodes, stream.config, given_up(draft.nodes, left, min_isr))
         loads[node_id] -= 1
-        return elect(draft.nodes, left, left.isr, loads)
+        return given_up(draft.nodes, elect(draft.nodes, left, left.isr, loads), min_isr)
 
     _change_partitions(draft, node_id, expired)
 

@@ -28,6 +28,7 @@ from liftpy_server.metadata.elections import (
     spread_over,
     taken_out,
     without,
+    without_log,
 )
 from liftpy_server.metadata.recovery import plan_recovery
 from liftpy_server.metadata.state import LogReport
@@ -220,6 +221,8 @@ def _report_log(
     if old.isr or node_id not in old.replicas:
         raise RefusedError(ErrorCode.CONFLICT, f"nobody asks how far the log of {node_id!r} reaches")
     report = _log_report(node_id, incarnation, last_epoch, log_end, high_watermark)
+    if node_id in old.failed:
+        report = without_log(report)
     told = replace(
         old,
         reports=(*(each for each in old.reports if each.node_id != node_id), report),
@@ -277,7 +280,8 @@ def _report_failure(
     if node_id in old.failed:
         return {"leader": old.leader}
     left = taken_out(knowing(old, node_id, high_watermark), node_id, is_lost=False)
-    new = replace(left, failed=(*old.failed, node_id), version=old.version + 1)
+    reports = tuple(without_log(report) if report.node_id == node_id else report for report in left.reports)
+    new = replace(left, failed=(*old.failed, node_id), reports=reports, version=old.version + 1)
     if not new.isr:
         new = elect_by_reports(draft.nodes, stream.config, new)
     elif old.leader == node_id:

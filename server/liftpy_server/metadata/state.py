@@ -103,6 +103,8 @@ class PartitionInfo:
             fewer members could commit.
         reports: what the replicas say of their logs, where no clean member of the ISR is left.
         known_end: records below it were committed, as one of those replicas knows for certain.
+        elected_reach: last epoch and end of the log that reports elected last, until `min_isr` are in sync again: it
+            has every committed record, and so has any that reaches as far.
         first_end: records below it were committed, as a leader said of the first; once, and again after a purge.
         suspicions: (node, time in ns): who told last that the leader is silent.
         elected_ns: when a suspicion last changed the leader, by the clock of the node that proposed it.
@@ -133,6 +135,7 @@ class PartitionInfo:
     lost: tuple[str, ...] = ()
     reports: tuple[LogReport, ...] = ()
     known_end: int = 0
+    elected_reach: tuple[int, int] | None = None
     first_end: int = 0
     suspicions: tuple[tuple[str, int], ...] = ()
     elected_ns: int = 0
@@ -199,7 +202,7 @@ _NODE_LISTS: Final = (
     "failed",
 )
 _RECORD_LISTS: Final = ("reports", "suspicions", "renewed")
-_OPTIONAL_LISTS: Final = ("target", "origin")
+_OPTIONAL_LISTS: Final = ("target", "origin", "elected_reach")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

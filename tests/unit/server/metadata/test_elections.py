@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from liftpy_envelope.errors import ErrorCode
+from liftpy_server.metadata.state import PartitionInfo
 from support.metadata_commands import NODE, UUIDS, WHERE, Cluster, config
 
 
@@ -371,6 +372,71 @@ def test_a_log_that_was_elected_and_is_lost_before_anybody_has_copied_it_is_led_
     assert cluster.partition.unclean_elections == 0
 
 
+def test_a_replica_that_was_elected_and_is_gone_for_good_leaves_the_lead_to_one_that_reaches_as_far(cluster):
+    lose_all_then_elect(cluster, "a", "c")
+    cluster.expire("a")
+    info = cluster.partition
+    assert (info.leader, info.isr, info.unproven) == (None, (), ("b", "c", "a"))
+    assert cluster.report("b", 1, 49).value == {"leader": None}
+    assert cluster.report("c", 1, 50).value == {"leader": "c"}
+    assert (cluster.partition.isr, cluster.partition.unclean_elections) == (("c",), 0)
+    assert (cluster.partition.unproven, cluster.partition.lost) == (("b", "a"), ())
+
+
+def test_what_only_the_replica_had_that_was_elected_and_is_gone_is_waited_for(cluster):
+    """What the others lack may have been committed before: the ends of their logs may be damaged."""
+    lose_all_then_elect(cluster, "a")
+    cluster.expire("a")
+    for node in "bc":
+        assert cluster.report(node, 1, 49).value == {"leader": None}
+    start(cluster, "a")
+    assert cluster.partition.leader is None  # what it has is compared first
+    assert cluster.report("a", 1, 50).value == {"leader": "a"}
+
+
+def test_all_that_are_in_sync_again_and_gone_leave_the_lead_to_one_that_reaches_as_far_as_the_elected():
+    cluster = Cluster(*"abcde", min_isr=3)
+    lose_all_then_elect(cluster, "d")
+    cluster.change_isr("d", "e")
+    cluster.expire("d")
+    assert (cluster.partition.leader, cluster.partition.isr) == ("e", ("d", "e"))  # one of them is up
+    cluster.expire("e")
+    assert cluster.partition.isr == ()
+    for node, end in {"a": 49, "b": 49}.items():
+        assert cluster.report(node, 1, end).value == {"leader": None}
+    assert cluster.report("c", 2, 51).value == {"leader": "c"}  # a copy of all that was there at the election
+
+
+def test_what_was_said_of_a_log_that_failed_since_does_not_count_for_its_new_copy(cluster):
+    for node in "abc":
+        start(cluster, node, cut=True)
+    cluster.report("b", 1, 50)
+    cluster.report_failure("b")
+    cluster.report("b", 1, 50)  # on its way
+    cluster.report_renewal("b")
+    cluster.report("a", 1, 49)
+    assert cluster.report("c", 1, 49).value == {"leader": "a"}
+    assert cluster.partition.lost == ("b",)
+
+
+@pytest.mark.parametrize("first", [1, 2])
+def test_a_leader_that_could_commit_meanwhile_is_waited_for(cluster, first):
+    """A smaller `min_isr` let it commit alone, for a time or from then on."""
+    lose_all_then_elect(cluster, "a", "c")
+    for min_isr in (1, 2)[:first]:
+        cluster.do("update_stream", name="orders", changes={"min_isr": min_isr})
+    cluster.expire("a")
+    for node in "bc":
+        cluster.report(node, 1, 50)
+    assert cluster.partition.leader is None
+
+
+def test_what_is_kept_of_an_election_is_kept_in_snapshots(cluster):
+    lose_all_then_elect(cluster, "a")
+    assert cluster.partition.elected_reach == (1, 50)
+    assert PartitionInfo.from_plain(cluster.partition.to_plain()) == cluster.partition
+
+
 def test_a_log_that_was_elected_and_then_cut_again_waits_for_those_that_were_in_sync_before(cluster):
     """What it lost now may have been committed before; the others have it."""
     lose_all_then_elect(cluster, "b")
@@ -431,8 +497,8 @@ def test_who_loses_its_log_after_another_was_elected_vouches_for_nothing(cluster
         cluster.report_renewal("c")
     start(cluster, "b", lost=True)
     cluster.report("b", -1, 0)
-    cluster.report("a", 1, 50)
-    assert cluster.report("c", 2, 55).value == {"leader": None}
+    cluster.report("a", 1, 40)
+    assert cluster.report("c", 1, 49).value == {"leader": None}
 
 
 def test_while_fewer_than_min_isr_are_in_sync_again_the_others_count_still():
