@@ -60,8 +60,13 @@ class FakeGroups:
         config = StreamConfig(name="s", subject="s.>", partitions=partitions)
         self.place = StreamPlace(UUID, config, ("n0",) * partitions)
         self._told = asyncio.Event()
+        self.serve(self.place)
+
+    def serve(self, place: StreamPlace) -> None:
+        """Coordinate the group anew, of this stream."""
+        self.place = place
         self.coordinator = GroupsReplay().coordinator("g")
-        self._step(StreamsChanged(1, {"s": StreamShape(UUID, partitions)}))
+        self._step(StreamsChanged(1, {"s": StreamShape(place.uuid, place.config.partitions)}))
 
     def _step(self, given: Any) -> Any:
         loop = asyncio.get_running_loop()

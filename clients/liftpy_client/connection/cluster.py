@@ -12,6 +12,7 @@ from nats.errors import ConnectionClosedError, ConnectionDrainingError, MaxPaylo
 from nats.errors import Error as NatsError
 from nats.errors import TimeoutError as NatsTimeoutError
 
+from liftpy_client.connection.cancelling import KeptCancellation
 from liftpy_client.errors import AdminError, DisconnectedError, NodeUnavailableError, NoStreamError, UsageError
 from liftpy_envelope.errors import ErrorCode
 from liftpy_envelope.limits import ADMIN_ANSWER_ITEMS_MAX
@@ -135,7 +136,8 @@ class Cluster:
         patient_until_s = until_s if self._was_answered else min(until_s, loop.time() + _STRANGER_PATIENCE_S)
         while True:
             try:
-                reply = await self._nats.request(subject, data, timeout=until_s - loop.time())
+                with KeptCancellation():
+                    reply = await self._nats.request(subject, data, timeout=until_s - loop.time())
             except NoRespondersError:
                 if loop.time() + _AGAIN_S >= patient_until_s:
                     raise

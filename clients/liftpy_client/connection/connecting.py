@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from nats.aio.client import Client
 
+from liftpy_client.connection.cancelling import KeptCancellation
 from liftpy_client.errors import UnreachableError
 
 if TYPE_CHECKING:
@@ -48,7 +49,8 @@ class Connecting(Generic[T]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._nats is not None and not self._nats.is_closed:
-            await self._nats.close()
+            with KeptCancellation():
+                await self._nats.close()
 
     async def _connect(self) -> T:
         client = Client()

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from liftpy_client.connection.cancelling import end_tasks
 from liftpy_client.consumer.delivery import Cursor, Delivery, Mark
 from liftpy_client.consumer.fetcher import Fetcher
 from liftpy_client.consumer.filtering import SubjectFilter
@@ -215,7 +216,4 @@ class Feed:
         cursor = self.delivery.unfinished
         if cursor is not None:
             self.delivery.interrupt(cursor)
-        tasks = list(self._tasks.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks(self._tasks.values())

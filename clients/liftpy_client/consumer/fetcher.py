@@ -15,6 +15,7 @@ import logging
 import random
 from typing import TYPE_CHECKING, Final
 
+from liftpy_client.connection.cancelling import end_tasks
 from liftpy_client.connection.cluster import is_passing
 from liftpy_client.consumer.node_reader import AgainError, NodeReader
 from liftpy_client.consumer.prefetch import Fetched
@@ -205,12 +206,12 @@ class Fetcher:
     async def _end(self, node_id: str) -> None:
         """End a reader; what it read is in the buffer, and the positions say how far that is."""
         reader, task = self._readers.pop(node_id)
-        task.cancel()
         left, reader.left = reader.left, set()
         self._entering |= {number for number in left if not self.positions[number].is_done}
-        (result,) = await asyncio.gather(task, return_exceptions=True)
-        if isinstance(result, Exception) and not _is_passing(result):
-            raise result
+        await end_tasks([task])
+        error = task.exception() if task.done() and not task.cancelled() else None
+        if error is not None and not _is_passing(error):
+            raise error
 
     def _reap(self) -> None:
         """See which readers have ended by themselves.

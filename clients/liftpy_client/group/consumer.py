@@ -204,6 +204,7 @@ class GroupConsumer(Generic[_Item]):
         async with self._opening:
             if self._assigned is None or self._membership is None:
                 return
+            await self._membership.stop()  # first: it would go on into a closed reader
             await self._assigned.close()
             await self._membership.end()
 

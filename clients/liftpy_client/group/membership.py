@@ -15,6 +15,7 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
+from liftpy_client.connection.cancelling import end_tasks
 from liftpy_client.errors import AdminError, CoordinatorUnavailableError, NodeUnavailableError, StreamGoneError
 from liftpy_client.group.commits import Commits
 from liftpy_client.group.starting import GroupStarts
@@ -306,20 +307,20 @@ class GroupMembership:
 
     # -- the end
 
-    async def end(self) -> None:
-        """Commit what is finished, and leave; a static member only falls silent.
-
-        Raises:
-            LiftError: what was finished cannot be committed; the membership has ended all the same.
-        """
+    async def stop(self) -> None:
+        """End the tasks: from now on nothing is assigned, and no callback called, until `end`."""
         self.is_ending = True
         self._losses_applied.set()
         self._answered.set()
         current = asyncio.current_task()
-        others = [task for task in self._tasks if task is not current]
-        for task in others:
-            task.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
+        await end_tasks([task for task in self._tasks if task is not current])
+
+    async def end(self) -> None:
+        """Commit what is finished, and leave; a static member only falls silent. To be stopped before.
+
+        Raises:
+            LiftError: what was finished cannot be committed; the membership has ended all the same.
+        """
         try:
             if self.failure is None:
                 await self._hand_over()

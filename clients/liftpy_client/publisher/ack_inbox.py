@@ -6,6 +6,7 @@ import asyncio
 from itertools import count
 from typing import TYPE_CHECKING
 
+from liftpy_client.connection.cancelling import KeptCancellation
 from liftpy_client.errors import NobodyListensError
 from liftpy_envelope.ack import Ack, AckUnreadableError, PublishRefusedError, decode_ack
 
@@ -36,7 +37,8 @@ class AckInbox:
         """Subscribe, if that was not done yet."""
         async with self._opening:
             if self._subscription is None:
-                self._subscription = await self._nats.subscribe(f"{self._prefix}*", cb=self._arrived)
+                with KeptCancellation():
+                    self._subscription = await self._nats.subscribe(f"{self._prefix}*", cb=self._arrived)
 
     def expect(self, stream: str | None = None) -> tuple[str, asyncio.Future[Ack]]:
         """A reply subject, and the ack that will come on it; with `stream`, acks of other streams are passed over."""

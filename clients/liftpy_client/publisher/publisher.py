@@ -13,6 +13,7 @@ import logging
 import secrets
 from typing import TYPE_CHECKING, Final, Self
 
+from liftpy_client.connection.cancelling import end_tasks
 from liftpy_client.errors import UsageError
 from liftpy_client.publisher.delivery import BatchDelivery
 from liftpy_client.publisher.outgoing import OutgoingBatch, PendingAck, as_table, by_partition, pieces_of
@@ -299,5 +300,4 @@ class Publisher:
                 str(failure) or "no time was left",
             )
         finally:
-            for task in self._in_flight:
-                task.cancel()
+            await end_tasks(self._in_flight)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from nats.errors import ConnectionClosedError, ConnectionDrainingError, MaxPayloadError, OutboundBufferLimitError
 from nats.errors import Error as NatsError
 
+from liftpy_client.connection.cancelling import KeptCancellation
 from liftpy_client.errors import (
     AdminError,
     DisconnectedError,
@@ -188,7 +189,8 @@ class Resender:
         queue.sent(sending, loop.time())
         try:
             if nats.is_connected or nats.is_closed:
-                await nats.publish(sending.subject, sending.payload, **sending.options)
+                with KeptCancellation():
+                    await nats.publish(sending.subject, sending.payload, **sending.options)
                 return
         except MaxPayloadError:
             text = f"{len(sending.payload)} bytes exceed max_payload of the NATS server ({nats.max_payload})"

@@ -14,6 +14,7 @@ from contextlib import AbstractAsyncContextManager
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar
 
+from liftpy_client.connection.cancelling import end_tasks
 from liftpy_client.errors import DisconnectedError, UsageError
 
 if TYPE_CHECKING:
@@ -105,10 +106,7 @@ class BackgroundLoop:
         self._loop.close()
 
     async def _finish(self) -> None:
-        tasks = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks(asyncio.all_tasks() - {asyncio.current_task()}, within_s=_CLOSE_S / 2)
         await self._loop.shutdown_asyncgens()
         await self._loop.shutdown_default_executor()
 

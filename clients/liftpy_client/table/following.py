@@ -16,6 +16,7 @@ import weakref
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final
 
+from liftpy_client.connection.cancelling import end_tasks
 from liftpy_client.connection.cluster import is_passing
 from liftpy_client.errors import (
     LogDivergedError,
@@ -114,8 +115,7 @@ class TableFollowing:
     async def stop(self) -> None:
         """End; whoever waits is told."""
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            await end_tasks([self._task])
         if self._failure is None:
             self._end(UsageError(f"the table of stream {self._stream} is closed"), None)
 

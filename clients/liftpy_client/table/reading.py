@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final, Self
 
+from liftpy_client.connection.cancelling import end_tasks
 from liftpy_client.consumer.consumer import BatchConsumer
 from liftpy_client.errors import TableTooLargeError
 from liftpy_client.table.rows import TableRows
@@ -74,8 +75,7 @@ class TableReading:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         assert self._task is not None
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+        await end_tasks([self._task])
 
     def offset(self, partition: int) -> int:
         """Everything of a partition below this offset is in the rows."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from nats.errors import Error as NatsError
 
+from liftpy_client.connection.cancelling import KeptCancellation
 from liftpy_envelope.errors import LiftError
 from liftpy_envelope.limits import ADMIN_ANSWER_ITEMS_MAX
 from liftpy_envelope.unpacking import read_json
@@ -47,7 +48,8 @@ async def check_alone(options: NatsOptions, node_id: str, cluster_id: str) -> No
     link = NatsLink(options, f"liftpy {node_id} looking round")
     await link.start()
     try:
-        reply = await link.client.request(_SUBJECT, b"{}", timeout=_ANSWER_S)
+        with KeptCancellation():
+            reply = await link.client.request(_SUBJECT, b"{}", timeout=_ANSWER_S)
         other = read_json(reply.data, items_max=ADMIN_ANSWER_ITEMS_MAX)["cluster"]["cluster_id"]
     except (NatsError, ValueError, LookupError, TypeError) as error:
         logger.debug("no cluster answers %s: %r", _SUBJECT, error)  # as it should be

@@ -16,6 +16,7 @@ from nats.aio.client import Client
 from nats.aio.transport import TcpTransport
 from nats.errors import AuthorizationError, Error, SlowConsumerError
 
+from liftpy_client.connection.cancelling import KeptCancellation, end_tasks
 from liftpy_envelope.errors import LiftError
 from liftpy_server.nats.session import NatsRefusedError
 from liftpy_server.repeated_warnings import RepeatedWarnings
@@ -160,10 +161,10 @@ class NatsLink:
     async def stop(self) -> None:
         """Close the connection."""
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            await end_tasks([self._task])
         if self._client is not None and not self._client.is_closed:
-            await self._client.close()
+            with KeptCancellation():
+                await self._client.close()
 
     async def _connect(self, *, first: bool) -> None:
         client = self._make_client()
@@ -179,13 +180,12 @@ class NatsLink:
                 raise NatsRefusedError(f"{self._options.shown_url} refuses our credentials: {self._refusal}")
             await connecting
         finally:
-            for task in (connecting, refused):
-                task.cancel()
-            await asyncio.gather(connecting, refused, return_exceptions=True)
+            await end_tasks([connecting, refused])
         self._client = client
         self._last_error = ""
         if self._on_client is not None:
-            await self._on_client(client)
+            with KeptCancellation():  # it subscribes
+                await self._on_client(client)
 
     def _arguments(self) -> dict[str, Any]:
         return self._options.connect_arguments() | {
@@ -245,11 +245,13 @@ class NatsLink:
             text = f"NATS connection {self._name}: more is sent to it than this node looks at; what waits is dropped"
             self._warnings.tell("dropped", text, asyncio.get_running_loop().time())
             self._is_shedding, self._patient.rested_s = True, 0.0
-            await self.client.force_reconnect()
+            with KeptCancellation():
+                await self.client.force_reconnect()
 
     async def _renew_when_deaf(self) -> None:
         client = self.client
         reading = client._reading_task  # noqa: SLF001 - nats-py says nothing when it ends
         if client.is_connected and reading is not None and reading.done():
             logger.error("NATS connection %s: nats-py stopped reading; connecting again", self._name)
-            await client.force_reconnect()
+            with KeptCancellation():
+                await client.force_reconnect()

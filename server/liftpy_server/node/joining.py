@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from nats.errors import Error as NatsError
 from nats.errors import NoRespondersError
 
+from liftpy_client.connection.cancelling import KeptCancellation
 from liftpy_envelope.errors import LiftError, NameInvalidError
 from liftpy_envelope.limits import ADMIN_ANSWER_ITEMS_MAX
 from liftpy_envelope.names import check_name
@@ -102,7 +103,9 @@ class _Request:
 
     async def ask(self, client: Client) -> dict[str, Any]:
         """Find somebody of the cluster, and ask there."""
-        found = _decode(_SUBJECT, (await client.request(_SUBJECT, b"{}", timeout=_ANSWER_S)).data)
+        with KeptCancellation():
+            reply = await client.request(_SUBJECT, b"{}", timeout=_ANSWER_S)
+        found = _decode(_SUBJECT, reply.data)
         if "error" in found:
             return found
         try:

@@ -17,6 +17,7 @@ from nats.errors import Error as NatsError
 from nats.errors import NoRespondersError
 from nats.js.api import Header
 
+from liftpy_client.connection.cancelling import KeptCancellation
 from liftpy_envelope.errors import LiftError
 from liftpy_envelope.limits import ADMIN_ANSWER_ITEMS_MAX
 from liftpy_envelope.pull import error_code
@@ -102,8 +103,9 @@ class NodeRequests:
         """
         client = self._client()
         try:
-            await client.publish(subject, data)
-            await client.flush()
+            with KeptCancellation():
+                await client.publish(subject, data)
+                await client.flush()
         except (NatsError, OSError) as error:
             raise NodeSilentError(f"nothing can be published to {subject}: {error}") from error
 
@@ -193,10 +195,12 @@ async def request_proven(
 
     headers = prove(inbox)
     foreign: NotProvenError | None = None
-    subscription = await client.subscribe(inbox, cb=take)
+    with KeptCancellation():
+        subscription = await client.subscribe(inbox, cb=take)
     try:
         async with asyncio.timeout(timeout_s) as patience:
-            await client.publish(subject, data, reply=inbox, headers=headers)
+            with KeptCancellation():
+                await client.publish(subject, data, reply=inbox, headers=headers)
             while True:
                 message = await answers.get()
                 if not message.data and (message.headers or {}).get(Header.STATUS) == _NO_RESPONDERS:
@@ -215,5 +219,5 @@ async def request_proven(
             raise foreign from None
         raise
     finally:
-        with suppress(NatsError, OSError):  # the connection is gone, and the subscription with it
+        with suppress(NatsError, OSError), KeptCancellation():  # the connection may be gone, and the subscription
             await subscription.unsubscribe()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import pyarrow as pa
 import pytest
@@ -283,3 +284,20 @@ async def test_whoever_waits_for_acks_asks_for_them(wire):
 def test_senseless_options(options):
     with pytest.raises(UsageError, match=next(iter(options))):
         PublisherOptions(**options)
+
+
+async def test_a_time_limit_ends_a_publish_that_nats_holds_up(wire):
+    """nats-py swallows cancellations while it waits for a server that does not read."""
+
+    async def stuck(*_args, **_kwargs):
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(30)
+
+    wire.publish = stuck
+    out = publisher(wire, delivery_timeout_s=0.05)
+    began_s = asyncio.get_running_loop().time()
+    ack = await out.publish("s.x", b"x")
+    with pytest.raises(PublishTimeoutError, match="may be stored"):
+        async with asyncio.timeout(5):
+            await ack
+    assert asyncio.get_running_loop().time() - began_s < 2
