@@ -37,6 +37,7 @@ class ExportedObject(NamedTuple):
         start: the first offset that counts.
         end: the offset after the last one.
         records: how many the object, or its row groups, hold; not all of them need to count.
+        is_whole: every row of the object counts.
     """
 
     key: str
@@ -45,6 +46,7 @@ class ExportedObject(NamedTuple):
     start: int
     end: int
     records: int
+    is_whole: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +98,9 @@ def export_list(store: ObjectStore, path: PartitionPath, *, pin: Pin | None = No
 
 def _objects(version: TierVersion) -> Iterator[ExportedObject]:
     for piece in version.pieces():
-        yield ExportedObject(piece.key, piece.size, piece.row_groups, piece.start, piece.end, piece.pointer.records)
+        pointer = piece.pointer
+        is_whole = piece.row_groups is None and (piece.start, piece.end) == (pointer.base, pointer.end)
+        yield ExportedObject(piece.key, piece.size, piece.row_groups, piece.start, piece.end, pointer.records, is_whole)
 
 
 def _pinned(store: ObjectStore, path: PartitionPath, pin: Pin) -> TierVersion:

@@ -17,9 +17,10 @@ from liftpy_bucket.upkeep.exporting import export_list
 from liftpy_bucket.upkeep.missed import check_root_never_was, trace_of
 from liftpy_bucket.upkeep.scrubbing import scrub
 from liftpy_bucket.upkeep.verifying import Problem, verify
+from liftpy_client.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from liftpy.cli.tier.bucket import OpenBucket, Place
     from liftpy_bucket.manifest.stream_sets.format import SetManifest
@@ -37,6 +38,7 @@ __all__ = [
     "tell_checked",
     "tell_exported",
     "tell_nothing",
+    "tell_urls",
 ]
 
 _SETS: Final = "sets/"
@@ -195,16 +197,32 @@ def export(bucket: OpenBucket, place: Place) -> Exported | None:
     return Exported(place, found)
 
 
-def tell_exported(exported: Exported, prefix: str, *, urls: bool) -> None:
-    """A line for each object.
+def tell_exported(exported: Exported, prefix: str) -> None:
+    """A line for each object; `prefix` is what the address of every object begins with."""
+    for each in exported.export.objects:
+        stdout.print(prefix + each.key + _shown(each), markup=False)
+
+
+def tell_urls(exported: Sequence[Exported], prefix: str) -> None:
+    """The address of every object, and nothing else.
 
     Args:
-        exported: which.
+        exported: the partitions.
         prefix: what the address of every object begins with.
-        urls: its address alone.
+
+    Raises:
+        UsageError: rows of one do not count: whoever reads it whole reads other streams, or what was purged.
     """
-    for each in exported.export.objects:
-        stdout.print(prefix + each.key + ("" if urls else _shown(each)), markup=False)
+    objects = [each for partition in exported for each in partition.export.objects]
+    parts = [prefix + each.key for each in objects if not each.is_whole]
+    if parts:
+        more = f" and {len(parts) - 1} more" if len(parts) > 1 else ""
+        raise UsageError(
+            f"{parts[0]}{more} also hold rows that are not of this stream, or were removed from it, so a list of "
+            "addresses is not enough to read it: use --sql for DuckDB, or --json, which says which rows count"
+        )
+    for each in objects:
+        stdout.print(prefix + each.key, markup=False)
 
 
 def tell_nothing(place: Place) -> None:

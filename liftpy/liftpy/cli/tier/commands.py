@@ -9,7 +9,7 @@ import typer
 from rich.markup import escape
 
 from liftpy.cli.option_values import bytes_of, seconds_of
-from liftpy.cli.run import Force, JsonFlag, confirm, open_admin, print_json, run, stderr, stdout, tell_warnings
+from liftpy.cli.run import Force, JsonFlag, confirm, fail, open_admin, print_json, run, stderr, stdout, tell_warnings
 from liftpy.cli.tier.bucket import (
     Alone,
     BucketUrl,
@@ -129,7 +129,12 @@ def scrub(
 def export_list(
     stream: Stream,
     partition: PartitionOption = None,
-    urls: Annotated[bool, typer.Option("--urls", help="Print only the URLs.")] = False,
+    urls: Annotated[
+        bool, typer.Option("--urls", help="Print only the URLs, if every row of the objects is of the stream.")
+    ] = False,
+    sql: Annotated[
+        bool, typer.Option("--sql", help="Print a view for DuckDB that has the stream's rows only.")
+    ] = False,
     bucket: BucketUrl = None,
     endpoint: Endpoint = None,
     region: Region = None,
@@ -139,22 +144,29 @@ def export_list(
 
     Where row groups or offsets are listed, only those belong to the stream.
     """
+    if urls + sql + as_json > 1:
+        fail(UsageError("--urls, --sql and --json exclude each other"), as_json=as_json)
 
     def work(opened: OpenBucket) -> None:
-        from liftpy.cli.tier.checks import export, tell_exported, tell_nothing
+        from liftpy.cli.tier.checks import export, tell_exported, tell_nothing, tell_urls
+        from liftpy.cli.tier.duckdb_view import view_of
 
         prefix = f"{(bucket or '').rstrip('/')}/"
-        rows: list[dict[str, Any]] = []
-        for place in opened.places(stream, partition):
-            found = export(opened, place)
-            if as_json:
-                rows += [] if found is None else [found.to_plain(prefix)]
-            elif found is None:
-                tell_nothing(place)
-            else:
-                tell_exported(found, prefix, urls=urls)
+        places = opened.places(stream, partition)
+        exported = {place: export(opened, place) for place in places}
+        found = [each for each in exported.values() if each is not None]
         if as_json:
-            print_json({"bucket": opened.shown, "partitions": rows})
+            print_json({"bucket": opened.shown, "partitions": [each.to_plain(prefix) for each in found]})
+            return
+        for place, each in exported.items():
+            if each is None:
+                tell_nothing(place)
+            elif not urls and not sql:
+                tell_exported(each, prefix)
+        if urls:
+            tell_urls(found, prefix)
+        elif sql and (view := view_of(stream, found, prefix)):
+            stdout.print(view, markup=False, highlight=False, soft_wrap=True)
 
     with_bucket(Where(bucket, endpoint, region), work, as_json=as_json)
 
