@@ -59,6 +59,11 @@ class Checkpoint:
         """The high watermark of a partition of a stream with that uuid, in hexadecimal digits; 0 when none is known."""
         return self.high_watermarks.get((bytes.fromhex(uuid), partition), 0)
 
+    def forget(self, uuid: str, partition: int) -> None:
+        """The log of which it tells is not there any more."""
+        for told in (self.high_watermarks, self.times, self.wholes):
+            told.pop((bytes.fromhex(uuid), partition), None)
+
 
 def save_checkpoint(disk: Disk, path: Path, checkpoint: Checkpoint) -> None:
     """Write the file, durably and as a whole."""

@@ -8,7 +8,6 @@ import os
 from typing import TYPE_CHECKING, Final
 
 from liftpy_envelope.errors import LiftError
-from liftpy_envelope.stream_config import SyncMode
 from liftpy_log.checkpoint import Checkpoint, save_checkpoint
 from liftpy_log.segments.retention import is_active_expired, retention_offset
 from liftpy_server.compaction.compactor import Compactor
@@ -45,7 +44,7 @@ def make_checkpoint(streams: Streams, clock: Clock, *, clean: bool) -> Checkpoin
         for partition in streams.partitions
         if partition.log.failure is None
     }
-    marks = {key: _sure_mark(partition) for key, partition in well.items()}
+    marks = {key: partition.sure_mark for key, partition in well.items()}
     times = {key: partition.kept_time() for key, partition in well.items()}
     now_s, now_ns = clock.elapsed(), clock.now_ns()
     wholes = {
@@ -70,13 +69,6 @@ def keep_checkpoint(disk: Disk, data_dir: DataDir, checkpoint: Checkpoint) -> No
         save_checkpoint(disk, data_dir.checkpoint_path, checkpoint)
     except OSError as error:
         logger.warning("the checkpoint could not be written: %s", error)
-
-
-def _sure_mark(partition: Partition) -> int:
-    """What is committed, and as durable as the stream wants."""
-    if partition.stream.config.sync is not SyncMode.ALWAYS:
-        return partition.high_watermark
-    return partition.sure_end
 
 
 class Maintenance:

@@ -17,6 +17,7 @@ from liftpy_log.errors import PartitionOfflineError
 from liftpy_log.log_time import LogTime, LogTimeState
 from liftpy_server.gaps.whole import WholeHistory
 from liftpy_server.partition.acks import AckTemplate, PendingAcks
+from liftpy_server.repeated_warnings import RepeatedWarnings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -145,6 +146,7 @@ class CommittingLog:
         self._owed_by_all = PendingAcks()
         self._commit_callbacks: deque[tuple[int, Callable[[str | None], None]]] = deque()
         self._waiters: set[Callable[[], None]] = set()
+        self._warnings: RepeatedWarnings | None = None
 
     @property
     def number(self) -> int:
@@ -209,6 +211,11 @@ class CommittingLog:
     def sure_end(self) -> int:
         """What is committed and on this disk: a follower may know of more commits than it has synced."""
         return min(self.high_watermark, self.log.synced_end)
+
+    @property
+    def sure_mark(self) -> int:
+        """What is committed, and as durable here as the stream wants."""
+        return self.sure_end if self.stream.config.sync is SyncMode.ALWAYS else self.high_watermark
 
     @property
     def is_settled(self) -> bool:
@@ -364,7 +371,7 @@ class CommittingLog:
         if self._owed_by_all:
             self._send(self._owed_by_all.take(self.high_watermark))
         while self._commit_callbacks and self._commit_callbacks[0][0] <= self.high_watermark:
-            self._commit_callbacks.popleft()[1](None)
+            self._call_back(self._commit_callbacks.popleft()[1], None)
         if self._replication is not None:
             self._count_owed()
         if moved and self._waiters:
@@ -390,7 +397,16 @@ class CommittingLog:
     def _give_up_callbacks(self, why: str) -> None:
         callbacks, self._commit_callbacks = self._commit_callbacks, deque()
         for _, callback in callbacks:
+            self._call_back(callback, why)
+
+    def _call_back(self, callback: Callable[[str | None], None], why: str | None) -> None:
+        """An error in one callback is no reason not to call the others."""
+        try:
             callback(why)
+        except Exception as error:  # noqa: BLE001 - logged with its traceback
+            text = f"stream {self.stream.name} partition {self.number}: an error after a commit; please report this"
+            self._warnings = self._warnings or RepeatedWarnings(logger)
+            self._warnings.tell("callback", text, self._clock.elapsed(), error=error)
 
     def roll(self) -> None:
         """Close the log's newest segment, which makes everything durable.

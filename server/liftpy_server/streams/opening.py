@@ -247,7 +247,7 @@ class StreamOpening:
         )
         if log.failure is None:
             partition.note_failure = partial(self._note_failure, stream.uuid, number)
-            partition.note_lack = partial(self._note_lack, stream.uuid, number)
+            partition.note_lack = partial(self._note_lack_of, partition)
         if not self.is_alone(info):  # what lies above the mark may be another's by now, and the lead, too
             partition.high_watermark = max(log.log_start, min(kept_mark, log.log_end))
             partition.is_leading = False
@@ -314,6 +314,13 @@ class StreamOpening:
         if self._standing is not None:
             self._standing.log_unusable(uuid, number)
 
+    def _note_lack_of(self, partition: Partition, why: str) -> None:
+        """What is known of a log that was open takes the place of what was known before."""
+        place, checkpoint = (partition.key.uuid, partition.number), self._checkpoint
+        checkpoint.high_watermarks[place] = partition.sure_mark
+        checkpoint.times[place] = partition.kept_time()
+        self._note_lack(partition.stream.uuid, partition.number, why)
+
     def try_again(self, info: StreamInfo, number: int) -> bool:
         """Open a log that could not be opened for lack of room, memory or files; whether `open_partition` finds it."""
         place = info.uuid, number
@@ -369,6 +376,15 @@ class StreamOpening:
         if self._standing is not None:
             self._standing.forget(uuid, number)
 
+    def forget_log(self, uuid: str, number: int) -> None:
+        """A log is not there any more: what was known of it says nothing of another one in its place.
+
+        Raises:
+            OSError: that it had failed can not be forgotten.
+        """
+        self._checkpoint.forget(uuid, number)
+        self.forget_failure(uuid, number)
+
     def set_aside(self, info: StreamInfo, number: int, why: str) -> Path:
         """Move a partition's directory into quarantine, durably; a file in it says why. Returns where it is.
 
@@ -381,7 +397,7 @@ class StreamOpening:
         self._disk.rename(self.directory(info) / str(number), place)
         self._disk.sync_directory(aside)
         self._disk.sync_directory(self.directory(info))
-        self.forget_failure(info.uuid, number)
+        self.forget_log(info.uuid, number)
         try:
             write_atomically(self._disk, place / WHY_FILE, f"{why}\n".encode())
         except OSError as error:  # the replica is to be copied anew all the same

@@ -317,7 +317,7 @@ class Streams(StreamLookup):
         self.listening.change(stream)
         directory = self._opening.directory(stream.info) / str(number)
         await asyncio.get_running_loop().run_in_executor(self._io_executor, remove_directory, directory)
-        self._opening.forget_failure(stream.info.uuid, number)
+        self._opening.forget_log(stream.info.uuid, number)
         logger.info("stream %s partition %d is kept by other nodes now", stream.info.name, number)
 
     async def _delete(self, stream: LocalStream) -> None:

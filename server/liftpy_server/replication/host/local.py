@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from liftpy_envelope.errors import BatchCorruptError, LiftError
 from liftpy_log.errors import BatchesRefusedError, PartitionOfflineError, StorageFullError, UnfinishedCutError
 from liftpy_log.log_time import Leap
+from liftpy_log.storage.disk import is_full
 from liftpy_server.partition.dedupe_rebuild import note_batches, note_log
 from liftpy_server.replication.core import effects as fx
 from liftpy_server.replication.core import inputs
@@ -393,7 +394,8 @@ class LocalReplica(Answering):
         try:
             note_log(self.partition.dedupe, self.log, self.partition.log_time)
         except (LiftError, OSError) as error:
-            self.partition.fail(f"its message ids can not be read: {error}")
+            is_lasting = not (isinstance(error, OSError) and is_full(error))
+            self.partition.fail(f"its message ids can not be read: {error}", is_lasting=is_lasting)
 
     def _cut(self, effect: fx.Truncate | fx.Rebuild) -> None:
         """Drop records; it is durable when it returns."""
@@ -423,6 +425,7 @@ class LocalReplica(Answering):
             self._waiting.append(inputs.CutFailed())
             return
         except UnfinishedCutError as error:
+            self.partition.was_cut(to)  # so it ends when it is opened again
             self.partition.fail(str(error), is_lasting=False)
             return
         except (PartitionOfflineError, OSError) as error:

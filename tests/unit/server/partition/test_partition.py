@@ -222,6 +222,23 @@ def test_callbacks_are_told_once_that_nobody_knows(kit, end):
     assert why.startswith("outcome unknown: ")
 
 
+@pytest.mark.parametrize("end", [lambda kit: kit.sync(), lambda kit: kit.partition.fail("the disk is gone")])
+def test_a_callback_that_raises_keeps_no_other_from_being_called(kit, end, caplog):
+    calls = []
+
+    def breaks(_why):
+        raise ZeroDivisionError("a bug")
+
+    kit.receive(*numbered(1))
+    for callback in [breaks, calls.append] * 20:
+        kit.partition.on_committed(1, callback)
+    end(kit)
+    assert len(calls) == 20
+    (line,) = [record for record in caplog.records if "commit" in record.message]
+    assert "stream orders partition 0" in line.message
+    assert line.exc_info[0] is ZeroDivisionError
+
+
 def test_closing_commits_and_sends_readers_away(kit):
     calls = []
     kit.partition.wait(lambda: calls.append(1))

@@ -13,6 +13,7 @@ from liftpy_log.checkpoint import Checkpoint
 from liftpy_log.clock import SystemClock
 from liftpy_log.data_dir import DataDir
 from liftpy_log.errors import UnfinishedCutError
+from liftpy_log.log_time import LogTimeState
 from liftpy_log.storage.disk import OsDisk
 from liftpy_log.storage.files import FileCache
 from liftpy_server.gaps.gap import Gap
@@ -122,6 +123,7 @@ class Life:
         self.disk = SimDisk()
         self.disk.make_directory(ROOT / "streams")
         proven(self.disk, ROOT)
+        self.checkpoint = Checkpoint()
         self.begin()
 
     def begin(self):
@@ -130,7 +132,7 @@ class Life:
         self.files = FileCache(self.disk, 16)
         data_dir = DataDir(ROOT, -1)
         self.opening = StreamOpening(
-            *("n1", self.disk, self.files, data_dir, Checkpoint(), SetClock(), Outbox(lambda _: True), Load()),
+            *("n1", self.disk, self.files, data_dir, self.checkpoint, SetClock(), Outbox(lambda _: True), Load()),
             *(lambda _log: None, None, self.standing),
         )
 
@@ -143,6 +145,14 @@ class Life:
         log.close()
         self.begin()
         return log.active.path
+
+    def knows(self, mark):
+        """The checkpoint says that records below `mark` were committed."""
+        place = bytes.fromhex(UUID), 0
+        self.checkpoint = Checkpoint(
+            True, {place: mark}, {place: LogTimeState(10**9, ())}, {place: [(self.opening._clock.now_ns(), mark)]}
+        )
+        self.begin()
 
     def torn(self, path):
         self.disk.overwrite(path, self.disk.content(path)[:-1])
@@ -307,6 +317,51 @@ def test_a_cut_that_lacked_something_in_the_middle_is_finished_later_in_the_same
     assert life.standing.failed_logs(state_of(stream), "n1") == []
     life.begin()
     assert life.told(stream) == [[], [], []]
+
+
+def opened_again(life, stream, partition):
+    """Its log lacks a descriptor for a moment."""
+    partition.fail("told to", is_lasting=False)
+    assert life.opening.try_again(stream, 0)
+    return opened(life.opening, stream)
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_a_copy_that_is_opened_again_knows_nothing_of_the_log_before_it(life, is_kept):
+    """As after an unclean election: what was committed of the log that was set aside may not be in the copy."""
+    stream = info("n2", "n1")
+    life.filled(stream)
+    life.knows(9)
+    first = opened(life.opening, stream)
+    assert (first.high_watermark, first.whole.newest(9) is None) == (9, False)
+    first.log.close()
+    without = replace(stream, partitions=(replace(stream.partitions[0], isr=("n2",)),))
+    if is_kept:
+        life.opening.set_aside(without, 0, "damaged")
+    else:  # it was moved elsewhere, and is back
+        life.disk.remove(first.log.active.path)
+        life.opening.forget_log(UUID, 0)
+    copy = opened(life.opening, without)
+    data = with_times(0, [1, 2, 3], epoch=10_004)
+    copy.log.append_batches(data, headers_of(data))
+    again = opened_again(life, without, copy)
+    assert (again.log.failure, again.log.log_end, again.high_watermark) == (None, 3, 0)
+    data = with_times(3, [4, 5, 6] * 2, epoch=10_004)
+    again.log.append_batches(data, headers_of(data))
+    assert again.whole.newest(9) is None
+
+
+def test_a_log_that_is_opened_again_knows_what_was_committed_in_this_run(life):
+    stream = info("n2", "n1")
+    life.filled(stream)
+    life.knows(6)
+    first = opened(life.opening, stream)
+    first.commit(9)
+    again = opened_again(life, stream, first)
+    assert (again.high_watermark, again.log_time.state() >= first.log_time.state()) == (9, True)
+    again.was_cut(3)  # as where it is copied anew because it was away for too long
+    again.log.rebuild(3)
+    assert opened_again(life, stream, again).log.failure is None
 
 
 def test_what_the_metadata_says_by_the_time_the_node_has_registered_is_what_counts(life):

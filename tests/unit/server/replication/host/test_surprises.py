@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+
 import pytest
 
 from liftpy_envelope.errors import BatchCorruptError
@@ -80,6 +83,21 @@ def test_a_replica_that_meets_an_error_as_it_begins_anew_tries_again(three, monk
     three.tick(5)
     assert follower.bytes() == three["a"].bytes()
     assert [offset for _, offset in three["a"].kit.offsets()] == [0, 1]
+
+
+@pytest.mark.parametrize(("code", "is_lasting"), [(errno.EMFILE, False), (errno.ENOMEM, False), (errno.EIO, True)])
+def test_ids_that_can_not_be_read_for_a_lack_of_files_are_read_later(three, monkeypatch, code, is_lasting):
+    follower, noted = three["b"], []
+    follower.partition.note_failure = lambda _why: noted.append(True)
+    follower.partition.note_lack = lambda _why: noted.append(False)
+
+    def fails(*_args):
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(local, "note_log", fails)
+    three.lead("b", 2)
+    three.run()
+    assert noted == [is_lasting]
 
 
 def test_a_node_that_registers_again_goes_on_after_an_error_of_one_replica(three, monkeypatch):
