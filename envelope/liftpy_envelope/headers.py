@@ -22,6 +22,7 @@ __all__ = [
     "PublishOptions",
     "encode_header_block",
     "parse_header_block",
+    "parse_header_lines",
     "read_publish_options",
     "unsupported_error",
 ]
@@ -154,9 +155,20 @@ def parse_header_block(block: bytes) -> dict[str, str]:
     Never raises: what is not a header line is passed over, since the block is the publisher's own.
     """
     headers: dict[str, str] = {}
-    for name, value in _LINE.findall(block):
-        headers.setdefault(name.decode("utf-8", "replace"), value.rstrip(b" \t").decode("utf-8", "replace"))
+    for name, value in parse_header_lines(block):
+        headers.setdefault(name, value)
     return headers
+
+
+def parse_header_lines(block: bytes) -> list[tuple[str, str]]:
+    """Every header of a block by name and value, in order; a name that stands several times is there as often.
+
+    Never raises, as `parse_header_block`.
+    """
+    return [
+        (name.decode("utf-8", "replace"), value.rstrip(b" \t").decode("utf-8", "replace"))
+        for name, value in _LINE.findall(block)
+    ]
 
 
 def encode_header_block(headers: Mapping[str, str | Sequence[str]]) -> bytes:

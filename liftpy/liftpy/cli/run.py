@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, TypeVar
 
 import typer
 from rich.console import Console
@@ -46,6 +46,13 @@ Force = Annotated[
     bool, typer.Option("--yes", "-y", "--force", "-f", help="Do not ask for confirmation.", show_default=False)
 ]
 JsonFlag = Annotated[bool, typer.Option("--json", "-j", help="Print JSON, for scripts.", show_default=False)]
+
+_IN_CLI_WORDS: Final = (
+    ("pass on_lost='earliest' or 'latest'", "--on-lost earliest or latest"),
+    ("`reset_group` moves it elsewhere", "liftpy group reset moves it elsewhere"),
+    ("pass a larger bytes_max, or partitions=[...] for a part of the stream", "Lift.table in Python can hold more"),
+)
+"""What errors of the client advise in Python, and what that is on the command line."""
 
 _USAGE_EXIT = 2
 _FAILURE_EXIT = 1
@@ -123,6 +130,8 @@ def fail(error: Exception, *, as_json: bool) -> NoReturn:
     text = "; ".join([str(error) or type(error).__name__, *getattr(error, "__notes__", ())])
     if isinstance(error, OSError) and error.strerror and error.filename:
         text = f"{error.filename}: {error.strerror}"
+    for python, cli in _IN_CLI_WORDS:
+        text = text.replace(python, cli)
     if as_json:
         body: dict[str, Any] = {"kind": type(error).__name__, "message": text}
         if isinstance(error, (AdminError, GroupRefusedError, PullError, PublishRefusedError)):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from rich.markup import escape
@@ -11,9 +10,10 @@ from rich.markup import escape
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["one_line", "show_numbers", "show_text", "text_of"]
+__all__ = ["SHOWN_MAX", "one_line", "printable", "show_numbers", "show_text", "text_of"]
 
-_SHOWN_MAX: Final = 200
+SHOWN_MAX: Final = 200
+"""Characters of a key or value that a terminal shows."""
 
 
 def text_of(data: bytes | None) -> tuple[str, str | None]:
@@ -26,10 +26,16 @@ def text_of(data: bytes | None) -> tuple[str, str | None]:
         return "_base64", base64.b64encode(data).decode()
 
 
+def printable(text: str) -> str:
+    """Text with nothing in it that a terminal would act on."""
+    if text.isprintable():
+        return text
+    return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
+
+
 def show_text(text: str) -> str:
     """Text as markup: shortened, and with nothing in it that a terminal would act on."""
-    letters = (letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
-    return escape("".join(islice(letters, _SHOWN_MAX))) + ("…" if len(text) > _SHOWN_MAX else "")
+    return escape(printable(text[:SHOWN_MAX])) + ("…" if len(text) > SHOWN_MAX else "")
 
 
 def one_line(data: bytes) -> str:

@@ -13,6 +13,7 @@ __all__ = ["parse_bytes", "parse_duration", "parse_offset_or_time", "show_bytes"
 _SIZES: Final = {"": 1, "b": 1, "k": 10**3, "kb": 10**3, "m": 10**6, "mb": 10**6, "g": 10**9, "gb": 10**9}
 _SIZES_2: Final = {"kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40, "t": 10**12, "tb": 10**12}
 _SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0, "w": 604_800.0, "y": 31_536_000.0}
+_SPAN_BACK: Final = re.compile(r"^-(?=[0-9.]+[a-z])")
 _DURATION_PART: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|[smhdwy])")
 
 
@@ -44,7 +45,7 @@ def parse_duration(text: str) -> float:
 
 
 def parse_offset_or_time(text: str, words: tuple[str, ...], what: str) -> int | str | datetime:
-    """A word out of `words`, an offset, an ISO time, or a time span that counts back from now.
+    """A word out of `words`, an offset, an ISO time, or a time span that counts back from now: `5m` or `-5m`.
 
     Raises:
         UsageError: it is none of these.
@@ -57,7 +58,7 @@ def parse_offset_or_time(text: str, words: tuple[str, ...], what: str) -> int | 
         when = datetime.fromisoformat(text)
     except ValueError:
         try:
-            return datetime.now(UTC) - timedelta(seconds=parse_duration(text))
+            return datetime.now(UTC) - timedelta(seconds=parse_duration(_SPAN_BACK.sub("", text)))
         except OverflowError:
             return datetime.fromtimestamp(0, UTC)  # so long ago that it means the beginning
         except UsageError:

@@ -7,34 +7,42 @@ import os
 import platform
 import signal
 import sys
-from contextlib import contextmanager
+from contextlib import aclosing, contextmanager
+from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from liftpy.cli.run import JsonFlag, open_lift, print_json, run, stderr, stdout
-from liftpy.cli.text import one_line, show_numbers, show_text, text_of
+from liftpy.cli.run import JsonFlag, open_lift, run, stderr, stdout
+from liftpy.cli.stream.printing import Style, json_printer, raw_printer, template_printer, text_printer
+from liftpy.cli.text import show_numbers, show_text
 from liftpy.cli.units import parse_duration, parse_offset_or_time
 from liftpy_client.consumer.options import ConsumeOptions
-from liftpy_client.errors import UsageError
+from liftpy_client.errors import NodeUnavailableError, UsageError
 from liftpy_client.group.options import GroupOptions, check_group_name
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterable, Callable, Iterator
+    from collections.abc import AsyncGenerator, Callable, Iterator
 
+    from liftpy.cli.stream.printing import Printer
+    from liftpy_client.client import Lift
+    from liftpy_client.consumer.consumer import Consumer
+    from liftpy_client.group.consumer import GroupConsumer
     from liftpy_client.message import Message
 
 __all__ = ["app", "consume"]
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
-_PAUSE_EVERY: Final = 50
+_LINES_AT_ONCE: Final = 100
 _COMMIT_INTERVALS_S: Final = (0.01, 86_400.0)
 _ON_LOST: Final = ("error", "earliest", "latest")
 _STARTS: Final = ("earliest", "latest", "new")
 _EXAMPLES: Final = """Examples:
 
-liftpy consume orders --start 1h --subject 'orders.eu.>'
+liftpy consume orders --start -1h --subject 'orders.eu.>'
+
+liftpy consume orders --last 10 --format '{offset} {subject} {key} {value}'
 
 liftpy consume orders refunds --group billing"""
 
@@ -54,6 +62,29 @@ Subjects = Annotated[
 OnLost = Annotated[
     str, typer.Option("--on-lost", help="If the next offset was deleted: error, or continue at earliest or latest.")
 ]
+Last = Annotated[
+    int | None,
+    typer.Option("--last", min=1, help="Start with the last this many offsets of each partition.", show_default=False),
+]
+Idle = Annotated[
+    str | None,
+    typer.Option(
+        "--idle", metavar="SPAN", help="Stop after this time without a message, such as 5s.", show_default=False
+    ),
+]
+Format = Annotated[
+    str | None,
+    typer.Option(
+        "--format",
+        help="Print this for each message: text with {stream}, {partition}, {offset}, {time}, {timestamp_ns}, "
+        "{subject}, {headers}, {key} or {value}.",
+        show_default=False,
+    ),
+]
+Headers = Annotated[
+    bool | None,
+    typer.Option("--headers/--no-headers", help="Print headers in text; by default on a terminal.", show_default=False),
+]
 
 
 @app.command(epilog=_EXAMPLES)
@@ -63,14 +94,17 @@ def consume(
     start: Annotated[
         str,
         typer.Option(
-            help="earliest, latest, new, an offset, an ISO time, or a time span before now such as 1h. In a group, "
-            "where to start without a committed offset: earliest, latest or new."
+            help="earliest, latest (the last message), new, an offset, an ISO time, or a time span before now such as "
+            "-5m. In a group, where to start without a committed offset: earliest, latest or new. [default: earliest]",
+            show_default=False,
         ),
-    ] = "earliest",
+    ] = "",
+    last: Last = None,
     stop: Annotated[
         str | None, typer.Option(help="latest (the last message committed now), or an offset or time to stop before.")
     ] = None,
     count: Annotated[int | None, typer.Option(min=1, help="Stop after this many messages.")] = None,
+    idle: Idle = None,
     partition: Annotated[list[int] | None, typer.Option(help="Only this partition. Repeatable.")] = None,
     subject: Subjects = None,
     group: GroupName = None,
@@ -78,26 +112,31 @@ def consume(
     instance_id: InstanceId = None,
     on_lost: OnLost = "error",
     raw: Annotated[bool, typer.Option("--raw", help="Print values only, one per line.")] = False,
+    template: Format = None,
+    headers: Headers = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Print the messages of streams until interrupted.
 
-    --stop and --count end it earlier. With --group, several processes share the partitions, and each continues at the
-    group's committed offsets. Offsets of printed messages are committed every few seconds and at the end, also after
-    Ctrl-C.
+    --stop, --count and --idle end it earlier. With --group, several processes share the partitions, and each continues
+    at the group's committed offsets. Offsets of printed messages are committed every few seconds and at the end, also
+    after Ctrl-C. On a terminal, long keys and values are cut; in a pipe or file they are whole. Times are in UTC.
     """
-    show = _printer(raw=raw, as_json=as_json, several=len(streams) > 1)
 
     async def work() -> None:
+        show = _printer(raw=raw, as_json=as_json, template=template, headers=headers, several=len(streams) > 1)
+        idle_s = None if idle is None else _span("--idle", idle)
         if on_lost not in _ON_LOST:
             raise UsageError(f"--on-lost: {on_lost!r} is not {', '.join(_ON_LOST)}")
         options = ConsumeOptions(on_lost=on_lost)  # type: ignore[arg-type]  # it is one of them
         wanted: dict[str, Any] = {"subjects": subject or None, "options": options}
+        if last is not None and (start or group is not None or len(streams) > 1):
+            raise UsageError("--last chooses the start in one stream: leave out --start, --group and other streams")
         if group is None:
             if commit_interval is not None or instance_id is not None:
                 raise UsageError("--commit-interval and --instance-id are for members of a --group")
             wanted |= {
-                "start": parse_offset_or_time(start, _STARTS, "--start"),
+                "start": parse_offset_or_time(start or "earliest", _STARTS, "--start"),
                 "stop": None if stop is None else parse_offset_or_time(stop, ("latest",), "--stop"),
                 "partitions": partition or None,
             }
@@ -107,24 +146,78 @@ def consume(
                     "--stop and --partition do not go with --group, which shares the partitions out and goes on for "
                     "ever; --count ends it"
                 )
-            member = _group_options(group, start, commit_interval, instance_id)
+            member = _group_options(group, start or "earliest", commit_interval, instance_id)
             wanted |= {"group": check_group_name(group), "group_options": member}
         with _ended_by_sigterm(is_wanted=group is not None):
-            async with open_lift(ctx, _name(group)) as lift, lift.consume(streams, **wanted) as messages:
-                await _print(messages, show, count)
+            async with open_lift(ctx, _name(group)) as lift:
+                if last is not None:
+                    wanted["start"] = await _last(lift, streams[0], last)
+                async with lift.consume(streams, **wanted) as messages:
+                    await _print(messages, show, count, idle_s)
 
     run(work(), as_json=as_json)
 
 
-async def _print(messages: AsyncIterable[Message], show: Callable[[Message], None], count: int | None) -> None:
-    shown = 0
-    async for message in messages:
-        if shown % _PAUSE_EVERY == 0:
+def _span(option: str, text: str) -> float:
+    try:
+        seconds = parse_duration(text)
+    except UsageError as error:
+        raise UsageError(f"{option}: {error}") from None
+    if seconds <= 0:
+        raise UsageError(f"{option}: {text!r} is not a time span above 0")
+    return seconds
+
+
+async def _last(lift: Lift, stream: str, count: int) -> dict[int, int]:
+    """Where the last `count` offsets of each partition begin."""
+    details = await lift.stream_info(stream)
+    starts = {}
+    for part in details.partitions:
+        if part.log_start is None or part.high_watermark is None:
+            raise NodeUnavailableError(
+                f"stream {stream} partition {part.partition}: the leader does not answer, so its end is unknown; retry"
+            )
+        starts[part.partition] = max(part.log_start, part.high_watermark - count)
+    return starts
+
+
+async def _print(
+    messages: Consumer | GroupConsumer[Message], show: Printer, count: int | None, idle_s: float | None
+) -> None:
+    left = sys.maxsize if count is None else count
+    try:
+        async with asyncio.timeout(idle_s) as limit, aclosing(_arrivals(messages)) as arrivals:
+            loop = asyncio.get_running_loop()
+            async for arrived in arrivals:
+                lines = [show(message) for message in arrived[:left]]
+                sys.stdout.buffer.write(b"".join(lines))
+                sys.stdout.buffer.flush()
+                left -= len(lines)
+                if left == 0:
+                    return
+                if idle_s is not None:
+                    limit.reschedule(loop.time() + idle_s)
+    except TimeoutError:
+        if not limit.expired():
+            raise
+
+
+async def _arrivals(messages: Consumer | GroupConsumer[Message]) -> AsyncGenerator[list[Message], None]:
+    """What arrives, some messages at once; those of a group one by one, as each counts when the next is asked for."""
+    from liftpy_client.group.consumer import GroupConsumer
+
+    if isinstance(messages, GroupConsumer):
+        async for message in messages:
+            yield [message]
             await asyncio.sleep(0)  # however much is there already: interrupts and heartbeats have a turn
-        show(message)
-        shown += 1
-        if shown == count:
-            break
+        return
+    async with aclosing(messages.parts()) as fetched:
+        async for parts in fetched:
+            for part in parts:
+                found = iter(part)
+                while some := list(islice(found, _LINES_AT_ONCE)):
+                    yield some
+                    await asyncio.sleep(0)
 
 
 def _name(group: str | None) -> str:
@@ -182,38 +275,16 @@ def _ended_by_sigterm(*, is_wanted: bool) -> Iterator[None]:
         loop.remove_signal_handler(signal.SIGTERM)
 
 
-def _printer(*, raw: bool, as_json: bool, several: bool) -> Callable[[Message], None]:
+def _printer(*, raw: bool, as_json: bool, template: str | None, headers: bool | None, several: bool) -> Printer:
+    if raw + as_json + (template is not None) > 1:
+        raise UsageError("--raw, --json and --format exclude each other")
     if as_json:
-        return _show_json
-    return _show_raw if raw else lambda message: _show(message, several=several)
-
-
-def _show_json(message: Message) -> None:
-    shown: dict[str, Any] = {
-        "stream": message.stream,
-        "partition": message.partition,
-        "offset": message.offset,
-        "timestamp": message.timestamp.isoformat(),
-        "timestamp_ns": message.timestamp_ns,
-        "subject": message.subject,
-        "headers": message.headers,
-    }
-    for name, data in (("key", message.key), ("value", message.value)):
-        suffix, text = text_of(data)
-        shown[name + suffix] = text
-    print_json(shown)
-
-
-def _show_raw(message: Message) -> None:
-    sys.stdout.buffer.write((message.value or b"") + b"\n")
-    sys.stdout.buffer.flush()
-
-
-def _show(message: Message, *, several: bool) -> None:
-    place = f"{message.offset}" if message.partition == 0 else f"{message.partition}:{message.offset}"
-    if several:
-        place = f"{message.stream} {place}"
-    key = "" if message.key is None else f" [cyan]{one_line(message.key)}[/]"
-    value = "[dim](tombstone)[/]" if message.value is None else one_line(message.value)
-    when = message.timestamp.strftime("%H:%M:%S.%f")
-    stdout.print(f"[dim]{place} {when}[/] [green]{show_text(message.subject)}[/]{key} {value}")
+        return json_printer
+    if raw:
+        return raw_printer
+    is_terminal = stdout.is_terminal
+    if template is not None:
+        return template_printer(template, safe=is_terminal)
+    colors = is_terminal and not stdout.no_color
+    shown_headers = is_terminal if headers is None else headers
+    return text_printer(Style(colors=colors, shortened=is_terminal, headers=shown_headers, several=several))
