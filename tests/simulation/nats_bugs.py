@@ -16,7 +16,9 @@ from liftpy_envelope.stream_config import StreamConfig
 from liftpy_server.gaps.partition_gaps import PartitionGaps
 from liftpy_server.gaps.recorder import GapRecorder
 from liftpy_server.handover import held
+from liftpy_server.handover.handover import Handover
 from liftpy_server.handover.held import Holding
+from liftpy_server.handover.server_change import ServerChange, _HeldPartition
 from liftpy_server.handover.taking import Taking
 from liftpy_server.ingest import subscriptions
 from liftpy_server.ingest.binding import Binding
@@ -34,6 +36,7 @@ __all__ = ["BUGS", "planted"]
 
 _OPEN, _CLOSE, _END = PartitionGaps.open, PartitionGaps.close, NatsConnection.end
 _MARK = Taking._mark
+_RELEASE = _HeldPartition.release
 
 
 def _whole_when_heard(opening: Any, _stream: Any, _partition: Any) -> float:
@@ -106,6 +109,25 @@ async def _marks_but_the_last(taking: Any, name: str, tokens: list[str], on_mark
     """Who is to lead does not wait until it has heard what the leader before stored last."""
     if len(tokens) > 1:
         await _MARK(taking, name, tokens, on_mark)
+
+
+async def _at_once(*_: Any) -> None:
+    """Nobody waits for anybody."""
+
+
+async def _reached_at_once(*_: Any) -> bool:
+    """Marks are not waited for."""
+    return True
+
+
+def _released_whole(partition: Any, _stored: Any) -> None:
+    """All that came from the new server is stored, whatever the old one has brought."""
+    _RELEASE(partition, None)
+
+
+def _released_never(partition: Any, _stored: Any) -> None:
+    """What came from the new server before the old one was left is not stored."""
+    partition.held = None
 
 
 def _missed_in_silence(_binding: Any, _cause: str) -> None:
@@ -184,6 +206,26 @@ BUGS: dict[str, Bug] = {
         [(Taking, "_mark", _marks_but_the_last)],
         _faults("hand_over", "overload"),
         seed=8,
+    ),
+    "leaders change while a node changes its server": Bug(
+        [(Holding, "steady", _at_once), (Handover, "_ended", _at_once)],
+        _faults("lame_duck", "hand_over"),
+        seed=6,
+    ),
+    "what two servers bring is stored twice": Bug(
+        [(_HeldPartition, "release", _released_whole)],
+        _faults("lame_duck"),
+        seed=6,
+    ),
+    "what the next server brings is not held": Bug(
+        [(_HeldPartition, "release", _released_never)],
+        _faults("lame_duck"),
+        seed=2,
+    ),
+    "a server is left before all know where the node listens now": Bug(
+        [(ServerChange, "_reached", _reached_at_once), (ServerChange, "_level", _reached_at_once)],
+        _faults("lame_duck"),
+        seed=12,
     ),
     "a server that stands still is not looked for": Bug(
         [(IngestConnection, "_check", lambda *_: None)],

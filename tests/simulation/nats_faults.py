@@ -141,7 +141,6 @@ class NatsFaults(ShellFaults):
         server = world.nats.all[world.rng.choice(list(world.nats.all))]
         if server.is_up and not server.is_paused and not server.is_lame:
             server.lame_duck()
-            world.moved()
             self._later(3 * S, lambda: self._replace(server.name))
 
     def _replace(self, name: str) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from liftpy_client.connection.nats_options import NatsOptions
 from liftpy_envelope.errors import ErrorCode, LiftError
 from liftpy_server.handover.handover import Handover
+from liftpy_server.handover.server_change import ServerChange
 from liftpy_server.ingest.connection import IngestConnection
 from liftpy_server.ingest.marks import Marks
 from liftpy_server.nats.ack_connection import AckConnection
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from liftpy_server.gaps.gap import Gap
+    from liftpy_server.ingest.subscriptions import Subscriptions
     from simulation.nats_wire import Socket
     from simulation.nats_world import NatsWorld
 
@@ -96,6 +98,7 @@ class NatsNode(ShellNode):
             *(options, f"{self.node_id} ingest", self.clock, self.outbox),
             *(lambda: self.is_overloaded, self.streams.confirmed, self._dice()),
             marks=marks,
+            make_change=self._change_servers(marks),
         )
         ingest, host = self.ingest, self.cluster.host
         host.answered_question_s, host.hears = lambda: ingest.whole_s, lambda: ingest.is_connected
@@ -107,6 +110,13 @@ class NatsNode(ShellNode):
         await ingest.start(self.streams.connect(ingest))
         host.hand_over = self.handover.want
         self._is_started = True
+
+    def _change_servers(self, marks: Marks) -> Callable[[Subscriptions, Subscriptions], ServerChange]:
+        def make_change(before: Subscriptions, new: Subscriptions) -> ServerChange:
+            self.nats_world.change_began()
+            return ServerChange(before, new, marks, self.clock, self.outbox.flush)
+
+        return make_change
 
     def _options(self, first: int) -> NatsOptions:
         """Those of a connection that tries this server first."""

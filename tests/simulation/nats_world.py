@@ -6,7 +6,7 @@ What must hold, beside what holds of the shell:
 
 said     a plain message that a NATS server took while its stream was listened to, or had been, is stored, or lies in a
          gap of its partition that every node lists; of messages that are all alike as many are stored as were taken
-once     it is stored once, or lies in such a gap, or in the time in which a node moves from server to server
+once     it is stored once, or lies in such a gap, or in the time of a change of servers that says so
 order    what one publisher handed to one server is stored in its order, but for what lies in such times
 cause    a gap is there for a reason: something went wrong within it
 deaf     a partition's leader hears NATS, if any in-sync replica does, within `DEAF_US`
@@ -36,7 +36,7 @@ from unittest.mock import patch
 
 from liftpy_envelope.partitioner import partition_of
 from liftpy_server.gaps.partition_gaps import PartitionGaps
-from liftpy_server.handover import giving, taking
+from liftpy_server.handover import giving, server_change, taking
 from liftpy_server.handover.held import Holding
 from liftpy_server.partition.partition import Partition
 from liftpy_server.settings.limits import ROUTE_GRACE_S, ROUTE_SILENT_S_MAX
@@ -65,7 +65,7 @@ ROUTE_US = 20 * MS
 BEFORE_US = 4 * S
 AFTER_US = 4 * S
 DEAF_US = 4 * S
-MOVE_US = 2 * S
+CHANGE_US = 15 * S  # at most, for a change of servers
 ASLEEP_US = 700 * MS  # until a server that stands still is found asleep
 _SAMPLE_US = 10 * MS
 _SUBJECTS = 9
@@ -102,7 +102,8 @@ class NatsWorld(ShellWorld):
         self.plain: list[PlainPublisher] = []
         self.taken: dict[int, list[Taken]] = {}
         self.has_jumped = self._appends_held = False
-        self._moves_us: list[int] = []
+        self._changes_began_us: list[int] = []  # of servers
+        self._unsteady_us: list[tuple[int, int]] = []  # when such a change may have stored messages twice
         self._cuts: list[tuple[int, frozenset[str]]] = []
         self._changes_us: list[list[int]] = [[] for _ in range(self.partitions)]  # of leaders' connections
         self._hearing: list[Any] = [None] * self.partitions
@@ -170,7 +171,8 @@ class NatsWorld(ShellWorld):
         stack.enter_context(patch.object(PartitionGaps, "_keep", kept))
         stack.enter_context(patch.object(Partition, "append", appended))
         stack.enter_context(patch.object(Partition, "append_incoming", appended_read))
-        for module in (giving, taking):
+        stack.enter_context(patch.object(server_change.logger, "warning", self._change_was_unsteady))
+        for module in (giving, server_change, taking):
             stack.enter_context(patch.object(module, "secrets", self))
 
     def token_hex(self, size: int) -> str:
@@ -214,9 +216,17 @@ class NatsWorld(ShellWorld):
         for times in self._troubles_us:
             times.append(self.scheduler.now_us)
 
-    def moved(self) -> None:
-        """Nodes leave a server for another."""
-        self._moves_us.append(self.scheduler.now_us)
+    def change_began(self) -> None:
+        """A node leaves a server for another."""
+        self.seen["change of servers"] += 1
+        self._changes_began_us.append(self.scheduler.now_us)
+
+    def _change_was_unsteady(self, *_: Any) -> None:
+        """A node says that messages may be stored twice."""
+        self.seen["unsteady change of servers"] += 1
+        now_us = self.scheduler.now_us
+        first_us = min(began_us for began_us in self._changes_began_us if now_us - began_us < CHANGE_US)
+        self._unsteady_us.append((first_us - ROUTE_US, now_us + S))
 
     def cut_off(self, pair: frozenset[str]) -> None:
         """A route falls silent."""
@@ -345,7 +355,7 @@ class NatsWorld(ShellWorld):
 
     def _is_unsteady(self, gaps: list[tuple[int, int | None, str]], at_us: int) -> bool:
         """Whether a message may be stored twice."""
-        return self._is_covered(gaps, at_us) or any(abs(at_us - moved_us) < MOVE_US for moved_us in self._moves_us)
+        return self._is_covered(gaps, at_us) or any(first <= at_us <= last for first, last in self._unsteady_us)
 
     def _check_order(self, stored: list[int], gaps: list[tuple[int, int | None, str]]) -> None:
         """Of what each publisher handed to a server, but for what may be there twice."""

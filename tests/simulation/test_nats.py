@@ -42,6 +42,12 @@ def test_a_planned_change_of_leaders_costs_nothing():
     assert [(result.lost, result.gaps) for result in results] == [(0, 0)] * 2
 
 
+def test_a_change_of_servers_and_one_of_leaders_wait_for_each_other():
+    results = [run_nats(seed, only=frozenset({"hand_over", "lame_duck"})) for seed in (5, 6)]
+    assert sum(result.shell.elections for result in results) > 3
+    assert all(result.shell.seen["change of servers"] for result in results)
+
+
 def test_what_is_held_when_leaders_change_and_something_goes_wrong_is_stored_or_lies_in_a_gap():
     faults = frozenset({"hand_over", "kill_in_handover", "error_in_handover", "overload"})
     results = [run_nats(seed, only=faults) for seed in range(2)]

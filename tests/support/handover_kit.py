@@ -50,6 +50,7 @@ class _Node:
         side.kit.ingest.bindings[MARKS_SID] = self.marks
         self.hearing: object = object()
         self.misses: str | None = None
+        self.is_changing = False  # from one NATS server to another
         partition = side.partition
         stream = _Stream()
         streams: Any = SimpleNamespace(

@@ -95,6 +95,11 @@ class Giving:
         self._metadata = metadata
         self._giving: set[PartitionKey] = set()
 
+    @property
+    def is_giving(self) -> bool:
+        """Whether a partition is being handed over."""
+        return bool(self._giving)
+
     async def give(self, moves: Sequence[LeaderMove]) -> list[LeaderMove]:
         """Hand partitions over. Returns those that can not be now: whoever moves them all the same leaves a gap.
 
@@ -159,6 +164,7 @@ class Giving:
 
     async def _give_some(self, target: str, moves: Sequence[LeaderMove]) -> str:
         """Hand over to one node what fits into a request. Returns why something may be left."""
+        await self._holding.steady()
         if self._holding.ingest.hearing is None:
             return "this node hears nothing of NATS itself"
         given: dict[PartitionKey, _Given] = {}

@@ -29,6 +29,8 @@ __all__ = ["Handover"]
 logger = logging.getLogger(__name__)
 
 _LEAVE_TIMEOUT_S: Final = 15.0
+_END_TIMEOUT_S: Final = 6.0  # longer than the old leader's side may take
+_LOOK_S: Final = 0.005
 
 
 class Handover:
@@ -65,6 +67,7 @@ class Handover:
         self._wanted: dict[LocalReplica, LeaderMove] = {}
         self._task: asyncio.Task[None] | None = None
         streams.took_over = self._taking.took_over
+        ingest.before_change = self._ended
 
     async def _ask(self, node_id: str, endpoint: str, body: dict[str, Any], timeout_s: float) -> dict[str, Any]:
         return await self._requests().ask(node_id, endpoint, body, timeout_s)
@@ -95,6 +98,15 @@ class Handover:
                 await self._give_all({})
         except (LiftError, TimeoutError) as error:
             logger.warning("not all partitions are handed over before this node stops: %s", str(error) or "too many")
+
+    async def _ended(self) -> None:
+        """Wait until nothing is handed over, by this node or to it; what takes too long is called off."""
+        until_s = asyncio.get_running_loop().time() + _END_TIMEOUT_S
+        while (  # noqa: ASYNC110 - they end in plain calls
+            self._giving.is_giving or self._taking.is_holding
+        ) and asyncio.get_running_loop().time() < until_s:
+            await asyncio.sleep(_LOOK_S)
+        self._taking.call_off_all()
 
     async def stop(self) -> None:
         """Hand over nothing more that was wanted before."""

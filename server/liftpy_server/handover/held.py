@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from bisect import bisect_right
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from liftpy_envelope.batch import NO_PRODUCER
 from liftpy_envelope.columns import column_names
+from liftpy_envelope.errors import ErrorCode
 from liftpy_log.errors import PartitionOfflineError
 from liftpy_server.handover.matching import stored_of_held
 from liftpy_server.messages.incoming import Incoming, read_message
 from liftpy_server.messages.runs import ListRun
+from liftpy_server.requests.errors import AdminError
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -37,6 +40,8 @@ logger = logging.getLogger(__name__)
 
 HELD_BYTES_MAX: Final = 128 * 1024 * 1024
 _MESSAGE_BYTES = 100  # what one takes beside its value, about
+_STEADY_TIMEOUT_S: Final = 2.0
+_LOOK_S: Final = 0.005
 _SETTLED = 2  # what came before so many marks has been stored by the old leader, which heard the others too
 
 
@@ -74,6 +79,18 @@ class Holding:
         self.room = HeldBytes(HELD_BYTES_MAX)
         self._clock = clock
         self._flush = flush
+
+    async def steady(self) -> None:
+        """Wait until this node does not change its NATS server.
+
+        Raises:
+            AdminError: it takes too long.
+        """
+        until_s = asyncio.get_running_loop().time() + _STEADY_TIMEOUT_S
+        while self.ingest.is_changing:
+            if asyncio.get_running_loop().time() >= until_s:
+                raise AdminError(ErrorCode.NOT_AVAILABLE, "this node is changing its NATS server")
+            await asyncio.sleep(_LOOK_S)
 
     def append(
         self, partition: Partition, held: Held, left: Callable[[Held], Iterable[Left]], since_s: float | None

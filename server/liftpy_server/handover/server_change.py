@@ -169,6 +169,11 @@ class ServerChange:
             self._stand_in(partition)
         return _HeldBinding(binding, self._stand_in, self._check_room)
 
+    def subscribed(self) -> None:
+        """See `ServerChange` of the ingest connection."""
+        self._may_pause = True
+        self._check_room()
+
     def _check_room(self) -> None:
         """The chunk that is too much is held as well, and then nothing more is read: so the order is kept."""
         if self._may_pause and not self._is_full and _UNBOUNDED - self._room.left > HELD_BYTES_MAX:
@@ -189,8 +194,6 @@ class ServerChange:
                 cluster but the old one.
             are_all: whether there is one for each.
         """
-        self._may_pause = True
-        self._check_room()
         why = "" if servers and are_all else "not every server of the cluster can be reached"
         if not why:
             why = self._why if self._is_full else await self._match(servers)

@@ -60,9 +60,25 @@ class Taking:
         self._takes: dict[str, _Take] = {}
         self.is_closed = False
 
+    @property
+    def is_holding(self) -> bool:
+        """Whether something is held for this node to lead."""
+        by_key = self._streams.by_key
+        return any(
+            key in by_key and by_key[key].held is held
+            for take in self._takes.values()
+            for key, held in take.held.items()
+        )
+
+    def call_off_all(self) -> None:
+        """Hold nothing any more: what is led all the same has a gap."""
+        for name in list(self._takes):
+            self._call_off(name)
+
     async def listen(self, body: dict[str, Any]) -> dict[str, Any]:
         """Hold what comes for partitions that another node leads still."""
         request = ListenRequest.from_plain(body)
+        await self._holding.steady()
         hearing = self._holding.ingest.hearing
         if self.is_closed or hearing is None or request.name in self._takes:
             raise AdminError(

@@ -62,6 +62,10 @@ class ServerChange(Protocol):
         """What takes the messages of a binding from the new server for now."""
         ...
 
+    def subscribed(self) -> None:
+        """The new server has the subscriptions: from now on no more is held than there is room for."""
+        ...
+
     async def leave(self, wanted: Sequence[Binding], servers: Sequence[NatsConnection], *, are_all: bool) -> None:
         """Leave the old server, and let the bindings take what comes from the new one.
 
@@ -91,6 +95,11 @@ class IngestConnection:
         marks: of planned changes of leaders; None where there are none.
         ask_patience: asks a server how long it puts up with a node that is behind; None asks nobody.
         make_change: begins a change of servers; without it messages of the time in which both are heard come twice.
+
+    Attributes:
+        is_changing: from one server to another; no planned change of leaders begins meanwhile.
+        before_change: returns when no planned change of leaders is under way any more; bounded in time.
+        whole_s: nothing that was published before is on its way still.
     """
 
     def __init__(
@@ -127,7 +136,9 @@ class IngestConnection:
         self._left_silent: set[str] = set()  # of the connections before
         self._unchecked: dict[Binding, float] = {}  # since when they are subscribed
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self.whole_s = clock.elapsed()  # nothing that was published before is on its way still
+        self.whole_s = clock.elapsed()
+        self.is_changing = False
+        self.before_change: Callable[[], Awaitable[None]] = partial(asyncio.sleep, 0)
         self._unbound = 0
         self._connections = 0
 
@@ -262,7 +273,17 @@ class IngestConnection:
         new = self._opening
         assert new is not None, "it was announced"
         assert new.connection is connection, "one is opened after the other"
-        before = None if previous is None else self._standing.get(previous)
+        self.is_changing = previous in self._standing
+        try:
+            if self.is_changing:
+                await self.before_change()
+            await self._listen(new, None if previous is None else self._standing.get(previous))
+        finally:
+            self.is_changing = False
+
+    async def _listen(self, new: Subscriptions, before: Subscriptions | None) -> None:
+        """Subscribe to everything on a new connection, and leave the one before it."""
+        connection = new.connection
         async with self._subscribing:
             if before is None:
                 self._standing[connection] = self._current = new
@@ -305,6 +326,7 @@ class IngestConnection:
             await asyncio.sleep(MOVE_OVERLAP_S)
             await before.unsubscribe(wanted)
         else:
+            change.subscribed()
             servers, are_all = await self._session.beside(before.connection, new.connection)
             try:
                 await change.leave(wanted, servers, are_all=are_all)
@@ -312,7 +334,7 @@ class IngestConnection:
                 for server in servers:
                     server.end("the marks were heard")
         self._standing[new.connection] = self._current = new
-        new.connection.resume()
+        self._pause_or_go_on()
         if not new.connection.is_open:
             self.lost(new.connection)
 

@@ -12,7 +12,8 @@ import pytest
 
 from liftpy_envelope.errors import ErrorCode, LiftError
 from liftpy_log.errors import SegmentCorruptError
-from liftpy_server.handover import giving, held, taking
+from liftpy_server.handover import giving, handover, held, taking
+from liftpy_server.handover.handover import Handover
 from liftpy_server.requests.errors import AdminError
 from support.envelopes import batch, envelope
 from support.handover_kit import HandoverKit
@@ -391,3 +392,72 @@ def test_what_is_held_is_bounded_together():
     assert one.is_full
     assert not two.is_full
     assert room.left == 250 - 101
+
+
+@pytest.mark.parametrize("node", ["a", "b"])
+async def test_a_node_that_changes_its_nats_server_hands_over_and_takes_nothing(make, node, monkeypatch):
+    monkeypatch.setattr(held, "_STEADY_TIMEOUT_S", 0.02)
+    numbered = Numbered()
+    kit = make(8, numbered)
+    kit.nodes[node].is_changing = True
+    assert len(await kit.hand_over()) == 1
+    assert not kit.nodes["b"].is_listening
+    assert kit.replicas["a"].partition.held is None
+    check_plain(kit, numbered)
+
+
+@pytest.mark.parametrize("node", ["a", "b"])
+async def test_a_handover_waits_for_a_change_of_nats_servers(make, node):
+    numbered = Numbered()
+    kit = make(9, numbered)
+    changing = kit.nodes[node]
+    changing.is_changing = True
+
+    def stand_still():
+        assert all(each.partition.held is None for each in kit.replicas.sides.values())
+        changing.is_changing = False
+
+    asyncio.get_running_loop().call_later(0.05, stand_still)
+    assert await kit.hand_over() == []
+    check_plain(kit, numbered)
+    assert len(values(kit)) == len(kit.published)
+
+
+def handover_of(kit, name):
+    """What a node knows of handovers, around the two sides of the kit."""
+    node = kit.nodes[name]
+    made = object.__new__(Handover)
+    made._giving, made._taking = node.giving, node.taking
+    return made
+
+
+async def test_a_change_of_nats_servers_waits_for_the_handovers_in_hand(make):
+    kit = make(10, Numbered())
+    propose_many = kit.propose_many
+    ended = []
+
+    async def propose(commands):
+        ended.extend(asyncio.create_task(handover_of(kit, name)._ended()) for name in "ab")
+        await asyncio.sleep(0.05)
+        assert not any(task.done() for task in ended)
+        return await propose_many(commands)
+
+    kit.nodes["a"].giving._metadata.propose_many = propose
+    assert await kit.hand_over() == []
+    await asyncio.wait_for(asyncio.gather(*ended), 5)
+    assert kit.nodes["b"].took_over == [True]
+
+
+async def test_a_handover_that_takes_too_long_is_called_off_for_a_change_of_nats_servers(make, monkeypatch):
+    monkeypatch.setattr(handover, "_END_TIMEOUT_S", 0.02)
+    kit = make(11, Numbered())
+    propose_many = kit.propose_many
+
+    async def propose(commands):
+        await handover_of(kit, "b")._ended()
+        return await propose_many(commands)
+
+    kit.nodes["a"].giving._metadata.propose_many = propose
+    assert await kit.hand_over() == []
+    assert kit.nodes["b"].took_over == [False], "its gap is told"
+    assert kit.replicas["b"].partition.held is None

@@ -47,6 +47,10 @@ def change(monkeypatch):
 @pytest.mark.parametrize("are_all", [False, True])
 async def test_too_much_that_came_before_the_marks_pauses_the_new_server(change, are_all):
     change._room.left -= server_change.HELD_BYTES_MAX + 1
+    change._check_room()
+    assert change._new.connection.paused == 0, "the new server's answer stands behind it"
+    change.subscribed()
+    assert change._new.connection.paused == 1
     await change.leave([], [None], are_all=are_all)
     assert change._new.connection.paused == 1
 

@@ -316,6 +316,72 @@ async def test_a_server_that_is_going_to_shut_down_is_left_for_another_without_a
         assert kit.ingest.reconnects == 1
 
 
+class Change:
+    """A change of servers that takes its time at each step, and holds nothing."""
+
+    def __init__(self) -> None:
+        self.steps = []
+        self.may_leave = asyncio.Event()
+
+    def hold(self, binding):
+        return binding
+
+    def subscribed(self):
+        self.steps.append("subscribed")
+
+    async def leave(self, _wanted, _servers, *, are_all):
+        assert not are_all
+        self.steps.append("leave")
+        await self.may_leave.wait()
+
+
+async def test_what_the_next_server_brings_is_bounded_before_others_are_asked_and_waits_while_too_much_is_due(
+    monkeypatch,
+):
+    async with ScriptedNats() as first, ScriptedNats() as second, Kit(first) as kit:
+        change = Change()
+        kit.ingest._make_change = lambda _before, _new: change
+
+        async def beside(*_):
+            change.steps.append("asked others")
+            return [], False
+
+        monkeypatch.setattr(kit.ingest._session, "beside", beside)
+        await kit.ingest.start(Stream("a").bindings)
+        old = await first.client(0)
+        old.send_info({"server_id": "S", "ldm": True, "connect_urls": [second.place]})
+        await until(lambda: change.steps == ["subscribed", "asked others", "leave"])
+        kit.ingest._is_overloaded = lambda: True
+        change.may_leave.set()
+        await first.until(lambda: old.is_gone)
+        transport = kit.ingest._current.connection._transport
+        assert not transport.is_reading()
+        kit.ingest._is_overloaded = lambda: False
+        await until(transport.is_reading)
+
+
+async def test_handovers_end_before_a_server_is_left_for_another():
+    async with ScriptedNats() as first, ScriptedNats() as second, Kit(first) as kit:
+        stream = Stream("a")
+        await kit.ingest.start(stream.bindings)
+        ended, asked = asyncio.Event(), []
+
+        async def handovers_end():
+            asked.append(kit.ingest.is_changing)
+            await ended.wait()
+
+        kit.ingest.before_change = handovers_end
+        old = await first.client(0)
+        old.send_info({"server_id": "S", "ldm": True, "connect_urls": [second.place]})
+        new = await second.client(0)
+        await until(lambda: asked == [True])
+        assert new.subscriptions == {}
+        await asyncio.wait_for(kit.ingest.bind(Stream("b").bindings), 5)  # as a handover in hand may have to
+        ended.set()
+        await first.until(lambda: old.is_gone)
+        assert not kit.ingest.is_changing
+
+
 async def test_what_the_next_server_refuses_is_a_gap_from_what_the_one_before_brought():
     async with ScriptedNats() as first, ScriptedNats() as second, Kit(first) as kit:
         stream = Stream("a")
