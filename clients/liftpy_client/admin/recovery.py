@@ -60,11 +60,13 @@ class BucketDetails:
         end: the recovery point, the offset after the last record; None where the bucket does not tell.
         newest_ns: timestamp of that record; 0 when there is none.
         problem: why it is not as it should be, or does not tell; "" when nothing is wrong.
+        last_epoch: leader epoch of that record; -1 when there is none.
     """
 
     end: int | None
     newest_ns: int
     problem: str
+    last_epoch: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -97,7 +97,11 @@ class LocalHandlers:
     async def logs(self, body: Body) -> Body:
         """What this node's logs of a stream have, whoever leads."""
         uuid = parse_settings(NodeLogsRequest, body).uuid
-        return {"incarnation": self._node.incarnation, "logs": kept_logs(self._node, uuid)}
+        return {
+            "incarnation": self._node.incarnation,
+            "has_bucket": self._node.tier is not None,
+            "logs": kept_logs(self._node, uuid),
+        }
 
     async def ready(self, body: Body) -> Body:
         """Answers when the subscriptions of a stream are confirmed here."""

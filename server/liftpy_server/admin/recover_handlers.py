@@ -60,14 +60,23 @@ class RecoverHandlers:
         asked = [node for node in keeping if node in state.nodes and not state.nodes[node].expired]
         answers = await self._requests.ask_all(asked, "STREAM.LOGS", {"uuid": stream.uuid}, NUMBERS_TIMEOUT_S)
         found = plan_stream(state, stream, request, answers)
-        if found and stream.config.tier and self._node.tier is not None:
-            found = with_bucket(found, await self._told_by_bucket(stream, found))
+        if found and stream.config.tier:
+            if self._node.tier is not None:
+                found = with_bucket(found, await self._told_by_bucket(stream, found))
+            elif with_tier := [node for node, answer in answers.items() if _has_bucket(answer)]:
+                found = with_bucket(found, self._without_bucket(with_tier))
         told: Body = {"partitions": [each.to_plain() for each in found[:_SHOWN_MAX]], "partition_count": len(found)}
         if request.dry_run:
             return told | {"recovered": 0, "warnings": []}
         _check_decided(stream, found, request)
         warnings = await self._decide(stream, found, request, versions)
         return told | {"recovered": len(found), "warnings": [*what_follows(stream, found), *warnings]}
+
+    def _without_bucket(self, others: Sequence[str]) -> str:
+        return (
+            f"what the bucket has is not known: node {self._node.config.node_id}, which answers, is configured without "
+            f"one; stop it, or give it the bucket of {', '.join(sorted(others))}"
+        )
 
     async def _told_by_bucket(self, stream: StreamInfo, found: Sequence[PartitionRecovery]) -> Sequence[Body] | str:
         """What the bucket has of partitions, or why nobody knows: that does not keep an operator from deciding."""
@@ -122,6 +131,10 @@ class RecoverHandlers:
         leaders = {each.plan.leader.node_id for each in found if each.plan.leader is not None}
         _, warnings = await self._gather.wait_followed(stream.uuid, sorted(leaders))
         return warnings
+
+
+def _has_bucket(answer: Body | LiftError) -> bool:
+    return isinstance(answer, dict) and answer["has_bucket"]
 
 
 def _check_decided(stream: StreamInfo, found: Sequence[PartitionRecovery], request: RecoverRequest) -> None:

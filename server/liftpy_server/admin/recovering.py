@@ -28,11 +28,24 @@ class InBucket(NamedTuple):
         end: the offset after the last record: the recovery point. None where the bucket does not tell.
         newest_ns: timestamp of that record; 0 when there is none.
         problem: why it is not as it should be, or does not tell; "" when nothing is wrong.
+        last_epoch: leader epoch of that record; -1 when there is none.
     """
 
     end: int | None
     newest_ns: int = 0
     problem: str = ""
+    last_epoch: int = -1
+
+    def beyond(self, log: LogReport) -> str | None:
+        """What it has that a log lacks: later offsets, or records of a later leader at offsets that the log has, too.
+
+        Where a log has no record, as where all of them are in the bucket alone, its end tells.
+        """
+        if self.end is None:
+            return None
+        if self.last_epoch > log.last_epoch >= 0:
+            return f"records of leader epochs after {log.last_epoch}, up to offset {self.end - 1},"
+        return f"records from offset {log.log_end} to {self.end - 1}" if self.end > log.log_end else None
 
 
 class PartitionRecovery(NamedTuple):
@@ -59,11 +72,12 @@ class PartitionRecovery(NamedTuple):
     @property
     def loss(self) -> str | None:
         """What is given up by it, and has to be accepted in words: also what only the bucket has."""
-        chosen, end = self.plan.leader, None if self.bucket is None else self.bucket.end
-        if chosen is None or end is None or end <= chosen.log_end:
+        chosen = self.plan.leader
+        beyond = None if chosen is None or self.bucket is None else self.bucket.beyond(chosen)
+        if beyond is None:
             return self.plan.loss
         only_there = (
-            f"records from offset {chosen.log_end} to {end - 1} are in the bucket and not in the log that would lead, "
+            f"{beyond} are in the bucket and not in the log that would lead, "
             "which goes on with others under their offsets, and is not uploaded any more; to keep them, make a stream "
             "of what the bucket has before you decide (liftpy tier fork), or restore the bucket to an empty cluster "
             "(liftpy restore)"
@@ -211,7 +225,9 @@ def with_bucket(found: Iterable[PartitionRecovery], told: Sequence[Body] | str) 
     if isinstance(told, str):
         return [each._replace(bucket=InBucket(None, problem=told)) for each in found]
     ends = {
-        row["partition"]: InBucket(row["end"] if row["is_readable"] else None, row["newest_ns"], row["problem"])
+        row["partition"]: InBucket(
+            row["end"] if row["is_readable"] else None, row["newest_ns"], row["problem"], row["record_epoch"]
+        )
         for row in told
     }
     return [each._replace(bucket=ends[each.number]) for each in found]

@@ -56,6 +56,7 @@ class PartitionPlan:
         start: the first offset that is still wanted.
         end: the offset after the last one: the recovery point.
         last_epoch: the highest leader epoch that the bucket knows of, of a record or of a claim; 0 for none.
+        record_epoch: leader epoch of the last record; -1 where there is none.
         records: how many there are.
         stored_bytes: of the objects that hold only this partition's records.
         newest_ns: timestamp of the last record, ns; 0 when there is none.
@@ -68,6 +69,7 @@ class PartitionPlan:
     start: int = 0
     end: int = 0
     last_epoch: int = 0
+    record_epoch: int = -1
     records: int = 0
     stored_bytes: int = 0
     newest_ns: int = 0
@@ -320,6 +322,7 @@ def _plan_of(root: Root, resolved: Resolved) -> PartitionPlan:
         start=root.start,
         end=resolved.end,
         last_epoch=max(epochs),
+        record_epoch=resolved.epochs[-1][0] if resolved.epochs else -1,
         records=sum(each.records for each in pointers) + sum(each.records for each in members),
         stored_bytes=sum(each.size for each in pointers),
         newest_ns=max(times, default=0),

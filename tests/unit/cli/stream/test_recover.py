@@ -82,11 +82,14 @@ def test_what_would_be_lost_is_told_and_not_decided_unless_it_is_accepted(cli, f
     ("bucket", "shown"),
     [
         (
-            {"end": 1_200, "newest_ns": STARTED_NS, "problem": ""},
+            {"end": 1_200, "newest_ns": STARTED_NS, "problem": "", "last_epoch": 4},
             "orders/2: the bucket has the records below 1,200, the newest of 2023-11-14 22:13:20 UTC",
         ),
-        ({"end": 0, "newest_ns": 0, "problem": ""}, "orders/2: the bucket has nothing of it"),
-        ({"end": None, "newest_ns": 0, "problem": "the store is [away]"}, "orders/2: the store is [away]"),
+        ({"end": 0, "newest_ns": 0, "problem": "", "last_epoch": 4}, "orders/2: the bucket has nothing of it"),
+        (
+            {"end": None, "newest_ns": 0, "problem": "the store is [away]", "last_epoch": -1},
+            "orders/2: the store is [away]",
+        ),
     ],
 )
 def test_what_the_bucket_has_is_shown(cli, part, bucket, shown):

@@ -135,15 +135,22 @@ async def test_what_is_known_to_be_lost_is_told_and_must_be_accepted(cluster):
 class Bucket:
     """What it has of partitions 0, 1, ... of a stream, or why it does not tell."""
 
-    def __init__(self, *ends, error=None):
-        self.ends, self.error = ends, error
+    def __init__(self, *ends, error=None, epoch=1):
+        self.ends, self.error, self.epoch = ends, error, epoch
 
     async def look(self, body):
         if self.error is not None:
             raise self.error
         return {
             "partitions": [
-                PartitionPlan(uuid=uuid, partition=number, end=self.ends[number], newest_ns=7).to_plain()
+                PartitionPlan(
+                    uuid=uuid,
+                    partition=number,
+                    end=self.ends[number],
+                    last_epoch=9,  # claimed by leaders that uploaded nothing
+                    record_epoch=self.epoch,
+                    newest_ns=7,
+                ).to_plain()
                 for uuid, number in body["partitions"]
             ]
         }
@@ -157,7 +164,7 @@ def with_bucket(cluster, bucket):
 async def test_what_is_in_the_bucket_and_in_no_log_is_told_and_must_be_accepted(cluster):
     with_bucket(cluster, Bucket(60))
     (shown,) = (await look(cluster))["partitions"]
-    assert shown["bucket"] == {"end": 60, "newest_ns": 7, "problem": ""}
+    assert shown["bucket"] == {"end": 60, "newest_ns": 7, "problem": "", "last_epoch": 1}
     assert (shown["chosen"], shown["chosen_end"]) == ("n1", 50)
     assert shown["loss"].startswith("records from offset 50 to 59 are in the bucket and not in the log that would lead")
     assert "liftpy tier fork" in shown["loss"]
@@ -175,6 +182,34 @@ async def test_what_the_logs_have_as_well_as_the_bucket_is_not_lost(cluster):
     assert partition(cluster).leader == "n1"
 
 
+async def test_records_of_a_later_leader_are_told_also_where_the_log_is_longer_than_the_bucket(cluster):
+    with_bucket(cluster, Bucket(45, epoch=2))
+    (shown,) = (await look(cluster))["partitions"]
+    assert (shown["chosen"], shown["chosen_end"]) == ("n1", 50)
+    assert shown["loss"].startswith("records of leader epochs after 1, up to offset 44, are in the bucket and not in")
+    await refused(ErrorCode.CONFLICT, cluster["n1"].ask("STREAM.RECOVER", name="a"))
+
+
+async def test_a_log_that_goes_on_where_the_bucket_ends_lacks_nothing(cluster):
+    """As after a restore: nothing was stored since."""
+    keep(cluster, "n1", epoch=-1, end=50)
+    with_bucket(cluster, Bucket(50, epoch=2))
+    (shown,) = (await look(cluster, leader="n1"))["partitions"]
+    assert "in the bucket" not in shown["loss"]
+
+
+async def test_a_node_without_a_bucket_says_so(cluster):
+    cluster["n1"].node.tier = SimpleNamespace()
+    (shown,) = (await look(cluster))["partitions"]
+    assert shown["bucket"]["problem"] == (
+        "what the bucket has is not known: node n3, which answers, is configured without one; stop it, or give it the "
+        "bucket of n1"
+    )
+    cluster["n1"].node.tier = None
+    (shown,) = (await look(cluster))["partitions"]
+    assert shown["bucket"] is None
+
+
 async def test_all_that_is_lost_is_told(cluster):
     keep(cluster, "n2", epoch=-1, end=0, high_watermark=70)
     with_bucket(cluster, Bucket(60))
@@ -187,7 +222,7 @@ async def test_all_that_is_lost_is_told(cluster):
 async def test_a_bucket_that_does_not_tell_keeps_nobody_from_deciding(cluster, monkeypatch):
     with_bucket(cluster, Bucket(error=AdminError(ErrorCode.NOT_AVAILABLE, "the store is away")))
     (shown,) = (await look(cluster))["partitions"]
-    assert shown["bucket"] == {"end": None, "newest_ns": 0, "problem": "the store is away"}
+    assert shown["bucket"] == {"end": None, "newest_ns": 0, "problem": "the store is away", "last_epoch": -1}
     assert shown["loss"] is None
     hanging = SimpleNamespace(look=lambda _body: asyncio.Event().wait())
     with_bucket(cluster, hanging)

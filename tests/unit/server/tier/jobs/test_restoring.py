@@ -37,7 +37,7 @@ def test_a_partition_ends_where_its_sets_do(left):
     left.sets([(A, 0, 3, 60, 75)])
     (plan,) = look(left, (A, 0))
     assert plan == PartitionPlan(
-        uuid=A, partition=0, start=0, end=75, last_epoch=3, records=75, stored_bytes=500, newest_ns=74
+        uuid=A, partition=0, end=75, last_epoch=3, record_epoch=3, records=75, stored_bytes=500, newest_ns=74
     )
     assert plan.marks == {"leader_epoch": 3 + EPOCH_GAP, "log_start": 0, "local_start": 75}
     assert PartitionPlan.from_plain(plan.to_plain()) == plan
@@ -48,6 +48,15 @@ def test_a_claim_without_a_record_counts_for_the_epoch(left):
     left.claim(A, epoch=9, start=5)
     (plan,) = look(left, (A, 0))
     assert (plan.start, plan.end, plan.last_epoch, plan.records, plan.newest_ns) == (5, 5, 9, 0, 0)
+    assert plan.record_epoch == -1
+
+
+def test_a_claim_without_a_record_is_not_the_epoch_of_the_last_one(left):
+    left.claim(A, epoch=3, start=0)
+    left.fragment(A, 50, [(2, 0), (3, 20)])
+    left.claim(A, epoch=9, start=50)
+    (plan,) = look(left, (A, 0))
+    assert (plan.last_epoch, plan.record_epoch) == (9, 3)
 
 
 def test_what_is_not_there_begins_at_nothing(left):
