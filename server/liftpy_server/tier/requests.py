@@ -327,11 +327,15 @@ class CompactResult:
         compacted: how many objects became others.
         gone_below: tombstones below this offset may be gone now.
         compacted_end: below this offset no key has two records.
+        bytes: of what is there now.
+        records: of what is there now.
     """
 
     compacted: int
     gone_below: int
     compacted_end: int
+    bytes: int
+    records: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -330,6 +330,7 @@ class TierJobs:
         )
         if partition.cold is not None:
             partition.cold.gone_below = max(partition.cold.gone_below, answer.gone_below)
+            partition.cold.stored_bytes, partition.cold.records = answer.bytes, answer.records
         self._schedule.kept_up(task, None, self._now_s())
         return False
 

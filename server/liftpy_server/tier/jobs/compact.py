@@ -10,19 +10,23 @@ from liftpy_bucket.errors import OvertakenError
 from liftpy_bucket.manifest.pins.pin import held_ranges
 from liftpy_bucket.manifest.root.changes import Change, replace
 from liftpy_bucket.objects.setsum import NO_RECORDS
+from liftpy_bucket.reading.cache import ReadingCache
+from liftpy_bucket.reading.version import TierVersion
 from liftpy_bucket.store.conditional import create_once
 from liftpy_bucket.upkeep.compaction import HistoryCompaction, HistoryCompactionConfig, plan_history
 from liftpy_bucket.upkeep.live import settled_pins
+from liftpy_log.compaction.compact import is_due
 from liftpy_server.tier.jobs.parts.file_body import body_of
+from liftpy_server.tier.jobs.parts.members import move_members, size_of
 from liftpy_server.tier.jobs.parts.memory_budget import WORK_BYTES
-from liftpy_server.tier.jobs.parts.roots import Created, check_in_force, commit, file_of, newest, path_of
+from liftpy_server.tier.jobs.parts.roots import Created, check_in_force, commit, file_of, newest, path_of, resolved
 from liftpy_server.tier.jobs.parts.stream_objects import fragment_name
 from liftpy_server.tier.requests import CompactResult
 
 if TYPE_CHECKING:
     from liftpy_bucket.layout import PartitionPath
     from liftpy_bucket.manifest.root.format import Root
-    from liftpy_bucket.objects.pointers import FragmentPointer
+    from liftpy_bucket.objects.pointers import FragmentPointer, SnapshotPointer
     from liftpy_bucket.upkeep.compaction import HistoryPlan, Replacement
     from liftpy_server.tier.jobs.parts.context import Context
     from liftpy_server.tier.requests import CompactJob
@@ -53,13 +57,44 @@ def compact(context: Context, request: CompactJob) -> CompactResult:
         object_bytes=context.object_bytes,
         memory_bytes_max=_MAP_BYTES_MAX,
     )
+    _move(context, path, root, config, request)
+    root = newest(context, path).root
     plan = _plan(context, path, root, config, request.clean_end)
     compacted = 0
     if plan is not None:
         with context.memory.hold(_MAP_BYTES_MAX + WORK_BYTES, context.progress):
             compacted = _run(context, path, plan, config, request.epoch)
         root = newest(context, path).root
-    return CompactResult(compacted=compacted, gone_below=root.gone_below, compacted_end=root.compacted_end)
+    held = resolved(context, root).members
+    children: tuple[SnapshotPointer | FragmentPointer, ...] = (*root.snapshots, *root.fragments)
+    return CompactResult(
+        compacted=compacted,
+        gone_below=root.gone_below,
+        compacted_end=root.compacted_end,
+        bytes=sum(each.size for each in children) + sum(map(size_of, held)),
+        records=sum(each.records for each in children) + sum(each.member.records for each in held),
+    )
+
+
+def _move(
+    context: Context, path: PartitionPath, root: Root, config: HistoryCompactionConfig, request: CompactJob
+) -> None:
+    """What shared objects hold becomes the partition's own, if a pass over it would pay: it goes by key from there."""
+    held = resolved(context, root)
+    children: tuple[SnapshotPointer | FragmentPointer, ...] = (*root.snapshots, *root.fragments)
+    clean_bytes = sum(each.size for each in children if each.end <= root.compacted_end)
+    dirty_bytes = sum(each.size for each in children) - clean_bytes + sum(map(size_of, held.members))
+    if not held.members or not is_due(dirty_bytes, clean_bytes, config.min_dirty_ratio):
+        return
+    until = request.clean_end
+    if config.min_lag_ns:
+        version = TierVersion(context.store, path, root, held, ReadingCache(context.store))
+        young = version.offset_at_time(context.now_ns() - config.min_lag_ns)
+        until = until if young is None else min(until, young)
+    is_left = True
+    while is_left:
+        moved, is_left = move_members(context, path, request.epoch, until)
+        is_left &= moved > 0
 
 
 def _plan(

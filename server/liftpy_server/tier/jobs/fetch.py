@@ -5,6 +5,7 @@ What was read of manifests and footers is kept as long as the store is.
 
 from __future__ import annotations
 
+import time
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -43,6 +44,7 @@ _BATCHES: Final = 16  # in a fetch, between these
 _COVERED_MAX: Final = 2**31 - 1  # offsets by one file: its index counts them in 32 bits
 _FOLLOWING_MAX: Final = 4  # fetches that are foreseen
 _VERSIONS_MAX: Final = 256
+_NEW_S: Final = 1.0  # a version is read for so long without a look whether it is the newest one
 _BUCKETS_MAX: Final = 2  # a worker process has one
 _SCHEMA: Final = row_schema(keeps_replies=False)
 _NO_ROWS: Final = pa.RecordBatch.from_arrays([pa.nulls(0, each) for each in _SCHEMA.types], schema=_SCHEMA)
@@ -53,22 +55,27 @@ class _Bucket:
 
     def __init__(self, store: ObjectStore) -> None:
         self._cache = ReadingCache(store)
-        self._versions: Latest[PartitionPath, TierVersion] = Latest(_VERSIONS_MAX)
+        self._versions: Latest[PartitionPath, tuple[TierVersion, float]] = Latest(_VERSIONS_MAX)
 
     def read(
         self, store: ObjectStore, path: PartitionPath, offset: int | None, read: Callable[[TierVersion], _Answer]
     ) -> _Answer:
-        """Read of a version that is known, if it has the offset; of the newest one, where that is too old."""
-        known = None if offset is None else self._versions.get(path)
-        if known is not None and offset is not None and known.start <= offset < known.end:
+        """Read of a version that was the newest a moment ago, if it has the offset; of the newest one otherwise.
+
+        Key compaction may have been done by somebody of whom this node knows nothing.
+        """
+        known, looked_s = self._versions.get(path) or (None, 0.0)
+        is_new = time.monotonic() - looked_s < _NEW_S
+        if known is not None and is_new and offset is not None and known.start <= offset < known.end:
             try:
                 return read(known)
             except (*BROKEN, HoleError):
                 self._versions.drop(path)  # merged or collected meanwhile
+        looked_s = time.monotonic()
         version = open_version(store, path, offset=offset, cache=self._cache)
         if version is None:
             raise ObjectMissingError(path.root)
-        self._versions.put(path, version)
+        self._versions.put(path, (version, looked_s))
         try:
             return read(version)
         except (*BROKEN, HoleError):

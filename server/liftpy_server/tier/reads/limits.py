@@ -7,6 +7,7 @@ from typing import Final
 __all__ = [
     "AHEAD_PIECES",
     "CACHE_SHARE",
+    "COMPACTED_S",
     "FETCHES_MAX",
     "FRESH_S",
     "HOLES_MAX",
@@ -30,6 +31,7 @@ SEEK_BYTES: Final = 512 * 1024  # asked for where nobody is known to read on
 PIECE_BYTES: Final = 16 * 1024 * 1024  # of one fetch at most: who reads need not wait for more at once
 AHEAD_PIECES: Final = 4  # are there or on their way, before the one who reads a piece
 CACHE_SHARE: Final = 8  # one read-ahead takes no more than this part of the cache
+COMPACTED_S: Final = 10.0  # a chunk of a compacted stream is read for so long: others may have compacted it meanwhile
 FRESH_S: Final = 5.0  # who waits for a chunk gets it within this time, or it may go before it was read
 IDLE_S: Final = 600.0  # a chunk that nobody reads for so long goes
 SLOW_S: Final = 10.0  # who waits longer for the bucket is told that it is slow

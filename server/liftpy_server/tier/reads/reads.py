@@ -18,7 +18,7 @@ from liftpy_server.tier.reads.cache import ChunkCache
 from liftpy_server.tier.reads.chunk import Chunk
 from liftpy_server.tier.reads.failures import ColdUnavailableError, HistoryLostError, is_of_object, lost_text
 from liftpy_server.tier.reads.fetches import Fetches
-from liftpy_server.tier.reads.limits import LOOK_AGAIN_S, SEEK_BYTES, TIMES_ASKED_MAX, WARM_UP_AFTER_S
+from liftpy_server.tier.reads.limits import COMPACTED_S, LOOK_AGAIN_S, SEEK_BYTES, TIMES_ASKED_MAX, WARM_UP_AFTER_S
 from liftpy_server.tier.reads.metrics import ColdStanding
 from liftpy_server.tier.requests import MessageIdsJob, OffsetAtTimeJob
 
@@ -139,7 +139,7 @@ class ColdReads:
         """
         found = self._cached(partition, offset, bytes_max, hint)
         if not found:
-            if self.cache.find(partition.key, offset) is None:
+            if self._find(partition, offset) is None:
                 self.fetches.ask(partition, offset, wake)
             else:
                 partition.wait(wake)  # it is committed, which this leader has yet to find out
@@ -159,8 +159,8 @@ class ColdReads:
 
     def _cached(self, partition: Partition, offset: int, bytes_max: int, hint: Slice | None) -> list[Slice]:
         found: list[Slice] = []
-        key, end = partition.key, partition.high_watermark
-        while bytes_max > 0 and is_cold(partition, offset) and (chunk := self.cache.find(key, offset)) is not None:
+        end = partition.high_watermark
+        while bytes_max > 0 and is_cold(partition, offset) and (chunk := self._find(partition, offset)) is not None:
             reader = LogReader(self._files, [chunk], deque())
             try:
                 pieces = reader.read(offset, min(end, chunk.next_offset), bytes_max, hint)
@@ -179,6 +179,16 @@ class ColdReads:
             if not chunk.is_followed and _is_read_on(chunk, pieces[-1]):
                 self.fetches.ask_ahead(partition, chunk)
         return found
+
+    def _find(self, partition: Partition, offset: int) -> Chunk | None:
+        """The chunk that answers for an offset, unless what it holds may have been compacted since it was fetched."""
+        chunk = self.cache.find(partition.key, offset)
+        if chunk is None or not partition.stream.config.compact:
+            return chunk
+        if self._loop.time() - chunk.landed_s < COMPACTED_S:
+            return chunk
+        self.cache.drop(chunk)
+        return self._find(partition, offset)
 
     async def read_now(self, partition: Partition, offset: int, bytes_max: int) -> list[Slice]:
         """As `read`, waiting for them; none where that is not to be read from the bucket any more.

@@ -109,7 +109,7 @@ class Upkeep:
             self.retains(place)  # it may have to come further by now
         if job in {Job.MERGE, Job.COMPACT, Job.RETAIN}:
             self._littered(place, now_s)
-        if job in {Job.MERGE, Job.RETAIN}:
+        if job in {Job.MERGE, Job.COMPACT, Job.RETAIN}:
             self.are_sets_written = True  # what they held of it counts there no more
 
     def forget(self, place: Place) -> None:

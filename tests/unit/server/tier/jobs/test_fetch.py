@@ -96,6 +96,17 @@ def test_more_comes_where_more_is_asked_for(history, path):
     assert (counts[0] > 10, counts[-1]) == (True, 1)
 
 
+def test_what_others_have_compacted_is_read_as_it_is_now(history, path, monkeypatch):
+    """The objects of the version before are still there, and stay for a while."""
+    ask(history, path, 100)
+    (old,) = [each for each in history.root.fragments if each.base == 100]
+    new = history.fragment(plain_records(100, base=100, seed=100)[50:], 100, 200, **SMALL)
+    history.commit(root_changes.replace(history.root, [old], [new], collected=old.setsum - new.setsum, snapshots={}))
+    monkeypatch.setattr(fetching, "_NEW_S", 0.0)
+    _, _, records = ask(history, path, 100, bytes_max=MUCH, end=200)
+    assert records == everything()[150:200]
+
+
 def test_a_chunk_begins_with_its_row_group(history, path):
     first, *_ = ask(history, path, 105)
     again, *_ = ask(history, path, 100)

@@ -219,6 +219,24 @@ async def test_what_was_read_once_is_read_again_without_the_bucket(cold):
     assert len(cold.bucket.calls) == asked
 
 
+async def test_of_a_compacted_stream_what_was_fetched_is_not_read_for_long(make_cold):
+    """Somebody else may compact its history in the bucket, and tells no node."""
+    cold = make_cold(log=SMALL, compact=True)
+    cold.store(100)
+    cold.tier(keep=10)
+    cold.want(0)
+    await cold.read(100)
+    asked = len(cold.bucket.calls)
+    cold.want(0)
+    await cold.read(100)
+    assert len(cold.bucket.calls) == asked
+    for chunk in cold.reads.cache._by_use:
+        chunk.landed_s -= limits.COMPACTED_S
+    cold.want(0)
+    assert len(await cold.read(100)) == 100
+    assert len(cold.bucket.calls) > asked
+
+
 async def test_reading_on_fetches_ahead_and_more_each_time(make_cold):
     cold = make_cold(group=1)
     for _ in range(3):
