@@ -1,14 +1,18 @@
-"""Tables, JSON and a plot of what was measured."""
+"""Tables, JSON and a plot of what was measured. `python -m bench.report FILE.json` prints the rows as Markdown."""
 
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import asdict
+from pathlib import Path
 
 import matplotlib as mpl
 from rich import box
 from rich.console import Console
 from rich.table import Table
+
+from bench.row import Row
 
 mpl.use("Agg")
 from matplotlib import pyplot as plt
@@ -72,12 +76,36 @@ def _number(value):
     return f"{value:,.0f}" if value >= 100 else f"{value:,.2f}"
 
 
-def _met(row, target):
+def _is_met(row, target):
+    """None where there is nothing to meet."""
     figure = row.median("liftpy") if row.is_absolute else row.ratio
     if target is None or figure is None:
-        return ""
-    good = figure <= target[1] if row.smaller_is_better else figure >= target[1]
-    return f"{'[green]met' if good else '[red]missed'}[/] ({target[1]:g} {target[0]})"
+        return None
+    return figure <= target[1] if row.smaller_is_better else figure >= target[1]
+
+
+def _met(row, target):
+    good = _is_met(row, target)
+    return "" if good is None else f"{'[green]met' if good else '[red]missed'}[/] ({target[1]:g} {target[0]})"
+
+
+def _limit(row):
+    """The contestant beside liftpy and JetStream, and its median, if there is one."""
+    name = next((name for name in row.runs if name not in {"liftpy", "JetStream"}), None)
+    return "" if name is None else f"{_number(row.median(name))} {name}"
+
+
+def markdown(rows):
+    """The rows as those of the table in docs/benchmarks.md."""
+    lines = []
+    for row in rows:
+        target, good = target_of(row), _is_met(row, target_of(row))
+        goal = "" if good is None else f"{target[1]:g} {target[0]}: {'met' if good else '**missed**'}"
+        figures = ["" if row.median(name) is None else _number(row.median(name)) for name in ("liftpy", "JetStream")]
+        ratio = "" if row.ratio is None else f"{row.ratio:.2f}"
+        cells = (row.workload, row.durability, row.unit, *figures, _limit(row), ratio, goal)
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
 
 
 def show(rows, facts):
@@ -98,8 +126,6 @@ def show(rows, facts):
     ):
         table.add_column(column, justify="right" if column in {"liftpy", "JetStream", "Limit", "Ratio"} else "left")
     for row in rows:
-        limit = next((name for name in row.runs if name not in {"liftpy", "JetStream"}), None)
-        limit_text = "" if limit is None else f"{_number(row.median(limit))} {limit}"
         ratio = "-" if row.ratio is None else f"{row.ratio:.2f}" + (f" ({row.peer})" if row.peer != "JetStream" else "")
         cells = (
             row.workload,
@@ -108,7 +134,7 @@ def show(rows, facts):
             _number(row.median("liftpy")),
             _number(row.median("JetStream")),
         )
-        table.add_row(*cells, limit_text, ratio, _met(row, target_of(row)))
+        table.add_row(*cells, _limit(row), ratio, _met(row, target_of(row)))
     console.print(table)
     for row in rows:
         if row.note:
@@ -143,3 +169,8 @@ def plot(rows, path):
     axes.set_xlabel("liftpy : peer (blue: more is better; orange: latency or loss, less is better; black: goal)")
     axes.tick_params(axis="y", labelsize=8)
     figure.savefig(path, dpi=110)
+
+
+if __name__ == "__main__":
+    content = json.loads(Path(sys.argv[1]).read_text())
+    print(markdown([Row(**{name: value for name, value in row.items() if name != "ratio"}) for row in content["rows"]]))

@@ -147,16 +147,16 @@ class Rig:
 
     def __init__(self, home):
         self._stack = ExitStack()
-        self._home = home
+        self.home = home
 
     def __enter__(self):
-        self.liftpy = Liftpy(self._home / "liftpy")
+        self.liftpy = Liftpy(self.home / "liftpy")
         self._stack.callback(self.liftpy.stop)
-        self.jetstream = JetStream(self._home / "jetstream", sync_always=False)
+        self.jetstream = JetStream(self.home / "jetstream", sync_always=False)
         self._stack.callback(self.jetstream.server.stop)
-        self.jetstream_always = JetStream(self._home / "jetstream-always", sync_always=True)
+        self.jetstream_always = JetStream(self.home / "jetstream-always", sync_always=True)
         self._stack.callback(self.jetstream_always.server.stop)
-        self.nats = NatsServer(0, shipped_config(), self._home / "nats.log")
+        self.nats = NatsServer(0, shipped_config(), self.home / "nats.log")
         self.nats.start()
         self._stack.callback(self.nats.stop)
         return self

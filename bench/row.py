@@ -59,6 +59,7 @@ class Plan:
     restored: int = 1_000_000
     spark_records: int = 5_000_000
     micro_batches: int = 30
+    chunked: int = 30_000
     s3a_jars: str | None = None  # a directory, or that they are to be fetched; without them there is no S3A
 
     @classmethod

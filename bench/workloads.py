@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from bench.chunk_workload import chunk
 from bench.compaction_workload import compaction
+from bench.go_publisher import build_go_publisher
 from bench.group_workloads import GROUP_WORKLOADS
 from bench.rig import finish, resident, run_client, run_load, spawn, start_load, wait_for_count
 from bench.row import SIZES, Row
 from bench.wire import request
+
+WINDOWS = (100, 1_000, 5_000)
 
 
 def plain(rig, plan):
@@ -67,13 +71,35 @@ def acked(rig, plan):
         rig.liftpy.create(f"acked-{sync}", f"acked.{sync}", sync=sync)
         jetstream.create("acked", ["acked.>"])
         for size, name in SIZES.items():
-            for window in (1, 1_000, 5_000):
+            for window in (1, *WINDOWS):
                 count = plan.single if window == 1 else plan.acked[size]
                 if is_durable:
                     count = max(500, count // (4 if window == 1 else 1))
                 yield _acked_row(rig, plan, jetstream, f"acked.{sync}", size, name, window, count, label, is_durable)
         jetstream.delete("acked")
         rig.liftpy.delete(f"acked-{sync}")
+
+
+def acked_go(rig, plan):
+    """With acks, by `PublishAsync` of nats.go, where Go is."""
+    publish = build_go_publisher(rig.home)
+    for sync, jetstream in (("interval", rig.jetstream), ("always", rig.jetstream_always)):
+        if publish is None:
+            return
+        label = "always / always" if sync == "always" else "interval / default"
+        rig.liftpy.create(f"go-{sync}", f"go.{sync}", sync=sync)
+        jetstream.create("go", ["go.>"])
+        for size in (128, 1_024):
+            for window in WINDOWS:
+                row = Row(f"acked by nats.go, window {window:,}, {SIZES[size]}", label, "acked/s")
+                count = plan.acked[size] // 2
+                theirs = count if sync == "interval" else max(500, count // 20)
+                for _ in range(plan.runs):
+                    row.add("liftpy", publish(rig.liftpy.port, f"go.{sync}", size, count, window))
+                    row.add("JetStream", publish(jetstream.port, f"go.{sync}", size, theirs, window))
+                yield row
+        jetstream.delete("go")
+        rig.liftpy.delete(f"go-{sync}")
 
 
 def durable(rig, plan):
@@ -245,6 +271,8 @@ def server_memory(rig, plan):
 
 WORKLOADS = {
     "acked": acked,
+    "acked-go": acked_go,
+    "chunk": chunk,
     "durable": durable,
     "plain": plain,
     "interleaved": interleaved,

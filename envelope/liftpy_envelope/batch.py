@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from liftpy_envelope.columns import ALL_COLUMNS, Column, columns_in, schema_of
 from liftpy_envelope.errors import BatchCorruptError, BatchTruncatedError, BatchVersionError
-from liftpy_envelope.ipc import BufferLike, ColumnBuffers, encode_message, encode_single
+from liftpy_envelope.ipc import BufferLike, ColumnBuffers, encode_message, encode_pair, values_column
 from liftpy_envelope.limits import BATCH_BYTES_MAX
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ __all__ = [
     "decode_records",
     "encode_body",
     "encode_header",
-    "encode_single_body",
+    "encode_plain_body",
     "read_header",
 ]
 
@@ -57,6 +57,7 @@ _HEADER: Final = struct.Struct("<IIIIBBHqiiiiqq16sq4x")
 HEADER_SIZE: Final = _HEADER.size
 _CRC_AT: Final = 8
 _NO_CRC: Final = bytes(4)
+_PLAIN: Final = Column.SUBJECT | Column.VALUE
 _JOIN_BYTES_MAX: Final = 8_192  # below this one copy is cheaper than a checksum and a `writev` entry per buffer
 
 
@@ -109,10 +110,12 @@ def encode_body(count: int, bitmap: int, columns: Sequence[ColumnBuffers]) -> Ba
     return _body_of(encode_message(count, columns), 0, bitmap, count)
 
 
-def encode_single_body(subject: bytes, value: bytes) -> BatchBody:
-    """The body of a batch of one record with nothing but subject and value; the same bytes as from `encode_body`."""
-    message = encode_single(subject, value)
-    return BatchBody([message], len(message), google_crc32c.value(message), 0, Column.SUBJECT | Column.VALUE, 1)
+def encode_plain_body(subjects: Sequence[bytes], values: Sequence[bytes]) -> BatchBody:
+    """The body of a batch of records with nothing but subject and value; the same bytes as from `encode_body`."""
+    if len(values) > 1 and sum(map(len, values)) > _JOIN_BYTES_MAX:
+        return encode_body(len(values), _PLAIN, [values_column(subjects), values_column(values)])
+    message = encode_pair(subjects, values)
+    return BatchBody([message], len(message), google_crc32c.value(message), 0, _PLAIN, len(values))
 
 
 def compress_body(body: BatchBody, codec: str) -> BatchBody:

@@ -36,7 +36,7 @@ __all__ = [
     "ColumnBuffers",
     "column_buffers",
     "encode_message",
-    "encode_single",
+    "encode_pair",
     "fixed_column",
     "nullable_column",
     "repeated_column",
@@ -76,8 +76,7 @@ def values_column(values: Sequence[bytes]) -> ColumnBuffers:
     if len(values) == 1:
         value = values[0]
         return ColumnBuffers(0, (b"", _TWO_OFFSETS.pack(0, len(value)), value))
-    offsets = array("i", accumulate(map(len, values), initial=0))
-    return ColumnBuffers(0, (b"", offsets.tobytes(), b"".join(values)))
+    return ColumnBuffers(0, (b"", _edges_of(values), b"".join(values)))
 
 
 def nullable_column(values: Sequence[bytes | None]) -> ColumnBuffers:
@@ -169,26 +168,40 @@ def encode_message(count: int, columns: Sequence[ColumnBuffers]) -> list[BufferL
     return parts
 
 
-def encode_single(first: bytes, second: bytes) -> bytes:
-    """The message of one record with two binary columns: what `encode_message` gives, in one step.
+def encode_pair(firsts: Sequence[bytes], seconds: Sequence[bytes]) -> bytes:
+    """The message of a few records with two binary columns: what `encode_message` gives, in one step and one piece.
 
-    Batches of one message are what latency is made of.
+    Batches of few messages are what latency is made of.
     """
-    first_size, second_size = len(first), len(second)
-    first_end = 8 + first_size + -first_size % 8
-    second_end = first_end + 8 + second_size + -second_size % 8
+    count = len(firsts)
+    if count == 1:
+        first, second = firsts[0], seconds[0]
+        first_edges, second_edges = _TWO_OFFSETS.pack(0, len(first)), _TWO_OFFSETS.pack(0, len(second))
+    else:
+        first, second = b"".join(firsts), b"".join(seconds)
+        first_edges, second_edges = _edges_of(firsts), _edges_of(seconds)
+    edges_size, first_size, second_size = len(first_edges), len(first), len(second)
+    edges_end = edges_size + -edges_size % 8
+    first_end = edges_end + first_size + -first_size % 8
+    second_at = first_end + edges_end
+    second_end = second_at + second_size + -second_size % 8
     metadata = _encode_metadata(
-        1,
-        [1, 0, 1, 0],
-        [0, 0, 0, 8, 8, first_size, first_end, 0, first_end, 8, first_end + 8, second_size],
+        count,
+        [count, 0, count, 0],
+        [0, 0, 0, edges_size, edges_end, first_size, first_end, 0, first_end, edges_size, second_at, second_size],
         second_end,
     )
+    edges_padding = _PADDING[-edges_size % 8]
     return b"".join(
         (
-            *(metadata, _TWO_OFFSETS.pack(0, first_size), first, _PADDING[-first_size % 8]),
-            *(_TWO_OFFSETS.pack(0, second_size), second, _PADDING[-second_size % 8]),
+            *(metadata, first_edges, edges_padding, first, _PADDING[-first_size % 8]),
+            *(second_edges, edges_padding, second, _PADDING[-second_size % 8]),
         )
     )
+
+
+def _edges_of(values: Sequence[bytes]) -> bytes:
+    return array("i", accumulate(map(len, values), initial=0)).tobytes()
 
 
 def _encode_metadata(count: int, nodes: list[int], places: list[int], body_length: int) -> bytes:

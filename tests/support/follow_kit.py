@@ -10,7 +10,7 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Self
 
-from liftpy_envelope.batch import encode_single_body
+from liftpy_envelope.batch import encode_plain_body
 from liftpy_envelope.errors import ErrorCode
 from liftpy_envelope.follow import FollowEnd, FollowFetch, FollowQuestion, FollowRefusal, FollowResult
 from liftpy_envelope.pull import PartitionKey
@@ -60,7 +60,7 @@ class Replica:
         self.wakes: dict[Callable[[bool], None], None] = {}
 
     def append(self, value: bytes, *, epoch: int = EPOCH) -> None:
-        self.log.append(encode_single_body(b"orders", value), leader_epoch=epoch, timestamp=1)
+        self.log.append(encode_plain_body([b"orders"], [value]), leader_epoch=epoch, timestamp=1)
         self.wake(is_urgent=True)
 
     def commit(self, high_watermark: int) -> None:

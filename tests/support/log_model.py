@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from liftpy_envelope.batch import NO_PRODUCER, encode_body, encode_header, encode_single_body
+from liftpy_envelope.batch import NO_PRODUCER, encode_body, encode_header, encode_plain_body
 from liftpy_envelope.columns import Column
 from liftpy_envelope.ipc import nullable_column, values_column
 from liftpy_log.partition_log import LogConfig, PartitionLog
@@ -36,14 +36,10 @@ class StoredBatch(NamedTuple):
 
 def body_of(values: Sequence[bytes], ids: Sequence[bytes | None] | None = None) -> BatchBody:
     """A body with these values, and these message ids where there are any."""
-    if len(values) == 1 and ids is None:
-        return encode_single_body(SUBJECT, values[0])
-    columns = [values_column([SUBJECT] * len(values)), values_column(values)]
-    bitmap = Column.SUBJECT | Column.VALUE
-    if ids is not None:
-        columns.append(nullable_column(ids))
-        bitmap |= Column.MESSAGE_ID
-    return encode_body(len(values), bitmap, columns)
+    if ids is None:
+        return encode_plain_body([SUBJECT] * len(values), values)
+    columns = [values_column([SUBJECT] * len(values)), values_column(values), nullable_column(ids)]
+    return encode_body(len(values), Column.SUBJECT | Column.VALUE | Column.MESSAGE_ID, columns)
 
 
 def numbered_body(number: int, records: int = 1, size: int = 40) -> BatchBody:

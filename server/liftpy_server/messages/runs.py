@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import numpy as np
 
-from liftpy_envelope.batch import encode_body, encode_single_body
+from liftpy_envelope.batch import encode_body, encode_plain_body
 from liftpy_envelope.columns import Column
 from liftpy_envelope.envelope import COOKIE
 from liftpy_envelope.ipc import values_column
@@ -113,10 +113,7 @@ class ListRun:
 
     def plain_body(self, skip: int) -> BatchBody:
         """See `Run`."""
-        if self.count == 1:
-            return encode_single_body(self.rows[0][0][skip:], self._values[0])
-        subjects = values_column([row[0][skip:] for row in self.rows])
-        return encode_body(self.count, _PLAIN, [subjects, values_column(self._values)])
+        return encode_plain_body([row[0][skip:] for row in self.rows], self._values)
 
     def replies(self) -> Sequence[bytes] | None:
         """See `Run`."""

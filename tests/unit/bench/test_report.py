@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench.report import plot, save, show, target_of
+from bench.report import markdown, plot, save, show, target_of
 from bench.row import Plan, Row
 
 
@@ -39,3 +39,13 @@ def test_a_quick_run_is_no_longer_than_a_full_one():
     assert quick.runs <= full.runs
     assert quick.followed < full.followed
     assert quick.idle_s < full.idle_s
+
+
+def test_a_row_in_markdown():
+    row = Row("acked, window 1,000, 128 B", "interval / default", "acked/s")
+    for contestant, value in (("liftpy", 100_000.0), ("JetStream", 200_000.0), ("null responder", 400_000.0)):
+        row.add(contestant, value)
+    assert markdown([row]) == (
+        "| acked, window 1,000, 128 B | interval / default | acked/s | 100,000 | 200,000 | 400,000 null responder "
+        "| 0.50 | 1.1 x: **missed** |"
+    )

@@ -21,7 +21,7 @@ from liftpy_envelope.batch import (
     check_body,
     encode_body,
     encode_header,
-    encode_single_body,
+    encode_plain_body,
     read_header,
 )
 from liftpy_envelope.columns import Column
@@ -102,7 +102,7 @@ def test_header_is_written_to_the_positions_of_the_diagram(name):
 
 
 def test_bytes_of_a_whole_batch_are_stable():
-    body = encode_single_body(b"orders", b"paid")
+    body = encode_plain_body([b"orders"], [b"paid"])
     header = stamped(body, producer_id=bytes(range(16)), producer_sequence=9)
     expected = (
         "4c46544258010000c9fe3f0e6a37e557" + "01002400"
@@ -210,7 +210,7 @@ def test_no_flipped_bit_of_a_body_goes_unnoticed(drawn):
 
 
 def test_every_truncated_body_is_truncated():
-    body = encode_single_body(b"orders", b"paid")
+    body = encode_plain_body([b"orders"], [b"paid"])
     header = read_header(stamped(body))
     for data in truncations(joined(body)):
         with pytest.raises(BatchTruncatedError):
@@ -218,21 +218,24 @@ def test_every_truncated_body_is_truncated():
 
 
 @examples(100)
-@given(st.binary(max_size=100), st.binary(max_size=20_000))
-def test_single_body_is_the_very_body_of_encode_body(subject, value):
-    general = encode_body(1, Column.SUBJECT | Column.VALUE, [values_column([subject]), values_column([value])])
-    single = encode_single_body(subject, value)
-    assert joined(general) == joined(single)
-    assert general._replace(parts=[]) == single._replace(parts=[])
+@given(st.lists(st.tuples(st.binary(max_size=100), st.binary(max_size=20_000)), min_size=1, max_size=5))
+def test_plain_body_is_the_very_body_of_encode_body(rows):
+    subjects, values = map(list, zip(*rows, strict=True))
+    check_plain_body(subjects, values)
 
 
 @pytest.mark.parametrize("size", [8_000, 8_192, 8_193, 100_001])
-def test_single_body_is_the_same_on_both_sides_of_the_joining_limit(size):
-    value = b"v" * size
-    general = encode_body(1, Column.SUBJECT | Column.VALUE, [values_column([b"s"]), values_column([value])])
-    single = encode_single_body(b"s", value)
-    assert joined(general) == joined(single)
-    assert general._replace(parts=[]) == single._replace(parts=[])
+@pytest.mark.parametrize("count", [1, 2])
+def test_plain_body_is_the_same_on_both_sides_of_the_joining_limit(count, size):
+    check_plain_body([b"s"] * count, [b"v" * (size // count)] * count)
+
+
+def check_plain_body(subjects, values):
+    columns = [values_column(subjects), values_column(values)]
+    general = encode_body(len(values), Column.SUBJECT | Column.VALUE, columns)
+    plain = encode_plain_body(subjects, values)
+    assert joined(general) == joined(plain)
+    assert general._replace(parts=[]) == plain._replace(parts=[])
 
 
 @pytest.mark.parametrize("size", [10, 100_000])
@@ -245,5 +248,5 @@ def test_length_and_checksum_are_those_of_the_joined_parts(size):
 
 
 def test_a_body_may_be_any_read_only_memory():
-    body = encode_single_body(b"orders", b"paid")
+    body = encode_plain_body([b"orders"], [b"paid"])
     check_body(read_header(stamped(body)), pa.py_buffer(joined(body)))

@@ -16,7 +16,7 @@ from liftpy_envelope.batch import (
     compress_body,
     decode_records,
     encode_header,
-    encode_single_body,
+    encode_plain_body,
     read_header,
 )
 from liftpy_envelope.columns import Column, schema_of
@@ -78,7 +78,7 @@ def test_compression_is_said_in_the_attributes_and_makes_it_smaller(codec):
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_a_body_that_does_not_shrink_stays_as_it_is(codec):
-    plain = encode_single_body(b"s", b"v")
+    plain = encode_plain_body([b"s"], [b"v"])
     assert compress_body(plain, codec) is plain
 
 
@@ -118,7 +118,7 @@ def test_what_is_no_record_batch_message_is_corrupt(data):
 
 
 def test_more_columns_than_the_message_holds_are_corrupt():
-    body = encode_single_body(b"s", b"v")
+    body = encode_plain_body([b"s"], [b"v"])
     for bitmap in range(1, 256):
         if bitmap.bit_count() > 2:
             with pytest.raises(BatchCorruptError):

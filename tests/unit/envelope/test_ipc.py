@@ -15,7 +15,7 @@ from liftpy_envelope.ipc import (
     ColumnBuffers,
     column_buffers,
     encode_message,
-    encode_single,
+    encode_pair,
     fixed_column,
     nullable_column,
     repeated_column,
@@ -177,18 +177,22 @@ def test_an_array_of_nulls_alone_is_written():
     assert column.to_pylist() == [None] * 9
 
 
-def test_single_is_the_message_of_one_record_for_every_padding():
+def test_a_pair_of_columns_is_the_message_of_encode_message_for_every_padding():
     for first in range(17):
         for second in range(17):
-            columns = [values_column([b"s" * first]), values_column([b"v" * second])]
-            assert b"".join(encode_message(1, columns)) == encode_single(b"s" * first, b"v" * second)
+            for count in (1, 2, 3):
+                firsts = [b"s" * first] * count
+                seconds = [b"v" * (second + number) for number in range(count)]
+                columns = [values_column(firsts), values_column(seconds)]
+                assert b"".join(encode_message(count, columns)) == encode_pair(firsts, seconds)
 
 
 @examples(100)
-@given(st.binary(max_size=200), st.binary(max_size=3_000))
-def test_single_is_read_back_by_pyarrow(subject, value):
-    found = read(encode_single(subject, value), schema_of(Column.SUBJECT | Column.VALUE))
-    assert {"subject": [subject], "value": [value]} == found.to_pydict()
+@given(st.lists(st.tuples(st.binary(max_size=200), st.binary(max_size=3_000)), min_size=1, max_size=20))
+def test_a_pair_of_columns_is_read_back_by_pyarrow(rows):
+    subjects, values = map(list, zip(*rows, strict=True))
+    found = read(encode_pair(subjects, values), schema_of(Column.SUBJECT | Column.VALUE))
+    assert {"subject": subjects, "value": values} == found.to_pydict()
 
 
 def test_buffers_are_handed_on_without_a_copy():

@@ -24,7 +24,7 @@ from liftpy_client.errors import (
     PullError,
     StreamGoneError,
 )
-from liftpy_envelope.batch import encode_single_body
+from liftpy_envelope.batch import encode_plain_body
 from liftpy_envelope.errors import ErrorCode
 from liftpy_envelope.pull import Api, FetchResult, PartitionKey
 from liftpy_envelope.stream_config import StreamConfig
@@ -40,7 +40,9 @@ def place(partitions=1, uuid=UUID):
 
 
 def batches(first, count):
-    return b"".join(stamped(encode_single_body(b"s", b"%d" % number), number) for number in range(first, first + count))
+    return b"".join(
+        stamped(encode_plain_body([b"s"], [b"%d" % number]), number) for number in range(first, first + count)
+    )
 
 
 def response(*parts, error=ErrorCode.NONE, log_start=0, epoch=1):

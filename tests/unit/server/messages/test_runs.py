@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from liftpy_envelope.batch import encode_body, encode_single_body
+from liftpy_envelope.batch import encode_body, encode_plain_body
 from liftpy_envelope.columns import Column
 from liftpy_envelope.envelope import COOKIE
 from liftpy_envelope.headers import PublishOptions
@@ -208,7 +208,7 @@ def test_messages_of_a_usual_client_are_identified(count):
 
 def test_single_message_body_is_the_general_one():
     general = encode_body(1, Column.SUBJECT | Column.VALUE, [values_column([b"s"]), values_column([b"v"])])
-    assert b"".join(general.parts) == b"".join(encode_single_body(b"s", b"v").parts)
+    assert b"".join(general.parts) == b"".join(encode_plain_body([b"s"], [b"v"]).parts)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
