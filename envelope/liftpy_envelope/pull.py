@@ -7,11 +7,14 @@ new peers agree on what stands where; a version adds fields at the end.
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from liftpy_envelope.errors import ErrorCode, FrameError, SubjectInvalidError
 from liftpy_envelope.limits import FETCH_BYTES_MAX, FETCH_PARTITIONS_MAX, FETCH_WAIT_MS_MAX
 from liftpy_envelope.subject import check_patterns
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 __all__ = [
     "API_VERSIONS",
@@ -28,6 +31,7 @@ __all__ = [
     "OffsetQuery",
     "OffsetResult",
     "PartitionKey",
+    "check_answers",
 ]
 
 EARLIEST: Final = -2
@@ -243,6 +247,19 @@ class FetchResult(NamedTuple):
             _check(len(row) == 8 or (row[8] >= -1 and row[9] >= 0), "fetch result: next_offset or gone_below")
             results.append(cls(_key(row, "fetch result"), error_code(row[2]), row[3], *row[4:]))
         return results
+
+
+def check_answers(body: Sequence[Sequence[Any]], rows: Any) -> None:
+    """See that each question about a partition has one answer, in the order of the questions.
+
+    Raises:
+        FrameError: it has not.
+    """
+    asked = [[*question[:2]] for question in body]
+    _check(
+        isinstance(rows, list) and asked == [row[:2] if isinstance(row, list) else None for row in rows],
+        f"answers: {len(asked)} partitions were asked for, and the answer is not about these",
+    )
 
 
 class OffsetQuery(NamedTuple):

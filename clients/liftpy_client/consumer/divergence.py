@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from liftpy_client.errors import LogDivergedError, PullError
 from liftpy_envelope.errors import ErrorCode
-from liftpy_envelope.pull import EARLIEST, Api, OffsetResult, error_code
+from liftpy_envelope.pull import EARLIEST, Api, OffsetResult, check_answers, error_code
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,6 +36,7 @@ async def check_lineage(
     """
     body = [[*place.key(number), positions[number].epoch] for number in numbers]
     response = await connection.request(Api.EPOCH_END_OFFSET, body)
+    check_answers(body, response.result)
     for number, row in zip(numbers, response.result, strict=True):
         code, message, epoch, end = row[2:]
         if code:
@@ -51,7 +52,9 @@ async def leader_epochs(connection: PullConnection, place: StreamPlace, numbers:
     Raises:
         PullError: it does not lead one of them.
     """
-    response = await connection.request(Api.LIST_OFFSETS, [[*place.key(number), EARLIEST] for number in numbers])
+    body = [[*place.key(number), EARLIEST] for number in numbers]
+    response = await connection.request(Api.LIST_OFFSETS, body)
+    check_answers(body, response.result)
     epochs = {}
     for result in OffsetResult.from_rows(response.result):
         if result.error is not ErrorCode.NONE:

@@ -18,7 +18,7 @@ from liftpy_client.errors import (
     UsageError,
 )
 from liftpy_envelope.errors import ErrorCode, LiftError
-from liftpy_envelope.pull import LATEST, Api, OffsetResult
+from liftpy_envelope.pull import LATEST, Api, OffsetResult, check_answers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -133,6 +133,7 @@ class StartFinder:
         finally:
             connection.close()
         answers: dict[int, list[int]] = {}
+        check_answers(body, response.result)
         for result in OffsetResult.from_rows(response.result):
             number = result.key.partition
             found = answers.setdefault(number, [])

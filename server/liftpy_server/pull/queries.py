@@ -61,7 +61,10 @@ async def offsets(body: Any, lookup: Lookup, cold: ColdReads | None = None) -> l
 async def _offset_across(
     query: OffsetQuery, result: OffsetResult, partition: Partition | ErrorCode, cold: ColdReads
 ) -> OffsetResult:
-    if isinstance(partition, ErrorCode) or result.error is not ErrorCode.NONE or query.timestamp == LATEST:
+    """What the bucket has of a time counts also where the leader can not tell of its own log: it was committed."""
+    is_told = result.error is ErrorCode.NONE
+    may_ask = is_told or result.error is ErrorCode.NOT_AVAILABLE
+    if isinstance(partition, ErrorCode) or not may_ask or query.timestamp == LATEST:
         return result
     if is_unknown(partition):
         return OffsetResult(query.key, ErrorCode.NOT_AVAILABLE, _UNKNOWN, -1, partition.epoch)
@@ -73,9 +76,9 @@ async def _offset_across(
         return OffsetResult(query.key, ErrorCode.NOT_AVAILABLE, str(error), -1, partition.epoch)
     except HistoryLostError as error:
         return OffsetResult(query.key, ErrorCode.BATCH_CORRUPT, str(error), -1, partition.epoch)
-    if found is None or found >= result.offset:
+    if found is None or (is_told and found >= result.offset):
         return result
-    return result._replace(offset=max(found, partition.start))
+    return OffsetResult(query.key, ErrorCode.NONE, "", max(found, partition.start), partition.epoch)
 
 
 def _may_be_in_bucket(partition: Partition, timestamp: int) -> bool:

@@ -6,10 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from liftpy_client.consumer.divergence import check_lineage
+from liftpy_client.consumer.divergence import check_lineage, leader_epochs
 from liftpy_client.consumer.positions import Position
 from liftpy_client.errors import LogDivergedError, PullError
-from liftpy_envelope.errors import ErrorCode
+from liftpy_envelope.errors import ErrorCode, FrameError
 from liftpy_envelope.pull import PartitionKey
 
 UUID = b"u" * 16
@@ -61,3 +61,10 @@ async def test_a_leader_that_can_not_tell_is_asked_again():
     with pytest.raises(PullError) as caught:
         await check_lineage(Leader((-1, -1), error=ErrorCode.NOT_LEADER), PLACE, positions((60, 3)), [0])
     assert caught.value.code is ErrorCode.NOT_LEADER
+
+
+async def test_answers_to_other_questions_are_refused():
+    with pytest.raises(FrameError, match="2 partitions were asked for"):
+        await check_lineage(Leader((3, 60)), PLACE, positions((60, 3), (59, 3)), [0, 1])
+    with pytest.raises(FrameError, match="1 partitions were asked for"):
+        await leader_epochs(Leader((3, 60), (3, 60)), PLACE, [0])

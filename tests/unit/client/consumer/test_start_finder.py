@@ -11,7 +11,7 @@ from liftpy_client.consumer.options import ConsumeOptions
 from liftpy_client.consumer.start_finder import StartFinder
 from liftpy_client.errors import AdminError, DisconnectedError, NodeUnavailableError, NoStreamError, PullError
 from liftpy_client.group.offsets import find_bounds
-from liftpy_envelope.errors import ErrorCode
+from liftpy_envelope.errors import ErrorCode, FrameError
 from liftpy_envelope.pull import LATEST
 from liftpy_envelope.stream_config import StreamConfig
 
@@ -37,11 +37,12 @@ class Cluster:
 
 
 class Connection:
-    def __init__(self, unknown=()):
+    def __init__(self, unknown=(), changed=list):
         self.unknown = unknown
+        self.changed = changed
 
     async def request(self, _api, body):
-        return SimpleNamespace(result=[self.answer(*row) for row in body])
+        return SimpleNamespace(result=self.changed([self.answer(*row) for row in body]))
 
     def answer(self, uuid, number, query):
         if query in self.unknown:
@@ -59,11 +60,12 @@ class Session:
         self.nats = SimpleNamespace(is_closed=False)
         self.errors = list(errors)
         self.unknown = ()
+        self.changed = list
 
     async def open_pull(self, _node_id):
         if self.errors and (error := self.errors.pop(0)):
             raise error
-        return Connection(self.unknown)
+        return Connection(self.unknown, self.changed)
 
 
 @pytest.fixture(autouse=True)
@@ -85,6 +87,25 @@ BUSY = AdminError(ErrorCode.NOT_AVAILABLE, "the node starts")
 async def test_an_answer_that_is_missed_is_asked_for_again(first, error):
     assert await found(Session(Cluster(error))) == 5
     assert await found(Session(Cluster(None, error, error), first)) == 5
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        lambda rows: rows * 2,
+        lambda rows: rows[:-1],
+        lambda rows: [[bytes(15) + b"x", *row[1:]] for row in rows],
+        lambda rows: [[row[0], row[1] + 1, *row[2:]] for row in rows],
+        lambda _: [5],
+        lambda _: None,
+    ],
+    ids=["more", "fewer", "another stream", "another partition", "no rows", "nothing"],
+)
+async def test_answers_to_other_questions_are_refused(changed):
+    session = Session(Cluster())
+    session.changed = changed
+    with pytest.raises(FrameError, match="partitions were asked for, and the answer is not about these"):
+        await found(session)
 
 
 async def test_patience_ends(monkeypatch):

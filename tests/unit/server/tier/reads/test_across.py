@@ -278,6 +278,14 @@ async def test_offsets_are_looked_up_on_both_sides(across):
     assert await across.ask_times(times[3]) == [[ErrorCode.NOT_AVAILABLE, -1]]
 
 
+async def test_a_leader_that_does_not_know_what_is_committed_knows_what_the_bucket_has(across, monkeypatch):
+    monkeypatch.setattr(type(across.partition), "is_settled", False)
+    monkeypatch.setattr(across.partition, "high_watermark", 60)
+    times = [NOW_NS + seconds * SECOND for seconds in (7, 45, 59, 60, 80)]
+    found = [[0, 7], [0, 45], [0, 59], [0, 60], [ErrorCode.NOT_AVAILABLE, -1]]
+    assert await across.ask_times(*times) == found
+
+
 async def test_a_leader_that_has_yet_to_look_says_no_start(across):
     across.partition.cold = None
     assert await across.ask_times(EARLIEST, NOW_NS, LATEST) == [[11, -1], [11, -1], [0, 100]]
