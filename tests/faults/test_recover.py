@@ -7,18 +7,23 @@ import shutil
 
 import pytest
 
+import liftpy
 from liftpy_client.errors import AdminError
+from liftpy_client.group.offsets import committed
 from support.bad_days import NODES, in_sync, make_stream, told, whole_again
 from support.cluster import eventually
 from support.cluster_kit import leader_of, partitions, running_cluster
+from support.group_kit import reading
 from support.segments import batches, stream_directory
 
 QUICK = {"replica_lag_max_s": 2.0}
+TOML = "[storage]\nretention_interval_s = 0.5\n[groups]\npartitions = 1\n"
+OFFSETS = "__consumer_offsets"
 
 
 @pytest.fixture
 async def kit(tmp_path):
-    async with running_cluster(tmp_path, cluster=QUICK, toml="[storage]\nretention_interval_s = 0.5\n") as kit:
+    async with running_cluster(tmp_path, cluster=QUICK, toml=TOML) as kit:
         yield kit
 
 
@@ -28,10 +33,10 @@ async def lift(kit):
         yield lift
 
 
-def lose(kit, *names):
-    """The volume with a node's streams is not mounted any more."""
+def lose(kit, *names, stream="s"):
+    """The volume with a node's logs of a stream is not mounted any more."""
     for name in names:
-        shutil.rmtree(stream_directory(kit.nodes[name].data, "s"))
+        shutil.rmtree(stream_directory(kit.nodes[name].data, stream))
 
 
 async def leave(kit, lift, name):
@@ -40,21 +45,21 @@ async def leave(kit, lift, name):
     await in_sync(lift, "s", set(NODES) - {name})
 
 
-async def looked(lift, **more):
+async def looked(lift, stream="s", **more):
     """What a dry run shows of the partition; asked again while nodes start."""
 
     async def look():
-        (partition,) = (await lift.recover_stream("s", partition=0, dry_run=True, **more)).partitions
+        (partition,) = (await lift.recover_stream(stream, partition=0, dry_run=True, **more)).partitions
         return partition if all(log.state != "unknown" for log in partition.logs if log.up) else None
 
     return await eventually(look, 40.0)
 
 
-async def is_committed(lift, end, nodes=NODES):
+async def is_committed(lift, end, nodes=NODES, stream="s"):
     """Wait until these nodes know that the records below an offset are committed."""
 
     async def do_they_know():
-        (partition,) = (await lift.recover_stream("s", partition=0, dry_run=True)).partitions
+        (partition,) = (await lift.recover_stream(stream, partition=0, dry_run=True)).partitions
         return all(log.high_watermark == end for log in partition.logs if log.node in nodes)
 
     await eventually(do_they_know, 40.0)
@@ -141,3 +146,36 @@ async def test_a_replica_with_more_than_the_elected_leader_goes_to_quarantine_wh
     await lift.publish("s", b"20", message_id="after")
     published.acked[20] = b"20"
     await whole_again(kit, lift, published)
+
+
+async def test_committed_offsets_are_recovered(kit, lift):
+    """Of their three replicas the intact one leads by an operator's word, and a group goes on where it was."""
+    await make_stream(lift)
+    async with reading(lift, "s", "g") as one:
+        await eventually(lambda: len(one.values) == 20)
+    (log, *_) = (await looked(lift, OFFSETS)).logs
+    await is_committed(lift, log.log_end, stream=OFFSETS)
+    await asyncio.to_thread(kit.nodes["node-1"].stop)
+    for stream in ("s", OFFSETS):
+        await in_sync(lift, stream, ("node-2", "node-3"))
+    await asyncio.to_thread(kit.stop_nodes)
+    lose(kit, "node-2", "node-3", stream=OFFSETS)
+    await asyncio.to_thread(kit.start_nodes)
+    seen = await looked(lift, OFFSETS)
+    assert states(seen) == {"node-1": "ok", "node-2": "missing", "node-3": "missing"}
+    assert (seen.leader, seen.chosen, seen.loss) == (None, "node-1", None)
+    await lift.recover_stream(OFFSETS, versions={0: seen.version})
+    await in_sync(lift, OFFSETS, NODES)
+    found = await eventually(lambda: asked(lift), 40.0)
+    assert {number: row.offset for number, row in found.items()} == {0: 20}
+    await lift.publish("s", b"20", message_id="after")
+    async with reading(lift, "s", "g") as two:
+        await eventually(lambda: two.values, 40.0)
+    assert two.values == [b"20"]
+
+
+async def asked(lift):
+    try:
+        return await committed(lift._session, "g", "s")
+    except liftpy.LiftError:
+        return None
