@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from liftpy_envelope.errors import ErrorCode, LiftError
 from liftpy_envelope.pull import PartitionKey
 from liftpy_server.handover.held import Held
+from liftpy_server.handover.refused import Refused
 from liftpy_server.handover.requests import ListenAnswer, ListenRequest, TakeRequest, read_keys
 from liftpy_server.handover.taking import SKEW_S
 
@@ -40,6 +41,7 @@ LeaderMove = dict[str, Any]
 """The arguments of a `move_leader`."""
 
 _AT_ONCE_MAX: Final = 100
+_REFUSED_MAX: Final = 200  # of a partition: all that are handed over at once are told in one request
 _TIMEOUT_S: Final = 5.0
 _LISTEN_TIMEOUT_S: Final = 4.0
 _TAKE_TIMEOUT_S: Final = 3.0
@@ -56,12 +58,14 @@ class _Given:
         move: to whom.
         marks: by token, the end of its log at each mark.
         held: what came since this node ceased to store; None before, and where it goes on storing.
+        refused: which messages were not stored since the first mark, as their publishers were told.
     """
 
     partition: Partition
     move: LeaderMove
     marks: dict[str, int] = field(default_factory=dict)
     held: Held | None = None
+    refused: Refused = field(default_factory=lambda: Refused(_REFUSED_MAX))
 
     @property
     def is_led(self) -> bool:
@@ -179,6 +183,8 @@ class Giving:
         try:
             return await self._give_held(target, given)
         finally:
+            for each in given.values():
+                each.partition.on_refused = None
             self._giving -= given.keys()
 
     async def _give_held(self, target: str, given: dict[PartitionKey, _Given]) -> str:
@@ -189,6 +195,7 @@ class Giving:
             if len(heard) < _MARKS_HEARD_MAX and token not in heard:
                 heard.append(token)
                 for each in given.values():
+                    each.partition.on_refused = each.refused.note
                     each.marks[token] = each.partition.log.log_end
 
         self._holding.marks.expect(name, marked)
@@ -221,8 +228,13 @@ class Giving:
         """What this node stores is final; let the next leader have it, and lead. Returns why something may be left."""
         while any(each.is_held and not each.is_committed for each in holding):  # noqa: ASYNC110 - as above
             await asyncio.sleep(_LOOK_S)
-        stored = {each.partition.key: tuple(each.marks[token] for token in tokens) for each in holding if each.is_held}
-        answer = await self._ask(target, "HANDOVER.TAKE", TakeRequest(name, stored).to_plain(), _TAKE_TIMEOUT_S)
+        told = [each for each in holding if each.is_held and not each.refused.is_full]
+        if not told:
+            return "too many messages are refused meanwhile"
+        stored = {each.partition.key: tuple(each.marks[token] for token in tokens) for each in told}
+        refused = {each.partition.key: each.refused.names for each in told}
+        request = TakeRequest(name, stored, refused)
+        answer = await self._ask(target, "HANDOVER.TAKE", request.to_plain(), _TAKE_TIMEOUT_S)
         ready = set(read_keys(answer))
         moving = [each for each in holding if each.partition.key in ready and each.is_held]
         if not moving:

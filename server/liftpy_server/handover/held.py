@@ -12,6 +12,7 @@ from liftpy_envelope.columns import column_names
 from liftpy_envelope.errors import ErrorCode
 from liftpy_log.errors import PartitionOfflineError
 from liftpy_server.handover.matching import stored_of_held
+from liftpy_server.handover.refused import Refused
 from liftpy_server.messages.incoming import Incoming, read_message
 from liftpy_server.messages.runs import ListRun
 from liftpy_server.requests.errors import AdminError
@@ -149,6 +150,7 @@ class Held:
     Attributes:
         is_full: there was too much; nothing is held any more.
         stored: the end of the old leader's log at each mark; None until it has said so.
+        refused: which messages the old leader did not store, as their publishers were told.
     """
 
     def __init__(self, room: HeldBytes, on_full: Callable[[Held], None] | None = None) -> None:
@@ -158,6 +160,7 @@ class Held:
         self._segments: list[list[_Part]] = [[]]
         self.is_full = False
         self.stored: tuple[int, ...] | None = None
+        self.refused = Refused(0)
 
     def add(self, run: Run, skip: int) -> bool:
         """Hold a run; False when it is not held."""
@@ -209,7 +212,7 @@ class Held:
         return [(_messages(part), part.skip) for segment in self._segments for part in segment]
 
     def not_stored(self, log: PartitionLog, config: StreamConfig) -> list[Left]:
-        """What is not in the log yet, in order.
+        """What is not in the log yet and was not refused, in order.
 
         Raises:
             SegmentCorruptError, PartitionOfflineError: the log can not be read.
@@ -230,7 +233,7 @@ class Held:
                     left.append((_messages(part), part.skip))
                 else:
                     left += _left_of(part, known or _contents(part, config), both)
-        return left
+        return list(self.refused.without(left, config))
 
 
 class _Batch(tuple[Any, ...]):

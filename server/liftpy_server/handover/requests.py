@@ -2,7 +2,7 @@
 
 HANDOVER.LISTEN   name, partitions [uuid, number, leader epoch]    hear and hold; publish marks
                   -> tokens of the marks, partitions: which of them, by position; why not the others
-HANDOVER.TAKE     name, stored [uuid, number, marks]               what the old leader has stored, for good
+HANDOVER.TAKE     name, stored [uuid, number, marks, refused]      what the old leader has stored, for good, and refused
                   -> partitions: which of them are ready to be led, by uuid and number
 HANDOVER.GIVE     nothing                                          hand over all that others can lead
                   -> given: how many, left: how many not
@@ -69,14 +69,15 @@ class ListenAnswer(NamedTuple):
 
 
 class TakeRequest(NamedTuple):
-    """The end of the old leader's log at each mark, for each partition."""
+    """For each partition the end of the old leader's log at each mark, and which messages it refused (`Refused`)."""
 
     name: str
     stored: dict[PartitionKey, tuple[int, ...]]
+    refused: dict[PartitionKey, list[str]]
 
     def to_plain(self) -> dict[str, Any]:
         """For JSON."""
-        rows = [[key.uuid.hex(), key.partition, list(marks)] for key, marks in self.stored.items()]
+        rows = [[key.uuid.hex(), key.partition, list(marks), self.refused[key]] for key, marks in self.stored.items()]
         return {"name": self.name, "stored": rows}
 
     @classmethod
@@ -87,12 +88,14 @@ class TakeRequest(NamedTuple):
             ConfigError: it is malformed.
         """
         with_errors = _Reading(body)
-        stored = {}
-        for uuid, number, marks in with_errors.rows("stored", (str, int, list)):
+        stored, refused = {}, {}
+        for uuid, number, marks, names in with_errors.rows("stored", (str, int, list, list)):
             if any(type(mark) is not int for mark in marks) or sorted(marks) != marks:
                 raise ConfigError("stored", "marks must be offsets, in order")
-            stored[_key(uuid, number)] = tuple(marks)
-        return cls(with_errors.text("name"), stored)
+            if any(type(name) is not str for name in names):
+                raise ConfigError("stored", "messages that were refused must be named by texts")
+            stored[_key(uuid, number)], refused[_key(uuid, number)] = tuple(marks), names
+        return cls(with_errors.text("name"), stored, refused)
 
 
 def show_keys(keys: Iterable[PartitionKey]) -> list[list[Any]]:

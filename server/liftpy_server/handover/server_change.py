@@ -21,14 +21,16 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, cast
 
 from liftpy_server.handover.held import HELD_BYTES_MAX, Held, HeldBytes, append_left
+from liftpy_server.handover.refused import Refused
 from liftpy_server.ingest.binding import Binding
 from liftpy_server.ingest.marks import MARK_SUBJECT, Marks
 from liftpy_server.settings.limits import MOVE_OVERLAP_S
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from liftpy_log.clock import Clock
+    from liftpy_server.handover.held import Left
     from liftpy_server.ingest.subscriptions import Subscriptions
     from liftpy_server.messages.incoming import Incoming
     from liftpy_server.messages.runs import Run
@@ -43,6 +45,7 @@ _TOKENS: Final = tuple(f"mark.{number}" for number in range(5))
 _MARK_INTERVAL_S: Final = 0.02
 _LOOK_S: Final = 0.005
 _TIMEOUT_S: Final = 2.0  # of each step
+_REFUSED_MAX: Final = 1_000  # of a partition
 _UNBOUNDED: Final = 1 << 62
 _NO_MARKS: Final = "marks did not come"
 
@@ -60,7 +63,10 @@ class _HeldPartition:
 
     def __init__(self, partition: Partition, room: HeldBytes, clock: Clock) -> None:
         self.partition = partition
-        self.held: Held | None = Held(room)
+        held = Held(room)
+        held.refused = Refused(_REFUSED_MAX)
+        partition.on_refused = held.refused.note
+        self.held: Held | None = held
         self.marks: list[int] = []
         self._clock = clock
 
@@ -88,8 +94,9 @@ class _HeldPartition:
         if held is None:
             return
         partition = self.partition
+        partition.on_refused = None
         try:
-            left = held.all()
+            left: Iterable[Left] = held.refused.without(held.all(), partition.stream.config)
             if stored is not None and held.marks == len(stored) == len(_TOKENS):
                 held.stored = tuple(stored)
                 left = held.not_stored(partition.log, partition.stream.config)

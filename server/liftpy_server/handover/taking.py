@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from liftpy_envelope.errors import ErrorCode
 from liftpy_server.handover.held import Held
+from liftpy_server.handover.refused import Refused
 from liftpy_server.handover.requests import ListenAnswer, ListenRequest, TakeRequest, show_keys
 from liftpy_server.ingest.marks import MARK_SUBJECT
 from liftpy_server.requests.errors import AdminError
@@ -182,7 +183,7 @@ class Taking:
         for key, stored in request.stored.items():
             held = take.held.get(key)
             if held is not None and not held.is_full and held.marks == len(stored):
-                held.stored = stored
+                held.stored, held.refused = stored, Refused(0, request.refused[key])
                 ready.append(key)
         return {"partitions": show_keys(ready)}
 

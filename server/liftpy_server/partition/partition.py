@@ -22,7 +22,7 @@ from liftpy_server.partition.stored_size import stored_size_refusal
 from liftpy_server.settings.limits import BATCH_VALUE_BYTES_MAX
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from liftpy_envelope.batch import BatchBody
     from liftpy_envelope.errors import ErrorCode
@@ -70,9 +70,11 @@ class Partition(CommittingLog):
         watcher: who is told what happens; None where nobody wants to know.
         full_text: what publishers are told while the disk is full.
         held: what comes while the leadership is handed over, here or to another node; None at other times.
+        on_refused: told of each publisher that is told that its message is not stored; None where nobody wants to know.
     """
 
     held: Holder | None = None
+    on_refused: Callable[[AckItem], None] | None = None
     cold: ColdSide | None = None
     watcher: PartitionWatcher | None = None
     full_text = "the node's disk is full"
@@ -267,4 +269,6 @@ class Partition(CommittingLog):
         if not answered:
             self.gaps.count_refused(reason, refusal.description)
         elif not self.is_cut_off:
+            if self.on_refused is not None:
+                self.on_refused(item)
             self._outbox.add(ItemAcks([item]).encode_error(self._acks, *refusal))

@@ -423,6 +423,45 @@ async def test_a_handover_waits_for_a_change_of_nats_servers(make, node):
     assert len(values(kit)) == len(kit.published)
 
 
+async def fills_up(partition, publishing):
+    """The disk of a leader is full, and is not, by turns."""
+    while publishing():
+        partition.storage_full = partition.is_leading and not partition.storage_full
+        await asyncio.sleep(0)
+    partition.storage_full = False
+
+
+def told(kit):
+    """What publishers were told: those whose message is stored, and those whose message is not."""
+    acks = [ack for side in kit.replicas.sides.values() for ack in side.kit.acks()]
+    stored = [subject for subject, ack in acks if "error" not in ack]
+    return stored, [subject for subject, ack in acks if "error" in ack]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+async def test_what_a_leader_refuses_its_successor_does_not_store(make, seed):
+    kit = make(seed, Numbered("reply"), late=4)
+    filling = asyncio.create_task(fills_up(kit.replicas["a"].partition, lambda: kit.is_published))
+    assert await kit.hand_over() == []
+    await filling
+    stored, refused = told(kit)
+    assert kit.nodes["b"].took_over == [True]
+    assert len(refused) > 10
+    assert sorted(stored + refused) == sorted(frame.reply for _, frame in kit.published)
+    assert sorted(values(kit)) == sorted(subject[2:].replace(b".", b" ") for subject in stored)
+
+
+async def test_a_leader_that_refuses_too_much_does_not_hand_over(make, monkeypatch):
+    monkeypatch.setattr(giving, "_REFUSED_MAX", 5)
+    kit = make(12, Numbered("reply"), late=4)
+    filling = asyncio.create_task(fills_up(kit.replicas["a"].partition, lambda: kit.is_published))
+    assert len(await kit.hand_over()) == 1
+    await filling
+    stored, refused = told(kit)
+    assert sorted(stored + refused) == sorted(frame.reply for _, frame in kit.published)
+    assert kit.replicas["a"].partition.on_refused is None
+
+
 def handover_of(kit, name):
     """What a node knows of handovers, around the two sides of the kit."""
     node = kit.nodes[name]

@@ -6,9 +6,14 @@ from types import SimpleNamespace
 
 import pytest
 
+from liftpy_envelope.errors import AckErrorCode
 from liftpy_server.handover import server_change
+from liftpy_server.handover.held import HeldBytes
 from liftpy_server.handover.server_change import ServerChange
 from liftpy_server.ingest.marks import Marks
+from liftpy_server.messages.runs import ListRun
+from support.nats_frames import msg
+from support.server_kit import Kit
 
 
 class Connection:
@@ -73,3 +78,26 @@ async def test_what_was_matched_is_not_stored_again_when_the_last_mark_does_not_
     await change.leave([], [None], are_all=True)
     assert released == [[1, 2] if is_matched else None]
     assert "marks did not come" in caplog.text or not is_matched
+
+
+@pytest.mark.parametrize("refused_max", [0, 10])
+@pytest.mark.parametrize("stored", [None, [0] * 5])
+async def test_what_was_refused_from_the_old_server_is_not_stored_from_the_new_one(
+    tmp_path, monkeypatch, refused_max, stored
+):
+    monkeypatch.setattr(server_change, "_REFUSED_MAX", refused_max)
+    kit = Kit(tmp_path)
+    partition = kit.partitions[0]
+    standing_in = server_change._HeldPartition(partition, HeldBytes(10_000), kit.clock)
+    run = ListRun([msg(b"orders.x", b"1", reply=b"r.1").message, msg(b"orders.x", b"2").message])
+    partition.storage_full = True
+    partition.append(run, 0, 1)
+    partition.storage_full = False
+    for _ in range(5):
+        standing_in.held.mark()
+    standing_in.append(run, 0, 2)
+    standing_in.release(stored)
+    kit.sync()
+    assert kit.errors() == [(b"r.1", AckErrorCode.STORAGE_FULL)]
+    assert [record.value for record in kit.records()] == [b"2"], "its publisher was told nothing"
+    assert partition.on_refused is None
