@@ -16,10 +16,10 @@ from bench.tier_rig import asked_text, puts
 from liftpy_bucket.layout import PartitionPath
 from liftpy_bucket.manifest.root.changes import append, create
 from liftpy_bucket.manifest.root.file import RootFile
-from liftpy_bucket.objects.pointers import FragmentPointer
+from liftpy_bucket.objects.pointers import StreamObjectPointer
 from liftpy_bucket.objects.rows.convert import row_schema
 from liftpy_bucket.objects.setsum import Setsum
-from liftpy_bucket.objects.write import FragmentWriter
+from liftpy_bucket.objects.write import ObjectWriter
 from liftpy_bucket.reading.version import open_version
 from liftpy_bucket.store.counting import CountingStore
 from liftpy_bucket.store.memory import MemoryStore
@@ -241,7 +241,7 @@ def _seek(store, path, number):
 def _pointer(number):
     records = _FRAGMENT_BYTES // _RECORD_BYTES
     base = number * records
-    return FragmentPointer(
+    return StreamObjectPointer(
         name=f"{base:020d}-0-{number:032x}.parquet",
         base=base,
         end=base + records,
@@ -270,7 +270,7 @@ def _sample(store, path, number):
     }
     arrays = [pa.array(values[field.name]).cast(field.type) for field in schema]
     sink = io.BytesIO()
-    writer = FragmentWriter(sink, uuid=path.uuid, partition=path.partition, nonce="n", keeps_replies=False)
+    writer = ObjectWriter(sink, uuid=path.uuid, partition=path.partition, nonce="n", keeps_replies=False)
     writer.write(pa.RecordBatch.from_arrays(arrays, schema=schema))
     written = writer.finish()
     store.create(path.fragment(expected.name), sink.getvalue(), "n")

@@ -230,7 +230,7 @@ class FollowResult(NamedTuple):
         log_start: first offset there is.
         body_bytes: size of the partition's record batches in the response's body, in the order of the results. The
             first batch holds `offset`.
-        gone_below: tombstones below this offset may be missing in the leader's log. It is on the wire only where it
+        delete_horizon: tombstones below this offset may be missing in the leader's log. It is on the wire only where it
             is not 0, and so only for streams that nodes which do not know of it do not know either.
         leaps: of the log's time, that the leader knows of: the log's time after it, and how much was leapt over, in ns.
             They are on the wire, one number after the other, only where there are any.
@@ -244,7 +244,7 @@ class FollowResult(NamedTuple):
     high_watermark: int
     log_start: int
     body_bytes: int = 0
-    gone_below: int = 0
+    delete_horizon: int = 0
     leaps: tuple[tuple[int, int], ...] = ()
 
 
@@ -292,7 +292,11 @@ class FollowResponse(NamedTuple):
     def to_result(self) -> list[Any]:
         """The response's result as it crosses the wire."""
         results = [
-            [*result.key, int(result.refusal), *(result[2:-1] if result.gone_below or result.leaps else result[2:-2])]
+            [
+                *result.key,
+                int(result.refusal),
+                *(result[2:-1] if result.delete_horizon or result.leaps else result[2:-2]),
+            ]
             for result in self.results
         ]
         for row, result in zip(results, self.results, strict=True):

@@ -219,7 +219,8 @@ class FetchResult(NamedTuple):
         next_offset: where to go on, when that is beyond what the batches say, because what follows them did not match
             the subjects that are wanted; its records are of no later leader epoch than `epoch`. -1 when nothing was
             skipped there (version 3).
-        gone_below: tombstones below this offset may be gone: who missed them reads anew. 0 when none are (version 3).
+        delete_horizon: tombstones below this offset may be gone: who missed them reads anew. 0 when none are (version
+            3).
     """
 
     key: PartitionKey
@@ -230,7 +231,7 @@ class FetchResult(NamedTuple):
     log_start: int
     body_bytes: int
     next_offset: int = -1
-    gone_below: int = 0
+    delete_horizon: int = 0
 
     def to_row(self, version: int = 2) -> list[Any]:
         """The result as it crosses the wire to a peer that speaks this version."""
@@ -244,7 +245,7 @@ class FetchResult(NamedTuple):
             numbers = (row[2], *row[4:])
             _check(_is(row[3], str) and all(_is(number, int) for number in numbers), "fetch result")
             _check(row[7] >= 0, "fetch result: body_bytes")
-            _check(len(row) == 8 or (row[8] >= -1 and row[9] >= 0), "fetch result: next_offset or gone_below")
+            _check(len(row) == 8 or (row[8] >= -1 and row[9] >= 0), "fetch result: next_offset or delete_horizon")
             results.append(cls(_key(row, "fetch result"), error_code(row[2]), row[3], *row[4:]))
         return results
 

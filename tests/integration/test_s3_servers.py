@@ -164,7 +164,7 @@ def test_what_was_acknowledged_survives_kill_9(tmp_path):
         end = again.end()
         assert list(again.read_range(0, end)) == [b"%d" % number * 100 for number in range(end)]
         assert end > acknowledged[-1]
-        log.settle()
+        log.resolve()
         log.append(b"and on")
         store.create("k/and-on", b"", "n")
 

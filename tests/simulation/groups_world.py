@@ -16,7 +16,7 @@ from liftpy_envelope.groups import HeartbeatRequest
 from liftpy_envelope.pull import PartitionKey
 from liftpy_server.groups.core import coordinator as coordinating
 from liftpy_server.groups.core.assignment import StreamShape
-from liftpy_server.groups.core.inputs import Now, StreamsChanged, Tick
+from liftpy_server.groups.core.inputs import GroupTick, Now, StreamsChanged
 from liftpy_server.groups.core.member import GroupImage
 from liftpy_server.groups.core.records import RecordKind, decode_offset
 from liftpy_server.groups.core.replay import GroupsReplay
@@ -158,7 +158,7 @@ class GroupsWorld:
 
     def _tick(self) -> None:
         self.after(0.2, self._tick)
-        self.leader.take(Tick(), lambda _answer: None)
+        self.leader.take(GroupTick(), lambda _answer: None)
 
     def _tell(self, node: Node) -> None:
         given = StreamsChanged(self.revision, dict(self.streams))

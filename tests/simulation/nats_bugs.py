@@ -90,7 +90,7 @@ def _append_unguarded(holding: Any, partition: Any, left: Any, _since_s: Any) ->
         else:
             partition.append(messages, skip, holding._clock.now_ns())
     held.drop()
-    partition.settle()
+    partition.end_pass()
 
 
 def _append_nothing(_holding: Any, partition: Any, _left: Any, since_s: Any) -> None:

@@ -8,8 +8,8 @@ from unittest.mock import patch
 
 from liftpy_server.consensus import snapshot_keeper as snapshot_module
 from liftpy_server.consensus.elections import Elections
-from liftpy_server.consensus.follower import Follower
-from liftpy_server.consensus.leader import Leader
+from liftpy_server.consensus.follower import RaftFollower
+from liftpy_server.consensus.leader import RaftLeader
 from liftpy_server.consensus.leader_duties import LeaderDuties
 from liftpy_server.consensus.storage import journal as journal_module
 from liftpy_server.consensus.storage.journal import RaftJournal
@@ -24,7 +24,7 @@ _HEAR = Elections.receive
 _DUTIES = LeaderDuties.run
 _RESET = RaftJournal.reset
 _LOAD = RaftJournal._load
-_TAKE = Follower._take_entries
+_TAKE = RaftFollower._take_entries
 _RECONCILE = snapshot_module._reconcile
 
 
@@ -65,7 +65,7 @@ def _send_before_flush(transport: SimTransport, node: str, message: Any) -> bool
     return transport._network.send(transport._node, node, message)
 
 
-def _cut_what_follows(follower: Follower, entries: Any) -> None:
+def _cut_what_follows(follower: RaftFollower, entries: Any) -> None:
     """A message is all that there is behind its place: what follows is truncated, in conflict or not."""
     if not entries:
         return
@@ -96,7 +96,7 @@ def _believe_one_copy(first: bytes | None, _second: bytes | None) -> Any:
     return read_copies(first, b"")
 
 
-def _commit_unverified(follower: Follower, node: str, message: Any) -> None:
+def _commit_unverified(follower: RaftFollower, node: str, message: Any) -> None:
     """A follower commits as far as the leader, whether or not its log was compared so far."""
     _TAKE(follower, node, message)
     follower._core.commit_to(min(message["commit_index"], follower._journal.last))
@@ -127,12 +127,12 @@ _PATCHES: dict[str, list[tuple[Any, str, Any]]] = {
     "vote_persisted_late": [(RaftJournal, "_append", _forget_the_vote)],
     "older_term_committed_by_counting": [(LeaderDuties, "run", _commit_older_terms)],
     "acked_before_flush": [(SimTransport, "send", _send_before_flush)],
-    "committed_entries_cut": [(Follower, "_store", _cut_what_follows)],
-    "two_changes_at_once": [(Leader, "may_change_voters", lambda _leader: True)],
+    "committed_entries_cut": [(RaftFollower, "_store", _cut_what_follows)],
+    "two_changes_at_once": [(RaftLeader, "may_change_voters", lambda _leader: True)],
     "snapshot_without_its_term": [(RaftJournal, "reset", _snapshot_without_its_term)],
     "vote_for_a_shorter_log": [(Elections, "receive", _vote_for_shorter_logs)],
     "damaged_tail_taken_for_torn": [(journal_module, "read_copies", _believe_one_copy)],
-    "commit_beyond_what_was_compared": [(Follower, "_take_entries", _commit_unverified)],
+    "commit_beyond_what_was_compared": [(RaftFollower, "_take_entries", _commit_unverified)],
     "one_file_written": [(RaftJournal, "_append", _write_once)],
     "snapshot_keeps_what_disagrees": [(snapshot_module, "_reconcile", _keep_after_any_snapshot)],
 }

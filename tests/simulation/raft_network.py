@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from liftpy_server.consensus.messages import decode_message, encode_message
 from liftpy_server.consensus.wire.admission import PeerRefusedError, check_peer
-from liftpy_server.consensus.wire.session import Identity
+from liftpy_server.consensus.wire.session import PeerIdentity
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -172,7 +172,7 @@ class SimTransport:
         self.admitted: dict[str, Voter] = {}
         self.inbox: list[tuple[str, dict[str, Any]]] = []
         self.before_send: Callable[[], None] = lambda: None
-        self.identity: Callable[[], Identity] = Identity
+        self.identity: Callable[[], PeerIdentity] = PeerIdentity
         self.on_message: Callable[[str, dict[str, Any]], None]
         self.on_connected: Callable[[str], None]
         self.on_disconnected: Callable[[str], None]

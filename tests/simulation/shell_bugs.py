@@ -22,11 +22,11 @@ from liftpy_server.metadata.errors import MetadataRefusedError
 from liftpy_server.partition.committing import CommittingLog
 from liftpy_server.partition.dedupe_rebuild import note_batches
 from liftpy_server.replication.core.effects import ReportFailure
-from liftpy_server.replication.host import local, standing
+from liftpy_server.replication.host import durability_record, local
 from liftpy_server.replication.host.answering import Answering
+from liftpy_server.replication.host.durability_record import DurabilityRecord
 from liftpy_server.replication.host.local import LocalReplica
 from liftpy_server.replication.host.proposals import ReplicaProposals
-from liftpy_server.replication.host.standing import Standing
 from simulation.scheduler import S
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def _faults(*names: str, **how: Any) -> dict[str, Any]:
 _COPIED = LogTime.copied
 _NOTE_BATCHES = note_batches
 _PROPOSE_MANY = RaftMetadataStore.propose_many
-_LOST_LOGS = Standing.lost_logs
+_LOST_LOGS = DurabilityRecord.lost_logs
 _ADD = ReplicaProposals.add
 _NEWS = Answering.follower_news
 
@@ -101,19 +101,19 @@ def _add_no_failure(proposals: Any, replica: Any, effect: Any) -> None:
         _ADD(proposals, replica, effect)
 
 
-def _lost_where_counted(standing: Any, state: Any, node_id: str) -> Any:
+def _lost_where_counted(durability_record: Any, state: Any, node_id: str) -> Any:
     """A log that is lost is told of where the metadata counts on it now."""
     partitions = {
         (stream.uuid, number): partition
         for stream in state.streams.values()
         for number, partition in enumerate(stream.partitions)
     }
-    return [place for place in _LOST_LOGS(standing, state, node_id) if node_id in partitions[place].isr]
+    return [place for place in _LOST_LOGS(durability_record, state, node_id) if node_id in partitions[place].isr]
 
 
 def _news_without_tombstones(replica: Any, request: Any) -> Any:
     """A follower is not told which tombstones may be gone."""
-    return _NEWS(replica, request)._replace(gone_below=0)
+    return _NEWS(replica, request)._replace(delete_horizon=0)
 
 
 def _note_all(window: Any, _stored: Any, data: Any, time: Any) -> None:
@@ -158,7 +158,7 @@ BUGS: dict[str, Bug] = {
         32,
     ),
     "a log whose end was cut is not told of": Bug(
-        [(Standing, "log_torn", lambda *_: None)],
+        [(DurabilityRecord, "log_torn", lambda *_: None)],
         _faults("damage_tail", "kill_leader"),
         47,
     ),
@@ -192,7 +192,7 @@ BUGS: dict[str, Bug] = {
         0,
     ),
     "a disk is believed after a power loss": Bug(
-        [(standing, "_has_copies_elsewhere", lambda *_: False)],
+        [(durability_record, "_has_copies_elsewhere", lambda *_: False)],
         _faults("lying_syncs", "kill_leader"),
         21,
     ),
@@ -211,12 +211,12 @@ BUGS: dict[str, Bug] = {
         0,
     ),
     "a log that is lost is told of where it counts": Bug(
-        [(Standing, "lost_logs", _lost_where_counted)],
+        [(DurabilityRecord, "lost_logs", _lost_where_counted)],
         _faults("lose_joiner", trouble_us=8 * S),
         0,
     ),
     "a log that failed is forgotten by a restart": Bug(
-        [(Standing, "log_failed", lambda *_: None)],
+        [(DurabilityRecord, "log_failed", lambda *_: None)],
         _faults("forget_failure"),
         0,
     ),

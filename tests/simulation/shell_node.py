@@ -1,8 +1,8 @@
 """One node: the real shell in a process that can be paused, killed and started, on a disk that can lose power.
 
 Everything between the NATS socket and the disk is the code under test: ingest, partition, replica, host, proposals,
-session, standing, opening, log, write-ahead log, group commit, ids, acks, and both ends of the follow protocol. The
-order of start is that of `Node`.
+session, durability record, opening, log, write-ahead log, group commit, ids, acks, and both ends of the follow
+protocol. The order of start is that of `Node`.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from liftpy_server.ingest.ingest import Ingest
 from liftpy_server.node.maintenance import keep_checkpoint, make_checkpoint
 from liftpy_server.node.metadata_follower import MetadataFollower
 from liftpy_server.partition.committing import Load
-from liftpy_server.partition.group_commits import CommitRounds
+from liftpy_server.partition.group_commits import GroupCommits
 from liftpy_server.partition.outbox import Outbox
 from liftpy_server.replication.host.cluster_side import ClusterSide
-from liftpy_server.replication.host.standing import Standing
+from liftpy_server.replication.host.durability_record import DurabilityRecord
 from liftpy_server.settings.cluster import ClusterConfig
 from liftpy_server.settings.config import NodeConfig
 from liftpy_server.streams.opening import StreamOpening
@@ -88,7 +88,7 @@ class _AtOnce(Executor):
         return future
 
 
-class _Rounds(CommitRounds):
+class _Rounds(GroupCommits):
     """Rounds of group commit: each begins some time after it was asked for, and is told of some time after it ended."""
 
     def __init__(self, node: ShellNode, wal: WriteAheadLog, partitions: Any, after: Callable[[], None]) -> None:
@@ -228,11 +228,11 @@ class ShellNode(Process):
         data_dir = DataDir(ROOT, -1)
         disk.make_directory(ROOT)
         checkpoint, is_doubtful = open_checkpoint(disk, data_dir.checkpoint_path, data_dir.quarantine_directory)
-        standing = Standing(disk, ROOT / "standing.json", f"boot-{self.boots}", is_doubtful=is_doubtful)
+        record = DurabilityRecord(disk, ROOT / "standing.json", f"boot-{self.boots}", is_doubtful=is_doubtful)
         try:
-            replay_wal(disk, data_dir.wal_directory, ROOT, standing.wal_torn)
+            replay_wal(disk, data_dir.wal_directory, ROOT, record.wal_torn)
         except WalCorruptError:
-            standing.doubt()
+            record.doubt()
             raise
         self._metadata = metadata = NodeMetadata(self)
         cluster = ClusterConfig(leader_timeout_s=1.0, replica_lag_max_s=2.0, preferred_return_s=2.0)
@@ -241,8 +241,8 @@ class ShellNode(Process):
         self.cluster = ClusterSide(
             config, metadata, pull, self.clock, self._leadership_changed, self._committed, self._superseded
         )
-        opening = self._open_files(data_dir, checkpoint, standing)
-        await self.cluster.register(standing, opening.open_logs, checkpoint)
+        opening = self._open_files(data_dir, checkpoint, record)
+        await self.cluster.register(record, opening.open_logs, checkpoint)
         self.is_doubtful = self.is_damaged or self.disk.is_lying
         for model in self.world.models:  # from here on the cluster knows what it lost
             model.check_isr()
@@ -253,7 +253,7 @@ class ShellNode(Process):
         self.loop.create_task(self._heartbeats())
         self.loop.create_task(self._upkeep(data_dir))
 
-    def _open_files(self, data_dir: DataDir, checkpoint: Checkpoint, standing: Standing) -> StreamOpening:
+    def _open_files(self, data_dir: DataDir, checkpoint: Checkpoint, record: DurabilityRecord) -> StreamOpening:
         disk = self.disk
         self.files = FileCache(disk, 8)
         wal = self.wal = WriteAheadLog(disk, data_dir.wal_directory, ROOT, self.world.wal_bytes)
@@ -265,7 +265,7 @@ class ShellNode(Process):
         self._gaps.start()
         return StreamOpening(
             *(self.node_id, disk, self.files, data_dir, checkpoint, self.clock, self.outbox, Load()),
-            *(rounds.request, self._gaps, standing),
+            *(rounds.request, self._gaps, record),
         )
 
     def _partitions(self) -> Mapping[PartitionLog, Partition]:
@@ -347,7 +347,7 @@ class ShellNode(Process):
         await cluster.leave()
         await self._listen_no_more()
         for partition in streams.partitions:
-            partition.settle()
+            partition.end_pass()
         self.rounds.finish()
         await asyncio.sleep(0.01)  # lets the results of the last round in
         self.outbox.flush()

@@ -334,7 +334,7 @@ class StagedFaults(Trouble):
                 return
             leader = world.nodes.get(world.infos[place].leader or "")
             partition = None if leader is None else leader.partition(place)
-            if partition is not None and partition.log.compaction.gone_below > offset:
+            if partition is not None and partition.log.compaction.delete_horizon > offset:
                 world.note("missed a tombstone")
                 self._up(away)
                 return
@@ -361,7 +361,7 @@ class StagedFaults(Trouble):
                     node.disk, plan, config, partition.log.compaction, seed=bytes(16), pause=lambda _: None
                 )
                 self._world.seen["compacted"] += 1
-                self._world.seen["tombstones dropped"] += report.tombstones_gone_below > 0
+                self._world.seen["tombstones dropped"] += report.delete_horizon > 0
         except (PartitionOfflineError, SegmentCorruptError) as error:
             partition.fail(str(error))
         except (StorageFullError, OSError):

@@ -96,7 +96,7 @@ def assert_same(bucket, other):
     assert bucket.records() == other.records()
     mine, its = bucket.root(), other.root()
     assert (mine.setsum, mine.collected) == (its.setsum, its.collected)
-    assert (mine.gone_below, mine.compacted_end, mine.end) == (its.gone_below, its.compacted_end, its.end)
+    assert (mine.delete_horizon, mine.compacted_end, mine.end) == (its.delete_horizon, its.compacted_end, its.end)
     shapes = [
         [(each.base, each.end, each.records, each.setsum) for each in fragments(each)] for each in (bucket, other)
     ]

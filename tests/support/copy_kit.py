@@ -122,7 +122,7 @@ def compact(bucket: JobBucket) -> None:
         [new],
         collected=old.setsum - setsum_of(kept),
         snapshots=file.snapshots(loaded.root, 10, 20),
-        gone_below=3,
+        delete_horizon=3,
         compacted_end=20,
     )
     assert change.root.collected != NO_RECORDS

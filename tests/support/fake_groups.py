@@ -20,7 +20,7 @@ from liftpy_envelope.groups import GroupError, HeartbeatRequest, JoinRequest, Le
 from liftpy_envelope.pull import EARLIEST, Api, OffsetResult, PartitionKey
 from liftpy_envelope.stream_config import StreamConfig
 from liftpy_server.groups.core.assignment import StreamShape
-from liftpy_server.groups.core.inputs import Now, StreamsChanged, Tick
+from liftpy_server.groups.core.inputs import GroupTick, Now, StreamsChanged
 from liftpy_server.groups.core.replay import GroupsReplay
 from support.cluster import eventually
 
@@ -77,7 +77,7 @@ class FakeGroups:
 
     def tick(self) -> None:
         """Let the coordinator look at the time."""
-        self._step(Tick())
+        self._step(GroupTick())
 
     def expel(self, member_id: str) -> None:
         """The member is out, as if its session had ended."""

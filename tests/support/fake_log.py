@@ -29,14 +29,14 @@ class FakeLog:
         count: how many records were ever written.
         start: the first that is there.
         skips: where the node finds nothing that is wanted, and where it goes on.
-        gone_below: as a fetch says it.
+        delete_horizon: as a fetch says it.
     """
 
     def __init__(self, count: int, per_batch: int) -> None:
         self.count = count
         self.start = 0
         self.skips: dict[int, int] = {}
-        self.gone_below = 0
+        self.delete_horizon = 0
         self._per_batch = per_batch
 
     def read(self, offset: int, batches: int) -> tuple[bytes, int]:
@@ -189,7 +189,7 @@ class FakeConnection:
                 self._session[key] = log.skips.get(end, end)
                 if self._session[key] > offset or key in self._is_new:
                     next_offset = log.skips.get(end, -1)
-                    numbers = (log.count, log.start, len(data), next_offset, log.gone_below)
+                    numbers = (log.count, log.start, len(data), next_offset, log.delete_horizon)
                     found.append((FetchResult(key, ErrorCode.NONE, "", 1, *numbers), data))
             self._is_new.discard(key)
         return found

@@ -12,7 +12,7 @@ from liftpy_bucket.manifest import boundary
 from liftpy_bucket.manifest.root.changes import append, claim, create, replace
 from liftpy_bucket.manifest.root.file import RootFile
 from liftpy_bucket.manifest.root.reach import keys_of, reach
-from liftpy_bucket.objects.pointers import FragmentPointer
+from liftpy_bucket.objects.pointers import StreamObjectPointer
 from liftpy_bucket.objects.setsum import NO_RECORDS, Setsum
 from liftpy_bucket.store.conditional import create_once
 from liftpy_bucket.upkeep.collecting import Collector
@@ -52,14 +52,14 @@ def digest_of(offset: int) -> Setsum:
 class Made(NamedTuple):
     """An object and the pointer to it."""
 
-    pointer: FragmentPointer
+    pointer: StreamObjectPointer
     body: bytes
 
 
 def fragment(base: int, end: int, nonce: str, epoch: int = 1) -> Made:
     """An object that stands for the records of [base, end)."""
     body = f"{base} {end} {nonce}".encode()
-    pointer = FragmentPointer(
+    pointer = StreamObjectPointer(
         name=f"{base:020d}-{epoch}-{nonce}.parquet",
         base=base,
         end=end,

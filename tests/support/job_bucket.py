@@ -12,7 +12,7 @@ from liftpy_bucket.manifest.catalog import Catalog, CatalogFile, CatalogStream
 from liftpy_bucket.manifest.root import changes as root_changes
 from liftpy_bucket.manifest.root.file import RootFile
 from liftpy_bucket.manifest.stream_sets import changes as set_changes
-from liftpy_bucket.manifest.stream_sets.file import SetFile
+from liftpy_bucket.manifest.stream_sets.file import SetManifestFile
 from liftpy_bucket.objects.pointers import SetObjectPointer
 from liftpy_bucket.objects.write_stream_set import SetWriter
 from liftpy_bucket.reading.version import open_version
@@ -102,7 +102,7 @@ class JobBucket:
             writer.begin(self.uuid, partition, 0, version.end, records[-1].offset + 1)
             writer.write(rows_from(records))
         size, footer, members = writer.finish()
-        file = SetFile(self.store, NODE, new_id=new_id)
+        file = SetManifestFile(self.store, NODE, new_id=new_id)
         loaded = file.load()
         manifest = loaded.manifest if loaded else set_changes.empty(NODE, 1)
         name = f"{manifest.sequence:020d}-{nonce}.parquet"

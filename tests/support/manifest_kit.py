@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from liftpy_bucket.layout import PartitionPath
 from liftpy_bucket.manifest.json import CHECKSUM, with_checksum
-from liftpy_bucket.objects.pointers import FragmentPointer, SetMember, SetObjectPointer
+from liftpy_bucket.objects.pointers import SetMember, SetObjectPointer, StreamObjectPointer
 from liftpy_bucket.objects.setsum import Setsum
 
 if TYPE_CHECKING:
@@ -40,11 +40,11 @@ def sum_of(offsets: Iterable[int]) -> Setsum:
 
 def fragment(
     base: int, end: int, *, epoch: int = 1, nonce: str = "n", offsets: Iterable[int] | None = None
-) -> FragmentPointer:
+) -> StreamObjectPointer:
     """A stream object that answers for [base, end); holds the records at `offsets`, by default all."""
     held = [*(range(base, end) if offsets is None else offsets)]
     size = 100 + 1024 * len(held)
-    return FragmentPointer(
+    return StreamObjectPointer(
         name=f"{base:020d}-{epoch}-{nonce}.parquet",
         base=base,
         end=end,

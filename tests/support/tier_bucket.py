@@ -9,9 +9,9 @@ from liftpy_bucket.layout import PartitionPath
 from liftpy_bucket.manifest.catalog import Catalog, CatalogFile, CatalogStream
 from liftpy_bucket.manifest.root.changes import append, claim, create
 from liftpy_bucket.manifest.root.file import RootFile
-from liftpy_bucket.manifest.stream_sets.file import SetFile
+from liftpy_bucket.manifest.stream_sets.file import SetManifestFile
 from liftpy_bucket.manifest.stream_sets.format import SetManifest
-from liftpy_bucket.objects.pointers import FragmentPointer, SetMember, SetObjectPointer
+from liftpy_bucket.objects.pointers import SetMember, SetObjectPointer, StreamObjectPointer
 from liftpy_bucket.objects.setsum import Setsum
 from liftpy_bucket.store.memory import MemoryStore
 from liftpy_envelope.stream_config import StreamConfig
@@ -66,7 +66,7 @@ class Bucket:
         loaded = file.load()
         assert loaded is not None
         root = loaded.root
-        pointer = FragmentPointer(
+        pointer = StreamObjectPointer(
             name=f"{root.end:020d}-{root.claims[-1].epoch}-{self.new_id()}.parquet",
             base=root.end,
             end=end,
@@ -81,7 +81,7 @@ class Bucket:
 
     def sets(self, members: Sequence[tuple[str, int, int, int, int]], node: str = NODE) -> None:
         """A node uploads ranges of partitions together: (uuid, partition, tier epoch, base, end) of each."""
-        file = SetFile(self.store, node, new_id=self.new_id)
+        file = SetManifestFile(self.store, node, new_id=self.new_id)
         loaded = file.load()
         before = SetManifest(node=node, incarnation=1, version=0, sequence=1) if loaded is None else loaded.manifest
         made = tuple(

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from liftpy_bucket.layout import PartitionPath, set_object_key
-from liftpy_bucket.manifest.stream_sets.file import SetFile
+from liftpy_bucket.manifest.stream_sets.file import SetManifestFile
 from liftpy_bucket.reading.version import open_version
 from liftpy_bucket.upkeep.scrubbing import scrub
 from liftpy_bucket.upkeep.verifying import verify
@@ -274,7 +274,7 @@ class TierCrew:
         found = {key for _, path in self._paths() for key in verify(self.store, path).orphans}
         named = set()
         for node in self.kit.nodes:
-            loaded = SetFile(self.store, node, new_id=str).load()
+            loaded = SetManifestFile(self.store, node, new_id=str).load()
             if loaded is not None:
                 named |= {set_object_key(node, each.name) for each in loaded.manifest.objects}
             found |= {entry.key for entry in self.store.list(f"sets/{node}/objects/")}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from liftpy_bucket.layout import PartitionPath
 from liftpy_bucket.manifest.root import changes as root_changes
 from liftpy_bucket.manifest.root.file import RootFile
-from liftpy_bucket.objects.pointers import FragmentPointer
+from liftpy_bucket.objects.pointers import StreamObjectPointer
 from liftpy_bucket.objects.setsum import NO_RECORDS
 from liftpy_bucket.store.memory import MemoryStore
 from support.tier_rows import UUID, rows_from, written
@@ -50,7 +50,7 @@ class TierHistory:
     def claim(self, epoch: int) -> None:
         self.commit(root_changes.claim(self.root, epoch=epoch, node="n1", start=self.root.end))
 
-    def fragment(self, records: Sequence[Record], base: int, end: int, **options: Any) -> FragmentPointer:
+    def fragment(self, records: Sequence[Record], base: int, end: int, **options: Any) -> StreamObjectPointer:
         """Put an object that no root names yet."""
         nonce = new_id()
         keeps_replies = options.get("keeps_replies", False)
@@ -66,7 +66,7 @@ class TierHistory:
         end: int | None = None,
         epochs: Sequence[tuple[int, int]] = ((0, 0),),
         **options: Any,
-    ) -> FragmentPointer:
+    ) -> StreamObjectPointer:
         """Append a fragment that answers for everything up to `end`."""
         end = records[-1].offset + 1 if end is None else end
         pointer = self.fragment(records, self.root.end, end, **options)
@@ -78,7 +78,7 @@ class TierHistory:
         for _ in range(fragments):
             base, nonce = self.root.end, new_id()
             self._append(
-                FragmentPointer(
+                StreamObjectPointer(
                     name=f"{base:020d}-0-{nonce}.parquet",
                     base=base,
                     end=base + offsets,
@@ -92,5 +92,5 @@ class TierHistory:
                 ((0, 0),),
             )
 
-    def _append(self, pointer: FragmentPointer, epochs: Sequence[tuple[int, int]]) -> None:
+    def _append(self, pointer: StreamObjectPointer, epochs: Sequence[tuple[int, int]]) -> None:
         self.commit(root_changes.append(self.root, pointer, epoch=self.root.claims[-1].epoch, epochs=epochs))

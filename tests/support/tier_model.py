@@ -25,7 +25,7 @@ from liftpy_bucket.manifest.root.file import RootFile
 from liftpy_bucket.manifest.root.format import decode_root
 from liftpy_bucket.manifest.stream_sets.changes import add, adopt, drop, empty
 from liftpy_bucket.manifest.stream_sets.changes import replace as replace_sets
-from liftpy_bucket.manifest.stream_sets.file import SetFile
+from liftpy_bucket.manifest.stream_sets.file import SetManifestFile
 from liftpy_bucket.manifest.stream_sets.format import decode_set
 from liftpy_bucket.objects.setsum import NO_RECORDS, Setsum
 from liftpy_bucket.reading.resolving import counts, resolve
@@ -62,7 +62,7 @@ class History:
         self.faulty = FaultStore(self.store, plan_random(self.rng, fault_rate, FAULTS))
         self.new_id = ids(f"history {seed}")
         self.files = {node: RootFile(self.faulty, PATH, new_id=self.new_id) for node in NODES}
-        self.sets = {node: SetFile(self.faulty, node, new_id=self.new_id) for node in NODES}
+        self.sets = {node: SetManifestFile(self.faulty, node, new_id=self.new_id) for node in NODES}
         self.held: dict[str, list[int]] = {}  # by object name: offsets of its records
         self.epoch, self.leader = 1, NODES[0]
         self.epochs = [(1, 0)]

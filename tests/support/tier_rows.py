@@ -10,7 +10,7 @@ import pyarrow as pa
 from hypothesis import strategies as st
 
 from liftpy_bucket.objects.rows.convert import rows_of_many
-from liftpy_bucket.objects.write import FragmentWriter
+from liftpy_bucket.objects.write import ObjectWriter
 from liftpy_envelope.batch import HEADER_SIZE, check_body, compress_body, encode_body, encode_header, read_header
 from liftpy_envelope.columns import Column, columns_in
 from liftpy_envelope.ipc import fixed_column, nullable_column, values_column
@@ -170,7 +170,7 @@ def written(pieces, *, uuid=UUID, partition=0, nonce="n", **options):
     """The bytes of a fragment of these rows, and what the writer says of it."""
     sink = io.BytesIO()
     options.setdefault("keeps_replies", False)
-    writer = FragmentWriter(sink, uuid=uuid, partition=partition, nonce=nonce, **options)
+    writer = ObjectWriter(sink, uuid=uuid, partition=partition, nonce=nonce, **options)
     for rows in pieces:
         writer.write(rows)
     result = writer.finish()

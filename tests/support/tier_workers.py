@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from liftpy_bucket.layout import PartitionPath, set_object_key
 from liftpy_bucket.manifest.root.file import RootFile
-from liftpy_bucket.manifest.stream_sets.file import SetFile
+from liftpy_bucket.manifest.stream_sets.file import SetManifestFile
 from liftpy_bucket.objects.read import ObjectReader, fragment_key
 from liftpy_bucket.reading.resolving import resolve
 from liftpy_server.tier.jobs.parts.context import Context
@@ -105,7 +105,7 @@ def root_of(store, path=PATH):
 
 
 def sets_of(store, root):
-    found = {node: SetFile(store, node, new_id=new_id).load() for node in {claim.node for claim in root.claims}}
+    found = {node: SetManifestFile(store, node, new_id=new_id).load() for node in {claim.node for claim in root.claims}}
     return {node: loaded.manifest for node, loaded in found.items() if loaded}
 
 

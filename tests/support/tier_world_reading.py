@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from liftpy_bucket.layout import set_object_key
 from liftpy_bucket.manifest.root.file import RootFile
 from liftpy_bucket.manifest.root.reach import keys_of, reach
-from liftpy_bucket.manifest.stream_sets.file import SetFile
+from liftpy_bucket.manifest.stream_sets.file import SetManifestFile
 from liftpy_bucket.objects.record_hash import setsum_of
 from liftpy_bucket.objects.setsum import Setsum
 from liftpy_bucket.reading.version import TierVersion, open_version
@@ -48,7 +48,7 @@ class Reading:
         self.start = self.end = self.wanted_start = 0
         self.may_compact = self.is_there = self.sealed = False
         self.pins: list[Pin] = []
-        self._acked = self._version = self._gone_below = self._root_end = 0
+        self._acked = self._version = self._delete_horizon = self._root_end = 0
         self._claim: Claim | None = None
         self._gone: set[int] = set()
         self._is_summable = True
@@ -70,7 +70,7 @@ class Reading:
         other.end = other._acked = other._root_end = root.end
         other.start = other.wanted_start = root.start
         other._gone = {offset for offset in self._gone if root.start <= offset < root.end}
-        other._gone_below, other.is_there = root.gone_below, True
+        other._delete_horizon, other.is_there = root.delete_horizon, True
         other.may_compact = True  # whatever went until the moment of the fork
         return other
 
@@ -89,8 +89,8 @@ class Reading:
         # What a deposed leader shares while another one is about to claim counts until that one does, see `confirm`.
         assert self.end <= version.end or root.claims[-1] != self._claim, f"P2: {self.end} is back at {version.end}"
         assert version.end <= self.log.end, f"P3: {version.end} is beyond what was published"
-        assert root.gone_below >= self._gone_below, "P2: tombstones are back"
-        self._gone_below, self.sealed = root.gone_below, root.sealed
+        assert root.delete_horizon >= self._delete_horizon, "P2: tombstones are back"
+        self._delete_horizon, self.sealed = root.delete_horizon, root.sealed
         self.start, self.end, self._version = version.start, version.end, root.version
         self._root_end, self._claim = root.end, root.claims[-1]
         for pin in self.pins:
@@ -125,7 +125,7 @@ class Reading:
             for offset in gone - before:
                 row = self.log.rows[offset]
                 is_superseded = row.key is not None and newest[row.key] > offset
-                is_gone = row.value is None and row.key is not None and offset < root.gone_below
+                is_gone = row.value is None and row.key is not None and offset < root.delete_horizon
                 assert is_superseded or is_gone, f"record {offset} is lost"
                 assert not any(pin.start <= offset < (pin.until or 0) for pin in self.pins), f"pinned {offset} is gone"
         self._gone = gone
@@ -159,7 +159,7 @@ class Reading:
 
     def _check_sets(self, nodes: list[str]) -> None:
         for node in nodes:
-            loaded = SetFile(self.store, node, new_id=str).load()
+            loaded = SetManifestFile(self.store, node, new_id=str).load()
             objects = loaded.manifest.objects if loaded else ()
             there = {entry.key for entry in self.store.list(f"sets/{node}/objects/")}
             assert there == {set_object_key(node, each.name) for each in objects}

@@ -72,7 +72,14 @@ class PlayedWorker(PlainWorker):
                 raise TierWorkError("missing", "there is none")
             end = self.ends.setdefault(key, arguments["log_start"])
             start = self.starts.setdefault(key, 0)
-            answer = {"start": start, "end": end, "epochs": [[7, start]], "gone_below": 0, "bytes": 5, "records": end}
+            answer = {
+                "start": start,
+                "end": end,
+                "epochs": [[7, start]],
+                "delete_horizon": 0,
+                "bytes": 5,
+                "records": end,
+            }
             told = {
                 "sealed": False,
                 "set_bytes": 0,

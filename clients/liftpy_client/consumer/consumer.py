@@ -259,7 +259,7 @@ class Consuming(ABC, Generic[_Item]):
         lags = {key.partition: feed.lag(key) for key in self._keys(stream, None)}
         return {partition: lag for partition, lag in lags.items() if lag is not None}
 
-    def gone_below(self, partition: int = 0, *, stream: str | None = None) -> int:
+    def delete_horizon(self, partition: int = 0, *, stream: str | None = None) -> int:
         """Return the delete horizon: tombstones below this offset may be gone. 0 if none are.
 
         The node reported it with the last delivered records.
@@ -267,7 +267,7 @@ class Consuming(ABC, Generic[_Item]):
         Raises:
             UsageError: The consumer has not started, or there is no such stream or partition.
         """
-        return self._begun().cursor(self._key(partition, stream)).gone_below
+        return self._begun().cursor(self._key(partition, stream)).delete_horizon
 
     def stream_uuid(self, *, stream: str | None = None) -> str:
         """Return the uuid of a consumed stream, as 32 hexadecimal digits. A new stream of the same name has another.

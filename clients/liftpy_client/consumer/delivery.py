@@ -45,11 +45,11 @@ class Cursor:
         fetcher: The fetcher of the stream.
         fetching: Position of the next fetch. A new object after each seek.
         finished: Position up to which records are processed, without those of the item in hand.
-        gone_below: Delete horizon of the last delivered item: tombstones below this offset may be gone.
+        delete_horizon: Delete horizon of the last delivered item: tombstones below this offset may be gone.
         is_paused: Whether the partition is neither fetched nor delivered.
     """
 
-    __slots__ = ("fetcher", "fetching", "finished", "gone_below", "is_paused", "key", "stream")
+    __slots__ = ("delete_horizon", "fetcher", "fetching", "finished", "is_paused", "key", "stream")
 
     def __init__(self, stream: str, key: PartitionKey, fetcher: Fetcher, fetching: Position) -> None:
         self.stream = stream
@@ -57,7 +57,7 @@ class Cursor:
         self.fetcher = fetcher
         self.fetching = fetching
         self.finished = Mark(fetching.offset, fetching.epoch)
-        self.gone_below = 0
+        self.delete_horizon = 0
         self.is_paused = False
 
 
@@ -129,7 +129,7 @@ class Delivery:
     def _begin(self, item: Fetched, cursor: Cursor) -> None:
         self.finish_interrupted()
         self._item, self._cursor = item, cursor
-        cursor.gone_below = item.gone_below
+        cursor.delete_horizon = item.delete_horizon
 
     def _leave(self) -> None:
         """Handle a request for more after an interruption."""

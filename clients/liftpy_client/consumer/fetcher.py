@@ -334,7 +334,7 @@ class Fetcher:
         )
         position.offset, position.epoch = target, -1
         # Whoever reads is there then, also when nothing comes for long: a group commits that it goes on there.
-        self.buffer.put(Fetched(result.key, position, [], position.limit(target), -1, result.gone_below, 0))
+        self.buffer.put(Fetched(result.key, position, [], position.limit(target), -1, result.delete_horizon, 0))
         return "the offset was lost"
 
 

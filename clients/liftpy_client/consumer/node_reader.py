@@ -299,7 +299,7 @@ class NodeReader:
             # An epoch vouches for records that were read, and not for what a node skipped.
             epoch = position.epoch if position.read_end == position.offset else -1
             self._host.buffer.put(
-                Fetched(result.key, position, batches, position.offset, epoch, result.gone_below, result.body_bytes)
+                Fetched(result.key, position, batches, position.offset, epoch, result.delete_horizon, result.body_bytes)
             )
         if failure is not None:
             # Damaged on the way or on the disk: the node finds out when it is asked to check.

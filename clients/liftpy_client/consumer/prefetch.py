@@ -26,7 +26,7 @@ class Fetched(NamedTuple):
         batches: may be none, when there was nothing that is wanted up to `next_offset`.
         next_offset: where the partition goes on after them.
         epoch: leader epoch of the last of them, -1 when what lies before `next_offset` was skipped.
-        gone_below: tombstones below this offset may be gone.
+        delete_horizon: tombstones below this offset may be gone.
         size: bytes.
     """
 
@@ -35,7 +35,7 @@ class Fetched(NamedTuple):
     batches: list[WireBatch]
     next_offset: int
     epoch: int
-    gone_below: int
+    delete_horizon: int
     size: int
 
     @property

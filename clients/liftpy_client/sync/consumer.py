@@ -38,7 +38,7 @@ class SyncConsumer(EnteredFacade[Consuming[Any]], Generic[_Item]):
     resume = on_loop(Consuming.resume)
     position = on_loop(Consuming.position)
     lag = on_loop(Consuming.lag)
-    gone_below = on_loop(Consuming.gone_below)
+    delete_horizon = on_loop(Consuming.delete_horizon)
     stream_uuid = on_loop(Consuming.stream_uuid)
 
 

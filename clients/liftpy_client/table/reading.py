@@ -61,7 +61,7 @@ class TableReading:
         self._before = before
         self._after = after
         self._offsets: dict[int, int] = {}
-        self._gone_below: dict[int, int] = {}
+        self._delete_horizon: dict[int, int] = {}
         self._has_applied_all = False
         self._consumer = BatchConsumer(session, [stream], "earliest", None, partitions, options)
         self._task: asyncio.Task[None] | None = None
@@ -131,16 +131,17 @@ class TableReading:
         Raises:
             TombstonesGoneError: one may have.
         """
-        gone_below = self._consumer.gone_below(partition)
-        known = self._gone_below.setdefault(partition, gone_below)
-        if gone_below <= known:
+        delete_horizon = self._consumer.delete_horizon(partition)
+        known = self._delete_horizon.setdefault(partition, delete_horizon)
+        if delete_horizon <= known:
             return
         read = self._offsets.get(partition, 0)
-        if read < gone_below:
+        if read < delete_horizon:
             raise TombstonesGoneError(
-                f"partition {partition} was read up to offset {read}, and tombstones up to {gone_below - 1} are gone"
+                f"partition {partition} was read up to offset {read}, and tombstones up to "
+                f"{delete_horizon - 1} are gone"
             )
-        self._gone_below[partition] = gone_below
+        self._delete_horizon[partition] = delete_horizon
 
     def _take(self, partition: int, records: pa.RecordBatch) -> None:
         self._before(self, records)

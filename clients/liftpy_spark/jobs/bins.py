@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from liftpy_bucket.objects.pointers import FragmentPointer
+from liftpy_bucket.objects.pointers import StreamObjectPointer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,7 +21,7 @@ _SHARED_RECORD_BYTES: Final = 4_096
 
 def bytes_of(piece: Piece) -> int:
     """About how many bytes are read for a piece; of a shared object that is not all of it."""
-    if isinstance(piece.pointer, FragmentPointer):
+    if isinstance(piece.pointer, StreamObjectPointer):
         return piece.size
     return min(piece.size, piece.pointer.records * _SHARED_RECORD_BYTES)
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from liftpy_bucket.layout import PartitionPath
-    from liftpy_bucket.objects.pointers import FragmentPointer
+    from liftpy_bucket.objects.pointers import StreamObjectPointer
     from liftpy_bucket.store.s3_settings import S3Settings
     from liftpy_spark.jobs.tasks import Progress
 
@@ -58,7 +58,7 @@ class MergeRun(NamedTuple):
 
     path: PartitionPath
     epoch: int
-    pointers: tuple[FragmentPointer, ...]
+    pointers: tuple[StreamObjectPointer, ...]
 
 
 class _MergeTask(NamedTuple):
@@ -164,7 +164,7 @@ def _merge_run(task: _MergeTask) -> dict[str, Any]:
     return fragment_plain(written.pointer(name, base=pointers[0].base, end=pointers[-1].end))
 
 
-def _read_pointer(plain: Any) -> FragmentPointer:
+def _read_pointer(plain: Any) -> StreamObjectPointer:
     """What `_merge_run` gave.
 
     Raises:
@@ -174,7 +174,7 @@ def _read_pointer(plain: Any) -> FragmentPointer:
     return pointer
 
 
-def _check(run: MergeRun, made: FragmentPointer) -> None:
+def _check(run: MergeRun, made: StreamObjectPointer) -> None:
     """See that an object is that of a run: of the same offsets, with the same records.
 
     Raises:
@@ -195,7 +195,7 @@ def _version(settings: S3Settings, path: PartitionPath) -> int:
 
 
 def _commit(
-    settings: S3Settings, path: PartitionPath, made: Sequence[tuple[MergeRun, FragmentPointer]], born: int
+    settings: S3Settings, path: PartitionPath, made: Sequence[tuple[MergeRun, StreamObjectPointer]], born: int
 ) -> None:
     """Name the new objects of a partition, which were begun at a version of its root, all at once.
 

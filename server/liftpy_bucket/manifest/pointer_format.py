@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from liftpy_bucket.errors import ManifestCorruptError
 from liftpy_bucket.manifest.json import INT64_MIN, Fields
-from liftpy_bucket.objects.pointers import FragmentPointer, SnapshotPointer
+from liftpy_bucket.objects.pointers import SnapshotPointer, StreamObjectPointer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -34,7 +34,7 @@ _SNAPSHOT: Final = frozenset({*_BOTH, "digest", "depth", "fragments"})
 _OPTIONAL: Final = ("home",)
 
 
-def _plain(pointer: FragmentPointer | SnapshotPointer) -> dict[str, Any]:
+def _plain(pointer: StreamObjectPointer | SnapshotPointer) -> dict[str, Any]:
     plain: dict[str, Any] = {
         "base": pointer.base,
         "end": pointer.end,
@@ -49,7 +49,7 @@ def _plain(pointer: FragmentPointer | SnapshotPointer) -> dict[str, Any]:
     return plain
 
 
-def fragment_plain(pointer: FragmentPointer) -> dict[str, Any]:
+def fragment_plain(pointer: StreamObjectPointer) -> dict[str, Any]:
     """What is written of a stream object."""
     return {**_plain(pointer), "name": pointer.name, "footer": pointer.footer}
 
@@ -73,14 +73,14 @@ def _common(fields: Fields) -> dict[str, Any]:
     }
 
 
-def fragments_of(parent: Row, name: str) -> tuple[FragmentPointer, ...]:
+def fragments_of(parent: Row, name: str) -> tuple[StreamObjectPointer, ...]:
     """Read a list of pointers to stream objects.
 
     Raises:
         ManifestCorruptError: something in it is not what it must be.
     """
     return tuple(
-        FragmentPointer(
+        StreamObjectPointer(
             **(common := _common(fields)),
             name=fields.text("name", _FRAGMENT_NAME),
             footer=fields.number("footer", most=common["size"]),
@@ -106,7 +106,7 @@ def snapshots_of(parent: Row, name: str, depth_max: int = DEPTH_MAX) -> tuple[Sn
     )
 
 
-def check_order(key: str, pointers: Iterable[FragmentPointer | SnapshotPointer], end: int) -> None:
+def check_order(key: str, pointers: Iterable[StreamObjectPointer | SnapshotPointer], end: int) -> None:
     """See that every pointer begins where the one before ends, or later, and none reaches beyond `end`.
 
     Raises:

@@ -117,7 +117,7 @@ class ObjectLog:
 
         Raises:
             AnotherWriterError: another one wrote there; nothing of ours is in the log. Not where the log is shared.
-            OutcomeUnknownError: it may be in the log or may yet come to be; `settle` says.
+            OutcomeUnknownError: it may be in the log or may yet come to be; `resolve` says.
             StoreError: the store does not take it; it is not in the log.
         """
         return self.append_batch([data])[0]
@@ -131,7 +131,7 @@ class ObjectLog:
                 f"has {len(records)} of {size} bytes"
             )
         with self._lock:
-            self._settle()
+            self._resolve()
             for _ in range(_OVERTAKEN_MAX):
                 number, first = self._next or self._open()
                 nonce = self._new_id()
@@ -155,7 +155,7 @@ class ObjectLog:
                 raise ObjectCorruptError(self._objects.key(number), f"it is missing, and {behind.key} is there")
         raise OvertakenError(f"object log {self.prefix} is being trimmed all the time; try again")
 
-    def settle(self) -> range | None:
+    def resolve(self) -> range | None:
         """Find out what became of an append whose outcome is unknown, by sending it once more.
 
         Returns the sequences of its records, or None where there is no such append, or another writer has its place.
@@ -164,9 +164,9 @@ class ObjectLog:
             OutcomeUnknownError: still unknown.
         """
         with self._lock:
-            return self._settle()
+            return self._resolve()
 
-    def _settle(self) -> range | None:
+    def _resolve(self) -> range | None:
         if self._pending is None:
             return None
         try:

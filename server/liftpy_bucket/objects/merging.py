@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from liftpy_bucket.errors import ManifestCorruptError, ObjectCorruptError
 from liftpy_bucket.objects.read import ObjectReader, fragment_key
-from liftpy_bucket.objects.write import ROW_GROUP_BYTES, FragmentWriter
+from liftpy_bucket.objects.write import ROW_GROUP_BYTES, ObjectWriter
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from liftpy_bucket.layout import PartitionPath
     from liftpy_bucket.objects.parquet import ByteSink
-    from liftpy_bucket.objects.pointers import FragmentPointer, SetMember
+    from liftpy_bucket.objects.pointers import SetMember, StreamObjectPointer
     from liftpy_bucket.objects.setsum import Setsum
     from liftpy_bucket.objects.write import Written
     from liftpy_bucket.store.object_store import ObjectStore
@@ -40,7 +40,7 @@ class Source(NamedTuple):
     setsum: Setsum | None
 
 
-def fragment_source(reader: ObjectReader, path: PartitionPath, pointer: FragmentPointer) -> Source:
+def fragment_source(reader: ObjectReader, path: PartitionPath, pointer: StreamObjectPointer) -> Source:
     """A whole fragment that the root of `path` names.
 
     Raises:
@@ -97,7 +97,7 @@ def merge(
         StoreError: an object could not be fetched.
         OSError: the sink could not take it.
     """
-    writer = FragmentWriter(
+    writer = ObjectWriter(
         sink,
         uuid=path.uuid,
         partition=path.partition,
@@ -132,7 +132,7 @@ def check_sum(source: Source, found: Setsum) -> None:
 def merge_fragments(
     store: ObjectStore,
     path: PartitionPath,
-    pointers: Sequence[FragmentPointer],
+    pointers: Sequence[StreamObjectPointer],
     sink: ByteSink,
     *,
     nonce: str,

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from liftpy_bucket.objects.setsum import Setsum
 
-__all__ = ["FragmentPointer", "SetMember", "SetObjectPointer", "SnapshotPointer"]
+__all__ = ["SetMember", "SetObjectPointer", "SnapshotPointer", "StreamObjectPointer"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FragmentPointer:
+class StreamObjectPointer:
     """A stream object: Parquet, one partition, sorted by offset.
 
     Attributes:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from liftpy_bucket.layout import PartitionPath
-    from liftpy_bucket.objects.pointers import FragmentPointer, SetMember
+    from liftpy_bucket.objects.pointers import SetMember, StreamObjectPointer
     from liftpy_bucket.store.object_store import ObjectStore
 
 __all__ = ["Fetched", "Footer", "ObjectReader", "RowGroup", "fragment_key", "parse_footer", "trimmed"]
@@ -171,7 +171,7 @@ def _bounds(column: pq.ColumnChunkMetaData) -> tuple[int, int]:
 _DECODING_ERRORS = (pa.ArrowException, OSError, ValueError, KeyError, IndexError, OverflowError)
 
 
-def fragment_key(path: PartitionPath, pointer: FragmentPointer) -> str:
+def fragment_key(path: PartitionPath, pointer: StreamObjectPointer) -> str:
     """Key of a fragment that the root of `path` names."""
     return path.at(pointer.home).fragment(pointer.name)
 
@@ -281,7 +281,7 @@ class ObjectReader:
         groups = self.row_groups if among is None else self.row_groups[among[0] : among[0] + among[1]]
         return [group.index for group in groups if group.first < end and group.last >= start]
 
-    def check_fragment(self, path: PartitionPath, pointer: FragmentPointer) -> None:
+    def check_fragment(self, path: PartitionPath, pointer: StreamObjectPointer) -> None:
         """Check that this is the object that a root means.
 
         Args:

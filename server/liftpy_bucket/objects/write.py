@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from liftpy_bucket.objects.parquet import ParquetObject
-from liftpy_bucket.objects.pointers import FragmentPointer
+from liftpy_bucket.objects.pointers import StreamObjectPointer
 from liftpy_bucket.objects.record_hash import HASH_NAME
 from liftpy_bucket.objects.rows.schema import conform, row_schema, row_sizes
 from liftpy_bucket.objects.tally import RowsTally
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from liftpy_bucket.objects.parquet import ByteSink
     from liftpy_bucket.objects.setsum import Setsum
 
-__all__ = ["FORMAT", "ROW_GROUP_BYTES", "FragmentWriter", "RowGroupCutter", "Written"]
+__all__ = ["FORMAT", "ROW_GROUP_BYTES", "ObjectWriter", "RowGroupCutter", "Written"]
 
 FORMAT: Final = 1
 ROW_GROUP_BYTES: Final = 4 * 1024 * 1024
@@ -58,7 +58,7 @@ class Written:
     epochs: tuple[tuple[int, int], ...]
     tombstones: int
 
-    def pointer(self, name: str, *, base: int | None = None, end: int | None = None) -> FragmentPointer:
+    def pointer(self, name: str, *, base: int | None = None, end: int | None = None) -> StreamObjectPointer:
         """What a manifest says of it.
 
         Args:
@@ -66,7 +66,7 @@ class Written:
             base: the first offset it answers for, where that is not the first record's.
             end: the offset after the last one it answers for, where that is not the one after the last record's.
         """
-        return FragmentPointer(
+        return StreamObjectPointer(
             name=name,
             base=self.base if base is None else base,
             end=self.end if end is None else end,
@@ -115,7 +115,7 @@ class RowGroupCutter:
             self._pending, self._size = [], 0
 
 
-class FragmentWriter:
+class ObjectWriter:
     """Writes one fragment. It holds one row group of rows at most.
 
     Args:

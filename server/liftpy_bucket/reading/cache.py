@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from liftpy_bucket.errors import ObjectMissingError
 from liftpy_bucket.manifest.root.file import RootFile
-from liftpy_bucket.manifest.stream_sets.file import SetFile
+from liftpy_bucket.manifest.stream_sets.file import SetManifestFile
 from liftpy_bucket.objects.read import ObjectReader
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ class ReadingCache:
         Raises:
             StoreError, ManifestCorruptError, BucketVersionError: it can not be read.
         """
-        file = SetFile(self._store, node, new_id=_commits_nothing)
+        file = SetManifestFile(self._store, node, new_id=_commits_nothing)
         known = self._sets.get(node)
         if known is None:
             loaded = file.load()

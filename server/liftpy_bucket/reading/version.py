@@ -14,7 +14,7 @@ import numpy as np
 
 from liftpy_bucket.errors import OvertakenError
 from liftpy_bucket.layout import set_object_key
-from liftpy_bucket.objects.pointers import FragmentPointer
+from liftpy_bucket.objects.pointers import StreamObjectPointer
 from liftpy_bucket.objects.read import fragment_key, trimmed
 from liftpy_bucket.reading.cache import ReadingCache
 from liftpy_bucket.reading.resolving import resolve
@@ -56,7 +56,7 @@ class Piece(NamedTuple):
     row_groups: tuple[int, int] | None
     start: int
     end: int
-    pointer: FragmentPointer | SetMember
+    pointer: StreamObjectPointer | SetMember
 
 
 class TierVersion:
@@ -121,7 +121,7 @@ class TierVersion:
     def _members(self) -> tuple[ResolvedMember, ...]:
         return () if self._resolved is None else self._resolved.members
 
-    def _of_fragment(self, pointer: FragmentPointer) -> Piece:
+    def _of_fragment(self, pointer: StreamObjectPointer) -> Piece:
         key = fragment_key(self.path, pointer)
         start, end = max(pointer.base, self.start), min(pointer.end, self.root.end)
         return Piece(key, pointer.size, pointer.footer, None, start, end, pointer)
@@ -138,7 +138,7 @@ class TierVersion:
             StoreError, ObjectCorruptError, BucketVersionError: see `ObjectReader.metadata`.
         """
         reader = self._cache.reader(piece.key, piece.size, piece.footer)
-        if isinstance(piece.pointer, FragmentPointer):
+        if isinstance(piece.pointer, StreamObjectPointer):
             reader.check_fragment(self.path, piece.pointer)
         else:
             reader.check_member(piece.pointer)
@@ -179,14 +179,14 @@ class TierVersion:
                 yield self._of_fragment(fragment)
         yield from (self._of_member(each) for each in self._members if each.member.last_timestamp >= timestamp)
 
-    def _fragments_at_time(self, pointers: Iterable[SnapshotPointer], timestamp: int) -> Iterator[FragmentPointer]:
+    def _fragments_at_time(self, pointers: Iterable[SnapshotPointer], timestamp: int) -> Iterator[StreamObjectPointer]:
         for pointer in pointers:
             if self._may_hold(pointer, timestamp):
                 snapshot = self._file.snapshot(pointer)
                 yield from self._fragments_at_time(snapshot.snapshots, timestamp)
                 yield from (each for each in snapshot.fragments if self._may_hold(each, timestamp))
 
-    def _may_hold(self, pointer: FragmentPointer | SnapshotPointer, timestamp: int) -> bool:
+    def _may_hold(self, pointer: StreamObjectPointer | SnapshotPointer, timestamp: int) -> bool:
         return pointer.last_timestamp >= timestamp and pointer.end > self.start and pointer.records > 0
 
 

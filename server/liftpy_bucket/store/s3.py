@@ -26,7 +26,7 @@ from liftpy_bucket.errors import (
 )
 from liftpy_bucket.store.memory_reader import MemoryPieces, MemoryReader
 from liftpy_bucket.store.object_store import Entry, Head, ObjectStore, Stored
-from liftpy_bucket.store.s3_errors import CREDENTIALS, Refusal, error_of
+from liftpy_bucket.store.s3_errors import CREDENTIALS, StoreRefusal, error_of
 from liftpy_envelope.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -204,7 +204,7 @@ class S3Store(ObjectStore):
             return
         for failed in answer.get("Errors", ()):
             if failed.get("Code") != "NoSuchKey":
-                refusal = Refusal(failed.get("Code", ""), 500, failed.get("Message", ""))
+                refusal = StoreRefusal(failed.get("Code", ""), 500, failed.get("Message", ""))
                 raise error_of(refusal, failed.get("Key", ""), self._settings.shown, is_conditional=False)
 
     def _delete_one(self, name: str) -> None:
@@ -286,13 +286,13 @@ def _in_pieces(request: Any, **_: Any) -> None:
         request.body = MemoryPieces(request.body)
 
 
-def _refusal_of(error: Any) -> Refusal:
+def _refusal_of(error: Any) -> StoreRefusal:
     said = error.response.get("Error", {})
     about = error.response.get("ResponseMetadata", {})
     region = said.get("Region") or about.get("HTTPHeaders", {}).get("x-amz-bucket-region", "")
     code = str(said.get("Code", ""))
     status = int(about.get("HTTPStatusCode", 0))
-    return Refusal(code or str(status), status, str(said.get("Message", "")), str(region))
+    return StoreRefusal(code or str(status), status, str(said.get("Message", "")), str(region))
 
 
 def _reason_of(error: Exception) -> str:

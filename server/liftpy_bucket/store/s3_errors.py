@@ -18,7 +18,7 @@ from liftpy_bucket.errors import (
     StoreUnfitError,
 )
 
-__all__ = ["CREDENTIALS", "Refusal", "error_of"]
+__all__ = ["CREDENTIALS", "StoreRefusal", "error_of"]
 
 CREDENTIALS: Final = (
     "credentials come from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, the profile (AWS_PROFILE) or the role of the "
@@ -45,7 +45,7 @@ _UNAVAILABLE: Final = frozenset({"SlowDown", "RequestTimeout", "ServiceUnavailab
 _TEXT_CHARS_MAX: Final = 200
 
 
-class Refusal(NamedTuple):
+class StoreRefusal(NamedTuple):
     """An answer of a store that is not the one that was hoped for.
 
     Attributes:
@@ -61,7 +61,7 @@ class Refusal(NamedTuple):
     region: str = ""
 
 
-def error_of(refusal: Refusal, key: str, shown: str, *, is_conditional: bool) -> StoreError:
+def error_of(refusal: StoreRefusal, key: str, shown: str, *, is_conditional: bool) -> StoreError:
     """The error for a refusal.
 
     Args:

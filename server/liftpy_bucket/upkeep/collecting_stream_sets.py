@@ -21,7 +21,7 @@ from liftpy_bucket.manifest.pins.held import load_pins
 from liftpy_bucket.manifest.root.file import RootFile
 from liftpy_bucket.manifest.root.reach import is_older
 from liftpy_bucket.manifest.stream_sets.changes import adopt, drop, empty
-from liftpy_bucket.manifest.stream_sets.file import SetFile
+from liftpy_bucket.manifest.stream_sets.file import SetManifestFile
 from liftpy_bucket.reading.resolving import counts
 from liftpy_bucket.upkeep.missed import check_set_never_was
 
@@ -87,7 +87,7 @@ class SetCollector:
         self._grace_ns = grace_ns
         self._progress = progress
         self._directory = set_directory(node)
-        self._set_file = SetFile(store, node, new_id=new_id)
+        self._set_file = SetManifestFile(store, node, new_id=new_id)
 
     def run(self) -> CollectedSets:
         """Collect.

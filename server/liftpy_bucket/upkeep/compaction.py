@@ -9,7 +9,7 @@ every key's last record.
 Below `clean_end` no key has two records. A fragment that holds tombstones when it comes to lie below is written anew
 with the time of that in its footer, `liftpy.cleaned_ns`. A tombstone goes when that is `delete_retention` ago: so long
 had what it deletes been gone, and a reader that began later never saw it. Who was away for longer is told by
-`gone_below`, which is part of the same commit.
+`delete_horizon`, which is part of the same commit.
 
 Fragments of which a pin holds anything are not touched, and all that follows the first of them stays dirty, for what
 is superseded may be in there.
@@ -26,11 +26,11 @@ import numpy as np
 import pyarrow as pa
 
 from liftpy_bucket.objects.merging import Source, check_sum
-from liftpy_bucket.objects.pointers import FragmentPointer
+from liftpy_bucket.objects.pointers import StreamObjectPointer
 from liftpy_bucket.objects.read import ObjectReader, fragment_key
 from liftpy_bucket.objects.record_hash import setsum_of
 from liftpy_bucket.objects.setsum import NO_RECORDS
-from liftpy_bucket.objects.write import FragmentWriter
+from liftpy_bucket.objects.write import ObjectWriter
 from liftpy_log.compaction.compact import is_due
 from liftpy_log.compaction.offset_map import KeyHasher, OffsetMap
 
@@ -74,29 +74,29 @@ class HistoryPlan(NamedTuple):
         path: of the partition.
         pointers: all fragments that may be compacted, oldest first.
         compacted_end: that of the root.
-        gone_below: that of the root.
+        delete_horizon: that of the root.
         held: (first offset, offset after the last one or None for all that follow) of what cursors and pins hold.
         now_ns: when this is, ns since the epoch.
     """
 
     path: PartitionPath
-    pointers: tuple[FragmentPointer, ...]
+    pointers: tuple[StreamObjectPointer, ...]
     compacted_end: int
-    gone_below: int
+    delete_horizon: int
     held: tuple[tuple[int, int | None], ...]
     now_ns: int
 
-    def is_held(self, pointer: FragmentPointer) -> bool:
+    def is_held(self, pointer: StreamObjectPointer) -> bool:
         """Whether a pin holds any of what a fragment answers for."""
         return any(start < pointer.end and (end is None or end > pointer.base) for start, end in self.held)
 
 
 def plan_history(
-    pointers: Iterable[FragmentPointer],
+    pointers: Iterable[StreamObjectPointer],
     *,
     path: PartitionPath,
     compacted_end: int,
-    gone_below: int,
+    delete_horizon: int,
     clean_end: int,
     held: Iterable[tuple[int, int | None]],
     now_ns: int,
@@ -108,7 +108,7 @@ def plan_history(
         pointers: all fragments of the history, oldest first.
         path: of the partition.
         compacted_end: that of the root.
-        gone_below: that of the root.
+        delete_horizon: that of the root.
         clean_end: nothing at or above this offset is touched.
         held: (first offset, offset after the last one or None for all that follow) of what cursors and pins hold.
         now_ns: ns since the epoch.
@@ -120,7 +120,7 @@ def plan_history(
     dirty_bytes = sum(each.size for each in chosen) - clean_bytes
     if not is_due(dirty_bytes, clean_bytes, config.min_dirty_ratio):
         return None
-    return HistoryPlan(path, chosen, compacted_end, gone_below, tuple(held), now_ns)
+    return HistoryPlan(path, chosen, compacted_end, delete_horizon, tuple(held), now_ns)
 
 
 _READERS_MAX: Final = 64
@@ -136,20 +136,20 @@ class Replacement(NamedTuple):
         sink: where to.
         nonce: of the object.
         collected: the sum of the records that are not in it any more.
-        gone_below: tombstones below this offset may be gone when it has taken their place.
+        delete_horizon: tombstones below this offset may be gone when it has taken their place.
     """
 
-    old: tuple[FragmentPointer, ...]
+    old: tuple[StreamObjectPointer, ...]
     new: Written
     sink: BinaryIO
     nonce: str
     collected: Setsum
-    gone_below: int
+    delete_horizon: int
 
-    def pointer(self, name: str) -> FragmentPointer:
+    def pointer(self, name: str) -> StreamObjectPointer:
         """What a root says of the new object, which answers for the whole range of the old ones."""
         first, last, new = self.old[0], self.old[-1], self.new
-        return FragmentPointer(
+        return StreamObjectPointer(
             name=name,
             base=first.base,
             end=last.end,
@@ -195,7 +195,7 @@ class HistoryCompaction:
         self._hasher = KeyHasher(seed)
         self._newest = OffsetMap(config.memory_bytes_max)
         self._readers: OrderedDict[str, ObjectReader] = OrderedDict()
-        self._gone_below = plan.gone_below
+        self._delete_horizon = plan.delete_horizon
         self.clean_end = plan.compacted_end
 
     @property
@@ -220,7 +220,7 @@ class HistoryCompaction:
         noted_end = self._note_keys()
         first_held = next((each.base for each in self._plan.pointers if self._plan.is_held(each)), noted_end)
         self.clean_end = max(self._plan.compacted_end, min(noted_end, first_held))
-        group: list[tuple[FragmentPointer, int]] = []
+        group: list[tuple[StreamObjectPointer, int]] = []
         size = 0
         for pointer in self._plan.pointers:
             cleaned_ns = self._cleaned_ns(pointer) if pointer.base < noted_end else None
@@ -237,7 +237,7 @@ class HistoryCompaction:
         if group:
             yield self._rewritten(group)
 
-    def _reader(self, pointer: FragmentPointer) -> ObjectReader:
+    def _reader(self, pointer: StreamObjectPointer) -> ObjectReader:
         key = fragment_key(self._plan.path, pointer)
         reader = self._readers.pop(key, None)
         if reader is None:
@@ -269,7 +269,7 @@ class HistoryCompaction:
             stays[np.asarray(rows.column("key").is_valid())] = self._newest.newest(self._hasher.hash(keys)) <= offsets
         return stays
 
-    def _is_expired(self, pointer: FragmentPointer) -> bool:
+    def _is_expired(self, pointer: StreamObjectPointer) -> bool:
         """Whether the tombstones of a fragment go."""
         cleaned_ns = self._reader(pointer).metadata.cleaned_ns
         return (
@@ -278,7 +278,7 @@ class HistoryCompaction:
             and cleaned_ns + self._config.delete_retention_ns <= self._plan.now_ns
         )
 
-    def _cleaned_ns(self, pointer: FragmentPointer) -> int | None:
+    def _cleaned_ns(self, pointer: StreamObjectPointer) -> int | None:
         """Since when a fragment is clean after this pass, 0 when it is not; None when it stays as it is."""
         if self._plan.is_held(pointer):
             return None
@@ -297,11 +297,11 @@ class HistoryCompaction:
             return 0
         return self._plan.now_ns if becomes_clean else footer.cleaned_ns
 
-    def _rewritten(self, group: Sequence[tuple[FragmentPointer, int]]) -> Replacement:
+    def _rewritten(self, group: Sequence[tuple[StreamObjectPointer, int]]) -> Replacement:
         sink, nonce = self._open_sink(), self._new_nonce()
         path = self._plan.path
         try:
-            writer = FragmentWriter(
+            writer = ObjectWriter(
                 sink,
                 uuid=path.uuid,
                 partition=path.partition,
@@ -316,9 +316,11 @@ class HistoryCompaction:
         except BaseException:
             sink.close()
             raise
-        return Replacement(tuple(pointer for pointer, _ in group), written, sink, nonce, collected, self._gone_below)
+        return Replacement(
+            tuple(pointer for pointer, _ in group), written, sink, nonce, collected, self._delete_horizon
+        )
 
-    def _copy(self, pointer: FragmentPointer, writer: FragmentWriter) -> Setsum:
+    def _copy(self, pointer: StreamObjectPointer, writer: ObjectWriter) -> Setsum:
         """Write what stays of a fragment. Returns the sum of what does not."""
         reader = self._reader(pointer)
         is_expired = self._is_expired(pointer)
@@ -331,7 +333,7 @@ class HistoryCompaction:
                 if goes.any():
                     stays &= ~goes
                     last = int(rows.column("offset").to_numpy()[goes][-1])
-                    self._gone_below = max(self._gone_below, last + 1)
+                    self._delete_horizon = max(self._delete_horizon, last + 1)
             if not stays.all():
                 dropped += setsum_of(rows.filter(pa.array(~stays)))
                 rows = rows.filter(pa.array(stays))

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from liftpy_bucket.layout import PartitionPath
     from liftpy_bucket.manifest.root.file import RootFile
     from liftpy_bucket.manifest.root.format import Root
-    from liftpy_bucket.objects.pointers import FragmentPointer, SnapshotPointer
+    from liftpy_bucket.objects.pointers import SnapshotPointer, StreamObjectPointer
     from liftpy_bucket.store.object_store import Entry, ObjectStore
 
 __all__ = ["Kind", "Problem", "Report", "hole_of", "verify"]
@@ -175,7 +175,7 @@ class _Look:
     def _walk(self, root_file: RootFile, root: Root) -> Reach:
         """What a root names, as far as it can be read."""
         snapshots: list[SnapshotPointer] = []
-        fragments: list[FragmentPointer] = []
+        fragments: list[StreamObjectPointer] = []
         waiting = list(reversed(root.snapshots))
         while waiting:
             pointer = waiting.pop()
@@ -196,7 +196,7 @@ class _Look:
                 waiting += reversed(snapshot.snapshots)
         return Reach(tuple(snapshots), (*fragments, *root.fragments))
 
-    def _check_fragments(self, root: Root, fragments: tuple[FragmentPointer, ...]) -> None:
+    def _check_fragments(self, root: Root, fragments: tuple[StreamObjectPointer, ...]) -> None:
         report, reached = self.report, 0
         for number, pointer in enumerate(fragments):
             key = fragment_key(self._path, pointer)

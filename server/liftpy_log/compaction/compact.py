@@ -92,7 +92,7 @@ class CompactionReport(NamedTuple):
         memory_bytes: what the map of keys took at most.
         bytes_before: size of the segments that were written anew.
         bytes_after: of those that took their place.
-        tombstones_gone_below: see `Cleaned.gone_below`.
+        delete_horizon: see `Cleaned.delete_horizon`.
     """
 
     is_complete: bool
@@ -101,7 +101,7 @@ class CompactionReport(NamedTuple):
     memory_bytes: int
     bytes_before: int
     bytes_after: int
-    tombstones_gone_below: int
+    delete_horizon: int
 
 
 class LogOwner(Protocol):
@@ -150,7 +150,7 @@ def plan_compaction(
     has_expired = (
         bool(segments)
         and cleaned.tombstones > 0
-        and cleaned.expired_end(now, config.delete_retention_ns) > cleaned.gone_below
+        and cleaned.expired_end(now, config.delete_retention_ns) > cleaned.delete_horizon
     )
     if not (has_expired or is_due(dirty_bytes, clean_bytes, config.min_dirty_ratio)):
         return None
@@ -223,7 +223,7 @@ class _Pass:
             memory_bytes=self._newest.memory_bytes,
             bytes_before=self._bytes_before,
             bytes_after=self._bytes_after,
-            tombstones_gone_below=self._cleaned.gone_below,
+            delete_horizon=self._cleaned.delete_horizon,
         )
 
     def _clean(self) -> None:
@@ -257,8 +257,8 @@ class _Pass:
     def _announce_tombstones(self, end: int) -> None:
         """Before the first tombstone goes it must be known, durably, that some may be gone."""
         self._survivors.tombstone_end = end
-        if end > self._cleaned.gone_below:
-            self._save(self._cleaned.with_gone_below(end))
+        if end > self._cleaned.delete_horizon:
+            self._save(self._cleaned.with_delete_horizon(end))
 
     def _save(self, cleaned: Cleaned) -> None:
         if not self._owner.save_cleaned(cleaned, self._plan.cuts):

@@ -1,7 +1,7 @@
 """What key compaction knows of a log, in a file beside its segments, and small values that its parts hand around.
 
     <partition>/cleaned    magic u32 | version u32 | crc32c u32 (of the rest) | 4 pad
-                           | clean_end i64 | gone_below i64 | tombstones i64
+                           | clean_end i64 | delete_horizon i64 | tombstones i64
                            | passes, oldest first: end i64, time i64 (ns)
 
 `clean_end` and the passes are a cache: without them all counts as dirty, and tombstones stay longer. Little-endian.
@@ -73,7 +73,7 @@ class Cleaned:
 
     Attributes:
         clean_end: below this offset no key has two records, but for those that a pass may not drop.
-        gone_below: below this offset tombstones may be gone. Who read the log up to an earlier offset, and was away
+        delete_horizon: below this offset tombstones may be gone. Who read the log up to an earlier offset, and was away
             since, must read it from its start, or deleted keys stay alive there.
         tombstones: how many the last pass kept.
         passes: (end, time in ns): a tombstone was first found to be the last of its key by the first pass here
@@ -81,7 +81,7 @@ class Cleaned:
     """
 
     clean_end: int = 0
-    gone_below: int = 0
+    delete_horizon: int = 0
     tombstones: int = 0
     passes: tuple[tuple[int, int], ...] = ()
 
@@ -97,20 +97,20 @@ class Cleaned:
         passes = [*expired[-1:], *passes[len(expired) :]]
         if len(passes) > _PASSES_MAX:  # what the older one found counts as found by the younger one
             del passes[-2]
-        return Cleaned(max(end, self.clean_end), self.gone_below, tombstones, tuple(passes))
+        return Cleaned(max(end, self.clean_end), self.delete_horizon, tombstones, tuple(passes))
 
-    def with_gone_below(self, offset: int) -> Cleaned:
+    def with_delete_horizon(self, offset: int) -> Cleaned:
         """The same, when tombstones below `offset` are about to go."""
-        return replace(self, gone_below=max(self.gone_below, offset))
+        return replace(self, delete_horizon=max(self.delete_horizon, offset))
 
     def cut(self, end: int) -> Cleaned:
         """What is known of a log that was cut back to `end`."""
         passes = {min(each, end): time for each, time in reversed(self.passes)}
-        return Cleaned(min(self.clean_end, end), self.gone_below, self.tombstones, tuple(sorted(passes.items())))
+        return Cleaned(min(self.clean_end, end), self.delete_horizon, self.tombstones, tuple(sorted(passes.items())))
 
     def encode(self) -> bytes:
         """The bytes of the file."""
-        body = _BODY.pack(self.clean_end, self.gone_below, self.tombstones)
+        body = _BODY.pack(self.clean_end, self.delete_horizon, self.tombstones)
         body += b"".join(_PASS.pack(*each) for each in self.passes)
         return _HEAD.pack(_MAGIC, _VERSION, google_crc32c.value(body)) + body
 
@@ -122,9 +122,9 @@ class Cleaned:
             return None
         if len(body) < _BODY.size or (len(body) - _BODY.size) % _PASS.size:
             return None
-        clean_end, gone_below, tombstones = _BODY.unpack_from(body)
+        clean_end, delete_horizon, tombstones = _BODY.unpack_from(body)
         passes = tuple((end, time) for end, time in _PASS.iter_unpack(body[_BODY.size :]))
-        return cls(clean_end, gone_below, tombstones, passes)
+        return cls(clean_end, delete_horizon, tombstones, passes)
 
 
 def load_cleaned(disk: Disk, directory: Path, log_end: int) -> Cleaned:
@@ -139,7 +139,7 @@ def load_cleaned(disk: Disk, directory: Path, log_end: int) -> Cleaned:
         cleaned = Cleaned.decode(read_whole(disk, directory / _NAME))
     except FileNotFoundError:
         return Cleaned()
-    return Cleaned(gone_below=log_end) if cleaned is None else cleaned
+    return Cleaned(delete_horizon=log_end) if cleaned is None else cleaned
 
 
 def save_cleaned(disk: Disk, directory: Path, cleaned: Cleaned) -> None:

@@ -59,7 +59,7 @@ class LogCompaction:
         self._files = files
         self._segments = segments
         self._durability = durability
-        self._gone_below = 0
+        self._delete_horizon = 0
 
     def note_opened(self) -> None:
         """Read what was noted of the log before it was opened.
@@ -67,7 +67,7 @@ class LogCompaction:
         Raises:
             OSError: it could not be read.
         """
-        self._gone_below = self.load_cleaned().gone_below
+        self._delete_horizon = self.load_cleaned().delete_horizon
 
     def note_cut(self, end: int) -> None:
         """Note, before the log is cut back to `end`, that what is appended behind it is not clean.
@@ -92,9 +92,9 @@ class LogCompaction:
         return last_timestamp(self._segments)
 
     @property
-    def gone_below(self) -> int:
-        """Tombstones below this offset may be gone; 0 where the log was never compacted. See `Cleaned.gone_below`."""
-        return self._gone_below
+    def delete_horizon(self) -> int:
+        """Tombstones below this offset may be gone; 0 where the log was never compacted."""
+        return self._delete_horizon
 
     def sealed_segments(self) -> list[SealedSegment]:
         """All segments but the newest, as they are now."""
@@ -122,17 +122,17 @@ class LogCompaction:
         self._durability.check_well()
         if cuts != self.cuts:
             return False
-        self._save(cleaned.with_gone_below(self._gone_below))  # which a leader may have raised meanwhile
+        self._save(cleaned.with_delete_horizon(self._delete_horizon))  # which a leader may have raised meanwhile
         return True
 
-    def raise_gone_below(self, offset: int) -> None:
+    def raise_delete_horizon(self, offset: int) -> None:
         """Note, durably, that tombstones below `offset` may be missing here: they may in the log this one is copied of.
 
         Raises:
             StorageFullError: there is no room for it; what was noted before stays.
             PartitionOfflineError: an I/O error, now or earlier.
         """
-        if offset > self._gone_below:
+        if offset > self._delete_horizon:
             self._durability.check_well()
             try:
                 cleaned = self.load_cleaned()
@@ -140,7 +140,7 @@ class LogCompaction:
                 if is_full(error):
                     raise StorageFullError(f"how far {self.directory} is clean can not be read now") from error
                 raise self._durability.fail(f"reading how far {self.directory} is clean failed: {error}") from error
-            self._save(cleaned.with_gone_below(offset))
+            self._save(cleaned.with_delete_horizon(offset))
 
     def _save(self, cleaned: Cleaned) -> None:
         try:
@@ -149,7 +149,7 @@ class LogCompaction:
             if is_full(error):
                 raise StorageFullError(f"no room to note how far {self.directory} is clean") from error
             raise self._durability.fail(f"noting how far {self.directory} is clean failed: {error}") from error
-        self._gone_below = cleaned.gone_below
+        self._delete_horizon = cleaned.delete_horizon
 
     def replace_segments(self, old: Sequence[SealedSegment], new: CleanedSegment, cuts: int) -> bool:
         """Let a compacted segment take the place of a run of others.

@@ -31,9 +31,9 @@ __all__ = [
     "DATA",
     "ROUND_HEAD_SIZE",
     "VOID",
-    "Entry",
     "NotWellError",
     "RoundHead",
+    "WalEntry",
     "decode_head",
     "decode_round",
     "encode_entry",
@@ -68,7 +68,7 @@ class RoundHead(NamedTuple):
     previous_end: int
 
 
-class Entry(NamedTuple):
+class WalEntry(NamedTuple):
     """Bytes of a segment, or (kind `VOID`) a directory whose earlier entries do not count."""
 
     kind: int
@@ -152,7 +152,7 @@ def find_later_head(content: bytes, position: int, sequence: int) -> int | None:
     return None
 
 
-def decode_round(content: bytes, position: int, sequence: int) -> tuple[list[Entry], int]:
+def decode_round(content: bytes, position: int, sequence: int) -> tuple[list[WalEntry], int]:
     """The entries of the round at `position`, and where the next round begins.
 
     Raises:
@@ -169,7 +169,7 @@ def decode_round(content: bytes, position: int, sequence: int) -> tuple[list[Ent
     return entries, end
 
 
-def _decode_entry(content: bytes, position: int) -> tuple[Entry, int]:
+def _decode_entry(content: bytes, position: int) -> tuple[WalEntry, int]:
     path_at = position + _ENTRY_HEAD.size
     head = content[position:path_at]
     if len(head) < _ENTRY_HEAD.size:
@@ -183,4 +183,4 @@ def _decode_entry(content: bytes, position: int) -> tuple[Entry, int]:
     data = content[data_at : data_at + data_length]
     if len(data) < data_length or google_crc32c.value(data) != data_crc:
         raise NotWellError(position)
-    return Entry(kind, path.decode(), at, data), data_at + data_length
+    return WalEntry(kind, path.decode(), at, data), data_at + data_length

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from liftpy_log.durability.wal_format import (
     VOID,
-    Entry,
     NotWellError,
+    WalEntry,
     decode_head,
     decode_round,
     find_later_head,
@@ -51,7 +51,7 @@ def replay_wal(disk: Disk, directory: Path, root: Path, on_torn: Callable[[], No
     disk.make_directory(directory)
     files = [(sequence, path, read_whole(disk, path)) for sequence, path in list_files(disk, directory)]
     ends = _known_ends(files)
-    entries: list[Entry] = []
+    entries: list[WalEntry] = []
     with_void = set()
     for sequence, path, content in files:
         for entry in _durable_entries(content, path, sequence, ends.get(sequence), on_torn):
@@ -85,7 +85,7 @@ def _known_ends(files: list[tuple[int, Path, bytes]]) -> dict[int, int]:
 
 def _durable_entries(
     content: bytes, path: Path, sequence: int, known_end: int | None, on_torn: Callable[[], None]
-) -> Iterator[Entry]:
+) -> Iterator[WalEntry]:
     position, end = 0, len(content) if known_end is None else known_end
     while position < end:
         try:
@@ -103,7 +103,7 @@ def _durable_entries(
         position = next_position
 
 
-def _apply(disk: Disk, root: Path, entries: list[Entry]) -> int:
+def _apply(disk: Disk, root: Path, entries: list[WalEntry]) -> int:
     restored = 0
     open_files: dict[str, File | None] = {}
     try:
@@ -129,7 +129,7 @@ def _apply(disk: Disk, root: Path, entries: list[Entry]) -> int:
     return restored
 
 
-def _restore(file: File, path: Path, entry: Entry) -> None:
+def _restore(file: File, path: Path, entry: WalEntry) -> None:
     try:
         file.write(entry.position, [entry.data])
     except OSError as error:

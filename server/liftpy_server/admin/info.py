@@ -189,7 +189,7 @@ def node_info(node: NodeParts) -> dict[str, Any]:
         "metadata_revision": state.revision,
         "unbound_messages": node.ingest.unbound_messages,
         "lost_ack_bytes": node.outbox.lost_bytes,
-        "group_commit_rounds": node.group_commits.count,
+        "group_commits": node.group_commits.count,
     }
 
 

@@ -45,7 +45,7 @@ _NODE_COUNTERS = (
     ("nats_reconnects", "times the ingest connection was lost and came back"),
     ("unbound_messages", "messages of subscriptions that had ended"),
     ("lost_ack_bytes", "bytes of acks that could not be sent"),
-    ("group_commit_rounds", "group commit rounds"),
+    ("group_commits", "group commits"),
 )
 _STREAM_COUNTERS = (
     "messages",
@@ -81,7 +81,7 @@ class _NodeCollector(Collector):
         if self._node.tier is not None:
             yield from tier_metrics(self._node.tier.status(0))
         if self._node.cold is not None:
-            yield from cold_metrics(self._node.cold.standing)
+            yield from cold_metrics(self._node.cold.status)
 
     def _doors(self) -> Iterator[Metric]:
         refusals = self._node.refusals

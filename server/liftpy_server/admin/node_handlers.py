@@ -21,7 +21,7 @@ from liftpy_server.admin.cluster_view import (
 from liftpy_server.admin.gather import NUMBERS_TIMEOUT_S, Gatherer
 from liftpy_server.admin.node_requests import (
     ClusterRequest,
-    JoinRequest,
+    JoinNodeRequest,
     KnownRequest,
     NodeInfoRequest,
     QuarantineRequest,
@@ -217,7 +217,7 @@ class NodeHandlers:
 
         It has proven the cluster's key: before that, no node of the cluster connects to where it says it is.
         """
-        request = parse_settings(JoinRequest, body)
+        request = parse_settings(JoinNodeRequest, body)
         metadata = self._node.metadata
         self._check_listening()
         await metadata.add_voter(Voter(request.node_id, request.host, request.port))

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from liftpy_server.handover.handover import Handover
     from liftpy_server.ingest.connection import IngestConnection
     from liftpy_server.listeners.refusals import DoorRefusals
-    from liftpy_server.partition.group_commits import CommitRounds
+    from liftpy_server.partition.group_commits import GroupCommits
     from liftpy_server.partition.outbox import Outbox
     from liftpy_server.pull.server import PullServer
     from liftpy_server.settings.config import NodeConfig
@@ -61,7 +61,7 @@ class NodeParts:
     files: FileCache
     streams: Streams
     maintenance: DiskWatch
-    group_commits: CommitRounds
+    group_commits: GroupCommits
     groups: GroupHost
     ingest: IngestConnection
     outbox: Outbox

@@ -14,7 +14,7 @@ __all__ = [
     "ClusterRequest",
     "DrainRequest",
     "FollowedRequest",
-    "JoinRequest",
+    "JoinNodeRequest",
     "KnownRequest",
     "NodeInfoRequest",
     "NodeLogsRequest",
@@ -117,7 +117,7 @@ class ClusterRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JoinRequest:
+class JoinNodeRequest:
     """A node that wants to be taken in, and where the others reach its metadata port."""
 
     node_id: str

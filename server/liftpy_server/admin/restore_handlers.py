@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from liftpy_server.metadata.state import MetadataState, StreamInfo
     from liftpy_server.requests.node_requests import Body
     from liftpy_server.settings.config import NodeConfig
-    from liftpy_server.workers.requests import Request
+    from liftpy_server.workers.requests import WorkerRequest
 
     class _Metadata(Protocol):
         @property
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
         async def propose(self, op: str, /, **args: Any) -> Any: ...
 
     class _Worker(Protocol):
-        async def call(self, request: Request[R], /) -> R: ...
+        async def call(self, request: WorkerRequest[R], /) -> R: ...
 
 
 __all__ = ["RestoreHandlers"]
@@ -82,7 +82,7 @@ class RestoreHandlers:
             "RESTORE.APPLY": self.apply,
         }
 
-    async def _work(self, request: Request[R]) -> R:
+    async def _work(self, request: WorkerRequest[R]) -> R:
         worker = self._worker()
         if worker is None:
             text = "this cluster has no bucket: start its nodes with --tier-url s3://bucket/prefix, and try again"

@@ -9,7 +9,7 @@ from liftpy_envelope.errors import LiftError
 from liftpy_envelope.stream_config import Compression
 from liftpy_log.compaction.compact import CompactionConfig, plan_compaction
 from liftpy_log.errors import PartitionOfflineError
-from liftpy_server.compaction.process import CompactionFailedError, Worker
+from liftpy_server.compaction.process import CompactionFailedError, CompactionWorker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -87,7 +87,7 @@ class Compactor:
         self,
         partitions: Callable[[], Mapping[PartitionKey, Partition]],
         clock: Clock,
-        make_worker: Callable[[], Worker],
+        make_worker: Callable[[], CompactionWorker],
     ) -> None:
         self._partitions = partitions
         self._clock = clock
@@ -101,7 +101,7 @@ class Compactor:
         keys = {partition.key for partition in candidates}
         self._seen = {key: seen for key, seen in self._seen.items() if key in keys}
         self._trouble = {key: trouble for key, trouble in self._trouble.items() if key in keys}
-        worker: Worker | None = None
+        worker: CompactionWorker | None = None
         try:
             for partition in candidates:
                 plan = self._plan(partition)
@@ -134,7 +134,7 @@ class Compactor:
     def _is_here(self, partition: Partition) -> bool:
         return self._partitions().get(partition.key) is partition
 
-    async def _compact(self, partition: Partition, plan: CompactionPlan, worker: Worker) -> None:
+    async def _compact(self, partition: Partition, plan: CompactionPlan, worker: CompactionWorker) -> None:
         began_s = self._clock.monotonic()
         try:
             report = await worker.run(plan, compaction_config(partition.stream.config), _Owner(partition))

@@ -15,7 +15,7 @@ from liftpy_server.workers.json_lines import read_line, to_line
 if TYPE_CHECKING:
     from liftpy_log.compaction.compact import CompactionConfig, CompactionPlan, LogOwner
 
-__all__ = ["CompactionFailedError", "Worker", "WorkerProcess"]
+__all__ = ["CompactionFailedError", "CompactionWorker", "WorkerProcess"]
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ class CompactionFailedError(LiftError):
         self.is_damage = is_damage
 
 
-class Worker(Protocol):
+class CompactionWorker(Protocol):
     """What runs passes."""
 
     async def run(self, plan: CompactionPlan, config: CompactionConfig, owner: LogOwner) -> CompactionReport:
@@ -52,13 +52,13 @@ class Worker(Protocol):
 
 
 class WorkerProcess:
-    """See `Worker`. The process starts with the first pass."""
+    """See `CompactionWorker`. The process starts with the first pass."""
 
     def __init__(self) -> None:
         self._process: asyncio.subprocess.Process | None = None
 
     async def run(self, plan: CompactionPlan, config: CompactionConfig, owner: LogOwner) -> CompactionReport:
-        """See `Worker`."""
+        """See `CompactionWorker`."""
         try:
             process = await self._started()
             return await self._serve(process, encode_pass(plan, config), owner)
@@ -109,7 +109,7 @@ class WorkerProcess:
                 return message
 
     async def close(self) -> None:
-        """See `Worker`."""
+        """See `CompactionWorker`."""
         process, self._process = self._process, None
         if process is not None:
             await end_child(process, "the compaction worker")

@@ -74,8 +74,8 @@ def decode_new_segment(row: list[Any]) -> CleanedSegment:
 
 def decode_cleaned(row: list[Any]) -> Cleaned:
     """How far a log is clean."""
-    clean_end, gone_below, tombstones, passes = row
-    return Cleaned(clean_end, gone_below, tombstones, tuple((end, time) for end, time in passes))
+    clean_end, delete_horizon, tombstones, passes = row
+    return Cleaned(clean_end, delete_horizon, tombstones, tuple((end, time) for end, time in passes))
 
 
 def _plain(segment: SealedSegment | CleanedSegment) -> list[Any]:
@@ -83,4 +83,4 @@ def _plain(segment: SealedSegment | CleanedSegment) -> list[Any]:
 
 
 def _plain_cleaned(cleaned: Cleaned) -> list[Any]:
-    return [cleaned.clean_end, cleaned.gone_below, cleaned.tombstones, cleaned.passes]
+    return [cleaned.clean_end, cleaned.delete_horizon, cleaned.tombstones, cleaned.passes]

@@ -14,7 +14,7 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from liftpy_envelope.errors import LiftError
-from liftpy_server.consensus.storage.snapshot import Snapshot, SnapshotError
+from liftpy_server.consensus.storage.snapshot import MetadataSnapshot, SnapshotError
 
 if TYPE_CHECKING:
     from liftpy_server.consensus.messages import Message
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from liftpy_server.consensus.storage.journal import Entry, RaftJournal
     from liftpy_server.consensus.wire.transport import RaftTransport
 
-__all__ = ["Follower", "RaftBrokenError"]
+__all__ = ["RaftBrokenError", "RaftFollower"]
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ class RaftBrokenError(LiftError):
     """What must never be, is: this node and the others do not agree on what was committed. The node must stop."""
 
 
-class Follower:
+class RaftFollower:
     """Takes the entries and snapshots of a leader, and answers it.
 
     Args:
@@ -147,7 +147,7 @@ class Follower:
         else:
             data, self._incoming = bytes(self._incoming[2]), None
             try:
-                snapshot = Snapshot.decode(data)
+                snapshot = MetadataSnapshot.decode(data)
             except SnapshotError as error:
                 logger.warning("the snapshot that %s sent can not be used: %s", node, error)
                 return

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from liftpy_server.consensus.storage.journal import RaftJournal
     from liftpy_server.consensus.wire.transport import RaftTransport
 
-__all__ = ["Leader", "new_name"]
+__all__ = ["RaftLeader", "new_name"]
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ def new_name(random: Random) -> str:
     return f"{random.getrandbits(128):032x}"
 
 
-class Leader:
+class RaftLeader:
     """Appends to the log and sends it, while this node leads.
 
     Args:

@@ -17,7 +17,7 @@ from liftpy_server.consensus.pysyncobj_core import monotonic
 from liftpy_server.consensus.settings import VOTERS_MAX, Voter
 
 if TYPE_CHECKING:
-    from liftpy_server.consensus.leader import Leader
+    from liftpy_server.consensus.leader import RaftLeader
     from liftpy_server.consensus.peers import Peers
     from liftpy_server.consensus.pysyncobj_core import Core
     from liftpy_server.consensus.settings import RaftSettings
@@ -46,7 +46,7 @@ class LeaderDuties:
         settings: RaftSettings,
         core: Core,
         journal: RaftJournal,
-        leader: Leader,
+        leader: RaftLeader,
         peers: Peers,
         transport: RaftTransport,
     ) -> None:

@@ -16,7 +16,7 @@ from liftpy_server.consensus.messages import ENTRY_BYTES_MAX
 from liftpy_server.consensus.storage.journal import MEMBERSHIP, NO_OP, REGULAR
 
 if TYPE_CHECKING:
-    from liftpy_server.consensus.leader import Leader
+    from liftpy_server.consensus.leader import RaftLeader
     from liftpy_server.consensus.machine import Machine
     from liftpy_server.consensus.messages import Message
     from liftpy_server.consensus.peers import Peers
@@ -71,7 +71,7 @@ class Proposals:
         core: Core,
         journal: RaftJournal,
         machine: Machine,
-        leader: Leader,
+        leader: RaftLeader,
         peers: Peers,
         transport: RaftTransport,
     ) -> None:

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from liftpy_log.storage.disk import OsDisk
 from liftpy_server.consensus.elections import Elections
-from liftpy_server.consensus.follower import Follower
-from liftpy_server.consensus.leader import Leader, new_name
+from liftpy_server.consensus.follower import RaftFollower
+from liftpy_server.consensus.leader import RaftLeader, new_name
 from liftpy_server.consensus.leader_duties import LeaderDuties
 from liftpy_server.consensus.membership import Membership
 from liftpy_server.consensus.peers import Peers
@@ -31,7 +31,7 @@ from liftpy_server.consensus.proposals import Proposals
 from liftpy_server.consensus.pysyncobj_core import Core, Hooks
 from liftpy_server.consensus.snapshot_keeper import SNAPSHOT_NAME, SnapshotKeeper, load_and_reconcile
 from liftpy_server.consensus.storage.journal import CLUSTER, REGULAR, RaftJournal
-from liftpy_server.consensus.wire.session import Identity
+from liftpy_server.consensus.wire.session import PeerIdentity
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -107,9 +107,9 @@ class Raft:
         self._snapshots = snapshots = SnapshotKeeper(
             path, disk, settings.snapshot_every_entries, journal, machine, core, peers, snapshot_writer
         )
-        self._leader = leader = Leader(core, journal, peers, transport, snapshots, random)
+        self._leader = leader = RaftLeader(core, journal, peers, transport, snapshots, random)
         self._proposals = proposals = Proposals(settings.node_id, core, journal, machine, leader, peers, transport)
-        self._follower = Follower(core, journal, peers, transport, snapshots, proposals)
+        self._follower = RaftFollower(core, journal, peers, transport, snapshots, proposals)
         self._elections = Elections(settings, core, journal, peers, transport)
         self._duties = LeaderDuties(settings, core, journal, leader, peers, transport)
         self._wire()
@@ -134,8 +134,8 @@ class Raft:
         self._transport.on_connected = self._peers.connected.add
         self._transport.on_disconnected = self._disconnected
 
-    def _identity(self) -> Identity:
-        return Identity(self._journal.cluster_id, self._journal.instance, self._run, self._membership.index)
+    def _identity(self) -> PeerIdentity:
+        return PeerIdentity(self._journal.cluster_id, self._journal.instance, self._run, self._membership.index)
 
     @property
     def leader_id(self) -> str | None:

@@ -7,7 +7,7 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from liftpy_server.consensus.storage.snapshot import (
-    Snapshot,
+    MetadataSnapshot,
     SnapshotError,
     load_snapshot,
     read_snapshot,
@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 SNAPSHOT_NAME = "raft.snapshot"
 
 
-def load_and_reconcile(disk: Disk, path: Path, journal: RaftJournal) -> Snapshot | None:
+def load_and_reconcile(disk: Disk, path: Path, journal: RaftJournal) -> MetadataSnapshot | None:
     """Read the snapshot at start, and bring the journal in line with it.
 
     A crash can fall between the rename of a snapshot and the truncation of the journal, at a compaction or at the
@@ -52,7 +52,7 @@ def load_and_reconcile(disk: Disk, path: Path, journal: RaftJournal) -> Snapshot
     return snapshot
 
 
-def _reconcile(snapshot: Snapshot, journal: RaftJournal) -> bool:
+def _reconcile(snapshot: MetadataSnapshot, journal: RaftJournal) -> bool:
     """Whether the journal agreed with the snapshot, so that what it holds after it was kept."""
     agrees = journal.term_at(snapshot.index) == snapshot.last[2]
     if agrees:
@@ -113,7 +113,7 @@ class SnapshotKeeper:
         """
         return read_snapshot(self._disk, self._path)
 
-    def adopt(self, snapshot: Snapshot) -> None:
+    def adopt(self, snapshot: MetadataSnapshot) -> None:
         """Make the snapshot on disk the state of this node."""
         if snapshot.cluster_id:
             self._journal.belong_to(snapshot.cluster_id)
@@ -125,7 +125,7 @@ class SnapshotKeeper:
         self._peers.sync()
         self.index = snapshot.index
 
-    def install(self, snapshot: Snapshot, data: bytes) -> bool:
+    def install(self, snapshot: MetadataSnapshot, data: bytes) -> bool:
         """Replace state and log by a leader's snapshot.
 
         It goes to disk before the journal is truncated; a crash in between is mended at start.
@@ -167,7 +167,7 @@ class SnapshotKeeper:
         capture = self._machine.capture()
 
         def write(path: Path) -> int:
-            snapshot = Snapshot(
+            snapshot = MetadataSnapshot(
                 previous=previous,
                 last=last,
                 voters=tuple(members.voters.values()),

@@ -117,7 +117,7 @@ class Holding:
                 partition.fail(str(error))
         held.drop()
         try:
-            partition.settle()
+            partition.end_pass()
             self._flush()
         except Exception:  # the messages are in the log, and the next pass settles
             logger.exception("stream %s partition %d can not commit now", name, number)

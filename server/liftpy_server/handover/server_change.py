@@ -80,9 +80,9 @@ class _HeldPartition:
         if self.held is None or not self.held.add_read(list(messages)):
             self.partition.append_incoming(messages, now_ns)
 
-    def settle(self) -> None:
+    def end_pass(self) -> None:
         """See `Partition`."""
-        self.partition.settle()
+        self.partition.end_pass()
 
     def release(self, stored: Sequence[int] | None) -> None:
         """Store what is held.
@@ -106,7 +106,7 @@ class _HeldPartition:
             logger.exception("stream %s partition %d: %s", partition.stream.name, partition.number, cause)
             partition.gaps.missed(partition.heard_s, cause)
         held.drop()
-        partition.settle()
+        partition.end_pass()
 
 
 class _HeldBinding(Binding):

@@ -149,7 +149,7 @@ class Ingest:
                 self._warnings.tell("taking messages", f"stream {binding.stream.name}: {cause}", started_s, error=error)
         for partition in touched:
             try:
-                partition.settle()
+                partition.end_pass()
             except Exception as error:  # noqa: BLE001 - as above; the messages are in the log, and the next pass settles
                 self._warnings.tell("settling", f"a partition can not commit now: {error!r}", started_s, error=error)
         return count

@@ -35,7 +35,7 @@ class RefusedError(LiftError):
 
 
 class Draft:
-    """The state that commands are making. `settle` or `discard` follows each of them, `finish` the last.
+    """The state that commands are making. `accept` or `discard` follows each of them, `finish` the last.
 
     Args:
         state: what they start from; it is left as it is.
@@ -47,7 +47,7 @@ class Draft:
 
     def __init__(self, state: MetadataState) -> None:
         self._before = state
-        self._settled = state  # but for its streams
+        self._accepted = state  # but for its streams
         self._current = state  # as above
         self._changed: dict[str, StreamInfo | None] = {}
         self._streams: dict[str, StreamInfo] | None = None
@@ -112,9 +112,9 @@ class Draft:
         known: Outcome | None = self._before.outcomes.get(command_id) if found is None else found
         return known
 
-    def settle(self) -> None:
+    def accept(self) -> None:
         """The changes of the current command take place."""
-        self._settled = self._current
+        self._accepted = self._current
         if not self._changed:
             return
         if self._streams is None:
@@ -128,7 +128,7 @@ class Draft:
 
     def discard(self) -> None:
         """The changes of the current command do not take place."""
-        self._current = self._settled
+        self._current = self._accepted
         self._changed = {}
 
     def note(self, command_id: str, outcome: Outcome) -> None:
@@ -140,8 +140,8 @@ class Draft:
         if not self._outcomes:
             return self._before
         return replace(
-            self._settled,
-            revision=max(self._settled.revision, self._before.revision + len(self._outcomes)),
+            self._accepted,
+            revision=max(self._accepted.revision, self._before.revision + len(self._outcomes)),
             streams=self._before.streams if self._streams is None else self._streams,
             outcomes=self._before.outcomes.with_added(self._outcomes),
         )

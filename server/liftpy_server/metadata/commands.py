@@ -158,7 +158,7 @@ def _apply(draft: Draft, command_id: str, op: str, now_ns: int, args: dict[str, 
         if operation is None or _LEVELS[op] > draft.level:
             raise RefusedError(ErrorCode.INVALID_REQUEST, f"unknown metadata command {op!r}")
         outcome = Outcome(value=operation(draft, now_ns, **args))
-        draft.settle()
+        draft.accept()
     except RefusedError as error:
         outcome = Outcome.refused(error.code, str(error))
     except ConfigError as error:

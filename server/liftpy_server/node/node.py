@@ -46,12 +46,12 @@ from liftpy_server.node.maintenance import Maintenance, keep_checkpoint, make_ch
 from liftpy_server.node.metadata_follower import MetadataFollower
 from liftpy_server.node.metadata_opening import open_metadata
 from liftpy_server.partition.committing import Load
-from liftpy_server.partition.group_commits import CommitRounds
+from liftpy_server.partition.group_commits import GroupCommits
 from liftpy_server.partition.outbox import Outbox
 from liftpy_server.pull.connection import PullBackend
 from liftpy_server.pull.server import PullServer
 from liftpy_server.replication.host.cluster_side import ClusterSide
-from liftpy_server.replication.host.standing import Standing, kernel_boot_id
+from liftpy_server.replication.host.durability_record import DurabilityRecord, kernel_boot_id
 from liftpy_server.settings.limits import (
     OWED_RECORDS_MAX,
     SPARE_DESCRIPTORS,
@@ -136,16 +136,16 @@ class Node:
             checkpoint, is_doubtful = open_checkpoint(
                 self._disk, data_dir.checkpoint_path, data_dir.quarantine_directory
             )
-            standing = Standing(
+            durability_record = DurabilityRecord(
                 self._disk,
                 data_dir.root / "standing.json",
                 kernel_boot_id(),
                 is_doubtful=is_doubtful,
             )
             try:
-                restored = replay_wal(self._disk, data_dir.wal_directory, data_dir.root, standing.wal_torn)
+                restored = replay_wal(self._disk, data_dir.wal_directory, data_dir.root, durability_record.wal_torn)
             except WalCorruptError:
-                standing.doubt()
+                durability_record.doubt()
                 raise
             if restored:
                 logger.info("%d bytes were restored from the write-ahead log", restored)
@@ -161,8 +161,8 @@ class Node:
         self._undo.append(self.pull.stop)
         await self._open_tier()
         with damage_of(data_dir):
-            opening = self._open_files_of(data_dir, checkpoint, standing)
-            await self._register(standing, opening, checkpoint)
+            opening = self._open_files_of(data_dir, checkpoint, durability_record)
+            await self._register(durability_record, opening, checkpoint)
             self._open_storage(data_dir, checkpoint, opening)
         await self._connect()
         self.maintenance.start()
@@ -189,7 +189,9 @@ class Node:
             self._undo.append(self.tier.stop)
             await self.tier.check()
 
-    async def _register(self, standing: Standing, opening: StreamOpening, checkpoint: Checkpoint) -> None:
+    async def _register(
+        self, durability_record: DurabilityRecord, opening: StreamOpening, checkpoint: Checkpoint
+    ) -> None:
         pull = self.config.pull
         info = {
             "pull_host": pull.reachable_host,
@@ -207,7 +209,7 @@ class Node:
             self._commits_changed,
             self._superseded,
         )
-        await self.cluster.register(standing, opening.open_logs, checkpoint)
+        await self.cluster.register(durability_record, opening.open_logs, checkpoint)
 
     @property
     def incarnation(self) -> int:
@@ -242,13 +244,15 @@ class Node:
         self.streams.leadership_changed(replica)
         self.groups.leadership_changed(replica)
 
-    def _open_files_of(self, data_dir: DataDir, checkpoint: Checkpoint, standing: Standing) -> StreamOpening:
+    def _open_files_of(
+        self, data_dir: DataDir, checkpoint: Checkpoint, durability_record: DurabilityRecord
+    ) -> StreamOpening:
         """Everything that opens a log needs."""
         config = self.config
         self.files = FileCache(self._disk, segments_allowed(self.config, self._open_files))
         self._undo.append(self.files.close)
         wal = self._wal = WriteAheadLog(self._disk, data_dir.wal_directory, data_dir.root)
-        self._commits = CommitRounds(
+        self._commits = GroupCommits(
             self.files, wal, self._loop, lambda: self.streams.by_durability, self._commits_changed
         )
         self.acks = AckConnection(self.config.nats, f"liftpy {self.config.node_id} acks", self.clock)
@@ -256,7 +260,7 @@ class Node:
         self.gaps = GapRecorder(config.node_id, lambda: self.incarnation, self.metadata.propose)
         return StreamOpening(
             *(config.node_id, self._disk, self.files, data_dir, checkpoint, self.clock, self.outbox, self._load),
-            *(self._commits.request, self.gaps, standing),
+            *(self._commits.request, self.gaps, durability_record),
             DedupeMemory(config.storage.dedupe_memory_bytes),
         )
 
@@ -388,7 +392,7 @@ class Node:
         await self._stop_listening()
         await self.ingest.stop()
         for partition in self.streams.partitions:
-            partition.settle()
+            partition.end_pass()
         await self._loop.run_in_executor(None, self._commits.stop_usual)
         await asyncio.sleep(0)  # lets the results of the last round in
         self.outbox.flush()

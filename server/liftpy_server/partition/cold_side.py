@@ -21,19 +21,19 @@ class ColdSide:
         start: the first offset that can be read from the bucket.
         end: the offset after the last one that is there.
         epochs: (leader epoch, first offset) of what is there.
-        gone_below: tombstones below this offset may be gone.
+        delete_horizon: tombstones below this offset may be gone.
         stored_bytes: of the objects that hold it, as far as this leader knows.
         records: how many there are, as far as this leader knows.
     """
 
-    __slots__ = ("end", "epochs", "gone_below", "records", "start", "stored_bytes")
+    __slots__ = ("delete_horizon", "end", "epochs", "records", "start", "stored_bytes")
 
     def __init__(
         self,
         start: int,
         end: int,
         epochs: Iterable[tuple[int, int]] = (),
-        gone_below: int = 0,
+        delete_horizon: int = 0,
         *,
         stored_bytes: int = 0,
         records: int = 0,
@@ -41,7 +41,7 @@ class ColdSide:
         self.start = start
         self.end = end
         self.epochs = EpochHistory(epochs)
-        self.gone_below = gone_below
+        self.delete_horizon = delete_horizon
         self.stored_bytes = stored_bytes
         self.records = records
 

@@ -67,7 +67,7 @@ class Replication(Protocol):
     def is_cut_off(self) -> bool:
         """Whether another node may lead by now, and this one would not know."""
 
-    def is_settled(self) -> bool:
+    def is_high_watermark_known(self) -> bool:
         """Whether all that an earlier leader may have committed is known to be committed."""
 
     def states(self) -> list[dict[str, Any]]:
@@ -218,9 +218,9 @@ class CommittingLog:
         return self.sure_end if self.stream.config.sync is SyncMode.ALWAYS else self.high_watermark
 
     @property
-    def is_settled(self) -> bool:
+    def is_high_watermark_known(self) -> bool:
         """Whether the high watermark covers all that an earlier leader may have committed."""
-        return self._replication is None or self._replication.is_settled()
+        return self._replication is None or self._replication.is_high_watermark_known()
 
     @property
     def is_cut_off(self) -> bool:
@@ -310,7 +310,7 @@ class CommittingLog:
         """
         self._commit_callbacks.append((offset, callback))
 
-    def settle(self) -> None:
+    def end_pass(self) -> None:
         """After a pass over a chunk: see to it that what was appended becomes durable, and send what is due."""
         self._request_durability()
         if self._replication is not None:

@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from liftpy_log.storage.files import FileCache
     from liftpy_server.partition.partition import Partition
 
-__all__ = ["CommitRounds"]
+__all__ = ["GroupCommits"]
 
 logger = logging.getLogger(__name__)
 
 
-class CommitRounds:
+class GroupCommits:
     """See the module.
 
     Args:

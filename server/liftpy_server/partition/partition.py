@@ -1,7 +1,7 @@
 """A partition of a stream on this node: where it leads, it takes messages, and sequences them.
 
 The order is that of the package's docstring: append, make durable and replicate, commit, acknowledge. Nothing here
-waits: the ingest appends, `settle` asks for durability, and group commit calls `on_synced` when a round is through.
+waits: the ingest appends, `end_pass` asks for durability, and group commit calls `on_synced` when a round is through.
 """
 
 from __future__ import annotations

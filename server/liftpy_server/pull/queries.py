@@ -106,7 +106,7 @@ def _offset(query: OffsetQuery, partition: Partition | ErrorCode) -> OffsetResul
         partition.fail(str(error))
         return OffsetResult(query.key, ErrorCode.PARTITION_OFFLINE, str(error), -1, partition.epoch)
     if offset is None:
-        return OffsetResult(query.key, ErrorCode.NOT_AVAILABLE, _unsettled(partition), -1, partition.epoch)
+        return OffsetResult(query.key, ErrorCode.NOT_AVAILABLE, _high_watermark_unknown(partition), -1, partition.epoch)
     return OffsetResult(query.key, ErrorCode.NONE, "", offset, partition.epoch)
 
 
@@ -122,10 +122,10 @@ def _committed_offset(timestamp: int, partition: Partition) -> int | None:
     found = None if timestamp == LATEST else partition.log.offset_at_time(timestamp)
     if found is not None and found < end:
         return found
-    return end if partition.is_settled else None
+    return end if partition.is_high_watermark_known else None
 
 
-def _unsettled(partition: Partition) -> str:
+def _high_watermark_unknown(partition: Partition) -> str:
     start, end, log_end = partition.start, partition.high_watermark, partition.log.log_end
     committed = f"offsets {start} to {end - 1} are" if end > start else "none is"
     return (

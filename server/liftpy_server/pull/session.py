@@ -221,10 +221,10 @@ class FetchSession:
             return None
         entry.is_new = False
         entry.is_behind &= bool(slices)
-        here = log.compaction.gone_below
-        gone_below = here if cold is None else max(here, cold.gone_below)
+        here = log.compaction.delete_horizon
+        delete_horizon = here if cold is None else max(here, cold.delete_horizon)
         start, epoch = partition.start, partition.epoch
-        result = FetchResult(entry.key, ErrorCode.NONE, "", epoch, end, start, 0, gone_below=gone_below)
+        result = FetchResult(entry.key, ErrorCode.NONE, "", epoch, end, start, 0, delete_horizon=delete_horizon)
         if slices and entry.matcher is not None:
             return FetchFound(result, partition, slices, entry.matcher)
         if slices:

@@ -24,8 +24,8 @@ from liftpy_server.gaps.whole import Whole, WholeHistory
 from liftpy_server.partition.dedupe_rebuild import note_log
 from liftpy_server.partition.partition import Partition
 from liftpy_server.partition.stream_state import StreamState
+from liftpy_server.replication.host.durability_record import has_log
 from liftpy_server.replication.host.local import LocalReplica
-from liftpy_server.replication.host.standing import has_log
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from liftpy_server.metadata.state import MetadataState, PartitionInfo, StreamInfo
     from liftpy_server.partition.outbox import Outbox
     from liftpy_server.partition.partition import Load
+    from liftpy_server.replication.host.durability_record import DurabilityRecord
     from liftpy_server.replication.host.replica_host import ReplicaHost
-    from liftpy_server.replication.host.standing import Standing
 
 __all__ = ["LocalStream", "StreamNotOpenedError", "StreamOpening", "log_config", "remove_directory"]
 
@@ -103,7 +103,7 @@ class StreamOpening:
         load: counts what waits for the disk.
         request_sync: asks group commit for a round.
         keeper: has gaps written down.
-        standing: which logs have failed; None for none.
+        durability_record: which logs have failed; None for none.
         dedupe_memory: for message ids.
     """
 
@@ -119,10 +119,10 @@ class StreamOpening:
         load: Load,
         request_sync: Callable[[PartitionLog], None],
         keeper: GapKeeper,
-        standing: Standing | None = None,
+        durability_record: DurabilityRecord | None = None,
         dedupe_memory: DedupeMemory | None = None,
     ) -> None:
-        self._standing = standing
+        self._durability_record = durability_record
         self._node_id = node_id
         self._disk = disk
         self._files = files
@@ -292,8 +292,8 @@ class StreamOpening:
         Raises:
             OSError: that can not be written down.
         """
-        if self._standing is not None and len(stream.partitions[number].replicas) > 1:
-            self._standing.log_torn(stream.uuid, number)
+        if self._durability_record is not None and len(stream.partitions[number].replicas) > 1:
+            self._durability_record.log_torn(stream.uuid, number)
             logger.warning(
                 "stream %s partition %d: the end of its log can not be read, from offset %d on; this node can not "
                 "prove that nothing acknowledged was there, and counts as in sync once it has caught up",
@@ -306,13 +306,13 @@ class StreamOpening:
             self._note_lack(uuid, number, str(error))
         elif not isinstance(error, OSError) or error.errno in _DISK_FAILED:
             self._note_failure(uuid, number, str(error))
-        elif self._standing is not None:
-            self._standing.log_unusable(uuid, number)
+        elif self._durability_record is not None:
+            self._durability_record.log_unusable(uuid, number)
 
     def _note_lack(self, uuid: str, number: int, _why: str) -> None:
         self._to_try_again.add((uuid, number))
-        if self._standing is not None:
-            self._standing.log_unusable(uuid, number)
+        if self._durability_record is not None:
+            self._durability_record.log_unusable(uuid, number)
 
     def _note_lack_of(self, partition: Partition, why: str) -> None:
         """What is known of a log that was open takes the place of what was known before."""
@@ -361,11 +361,11 @@ class StreamOpening:
         self.forget_failure(uuid, number)
 
     def _why_failed(self, uuid: str, number: int) -> str | None:
-        return None if self._standing is None else self._standing.why_failed(uuid, number)
+        return None if self._durability_record is None else self._durability_record.why_failed(uuid, number)
 
     def _note_failure(self, uuid: str, number: int, why: str) -> None:
-        if self._standing is not None:
-            self._standing.log_failed(uuid, number, why)
+        if self._durability_record is not None:
+            self._durability_record.log_failed(uuid, number, why)
 
     def forget_failure(self, uuid: str, number: int) -> None:
         """A log that had failed is not there any more, or well again.
@@ -373,8 +373,8 @@ class StreamOpening:
         Raises:
             OSError: that can not be written down.
         """
-        if self._standing is not None:
-            self._standing.forget(uuid, number)
+        if self._durability_record is not None:
+            self._durability_record.forget(uuid, number)
 
     def forget_log(self, uuid: str, number: int) -> None:
         """A log is not there any more: what was known of it says nothing of another one in its place.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from liftpy_server.workers.requests import Request
+from liftpy_server.workers.requests import WorkerRequest
 
 Epochs = tuple[tuple[int, int], ...]
 
@@ -42,7 +42,7 @@ class ProbeResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProbeJob(Request[ProbeResult]):
+class ProbeJob(WorkerRequest[ProbeResult]):
     """See whose bucket it is, and try the store out."""
 
     job: ClassVar[str] = "probe"
@@ -59,7 +59,7 @@ class CountsResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CountsJob(Request[CountsResult]):
+class CountsJob(WorkerRequest[CountsResult]):
     """What the worker has asked of the store since it was started."""
 
     job: ClassVar[str] = "counts"
@@ -76,7 +76,7 @@ class HistoryResult:
         root_end: after the last one in objects of its own.
         proven_end: what is below stays counted, whoever claims it next.
         epochs: up to `end`.
-        gone_below: tombstones below may be gone.
+        delete_horizon: tombstones below may be gone.
         bytes: of what is there.
         records: of what is there.
         sealed: nothing is added any more.
@@ -92,7 +92,7 @@ class HistoryResult:
     root_end: int
     proven_end: int
     epochs: Epochs
-    gone_below: int
+    delete_horizon: int
     bytes: int
     records: int
     sealed: bool
@@ -104,7 +104,7 @@ class HistoryResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LookJob(Request[HistoryResult]):
+class LookJob(WorkerRequest[HistoryResult]):
     """Look what the bucket has of a partition. The log begins at `log_start`, and `epochs` are its."""
 
     job: ClassVar[str] = "look"
@@ -116,7 +116,7 @@ class LookJob(Request[HistoryResult]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClaimJob(Request[HistoryResult]):
+class ClaimJob(WorkerRequest[HistoryResult]):
     """Claim a partition for a leadership.
 
     Attributes:
@@ -166,7 +166,7 @@ class UploadResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UploadJob(Request[UploadResult]):
+class UploadJob(WorkerRequest[UploadResult]):
     """Move [base, end) of a partition into the bucket, and what follows.
 
     Attributes:
@@ -232,7 +232,7 @@ class UploadSetResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UploadSetJob(Request[UploadSetResult]):
+class UploadSetJob(WorkerRequest[UploadSetResult]):
     """Move a range of each of many partitions into one shared object; each partition at most once."""
 
     job: ClassVar[str] = "upload_set"
@@ -243,7 +243,7 @@ class UploadSetJob(Request[UploadSetResult]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConfirmJob(Request[NothingResult]):
+class ConfirmJob(WorkerRequest[NothingResult]):
     """See that a claim is in force."""
 
     job: ClassVar[str] = "confirm"
@@ -262,7 +262,7 @@ class RetainResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RetainJob(Request[RetainResult]):
+class RetainJob(WorkerRequest[RetainResult]):
     """Let go of what lies below `start`, and delete it."""
 
     job: ClassVar[str] = "retain"
@@ -282,7 +282,7 @@ class WantedStartResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WantedStartJob(Request[WantedStartResult]):
+class WantedStartJob(WorkerRequest[WantedStartResult]):
     """Find out where a history is to begin; changes nothing.
 
     Attributes:
@@ -309,7 +309,7 @@ class MergeResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MergeJob(Request[MergeResult]):
+class MergeJob(WorkerRequest[MergeResult]):
     """Merge what there is to be merged of a partition."""
 
     job: ClassVar[str] = "merge"
@@ -325,21 +325,21 @@ class CompactResult:
 
     Attributes:
         compacted: how many objects became others.
-        gone_below: tombstones below this offset may be gone now.
+        delete_horizon: tombstones below this offset may be gone now.
         compacted_end: below this offset no key has two records.
         bytes: of what is there now.
         records: of what is there now.
     """
 
     compacted: int
-    gone_below: int
+    delete_horizon: int
     compacted_end: int
     bytes: int
     records: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CompactJob(Request[CompactResult]):
+class CompactJob(WorkerRequest[CompactResult]):
     """Let go of records that newer ones of the same key supersede; nothing at or above `clean_end` is touched."""
 
     job: ClassVar[str] = "compact"
@@ -362,7 +362,7 @@ class CollectResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CollectJob(Request[CollectResult]):
+class CollectJob(WorkerRequest[CollectResult]):
     """Delete what no root, snapshot or pin names; what was never named lies around for `grace_ns`."""
 
     job: ClassVar[str] = "collect"
@@ -382,7 +382,7 @@ class CollectSetsResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CollectSetsJob(Request[CollectSetsResult]):
+class CollectSetsJob(WorkerRequest[CollectSetsResult]):
     """Merge the shared objects of a node, and delete those of which nothing counts any more."""
 
     job: ClassVar[str] = "collect_sets"
@@ -409,7 +409,7 @@ class AdoptSetsResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AdoptSetsJob(Request[AdoptSetsResult]):
+class AdoptSetsJob(WorkerRequest[AdoptSetsResult]):
     """Clear up after nodes that are gone: all but those that are `present`."""
 
     job: ClassVar[str] = "adopt_sets"
@@ -426,7 +426,7 @@ class DropStreamResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DropStreamJob(Request[DropStreamResult]):
+class DropStreamJob(WorkerRequest[DropStreamResult]):
     """Delete what a deleted stream of so many partitions has left."""
 
     job: ClassVar[str] = "drop_stream"
@@ -454,7 +454,7 @@ class PutCatalogResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PutCatalogJob(Request[PutCatalogResult]):
+class PutCatalogJob(WorkerRequest[PutCatalogResult]):
     """Have the catalog say what the metadata say.
 
     Attributes:
@@ -489,7 +489,7 @@ class MessageIdsResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MessageIdsJob(Request[MessageIdsResult]):
+class MessageIdsJob(WorkerRequest[MessageIdsResult]):
     """Read ids below the offset `before`, newest first, of messages from `since_ns` on; about `limit` of them."""
 
     job: ClassVar[str] = "message_ids"
@@ -509,7 +509,7 @@ class OffsetAtTimeResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetAtTimeJob(Request[OffsetAtTimeResult]):
+class OffsetAtTimeJob(WorkerRequest[OffsetAtTimeResult]):
     """Look for a time (ns)."""
 
     job: ClassVar[str] = "offset_at_time"
@@ -550,7 +550,7 @@ class FetchChunkResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FetchChunkJob(Request[FetchChunkResult]):
+class FetchChunkJob(WorkerRequest[FetchChunkResult]):
     """Write a range of a partition's history to a file, as record batches that cover all offsets of it.
 
     Attributes:
@@ -590,7 +590,7 @@ class ReadCatalogResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReadCatalogJob(Request[ReadCatalogResult]):
+class ReadCatalogJob(WorkerRequest[ReadCatalogResult]):
     """Read which streams there are, `limit` of them behind the uuid `after`."""
 
     job: ClassVar[str] = "read_catalog"
@@ -607,7 +607,7 @@ class TakeCatalogResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TakeCatalogJob(Request[TakeCatalogResult]):
+class TakeCatalogJob(WorkerRequest[TakeCatalogResult]):
     """Make the bucket of a cluster that is gone this cluster's own, which has `streams`."""
 
     job: ClassVar[str] = "take_catalog"
@@ -625,7 +625,7 @@ class LookAtPartitionsResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LookAtPartitionsJob(Request[LookAtPartitionsResult]):
+class LookAtPartitionsJob(WorkerRequest[LookAtPartitionsResult]):
     """Look where the histories of partitions, (uuid, number), end in the bucket."""
 
     job: ClassVar[str] = "look_at_partitions"
@@ -641,7 +641,7 @@ class FenceStreamsResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FenceStreamsJob(Request[FenceStreamsResult]):
+class FenceStreamsJob(WorkerRequest[FenceStreamsResult]):
     """Have nobody add anything to streams any more, and tell where they end."""
 
     job: ClassVar[str] = "fence_streams"

@@ -11,13 +11,13 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import Any, ClassVar, Generic, TypeVar, Union, get_args, get_origin, get_type_hints
 
-__all__ = ["Request", "from_plain", "to_plain"]
+__all__ = ["WorkerRequest", "from_plain", "to_plain"]
 
 R = TypeVar("R")
 T = TypeVar("T")
 
 
-class Request(Generic[R]):
+class WorkerRequest(Generic[R]):
     """Something to be done by a worker process.
 
     Attributes:

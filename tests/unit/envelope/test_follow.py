@@ -84,7 +84,7 @@ def crossed(value):
 def test_where_no_tombstone_is_gone_nothing_is_said_of_it():
     (row,), *_ = SAMPLE_RESPONSE.to_result()
     assert len(row) == 9
-    result = SAMPLE_RESPONSE.results[0]._replace(gone_below=11)
+    result = SAMPLE_RESPONSE.results[0]._replace(delete_horizon=11)
     told = FollowResponse((result,), ()).to_result()
     assert told[0][0] == [*row, 11]
     assert FollowResponse.from_result(crossed(told)).results == (result,)

@@ -93,7 +93,7 @@ def test_rows_of_results_are_stable():
     fetched = FetchResult(KEY, ErrorCode.NOT_LEADER, "m", 7, 43, 1, 99, 44, 2)
     assert [fetched.to_row(version) for version in (1, 2, 3)] == [old, old, new]
     assert [fetched] == FetchResult.from_rows([new])
-    assert [fetched._replace(next_offset=-1, gone_below=0)] == FetchResult.from_rows([old])
+    assert [fetched._replace(next_offset=-1, delete_horizon=0)] == FetchResult.from_rows([old])
     assert OffsetResult(KEY, ErrorCode.NONE, "", 42, 7).to_row() == [UUID, 3, 0, "", 42, 7]
     assert EpochEndResult(KEY, ErrorCode.NONE, "", 7, 42).to_row() == [UUID, 3, 0, "", 7, 42]
     assert HelloResult("node", 5, {Api.HELLO: 1, Api.FETCH: 1}).to_result() == ["node", 5, [[0, 1], [2, 1]]]
@@ -112,7 +112,7 @@ def test_fetch_round_trip(fetch):
 @given(st.lists(FETCH_RESULTS, max_size=4))
 def test_fetch_result_round_trip(results):
     assert results == FetchResult.from_rows(crossed([result.to_row(3) for result in results]))
-    older = [result._replace(next_offset=-1, gone_below=0) for result in results]
+    older = [result._replace(next_offset=-1, delete_horizon=0) for result in results]
     assert older == FetchResult.from_rows(crossed([result.to_row(2) for result in results]))
 
 

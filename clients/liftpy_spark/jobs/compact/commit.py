@@ -101,7 +101,7 @@ def _change(file: RootFile, root: Root, made: Sequence[tuple[Rewrite, Made]], co
         sorted(new, key=lambda each: each.base),
         collected=Setsum.total(each.collected for _, each in made),
         snapshots=file.snapshots(root, start, end),
-        gone_below=max(each.gone_below for _, each in made),
+        delete_horizon=max(each.delete_horizon for _, each in made),
         compacted_end=compacted_end,
     )
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from liftpy_bucket.layout import PartitionPath
-    from liftpy_bucket.objects.pointers import FragmentPointer
+    from liftpy_bucket.objects.pointers import StreamObjectPointer
     from liftpy_bucket.store.s3_settings import S3Settings
     from liftpy_bucket.upkeep.compaction import HistoryPlan
     from liftpy_spark.jobs.compact.plan import FooterFacts, Rewrite
@@ -152,7 +152,7 @@ def _plan(settings: S3Settings, path: PartitionPath, config: HistoryCompactionCo
         file.fragments(root),
         path=path,
         compacted_end=root.compacted_end,
-        gone_below=root.gone_below,
+        delete_horizon=root.delete_horizon,
         clean_end=root.end,
         held=held(settings, path, now_ns),
         now_ns=now_ns,
@@ -213,7 +213,7 @@ def _tasks_of(plan: CompactPlan, task_bytes: int) -> int:
     return -(-plan.objects // _FOOTERS_PER_TASK) + len(_key_bins(plan.history, task_bytes))
 
 
-def _key_bins(history: HistoryPlan, task_bytes: int) -> list[list[tuple[int, FragmentPointer]]]:
+def _key_bins(history: HistoryPlan, task_bytes: int) -> list[list[tuple[int, StreamObjectPointer]]]:
     """Objects, with their places, whose keys tasks read: not of what is held and clean, as it takes no part."""
     places = [
         (place, each)
@@ -242,7 +242,7 @@ class _Run:
         self._spark, self._settings, self._history, self._rules = spark, settings, plan.history, rules
         self._steps, self._task_bytes = steps, task_bytes
         history, seed = plan.history, os.urandom(_SEED_BYTES)
-        self._pass = Pass(settings, history.path, plan.epoch, history.compacted_end, history.gone_below, seed)
+        self._pass = Pass(settings, history.path, plan.epoch, history.compacted_end, history.delete_horizon, seed)
         self._left = {*history.pointers}
         self.done = CompactResult()
 

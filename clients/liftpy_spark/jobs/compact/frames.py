@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from pyspark.sql import DataFrame, SparkSession
 
-    from liftpy_bucket.objects.pointers import FragmentPointer
+    from liftpy_bucket.objects.pointers import StreamObjectPointer
     from liftpy_spark.jobs.compact.plan import Rewrite
     from liftpy_spark.jobs.compact.task import Made, Pass
     from liftpy_spark.jobs.tasks import Progress
@@ -61,7 +61,7 @@ class Superseded(NamedTuple):
 def find_superseded(
     spark: SparkSession,
     work: Pass,
-    bins: Sequence[Sequence[tuple[int, FragmentPointer]]],
+    bins: Sequence[Sequence[tuple[int, StreamObjectPointer]]],
     progress: Progress | None,
 ) -> Iterator[Superseded]:
     """Find what newer records of the same key supersede; it is kept as long as this lasts.
@@ -83,7 +83,9 @@ def find_superseded(
         frame.unpersist()
 
 
-def _superseded(spark: SparkSession, work: Pass, bins: Sequence[Sequence[tuple[int, FragmentPointer]]]) -> DataFrame:
+def _superseded(
+    spark: SparkSession, work: Pass, bins: Sequence[Sequence[tuple[int, StreamObjectPointer]]]
+) -> DataFrame:
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for task in batch.column(0).to_pylist():

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
-    from liftpy_bucket.objects.pointers import FragmentPointer
+    from liftpy_bucket.objects.pointers import StreamObjectPointer
     from liftpy_bucket.upkeep.compaction import HistoryPlan
 
 __all__ = ["FooterFacts", "Rewrite", "RewriteSource", "Rules", "clean_end_of", "plan_rewrites"]
@@ -38,7 +38,7 @@ class RewriteSource(NamedTuple):
         is_expired: its tombstones go.
     """
 
-    pointer: FragmentPointer
+    pointer: StreamObjectPointer
     is_expired: bool
 
 
@@ -58,7 +58,7 @@ class Rewrite(NamedTuple):
     keeps_replies: bool
 
     @property
-    def pointers(self) -> tuple[FragmentPointer, ...]:
+    def pointers(self) -> tuple[StreamObjectPointer, ...]:
         """To what goes."""
         return tuple(source.pointer for source in self.sources)
 
@@ -120,7 +120,7 @@ def plan_rewrites(
 
 
 def _fate(
-    plan: HistoryPlan, pointer: FragmentPointer, look: FooterFacts, clean_end: int, rules: Rules, *, loses: bool
+    plan: HistoryPlan, pointer: StreamObjectPointer, look: FooterFacts, clean_end: int, rules: Rules, *, loses: bool
 ) -> _Fate | None:
     """None where it stays as it is."""
     if plan.is_held(pointer):

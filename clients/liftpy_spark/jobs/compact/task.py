@@ -17,7 +17,7 @@ from liftpy_bucket.objects.merging import check_sum
 from liftpy_bucket.objects.read import ObjectReader, fragment_key
 from liftpy_bucket.objects.record_hash import setsum_of
 from liftpy_bucket.objects.setsum import NO_RECORDS
-from liftpy_bucket.objects.write import FragmentWriter
+from liftpy_bucket.objects.write import ObjectWriter
 from liftpy_bucket.store.conditional import create_once
 from liftpy_bucket.upkeep.compaction import Replacement
 from liftpy_log.compaction.offset_map import KeyHasher
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from liftpy_bucket.layout import PartitionPath
-    from liftpy_bucket.objects.pointers import FragmentPointer
+    from liftpy_bucket.objects.pointers import StreamObjectPointer
     from liftpy_bucket.objects.setsum import Setsum
     from liftpy_bucket.store.s3_settings import S3Settings
     from liftpy_spark.jobs.compact.plan import Rewrite, RewriteSource
 
 __all__ = ["Made", "Pass", "look_at", "read_keys", "read_looks", "read_made", "rewrite"]
 
-_MADE: Final = ("made", "collected", "dropped", "gone_below")
+_MADE: Final = ("made", "collected", "dropped", "delete_horizon")
 
 
 class Pass(NamedTuple):
@@ -49,7 +49,7 @@ class Pass(NamedTuple):
         path: of the partition.
         epoch: the leader epoch in its root, for names.
         new_start: records below this offset supersede nothing: they were looked at before.
-        gone_below: that of the root.
+        delete_horizon: that of the root.
         seed: secret random bytes, of which the hashes of keys are made.
     """
 
@@ -57,10 +57,10 @@ class Pass(NamedTuple):
     path: PartitionPath
     epoch: int
     new_start: int
-    gone_below: int
+    delete_horizon: int
     seed: bytes
 
-    def reader(self, pointer: FragmentPointer) -> ObjectReader:
+    def reader(self, pointer: StreamObjectPointer) -> ObjectReader:
         """What reads an object, after its footer was found to be that of what the root means."""
         key = fragment_key(self.path, pointer)
         reader = ObjectReader(store_of(self.settings), key, pointer.size, pointer.footer)
@@ -75,16 +75,16 @@ class Made(NamedTuple):
         pointer: to the new object; None where no record is left.
         collected: the sum of the records that are not in it any more.
         dropped: how many these are.
-        gone_below: tombstones below this offset may be gone with it.
+        delete_horizon: tombstones below this offset may be gone with it.
     """
 
-    pointer: FragmentPointer | None
+    pointer: StreamObjectPointer | None
     collected: Setsum
     dropped: int
-    gone_below: int
+    delete_horizon: int
 
 
-def look_at(given: tuple[Pass, Sequence[FragmentPointer]]) -> list[FooterFacts]:
+def look_at(given: tuple[Pass, Sequence[StreamObjectPointer]]) -> list[FooterFacts]:
     """Read the footers of objects."""
     work, pointers = given
     footers = (work.reader(pointer).metadata for pointer in pointers)
@@ -101,7 +101,7 @@ def read_looks(plain: Any) -> list[FooterFacts]:
     return [FooterFacts(row.number(0), row.number(1), row.flag(2)) for row in rows]
 
 
-def read_keys(work: Pass, places: Sequence[tuple[int, FragmentPointer]]) -> Iterator[pa.RecordBatch]:
+def read_keys(work: Pass, places: Sequence[tuple[int, StreamObjectPointer]]) -> Iterator[pa.RecordBatch]:
     """Read the keys of objects: rows as in `CANDIDATES`.
 
     Raises:
@@ -136,7 +136,7 @@ def rewrite(work: Pass, given: Rewrite, superseded: Iterator[npt.NDArray[np.int6
     nonce, path, pointers = uuid4().hex, work.path, given.pointers
     name = f"{pointers[0].base:020d}-{work.epoch}-{nonce}.parquet"
     with TemporaryFile() as file:
-        writer = FragmentWriter(
+        writer = ObjectWriter(
             file,
             uuid=path.uuid,
             partition=path.partition,
@@ -148,7 +148,7 @@ def rewrite(work: Pass, given: Rewrite, superseded: Iterator[npt.NDArray[np.int6
         for source in given.sources:
             copy.take(source)
         written = writer.finish()
-        made = Replacement(pointers, written, file, nonce, copy.collected, copy.gone_below)
+        made = Replacement(pointers, written, file, nonce, copy.collected, copy.delete_horizon)
         if written.records:
             file.flush()
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped, memoryview(mapped) as body:
@@ -157,7 +157,7 @@ def rewrite(work: Pass, given: Rewrite, superseded: Iterator[npt.NDArray[np.int6
         "made": [fragment_plain(made.pointer(name))] if written.records else [],
         "collected": made.collected.hex(),
         "dropped": sum(each.records for each in pointers) - written.records,
-        "gone_below": made.gone_below,
+        "delete_horizon": made.delete_horizon,
     }
 
 
@@ -172,7 +172,7 @@ def read_made(plain: Any) -> Made:
     if len(pointers) > 1:
         raise fields.bad("made", "is more than one object")
     pointer = pointers[0] if pointers else None
-    return Made(pointer, fields.setsum("collected"), fields.number("dropped"), fields.number("gone_below"))
+    return Made(pointer, fields.setsum("collected"), fields.number("dropped"), fields.number("delete_horizon"))
 
 
 class _Superseded:
@@ -202,13 +202,13 @@ class _Superseded:
 class _Copy:
     """Copies what stays of objects."""
 
-    def __init__(self, work: Pass, writer: FragmentWriter, superseded: _Superseded) -> None:
+    def __init__(self, work: Pass, writer: ObjectWriter, superseded: _Superseded) -> None:
         self._work = work
         self._superseded = superseded
         self._hasher = KeyHasher(work.seed)
         self._writer = writer
         self.collected = NO_RECORDS
-        self.gone_below = work.gone_below
+        self.delete_horizon = work.delete_horizon
 
     def take(self, source: RewriteSource) -> None:
         """Copy what stays of one."""
@@ -242,5 +242,5 @@ class _Copy:
         is_keyed, has_value = (np.asarray(rows.column(name).is_valid()) for name in ("key", "value"))
         goes: npt.NDArray[np.bool_] = stays & is_keyed & ~has_value
         if goes.any():
-            self.gone_below = max(self.gone_below, int(rows.column("offset").to_numpy()[goes][-1]) + 1)
+            self.delete_horizon = max(self.delete_horizon, int(rows.column("offset").to_numpy()[goes][-1]) + 1)
         return goes

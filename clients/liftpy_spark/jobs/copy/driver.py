@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from liftpy_bucket.manifest.catalog import Catalog, CatalogStream
     from liftpy_bucket.manifest.root.format import Root
-    from liftpy_bucket.objects.pointers import FragmentPointer
+    from liftpy_bucket.objects.pointers import StreamObjectPointer
     from liftpy_bucket.store.object_store import ObjectStore
     from liftpy_bucket.store.s3_settings import S3Settings
     from liftpy_spark.jobs.copy.catalog import Choice
@@ -259,7 +259,7 @@ def _put_roots(
     into: ObjectStore,
     streams: Mapping[str, CatalogStream],
     partitions: Mapping[PartitionPath, SourcePartition],
-    made: Mapping[PartitionPath, Mapping[int, FragmentPointer]],
+    made: Mapping[PartitionPath, Mapping[int, StreamObjectPointer]],
 ) -> None:
     """Write what names the objects, once all of them are there; the roots when all else of that is."""
     labels = _labels(streams)
@@ -275,7 +275,7 @@ def _put_roots(
             list(pool.map(lambda path: put_root(into, labels[path], roots[path]), there))
 
 
-def _root(store: ObjectStore, into: ObjectStore, of: SourcePartition, made: Mapping[int, FragmentPointer]) -> Root:
+def _root(store: ObjectStore, into: ObjectStore, of: SourcePartition, made: Mapping[int, StreamObjectPointer]) -> Root:
     """The root that a partition gets; the snapshots that it names are written."""
     tail = made.get(of.root.end)
     fragments_made = {base: each for base, each in made.items() if each is not tail}

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from liftpy_bucket.manifest.root.format import Root
     from liftpy_bucket.manifest.root.snapshot import Snapshot
-    from liftpy_bucket.objects.pointers import FragmentPointer, SnapshotPointer
+    from liftpy_bucket.objects.pointers import SnapshotPointer, StreamObjectPointer
 
 __all__ = ["CopyRefusedError", "CopyState", "check_history", "of_its_own", "standing", "with_tail"]
 
@@ -49,7 +49,7 @@ class CopyState(StrEnum):
     AHEAD = "ahead"
 
 
-def with_tail(root: Root, epochs: Sequence[tuple[int, int]], tail: FragmentPointer | None) -> Root:
+def with_tail(root: Root, epochs: Sequence[tuple[int, int]], tail: StreamObjectPointer | None) -> Root:
     """A root, and behind it what the source has in shared objects.
 
     Args:
@@ -72,7 +72,7 @@ def with_tail(root: Root, epochs: Sequence[tuple[int, int]], tail: FragmentPoint
     )
 
 
-def of_its_own(root: Root, fragments: Sequence[FragmentPointer]) -> tuple[Root, tuple[Snapshot, ...]]:
+def of_its_own(root: Root, fragments: Sequence[StreamObjectPointer]) -> tuple[Root, tuple[Snapshot, ...]]:
     """A root that names other fragments of the same records, and the snapshots that it needs for that.
 
     Args:

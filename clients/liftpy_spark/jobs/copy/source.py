@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from liftpy_bucket.layout import PartitionPath
     from liftpy_bucket.manifest.pins.pin import Pin
     from liftpy_bucket.manifest.root.format import Root
-    from liftpy_bucket.objects.pointers import FragmentPointer, SnapshotPointer
+    from liftpy_bucket.objects.pointers import SnapshotPointer, StreamObjectPointer
     from liftpy_bucket.reading.version import TierVersion
     from liftpy_bucket.store.object_store import ObjectStore
 
@@ -75,7 +75,7 @@ class SourcePartition(NamedTuple):
         return sum(each.size for each in self._below)
 
     @property
-    def _below(self) -> tuple[FragmentPointer | SnapshotPointer, ...]:
+    def _below(self) -> tuple[StreamObjectPointer | SnapshotPointer, ...]:
         return (*self.root.snapshots, *self.root.fragments)
 
 
@@ -137,7 +137,7 @@ def tail_pieces(version: TierVersion, start: int, end: int) -> tuple[Piece, ...]
     return tuple(each._replace(start=max(each.start, start), end=min(each.end, end)) for each in pieces)
 
 
-def whole_piece(path: PartitionPath, pointer: FragmentPointer) -> Piece:
+def whole_piece(path: PartitionPath, pointer: StreamObjectPointer) -> Piece:
     """All of a fragment that a root names."""
     key = fragment_key(path, pointer)
     return Piece(key, pointer.size, pointer.footer, None, pointer.base, pointer.end, pointer)

@@ -18,7 +18,7 @@ from typing import IO, TYPE_CHECKING, Any, Final, Literal, NamedTuple
 from liftpy_bucket.errors import BucketVersionError, ObjectCorruptError, ObjectMissingError, TakenError
 from liftpy_bucket.manifest.pointer_format import fragment_plain
 from liftpy_bucket.objects.merging import fragment_source, member_source, merge
-from liftpy_bucket.objects.pointers import FragmentPointer
+from liftpy_bucket.objects.pointers import StreamObjectPointer
 from liftpy_bucket.reading.version import TierVersion
 from liftpy_bucket.store.conditional import create_once
 from liftpy_bucket.store.counting import CountingStore
@@ -179,7 +179,7 @@ class _Downloaded(CountingStore):
         return bytes(self._body[start : start + length])
 
 
-def _make(target: ObjectStore, version: TierVersion, item: CopyItem) -> tuple[Outcome, FragmentPointer]:
+def _make(target: ObjectStore, version: TierVersion, item: CopyItem) -> tuple[Outcome, StreamObjectPointer]:
     """Write a fragment of the partition's own with what lies elsewhere, named by the hash of its bytes."""
     path = version.path
     footers = [version.reader(piece).metadata for piece in item.part.pieces]
@@ -220,7 +220,7 @@ def _id_of(content: bytes | memoryview) -> str:
 def _sources(version: TierVersion, item: CopyItem) -> Iterator[Source]:
     for piece in item.part.pieces:
         reader, pointer = version.reader(piece), piece.pointer
-        if not isinstance(pointer, FragmentPointer):
+        if not isinstance(pointer, StreamObjectPointer):
             yield member_source(reader, pointer, piece.start, piece.end)
         elif (piece.start, piece.end) == (pointer.base, pointer.end):
             yield fragment_source(reader, version.path, pointer)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from liftpy_bucket.layout import PartitionPath
     from liftpy_bucket.manifest.json import Row
-    from liftpy_bucket.objects.pointers import FragmentPointer
+    from liftpy_bucket.objects.pointers import StreamObjectPointer
     from liftpy_bucket.store.s3_settings import S3Settings
     from liftpy_spark.jobs.copy.source import SourcePartition
     from liftpy_spark.jobs.tasks import Progress
@@ -98,7 +98,7 @@ class ObjectCopies:
 
     def __init__(self) -> None:
         self.copied = self.there = self.size = 0
-        self.made: dict[PartitionPath, dict[int, FragmentPointer]] = {}
+        self.made: dict[PartitionPath, dict[int, StreamObjectPointer]] = {}
         self.problems: list[CopyProblem] = []
 
 
@@ -121,7 +121,7 @@ class _Row(NamedTuple):
     size: int
     key: str
     text: str
-    pointer: FragmentPointer | None
+    pointer: StreamObjectPointer | None
 
 
 def copy_all(
@@ -250,7 +250,7 @@ def _read_rows(plain: Any, count: int) -> list[_Row]:
     ]
 
 
-def _pointer(row: Row) -> FragmentPointer:
+def _pointer(row: Row) -> StreamObjectPointer:
     (pointer,) = fragments_of(Fields("copied", "pointer", {"made": [row.mapping(5)]}, ("made",)), "made")
     return pointer
 

@@ -12,7 +12,7 @@ from liftpy.cli.tier.progress import show_progress
 from liftpy.cli.tier.tables import count_of
 from liftpy.cli.units import show_bytes
 from liftpy_bucket.errors import BucketVersionError, ManifestCorruptError
-from liftpy_bucket.manifest.stream_sets.file import SetFile
+from liftpy_bucket.manifest.stream_sets.file import SetManifestFile
 from liftpy_bucket.upkeep.exporting import export_list
 from liftpy_bucket.upkeep.missed import check_root_never_was, trace_of
 from liftpy_bucket.upkeep.scrubbing import scrub
@@ -129,7 +129,7 @@ def manifests_of(store: ObjectStore) -> Iterator[SetManifest]:
         TierError: one cannot be read.
     """
     for node in _nodes(store):
-        loaded = SetFile(store, node, new_id=new_id).load()
+        loaded = SetManifestFile(store, node, new_id=new_id).load()
         if loaded is not None:
             yield loaded.manifest
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from liftpy_bucket.manifest.root.snapshot import Snapshot
-    from liftpy_bucket.objects.pointers import FragmentPointer, SnapshotPointer
+    from liftpy_bucket.objects.pointers import SnapshotPointer, StreamObjectPointer
 
 __all__ = ["Change", "advance_start", "append", "claim", "create", "fork", "replace", "seal"]
 
@@ -43,7 +43,7 @@ class Change:
 
     root: Root
     snapshots: tuple[Snapshot, ...] = ()
-    gone: tuple[FragmentPointer, ...] = ()
+    gone: tuple[StreamObjectPointer, ...] = ()
     gone_snapshots: tuple[SnapshotPointer, ...] = ()
 
 
@@ -112,7 +112,7 @@ def _trimmed(root: Root) -> Root:
     return dataclasses.replace(root, claims=root.claims[behind:])
 
 
-def append(root: Root, fragment: FragmentPointer, *, epoch: int, epochs: Sequence[tuple[int, int]]) -> Change:
+def append(root: Root, fragment: StreamObjectPointer, *, epoch: int, epochs: Sequence[tuple[int, int]]) -> Change:
     """Add a stream object behind all others.
 
     Args:
@@ -162,12 +162,12 @@ def append(root: Root, fragment: FragmentPointer, *, epoch: int, epochs: Sequenc
 
 def replace(
     root: Root,
-    old: Sequence[FragmentPointer],
-    new: Sequence[FragmentPointer],
+    old: Sequence[StreamObjectPointer],
+    new: Sequence[StreamObjectPointer],
     *,
     collected: Setsum,
     snapshots: Mapping[str, Snapshot],
-    gone_below: int | None = None,
+    delete_horizon: int | None = None,
     compacted_end: int | None = None,
 ) -> Change:
     """Name other fragments for a range: merged ones, or ones that have lost records to key compaction.
@@ -178,7 +178,7 @@ def replace(
         new: those that come, oldest first, within the range of the old ones; () where nothing is left.
         collected: sum of the records that are in `old` and not in `new`.
         snapshots: by digest, those on the way to `old` (`RootFile.snapshots`).
-        gone_below: tombstones below this offset are gone now.
+        delete_horizon: tombstones below this offset are gone now.
         compacted_end: key compaction has looked at everything below this offset.
 
     Raises:
@@ -191,7 +191,7 @@ def replace(
     marked = dataclasses.replace(
         root,
         version=root.version + 1,
-        gone_below=max(root.gone_below, gone_below or 0),
+        delete_horizon=max(root.delete_horizon, delete_horizon or 0),
         compacted_end=max(root.compacted_end, compacted_end or 0),
     )
     if not old:
@@ -206,8 +206,8 @@ def replace(
     assert edges == sorted(edges), "what comes lies in order within what goes"
     coming, going = [*new], {each.name for each in old}
 
-    def change(fragments: Sequence[FragmentPointer]) -> list[FragmentPointer]:
-        left: list[FragmentPointer] = []
+    def change(fragments: Sequence[StreamObjectPointer]) -> list[StreamObjectPointer]:
+        left: list[StreamObjectPointer] = []
         for each in fragments:
             if each.name not in going:
                 left.append(each)
@@ -237,7 +237,7 @@ def advance_start(root: Root, start: int, *, snapshots: Mapping[str, Snapshot]) 
         root, version=root.version + 1, start=start, end=max(root.end, start), epochs=root.epochs[passed:]
     )
 
-    def change(fragments: Sequence[FragmentPointer]) -> list[FragmentPointer]:
+    def change(fragments: Sequence[StreamObjectPointer]) -> list[StreamObjectPointer]:
         return [each for each in fragments if each.end > start]
 
     gone = tuple(
@@ -248,14 +248,14 @@ def advance_start(root: Root, start: int, *, snapshots: Mapping[str, Snapshot]) 
 
 
 def _rewritten(
-    root: Root, rewriter: Rewriter, change: Callable[[Sequence[FragmentPointer]], Sequence[FragmentPointer]]
+    root: Root, rewriter: Rewriter, change: Callable[[Sequence[StreamObjectPointer]], Sequence[StreamObjectPointer]]
 ) -> Change:
     rewritten = rewriter.rewrite(root.snapshots)
     folded, snapshots = fold(dataclasses.replace(root, snapshots=rewritten, fragments=tuple(change(root.fragments))))
     return Change(root=folded, snapshots=(*rewriter.drafts, *snapshots), gone_snapshots=tuple(rewriter.gone))
 
 
-def _collected(change: Change, gone: tuple[FragmentPointer, ...], collected: Setsum) -> Change:
+def _collected(change: Change, gone: tuple[StreamObjectPointer, ...], collected: Setsum) -> Change:
     root = dataclasses.replace(
         change.root, setsum=change.root.setsum - collected, collected=change.root.collected + collected
     )

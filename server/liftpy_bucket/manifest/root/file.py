@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
     from liftpy_bucket.layout import PartitionPath
     from liftpy_bucket.manifest.root.changes import Change
-    from liftpy_bucket.objects.pointers import FragmentPointer, SnapshotPointer
+    from liftpy_bucket.objects.pointers import SnapshotPointer, StreamObjectPointer
     from liftpy_bucket.store.object_store import ObjectStore, Stored
 
 __all__ = ["Loaded", "RootFile"]
 
 _POINTERS_KEPT: Final = 2 * SNAPSHOT_FRAGMENTS_MAX
 """How many pointers of snapshots are kept; what a writer rolls up next is less than that."""
-_Pointer = TypeVar("_Pointer", "FragmentPointer", "SnapshotPointer")
+_Pointer = TypeVar("_Pointer", "StreamObjectPointer", "SnapshotPointer")
 
 
 class Loaded(NamedTuple):
@@ -160,7 +160,7 @@ class RootFile:
             waiting += _touched(snapshot.snapshots, start, end)
         return found
 
-    def fragments(self, root: Root, start: int = 0, end: int | None = None) -> Iterator[FragmentPointer]:
+    def fragments(self, root: Root, start: int = 0, end: int | None = None) -> Iterator[StreamObjectPointer]:
         """The fragments that answer for offsets in [start, end), oldest first. Reads the snapshots that it must.
 
         Args:
@@ -171,13 +171,13 @@ class RootFile:
         yield from self._below(root.snapshots, start, end)
         yield from _touched(root.fragments, start, end)
 
-    def _below(self, pointers: Iterable[SnapshotPointer], start: int, end: int | None) -> Iterator[FragmentPointer]:
+    def _below(self, pointers: Iterable[SnapshotPointer], start: int, end: int | None) -> Iterator[StreamObjectPointer]:
         for pointer in _touched(pointers, start, end):
             snapshot = self.snapshot(pointer)
             yield from self._below(snapshot.snapshots, start, end)
             yield from _touched(snapshot.fragments, start, end)
 
-    def find(self, root: Root, offset: int) -> FragmentPointer | None:
+    def find(self, root: Root, offset: int) -> StreamObjectPointer | None:
         """The fragment that answers for an offset, or None where none does."""
         return next(self.fragments(root, offset, offset + 1), None)
 

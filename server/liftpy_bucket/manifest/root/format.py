@@ -31,7 +31,7 @@ from liftpy_bucket.objects.setsum import NO_RECORDS, Setsum
 
 if TYPE_CHECKING:
     from liftpy_bucket.manifest.json import Row
-    from liftpy_bucket.objects.pointers import FragmentPointer, SnapshotPointer
+    from liftpy_bucket.objects.pointers import SnapshotPointer, StreamObjectPointer
 
 __all__ = ["COMMIT_IDS", "EPOCH_MAX", "HASH", "Claim", "Root", "commits_of", "decode_root", "encode_root", "epochs_of"]
 
@@ -70,7 +70,7 @@ class Root:
         epochs: (leader epoch, first offset), oldest first, up to `end`.
         claims: those that are needed to read sets from `end` on, oldest first; the last one is in force.
         sealed: it takes no further append.
-        gone_below: tombstones below this offset may be gone.
+        delete_horizon: tombstones below this offset may be gone.
         compacted_end: key compaction has looked at everything below this offset.
         commits: ids of the last COMMIT_IDS commits, oldest first.
     """
@@ -81,13 +81,13 @@ class Root:
     start: int
     end: int
     snapshots: tuple[SnapshotPointer, ...] = ()
-    fragments: tuple[FragmentPointer, ...] = ()
+    fragments: tuple[StreamObjectPointer, ...] = ()
     setsum: Setsum = NO_RECORDS
     collected: Setsum = NO_RECORDS
     epochs: tuple[tuple[int, int], ...] = ()
     claims: tuple[Claim, ...] = ()
     sealed: bool = False
-    gone_below: int = 0
+    delete_horizon: int = 0
     compacted_end: int = 0
     commits: tuple[str, ...] = ()
 
@@ -123,7 +123,7 @@ def encode_root(root: Root) -> bytes:
         "epochs": root.epochs,
         "claims": [[claim.epoch, claim.node, claim.start] for claim in root.claims],
         "sealed": root.sealed,
-        "gone_below": root.gone_below,
+        "gone_below": root.delete_horizon,
         "compacted_end": root.compacted_end,
         "commits": root.commits,
     }
@@ -158,7 +158,7 @@ def decode_root(path: PartitionPath, body: bytes) -> Root:
         epochs=epochs_of(fields, "epochs"),
         claims=_claims_of(fields),
         sealed=fields.flag("sealed"),
-        gone_below=fields.number("gone_below"),
+        delete_horizon=fields.number("gone_below"),
         compacted_end=fields.number("compacted_end", most=end),
         commits=commits_of(fields),
     )
@@ -166,7 +166,7 @@ def decode_root(path: PartitionPath, body: bytes) -> Root:
         raise ManifestCorruptError(key, f"uuid and partition are those of {root.uuid}/{root.partition}")
     if root.epochs and root.epochs[-1][1] >= end:
         raise fields.bad("epochs", f"begin one behind the end, {end}")
-    children: tuple[FragmentPointer | SnapshotPointer, ...] = (*root.snapshots, *root.fragments)
+    children: tuple[StreamObjectPointer | SnapshotPointer, ...] = (*root.snapshots, *root.fragments)
     check_order(key, children, end)
     total = Setsum.total(each.setsum for each in children)
     if total != root.setsum:

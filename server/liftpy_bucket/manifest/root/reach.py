@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from liftpy_bucket.layout import PartitionPath
     from liftpy_bucket.manifest.root.format import Root
     from liftpy_bucket.manifest.root.snapshot import Snapshot
-    from liftpy_bucket.objects.pointers import FragmentPointer, SnapshotPointer
+    from liftpy_bucket.objects.pointers import SnapshotPointer, StreamObjectPointer
     from liftpy_bucket.store.object_store import Entry
 
 __all__ = ["Reach", "is_older", "is_ours", "keys_of", "reach"]
@@ -28,7 +28,7 @@ class Reach(NamedTuple):
     """
 
     snapshots: tuple[SnapshotPointer, ...]
-    fragments: tuple[FragmentPointer, ...]
+    fragments: tuple[StreamObjectPointer, ...]
 
     @property
     def homes(self) -> set[str]:
@@ -44,7 +44,7 @@ def reach(root: Root, load: Callable[[SnapshotPointer], Snapshot]) -> Reach:
         load: gives the snapshot that a pointer names.
     """
     snapshots: list[SnapshotPointer] = []
-    fragments: list[FragmentPointer] = []
+    fragments: list[StreamObjectPointer] = []
     waiting = list(reversed(root.snapshots))
     while waiting:
         pointer = waiting.pop()

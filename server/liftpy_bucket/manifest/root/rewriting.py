@@ -11,14 +11,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from liftpy_bucket.layout import PartitionPath
-    from liftpy_bucket.objects.pointers import FragmentPointer, SnapshotPointer
+    from liftpy_bucket.objects.pointers import SnapshotPointer, StreamObjectPointer
 
 __all__ = ["Rewriter", "fragments_below"]
 
 
 def fragments_below(
     pointers: Iterable[SnapshotPointer], snapshots: Mapping[str, Snapshot], start: int, end: int
-) -> list[FragmentPointer]:
+) -> list[StreamObjectPointer]:
     """The fragments of [start, end) that are named through snapshots, oldest first.
 
     Args:
@@ -27,7 +27,7 @@ def fragments_below(
         start: the first wanted offset.
         end: the offset after the last one.
     """
-    found: list[FragmentPointer] = []
+    found: list[StreamObjectPointer] = []
     for pointer in pointers:
         if pointer.end > start and pointer.base < end:
             snapshot = _given(snapshots, pointer)
@@ -62,7 +62,7 @@ class Rewriter:
         snapshots: Mapping[str, Snapshot],
         start: int,
         end: int,
-        change: Callable[[Sequence[FragmentPointer]], Sequence[FragmentPointer]],
+        change: Callable[[Sequence[StreamObjectPointer]], Sequence[StreamObjectPointer]],
     ) -> None:
         self._path = path
         self._snapshots = snapshots

@@ -20,7 +20,7 @@ from liftpy_bucket.manifest.pointer_format import (
     snapshot_plain,
     snapshots_of,
 )
-from liftpy_bucket.objects.pointers import FragmentPointer, SnapshotPointer
+from liftpy_bucket.objects.pointers import SnapshotPointer, StreamObjectPointer
 from liftpy_bucket.objects.setsum import Setsum
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Snapshot", "decode_snapshot", "homed", "make_snapshot"]
 
-_Pointer = TypeVar("_Pointer", FragmentPointer, SnapshotPointer)
+_Pointer = TypeVar("_Pointer", StreamObjectPointer, SnapshotPointer)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,13 +44,13 @@ class Snapshot:
     """
 
     pointer: SnapshotPointer
-    children: tuple[FragmentPointer, ...] | tuple[SnapshotPointer, ...]
+    children: tuple[StreamObjectPointer, ...] | tuple[SnapshotPointer, ...]
     body: bytes
 
     @property
-    def fragments(self) -> tuple[FragmentPointer, ...]:
+    def fragments(self) -> tuple[StreamObjectPointer, ...]:
         """The fragments that it lists, with the home that they have for the root that names it; () above depth 1."""
-        return tuple(homed(each, self.pointer.home) for each in self.children if isinstance(each, FragmentPointer))
+        return tuple(homed(each, self.pointer.home) for each in self.children if isinstance(each, StreamObjectPointer))
 
     @property
     def snapshots(self) -> tuple[SnapshotPointer, ...]:
@@ -64,7 +64,7 @@ def homed(pointer: _Pointer, home: str) -> _Pointer:
 
 
 def make_snapshot(
-    path: PartitionPath, children: Sequence[FragmentPointer] | Sequence[SnapshotPointer], nonce: str
+    path: PartitionPath, children: Sequence[StreamObjectPointer] | Sequence[SnapshotPointer], nonce: str
 ) -> Snapshot:
     """A snapshot of pointers.
 
@@ -73,7 +73,7 @@ def make_snapshot(
         children: all fragments or all snapshots, oldest first; at least one.
         nonce: of the commit.
     """
-    fragments = [each for each in children if isinstance(each, FragmentPointer)]
+    fragments = [each for each in children if isinstance(each, StreamObjectPointer)]
     snapshots = [each for each in children if isinstance(each, SnapshotPointer)]
     assert bool(fragments) != bool(snapshots), "a snapshot lists fragments or snapshots"
     plain = {

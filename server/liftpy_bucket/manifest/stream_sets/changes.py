@@ -1,4 +1,4 @@
-"""What may become of a set manifest. Pure; `SetFile.commit` writes what comes out over what was read.
+"""What may become of a set manifest. Pure; `SetManifestFile.commit` writes what comes out over what was read.
 
 Sums are carried along as in `liftpy_bucket.manifest.root.changes`.
 """

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from liftpy_bucket.manifest.stream_sets.format import SetManifest
     from liftpy_bucket.store.object_store import ObjectStore
 
-__all__ = ["LoadedSet", "SetFile"]
+__all__ = ["LoadedSet", "SetManifestFile"]
 
 
 class LoadedSet(NamedTuple):
@@ -33,7 +33,7 @@ class LoadedSet(NamedTuple):
     etag: str
 
 
-class SetFile:
+class SetManifestFile:
     """The set manifest of one node, in a store. May be used from several threads.
 
     Args:

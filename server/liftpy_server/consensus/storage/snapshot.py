@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from liftpy_log.storage.disk import Disk
     from liftpy_server.consensus.storage.journal import Entry
 
-__all__ = ["Snapshot", "SnapshotError", "load_snapshot", "read_snapshot", "store_snapshot"]
+__all__ = ["MetadataSnapshot", "SnapshotError", "load_snapshot", "read_snapshot", "store_snapshot"]
 
 _MAGIC: Final = b"LIFTSNAP"
 _VERSION: Final = 1
@@ -42,7 +42,7 @@ class SnapshotError(LiftError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot:
+class MetadataSnapshot:
     """State after `last` was applied.
 
     Attributes:
@@ -74,7 +74,7 @@ class Snapshot:
         return b"".join((head, hashlib.sha256(head + body).digest(), body))
 
     @classmethod
-    def decode(cls, data: bytes) -> Snapshot:
+    def decode(cls, data: bytes) -> MetadataSnapshot:
         """What `encode` wrote.
 
         Raises:
@@ -131,7 +131,7 @@ def store_snapshot(disk: Disk, path: Path, data: bytes) -> None:
         raise SnapshotError(f"the metadata snapshot {path} can not be written: {error}") from error
 
 
-def load_snapshot(disk: Disk, path: Path) -> Snapshot | None:
+def load_snapshot(disk: Disk, path: Path) -> MetadataSnapshot | None:
     """The snapshot in a file; None when there is no file.
 
     Raises:
@@ -144,7 +144,7 @@ def load_snapshot(disk: Disk, path: Path) -> Snapshot | None:
     except OSError as error:
         raise SnapshotError(f"the metadata snapshot {path} can not be read: {error}") from error
     try:
-        return Snapshot.decode(data)
+        return MetadataSnapshot.decode(data)
     except SnapshotError as error:
         raise SnapshotError(f"the metadata snapshot {path} can not be used: {error}") from error
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from liftpy_server.consensus.settings import Voter
-    from liftpy_server.consensus.wire.session import Identity
+    from liftpy_server.consensus.wire.session import PeerIdentity
 
 __all__ = ["PeerRefusedError", "check_peer"]
 
@@ -23,7 +23,9 @@ class PeerRefusedError(FrameError):
     """A peer that knows the key is not let in. The text is for the operators of both nodes."""
 
 
-def check_peer(peer_id: str, peer: Identity, own: Identity, members: Mapping[str, Voter], running: str | None) -> None:
+def check_peer(
+    peer_id: str, peer: PeerIdentity, own: PeerIdentity, members: Mapping[str, Voter], running: str | None
+) -> None:
     """Let a peer in, or not.
 
     Args:

@@ -13,11 +13,11 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from liftpy_envelope.errors import FrameError, FrameTooLargeError
-from liftpy_server.consensus.wire.session import NONCE_BYTES, Session
+from liftpy_server.consensus.wire.session import NONCE_BYTES, PeerSession
 
 if TYPE_CHECKING:
     from liftpy_server.consensus.settings import TlsFiles
-    from liftpy_server.consensus.wire.session import Identity
+    from liftpy_server.consensus.wire.session import PeerIdentity
 
 __all__ = ["Link", "tls_context"]
 
@@ -65,7 +65,7 @@ class Link:
         wanted: str | None,
         key: bytes | None,
         context: ssl.SSLContext | None,
-        identity: Identity,
+        identity: PeerIdentity,
         now: float,
         host: str = "",
     ) -> None:
@@ -73,7 +73,7 @@ class Link:
         self.host = host
         self.wanted = wanted
         nonce = os.urandom(NONCE_BYTES)
-        self.session = Session(node_id=node_id, wanted=wanted, key=key, nonce=nonce, identity=identity)
+        self.session = PeerSession(node_id=node_id, wanted=wanted, key=key, nonce=nonce, identity=identity)
         self.opened_at = self.heard_at = self.said_at = now
         self.is_connecting = wanted is not None
         self._out = bytearray()

@@ -26,7 +26,7 @@ import msgpack
 from liftpy_envelope.errors import FrameError, FrameTooLargeError
 from liftpy_envelope.unpacking import Bounds, unpack
 
-__all__ = ["FRAME_BYTES_MAX", "NONCE_BYTES", "Identity", "Session", "WrongKeyError", "WrongNodeError"]
+__all__ = ["FRAME_BYTES_MAX", "NONCE_BYTES", "PeerIdentity", "PeerSession", "WrongKeyError", "WrongNodeError"]
 
 FRAME_BYTES_MAX: Final = 4 << 20
 NONCE_BYTES: Final = 32
@@ -48,7 +48,7 @@ class WrongNodeError(FrameError):
     """The peer meant another node than this one, or another node answers than was meant."""
 
 
-class Identity(NamedTuple):
+class PeerIdentity(NamedTuple):
     """What one end tells the other about itself, beyond its name.
 
     Attributes:
@@ -64,18 +64,18 @@ class Identity(NamedTuple):
     members_index: int = 0
 
 
-def _identity(given: object) -> Identity:
+def _identity(given: object) -> PeerIdentity:
     match given:
         case [str(cluster_id), str(instance), str(run), int(index)]:
-            return Identity(cluster_id, instance, run, index)
+            return PeerIdentity(cluster_id, instance, run, index)
         case _:
             raise FrameError("not the identity of a voter")
 
 
-_NOBODY: Final = Identity()
+_NOBODY: Final = PeerIdentity()
 
 
-class Session:
+class PeerSession:
     """Handshake, framing and authentication of one end of a connection.
 
     Args:
@@ -98,7 +98,7 @@ class Session:
         wanted: str | None,
         key: bytes | None,
         nonce: bytes,
-        identity: Identity = _NOBODY,
+        identity: PeerIdentity = _NOBODY,
     ) -> None:
         assert len(nonce) == NONCE_BYTES
         self._node_id = node_id
@@ -112,7 +112,7 @@ class Session:
         self._counts = [0, 0]
         self._identity = identity
         self.peer_id = wanted
-        self.peer = Identity()
+        self.peer = PeerIdentity()
         self.is_ready = False
         self.outgoing = bytearray()
         if wanted is not None:

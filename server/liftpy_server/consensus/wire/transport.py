@@ -23,7 +23,7 @@ from liftpy_server.consensus.messages import Message, decode_message, encode_mes
 from liftpy_server.consensus.pysyncobj_core import monotonic
 from liftpy_server.consensus.wire.admission import PeerRefusedError, check_peer
 from liftpy_server.consensus.wire.link import Link, tls_context
-from liftpy_server.consensus.wire.session import Identity, WrongKeyError, WrongNodeError
+from liftpy_server.consensus.wire.session import PeerIdentity, WrongKeyError, WrongNodeError
 from liftpy_server.listeners.refusals import DoorRefusals
 from liftpy_server.repeated_warnings import RepeatedWarnings
 
@@ -122,7 +122,7 @@ class RaftTransport:
         self._warnings = RepeatedWarnings(logger)
         self.silence = Silence(monotonic())
         self.before_send: Callable[[], None] = lambda: None
-        self.identity: Callable[[], Identity] = Identity
+        self.identity: Callable[[], PeerIdentity] = PeerIdentity
         self.on_message: Callable[[str, Message], None] = lambda _node, _message: None
         self.on_connected: Callable[[str], None] = lambda _node: None
         self.on_disconnected: Callable[[str], None] = lambda _node: None

@@ -31,7 +31,7 @@ from liftpy_envelope.groups import (
     MembershipResult,
 )
 from liftpy_server.groups.core.committing import commit_as_member, commit_without_member
-from liftpy_server.groups.core.inputs import DeleteGroup, Effects, StreamsChanged, Tick
+from liftpy_server.groups.core.inputs import DeleteGroup, Effects, GroupTick, StreamsChanged
 from liftpy_server.groups.core.member import GroupImage, Member, joined_generation, size_of_wishes
 from liftpy_server.groups.core.records import OFFSET_HEAD, OFFSET_SUFFIX, GroupRecord, group_key
 from liftpy_server.groups.core.roster import Roster
@@ -117,7 +117,7 @@ class GroupCoordinator:
         """Take one input."""
         self._roster.begin(now.s)
         handle = self._HANDLERS[type(given)]
-        if self._streams is None and not isinstance(given, (StreamsChanged, Tick)):
+        if self._streams is None and not isinstance(given, (StreamsChanged, GroupTick)):
             return Effects(answer=refused(given, GroupError.NOT_AVAILABLE, "the coordinator starts; ask again"))
         records: list[GroupRecord] = []
         answer = handle(self, given, now, records)
@@ -216,7 +216,7 @@ class GroupCoordinator:
         if is_first or self._shapes() != self._seen:
             self._retarget()
 
-    def _tick(self, given: Tick, now: Now, _records: list[GroupRecord]) -> None:
+    def _tick(self, given: GroupTick, now: Now, _records: list[GroupRecord]) -> None:
         if self._streams is None:
             return
         members = list(self.members.values())
@@ -289,7 +289,7 @@ class GroupCoordinator:
         CommitRequest: _committed,
         OffsetFetchRequest: _fetched,
         StreamsChanged: _streams_changed,
-        Tick: _tick,
+        GroupTick: _tick,
         DeleteGroup: _deleted,
     }
 

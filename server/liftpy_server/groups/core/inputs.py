@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from liftpy_server.groups.core.assignment import StreamShape
     from liftpy_server.groups.core.records import GroupRecord
 
-__all__ = ["Answer", "DeleteGroup", "Effects", "Input", "Now", "StreamsChanged", "Tick"]
+__all__ = ["Answer", "DeleteGroup", "Effects", "GroupTick", "Input", "Now", "StreamsChanged"]
 
 
 class Now(NamedTuple):
@@ -42,7 +42,7 @@ class StreamsChanged:
 
 
 @dataclass(frozen=True, slots=True)
-class Tick:
+class GroupTick:
     """Time has passed; due at `next_s` at the latest.
 
     Attributes:
@@ -65,7 +65,7 @@ class DeleteGroup:
 
 Input: TypeAlias = (
     "JoinRequest | HeartbeatRequest | LeaveRequest | CommitRequest | OffsetFetchRequest"
-    " | StreamsChanged | Tick | DeleteGroup"
+    " | StreamsChanged | GroupTick | DeleteGroup"
 )
 Answer: TypeAlias = "MembershipResult | CommitResult | OffsetFetchResult"
 

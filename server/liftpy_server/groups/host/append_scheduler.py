@@ -18,7 +18,7 @@ class _Hosted(Protocol):
     def append_pending(self) -> None:
         """Take the pending requests, and append what comes of them."""
 
-    def settle(self) -> None:
+    def end_pass(self) -> None:
         """Have what was appended made durable, and replicated."""
 
 
@@ -35,10 +35,10 @@ class AppendScheduler:
             asyncio.get_running_loop().call_soon(self._run)
         self._wanted[hosted] = None
 
-    def settle(self, hosted: _Hosted) -> None:
-        """A partition has appended: settle it at the end of this pass, or at once when that was in none."""
+    def appended(self, hosted: _Hosted) -> None:
+        """A partition has appended: its pass ends with this one, or at once when that was in none."""
         if self._appended is None:
-            hosted.settle()
+            hosted.end_pass()
         else:
             self._appended[hosted] = None
 
@@ -51,4 +51,4 @@ class AppendScheduler:
         finally:
             self._appended = None
             for hosted in appended:
-                hosted.settle()
+                hosted.end_pass()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from liftpy_envelope.group_offsets import METADATA_BYTES_MAX, CommitRequest, OffsetFetchRequest
 from liftpy_envelope.groups import GroupError, HeartbeatRequest, JoinRequest, LeaveRequest
 from liftpy_server.groups.core.coordinator import refused
-from liftpy_server.groups.core.inputs import DeleteGroup, Effects, StreamsChanged, Tick
+from liftpy_server.groups.core.inputs import DeleteGroup, Effects, GroupTick, StreamsChanged
 from liftpy_server.groups.host.quota import GroupQuota
 from liftpy_server.settings.groups import GroupsConfig
 
@@ -197,7 +197,7 @@ class Coordinators:
         if paused_s > 0:
             for group, coordinator in list(self._made.items()):
                 if coordinator.members:
-                    yield group, self.step(group, Tick(paused_s), now)
+                    yield group, self.step(group, GroupTick(paused_s), now)
             return
         while self._due and self._due[0][0] <= now.s:
             due_s, group = heappop(self._due)
@@ -208,7 +208,7 @@ class Coordinators:
             if due is None or not due.members:
                 continue
             if due.next_s <= now.s:
-                yield group, self.step(group, Tick(), now)
+                yield group, self.step(group, GroupTick(), now)
             else:
                 self._schedule(due)
 

@@ -117,7 +117,7 @@ class GroupPartition:
             await asyncio.sleep(delay_s)
             delay_s = limits.RETRY_S
             try:
-                await _wait_settled(self.partition, lambda: self.is_leading)
+                await _wait_high_watermark(self.partition, lambda: self.is_leading)
                 end = self.partition.high_watermark
                 coordinators = await self._replayed()
             except (LiftError, OSError) as error:
@@ -181,10 +181,10 @@ class GroupPartition:
         with self._restarting():
             self._take(self._coordinators)
 
-    def settle(self) -> None:
+    def end_pass(self) -> None:
         """Have what was appended made durable, and replicated."""
         with self._restarting():
-            self.partition.settle()
+            self.partition.end_pass()
 
     def _schedule(self) -> None:
         self._scheduler.schedule(self)
@@ -270,8 +270,8 @@ class GroupPartition:
             self._end = appended.next_offset
             if outcomes:
                 self._waiting[-1] = (self._end, now_s, outcomes)
-            partition.on_committed(self._end, self._settled)
-            self._scheduler.settle(self)
+            partition.on_committed(self._end, self._outcome_known)
+            self._scheduler.appended(self)
         self._finish_committed()
         if coordinators is self._coordinators:
             self._tick_timer.expect(coordinators.next_s, is_needed=bool(self._waiting))
@@ -304,7 +304,7 @@ class GroupPartition:
         member = None if coordinator is None else coordinator.members.get(given.member_id)
         return 0.0 if member is None else member.session_timeout_ms / 1000
 
-    def _settled(self, why_unknown: str | None) -> None:
+    def _outcome_known(self, why_unknown: str | None) -> None:
         """A batch is committed, or nobody here knows what became of it."""
         if why_unknown is None:
             self._finish_committed()
@@ -352,7 +352,7 @@ def _refuse(outcomes: Iterable[_Outcome], error: GroupError, message: str) -> No
             outcome.pending.refuse(error, message)
 
 
-async def _wait_settled(partition: Partition, is_leading: Callable[[], bool]) -> None:
+async def _wait_high_watermark(partition: Partition, is_leading: Callable[[], bool]) -> None:
     """Wait until everything in a log is committed, and what is appended next can be.
 
     Args:
@@ -362,7 +362,7 @@ async def _wait_settled(partition: Partition, is_leading: Callable[[], bool]) ->
     wake = asyncio.Event()
     while not (
         is_leading()
-        and partition.is_settled
+        and partition.is_high_watermark_known
         and partition.is_accepting
         and partition.log.failure is None
         and partition.high_watermark == partition.log.log_end

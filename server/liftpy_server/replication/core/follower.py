@@ -213,7 +213,7 @@ class Follower:
         if self._lacks_tombstones(answer, now_s):
             return self._rebuild(answer.log_start, now_s, is_planned=True)
         if fetched.ranges:
-            self._log.gone_below = max(self._log.gone_below, answer.gone_below)
+            self._log.delete_horizon = max(self._log.delete_horizon, answer.delete_horizon)
             self.phase = FollowPhase.APPENDING
             return [Append(fetched=fetched)]
         return [*self._advanced(), *self._fetch(now_s)]
@@ -227,7 +227,7 @@ class Follower:
         log = self._log
         if log.start == log.end:
             self._copies_since_s = now_s
-        if answer.gone_below <= max(log.gone_below, log.end) or log.start == log.end:
+        if answer.delete_horizon <= max(log.delete_horizon, log.end) or log.start == log.end:
             return False
         return now_s - self._copies_since_s >= self.view.delete_retention_s
 

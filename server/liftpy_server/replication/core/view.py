@@ -112,7 +112,7 @@ class LogMarks:
         durable_end: the offset after the last record that is on disk.
         high_watermark: as it was checkpointed; it may be too low, and is cut to what is there.
         epochs: (leader epoch, its first offset), oldest first.
-        gone_below: tombstones below this offset may be missing, but only with all that they deleted.
+        delete_horizon: tombstones below this offset may be missing, but only with all that they deleted.
         known_end: records below it are known to have been committed, whether this log still has them or not.
     """
 
@@ -124,7 +124,7 @@ class LogMarks:
         durable_end: int = 0,
         high_watermark: int = 0,
         epochs: Iterable[tuple[int, int]] = (),
-        gone_below: int = 0,
+        delete_horizon: int = 0,
         known_end: int = 0,
     ) -> None:
         assert start <= durable_end <= end, f"a log from {start} to {end} is not durable up to {durable_end}"
@@ -133,7 +133,7 @@ class LogMarks:
         self.durable_end = durable_end
         self.high_watermark = max(start, min(high_watermark, end))
         self.epochs = EpochHistory(epochs)
-        self.gone_below = gone_below
+        self.delete_horizon = delete_horizon
         self.known_end = known_end
 
     def append(self, epoch: int, base: int, end: int) -> None:

@@ -79,7 +79,7 @@ class Answering(ABC):
         return FollowResult(
             *(fetch.key, FollowRefusal.NONE, fetch.incarnation, fetch.leader_epoch, fetch.offset),
             *(marks.high_watermark, marks.start),
-            gone_below=self.log.compaction.gone_below,
+            delete_horizon=self.log.compaction.delete_horizon,
             leaps=self.leaps,
         )
 

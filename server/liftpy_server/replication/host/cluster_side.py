@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from liftpy_log.clock import Clock
     from liftpy_server.consensus.store import RaftMetadataStore
     from liftpy_server.metadata.state import MetadataState
+    from liftpy_server.replication.host.durability_record import DurabilityRecord
     from liftpy_server.replication.host.local import LocalReplica
-    from liftpy_server.replication.host.standing import Standing
     from liftpy_server.settings.cluster import ClusterConfig
     from liftpy_server.settings.config import NodeConfig
 
@@ -84,25 +84,28 @@ class ClusterSide:
         self.sessions = NodeSession(metadata, node, timeout_s, self._registered, on_superseded, self._failed_logs)
 
     async def register(
-        self, standing: Standing, open_logs: Callable[[MetadataState], Awaitable[None]], checkpoint: Checkpoint
+        self,
+        durability_record: DurabilityRecord,
+        open_logs: Callable[[MetadataState], Awaitable[None]],
+        checkpoint: Checkpoint,
     ) -> None:
         """Get an incarnation; from here on the metadata counts on this node.
 
         Args:
-            standing: what the node can prove.
-            open_logs: opens the logs that the metadata says are here; `standing` hears what it finds.
+            durability_record: what the node can prove.
+            open_logs: opens the logs that the metadata says are here; `durability_record` hears what it finds.
             checkpoint: what the node knew of them when it stopped last.
 
         Raises:
             MetadataRefusedError: the cluster does not want it.
             OSError: what the node can prove can not be read or written down.
         """
-        self.host.standing = standing
+        self.host.durability_record = durability_record
         state = await self.sessions.reach()
         await open_logs(state)
-        is_log_proven = standing.is_proven(state, self._node_id, was_clean=checkpoint.clean)
-        lost_logs = standing.lost_logs(state, self._node_id)
-        cut_logs = standing.cut_logs(state, self._node_id)
+        is_log_proven = durability_record.is_proven(state, self._node_id, was_clean=checkpoint.clean)
+        lost_logs = durability_record.lost_logs(state, self._node_id)
+        cut_logs = durability_record.cut_logs(state, self._node_id)
         failed_logs = self._failed_logs(state)
         held = {(*log, checkpoint.mark(*log)) for log in (*lost_logs[:_LOGS_TOLD_MAX], *failed_logs)}
         await self.sessions.register(
@@ -112,12 +115,12 @@ class ClusterSide:
             cut_logs=cut_logs[:_LOGS_TOLD_MAX],
             known_ends=sorted(each for each in held if each[2]),
         )
-        standing.settled(state, self._node_id)
+        durability_record.doubt_recorded(state, self._node_id)
 
     def _failed_logs(self, state: MetadataState) -> list[tuple[str, int]]:
         """Those that the node registers with; their replicas tell of the others, one by one."""
-        assert self.host.standing is not None, "it is there before the node registers"
-        return self.host.standing.failed_logs(state, self._node_id)[:_LOGS_TOLD_MAX]
+        assert self.host.durability_record is not None, "it is there before the node registers"
+        return self.host.durability_record.failed_logs(state, self._node_id)[:_LOGS_TOLD_MAX]
 
     def _registered(self, incarnation: int) -> None:
         self.incarnation = incarnation

@@ -140,7 +140,7 @@ class LocalReplica(Answering):
             durable_end=min(max(self.partition.durable_end, log.log_start), log.log_end),
             high_watermark=self.partition.high_watermark,
             epochs=log.epochs.entries,
-            gone_below=log.compaction.gone_below,
+            delete_horizon=log.compaction.delete_horizon,
         )
         return Replica(host.node_id, host.incarnation, self.key, marks, host.times)
 
@@ -172,7 +172,7 @@ class LocalReplica(Answering):
         is_certain = partition.is_leading and partition.heard_s == asked_s and partition.gaps.are_recorded
         return self.log.log_end if is_certain else None
 
-    def begin_anew(self) -> None:
+    def reset_role(self) -> None:
         """Whatever role it had is over: the node has registered again, or this replica had given up.
 
         After an error that nobody expected it has none, and tries again when it is ticked, or hears of the metadata.
@@ -210,7 +210,7 @@ class LocalReplica(Answering):
         if self._resumes_in is not None:
             if view.leader_epoch < self._resumes_in:
                 return
-            self.begin_anew()
+            self.reset_role()
         self.step(inputs.ViewChanged(view=view))
 
     def tick(self, paused_s: float) -> None:
@@ -255,7 +255,7 @@ class LocalReplica(Answering):
         view = self._core.view
         return self._host.is_cut_off and (view is None or len(view.replicas) > len(view.observers) + 1)
 
-    def is_settled(self) -> bool:
+    def is_high_watermark_known(self) -> bool:
         """See `Replication`."""
         leader = self._core.leader
         return leader is not None and leader.is_caught_up
@@ -368,7 +368,7 @@ class LocalReplica(Answering):
         try:
             if self.partition.storage_full:
                 raise StorageFullError("the node's disk is full")
-            appended, records = append_followed(self.log, records, answer.high_watermark, answer.gone_below)
+            appended, records = append_followed(self.log, records, answer.high_watermark, answer.delete_horizon)
         except (StorageFullError, BatchesRefusedError) as error:
             self._host.warn(self, f"can not follow: {error}")
             self._waiting.append(inputs.AppendFailed())

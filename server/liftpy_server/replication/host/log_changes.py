@@ -26,7 +26,7 @@ _CODEC: Final = "zstd"
 
 
 def append_followed(
-    log: PartitionLog, records: FollowedBatches, high_watermark: int, gone_below: int
+    log: PartitionLog, records: FollowedBatches, high_watermark: int, delete_horizon: int
 ) -> tuple[Appended, FollowedBatches]:
     """Append what a leader sent.
 
@@ -34,7 +34,7 @@ def append_followed(
         log: of the follower.
         records: the first batch holds the log's end.
         high_watermark: of the leader.
-        gone_below: of the leader's log; this log holds its records from now on.
+        delete_horizon: of the leader's log; this log holds its records from now on.
 
     Returns:
         Where they went, and which of them did.
@@ -44,7 +44,7 @@ def append_followed(
         BatchCorruptError: a batch is not what its header announces; nothing is appended.
     """
     start = log.log_end
-    log.compaction.raise_gone_below(gone_below)
+    log.compaction.raise_delete_horizon(delete_horizon)
     if not records.headers or records.headers[0].base_offset >= start:
         return log.append_batches(records.data, records.headers), records
     if log.log_start < start:

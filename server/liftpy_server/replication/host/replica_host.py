@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from liftpy_server.replication.core.effects import Effect
     from liftpy_server.replication.core.inputs import FetchAnswered
     from liftpy_server.replication.core.view import ReplicationTimes
+    from liftpy_server.replication.host.durability_record import DurabilityRecord
     from liftpy_server.replication.host.local import LocalReplica
     from liftpy_server.replication.host.proposals import ReplicaProposals
-    from liftpy_server.replication.host.standing import Standing
 
 __all__ = ["ReplicaHost"]
 
@@ -60,7 +60,7 @@ class ReplicaHost:
     Attributes:
         incarnation: that this node has registered.
         replicas: by key.
-        standing: keeps in mind which logs have failed; None before the node registers.
+        durability_record: keeps in mind which logs have failed; None before the node registers.
         recent: the newest batches of the logs that lead.
         hears: whether this node hears NATS.
         answered_question_s: when NATS was asked the last question that was answered, by elapsed time.
@@ -83,7 +83,7 @@ class ReplicaHost:
         self.node_id = node_id
         self.times = times
         self.incarnation = 0
-        self.standing: Standing | None = None
+        self.durability_record: DurabilityRecord | None = None
         self.replicas: dict[PartitionKey, LocalReplica] = {}
         self.recent = RecentBatches()
         self.leadership_changed = on_leadership
@@ -137,7 +137,7 @@ class ReplicaHost:
         """The metadata gave this node an incarnation: every role of an earlier one is over."""
         self.incarnation = incarnation
         for replica in list(self.replicas.values()):
-            replica.begin_anew()
+            replica.reset_role()
 
     def enter(self, replica: LocalReplica) -> None:
         """A replica is opened."""

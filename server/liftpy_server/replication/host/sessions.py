@@ -1,4 +1,4 @@
-"""A node's standing in its cluster: it registers, and again when it was given up; and it gives others up.
+"""Sessions of a node in its cluster: it registers, and again when it was given up; and it gives others up.
 
 Whoever leads the metadata hears of every other node several times a second. One that is silent for too long is
 expired: it loses its leaderships, and its places in the in-sync replica sets. It finds that out when it is back, and

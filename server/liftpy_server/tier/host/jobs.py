@@ -174,7 +174,7 @@ class TierJobs:
             max(start, place.wanted_start),
             end,
             [(epoch, first) for epoch, first in answer.epochs if first < end],
-            answer.gone_below,
+            answer.delete_horizon,
             stored_bytes=answer.bytes,
             records=answer.records,
         )
@@ -329,7 +329,7 @@ class TierJobs:
             )
         )
         if partition.cold is not None:
-            partition.cold.gone_below = max(partition.cold.gone_below, answer.gone_below)
+            partition.cold.delete_horizon = max(partition.cold.delete_horizon, answer.delete_horizon)
             partition.cold.stored_bytes, partition.cold.records = answer.bytes, answer.records
         self._schedule.kept_up(task, None, self._now_s())
         return False

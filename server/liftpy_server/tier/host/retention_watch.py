@@ -85,7 +85,7 @@ class RetentionWatch:
             return
         if not config.tier and log.log_start > place.tiered_end:
             # Retention of a stream that is not tiered counts the log alone, and the bucket has what is older still.
-            self._begin_anew(key, partition)
+            self._start(key, partition)
             return
         if place.tiered_end <= place.start:
             return
@@ -122,9 +122,9 @@ class RetentionWatch:
         if not _is_stopped_by_a_hole(place):
             self._want(key, partition, start)
         elif start >= place.tiered_end:
-            self._begin_anew(key, partition)
+            self._start(key, partition)
 
-    def _begin_anew(self, key: PartitionKey, partition: Partition) -> None:
+    def _start(self, key: PartitionKey, partition: Partition) -> None:
         """What the bucket has of a partition is wanted no more, and what came next never got there."""
         if self._want(key, partition, partition.log.log_start):
             logger.warning(

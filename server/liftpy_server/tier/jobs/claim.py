@@ -20,7 +20,7 @@ from liftpy_server.tier.requests import HistoryResult
 if TYPE_CHECKING:
     from liftpy_bucket.layout import PartitionPath
     from liftpy_bucket.manifest.root.format import Root
-    from liftpy_bucket.objects.pointers import FragmentPointer, SnapshotPointer
+    from liftpy_bucket.objects.pointers import SnapshotPointer, StreamObjectPointer
     from liftpy_bucket.reading.resolving import Resolved
     from liftpy_server.tier.jobs.parts.context import Context
     from liftpy_server.tier.requests import ClaimJob, Epochs, LookJob
@@ -120,14 +120,14 @@ def _check(root: Root, held: Resolved, log: Epochs) -> None:
 
 def _answer(context: Context, root: Root, held: Resolved) -> HistoryResult:
     set_bytes = sum(map(size_of, held.members))
-    children: tuple[SnapshotPointer | FragmentPointer, ...] = (*root.snapshots, *root.fragments)
+    children: tuple[SnapshotPointer | StreamObjectPointer, ...] = (*root.snapshots, *root.fragments)
     return HistoryResult(
         start=root.start,
         end=held.end,
         root_end=root.end,
         proven_end=held.end if root.sealed else root.end,
         epochs=tuple(held.epochs),
-        gone_below=root.gone_below,
+        delete_horizon=root.delete_horizon,
         bytes=sum(each.size for each in children) + set_bytes,
         records=sum(each.records for each in children) + sum(each.member.records for each in held.members),
         sealed=root.sealed,

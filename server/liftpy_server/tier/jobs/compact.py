@@ -26,7 +26,7 @@ from liftpy_server.tier.requests import CompactResult
 if TYPE_CHECKING:
     from liftpy_bucket.layout import PartitionPath
     from liftpy_bucket.manifest.root.format import Root
-    from liftpy_bucket.objects.pointers import FragmentPointer, SnapshotPointer
+    from liftpy_bucket.objects.pointers import SnapshotPointer, StreamObjectPointer
     from liftpy_bucket.upkeep.compaction import HistoryPlan, Replacement
     from liftpy_server.tier.jobs.parts.context import Context
     from liftpy_server.tier.requests import CompactJob
@@ -66,10 +66,10 @@ def compact(context: Context, request: CompactJob) -> CompactResult:
             compacted = _run(context, path, plan, config, request.epoch)
         root = newest(context, path).root
     held = resolved(context, root).members
-    children: tuple[SnapshotPointer | FragmentPointer, ...] = (*root.snapshots, *root.fragments)
+    children: tuple[SnapshotPointer | StreamObjectPointer, ...] = (*root.snapshots, *root.fragments)
     return CompactResult(
         compacted=compacted,
-        gone_below=root.gone_below,
+        delete_horizon=root.delete_horizon,
         compacted_end=root.compacted_end,
         bytes=sum(each.size for each in children) + sum(map(size_of, held)),
         records=sum(each.records for each in children) + sum(each.member.records for each in held),
@@ -81,7 +81,7 @@ def _move(
 ) -> None:
     """What shared objects hold becomes the partition's own, if a pass over it would pay: it goes by key from there."""
     held = resolved(context, root)
-    children: tuple[SnapshotPointer | FragmentPointer, ...] = (*root.snapshots, *root.fragments)
+    children: tuple[SnapshotPointer | StreamObjectPointer, ...] = (*root.snapshots, *root.fragments)
     clean_bytes = sum(each.size for each in children if each.end <= root.compacted_end)
     dirty_bytes = sum(each.size for each in children) - clean_bytes + sum(map(size_of, held.members))
     if not held.members or not is_due(dirty_bytes, clean_bytes, config.min_dirty_ratio):
@@ -104,7 +104,7 @@ def _plan(
         file_of(context, path).fragments(root),
         path=path,
         compacted_end=root.compacted_end,
-        gone_below=root.gone_below,
+        delete_horizon=root.delete_horizon,
         clean_end=clean_end,
         held=_held(context, path),
         now_ns=context.now_ns(),
@@ -157,14 +157,14 @@ def _put(context: Context, path: PartitionPath, replacement: Replacement, epoch:
             new,
             collected=replacement.collected,
             snapshots=file_of(context, path).snapshots(root, old[0].base, old[-1].end),
-            gone_below=replacement.gone_below,
+            delete_horizon=replacement.delete_horizon,
         )
 
     with context.roots.alone(path, context.progress):
         commit(context, path, change_of, created)
 
 
-def _check_free(context: Context, path: PartitionPath, old: tuple[FragmentPointer, ...]) -> None:
+def _check_free(context: Context, path: PartitionPath, old: tuple[StreamObjectPointer, ...]) -> None:
     start, end = old[0].base, old[-1].end
     for held_start, held_end in _held(context, path):
         if held_start < end and (held_end is None or held_end > start):

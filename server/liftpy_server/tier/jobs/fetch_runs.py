@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from liftpy_bucket.objects.read import Fetched, ObjectReader
     from liftpy_bucket.reading.version import Piece, TierVersion
 
-__all__ = ["BROKEN", "HoleError", "Run", "Runs", "Span", "Wanted", "cuts_of", "rows_of", "spans_of"]
+__all__ = ["BROKEN", "HoleError", "ReadRun", "Runs", "Span", "Wanted", "cuts_of", "rows_of", "spans_of"]
 
 BROKEN: Final = (ObjectMissingError, ObjectCorruptError)
 _GUESSED: Final = 2  # times as much comes as was foreseen, at most
@@ -77,7 +77,7 @@ class Span(NamedTuple):
     is_last: bool
 
 
-class Run(NamedTuple):
+class ReadRun(NamedTuple):
     """Spans of one object that are neighbours.
 
     Attributes:
@@ -105,7 +105,7 @@ class Runs:
     def __init__(self, spans: Iterator[Span], bytes_max: int) -> None:
         self._runs = _runs(spans, min(bytes_max, _AT_ONCE_BYTES))
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="ahead")
-        self._coming: Future[Run | None] | None = None
+        self._coming: Future[ReadRun | None] | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -113,7 +113,7 @@ class Runs:
     def __exit__(self, *exc: object) -> None:
         self._thread.shutdown(cancel_futures=True)
 
-    def take(self, bytes_wanted: int) -> Run | None:
+    def take(self, bytes_wanted: int) -> ReadRun | None:
         """The next one; None at the end.
 
         Args:
@@ -128,17 +128,17 @@ class Runs:
         self._coming = self._thread.submit(self._next) if is_more_wanted else None
         return run
 
-    def _next(self) -> Run | None:
+    def _next(self) -> ReadRun | None:
         spans = next(self._runs, None)
         if spans is None:
             return None
         indexes = [span.row_group for span in spans if span.row_group is not None]
         with suppress(*BROKEN):  # one by one, so that what is before the damage is still read, and the damage found
-            return Run(spans, spans[0].reader.fetch(indexes) if indexes else None)
-        return Run(spans, None)
+            return ReadRun(spans, spans[0].reader.fetch(indexes) if indexes else None)
+        return ReadRun(spans, None)
 
 
-def rows_of(run: Run, span: Span) -> pa.RecordBatch | None:
+def rows_of(run: ReadRun, span: Span) -> pa.RecordBatch | None:
     """The rows of one span of a run, with the columns of `batch_names`; None where there are none.
 
     Raises:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from liftpy_bucket.layout import PartitionPath
     from liftpy_bucket.manifest.root.format import Root
-    from liftpy_bucket.objects.pointers import FragmentPointer
+    from liftpy_bucket.objects.pointers import StreamObjectPointer
     from liftpy_server.tier.jobs.parts.context import Context
     from liftpy_server.tier.requests import MergeJob
 
@@ -78,7 +78,9 @@ def _merge_run(context: Context, path: PartitionPath, epoch: int) -> int:
     return len(run)
 
 
-def _merged(context: Context, path: PartitionPath, run: Sequence[FragmentPointer], epoch: int) -> FragmentPointer:
+def _merged(
+    context: Context, path: PartitionPath, run: Sequence[StreamObjectPointer], epoch: int
+) -> StreamObjectPointer:
     """Written into a file without a name first: it may be larger than what may be held in memory."""
     nonce = context.new_id()
     name = fragment_name(run[0].base, epoch, nonce)

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from liftpy_bucket.layout import set_object_key
 from liftpy_bucket.manifest.stream_sets.changes import adopt, replace
-from liftpy_bucket.manifest.stream_sets.file import SetFile
+from liftpy_bucket.manifest.stream_sets.file import SetManifestFile
 from liftpy_bucket.objects.merging import member_source
 from liftpy_bucket.objects.pointers import SetMember, SetObjectPointer
 from liftpy_bucket.objects.read import ObjectReader
@@ -78,7 +78,7 @@ def _merge_run(context: Context, node: str, incarnation: int) -> int:
                 for number, parts in enumerate(_layers(run))
             ]
         try:
-            file = SetFile(context.store, node, new_id=context.new_id)
+            file = SetManifestFile(context.store, node, new_id=context.new_id)
             changed = replace(manifest, [each.name for each in run], added)
             context.sets.keep(node, file.commit(loaded, changed))
         except BaseException:

@@ -12,7 +12,7 @@ from liftpy_bucket.errors import ForeignBucketError, ObjectMissingError, Overtak
 from liftpy_bucket.layout import CATALOG, PartitionPath, set_root_key
 from liftpy_bucket.manifest.catalog import CatalogFile
 from liftpy_bucket.manifest.root.format import COMMIT_IDS
-from liftpy_bucket.manifest.stream_sets.file import SetFile
+from liftpy_bucket.manifest.stream_sets.file import SetManifestFile
 from liftpy_bucket.manifest.stream_sets.format import decode_set, encode_set
 from liftpy_bucket.store.swapping import swap
 from liftpy_server.tier.jobs.parts.catalog_content import check_owner, taken
@@ -122,7 +122,7 @@ def _begin_sets_anew(context: Context) -> None:
 
 
 def _begin_set_anew(context: Context, node: str) -> None:
-    loaded = SetFile(context.store, node, new_id=context.new_id).load()
+    loaded = SetManifestFile(context.store, node, new_id=context.new_id).load()
     if loaded is None or not loaded.manifest.incarnation:
         return
     commit_id, manifest = context.new_id(), loaded.manifest

@@ -15,7 +15,7 @@ from liftpy_bucket.errors import ObjectCorruptError, OvertakenError, RootMissing
 from liftpy_bucket.layout import PartitionPath
 from liftpy_bucket.manifest.root.changes import claim, create
 from liftpy_bucket.manifest.root.file import RootFile
-from liftpy_bucket.manifest.stream_sets.file import SetFile
+from liftpy_bucket.manifest.stream_sets.file import SetManifestFile
 from liftpy_bucket.reading.resolving import counts, resolve
 from liftpy_bucket.upkeep.missed import check_root_never_was, check_set_never_was
 from liftpy_server.tier.jobs.parts.stream_set_nodes import nodes_with_sets
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from liftpy_bucket.manifest.root.file import Loaded
     from liftpy_bucket.manifest.root.format import Root
     from liftpy_bucket.manifest.stream_sets.format import SetManifest
-    from liftpy_bucket.objects.pointers import FragmentPointer, SetMember, SetObjectPointer, SnapshotPointer
+    from liftpy_bucket.objects.pointers import SetMember, SetObjectPointer, SnapshotPointer, StreamObjectPointer
     from liftpy_bucket.reading.resolving import Resolved
     from liftpy_bucket.store.object_store import ObjectStore
 
@@ -273,7 +273,7 @@ class Bucket:
                 yield manifest
 
     def _load(self, node: str) -> _Members:
-        loaded = SetFile(self._store, node, new_id=self._new_id).load()
+        loaded = SetManifestFile(self._store, node, new_id=self._new_id).load()
         if loaded is None:
             check_set_never_was(self._store, node)
         return _Members(None if loaded is None else loaded.manifest)
@@ -312,7 +312,7 @@ def _nothing(path: PartitionPath) -> PartitionPlan:
 
 
 def _plan_of(root: Root, resolved: Resolved) -> PartitionPlan:
-    pointers: tuple[SnapshotPointer | FragmentPointer, ...] = (*root.snapshots, *root.fragments)
+    pointers: tuple[SnapshotPointer | StreamObjectPointer, ...] = (*root.snapshots, *root.fragments)
     members = [each.member for each in resolved.members]
     epochs = [epoch for epoch, _ in resolved.epochs] + [each.epoch for each in root.claims]
     times = [each.last_timestamp for each in pointers[-1:]] + [each.last_timestamp for each in members]

@@ -18,7 +18,7 @@ from liftpy_server.tier.requests import WantedStartResult
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from liftpy_bucket.objects.pointers import FragmentPointer, SnapshotPointer
+    from liftpy_bucket.objects.pointers import SnapshotPointer, StreamObjectPointer
     from liftpy_bucket.reading.resolving import ResolvedMember
     from liftpy_server.tier.jobs.parts.context import Context
     from liftpy_server.tier.requests import WantedStartJob
@@ -29,7 +29,7 @@ _SHARE: Final = 8  # of the limit, by which what shared objects hold may exceed 
 
 
 def first_wanted(
-    fragments: Iterable[FragmentPointer],
+    fragments: Iterable[StreamObjectPointer],
     *,
     start: int,
     surplus_bytes: int,
@@ -65,7 +65,7 @@ def wanted_start(context: Context, request: WantedStartJob) -> WantedStartResult
     root = newest(context, path).root
     held = resolved(context, root)
     below, stored_max = request.below, request.stored_bytes_max
-    children: tuple[SnapshotPointer | FragmentPointer, ...] = (*root.snapshots, *root.fragments)
+    children: tuple[SnapshotPointer | StreamObjectPointer, ...] = (*root.snapshots, *root.fragments)
     own = sum(each.size for each in children if each.base < below)
     shared = sum(size_of(each) for each in held.members if each.start < below)
     surplus = 0 if stored_max < 0 else own + shared - stored_max

@@ -19,7 +19,7 @@ from liftpy_server.tier.jobs.restore import fence_streams, look_at_partitions, r
 from liftpy_server.tier.jobs.retention_start import wanted_start
 from liftpy_server.tier.jobs.upload import upload
 from liftpy_server.tier.jobs.upload_stream_set import upload_set
-from liftpy_server.workers.requests import Request, from_plain, to_plain
+from liftpy_server.workers.requests import WorkerRequest, from_plain, to_plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 __all__ = ["JOBS", "Work", "run"]
 
 
-Q = TypeVar("Q", bound=Request[Any])
+Q = TypeVar("Q", bound=WorkerRequest[Any])
 
 
 class Work(NamedTuple):
     """A kind of request, and what does it."""
 
-    kind: type[Request[Any]]
+    kind: type[WorkerRequest[Any]]
     do: Callable[[Context, Any], Any]
 
 

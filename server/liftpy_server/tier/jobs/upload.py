@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from liftpy_bucket.layout import PartitionPath
     from liftpy_bucket.manifest.root.format import Root
-    from liftpy_bucket.objects.pointers import FragmentPointer
+    from liftpy_bucket.objects.pointers import StreamObjectPointer
     from liftpy_bucket.reading.resolving import Resolved
     from liftpy_server.tier.jobs.parts.context import Context
     from liftpy_server.tier.requests import LogSlice, UploadJob
@@ -151,10 +151,12 @@ def _check_known(root: Root, there: int, known_end: int) -> None:
         )
 
 
-def _move(context: Context, path: PartitionPath, pieces: Sequence[_Piece], request: UploadJob) -> list[FragmentPointer]:
+def _move(
+    context: Context, path: PartitionPath, pieces: Sequence[_Piece], request: UploadJob
+) -> list[StreamObjectPointer]:
     """Make one object after the other in this thread, while another one sends and names what was made."""
-    moved: list[FragmentPointer] = []
-    sending: Future[FragmentPointer] | None = None
+    moved: list[StreamObjectPointer] = []
+    sending: Future[StreamObjectPointer] | None = None
     with ThreadPoolExecutor(1, thread_name_prefix="send") as sender:
         for piece in pieces:
             try:
@@ -175,7 +177,7 @@ def _move(context: Context, path: PartitionPath, pieces: Sequence[_Piece], reque
     return moved
 
 
-def _sent(sending: Future[FragmentPointer], moved: Sequence[FragmentPointer]) -> FragmentPointer:
+def _sent(sending: Future[StreamObjectPointer], moved: Sequence[StreamObjectPointer]) -> StreamObjectPointer:
     """What an object has come to. Whoever asked knows of none before it, and is told to look where some count."""
     try:
         return sending.result()
@@ -217,7 +219,7 @@ def _local(piece: _Piece, *, keeps_replies: bool) -> Source:
 
 def _send(
     context: Context, path: PartitionPath, piece: _Piece, draft: Draft, held: ExitStack, request: UploadJob
-) -> FragmentPointer:
+) -> StreamObjectPointer:
     """Put an object, have the root name it, and let its memory go, for which the next one may wait."""
     with held:
         stored = put_draft(context, known(context, path).root, draft)
@@ -225,7 +227,7 @@ def _send(
     return stored.pointer
 
 
-def _append(root: Root, pointer: FragmentPointer, piece: _Piece, request: UploadJob) -> Change:
+def _append(root: Root, pointer: StreamObjectPointer, piece: _Piece, request: UploadJob) -> Change:
     start, log = piece.start, request.epochs
     check_in_force(root, request.epoch)
     _check_known(root, root.end, pointer.base)

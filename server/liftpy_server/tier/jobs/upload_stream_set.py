@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from liftpy_bucket.layout import set_object_key
 from liftpy_bucket.manifest.stream_sets.changes import add, adopt, begin
-from liftpy_bucket.manifest.stream_sets.file import SetFile
+from liftpy_bucket.manifest.stream_sets.file import SetManifestFile
 from liftpy_bucket.objects.pointers import SetObjectPointer
 from liftpy_bucket.objects.read import trimmed
 from liftpy_bucket.objects.rows.convert import rows_of_many
@@ -82,7 +82,7 @@ def upload_set(context: Context, request: UploadSetJob) -> UploadSetResult:
 
 def _commit(context: Context, loaded: LoadedSet | None, manifest: SetManifest) -> LoadedSet:
     try:
-        committed = SetFile(context.store, manifest.node, new_id=context.new_id).commit(loaded, manifest)
+        committed = SetManifestFile(context.store, manifest.node, new_id=context.new_id).commit(loaded, manifest)
     except BaseException:
         context.sets.drop(manifest.node)  # it may have been written
         raise

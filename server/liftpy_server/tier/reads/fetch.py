@@ -8,10 +8,10 @@ if TYPE_CHECKING:
     from liftpy_envelope.pull import PartitionKey
     from liftpy_server.partition.partition import Partition
 
-__all__ = ["Fetch"]
+__all__ = ["ColdFetch"]
 
 
-class Fetch:
+class ColdFetch:
     """One that waits for its turn, or is under way.
 
     Args:

@@ -14,7 +14,7 @@ from liftpy_server.repeated_warnings import RepeatedWarnings
 from liftpy_server.tier.errors import TierWorkError
 from liftpy_server.tier.reads.chunk import Chunk
 from liftpy_server.tier.reads.failures import ColdUnavailableError, Failures, HoleError, is_of_object, lost_text
-from liftpy_server.tier.reads.fetch import Fetch
+from liftpy_server.tier.reads.fetch import ColdFetch
 from liftpy_server.tier.reads.limits import (
     AHEAD_PIECES,
     CACHE_SHARE,
@@ -73,8 +73,8 @@ class Fetches:
         self._ahead_bytes_max = max(SEEK_BYTES, min(read_ahead_bytes, cache.bytes_max // CACHE_SHARE))
         self._ahead_bytes = self._ahead_bytes_max
         self._loop = asyncio.get_running_loop()
-        self._queue: dict[tuple[PartitionKey, int], Fetch] = {}
-        self._running: dict[tuple[PartitionKey, int], tuple[Fetch, asyncio.Task[None]]] = {}
+        self._queue: dict[tuple[PartitionKey, int], ColdFetch] = {}
+        self._running: dict[tuple[PartitionKey, int], tuple[ColdFetch, asyncio.Task[None]]] = {}
         self._reserved_bytes = 0
         self._waiters: dict[PartitionKey, set[Callable[[], None]]] = {}
         self._count = 0
@@ -112,7 +112,7 @@ class Fetches:
                 raise ColdUnavailableError("too much is being read from the bucket; ask again")
             before = self._cache.ending_at(key, offset)
             target = SEEK_BYTES if before is None else self._more_than(before.target_bytes)
-            fetch = self._queue[key, offset] = Fetch(partition, offset, target, is_wanted=True)
+            fetch = self._queue[key, offset] = ColdFetch(partition, offset, target, is_wanted=True)
         elif fetch.is_slow:
             raise ColdUnavailableError(f"the bucket takes more than {SLOW_S:g} s to answer; ask again")
         fetch.is_wanted = True
@@ -138,7 +138,7 @@ class Fetches:
             fetch = self._find(key, offset)
             if fetch is None:
                 until = next((each for each in after.following if each > offset), None)
-                fetch = self._queue[key, offset] = Fetch(partition, offset, target, is_wanted=False, until=until)
+                fetch = self._queue[key, offset] = ColdFetch(partition, offset, target, is_wanted=False, until=until)
             if fetch.until is None:
                 break
             room, offset = room - fetch.target_bytes, fetch.until
@@ -152,7 +152,7 @@ class Fetches:
             if not waiters:
                 del self._waiters[key]
 
-    def _find(self, key: PartitionKey, offset: int) -> Fetch | None:
+    def _find(self, key: PartitionKey, offset: int) -> ColdFetch | None:
         place = key, offset
         return self._running[place][0] if place in self._running else self._queue.get(place)
 
@@ -177,7 +177,7 @@ class Fetches:
                 task = self._loop.create_task(self._run(fetch), name="read from the bucket")
                 self._running[fetch.place] = fetch, task
 
-    def _next(self) -> Fetch | None:
+    def _next(self) -> ColdFetch | None:
         """The next one whose turn it is; those of readers who are gone are left out."""
         for place, fetch in list(self._queue.items()):
             if fetch.is_wanted:
@@ -188,7 +188,7 @@ class Fetches:
             return self._queue.pop(next(iter(self._queue)))
         return None
 
-    def _reserve(self, fetch: Fetch) -> bool:
+    def _reserve(self, fetch: ColdFetch) -> bool:
         """Make room; nothing is fetched ahead where there is none, and little is fetched for those who wait."""
         fits, unread = self._cache.make_room(self._reserved_bytes + fetch.target_bytes)
         if unread or not fits:
@@ -200,7 +200,7 @@ class Fetches:
         self._reserved_bytes += fetch.target_bytes
         return True
 
-    async def _run(self, fetch: Fetch) -> None:
+    async def _run(self, fetch: ColdFetch) -> None:
         key = fetch.partition.key
         self._count += 1
         path = self._cache.directory / f"{key.uuid.hex()}-{key.partition}-{fetch.offset:020d}-{self._count}.log"
@@ -225,11 +225,11 @@ class Fetches:
             self._wake(key)
         self._pump()
 
-    def _note_slow(self, fetch: Fetch) -> None:
+    def _note_slow(self, fetch: ColdFetch) -> None:
         fetch.is_slow = True
         self._wake(fetch.partition.key)
 
-    async def _found(self, fetch: Fetch, path: Path) -> Chunk:
+    async def _found(self, fetch: ColdFetch, path: Path) -> Chunk:
         """As `_fetched`, but look again where an object is missing or damaged: a collection may have replaced it."""
         is_known = self.failures.is_known_hole(fetch.partition.key, fetch.offset, self._loop.time())
         for pause_s in () if is_known else LOOK_AGAIN_S:
@@ -241,7 +241,7 @@ class Fetches:
             await asyncio.sleep(pause_s)
         return await self._fetched(fetch, path)
 
-    async def _fetched(self, fetch: Fetch, path: Path) -> Chunk:
+    async def _fetched(self, fetch: ColdFetch, path: Path) -> Chunk:
         partition, offset = fetch.partition, fetch.offset
         cold = partition.cold
         if cold is None:
@@ -271,7 +271,7 @@ class Fetches:
             )
         return chunk
 
-    def _failed(self, fetch: Fetch, error: Exception) -> None:
+    def _failed(self, fetch: ColdFetch, error: Exception) -> None:
         code = error.code if isinstance(error, TierWorkError) else "internal"
         now_s = self._loop.time()
         self.counters.failures[code] += 1
@@ -288,7 +288,7 @@ class Fetches:
             )
             self._warnings.tell("", f"{text}: {error}", now_s)
 
-    def _note_hole(self, fetch: Fetch, error: Exception, now_s: float) -> None:
+    def _note_hole(self, fetch: ColdFetch, error: Exception, now_s: float) -> None:
         partition, offset = fetch.partition, fetch.offset
         start, end = (error.start, error.end) if isinstance(error, HoleError) else (offset, partition.log.log_start)
         end = max(min(end, partition.log.log_start), offset + 1)

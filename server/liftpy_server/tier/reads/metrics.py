@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from prometheus_client.metrics_core import Metric
 
-__all__ = ["ColdCounters", "ColdStanding", "cold_metrics"]
+__all__ = ["ColdCounters", "ColdStatus", "cold_metrics"]
 
 
 @dataclass(slots=True)
@@ -34,8 +34,8 @@ class ColdCounters:
 
 
 @dataclass(frozen=True, slots=True)
-class ColdStanding:
-    """How reads from the bucket stand.
+class ColdStatus:
+    """How reads from the bucket are doing.
 
     Attributes:
         counters: of what was.
@@ -62,13 +62,13 @@ _GAUGES: Final = (
 )
 
 
-def cold_metrics(standing: ColdStanding) -> Iterator[Metric]:
-    """The metrics of `ColdReads.standing`."""
-    counters = standing.counters
+def cold_metrics(status: ColdStatus) -> Iterator[Metric]:
+    """The metrics of `ColdReads.status`."""
+    counters = status.counters
     for name, text in _COUNTERS:
         yield CounterMetricFamily(f"liftpy_cold_{name}", text, value=float(getattr(counters, name)))
     for name, text in _GAUGES:
-        yield GaugeMetricFamily(f"liftpy_cold_{name}", text, value=float(getattr(standing, name)))
+        yield GaugeMetricFamily(f"liftpy_cold_{name}", text, value=float(getattr(status, name)))
     failures = CounterMetricFamily("liftpy_cold_failures", "fetches that failed, by the error", labels=["code"])
     for code, count in sorted(counters.failures.items()):
         failures.add_metric([code], float(count))

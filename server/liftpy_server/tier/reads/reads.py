@@ -19,7 +19,7 @@ from liftpy_server.tier.reads.chunk import Chunk
 from liftpy_server.tier.reads.failures import ColdUnavailableError, HistoryLostError, is_of_object, lost_text
 from liftpy_server.tier.reads.fetches import Fetches
 from liftpy_server.tier.reads.limits import COMPACTED_S, LOOK_AGAIN_S, SEEK_BYTES, TIMES_ASKED_MAX, WARM_UP_AFTER_S
-from liftpy_server.tier.reads.metrics import ColdStanding
+from liftpy_server.tier.reads.metrics import ColdStatus
 from liftpy_server.tier.requests import MessageIdsJob, OffsetAtTimeJob
 
 if TYPE_CHECKING:
@@ -91,10 +91,10 @@ class ColdReads:
         self._warming_up: asyncio.Task[None] | None = None
 
     @property
-    def standing(self) -> ColdStanding:
+    def status(self) -> ColdStatus:
         """How reads stand, for metrics."""
         cache, fetches = self.cache, self.fetches
-        return ColdStanding(fetches.counters, cache.used_bytes, cache.bytes_max, fetches.waiting)
+        return ColdStatus(fetches.counters, cache.used_bytes, cache.bytes_max, fetches.waiting)
 
     def start(self) -> None:
         """Begin with an empty cache; the worker is there soon after, so that the first who reads need not wait for it.

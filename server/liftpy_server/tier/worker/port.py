@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 if TYPE_CHECKING:
-    from liftpy_server.workers.requests import Request
+    from liftpy_server.workers.requests import WorkerRequest
 
 __all__ = ["Identity", "Worker"]
 
@@ -15,7 +15,7 @@ R = TypeVar("R")
 class Worker(Protocol):
     """The process that works on the bucket; see `TierWorker`."""
 
-    async def call(self, request: Request[R], /) -> R:
+    async def call(self, request: WorkerRequest[R], /) -> R:
         """Have something done.
 
         Raises:

@@ -21,7 +21,7 @@ from liftpy_server.workers.requests import from_plain, to_plain
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from liftpy_server.workers.requests import Request
+    from liftpy_server.workers.requests import WorkerRequest
 
 __all__ = ["TierWorkError", "TierWorker"]
 
@@ -59,7 +59,7 @@ class TierWorker:
         self._starting = asyncio.Lock()
         self._running: _Running | None = None
 
-    async def call(self, request: Request[R], /) -> R:
+    async def call(self, request: WorkerRequest[R], /) -> R:
         """Have something done; see `liftpy_server.tier.requests`.
 
         Raises:
@@ -135,7 +135,7 @@ class _Running:
         self._write(to_line({"settings": settings}))
         self._tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._watch())]
 
-    def ask(self, request: Request[Any]) -> asyncio.Future[Any]:
+    def ask(self, request: WorkerRequest[Any]) -> asyncio.Future[Any]:
         """Send a call; its outcome."""
         number = next(self._numbers)
         line = encode_call(number, request.job, to_plain(request))

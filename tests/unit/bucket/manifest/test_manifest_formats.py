@@ -34,7 +34,7 @@ ROOT = Root(
     epochs=((1, 0), (4, 33)),
     claims=(Claim(epoch=3, node="node-1", start=20), Claim(epoch=4, node="node-2", start=70)),
     sealed=True,
-    gone_below=12,
+    delete_horizon=12,
     compacted_end=30,
     commits=tuple(next_id() for next_id in [ids("root")] * 64),
 )

@@ -177,13 +177,13 @@ def test_compaction_moves_what_it_drops_into_collected():
     smaller = fragment(0, 10, nonce="c", offsets=[2, 9])
     dropped = sum_of([0, 1, 3, 4, 5, 6, 7, 8])
     change = replace(
-        root, root.fragments[:1], [smaller], collected=dropped, snapshots={}, gone_below=5, compacted_end=10
+        root, root.fragments[:1], [smaller], collected=dropped, snapshots={}, delete_horizon=5, compacted_end=10
     )
     after = change.root
     assert (after.setsum + after.collected, after.collected) == (root.setsum, dropped)
-    assert (after.gone_below, after.compacted_end, after.end) == (5, 10, 20)
-    empty = replace(after, [smaller], [], collected=smaller.setsum, snapshots={}, gone_below=1).root
-    assert (empty.fragments, empty.gone_below, empty.start) == (root.fragments[1:], 5, 0)
+    assert (after.delete_horizon, after.compacted_end, after.end) == (5, 10, 20)
+    empty = replace(after, [smaller], [], collected=smaller.setsum, snapshots={}, delete_horizon=1).root
+    assert (empty.fragments, empty.delete_horizon, empty.start) == (root.fragments[1:], 5, 0)
     assert decode_root(PATH, encode_root(empty)) == empty
 
 

@@ -10,7 +10,7 @@ from liftpy_bucket.manifest.root.changes import append, claim, create
 from liftpy_bucket.manifest.root.file import RootFile
 from liftpy_bucket.manifest.root.folding import POINTERS_MAX, SNAPSHOT_FRAGMENTS_MAX, roll_up
 from liftpy_bucket.manifest.root.snapshot import Snapshot
-from liftpy_bucket.objects.pointers import FragmentPointer, SnapshotPointer
+from liftpy_bucket.objects.pointers import SnapshotPointer, StreamObjectPointer
 from liftpy_bucket.objects.setsum import Setsum
 from liftpy_bucket.store.counting import CountingStore
 from liftpy_bucket.store.memory import MemoryStore
@@ -25,7 +25,7 @@ RECORDS = FRAGMENT_BYTES // 1024
 def pointer(number, nonce):
     """A stream object of 64 MiB of records of 1 KiB."""
     base = number * RECORDS
-    return FragmentPointer(
+    return StreamObjectPointer(
         name=f"{base:020d}-12-{nonce}.parquet",
         base=base,
         end=base + RECORDS,

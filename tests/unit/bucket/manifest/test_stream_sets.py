@@ -7,7 +7,7 @@ import pytest
 from liftpy_bucket.errors import LineageError, ManifestCorruptError, ObjectMissingError, OvertakenError
 from liftpy_bucket.manifest.root.format import COMMIT_IDS
 from liftpy_bucket.manifest.stream_sets.changes import add, adopt, begin, drop, empty, replace
-from liftpy_bucket.manifest.stream_sets.file import SetFile
+from liftpy_bucket.manifest.stream_sets.file import SetManifestFile
 from liftpy_bucket.objects.setsum import NO_RECORDS
 from liftpy_bucket.store.counting import CountingStore
 from liftpy_bucket.store.memory import MemoryStore
@@ -81,7 +81,7 @@ def test_merging_conserves_the_sum_and_the_place():
 
 def test_a_round_costs_one_request():
     store = CountingStore(MemoryStore())
-    file = SetFile(store, "node-1", new_id=ids())
+    file = SetManifestFile(store, "node-1", new_id=ids())
     loaded = file.commit(None, filled(1))
     file.commit(loaded, add(loaded.manifest, set_object(1, member(10, 20))))
     assert (store.counts["create"], store.counts["replace"], store.counts["get"]) == (1, 1, 0)
@@ -89,7 +89,7 @@ def test_a_round_costs_one_request():
 
 def test_what_is_committed_is_loaded():
     store = MemoryStore()
-    file, other = (SetFile(store, "node-1", new_id=ids(name)) for name in ("a", "b"))
+    file, other = (SetManifestFile(store, "node-1", new_id=ids(name)) for name in ("a", "b"))
     assert file.load() is None
     loaded = file.commit(None, filled(1))
     assert other.load() == loaded
@@ -105,7 +105,7 @@ def test_what_is_committed_is_loaded():
 
 def test_a_process_that_is_over_writes_no_more():
     store = MemoryStore()
-    old, new = (SetFile(store, "node-1", new_id=ids(name)) for name in ("old", "new"))
+    old, new = (SetManifestFile(store, "node-1", new_id=ids(name)) for name in ("old", "new"))
     asleep = old.commit(None, filled(1, incarnation=1))
     late = add(asleep.manifest, set_object(1, member(10, 20)))
     seen = new.load()
@@ -126,7 +126,7 @@ def test_a_process_that_is_over_writes_no_more():
 
 def test_two_writers_of_one_incarnation_take_turns():
     store = MemoryStore()
-    one, two = (SetFile(store, "node-1", new_id=ids(name)) for name in ("one", "two"))
+    one, two = (SetManifestFile(store, "node-1", new_id=ids(name)) for name in ("one", "two"))
     loaded = one.commit(None, filled(1))
     two.commit(loaded, add(loaded.manifest, set_object(1, member(10, 20), nonce="two")))
     with pytest.raises(OvertakenError):
@@ -139,13 +139,13 @@ def test_two_writers_of_one_incarnation_take_turns():
 @pytest.mark.parametrize("is_first", [True, False])
 def test_a_commit_knows_itself_whatever_the_answer(fault, is_first):
     store = MemoryStore()
-    loaded = None if is_first else SetFile(store, "node-1", new_id=ids("before")).commit(None, filled(1))
+    loaded = None if is_first else SetManifestFile(store, "node-1", new_id=ids("before")).commit(None, filled(1))
     faulty = FaultStore(store, plan_at({1: fault}))
-    file = SetFile(faulty, "node-1", new_id=ids("ours"))
+    file = SetManifestFile(faulty, "node-1", new_id=ids("ours"))
     manifest = filled(1) if is_first else add(loaded.manifest, set_object(1, member(10, 20)))
     committed = file.commit(loaded, manifest)
     faulty.deliver_late()
-    assert SetFile(store, "node-1", new_id=ids()).load() == committed
+    assert SetManifestFile(store, "node-1", new_id=ids()).load() == committed
     assert committed.manifest.objects == manifest.objects
 
 
@@ -155,7 +155,7 @@ def test_a_thousand_quiet_partitions_fit_into_many_rounds():
     manifest = begun()
     for sequence in range(40):
         manifest = add(manifest, set_object(sequence, *members))
-    file = SetFile(MemoryStore(), "node-1", new_id=ids())
+    file = SetManifestFile(MemoryStore(), "node-1", new_id=ids())
     manifest = manifest.__class__(
         node="node-1", incarnation=1, version=1, sequence=40, objects=manifest.objects, setsum=manifest.setsum
     )

@@ -222,7 +222,7 @@ def test_a_stalled_writer_brings_nothing_back():
     other.trim(5)
     with pytest.raises(OutcomeUnknownError, match="trimmed up to 5"):
         stalled.append(b"too late")
-    assert stalled.settle() is None
+    assert stalled.resolve() is None
     assert contents(store) == [b"4"]
     assert [entry.key for entry in store.list("log/0")] == ["log/00000000000000000005"]
     assert stalled.append(b"now") == 6
@@ -272,8 +272,8 @@ def test_an_unknown_outcome_is_settled():
     with pytest.raises(OutcomeUnknownError):
         log.append(b"2")  # not while nobody knows of the one before
     store.plan = None
-    assert log.settle() == range(1, 2)
-    assert log.settle() is None
+    assert log.resolve() == range(1, 2)
+    assert log.resolve() is None
     assert log.append(b"2") == 2
     assert contents(memory) == [b"0", b"1", b"2"]
 
@@ -288,7 +288,7 @@ def test_an_unknown_outcome_is_settled_by_another():
         log.append(b"1")
     store.plan = None
     log_on(memory, writer="two").append(b"1 of two")
-    assert log.settle() is None
+    assert log.resolve() is None
     assert log.append(b"2") == 2
     assert contents(memory) == [b"0", b"1 of two", b"2"]
 
@@ -302,7 +302,7 @@ def test_a_store_that_is_away_takes_nothing():
     with pytest.raises(StoreUnavailableError):
         log.append(b"1")
     store.plan = None
-    assert log.settle() is None
+    assert log.resolve() is None
     assert log.append(b"2") == 1
 
 
@@ -324,7 +324,7 @@ def test_nothing_acknowledged_is_lost_or_doubled_by_faults(seed):
             if unknown[which] is not None:
                 data, unknown[which] = unknown[which], None
                 try:
-                    settled = logs[which].settle()
+                    settled = logs[which].resolve()
                 except OutcomeUnknownError:
                     unknown[which] = data
                     continue

@@ -21,7 +21,7 @@ from liftpy_bucket.objects.read import ObjectReader, fragment_key
 from liftpy_bucket.objects.record_hash import setsum_of
 from liftpy_bucket.objects.rows.schema import row_schema, row_sizes
 from liftpy_bucket.objects.setsum import NO_RECORDS
-from liftpy_bucket.objects.write import FragmentWriter
+from liftpy_bucket.objects.write import ObjectWriter
 from liftpy_bucket.store.counting import CountingStore
 from liftpy_bucket.store.memory import MemoryStore
 from support.examples import examples
@@ -182,12 +182,12 @@ def test_many_threads_share_a_reader(large):
 def test_rows_that_do_not_follow_are_refused():
     rows = rows_from(plain_records(10, base=100))
     for wrong in (rows, rows.slice(0, 1), rows_from(plain_records(3, base=50))):
-        writer = FragmentWriter(io.BytesIO(), uuid=UUID, partition=0, nonce="n", keeps_replies=False)
+        writer = ObjectWriter(io.BytesIO(), uuid=UUID, partition=0, nonce="n", keeps_replies=False)
         writer.write(rows)
         with pytest.raises(ValueError, match="do not ascend"):
             writer.write(wrong)
     older = rows_from([Record(200, 1, b"s", epoch=4), Record(201, 1, b"s", epoch=5)])
-    writer = FragmentWriter(io.BytesIO(), uuid=UUID, partition=0, nonce="n", keeps_replies=False)
+    writer = ObjectWriter(io.BytesIO(), uuid=UUID, partition=0, nonce="n", keeps_replies=False)
     writer.write(older)
     with pytest.raises(ValueError, match="epochs fall"):
         writer.write(rows_from([Record(202, 1, b"s", epoch=4)]))
@@ -195,7 +195,7 @@ def test_rows_that_do_not_follow_are_refused():
 
 def test_a_writer_that_is_given_up_writes_no_more():
     sink = io.BytesIO()
-    writer = FragmentWriter(sink, uuid=UUID, partition=0, nonce="n", keeps_replies=False, row_group_bytes=1_000)
+    writer = ObjectWriter(sink, uuid=UUID, partition=0, nonce="n", keeps_replies=False, row_group_bytes=1_000)
     writer.write(rows_from(plain_records(100)))
     before = sink.getvalue()
     assert len(before) > 100
@@ -211,7 +211,7 @@ def test_a_sink_that_is_full_is_an_error_and_nothing_else():
                 raise OSError(28, "no space left on device")
             return super().write(data)
 
-    writer = FragmentWriter(Full(), uuid=UUID, partition=0, nonce="n", keeps_replies=False, row_group_bytes=4_000)
+    writer = ObjectWriter(Full(), uuid=UUID, partition=0, nonce="n", keeps_replies=False, row_group_bytes=4_000)
     with pytest.raises(OSError, match="no space left"):
         writer.write(rows_from(plain_records(5_000)))
     del writer

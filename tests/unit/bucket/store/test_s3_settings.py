@@ -14,7 +14,7 @@ from liftpy_bucket.errors import (
     StoreUnavailableError,
     StoreUnfitError,
 )
-from liftpy_bucket.store.s3_errors import Refusal, error_of
+from liftpy_bucket.store.s3_errors import StoreRefusal, error_of
 from liftpy_bucket.store.s3_settings import AddressingStyle, Checksums, S3Settings
 from liftpy_envelope.errors import ConfigError
 
@@ -101,25 +101,25 @@ def test_credentials_in_a_url_are_refused_and_not_shown(field):
 @pytest.mark.parametrize(
     ("refusal", "reading", "writing"),
     [
-        (Refusal("NoSuchKey", 404), ObjectMissingError, PreconditionFailedError),
-        (Refusal("404", 404), ObjectMissingError, PreconditionFailedError),
-        (Refusal("PreconditionFailed", 412), PreconditionFailedError, PreconditionFailedError),
-        (Refusal("ConditionalRequestConflict", 409), StoreUnavailableError, OutcomeUnknownError),
-        (Refusal("InternalError", 500), StoreUnavailableError, OutcomeUnknownError),
-        (Refusal("SlowDown", 503), StoreUnavailableError, OutcomeUnknownError),
-        (Refusal("502", 502), StoreUnavailableError, OutcomeUnknownError),
-        (Refusal("TooManyRequests", 429), StoreUnavailableError, OutcomeUnknownError),
-        (Refusal("RequestTimeout", 400), StoreUnavailableError, OutcomeUnknownError),
-        (Refusal("NotImplemented", 501), StoreUnfitError, StoreUnfitError),
-        (Refusal("InsufficientStorage", 507), StoreFullError, StoreFullError),
-        (Refusal("QuotaExceeded", 403), StoreFullError, StoreFullError),
-        (Refusal("NoSuchBucket", 404), StoreDeniedError, StoreDeniedError),
-        (Refusal("AccessDenied", 403), StoreDeniedError, StoreDeniedError),
-        (Refusal("InvalidAccessKeyId", 403), StoreDeniedError, StoreDeniedError),
-        (Refusal("RequestTimeTooSkewed", 403), StoreDeniedError, StoreDeniedError),
-        (Refusal("AuthorizationHeaderMalformed", 400), StoreDeniedError, StoreDeniedError),
-        (Refusal("PermanentRedirect", 301), StoreDeniedError, StoreDeniedError),
-        (Refusal("InvalidArgument", 400), StoreError, StoreError),
+        (StoreRefusal("NoSuchKey", 404), ObjectMissingError, PreconditionFailedError),
+        (StoreRefusal("404", 404), ObjectMissingError, PreconditionFailedError),
+        (StoreRefusal("PreconditionFailed", 412), PreconditionFailedError, PreconditionFailedError),
+        (StoreRefusal("ConditionalRequestConflict", 409), StoreUnavailableError, OutcomeUnknownError),
+        (StoreRefusal("InternalError", 500), StoreUnavailableError, OutcomeUnknownError),
+        (StoreRefusal("SlowDown", 503), StoreUnavailableError, OutcomeUnknownError),
+        (StoreRefusal("502", 502), StoreUnavailableError, OutcomeUnknownError),
+        (StoreRefusal("TooManyRequests", 429), StoreUnavailableError, OutcomeUnknownError),
+        (StoreRefusal("RequestTimeout", 400), StoreUnavailableError, OutcomeUnknownError),
+        (StoreRefusal("NotImplemented", 501), StoreUnfitError, StoreUnfitError),
+        (StoreRefusal("InsufficientStorage", 507), StoreFullError, StoreFullError),
+        (StoreRefusal("QuotaExceeded", 403), StoreFullError, StoreFullError),
+        (StoreRefusal("NoSuchBucket", 404), StoreDeniedError, StoreDeniedError),
+        (StoreRefusal("AccessDenied", 403), StoreDeniedError, StoreDeniedError),
+        (StoreRefusal("InvalidAccessKeyId", 403), StoreDeniedError, StoreDeniedError),
+        (StoreRefusal("RequestTimeTooSkewed", 403), StoreDeniedError, StoreDeniedError),
+        (StoreRefusal("AuthorizationHeaderMalformed", 400), StoreDeniedError, StoreDeniedError),
+        (StoreRefusal("PermanentRedirect", 301), StoreDeniedError, StoreDeniedError),
+        (StoreRefusal("InvalidArgument", 400), StoreError, StoreError),
     ],
 )
 def test_what_a_refusal_means(refusal, reading, writing):
@@ -129,7 +129,7 @@ def test_what_a_refusal_means(refusal, reading, writing):
 
 def test_words_for_people():
     def said(*refusal):
-        return str(error_of(Refusal(*refusal), "key", "s3://bucket at http://x", is_conditional=False))
+        return str(error_of(StoreRefusal(*refusal), "key", "s3://bucket at http://x", is_conditional=False))
 
     assert "clock of this machine is wrong" in said("RequestTimeTooSkewed", 403)
     assert "has no such bucket; create it, or correct the url" in said("NoSuchBucket", 404)

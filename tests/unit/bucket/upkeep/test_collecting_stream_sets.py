@@ -10,7 +10,7 @@ from liftpy_bucket.manifest import boundary
 from liftpy_bucket.manifest.pins.held import Pins
 from liftpy_bucket.manifest.root.changes import append, claim
 from liftpy_bucket.manifest.stream_sets import changes as set_changes
-from liftpy_bucket.manifest.stream_sets.file import SetFile
+from liftpy_bucket.manifest.stream_sets.file import SetManifestFile
 from liftpy_bucket.objects.pointers import SetMember, SetObjectPointer
 from liftpy_bucket.objects.setsum import Setsum
 from liftpy_bucket.store.memory import MemoryStore
@@ -28,7 +28,7 @@ class Sets:
 
     def __init__(self, store, incarnation=1):
         self.store, self.incarnation, self.ids = store, incarnation, Ids("s")
-        self.file = SetFile(store, NODE, new_id=self.ids)
+        self.file = SetManifestFile(store, NODE, new_id=self.ids)
         self.writers = {path: Writer(store, path, Ids(path.uuid[-2:])) for path in PATHS}
 
     def claim(self):

@@ -36,7 +36,7 @@ class History:
         self.store = CountingStore(MemoryStore())
         self.config = config
         self.pointers = []
-        self.compacted_end = self.gone_below = 0
+        self.compacted_end = self.delete_horizon = 0
         self.collected = NO_RECORDS
         self.names = count()
 
@@ -66,7 +66,7 @@ class History:
             self.pointers,
             path=PATH,
             compacted_end=self.compacted_end,
-            gone_below=self.gone_below,
+            delete_horizon=self.delete_horizon,
             clean_end=clean_end,
             held=held,
             now_ns=now_ns,
@@ -93,8 +93,8 @@ class History:
         self._put(found.sink.getvalue(), pointer)
         self.pointers[at : at + len(found.old)] = [pointer]
         self.collected += found.collected
-        assert found.gone_below >= self.gone_below
-        self.gone_below = found.gone_below
+        assert found.delete_horizon >= self.delete_horizon
+        self.delete_horizon = found.delete_horizon
 
     def _put(self, body, pointer):
         self.store.create(PATH.fragment(pointer.name), body, "n")
@@ -166,7 +166,7 @@ class Model:
             if record == newest[record.key]:
                 assert is_tombstone(record)
                 assert self.now_ns - self.alone_since[record.offset] >= RETENTION_NS
-                assert record.offset < self.history.gone_below
+                assert record.offset < self.history.delete_horizon
         left = latest(after)
         for key, record in newest.items():
             assert left.get(key, record) == record, "a deleted key is alive again, or an old value is the last"
@@ -248,9 +248,9 @@ def test_a_tombstone_stays_as_long_as_it_must_after_what_it_deletes_is_gone():
     deleted = Deleted()
     assert deleted.after(10_000) == [1]
     assert deleted.after(10_000 + RETENTION_NS - 1) == [1]
-    assert deleted.history.gone_below == 0
+    assert deleted.history.delete_horizon == 0
     assert deleted.after(10_000 + RETENTION_NS) == []
-    assert deleted.history.gone_below == 2
+    assert deleted.history.delete_horizon == 2
 
 
 def test_a_tombstone_stays_while_what_it_deletes_is_pinned_and_as_long_as_it_must_after_that():
@@ -364,7 +364,7 @@ def test_sinks_are_closed_when_a_pass_fails():
         history.pointers,
         path=PATH,
         compacted_end=0,
-        gone_below=0,
+        delete_horizon=0,
         clean_end=2,
         held=(),
         now_ns=LATER_NS,

@@ -12,7 +12,7 @@ from liftpy_bucket.manifest.pins.held import Pins
 from liftpy_bucket.manifest.root.changes import replace
 from liftpy_bucket.manifest.root.file import RootFile
 from liftpy_bucket.manifest.stream_sets import changes as set_changes
-from liftpy_bucket.manifest.stream_sets.file import SetFile
+from liftpy_bucket.manifest.stream_sets.file import SetManifestFile
 from liftpy_bucket.objects.pointers import SetMember, SetObjectPointer
 from liftpy_bucket.objects.setsum import NO_RECORDS
 from liftpy_bucket.upkeep.collecting import Collector
@@ -141,7 +141,7 @@ def test_an_edited_root_that_makes_sense_is_found_by_its_checksum(history, field
 
 
 def test_an_edited_set_manifest_is_found_by_its_checksum(history):
-    file = SetFile(history.store, "n1", new_id=Ids("s"))
+    file = SetManifestFile(history.store, "n1", new_id=Ids("s"))
     file.commit(None, set_changes.begin("n1", 1))
     key = set_root_key("n1")
     assert found(history) == set()
@@ -152,7 +152,7 @@ def test_an_edited_set_manifest_is_found_by_its_checksum(history):
 @pytest.mark.thorough
 @pytest.mark.parametrize("look", [verify, scrub])
 def test_what_collectors_of_sets_go_by_is_looked_at(history, look):
-    SetFile(history.store, "n1", new_id=Ids("s")).commit(None, set_changes.begin("n1", 1))
+    SetManifestFile(history.store, "n1", new_id=Ids("s")).commit(None, set_changes.begin("n1", 1))
     boundary.move(history.store, "sets/n1/", 7, Ids("b"))
     key = "sets/n1/BOUNDARY"
     assert found(history, look) == set()
@@ -278,7 +278,7 @@ def test_a_collection_meanwhile_is_no_problem(history):
 
 def test_a_member_of_a_set_that_is_lost_and_a_gap_are_found(history):
     names, ids = [], Ids("s")
-    file = SetFile(history.store, "n1", new_id=ids)
+    file = SetManifestFile(history.store, "n1", new_id=ids)
     loaded = None
     for number, base in enumerate((40, 50, 70), 1):
         name = f"{number:020d}-{ids()}.parquet"

@@ -16,7 +16,7 @@ from liftpy_bucket.manifest.catalog import Catalog, CatalogFile, CatalogStream
 from liftpy_bucket.manifest.root.changes import create
 from liftpy_bucket.manifest.root.file import RootFile
 from liftpy_bucket.manifest.stream_sets.changes import begin
-from liftpy_bucket.manifest.stream_sets.file import SetFile
+from liftpy_bucket.manifest.stream_sets.file import SetManifestFile
 from liftpy_bucket.manifest.stream_sets.format import SetManifest
 from liftpy_bucket.reading.version import open_version
 from liftpy_bucket.store.counting import CountingStore
@@ -128,7 +128,7 @@ def rewrite(store, key, body):
 
 def damaged_set(store, node):
     """The key of a set manifest that was edited."""
-    SetFile(store, node, new_id=new_id).commit(None, begin(node, 1))
+    SetManifestFile(store, node, new_id=new_id).commit(None, begin(node, 1))
     key = set_root_key(node)
     rewrite(store, key, store.get(key).body.replace(b'"sequence":1', b'"sequence":2'))
     return key
@@ -236,7 +236,7 @@ def test_a_root_that_is_gone_is_a_problem_where_only_shared_objects_hold_the_rec
         manifest = SetManifest(
             node=node, incarnation=1, version=1, sequence=1, objects=(set_object(0, held),), setsum=held.setsum
         )
-        SetFile(history.store, node, new_id=new_id).commit(None, manifest)
+        SetManifestFile(history.store, node, new_id=new_id).commit(None, manifest)
         expected = f"missing {PATH.root}" if path == PATH else "orders/0: nothing in the bucket"
         assert expected in cli.run(*command, code=int(path == PATH)).stdout
 

@@ -12,7 +12,7 @@ from liftpy_bucket.layout import PartitionPath, set_object_key
 from liftpy_bucket.manifest.catalog import Catalog, CatalogFile, CatalogStream
 from liftpy_bucket.manifest.root.changes import advance_start
 from liftpy_bucket.manifest.stream_sets import changes as set_changes
-from liftpy_bucket.manifest.stream_sets.file import SetFile
+from liftpy_bucket.manifest.stream_sets.file import SetManifestFile
 from liftpy_bucket.objects.pointers import SetObjectPointer
 from liftpy_bucket.objects.write_stream_set import SetWriter
 from liftpy_bucket.store.s3_settings import S3Settings
@@ -37,7 +37,7 @@ def share(history, base, end):
         writer.begin(path.uuid, path.partition, 0, start, stop)
         writer.write(rows_from(records(start, stop)))
     size, footer, members = writer.finish()
-    file = SetFile(history.store, "n1", new_id=new_id)
+    file = SetManifestFile(history.store, "n1", new_id=new_id)
     loaded = file.load()
     manifest = loaded.manifest if loaded else set_changes.empty("n1", 1)
     name = f"{manifest.sequence:020d}-{nonce}.parquet"

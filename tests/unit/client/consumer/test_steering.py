@@ -144,11 +144,11 @@ async def test_subjects_that_are_not_wanted_are_left_out_and_count_as_read():
 async def test_what_a_node_skips_counts_as_read():
     logs = FakeLogs(s=[1_000])
     logs.log("s").skips = {20: 980, 990: 1_000}
-    logs.log("s").gone_below = 7
+    logs.log("s").delete_horizon = 7
     async with asyncio.timeout(20), consumer(logs) as consuming:
         assert await offsets(consuming) == [*range(20), *range(980, 990)]
         assert consuming.position() == 1_000
-        assert consuming.gone_below() == 7
+        assert consuming.delete_horizon() == 7
 
 
 async def test_an_offset_that_is_not_there_when_it_is_sought():

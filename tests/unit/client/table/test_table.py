@@ -148,7 +148,7 @@ async def test_changes_end_with_the_table():
 
 
 class Consumer:
-    """Hands out what a script says: (records, gone_below), or an error; then it waits.
+    """Hands out what a script says: (records, delete_horizon), or an error; then it waits.
 
     Attributes:
         runs: the scripts of the consumers to come.
@@ -183,7 +183,7 @@ class Consumer:
     def position(self, number):
         return self.positions[number]
 
-    def gone_below(self, _):
+    def delete_horizon(self, _):
         return self.gone
 
 

@@ -155,10 +155,10 @@ def test_tombstones_stay_for_a_while_after_they_were_found():
     log.append((b"more", b"y"))
     report = log.compact(config, now=found_at + 99 * SECOND)
     assert (b"k0", None) in [(record.key, record.value) for record in log.shown()]
-    assert report.tombstones_gone_below == 0
+    assert report.delete_horizon == 0
     report = log.compact(config, now=found_at + 100 * SECOND)
     assert b"k0" not in [record.key for record in log.shown()]
-    assert report.tombstones_gone_below > 12
+    assert report.delete_horizon > 12
     assert log.log.compaction.load_cleaned().tombstones == 0
     log.check_structure()
 

@@ -30,7 +30,7 @@ def test_a_damaged_file_means_all_is_dirty_and_any_tombstone_may_be_gone():
     save_cleaned(disk, ROOT, cleaned)
     assert load_cleaned(disk, ROOT, 100) == cleaned
     disk.overwrite(ROOT / "cleaned", b"?" + disk.content(ROOT / "cleaned")[1:])
-    assert load_cleaned(disk, ROOT, 100) == Cleaned(gone_below=100)
+    assert load_cleaned(disk, ROOT, 100) == Cleaned(delete_horizon=100)
 
 
 def test_passes_are_remembered_as_long_as_they_matter():
@@ -60,6 +60,6 @@ def test_many_passes_are_put_together():
 def test_a_cut(end):
     cleaned = Cleaned(50, 20, 3, ((10, 1), (30, 2), (50, 3))).cut(end)
     assert cleaned.clean_end == min(50, end)
-    assert cleaned.gone_below == 20
+    assert cleaned.delete_horizon == 20
     assert max(each for each, _ in cleaned.passes) == min(50, end)
     assert [time for each, time in cleaned.passes] == [1, 2, 3][: len(cleaned.passes)]

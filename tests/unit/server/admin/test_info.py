@@ -121,7 +121,7 @@ def test_node(kit, tmp_path):
     assert (
         shown["node_id"],
         shown["incarnation"],
-        shown["group_commit_rounds"],
+        shown["group_commits"],
         shown["storage_full"],
     ) == ("n1", 4, 7, False)
     json.dumps(shown)

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from liftpy_bucket.layout import PartitionPath
-from liftpy_bucket.manifest.stream_sets.file import SetFile
+from liftpy_bucket.manifest.stream_sets.file import SetManifestFile
 from liftpy_client.admin.admin import Admin
 from liftpy_client.errors import AdminError
 from liftpy_envelope.errors import ConfigError, ErrorCode
@@ -174,15 +174,18 @@ async def test_nodes_of_the_same_names_go_on_with_the_sets_of_those_before(resto
     bucket = restored.bucket
     for node in ("n1", "n1-x", "n10"):
         bucket.sets([(ORDERS, 0, 3, 60, 70)], node=node)
-    before = {node: SetFile(bucket.store, node, new_id=bucket.new_id).load().manifest for node in ("n1", "n1-x", "n10")}
+    before = {
+        node: SetManifestFile(bucket.store, node, new_id=bucket.new_id).load().manifest
+        for node in ("n1", "n1-x", "n10")
+    }
     assert {manifest.incarnation for manifest in before.values()} == {1}
     await restored.admin.restore()
     for node, manifest in before.items():
-        after = SetFile(bucket.store, node, new_id=bucket.new_id).load().manifest
+        after = SetManifestFile(bucket.store, node, new_id=bucket.new_id).load().manifest
         assert (after.incarnation, after.version) == (0, manifest.version + 1)
         assert after.objects == manifest.objects
     await restored.admin.restore()
-    assert SetFile(bucket.store, "n1", new_id=bucket.new_id).load().manifest.version == before["n1"].version + 1
+    assert SetManifestFile(bucket.store, "n1", new_id=bucket.new_id).load().manifest.version == before["n1"].version + 1
 
 
 async def test_again_it_finishes_what_is_missing_and_no_more(restored):

@@ -10,11 +10,13 @@ import pytest
 from liftpy_log.storage.disk import OsDisk
 from liftpy_server.consensus.snapshot_keeper import SNAPSHOT_NAME, load_and_reconcile
 from liftpy_server.consensus.storage.journal import RaftJournal
-from liftpy_server.consensus.storage.snapshot import Snapshot, SnapshotError, load_snapshot, store_snapshot
+from liftpy_server.consensus.storage.snapshot import MetadataSnapshot, SnapshotError, load_snapshot, store_snapshot
 from support.raft_kit import VOTERS, Ours, append, entries
 from support.simdisk import ROOT, SimDisk
 
-SNAPSHOT = Snapshot(previous=(b"\0x9", 9, 2), last=(b"\0x10", 10, 2), voters=VOTERS, state={"revision": 3, "a": [b"x"]})
+SNAPSHOT = MetadataSnapshot(
+    previous=(b"\0x9", 9, 2), last=(b"\0x10", 10, 2), voters=VOTERS, state={"revision": 3, "a": [b"x"]}
+)
 
 
 @pytest.fixture
@@ -34,7 +36,7 @@ def test_every_flipped_bit_and_every_cut_is_noticed(path):
         damaged = data[:position] + bytes([data[position] ^ 0x10]) + data[position + 1 :]
         for content in (damaged, data[:position]):
             with pytest.raises(SnapshotError):
-                Snapshot.decode(content)
+                MetadataSnapshot.decode(content)
     path.write_bytes(data[:-1])
     with pytest.raises(SnapshotError, match=str(path)):
         load_snapshot(OsDisk(), path)
@@ -104,7 +106,7 @@ def install(voter, snapshot, term=3, piece_bytes=50):
 
 def snapshot_at(index, term, state):
     previous, last = entries(index - 1, index, term)
-    return Snapshot(previous=previous, last=last, voters=VOTERS, state=state)
+    return MetadataSnapshot(previous=previous, last=last, voters=VOTERS, state=state)
 
 
 def test_a_leader_s_snapshot_is_taken_and_survives(tmp_path):
@@ -176,7 +178,7 @@ def test_a_leader_sends_no_damaged_snapshot_and_writes_it_anew(caplog):
     voter.hand.deliver("b", ack(voter, 2, success=False))
     voter.step()
     sent = next(message["serialized"] for message in voter.hand.of_kind("append_entries") if "serialized" in message)
-    assert Snapshot.decode(sent[0]).state == voter.applied
+    assert MetadataSnapshot.decode(sent[0]).state == voter.applied
     voter.close()
 
 

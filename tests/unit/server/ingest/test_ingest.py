@@ -54,7 +54,7 @@ class Bench:
 
         return deliver
 
-    def settle(self):
+    def end_pass(self):
         self.settled += 1
 
     def _hand_back(self, data):
@@ -243,7 +243,7 @@ def test_acks_leave_with_the_pass(make_kit):
 
 
 class Unsettled:
-    def settle(self):
+    def end_pass(self):
         raise ZeroDivisionError("told to")
 
 

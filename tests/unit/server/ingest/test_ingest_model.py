@@ -60,7 +60,7 @@ def run(directory, stream, all_passes):
         answers += early
         if number % 2:
             kit.sync()
-    kit.partition.settle()
+    kit.partition.end_pass()
     kit.sync()
     kit.outbox.flush()
     answers += sent(kit)

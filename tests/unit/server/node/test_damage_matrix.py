@@ -22,14 +22,14 @@ from liftpy_log.segments.scan import read_batch
 from liftpy_log.storage.files import FileCache
 from liftpy_server.metadata.state import MetadataState, NodeInfo, PartitionInfo, StreamInfo
 from liftpy_server.partition.committing import Load
-from liftpy_server.replication.host.standing import Standing
+from liftpy_server.replication.host.durability_record import DurabilityRecord
 from liftpy_server.streams.opening import StreamOpening
 from support.damage import flipped, swapped, zeroed
+from support.durability_records import proven
 from support.gap_notes import GapNotes
 from support.log_batches import headers_of, with_times
 from support.server_kit import SetClock
 from support.simdisk import ROOT, SimDisk
-from support.standings import proven
 
 UUID = "ab" * 16
 NODES = ("n1", "n2", "n3")
@@ -50,7 +50,7 @@ class Opened(NamedTuple):
 
     partition: object
     state: object
-    standing: Standing
+    record: DurabilityRecord
     is_proven: bool
     files: FileCache
 
@@ -61,11 +61,11 @@ class Original(NamedTuple):
     end: int
 
 
-def opening_on(disk, checkpoint, standing):
+def opening_on(disk, checkpoint, record):
     files = FileCache(disk, 16)
     return files, StreamOpening(
         *("n1", disk, files, DataDir(ROOT, -1), checkpoint, SetClock(), SimpleNamespace(flush=lambda: None), Load()),
-        *(lambda _log: None, GapNotes(), standing),
+        *(lambda _log: None, GapNotes(), record),
     )
 
 
@@ -73,19 +73,19 @@ def start(disk, info=INFO):
     """As `Node` does, without the metadata between."""
     data_dir = DataDir(ROOT, -1)
     checkpoint, is_doubtful = open_checkpoint(disk, data_dir.checkpoint_path, data_dir.quarantine_directory)
-    standing = Standing(disk, ROOT / "standing.json", "boot", is_doubtful=is_doubtful)
+    record = DurabilityRecord(disk, ROOT / "standing.json", "boot", is_doubtful=is_doubtful)
     try:
-        replay_wal(disk, data_dir.wal_directory, ROOT, standing.wal_torn)
+        replay_wal(disk, data_dir.wal_directory, ROOT, record.wal_torn)
     except WalCorruptError:
-        standing.doubt()
+        record.doubt()
         raise
-    files, opening = opening_on(disk, checkpoint, standing)
+    files, opening = opening_on(disk, checkpoint, record)
     asyncio.run(opening.open_logs(STATE))
-    is_proven = standing.is_proven(STATE, "n1", was_clean=checkpoint.clean)
-    is_proven = is_proven and not standing.lost_logs(STATE, "n1") and not standing.cut_logs(STATE, "n1")
+    is_proven = record.is_proven(STATE, "n1", was_clean=checkpoint.clean)
+    is_proven = is_proven and not record.lost_logs(STATE, "n1") and not record.cut_logs(STATE, "n1")
     local = opening.begin(info)
     opening.open_partition(local, 0)
-    return Opened(local.partitions[0], local.state, standing, is_proven, files)
+    return Opened(local.partitions[0], local.state, record, is_proven, files)
 
 
 @pytest.fixture(scope="module")
@@ -93,8 +93,8 @@ def original():
     """Four segments with indexes, a cut that is done, and two rounds of the write-ahead log that they lack."""
     disk = SimDisk()
     disk.make_directory(ROOT)
-    standing = proven(disk, ROOT)
-    files, opening = opening_on(disk, Checkpoint(), standing)
+    record = proven(disk, ROOT)
+    files, opening = opening_on(disk, Checkpoint(), record)
     local = opening.begin(INFO)
     opening.open_partition(local, 0)
     log = local.partitions[0].log
@@ -117,7 +117,7 @@ def original():
     del batches[cut]
     save_cleaned(disk, DIRECTORY, Cleaned(3, GONE_BELOW, 2, ((3, 4),)))
     save_checkpoint(disk, ROOT / "checkpoint", Checkpoint(True, {(bytes.fromhex(UUID), 0): log.log_end}))
-    standing.log_failed("cd" * 16, 0, "a stream of which nothing is here")
+    record.log_failed("cd" * 16, 0, "a stream of which nothing is here")
     wal = WriteAheadLog(disk, ROOT / "wal", ROOT)
     ends = []
     for _ in range(2):  # only the first of them must not be lost: the second proves it
@@ -167,7 +167,7 @@ def check(original, opened, path, told):
     log = opened.partition.log
     if log.failure is not None:
         assert str(path.parent) in str(log.failure)
-        assert opened.standing.why_failed(UUID, 0) is not None, "it would be forgotten by a restart"
+        assert opened.record.why_failed(UUID, 0) is not None, "it would be forgotten by a restart"
         return "offline"
     got, error = read_all(opened)
     assert all(original.batches[base] == data for base, data in got.items()), "bytes were served that nobody wrote"
@@ -180,7 +180,7 @@ def check(original, opened, path, told):
     assert sum(len(data) for base, data in got.items() if base < original.end) == sum(
         len(data) for base, data in original.batches.items() if base < original.end
     )
-    assert log.compaction.gone_below >= GONE_BELOW
+    assert log.compaction.delete_horizon >= GONE_BELOW
     if path.name in {"checkpoint", "standing.json"}:
         assert not opened.is_proven
         assert str(path) in told
@@ -213,7 +213,7 @@ def outcome(original, disk, path, caplog):
     if refused is None:
         return check(original, opened, path, caplog.text)
     assert str(path) in refused
-    again = Standing(disk, ROOT / "standing.json", "boot")
+    again = DurabilityRecord(disk, ROOT / "standing.json", "boot")
     assert not again.is_proven(STATE, "n1", was_clean=True), "who moves it away does not know what was in it"
     return "refused"
 
@@ -290,8 +290,8 @@ def test_known_damage_is_known_after_restarts(damaged):
         disk = disk.kill()
         opened = start(disk)
         assert str(path) in str(opened.partition.log.failure)
-        assert opened.standing.lost_logs(STATE, "n1") == opened.standing.failed_logs(STATE, "n1") == [(UUID, 0)]
-        opened.standing.settled(STATE, "n1")
+        assert opened.record.lost_logs(STATE, "n1") == opened.record.failed_logs(STATE, "n1") == [(UUID, 0)]
+        opened.record.doubt_recorded(STATE, "n1")
 
 
 @pytest.mark.parametrize("isr", [(), ("n1",)])
@@ -303,5 +303,5 @@ def test_a_log_that_nobody_else_has_works_again_when_all_of_it_is_well(original,
         assert str(path) in str(start(disk, alone).partition.log.failure)
     disk.overwrite(path, original.disk.content(path))
     opened = start(disk, alone)
-    assert (opened.partition.log.failure, opened.standing.why_failed(UUID, 0)) == (None, None)
+    assert (opened.partition.log.failure, opened.record.why_failed(UUID, 0)) == (None, None)
     assert read_all(opened) == (original.batches, None)

@@ -99,7 +99,7 @@ async def test_only_what_is_wanted_comes(desk):
     desk.store(*[b"other"] * 200, b"eu", *[b"other"] * 200)
     ((result, records),) = await desk.fetch(0, subjects=["orders.eu"])
     assert [(record.offset, record.subject) for record in records] == [(200, b"orders.eu")]
-    assert (result.next_offset, result.high_watermark, result.log_start, result.gone_below) == (-1, 401, 0, 0)
+    assert (result.next_offset, result.high_watermark, result.log_start, result.delete_horizon) == (-1, 401, 0, 0)
     assert await desk.fetch(subjects=["orders.eu"]) == []
     desk.store(b"eu")
     assert [offsets(part) for part in await desk.fetch()] == [[401]]
@@ -119,7 +119,7 @@ async def test_a_fetch_without_subjects_is_answered_as_ever(desk):
     for version in (1, 2, 3):
         ((result, records),) = await desk.fetch(0, version=version)
         assert [record.offset for record in records] == [0, 1]
-        assert (result.next_offset, result.gone_below) == (-1, 0)
+        assert (result.next_offset, result.delete_horizon) == (-1, 0)
     ((result, records),) = await desk.fetch(0, subjects=["orders.eu", ">"])
     assert ([record.offset for record in records], result.next_offset) == ([0, 1], -1)
 

@@ -84,7 +84,7 @@ def test_a_replica_that_is_out_of_sync_says_so_to_who_waits(kit):
 class Unsettled:
     """The replication of a leader that was just elected."""
 
-    def is_settled(self):
+    def is_high_watermark_known(self):
         return False
 
 

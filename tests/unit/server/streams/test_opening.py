@@ -20,13 +20,13 @@ from liftpy_server.gaps.gap import Gap
 from liftpy_server.metadata.state import MetadataState, PartitionInfo, StreamInfo
 from liftpy_server.partition.committing import Load
 from liftpy_server.partition.outbox import Outbox
-from liftpy_server.replication.host.standing import Standing
+from liftpy_server.replication.host.durability_record import DurabilityRecord
 from liftpy_server.streams.opening import StreamOpening
+from support.durability_records import proven
 from support.gap_notes import GapNotes
 from support.log_batches import headers_of, with_times
 from support.server_kit import SetClock
 from support.simdisk import ROOT, SimDisk
-from support.standings import proven
 
 CONFIG = StreamConfig(name="orders", subject="orders.>")
 UUID = "ab" * 16
@@ -128,7 +128,7 @@ class Life:
 
     def begin(self):
         self.disk = self.disk.kill()
-        self.standing = Standing(self.disk, ROOT / "standing.json", "boot")
+        self.record = DurabilityRecord(self.disk, ROOT / "standing.json", "boot")
         self.files = FileCache(self.disk, 16)
         data_dir = DataDir(ROOT, -1)
         self.opening = StreamOpening(
@@ -162,7 +162,12 @@ class Life:
         state = state_of(stream)
         asyncio.run(self.opening.open_logs(state))
         return [
-            tell(state, "n1") for tell in (self.standing.cut_logs, self.standing.failed_logs, self.standing.lost_logs)
+            tell(state, "n1")
+            for tell in (
+                self.record.cut_logs,
+                self.record.failed_logs,
+                self.record.lost_logs,
+            )
         ]
 
 
@@ -289,14 +294,14 @@ def test_a_log_that_could_not_be_opened_for_lack_of_something_is_opened_later(li
     partition = opened(life.opening, stream)
     partition.fail(str(partition.log.failure))  # as maintenance does
     assert not life.opening.try_again(stream, 0)
-    assert life.standing.failed_logs(state_of(stream), "n1") == THIS
+    assert life.record.failed_logs(state_of(stream), "n1") == THIS
     life.disk.heal()
     assert life.opening.try_again(stream, 0)
     assert opened(life.opening, stream).log.log_end == 6
     assert not life.opening.try_again(stream, 0), "it is open"
-    assert life.standing.failed_logs(state_of(stream), "n1") == []
+    assert life.record.failed_logs(state_of(stream), "n1") == []
     life.begin()
-    assert life.standing.cut_logs(state_of(stream), "n1") == THIS, "the end was cut after the node had registered"
+    assert life.record.cut_logs(state_of(stream), "n1") == THIS, "the end was cut after the node had registered"
 
 
 @pytest.mark.parametrize("code", [errno.EMFILE, errno.ENOSPC])
@@ -309,12 +314,12 @@ def test_a_cut_that_lacked_something_in_the_middle_is_finished_later_in_the_same
         partition.log.truncate(6)
     partition.fail(str(error.value), is_lasting=False)
     assert not life.opening.try_again(stream, 0), "it lacks that still"
-    assert life.standing.failed_logs(state_of(stream), "n1") == THIS, "of this run"
+    assert life.record.failed_logs(state_of(stream), "n1") == THIS, "of this run"
     life.disk.heal()
     assert life.opening.try_again(stream, 0)
     log = opened(life.opening, stream).log
     assert (log.failure, log.log_end) == (None, 6)
-    assert life.standing.failed_logs(state_of(stream), "n1") == []
+    assert life.record.failed_logs(state_of(stream), "n1") == []
     life.begin()
     assert life.told(stream) == [[], [], []]
 

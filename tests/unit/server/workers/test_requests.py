@@ -11,12 +11,12 @@ import pytest
 from liftpy_server.tier import requests
 from liftpy_server.tier.jobs.table import JOBS
 from liftpy_server.tier.requests import ClaimJob, FetchChunkJob, FetchChunkResult, Hole, LogSlice, UploadJob
-from liftpy_server.workers.requests import Request, from_plain, to_plain
+from liftpy_server.workers.requests import WorkerRequest, from_plain, to_plain
 
 KINDS = [
     kind
     for kind in vars(requests).values()
-    if isinstance(kind, type) and issubclass(kind, Request) and kind is not Request
+    if isinstance(kind, type) and issubclass(kind, WorkerRequest) and kind is not WorkerRequest
 ]
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from liftpy_bucket.objects.pointers import FragmentPointer
+    from liftpy_bucket.objects.pointers import StreamObjectPointer
     from liftpy_server.tier.jobs.parts.context import Context
 
 __all__ = ["run_to_merge", "sizes_to_merge"]
@@ -20,7 +20,7 @@ _FAN: Final = 4
 _SMALLEST_BYTES: Final = 64 * 1024
 
 
-def sizes_to_merge(context: Context, fragments: Sequence[FragmentPointer]) -> list[int]:
+def sizes_to_merge(context: Context, fragments: Sequence[StreamObjectPointer]) -> list[int]:
     """Sizes of objects as `run_to_merge` wants them, bytes.
 
     What belongs to a partition of which this one is a fork stays as it is: it is there once for both.

@@ -13,7 +13,7 @@ from liftpy_bucket.errors import LineageError, ObjectMissingError, OvertakenErro
 from liftpy_bucket.layout import PartitionPath
 from liftpy_bucket.manifest.boundary import check
 from liftpy_bucket.manifest.root.file import Loaded, RootFile
-from liftpy_bucket.manifest.stream_sets.file import LoadedSet, SetFile
+from liftpy_bucket.manifest.stream_sets.file import LoadedSet, SetManifestFile
 from liftpy_bucket.reading.resolving import Resolved, resolve
 from liftpy_bucket.upkeep.missed import check_set_never_was
 
@@ -210,7 +210,7 @@ def newest_set(context: Context, node: str) -> LoadedSet | None:
         RootMissingError: the one we know was deleted, and it was not the first.
         ObjectMissingError: it was the first.
     """
-    file, cached = SetFile(context.store, node, new_id=context.new_id), context.sets.get(node)
+    file, cached = SetManifestFile(context.store, node, new_id=context.new_id), context.sets.get(node)
     try:
         loaded = file.load() if cached is None else file.load_newer(cached) or cached
     except ObjectMissingError:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from liftpy_bucket.layout import PartitionPath
     from liftpy_bucket.manifest.root.format import Root
-    from liftpy_bucket.objects.pointers import FragmentPointer
+    from liftpy_bucket.objects.pointers import StreamObjectPointer
     from liftpy_server.tier.jobs.parts.context import Context
 
 __all__ = ["Draft", "Stored", "drafted", "fragment_name", "put_draft"]
@@ -32,7 +32,7 @@ class Stored(NamedTuple):
         created: what its commit must know of it.
     """
 
-    pointer: FragmentPointer
+    pointer: StreamObjectPointer
     created: Created
 
 
@@ -49,7 +49,7 @@ class Draft(NamedTuple):
     key: str
     nonce: str
     sink: ObjectBuffer
-    pointer: FragmentPointer
+    pointer: StreamObjectPointer
 
 
 def fragment_name(base: int, epoch: int, nonce: str) -> str:

@@ -6,11 +6,11 @@ import pytest
 
 from liftpy_server.consensus.settings import Voter
 from liftpy_server.consensus.wire.admission import PeerRefusedError, check_peer
-from liftpy_server.consensus.wire.session import Identity
+from liftpy_server.consensus.wire.session import PeerIdentity
 from liftpy_server.consensus.wire.transport import Silence
 
 CLUSTER = "c" * 32
-OWN = Identity(CLUSTER, "disk of a", "run of a", 10)
+OWN = PeerIdentity(CLUSTER, "disk of a", "run of a", 10)
 MEMBERS = {"b": Voter("b", "h", 1, "disk of b"), "new": Voter("new", "h", 2)}
 
 
@@ -25,11 +25,11 @@ def refusal(peer_id, peer, own=OWN, running=None):
 @pytest.mark.parametrize(
     ("peer_id", "peer"),
     [
-        ("b", Identity(CLUSTER, "disk of b", "1", 10)),
-        ("b", Identity("", "disk of b", "1", 1)),  # it does not know its cluster yet
-        ("new", Identity("", "any disk", "1", 1)),  # it is seen for the first time
-        ("later", Identity(CLUSTER, "any disk", "1", 11)),  # it knows of members that this node does not know of
-        ("b", Identity(CLUSTER, "another disk", "1", 11)),  # likewise: that it was removed, and joined again
+        ("b", PeerIdentity(CLUSTER, "disk of b", "1", 10)),
+        ("b", PeerIdentity("", "disk of b", "1", 1)),  # it does not know its cluster yet
+        ("new", PeerIdentity("", "any disk", "1", 1)),  # it is seen for the first time
+        ("later", PeerIdentity(CLUSTER, "any disk", "1", 11)),  # it knows of members that this node does not know of
+        ("b", PeerIdentity(CLUSTER, "another disk", "1", 11)),  # likewise: that it was removed, and joined again
     ],
 )
 def test_these_are_let_in(peer_id, peer):
@@ -39,11 +39,11 @@ def test_these_are_let_in(peer_id, peer):
 @pytest.mark.parametrize(
     ("peer_id", "peer", "text"),
     [
-        ("b", Identity("d" * 32, "disk of b", "1", 10), "belongs to cluster d"),
-        ("b", Identity(CLUSTER, "another disk", "1", 10), "with another data directory"),
-        ("b", Identity("", "another disk", "1", 1), "with another data directory"),
-        ("gone", Identity(CLUSTER, "any disk", "1", 10), "not a member"),
-        ("gone", Identity("", "any disk", "1", 99), "not a member"),
+        ("b", PeerIdentity("d" * 32, "disk of b", "1", 10), "belongs to cluster d"),
+        ("b", PeerIdentity(CLUSTER, "another disk", "1", 10), "with another data directory"),
+        ("b", PeerIdentity("", "another disk", "1", 1), "with another data directory"),
+        ("gone", PeerIdentity(CLUSTER, "any disk", "1", 10), "not a member"),
+        ("gone", PeerIdentity("", "any disk", "1", 99), "not a member"),
     ],
 )
 def test_these_are_not(peer_id, peer, text):
@@ -51,15 +51,15 @@ def test_these_are_not(peer_id, peer, text):
 
 
 def test_a_second_process_with_a_copy_of_the_data_stays_out():
-    peer = Identity(CLUSTER, "disk of b", "second", 10)
+    peer = PeerIdentity(CLUSTER, "disk of b", "second", 10)
     assert "connected already, by another process" in refusal("b", peer, running="first")
     assert refusal("b", peer, running="second") is None
 
 
 def test_a_node_that_was_away_since_its_first_minute_takes_the_members_of_now():
-    own = Identity("", "disk of a", "1", 1)
-    assert refusal("later", Identity(CLUSTER, "disk", "1", 11), own) is None
-    assert "not a member" in refusal("later", Identity("", "disk", "1", 11), own)
+    own = PeerIdentity("", "disk of a", "1", 1)
+    assert refusal("later", PeerIdentity(CLUSTER, "disk", "1", 11), own) is None
+    assert "not a member" in refusal("later", PeerIdentity("", "disk", "1", 11), own)
 
 
 def test_silence_counts_while_this_node_listens():

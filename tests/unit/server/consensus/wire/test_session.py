@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from liftpy_envelope.errors import FrameError, FrameTooLargeError
-from liftpy_server.consensus.wire.session import FRAME_BYTES_MAX, NONCE_BYTES, Identity, Session
+from liftpy_server.consensus.wire.session import FRAME_BYTES_MAX, NONCE_BYTES, PeerIdentity, PeerSession
 
 KEY = b"k" * 32
 
 
 def session(node_id, wanted=None, key=KEY, nonce=b"n"):
-    return Session(node_id=node_id, wanted=wanted, key=key, nonce=nonce * NONCE_BYTES)
+    return PeerSession(node_id=node_id, wanted=wanted, key=key, nonce=nonce * NONCE_BYTES)
 
 
 def pair(dialer_key=KEY, acceptor_key=KEY, nonces=(b"1", b"2")):
@@ -53,9 +53,9 @@ def test_both_ends_know_each_other_and_exchange_frames(key):
 
 
 def test_each_end_learns_what_the_other_says_of_itself():
-    mine, theirs = Identity("c" * 32, "disk", "run", 7), Identity("", "other disk", "other run", 0)
-    dialer = Session(node_id="b", wanted="a", key=KEY, nonce=b"1" * NONCE_BYTES, identity=mine)
-    acceptor = Session(node_id="a", wanted=None, key=KEY, nonce=b"2" * NONCE_BYTES, identity=theirs)
+    mine, theirs = PeerIdentity("c" * 32, "disk", "run", 7), PeerIdentity("", "other disk", "other run", 0)
+    dialer = PeerSession(node_id="b", wanted="a", key=KEY, nonce=b"1" * NONCE_BYTES, identity=mine)
+    acceptor = PeerSession(node_id="a", wanted=None, key=KEY, nonce=b"2" * NONCE_BYTES, identity=theirs)
     shake(dialer, acceptor)
     assert (dialer.peer, acceptor.peer) == (theirs, mine)
 
@@ -145,7 +145,7 @@ def test_the_wrong_node_answers_or_is_called():
     dialer, impostor = session("b", "a"), session("x")
     impostor._node_id = "a"
     impostor.receive(said(dialer))
-    impostor.outgoing[:] = framed(msgpack.packb([1, "x", bytes(32), bytes(32), Identity()]))
+    impostor.outgoing[:] = framed(msgpack.packb([1, "x", bytes(32), bytes(32), PeerIdentity()]))
     with pytest.raises(FrameError, match="'a' was dialed, and 'x' answers"):
         dialer.receive(said(impostor))
 

@@ -18,7 +18,7 @@ from liftpy_server.consensus.pysyncobj_core import monotonic
 from liftpy_server.consensus.settings import RaftSettings, TlsFiles, Voter
 from liftpy_server.consensus.wire import transport as transport_module
 from liftpy_server.consensus.wire.link import tls_context
-from liftpy_server.consensus.wire.session import Session, WrongKeyError
+from liftpy_server.consensus.wire.session import PeerSession, WrongKeyError
 from liftpy_server.consensus.wire.transport import RaftTransport, TransportError
 from liftpy_server.listeners.refusals import DoorRefusals
 from support.raft_kit import KEY, free_port, tls_files
@@ -244,7 +244,7 @@ def known_peer(end, node_id="b", wanted="a", key=KEY):
     """A socket that has passed the handshake, and its session."""
     sock = socket.create_connection(("127.0.0.1", end.transport.port))
     sock.settimeout(0.05)
-    session = Session(node_id=node_id, wanted=wanted, key=key, nonce=os.urandom(32))
+    session = PeerSession(node_id=node_id, wanted=wanted, key=key, nonce=os.urandom(32))
     for _ in range(50):
         sock.sendall(bytes(session.outgoing))
         session.outgoing.clear()
@@ -305,7 +305,7 @@ def test_of_two_under_one_name_the_one_that_the_cluster_chose_stays(ends):
 def test_addresses_that_are_mixed_up_are_told(ends, caplog):
     a, _ = ends()
     with socket.create_connection(("127.0.0.1", a.transport.port)) as sock:
-        hello = Session(node_id="x\ny", wanted="c", key=KEY, nonce=os.urandom(32))
+        hello = PeerSession(node_id="x\ny", wanted="c", key=KEY, nonce=os.urandom(32))
         sock.sendall(bytes(hello.outgoing))
         assert turn([a], lambda: "check the addresses" in caplog.text)
     assert "x\ny" not in caplog.text
@@ -344,7 +344,7 @@ def test_many_strangers_with_another_key_are_counted_and_told_once(ends, caplog)
     (a,) = ends("a")
     for number in range(100):
         with socket.create_connection(("127.0.0.1", a.transport.port)) as sock:
-            hello = Session(node_id=f"stranger-{number}", wanted="a", key=b"x" * 32, nonce=os.urandom(32))
+            hello = PeerSession(node_id=f"stranger-{number}", wanted="a", key=b"x" * 32, nonce=os.urandom(32))
             sock.sendall(bytes(hello.outgoing))
             hello.outgoing.clear()
             assert turn([a], lambda sock=sock: readable(sock))

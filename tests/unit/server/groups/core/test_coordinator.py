@@ -6,7 +6,7 @@ from liftpy_envelope.group_offsets import CommitOffset, CommitRequest, CommitStr
 from liftpy_envelope.groups import GroupError
 from liftpy_server.groups.core import coordinator as coordinator_module
 from liftpy_server.groups.core.assignment import RestoredPartition, StreamShape
-from liftpy_server.groups.core.inputs import DeleteGroup, StreamsChanged, Tick
+from liftpy_server.groups.core.inputs import DeleteGroup, GroupTick, StreamsChanged
 from liftpy_server.groups.core.records import RecordKind
 
 UUID = b"s" * 16
@@ -141,10 +141,10 @@ def test_who_wakes_after_its_session_can_commit_nothing(group):
     a = group.join("a")
     group.join("b")
     group.now_s += 5
-    group.step(Tick())
+    group.step(GroupTick())
     assert len(group.coordinator.members) == 2
     group.now_s += 1.1
-    group.step(Tick())
+    group.step(GroupTick())
     assert len(group.coordinator.members) == 0
     for restart in (False, True):
         if restart:
@@ -161,7 +161,7 @@ def test_a_pause_of_the_node_is_no_fault_of_the_members(group):
     due_s = group.coordinator.next_s
     assert due_s == pytest.approx(106)
     group.now_s += 60
-    group.step(Tick(paused_s=60))
+    group.step(GroupTick(paused_s=60))
     assert len(group.coordinator.members) == 1
     assert group.coordinator.next_s == pytest.approx(due_s + 60)
 
@@ -172,7 +172,7 @@ def test_who_does_not_let_go_in_time_is_out(group):
         group.now_s += 1
         group.beat(a.member_id, a.generation)
         group.beat(b.member_id, b.generation)
-        group.step(Tick())
+        group.step(GroupTick())
     assert group.beat(a.member_id, a.generation).error is GroupError.UNKNOWN_MEMBER
     assert partitions(group.beat(b.member_id, b.generation)) == [0, 1, 2, 3]
 
@@ -215,7 +215,7 @@ def test_what_a_static_member_was_to_let_go_its_successor_does_not_get(group):
 def test_the_same_process_is_not_its_own_successor(group):
     a = group.join("a", instance_id="i")
     group.now_s += 7
-    group.step(Tick())
+    group.step(GroupTick())
     group.join("a", instance_id="i")
     assert group.beat(a.member_id, a.generation, "i").error is GroupError.UNKNOWN_MEMBER
 
@@ -265,7 +265,7 @@ def test_nothing_is_answered_before_the_streams_are_known(group):
     for answer in (group.beat(a.member_id, a.generation), group.join("b"), group.commit("", -1, 0, {}), group.fetch()):
         assert answer.error is GroupError.NOT_AVAILABLE
     group.now_s += 60
-    group.step(Tick())
+    group.step(GroupTick())
     assert group.coordinator.next_s == float("inf")
     group.step(StreamsChanged(1, {"s": StreamShape(UUID, 4)}))
     assert group.beat(a.member_id, a.generation).assignment is None

@@ -27,9 +27,9 @@ class Hosted:
 
     def append_pending(self):
         self.done.append(f"{self.name} takes")
-        self.scheduler.settle(self)
+        self.scheduler.appended(self)
 
-    def settle(self):
+    def end_pass(self):
         self.done.append(f"{self.name} settles")
 
 
@@ -46,7 +46,7 @@ async def test_all_have_appended_before_anybody_settles():
 async def test_what_is_wanted_in_a_pass_goes_into_the_next_one():
     scheduler, done = AppendScheduler(), []
     one, two = Hosted("one", scheduler, done), Hosted("two", scheduler, done)
-    one.settle = lambda: scheduler.schedule(two)
+    one.end_pass = lambda: scheduler.schedule(two)
     scheduler.schedule(one)
     await asyncio.sleep(0)
     assert done == ["one takes"]
@@ -56,7 +56,7 @@ async def test_what_is_wanted_in_a_pass_goes_into_the_next_one():
 
 async def test_outside_of_passes_nobody_waits_for_one():
     scheduler, done = AppendScheduler(), []
-    scheduler.settle(Hosted("one", scheduler, done))
+    scheduler.appended(Hosted("one", scheduler, done))
     assert done == ["one settles"]
 
 

@@ -10,7 +10,7 @@ from liftpy_envelope.errors import ConfigError
 from liftpy_envelope.group_offsets import CommitOffset, CommitRequest, CommitStream
 from liftpy_envelope.groups import GroupError, JoinRequest, LeaveRequest
 from liftpy_server.groups.core.assignment import StreamShape
-from liftpy_server.groups.core.inputs import DeleteGroup, Now, StreamsChanged, Tick
+from liftpy_server.groups.core.inputs import DeleteGroup, GroupTick, Now, StreamsChanged
 from liftpy_server.groups.core.replay import GroupsReplay
 from liftpy_server.groups.host.coordinators import Coordinators
 from liftpy_server.groups.host.quota import GroupQuota
@@ -182,5 +182,5 @@ def test_settings(name):
 
 def test_a_tick_of_nobody():
     hosted = Hosted()
-    hosted.do("g", Tick())
+    hosted.do("g", GroupTick())
     assert hosted.quota.groups == 0

@@ -33,7 +33,7 @@ def filled(kit, count, size):
     partition = kit.partition
     for start in range(0, count, size):
         partition.append_body(encode_records(offsets(size, start)), NOW_NS)
-    partition.settle()
+    partition.end_pass()
     kit.sync()
     return partition
 
@@ -77,7 +77,7 @@ async def test_an_empty_log_is_read(kit, executor):
 )
 async def test_what_a_newer_liftpy_wrote_is_said(kit, executor, body):
     kit.partition.append_body(body, NOW_NS)
-    kit.partition.settle()
+    kit.partition.end_pass()
     kit.sync()
     with pytest.raises(BatchVersionError, match="upgrade"):
         await read_groups(kit.partition, kit.files, executor)
@@ -124,7 +124,7 @@ async def test_a_batch_that_is_not_what_its_header_says_is_named_with_file_and_b
     partition = filled(kit, 10, 10)
     at = partition.log.active.size
     partition.append_body(zeros_body(Column.KEY | Column.VALUE), NOW_NS)
-    partition.settle()
+    partition.end_pass()
     kit.sync()
     with pytest.raises(SegmentCorruptError, match=f"{partition.log.active.path} is damaged at byte {at}: "):
         await read_groups(partition, kit.files, executor)

@@ -352,19 +352,19 @@ def fetching(make, **log):
 
 def test_who_was_away_while_tombstones_went_begins_anew(make):
     bench, request = fetching(make, end=9, hw=9)
-    effects = bench.answer(request, (5, 9, 20), hw=100, gone_below=10, log_start=2)
+    effects = bench.answer(request, (5, 9, 20), hw=100, delete_horizon=10, log_start=2)
     assert effects == [fx.Rebuild(start=2, loses_committed=False)]
     request = only(fx.Fetch, bench.give(Rebuilt(start=2))).request
     assert request.offset == 2
-    only(fx.Append, bench.answer(request, (5, 2, 5), hw=100, gone_below=10, log_start=2))
-    assert bench.log.gone_below == 10
+    only(fx.Append, bench.answer(request, (5, 2, 5), hw=100, delete_horizon=10, log_start=2))
+    assert bench.log.delete_horizon == 10
 
 
-@pytest.mark.parametrize("gone_below", [0, 8, 9])
-def test_who_has_all_tombstones_that_may_be_gone_goes_on(make, gone_below):
+@pytest.mark.parametrize("delete_horizon", [0, 8, 9])
+def test_who_has_all_tombstones_that_may_be_gone_goes_on(make, delete_horizon):
     bench, request = fetching(make, end=9, hw=9)
-    only(fx.Append, bench.answer(request, (5, 9, 20), hw=100, gone_below=gone_below))
-    assert bench.log.gone_below == gone_below
+    only(fx.Append, bench.answer(request, (5, 9, 20), hw=100, delete_horizon=delete_horizon))
+    assert bench.log.delete_horizon == delete_horizon
 
 
 def copying(make, after_s):
@@ -372,7 +372,7 @@ def copying(make, after_s):
     bench = make("b")
     begun = bench.view(delete_retention_s=60.0)
     request = only(fx.Fetch, begun).request
-    only(fx.Append, bench.answer(request, (5, 0, 4), hw=100, gone_below=10))
+    only(fx.Append, bench.answer(request, (5, 0, 4), hw=100, delete_horizon=10))
     bench.now_s += after_s
     *_, fetch = bench.append(4)
     return bench, fetch.request
@@ -380,17 +380,17 @@ def copying(make, after_s):
 
 def test_tombstones_that_go_while_a_log_is_copied_are_no_reason_to_begin_again(make):
     bench, request = copying(make, 59.0)
-    only(fx.Append, bench.answer(request, (5, 4, 8), hw=100, gone_below=50))
-    assert bench.log.gone_below == 50
+    only(fx.Append, bench.answer(request, (5, 4, 8), hw=100, delete_horizon=50))
+    assert bench.log.delete_horizon == 50
 
 
 def test_a_copy_that_takes_longer_than_tombstones_stay_begins_again(make):
     bench, request = copying(make, 61.0)
-    assert only(fx.Rebuild, bench.answer(request, (5, 4, 8), hw=100, gone_below=50)).start == 0
+    assert only(fx.Rebuild, bench.answer(request, (5, 4, 8), hw=100, delete_horizon=50)).start == 0
 
 
 def test_a_copy_that_goes_on_from_another_leader_begins_again_when_more_is_gone_there(make):
     bench, _ = copying(make, 1.0)
     question = only(fx.AskEpochEnd, bench.view(leader="c", leader_epoch=6)).question
     request = only(fx.Fetch, bench.answer_end(question, 5, 100)).request
-    assert only(fx.Rebuild, bench.answer(request, (6, 4, 8), hw=100, gone_below=50)).start == 0
+    assert only(fx.Rebuild, bench.answer(request, (6, 4, 8), hw=100, delete_horizon=50)).start == 0

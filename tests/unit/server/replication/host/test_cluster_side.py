@@ -10,12 +10,12 @@ from liftpy_log.checkpoint import Checkpoint
 from liftpy_server.metadata.errors import MetadataRefusedError
 from liftpy_server.replication.host import cluster_side
 from liftpy_server.replication.host.cluster_side import ClusterSide
-from liftpy_server.replication.host.standing import Standing
+from liftpy_server.replication.host.durability_record import DurabilityRecord
 from liftpy_server.settings.config import NodeConfig
+from support.durability_records import proven
 from support.metadata_commands import UUIDS, Cluster, config
 from support.server_kit import SetClock
 from support.simdisk import ROOT, SimDisk
-from support.standings import proven
 
 THIS = (UUIDS[0], 0)
 
@@ -49,7 +49,7 @@ def disk():
 
 
 def standing_on(disk):
-    return Standing(disk, ROOT / "standing.json", "boot")
+    return DurabilityRecord(disk, ROOT / "standing.json", "boot")
 
 
 def side_of(session):
@@ -66,44 +66,44 @@ def segment_of(disk, number):
 
 
 async def test_what_is_found_when_logs_are_opened_is_said_by_the_registration_and_then_forgotten(disk):
-    session, standing = Session(), standing_on(disk)
+    session, durability_record = Session(), standing_on(disk)
     segment_of(disk, 0)
 
     async def open_logs(state):
         assert state is session.state
         assert session.said is None
-        standing.log_torn(*THIS)
+        durability_record.log_torn(*THIS)
 
-    await side_of(session).register(standing, open_logs, Checkpoint())
+    await side_of(session).register(durability_record, open_logs, Checkpoint())
     assert session.said["cut_logs"] == [THIS]
     assert (session.said["is_log_proven"], session.said["lost_logs"], session.said["failed_logs"]) == (True, [], [])
     assert standing_on(disk).cut_logs(session.state, "a") == []
 
 
 async def test_what_is_found_is_kept_until_the_node_is_registered(disk):
-    session, standing = Session(), standing_on(disk)
+    session, durability_record = Session(), standing_on(disk)
     segment_of(disk, 0)
     session.refuses = True
 
     async def open_logs(_state):
-        standing.log_torn(*THIS)
+        durability_record.log_torn(*THIS)
 
     with pytest.raises(MetadataRefusedError):
-        await side_of(session).register(standing, open_logs, Checkpoint())
+        await side_of(session).register(durability_record, open_logs, Checkpoint())
     assert standing_on(disk.kill()).cut_logs(session.state, "a") == [THIS]
 
 
 @pytest.mark.parametrize("is_there", [True, False])
 async def test_of_more_logs_than_a_command_tells_none_is_proven(disk, is_there, monkeypatch):
     monkeypatch.setattr(cluster_side, "_LOGS_TOLD_MAX", 3)
-    session, standing = Session(partitions=5), standing_on(disk)
+    session, durability_record = Session(partitions=5), standing_on(disk)
     for number in range(5) if is_there else ():
         segment_of(disk, number)
 
     async def open_logs(_state):
         if is_there:
-            standing.wal_torn()
+            durability_record.wal_torn()
 
-    await side_of(session).register(standing, open_logs, Checkpoint())
+    await side_of(session).register(durability_record, open_logs, Checkpoint())
     told = session.said["cut_logs"] if is_there else session.said["lost_logs"]
     assert (session.said["is_log_proven"], len(told)) == (False, 3)

@@ -143,13 +143,13 @@ def test_a_follower_that_missed_tombstones_begins_anew_rather_than_keep_what_the
         put(kit["a"], f"other{number}", b"x" * 200)
         kit.run("ab")
     compacted(kit["a"], delete_retention_s=0)
-    assert kit["a"].partition.log.compaction.gone_below > 80
+    assert kit["a"].partition.log.compaction.delete_horizon > 80
     assert {b"k0", b"k1"} <= set(last_values(kit["c"]))
     kit.tick(1.0)
     kit.run()
     assert last_values(kit["c"]) == last_values(kit["a"])
     assert not {b"k0", b"k1"} & set(last_values(kit["c"]))
-    assert kit["c"].partition.log.compaction.gone_below == kit["a"].partition.log.compaction.gone_below
+    assert kit["c"].partition.log.compaction.delete_horizon == kit["a"].partition.log.compaction.delete_horizon
     assert kit["c"].partition.stream.counters.committed_lost == 0, "nothing was lost"
     assert kit["c"].partition.high_watermark == kit["a"].partition.high_watermark
 
@@ -177,7 +177,7 @@ def test_what_was_committed_is_set_aside_whole_after_an_unclean_election(kit, ca
     middle = read_header(kit["a"].partition.log.segments[0].path.read_bytes()).next_offset - 3
     before = kit["a"].bytes()
     kit["b"].partition.log.truncate(middle)
-    kit["b"].replica.begin_anew()
+    kit["b"].replica.reset_role()
     kit.lead("b", 2, isr="b", unclean_epoch=2)
     told = f"leads by an unclean election and goes on at offset {middle}: acknowledged records may be lost"
     assert f"stream orders partition 0: this node {told}" in caplog.text
@@ -194,7 +194,7 @@ def test_what_was_committed_is_kept_where_no_unclean_election_explains_that_the_
     overwrite(kit, 40)
     before = kit["a"].bytes()
     kit["b"].partition.log.truncate(kit["b"].partition.log.log_end - 1)
-    kit["b"].replica.begin_anew()
+    kit["b"].replica.reset_role()
     kit.lead("b", 2, isr="b")
     kit.tick(1.0)
     kit.run()

@@ -327,7 +327,7 @@ def test_a_partition_that_gets_replicas_goes_on(make):
 
 def test_a_node_that_registers_again_forgets_its_role(three):
     publish(three["a"], *frames(1))
-    three["a"].replica.begin_anew()
+    three["a"].replica.reset_role()
     assert three["a"].kit.errors() == [(b"r0", AckErrorCode.OUTCOME_UNKNOWN)]
     assert not three["a"].partition.is_leading
     three.lead("a", 2)
@@ -364,9 +364,9 @@ def test_the_next_leader_is_settled_when_it_has_committed_what_it_found(three):
     three.run("ab")
     three["b"].kit.sync()
     three.lead("b", 2)
-    assert not three["b"].partition.is_settled
+    assert not three["b"].partition.is_high_watermark_known
     three.run()
-    assert three["b"].partition.is_settled
+    assert three["b"].partition.is_high_watermark_known
     assert three["b"].partition.high_watermark == 2
 
 

@@ -104,7 +104,7 @@ def test_a_node_that_registers_again_goes_on_after_an_error_of_one_replica(three
     follower = three["b"]
     with monkeypatch.context() as patch:
         patch.setattr(follower.partition, "was_cut", breaks)
-        follower.replica.begin_anew()  # the error is not the caller's, who lets the other replicas begin anew, too
+        follower.replica.reset_role()  # the error is not the caller's, who lets the other replicas begin anew, too
         assert follower.replica.core.role is None, "the role of the incarnation before is over"
     publish(three["a"], 0)
     three.tick(5)

@@ -324,7 +324,7 @@ async def test_groups_are_replayed_from_the_bucket_first(tmp_path, executor):
     for start in range(0, 300, 100):
         keys = [offset_key(b"g", bytes(16) + number.to_bytes(4, "big")) for number in range(start, start + 100)]
         across.partition.append_body(encode_records([GroupRecord(key, value) for key in keys]), NOW_NS)
-        across.partition.settle()
+        across.partition.end_pass()
         kit.sync()
     await across.tier()
     across.drop(keep=50)

@@ -143,15 +143,17 @@ async def test_a_reader_begins_in_the_midst_of_a_batch_or_chunk(make_cold):
 
 
 async def test_what_a_result_says(cold):
-    cold.kit.partition.cold.gone_below = 7
+    cold.kit.partition.cold.delete_horizon = 7
     cold.want(20)
     cold.look()
     await settle()
     (found,) = cold.session.collect(300)
-    assert (found.result.log_start, found.result.high_watermark, found.result.gone_below) == (0, 100, 7)
+    assert (found.result.log_start, found.result.high_watermark, found.result.delete_horizon) == (0, 100, 7)
     cold.want(95)
     (found,) = cold.session.collect(300)
-    assert (found.result.log_start, found.result.gone_below) == (0, 0), "who reads the log alone misses no tombstone"
+    assert (found.result.log_start, found.result.delete_horizon) == (0, 0), (
+        "who reads the log alone misses no tombstone"
+    )
 
 
 async def test_below_the_start_there_is_nothing(cold):
@@ -682,7 +684,7 @@ async def test_what_is_read_is_counted(cold):
     def values():
         return {
             sample.name: sample.value
-            for metric in cold_metrics(cold.reads.standing)
+            for metric in cold_metrics(cold.reads.status)
             for sample in metric.samples
             if not sample.labels
         }
@@ -710,7 +712,7 @@ async def test_what_is_read_is_counted(cold):
     cold.want(0)
     cold.look()
     await settle()
-    failures = [metric for metric in cold_metrics(cold.reads.standing) if metric.name == "liftpy_cold_failures"]
+    failures = [metric for metric in cold_metrics(cold.reads.status) if metric.name == "liftpy_cold_failures"]
     assert [(sample.labels, sample.value) for sample in failures[0].samples] == [({"code": "unavailable"}, 1.0)]
 
 

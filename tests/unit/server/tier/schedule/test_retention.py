@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from liftpy_bucket.objects.pointers import FragmentPointer
+from liftpy_bucket.objects.pointers import StreamObjectPointer
 from liftpy_bucket.objects.setsum import NO_RECORDS
 from liftpy_envelope.pull import PartitionKey
 from liftpy_envelope.stream_config import StreamConfig
@@ -71,7 +71,7 @@ def test_limits_of_the_whole_history():
 
 
 def fragment(number):
-    return FragmentPointer(
+    return StreamObjectPointer(
         name=f"{number}",
         base=10 * number,
         end=10 * number + 10,

@@ -185,14 +185,14 @@ def test_tombstones_go_when_it_is_time_and_no_node_is_there(memory):
     compact_tasks(bucket, config)
     compact_node(other, config)
     assert_same(bucket, other)
-    assert bucket.root().gone_below == 0
+    assert bucket.root().delete_horizon == 0
     config = HistoryCompactionConfig(min_dirty_ratio=0.0, delete_retention_ns=0)
     fill([bucket, other], 7, objects=1)
     before, end = bucket.records(), bucket.root().compacted_end
     old = {record.offset for record in tombstones(bucket) if record.offset < end}
     compact_tasks(bucket, config, alone=False)
     assert bucket.records() == expected(before)
-    assert bucket.root().gone_below == 0
+    assert bucket.root().delete_horizon == 0
     assert {record.offset for record in tombstones(bucket)} & old
     end = bucket.root().compacted_end
     for each in (bucket, other):
@@ -202,7 +202,7 @@ def test_tombstones_go_when_it_is_time_and_no_node_is_there(memory):
     compact_node(other, config)
     assert bucket.records() == other.records()
     assert not [record for record in tombstones(bucket) if record.offset < end]
-    assert bucket.root().gone_below == other.root().gone_below > 0
+    assert bucket.root().delete_horizon == other.root().delete_horizon > 0
 
 
 def test_what_is_held_and_what_is_young_stays(memory):

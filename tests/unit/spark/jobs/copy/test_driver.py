@@ -100,7 +100,7 @@ def test_what_was_appended_and_what_is_gone_is_as_in_the_source(history, target)
     source, there = (RootFile(store, path, new_id=new_id).load().root for store in (history.store, target))
     assert there.snapshots == source.snapshots
     assert there.fragments[:-1] == source.fragments
-    assert (there.collected, there.gone_below, there.compacted_end) == (source.collected, 3, 20)
+    assert (there.collected, there.delete_horizon, there.compacted_end) == (source.collected, 3, 20)
     assert Cursor(target, path, "nightly", new_id=new_id).load().start == 5
     assert [
         pin for pin in load_pins(history.store, path) if pin.kind == "version" and not pin.target and not pin.dropped

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from liftpy_log.storage.disk import Disk
     from liftpy_server.metadata.state import MetadataState, PartitionInfo, StreamInfo
 
-__all__ = ["Standing", "has_log", "kernel_boot_id"]
+__all__ = ["DurabilityRecord", "has_log", "kernel_boot_id"]
 
 logger = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ def has_log(disk: Disk, directory: Path) -> bool:
         return False
 
 
-class Standing:
+class DurabilityRecord:
     """Keeps, in a small file, whether this node can prove that its logs hold all that counted as durable.
 
     Args:
@@ -252,7 +252,7 @@ class Standing:
         if self._failed.pop((uuid, number), None) is not None:
             self._save()
 
-    def settled(self, state: MetadataState, node_id: str) -> None:
+    def doubt_recorded(self, state: MetadataState, node_id: str) -> None:
         """The metadata has taken note of the doubt. Failures are kept, but those of logs that are not here any more."""
         self._known_boot_id, self._is_doubtful = self._boot_id, False
         self._is_torn = self._has_forgotten = False
