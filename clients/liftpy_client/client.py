@@ -15,15 +15,19 @@ from liftpy_client.consumer.ranges import check_columns, check_pandas, read_rang
 from liftpy_client.errors import UsageError
 from liftpy_client.group.consumer import GroupConsumer
 from liftpy_client.group.offsets import committed, reset_group
-from liftpy_client.group.options import GroupOptions
+from liftpy_client.group.options import GroupOptions, check_group_name, check_streams
+from liftpy_client.processing.options import ProcessOptions, Retry, check_group_options
+from liftpy_client.processing.process import Process
 from liftpy_client.publisher.ack_inbox import AckInbox
 from liftpy_client.publisher.delivery import MessageDelivery, OutgoingMessage
 from liftpy_client.publisher.options import PublisherOptions, check_ack_policy
 from liftpy_client.publisher.publisher import Publisher
 from liftpy_client.publisher.resender import Resender
+from liftpy_client.publisher.routes import find_route
 from liftpy_client.table.table import Table
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable, Mapping, Sequence
 
     import pyarrow as pa
@@ -32,6 +36,7 @@ if TYPE_CHECKING:
     from liftpy_client.consumer.positions import Start, Stop
     from liftpy_client.group.offsets import Committed
     from liftpy_client.message import Message
+    from liftpy_client.processing.options import Batch, By
     from liftpy_client.table.following import DivergedCallback
     from liftpy_envelope.ack import Ack, AckPolicy
 
@@ -252,6 +257,67 @@ class Lift(Admin):
             return GroupConsumer(self._session, names, group, options, wanted, batches=True)
         _check_no_group(group_options)
         return BatchConsumer(self._session, names, start, stop, partitions, options)
+
+    async def process(
+        self,
+        stream: str | Sequence[str],
+        handle: Callable[[Any], Any],
+        *,
+        group: str,
+        concurrency: int = 16,
+        by: By = "key",
+        retry: Retry | None = None,
+        dead_letter: str | None = None,
+        handler_timeout_s: float = 60.0,
+        batch: Batch | None = None,
+        subjects: str | Sequence[str] | None = None,
+        in_flight_messages: int = 10_000,
+        in_flight_bytes: int = 64 * 1024 * 1024,
+        shutdown_timeout_s: float = 20.0,
+        stop: asyncio.Event | None = None,
+        options: ConsumeOptions | None = None,
+        group_options: GroupOptions | None = None,
+    ) -> None:
+        """Call a handler for each message of streams, as a member of a group, until it is stopped.
+
+        Each message is handled at least once. Messages with the same key are handled in order, one at a time. SIGTERM,
+        `stop` and a cancellation end it: it waits for the handlers that run, commits, and leaves the group.
+
+        `handle` takes a `Message`, or an Arrow record batch if `batch` is given. An `async def` runs in the event loop,
+        a plain function in a thread. `stream`, `subjects`, `options` and `group_options` are those of `consume`. The
+        other arguments are those of `ProcessOptions`.
+
+        Raises:
+            HandlerFailedError: A handler failed, and there is no `dead_letter`.
+            HandlerStuckError: A handler did not end in twice its time.
+            NoStreamError: A stream does not exist, or no stream stores the dead letters.
+            UsageError: An argument is invalid.
+            LiftError: As from a consumer in a group.
+        """
+        wanted = ProcessOptions(
+            concurrency=concurrency,
+            by=by,
+            retry=retry or Retry(attempts=1),
+            dead_letter=dead_letter,
+            handler_timeout_s=handler_timeout_s,
+            batch=batch,
+            in_flight_messages=in_flight_messages,
+            in_flight_bytes=in_flight_bytes,
+            shutdown_timeout_s=shutdown_timeout_s,
+        )
+        process = Process(
+            self._session,
+            self.publish,
+            check_streams(_names(stream)),
+            check_group_name(group),
+            handle,
+            wanted,
+            _options(options, subjects),
+            check_group_options(group_options, handler_timeout_s),
+        )
+        if dead_letter is not None:
+            await find_route(self._session.cluster, dead_letter, None)  # rather now than with the first dead letter
+        await process.run(stop)
 
     async def to_arrow(
         self,

@@ -18,6 +18,8 @@ __all__ = [
     "DisconnectedError",
     "GroupFencedError",
     "GroupRefusedError",
+    "HandlerFailedError",
+    "HandlerStuckError",
     "LogDivergedError",
     "NoStreamError",
     "NobodyListensError",
@@ -165,6 +167,32 @@ class GroupFencedError(GroupRefusedError):
 
 class CoordinatorUnavailableError(NodeUnavailableError):
     """The group has no reachable coordinator at the moment."""
+
+
+class HandlerFailedError(LiftError):
+    """A handler raised in its last attempt, and there is no dead letter for its message. The exception is the cause.
+
+    Attributes:
+        attempts: Number of calls of the handler.
+    """
+
+    def __init__(self, where: str, attempts: int, cause: Exception) -> None:
+        calls = "call" if attempts == 1 else "calls"
+        super().__init__(
+            f"{where}: the handler failed after {attempts} {calls}, with {type(cause).__name__}: {cause}; it is not "
+            "committed and is delivered again; pass dead_letter='...' to go on without such messages"
+        )
+        self.attempts = attempts
+
+
+class HandlerStuckError(LiftError, TimeoutError):
+    """A handler did not end in twice its time, and could not be ended. Its message is not committed."""
+
+    def __init__(self, where: str, taken_s: float) -> None:
+        super().__init__(
+            f"{where}: the handler has not ended after {taken_s:.1f} s, and cannot be ended from outside; this member "
+            "gives its partitions back: start the process again, or pass a longer handler_timeout_s"
+        )
 
 
 class CommitRefusedError(UsageError):

@@ -23,6 +23,8 @@ from liftpy_client.errors import (
     DisconnectedError,
     GroupFencedError,
     GroupRefusedError,
+    HandlerFailedError,
+    HandlerStuckError,
     LogDivergedError,
     NodeUnavailableError,
     NoStreamError,
@@ -40,6 +42,7 @@ from liftpy_client.group.consumer import GroupConsumer
 from liftpy_client.group.offsets import Committed
 from liftpy_client.group.options import GroupOptions
 from liftpy_client.message import Message
+from liftpy_client.processing.options import Batch, Retry
 from liftpy_client.publisher.outgoing import PendingAck
 from liftpy_client.publisher.publisher import Publisher
 from liftpy_client.sync.client import SyncLift, SyncPublisher, connect_sync
@@ -56,6 +59,7 @@ __all__ = [
     "AckMode",
     "AckPolicy",
     "AdminError",
+    "Batch",
     "BatchConsumer",
     "Change",
     "Changes",
@@ -78,6 +82,8 @@ __all__ = [
     "GroupOptions",
     "GroupRefusedError",
     "GroupSummary",
+    "HandlerFailedError",
+    "HandlerStuckError",
     "Lift",
     "LiftError",
     "LogDivergedError",
@@ -97,6 +103,7 @@ __all__ = [
     "RangeTooLargeError",
     "ReassignmentDetails",
     "ReplicaDetails",
+    "Retry",
     "Spread",
     "StreamConfig",
     "StreamDetails",

@@ -65,7 +65,7 @@ class BackgroundLoop:
                 self._abandon(call)
             raise
 
-    def _schedule(self, step: Callable[[], None]) -> None:
+    def _schedule(self, step: Callable[[], object]) -> None:
         try:
             self._loop.call_soon_threadsafe(step)
         except RuntimeError:
@@ -86,6 +86,14 @@ class BackgroundLoop:
             return function()
 
         return self.run(call())
+
+    def soon(self, function: Callable[[], object]) -> None:
+        """Call a plain function in the loop's thread, without waiting for it.
+
+        Raises:
+            DisconnectedError: the loop is closed.
+        """
+        self._schedule(function)
 
     def end(self, tidy_up: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run what tidies up, from wherever that is noticed; once the loop is closed there is no need."""

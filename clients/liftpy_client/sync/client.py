@@ -6,17 +6,19 @@ Everything runs in one event loop in a thread of its own, and every method waits
 
 from __future__ import annotations
 
+import asyncio
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypedDict, TypeVar, overload
 
 from liftpy_client.client import Lift, connect
+from liftpy_client.processing.signals import stopping_loop
 from liftpy_client.publisher.publisher import Publisher
 from liftpy_client.sync.background import BackgroundLoop, EnteredFacade, Facade, blocking, collected, synchronous
 from liftpy_client.sync.consumer import SyncConsumer, SyncGroupConsumer
 from liftpy_client.sync.table import SyncTable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Coroutine, Mapping, Sequence
     from types import TracebackType
     from typing import Unpack
 
@@ -67,6 +69,21 @@ def _consuming(method: Callable[..., Any], returns: str) -> Callable[..., Any]:
         return kind(self._loop, consumer)
 
     return synchronous(call, returns=returns)
+
+
+def _processing(
+    method: Callable[Concatenate[Lift, _P], Coroutine[Any, Any, None]],
+) -> Callable[Concatenate[SyncLift, _P], None]:
+    """The method that processes as one that waits, and that signals stop."""
+
+    @wraps(method)
+    def call(self: SyncLift, /, *args: _P.args, **kwargs: _P.kwargs) -> None:
+        stop = self._loop.call(asyncio.Event)
+        kwargs.setdefault("stop", stop)
+        with stopping_loop(lambda: self._loop.soon(stop.set)):
+            self._loop.run(method(self._inner, *args, **kwargs))
+
+    return synchronous(call)
 
 
 def _viewing(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -142,6 +159,7 @@ class SyncLift(Facade[Lift]):
             self._loop.close()
 
     publish = blocking(Lift.publish)
+    process = _processing(Lift.process)
     to_arrow = blocking(Lift.to_arrow)
     to_pandas = blocking(Lift.to_pandas)
 

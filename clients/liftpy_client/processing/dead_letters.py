@@ -1,0 +1,121 @@
+"""Dead letters: messages that no handler could handle, kept in a stream of their own with what happened.
+
+A dead letter has the value, the key and the headers of its message, and headers that begin with `Dead-Letter-`. Its
+message id is made of the place of the message, so a dead letter that is sent twice is stored once, within the dedupe
+window.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from liftpy_client.errors import NodeUnavailableError, PublishTimeoutError
+from liftpy_client.message import Message
+from liftpy_envelope.ack import PublishRefusedError
+from liftpy_envelope.errors import AckErrorCode, LiftError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from liftpy_client.processing.schedule import Work
+
+__all__ = ["PREFIX", "DeadLetters", "dead_letter_headers", "original_headers"]
+
+logger = logging.getLogger(__name__)
+PREFIX: Final = "Dead-Letter-"
+"""What the names of a dead letter's own headers begin with."""
+
+_CAUSE_LENGTH_MAX: Final = 500
+_UNSAFE: Final = re.compile(r"[^\x20-\x7e]+")
+_ACTED_ON: Final = ("Nats-", "Lift-", PREFIX)  # these would be acted on, or say where another dead letter came from
+_AT_ONCE: Final = 200
+_RETRIABLE: Final = frozenset(code for code in AckErrorCode if code.retriable)
+_WAIT_S: Final = (0.2, 10.0)
+
+
+def original_headers(message: Message) -> dict[str, str]:
+    """Headers of a message without those that servers act on, and without those of dead letters."""
+    return {name: value for name, value in message.headers.items() if not name.startswith(_ACTED_ON)}
+
+
+def dead_letter_headers(message: Message, group: str, attempts: int, error: BaseException) -> dict[str, str]:
+    """Headers of the dead letter of a message."""
+    cause = _UNSAFE.sub(" ", f"{type(error).__name__}: {error}").strip()[:_CAUSE_LENGTH_MAX].strip()
+    return original_headers(message) | {
+        f"{PREFIX}Cause": cause,
+        f"{PREFIX}Attempts": str(attempts),
+        f"{PREFIX}Group": _UNSAFE.sub("?", group),
+        f"{PREFIX}Stream": message.stream,
+        f"{PREFIX}Partition": str(message.partition),
+        f"{PREFIX}Offset": str(message.offset),
+        f"{PREFIX}Subject": _UNSAFE.sub("?", message.subject),
+        f"{PREFIX}Time": message.timestamp.isoformat(),
+    }
+
+
+class DeadLetters:
+    """Stores dead letters.
+
+    Args:
+        publish: `Lift.publish`.
+        subject: Subject of the dead letters.
+        group: Name of the group.
+    """
+
+    def __init__(self, publish: Callable[..., Awaitable[Any]], subject: str, group: str) -> None:
+        self._publish = publish
+        self._subject = subject
+        self._group = group
+        self._random = random.Random()  # noqa: S311 - spreads retries
+
+    async def bury(self, work: Work, error: Exception) -> None:
+        """Store the dead letters of a message or batch, and return when they are acknowledged.
+
+        It goes on until that is so, unless the stream refuses them for good.
+
+        Raises:
+            LiftError: A dead letter was refused, or no stream stores it.
+        """
+        if isinstance(work.item, Message):
+            await self._store(work.item, work.attempts, error)
+            return
+        chunk: list[Message] = []
+        for message in work.item.messages():
+            chunk.append(message)
+            if len(chunk) == _AT_ONCE:
+                await self._store_all(chunk, work.attempts, error)
+                chunk = []
+        await self._store_all(chunk, work.attempts, error)
+
+    async def _store_all(self, messages: list[Message], attempts: int, error: Exception) -> None:
+        await asyncio.gather(*(self._store(message, attempts, error) for message in messages))
+
+    async def _store(self, message: Message, attempts: int, error: Exception) -> None:
+        headers = dead_letter_headers(message, self._group, attempts, error)
+        place = f"{message.stream}/{message.partition}/{message.offset}/{message.timestamp_ns}"
+        message_id = f"dead-letter/{headers[f'{PREFIX}Group']}/{place}"
+        wait_s, longest_s = _WAIT_S
+        while True:
+            try:
+                await self._publish(
+                    self._subject, message.value, key=message.key, headers=headers, message_id=message_id
+                )
+            except (PublishTimeoutError, NodeUnavailableError) as failure:
+                why: LiftError = failure
+            except PublishRefusedError as failure:
+                if failure.code not in _RETRIABLE:
+                    failure.add_note(f"it is the dead letter of {message!r}; the message is not committed")
+                    raise
+                why = failure
+            except LiftError as failure:
+                failure.add_note(f"it is the dead letter of {message!r}; the message is not committed")
+                raise
+            else:
+                return
+            logger.warning("the dead letter of %r is not stored yet: %s", message, why)
+            await asyncio.sleep(wait_s * self._random.uniform(0.5, 1))
+            wait_s = min(longest_s, wait_s * 2)

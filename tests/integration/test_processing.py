@@ -1,0 +1,118 @@
+"""`process` against a real node: dead letters in a stream, batches, threads, the synchronous client, and SIGTERM."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+
+import pytest
+
+import liftpy
+from liftpy_client.group.options import GroupOptions
+from support.cluster import eventually, quick_options
+from support.group_kit import fill
+
+QUICK = {
+    "options": quick_options(),
+    "group_options": GroupOptions(session_timeout_s=20.0, commit_interval_s=0.1),
+}
+
+
+@pytest.fixture
+def lift(shared_lift):
+    return shared_lift
+
+
+async def make(lift, name, partitions=4, count=60):
+    await lift.create_stream(name, subject=f"{name}.>", partitions=partitions)
+    await fill(lift, name, count)
+
+
+async def is_committed(lift, name, group):
+    details = await lift.stream_info(name)
+    ends = {number: part.high_watermark for number, part in enumerate(details.partitions) if part.high_watermark}
+    return {number: row.offset for number, row in (await lift.committed(group, name)).items() if row.offset} == ends
+
+
+async def test_dead_letters_are_in_their_stream_before_the_offset_is_committed(lift, name):
+    await make(lift, name)
+    await lift.create_stream(f"{name}-dlq", subject=f"dead.{name}")
+    handled, stop = [], asyncio.Event()
+
+    async def handle(message):
+        if message.value in {b"7", b"41"}:
+            raise KeyError("unknown customer")
+        handled.append(message.value)
+
+    retry = liftpy.Retry(3, (0.0, 0.01))
+    work = asyncio.create_task(
+        lift.process(name, handle, group=name, retry=retry, dead_letter=f"dead.{name}", stop=stop, **QUICK)
+    )
+    await eventually(lambda: is_committed(lift, name, name))
+    stop.set()
+    await work
+    letters = [message async for message in lift.consume(f"{name}-dlq", stop="latest")]
+    assert {message.value for message in letters} == {b"7", b"41"}
+    assert len(letters) == 2
+    assert {message.headers["Dead-Letter-Cause"] for message in letters} == {"KeyError: 'unknown customer'"}
+    assert {message.headers["Dead-Letter-Attempts"] for message in letters} == {"3"}
+    assert {message.headers["Dead-Letter-Stream"] for message in letters} == {name}
+    assert len(handled) == len(set(handled)) == 58
+
+
+async def test_dead_letters_need_a_stream(lift, name):
+    await make(lift, name)
+    with pytest.raises(liftpy.NoStreamError, match=r"no stream stores 'dead\.nowhere'"):
+        await lift.process(name, print, group=name, dead_letter="dead.nowhere")
+
+
+async def test_batches(lift, name):
+    await make(lift, name)
+    rows, stop = [], asyncio.Event()
+
+    def handle(batch):
+        assert batch.num_rows <= 10
+        rows.extend(batch["value"].to_pylist())
+
+    work = asyncio.create_task(
+        lift.process(name, handle, group=name, batch=liftpy.Batch(rows=10, wait_s=0.05), stop=stop, **QUICK)
+    )
+    await eventually(lambda: is_committed(lift, name, name))
+    stop.set()
+    await work
+    assert sorted(rows, key=int) == [b"%d" % number for number in range(60)]
+
+
+def test_the_synchronous_client_is_stopped_by_sigterm(shared_nats, shared_node, name):
+    handled = []
+
+    def handle(message):
+        handled.append(message.value)
+        if len(handled) == 60:
+            threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGTERM)).start()
+
+    with liftpy.connect_sync(shared_nats.url) as lift:
+        lift.create_stream(name, subject=f"{name}.>", partitions=2)
+        for number in range(60):
+            lift.publish(f"{name}.x", b"%d" % number, key=b"%d" % (number % 9))
+        lift.process(name, handle, group=name, **QUICK)
+        assert sorted(handled, key=int) == [b"%d" % number for number in range(60)]
+        assert sum(row.offset for row in lift.committed(name, name).values()) == 60
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_the_synchronous_client_is_stopped_by_ctrl_c(shared_nats, shared_node, name):
+    handled = []
+
+    def handle(message):
+        handled.append(message.value)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with liftpy.connect_sync(shared_nats.url) as lift:
+        lift.create_stream(name, subject=f"{name}.>")
+        lift.publish(f"{name}.x", b"1")
+        with pytest.raises(KeyboardInterrupt):
+            lift.process(name, handle, group=name, **QUICK)
+        assert lift.committed(name, name)[0].offset == len(handled) == 1
