@@ -14,6 +14,7 @@ import logging
 import os
 from typing import TYPE_CHECKING, Any, Final
 
+from liftpy_client.connection.cancelling import end_tasks
 from liftpy_client.group.link import GroupLink
 from liftpy_client.group.member import GroupMember, JoinOptions
 from liftpy_client.group.membership import GroupMembership
@@ -167,14 +168,13 @@ class Process:
 
     async def _end(self, tasks: list[asyncio.Future[Any]]) -> LiftError | None:
         """Commit and leave. Return why that was not possible."""
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)
+        await end_tasks(tasks)
         self._schedule.stop()
         self._schedule.cut(self._schedule.partitions)
         await self._workers.close()
         if self._threads is not None:
             self._threads.close()
+        await self._membership.stop()  # first: it would go on into a closed reader
         await self._reader.close()
         try:
             await self._membership.end()

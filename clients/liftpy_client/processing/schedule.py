@@ -80,6 +80,7 @@ class Work:
         state: What has become of it.
         attempts: How often its handler was called.
         started_s: For the caller: when the handler was called last.
+        looks: For the caller: how often it was seen to run since then.
         interrupt: For the caller: what ends the handler early.
     """
 
@@ -90,6 +91,7 @@ class Work:
         "interrupt",
         "item",
         "lane",
+        "looks",
         "offset",
         "partition",
         "size",
@@ -110,6 +112,7 @@ class Work:
         self.state = State.OPEN
         self.attempts = 0
         self.started_s = 0.0
+        self.looks = 0
         self.interrupt: Any = None
 
     @property

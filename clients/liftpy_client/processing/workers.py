@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import random
 from typing import TYPE_CHECKING, Any, Final
 
@@ -174,7 +175,7 @@ class Workers:
         if not await self._is_member() or not work.is_wanted:
             self._schedule.abandon(work)
             return
-        work.started_s = self._loop.time()
+        work.started_s, work.looks = self._loop.time(), 0
         try:
             async with asyncio.timeout(None) as scope:
                 work.interrupt = scope
@@ -213,20 +214,22 @@ class Workers:
         self.wake()
 
     async def _watch(self) -> None:
+        """Count the looks during which a handler runs, not the time: the whole process may have stood still."""
         limit_s = self._options.handler_timeout_s
+        looks = max(_LOOKS_PER_TIMEOUT, math.ceil(limit_s / _LOOK_S_MAX))
         while True:
-            await asyncio.sleep(min(limit_s / _LOOKS_PER_TIMEOUT, _LOOK_S_MAX))
-            now_s = self._loop.time()
+            await asyncio.sleep(limit_s / looks)
             for work in list(self._schedule.running):
-                taken_s = now_s - work.started_s
-                if work.interrupt is None or taken_s < limit_s:
+                if work.interrupt is None:
                     continue
-                self._interrupt(work)
-                if taken_s >= 2 * limit_s:
-                    self._fail(HandlerStuckError(where(work), taken_s))
+                work.looks += 1
+                if work.looks > 2 * looks:
+                    self._fail(HandlerStuckError(where(work), self._loop.time() - work.started_s))
                     self._schedule.abandon(work)
-                elif not self._is_interruptible and taken_s - limit_s < _LOOK_S_MAX:
-                    logger.warning("%s: the handler runs for %.1f s", where(work), taken_s)
+                elif work.looks > looks:
+                    self._interrupt(work)
+                    if work.looks == looks + 1 and not self._is_interruptible:
+                        logger.warning("%s: the handler runs for more than %g s", where(work), limit_s)
 
 
 def where(work: Work) -> str:

@@ -166,6 +166,22 @@ async def test_a_handler_that_cannot_be_interrupted_ends_it_and_gives_the_partit
         task.cancel()
 
 
+async def test_a_process_that_stands_still_blames_no_handler(world):
+    started, calls = asyncio.Event(), []
+
+    async def handle(message):
+        calls.append((message.partition, message.offset))
+        started.set()
+        await asyncio.sleep(0.02)
+
+    member = Member(world, handle, handler_timeout_s=0.2, retry=Retry(1), group_options={"session_timeout_s": 20.0})
+    await started.wait()
+    time.sleep(0.6)
+    await eventually(lambda: len(calls) == 191)
+    await member.end()
+    assert len(set(calls)) == 191
+
+
 async def test_plain_functions_run_in_threads(world):
     names, handled = set(), []
     barrier = threading.Barrier(3, timeout=20)
