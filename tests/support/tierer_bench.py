@@ -21,7 +21,7 @@ CONFIG = TierConfig(url="s3://bucket/prefix", upload_age_s=0.1)
 
 ANSWERS = {
     "adopt_sets": {"dropped": 1, "deleted": 1, "left": 0, "returned": []},
-    "collect_sets": {"merged": 0, "dropped": 0, "deleted": 0},
+    "collect_sets": {"trimmed": 0, "merged": 0, "dropped": 0, "deleted": 0, "left": 0},
     "merge": {"merged": 1, "left": False},
 }
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from liftpy_bucket.manifest.stream_sets.format import SetManifest
     from liftpy_bucket.objects.pointers import SetMember, SetObjectPointer
 
-__all__ = ["IgnoredMember", "Resolved", "ResolvedMember", "counts", "resolve"]
+__all__ = ["IgnoredMember", "Resolved", "ResolvedMember", "counting", "counts", "resolve"]
 
 
 class ResolvedMember(NamedTuple):
@@ -89,11 +89,22 @@ def counts(member: SetMember, node: str, root: Root) -> bool:
         node: whose set manifest names it.
         root: of the member's partition.
     """
+    return counting(member, node, root) is not None
+
+
+def counting(member: SetMember, node: str, root: Root) -> tuple[int, int] | None:
+    """The part of a member that may count, see `counts`; None where nothing of it does. It never grows again.
+
+    Returns:
+        (first offset, offset after the last one)
+    """
     assert (member.uuid, member.partition) == (root.uuid, root.partition), "a root says nothing of other partitions"
-    return any(
-        claim.epoch == member.tier_epoch and claim.node == node and max(start, member.base) < min(end, member.end)
+    found = [
+        (max(start, member.base), min(end, member.end))
         for claim, start, end in _spans(root)
-    )
+        if claim.epoch == member.tier_epoch and claim.node == node and max(start, member.base) < min(end, member.end)
+    ]
+    return (found[0][0], found[-1][1]) if found else None
 
 
 def resolve(root: Root, manifests: Mapping[str, SetManifest]) -> Resolved:
@@ -127,6 +138,6 @@ def resolve(root: Root, manifests: Mapping[str, SetManifest]) -> Resolved:
             members.append(ResolvedMember(node, each, member, reached, member_end))
             epochs = join_epochs(epochs, cut_epochs(member.epochs, reached, member_end))
             reached = member_end
-    counting = {id(each.member) for each in members}
-    ignored = tuple(each for each in found if id(each.member) not in counting)
+    taken = {id(each.member) for each in members}
+    ignored = tuple(each for each in found if id(each.member) not in taken)
     return Resolved(end=reached, members=tuple(members), ignored=ignored, epochs=epochs)

@@ -374,11 +374,13 @@ class CollectJob(WorkerRequest[CollectResult]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectSetsResult:
-    """How many objects became others, were dropped from the manifest, and were deleted."""
+    """How many objects lost what counts no more, were merged, dropped from the manifest, deleted, and are left."""
 
+    trimmed: int
     merged: int
     dropped: int
     deleted: int
+    left: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

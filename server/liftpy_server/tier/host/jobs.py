@@ -349,8 +349,10 @@ class TierJobs:
         identity = self._identity
         answer = await self._worker.call(CollectSetsJob(node=identity.node_id, incarnation=identity.incarnation))
         self._schedule.kept_up(task, None, self._now_s())
-        if answer.merged:
+        if answer.merged or answer.trimmed:
             self._schedule.collects_sets()
+        if answer.left:
+            self._schedule.collects_sets_again(self._now_s())
         return False
 
 

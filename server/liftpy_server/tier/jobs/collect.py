@@ -9,6 +9,7 @@ from liftpy_bucket.upkeep.collecting import Collected, Collector
 from liftpy_bucket.upkeep.collecting_stream_sets import SetCollector
 from liftpy_server.tier.jobs.merge_stream_sets import merge_sets
 from liftpy_server.tier.jobs.parts.roots import check_in_force, find, newest, path_of, resolved
+from liftpy_server.tier.jobs.trim_stream_sets import trim_sets
 from liftpy_server.tier.requests import CollectResult, CollectSetsResult, DropStreamResult, RetainResult
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def collect(context: Context, request: CollectJob) -> CollectResult:
 
 
 def collect_sets(context: Context, request: CollectSetsJob) -> CollectSetsResult:
-    """Merge the shared objects of a node, and delete those of which nothing counts any more.
+    """Merge the shared objects of a node, without what counts no more, and delete those that are not needed any more.
 
     Args:
         context: of the worker.
@@ -76,6 +77,7 @@ def collect_sets(context: Context, request: CollectSetsJob) -> CollectSetsResult
         progress=lambda _done, _total, _text: context.progress(),
     )
     try:
+        trimmed = trim_sets(context, node, incarnation)
         merged = merge_sets(context, node, incarnation)
         collected = collector.run()
     except BaseException:
@@ -83,7 +85,10 @@ def collect_sets(context: Context, request: CollectSetsJob) -> CollectSetsResult
         raise
     if collected.loaded is not None:
         context.sets.keep(node, collected.loaded)
-    return CollectSetsResult(merged=merged, dropped=collected.dropped, deleted=collected.deleted)
+    left = 0 if collected.loaded is None else len(collected.loaded.manifest.objects)
+    return CollectSetsResult(
+        trimmed=trimmed, merged=merged, dropped=collected.dropped, deleted=collected.deleted, left=left
+    )
 
 
 def drop_stream(context: Context, request: DropStreamJob) -> DropStreamResult:

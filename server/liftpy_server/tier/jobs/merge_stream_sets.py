@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from liftpy_server.tier.jobs.parts.context import Context
 
-__all__ = ["merge_sets"]
+__all__ = ["Part", "merge_sets", "write_set_object"]
 
 _WINDOWS_BYTES: Final = 32 * 1024 * 1024  # of all objects that go, together
 _WINDOW_BYTES_MIN: Final = 1024 * 1024
@@ -38,11 +38,13 @@ _OBJECT_BYTES_MAX: Final = 64 * 1024 * 1024
 _ROUNDS_MAX: Final = 8
 
 
-class _Part(NamedTuple):
-    """A member, and where its rows are."""
+class Part(NamedTuple):
+    """The rows [start, end) of a member, and where they are."""
 
     pointer: SetObjectPointer
     member: SetMember
+    start: int
+    end: int
 
 
 def merge_sets(context: Context, node: str, incarnation: int) -> int:
@@ -74,7 +76,7 @@ def _merge_run(context: Context, node: str, incarnation: int) -> int:
         size = sum(each.size for each in run)
         with context.memory.hold(size + _WINDOWS_BYTES, context.progress):
             added = [
-                _written(context, node, manifest.sequence + number, run, parts)
+                write_set_object(context, node, manifest.sequence + number, run, parts)
                 for number, parts in enumerate(_layers(run))
             ]
         try:
@@ -87,19 +89,19 @@ def _merge_run(context: Context, node: str, incarnation: int) -> int:
     return len(run)
 
 
-def _layers(run: Sequence[SetObjectPointer]) -> Iterator[list[list[_Part]]]:
+def _layers(run: Sequence[SetObjectPointer]) -> Iterator[list[list[Part]]]:
     """What each new object holds: of every partition at most one chain of members that follow on one another."""
-    parts: dict[tuple[str, int], list[_Part]] = {}
+    parts: dict[tuple[str, int], list[Part]] = {}
     for pointer in run:
         for member in pointer.members:
-            parts.setdefault((member.uuid, member.partition), []).append(_Part(pointer, member))
+            parts.setdefault((member.uuid, member.partition), []).append(Part(pointer, member, member.base, member.end))
     chains = {owner: _chains(of_owner) for owner, of_owner in sorted(parts.items())}
     for layer in range(max(map(len, chains.values()))):
         yield [of_owner[layer] for of_owner in chains.values() if layer < len(of_owner)]
 
 
-def _chains(parts: Sequence[_Part]) -> list[list[_Part]]:
-    chains: list[list[_Part]] = []
+def _chains(parts: Sequence[Part]) -> list[list[Part]]:
+    chains: list[list[Part]] = []
     for part in sorted(parts, key=lambda each: (each.member.tier_epoch, each.member.base)):
         last = chains[-1][-1].member if chains else None
         if last is not None and (last.tier_epoch, last.end) == (part.member.tier_epoch, part.member.base):
@@ -109,9 +111,18 @@ def _chains(parts: Sequence[_Part]) -> list[list[_Part]]:
     return chains
 
 
-def _written(
-    context: Context, node: str, sequence: int, run: Sequence[SetObjectPointer], chains: Sequence[list[_Part]]
+def write_set_object(
+    context: Context, node: str, sequence: int, run: Sequence[SetObjectPointer], chains: Sequence[list[Part]]
 ) -> SetObjectPointer:
+    """Write an object of what others hold.
+
+    Args:
+        context: of the worker.
+        node: whose.
+        sequence: of the object.
+        run: the others.
+        chains: of each partition, by uuid and number, parts of one leadership that follow on one another.
+    """
     keys = {each.name: set_object_key(node, each.name) for each in run}
     window_bytes = max(_WINDOW_BYTES_MIN, _WINDOWS_BYTES // len(run))
     store = ReadAheadStore(context.store, window_bytes, {keys[each.name]: each.size for each in run})
@@ -121,10 +132,10 @@ def _written(
     with ObjectBuffer(sum(each.size for each in run)) as sink:
         writer = SetWriter(sink, node=node, nonce=nonce)
         for chain in chains:
-            first, last = chain[0].member, chain[-1].member
-            writer.begin(first.uuid, first.partition, first.tier_epoch, first.base, last.end)
+            first = chain[0].member
+            writer.begin(first.uuid, first.partition, first.tier_epoch, chain[0].start, chain[-1].end)
             for part in chain:
-                source = member_source(readers[part.pointer.name], part.member, part.member.base, part.member.end)
+                source = member_source(readers[part.pointer.name], part.member, part.start, part.end)
                 for rows in source.rows:
                     writer.write(rows)
             context.progress()

@@ -156,6 +156,10 @@ class Schedule:
         """Shared objects were replaced by larger ones: what nothing names now is to be deleted when it is time."""
         self._upkeep.are_sets_written = True
 
+    def collects_sets_again(self, now_s: float) -> None:
+        """Shared objects hold something: what other nodes let go of in them is to be looked for now and then."""
+        self._upkeep.look_at_sets(now_s)
+
     # -- what is to be done
 
     def tasks(self, now_s: float) -> list[Task]:

@@ -87,6 +87,10 @@ class Upkeep:
             self._littered(place, now_s)
             self.are_sets_written = True  # by this node before it was started again, perhaps
 
+    def look_at_sets(self, now_s: float) -> None:
+        """Those of this node hold something, of which others may let go without telling it."""
+        self._sets_again_s = min(self._sets_again_s, now_s + self._limits.grace_s + self._limits.gc_interval_s)
+
     def failed_upload(self, place: Place, job: Job, now_s: float) -> None:
         """Nobody knows whether an upload that failed has left an object that nothing names."""
         if job is Job.UPLOAD_SET:

@@ -45,6 +45,9 @@ class Context:
         memory_bytes_max: that jobs work with at a time: objects that are made in memory, and what goes into them.
         object_bytes: how large merging makes stream objects.
         grace_ns: how long a shared object that no manifest names may lie around.
+
+    Attributes:
+        sets_looked_ns: when all roots were read last of which shared objects of a node hold something, by node.
     """
 
     def __init__(
@@ -70,6 +73,7 @@ class Context:
         self.sets: LoadedCache[LoadedSet] = LoadedCache(
             _POINTERS_MAX, _weigh_set, lambda loaded: loaded.manifest.version
         )
+        self.sets_looked_ns: dict[str, int] = {}
         self._progress = threading.local()
 
     def progress(self) -> None:

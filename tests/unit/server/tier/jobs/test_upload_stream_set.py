@@ -247,7 +247,8 @@ def test_shared_objects_merge_and_go_when_nothing_of_them_counts(store, log):
         check_whole(store, 100, path=path)
         worker.call("merge", **path._asdict(), epoch=0)
         check_whole(store, 100, path=path)
-    assert worker.call("collect_sets", node="n1", incarnation=1) == {"merged": 0, "dropped": 1, "deleted": 1}
+    answer = worker.call("collect_sets", node="n1", incarnation=1)
+    assert answer == {"trimmed": 0, "merged": 0, "dropped": 1, "deleted": 1, "left": 0}
     assert list(store.list("sets/n1/objects/")) == []
     for path in PATHS[:20]:
         check_whole(store, 100, path=path)

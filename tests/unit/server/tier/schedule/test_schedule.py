@@ -425,6 +425,11 @@ def test_a_start_is_moved_and_what_that_leaves_is_collected(bench):
     assert bench.collected(20) == [(600, Job.COLLECT_SETS), (4_800, Job.COLLECT_SETS), (4_800, Job.COLLECT)]
 
 
+def test_shared_objects_that_hold_something_are_looked_at_once_in_a_grace_period(bench):
+    bench.schedule.collects_sets_again(bench.now_s)
+    assert bench.collected(20) == [(4_200, Job.COLLECT_SETS)]
+
+
 def test_what_a_failed_upload_may_have_left_is_collected_after_the_grace_period(bench):
     bench.claim_all([0])
     assert bench.collected(20) == [(600, Job.COLLECT_SETS), (4_800, Job.COLLECT_SETS)]

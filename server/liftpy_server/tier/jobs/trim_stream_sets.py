@@ -1,0 +1,107 @@
+"""Shared objects are written anew without what counts no more, so that what was deleted leaves the bucket.
+
+One stream's records would stay otherwise as long as those of another one in the same object. What counts is told by the
+roots as this process saw them last, as what does not count in an old root does not in a newer one; all roots are looked
+at once in a grace period, for those that other nodes write. What a pinned version needs stays.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from liftpy_bucket.layout import PartitionPath
+from liftpy_bucket.manifest.pins.held import load_pins
+from liftpy_bucket.manifest.stream_sets.changes import adopt, replace
+from liftpy_bucket.manifest.stream_sets.file import SetManifestFile
+from liftpy_bucket.objects.setsum import Setsum
+from liftpy_bucket.reading.resolving import counting
+from liftpy_server.tier.jobs.merge_stream_sets import Part, write_set_object
+from liftpy_server.tier.jobs.parts.memory_budget import WORK_BYTES
+from liftpy_server.tier.jobs.parts.roots import find, newest_set
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from liftpy_bucket.manifest.root.format import Root
+    from liftpy_bucket.manifest.stream_sets.file import LoadedSet
+    from liftpy_bucket.objects.pointers import SetMember, SetObjectPointer
+    from liftpy_server.tier.jobs.parts.context import Context
+
+__all__ = ["trim_sets"]
+
+_BYTES_MAX: Final = 256 * 1024 * 1024  # of objects that are written anew in one pass
+
+
+def trim_sets(context: Context, node: str, incarnation: int) -> int:
+    """Write shared objects of a node anew of which something counts, and something does not. Returns how many.
+
+    Raises:
+        LineageError: a later incarnation of the node has written.
+        OvertakenError: somebody else writes this manifest; try again.
+    """
+    with context.sets.alone(node, context.progress):
+        loaded = context.sets.get(node) or newest_set(context, node)
+        if loaded is None:
+            return 0
+        adopt(loaded.manifest, incarnation)
+        roots = _Roots(context, node)
+        left, trimmed = _BYTES_MAX, 0
+        for pointer in loaded.manifest.objects:
+            parts = [part for member in pointer.members if (part := roots.part_of(pointer, member)) is not None]
+            whole = [(member.base, member.end) for member in pointer.members]
+            if not parts or [(part.start, part.end) for part in parts] == whole:
+                continue  # where nothing counts any more the collector drops it
+            left -= pointer.size
+            if left < 0 and trimmed:
+                break
+            loaded = _replaced(context, loaded, incarnation, pointer, parts)
+            trimmed += 1
+        return trimmed
+
+
+def _replaced(
+    context: Context, loaded: LoadedSet, incarnation: int, pointer: SetObjectPointer, parts: Sequence[Part]
+) -> LoadedSet:
+    manifest = adopt(loaded.manifest, incarnation)
+    with context.memory.hold(pointer.size + WORK_BYTES, context.progress):
+        chains = [[part] for part in parts]
+        added = write_set_object(context, manifest.node, manifest.sequence, [pointer], chains)
+    before, after = (Setsum.total(member.setsum for member in each.members) for each in (pointer, added))
+    changed = replace(manifest, [pointer.name], [added], collected=before - after)
+    try:
+        committed = SetManifestFile(context.store, manifest.node, new_id=context.new_id).commit(loaded, changed)
+    except BaseException:
+        context.sets.drop(manifest.node)  # it may have been written
+        raise
+    return context.sets.keep(manifest.node, committed)
+
+
+class _Roots:
+    """What roots and pins say of members."""
+
+    def __init__(self, context: Context, node: str) -> None:
+        self._context = context
+        self._node = node
+        self._pinned: dict[PartitionPath, list[Root]] = {}
+        now_ns = context.now_ns()
+        self._looks = now_ns - context.sets_looked_ns.get(node, 0) >= context.grace_ns
+        if self._looks:
+            context.sets_looked_ns[node] = now_ns
+
+    def part_of(self, pointer: SetObjectPointer, member: SetMember) -> Part | None:
+        """The part of a member that counts; all of it where there is no root, as nobody knows."""
+        context, path = self._context, PartitionPath(member.uuid, member.partition)
+        loaded = find(context, path) if self._looks else context.roots.get(path)
+        if loaded is None:
+            return Part(pointer, member, member.base, member.end)
+        counted = counting(member, self._node, loaded.root)
+        if counted == (member.base, member.end):
+            return Part(pointer, member, *counted)
+        if path not in self._pinned:
+            pins = load_pins(context.store, path)
+            self._pinned[path] = [pin.root for pin in pins if pin.root and not pin.dropped and not pin.target]
+        wanted = [counted, *(counting(member, self._node, root) for root in self._pinned[path])]
+        there = [each for each in wanted if each is not None]
+        if not there:
+            return None
+        return Part(pointer, member, min(start for start, _ in there), max(end for _, end in there))

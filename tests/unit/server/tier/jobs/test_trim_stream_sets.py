@@ -1,0 +1,102 @@
+"""What was deleted, purged or given up leaves shared objects, too, though others need what is beside it."""
+
+from __future__ import annotations
+
+import io
+from itertools import count
+
+import pyarrow.parquet as pq
+import pytest
+
+from liftpy_bucket.layout import PartitionPath
+from liftpy_bucket.manifest.pins.held import Pins
+from liftpy_bucket.store.memory import MemoryStore
+from support.tier_slices import LogFile
+from support.tier_workers import PATH, UUID, Worker, check_whole, new_id, root_of, sets_of
+
+OTHER = PartitionPath("f" * 32, 0)
+
+
+@pytest.fixture
+def worker(tmp_path):
+    log = LogFile(tmp_path / "0.log")
+    log.append(200)
+    worker = Worker(MemoryStore())
+    for path in (PATH, OTHER):
+        worker.claim(path=path)
+    for base in range(0, 200, 100):
+        worker.upload_set([(log, base, base + 100, 0, path) for path in (PATH, OTHER)])
+    return worker
+
+
+def collect(worker):
+    return worker.call("collect_sets", node="n1", incarnation=1)
+
+
+def rows(worker, uuid=UUID):
+    """Offsets of a stream in all objects that there are, named or not, as somebody sees who reads the bucket."""
+    store, found = worker.context.store, []
+    for entry in store.list("sets/n1/objects/"):
+        table = pq.read_table(io.BytesIO(store.get(entry.key).body), columns=["stream", "offset"])
+        names = table.column("stream").to_pylist()
+        found += [at for name, at in zip(names, table.column("offset").to_pylist(), strict=True) if name == uuid]
+    return sorted(found)
+
+
+def test_of_a_deleted_stream_nothing_is_left(worker):
+    worker.call("drop_stream", uuid=UUID, partitions=1)
+    assert rows(worker) == list(range(200))
+    answer = collect(worker)
+    assert (answer["trimmed"], answer["left"]) == (2, 2)
+    assert rows(worker) == []
+    assert rows(worker, OTHER.uuid) == list(range(200))
+    check_whole(worker.context.store, 200, path=OTHER)
+    assert collect(worker)["trimmed"] == 0
+
+
+def test_of_what_was_purged_nothing_is_left(worker):
+    worker.call("retain", **PATH._asdict(), start=150, epoch=0)
+    collect(worker)
+    assert rows(worker) == list(range(150, 200))
+    check_whole(worker.context.store, 200, 150)
+    check_whole(worker.context.store, 200, path=OTHER)
+
+
+def test_what_moved_into_an_object_of_its_own_goes(worker):
+    worker.call("merge", **PATH._asdict(), epoch=0)
+    collect(worker)
+    assert rows(worker) == []
+    check_whole(worker.context.store, 200)
+
+
+def test_what_another_node_lets_go_of_is_found_in_time(worker, tmp_path):
+    context = worker.context
+    context.grace_ns, now = 100, count(1_000)
+    context.now_ns = lambda: next(now)
+    collect(worker)
+    other = Worker(context.store, "n2")
+    other.claim(epoch=1, epochs=[(0, 0)])
+    other.call("retain", **PATH._asdict(), start=200, epoch=1)
+    assert collect(worker)["trimmed"] == 0, "roots cost a request each"
+    now = count(2_000)
+    assert collect(worker)["trimmed"] == 2
+
+
+def test_a_pinned_version_keeps_what_it_names(worker):
+    context = worker.context
+    pins = Pins(context.store, PATH, new_id=new_id, now_ns=context.now_ns)
+    pin = pins.hold_version("export", None)
+    worker.call("retain", **PATH._asdict(), start=200, epoch=0)
+    collect(worker)
+    assert rows(worker) == list(range(200))
+    pins.release(pin)
+    collect(worker)
+    assert rows(worker) == []
+
+
+def test_sums_balance(worker):
+    before = sets_of(worker.context.store, root_of(worker.context.store))["n1"]
+    worker.call("drop_stream", uuid=UUID, partitions=1)
+    collect(worker)
+    after = sets_of(worker.context.store, root_of(worker.context.store, OTHER))["n1"]
+    assert after.setsum + after.collected == before.setsum + before.collected
