@@ -133,7 +133,7 @@ class Life:
         data_dir = DataDir(ROOT, -1)
         self.opening = StreamOpening(
             *("n1", self.disk, self.files, data_dir, self.checkpoint, SetClock(), Outbox(lambda _: True), Load()),
-            *(lambda _log: None, None, self.standing),
+            *(lambda _log: None, None, self.record),
         )
 
     def filled(self, stream):
