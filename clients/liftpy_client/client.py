@@ -68,9 +68,8 @@ class Lift(Admin):
         return self._session.nats.is_closed
 
     async def close(self) -> None:
-        """Close the connection."""
-        if not self._session.nats.is_closed:
-            await self._session.nats.close()
+        """End consumers and tables, and close the connection. Group members commit what was processed, and leave."""
+        await self._session.close()
 
     async def publish(
         self,

@@ -13,6 +13,7 @@ __all__ = [
     "AdminError",
     "ChangesMissedError",
     "CommitRefusedError",
+    "ConsumerEndedError",
     "CoordinatorUnavailableError",
     "CorruptRecordsError",
     "DisconnectedError",
@@ -88,6 +89,10 @@ class PullError(LiftError):
 
 class PublishTimeoutError(LiftError, TimeoutError):
     """No ack came in time. The message says whether it may be stored."""
+
+
+class ConsumerEndedError(LiftError):
+    """`next` or `poll` was called, and nothing more will come: the consumer was closed, or has reached its stop."""
 
 
 class OffsetLostError(LiftError):

@@ -184,7 +184,39 @@ async def test_a_handler_that_raises_leaves_its_message_uncommitted(lift, name):
         async for message in consumer:
             assert message.offset == 6
             break
+        assert (await consumer.next(20.0)).offset == 6  # whoever left the loop has not processed it
+        assert (await consumer.next(20.0)).offset == 7
     assert await offsets(lift, name, f"{name}-g") == {0: 7}
+
+
+async def test_the_natural_retry_loop_handles_every_message(lift, name):
+    await make(lift, name, partitions=1, count=20)
+    done, failing = [], {0, 5, 6, 19}
+    async with asyncio.timeout(30), member(lift, name, f"{name}-g") as consumer:
+        while len(done) < 20:
+            try:
+                async for message in consumer:
+                    if message.offset in failing:
+                        failing.remove(message.offset)
+                        raise HandlerError
+                    done.append(message.offset)
+                    if len(done) == 20:
+                        break
+            except HandlerError:
+                await consumer.commit()
+                assert (await offsets(lift, name, f"{name}-g")).get(0, 0) == len(done)
+    assert done == list(range(20))
+
+
+async def test_the_end_of_the_connection_ends_a_membership(lift, shared_nats, name):
+    await make(lift, name, partitions=1, count=10)
+    async with liftpy.connect(shared_nats.url) as other:
+        async for message in member(other, name, f"{name}-g"):
+            if message.offset == 5:
+                break
+    assert await offsets(lift, name, f"{name}-g") == {0: 5}
+    details = await lift.group(f"{name}-g")
+    assert not details.members
 
 
 async def test_an_iteration_without_async_with_ends_the_membership(lift, name):
@@ -328,6 +360,8 @@ async def test_batches(lift, name):
             rows += records.num_rows
             if rows == 60:
                 break
+        for (_, number), end in [(place, consumer.position(place[1])) for place in consumer.assignment]:
+            await consumer.commit({(name, number): end})
     assert sum((await offsets(lift, name, f"{name}-g")).values()) == 60
 
 

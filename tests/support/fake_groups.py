@@ -51,6 +51,7 @@ class FakeGroups:
         self.options = SimpleNamespace(timeout_s=1.0)
         self.nats = SimpleNamespace(is_closed=False)
         self.cluster = self
+        self.running: set[Any] = set()
         self.node_ids = [f"n{number}" for number in range(nodes)]
         self.leader = "n0"
         self.asked: list[Any] = []
@@ -191,6 +192,7 @@ class FakeAssigned:
         self.at: dict[tuple[str, bytes, int], tuple[int, int]] = {}
         self.items: asyncio.Queue[Any] = asyncio.Queue()
         self.is_closed = False
+        self.in_hand: PartitionKey | None = None
         self.calls: list[tuple[str, tuple[int, ...]]] = []
 
     def hand(self, number: int, offset: int) -> None:
@@ -199,6 +201,7 @@ class FakeAssigned:
 
     async def __aiter__(self):
         while (item := await self.items.get()) is not None:
+            self.in_hand = PartitionKey(UUID, item.partition)
             yield item
             if ("s", UUID, item.partition) in self.at:
                 self.at["s", UUID, item.partition] = (item.offset + 1, 1)
@@ -215,15 +218,15 @@ class FakeAssigned:
     def pause(self, _stream: str, _uuid: bytes, partitions: list[int]) -> None:
         self.calls.append(("pause", tuple(sorted(partitions))))
 
+    def settle(self, _stream: str, _uuid: bytes, _partition: int, _offset: int) -> None:
+        pass
+
     def positions(self) -> dict[tuple[str, bytes, int], tuple[int, int]]:
         return dict(self.at)
 
     def position(self, stream: str, uuid: bytes, number: int) -> int | None:
         found = self.at.get((stream, uuid, number))
         return None if found is None else found[0] + 1
-
-    def finish(self) -> None:
-        pass
 
     async def close(self) -> None:
         self.is_closed = True

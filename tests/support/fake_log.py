@@ -81,6 +81,7 @@ class FakeLogs:
         self.grown = asyncio.Event()
         self.options = SimpleNamespace(timeout_s=5.0)
         self.cluster = self
+        self.running: set[Any] = set()
         for name, counts in streams.items():
             self.create(name, counts, per_batch)
 

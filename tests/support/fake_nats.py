@@ -94,4 +94,4 @@ class FakeCluster:
 
 def fake_session(nats: FakeNats, **config) -> SimpleNamespace:
     """A session of both."""
-    return SimpleNamespace(nats=nats, cluster=FakeCluster(**config))
+    return SimpleNamespace(nats=nats, cluster=FakeCluster(**config), running=set())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, runtime_checkable
 
 from nats.aio.client import Client
 
@@ -24,6 +24,15 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
+@runtime_checkable
+class Closable(Protocol):
+    """What closes more than the connection."""
+
+    async def close(self) -> None:
+        """Close it, and the connection."""
+        ...
+
+
 class Connecting(Generic[T]):
     """A client that is not connected yet: `async with` it, or `await` it and close it yourself.
 
@@ -38,6 +47,7 @@ class Connecting(Generic[T]):
         self._name = name
         self._make = make
         self._nats: Client | None = None
+        self._made: T | None = None
 
     def __await__(self) -> Generator[Any, None, T]:
         return self._connect().__await__()
@@ -50,7 +60,7 @@ class Connecting(Generic[T]):
     ) -> None:
         if self._nats is not None and not self._nats.is_closed:
             with KeptCancellation():
-                await self._nats.close()
+                await (self._made.close() if isinstance(self._made, Closable) else self._nats.close())
 
     async def _connect(self) -> T:
         client = Client()
@@ -84,7 +94,8 @@ class Connecting(Generic[T]):
                 await client.close()
             raise UnreachableError(f"NATS at {self._options.shown_url} cannot be reached: {_why(errors)}")
         self._nats = client
-        return self._make(client)
+        made = self._made = self._make(client)
+        return made
 
 
 def _why(errors: list[Exception]) -> str:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import ssl
-from typing import TYPE_CHECKING
+import warnings
+import weakref
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from liftpy_client.connection.cancelling import KeptCancellation
 from liftpy_client.connection.cluster import Cluster
 from liftpy_client.connection.pull_connection import PullConnection
 from liftpy_client.errors import DisconnectedError, PullError
@@ -16,9 +20,54 @@ if TYPE_CHECKING:
 
     from liftpy_client.connection.nats_options import NatsOptions
 
-__all__ = ["Session"]
+__all__ = ["Running", "Session", "close_when_dropped"]
 
 logger = logging.getLogger(__name__)
+
+_CLOSING_S_MAX: Final = 30.0
+_closing: set[asyncio.Task[None]] = set()
+
+
+class Running(Protocol):
+    """What runs on a connection, and ends before it."""
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it was closed."""
+        ...
+
+    async def close(self) -> None:
+        """End it."""
+        ...
+
+
+def close_when_dropped(owner: object, running: Running) -> None:
+    """Close what runs for an object when nobody refers to the object any more."""
+    finalizer = weakref.finalize(owner, _close_soon, type(owner).__name__, running, asyncio.get_running_loop())
+    finalizer.atexit = False
+
+
+def _close_soon(name: str, running: Running, loop: asyncio.AbstractEventLoop) -> None:
+    if running.is_closed:
+        return
+    try:
+        loop.call_soon_threadsafe(_begin_closing, running)  # the garbage collector runs in any thread
+    except RuntimeError:
+        text = f"a {name} was not closed, and its event loop is: use it in `async with`, or close it"
+        warnings.warn(text, ResourceWarning, stacklevel=2)
+
+
+def _begin_closing(running: Running) -> None:
+    task = asyncio.get_running_loop().create_task(running.close())
+    _closing.add(task)  # the loop keeps no reference
+    task.add_done_callback(_closed)
+
+
+def _closed(task: asyncio.Task[None]) -> None:
+    _closing.discard(task)
+    error = None if task.cancelled() else task.exception()
+    if error is not None:
+        logger.warning("closing what was not closed by the application: %s", error)
 
 
 class Session:
@@ -28,6 +77,9 @@ class Session:
         nats: An open connection.
         options: Options with which it was opened.
         name: Name of this client.
+
+    Attributes:
+        running: What is to be closed with the connection (see `Running`).
     """
 
     def __init__(self, nats: Client, options: NatsOptions, name: str) -> None:
@@ -35,6 +87,18 @@ class Session:
         self.options = options
         self.name = name
         self.cluster = Cluster(nats, options.timeout_s)
+        self.running: set[Any] = set()
+
+    async def close(self) -> None:
+        """End what runs on the connection, and the connection. Group members commit what was processed, and leave."""
+        tasks = [asyncio.ensure_future(running.close()) for running in list(self.running)]
+        if tasks:
+            await asyncio.wait(tasks, timeout=_CLOSING_S_MAX)
+            for task in tasks:
+                _closed(task) if task.done() else task.cancel()
+        if not self.nats.is_closed:
+            with KeptCancellation():
+                await self.nats.close()
 
     async def open_pull(self, node_id: str) -> PullConnection:
         """A new connection to a node's pull server.

@@ -1,7 +1,6 @@
 """A consumer whose partitions are assigned and revoked while it runs: the reader of a group member.
 
 `revoke` returns up to where the revoked partitions are processed, because `positions` does not know them any more.
-`finish` counts the records in hand as processed, for an application that has left without an error.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from liftpy_client.consumer.delivery import Mark
 from liftpy_client.consumer.feed import Feed
 from liftpy_client.consumer.positions import Position, check_offset
+from liftpy_client.consumer.taking import Taker
 from liftpy_client.errors import AdminError, NodeUnavailableError, NoStreamError, StreamGoneError
 from liftpy_envelope.pull import PartitionKey
 
@@ -48,6 +48,7 @@ class AssignedConsumer:
         self._session = session
         self._batches = batches
         self._feed = Feed(session, options, lasting=True, gone_grace_s=_GONE_GRACE_S)
+        self._taker: Taker[Message | pa.RecordBatch] | None = None
 
     # -- iterating
 
@@ -63,9 +64,30 @@ class AssignedConsumer:
                 for item in part:
                     yield item
 
-    def finish(self) -> None:
-        """Count what the application has in hand as finished: it has left the iteration without an error."""
-        self._feed.finish_interrupted()
+    async def next(self, timeout_s: float | None) -> Message | pa.RecordBatch | None:
+        """The next item; None when time is up. Raises ConsumerEndedError when it is closed."""
+        return await self._current_taker().next(timeout_s)
+
+    async def next_batch(self, count: int, timeout_s: float | None) -> list[Message | pa.RecordBatch]:
+        """Up to `count` items of one partition; none when time is up. Raises ConsumerEndedError when it is closed."""
+        return await self._current_taker().next_batch(count, timeout_s)
+
+    def _current_taker(self) -> Taker[Message | pa.RecordBatch]:
+        if self._taker is None or not self._taker.is_current:
+            delivery = self._feed.delivery
+            self._taker = Taker(self._feed, delivery.records if self._batches else delivery.messages)
+        return self._taker
+
+    @property
+    def in_hand(self) -> PartitionKey | None:
+        """The partition of what the application has in hand."""
+        return self._feed.in_hand
+
+    def settle(self, stream: str, uuid: bytes, partition: int, offset: int) -> None:
+        """Count what is in hand of a partition, below an offset, as finished: it was committed."""
+        del stream
+        for key in self._here(uuid, [partition]):
+            self._feed.settle(key, offset)
 
     async def close(self) -> None:
         """Stop fetching. A running iteration ends. `positions` still returns what was processed."""

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
 import pyarrow as pa
 
+from liftpy_client.connection.session import close_when_dropped
 from liftpy_client.consumer.delivery import Mark
 from liftpy_client.consumer.feed import Feed
 from liftpy_client.consumer.options import ConsumeOptions
 from liftpy_client.consumer.positions import check_offset, check_partitions, check_start, check_stop
 from liftpy_client.consumer.start_finder import StartFinder
+from liftpy_client.consumer.taking import Taker, check_count, check_timeout
 from liftpy_client.errors import UsageError
 from liftpy_client.message import Message
 
@@ -37,9 +39,11 @@ _Item = TypeVar("_Item")
 class Consuming(ABC, Generic[_Item]):
     """Base of both kinds of consumer.
 
-    It starts when it is entered with `async with`, or else when it is iterated. Inside an `async with`, a new iteration
-    continues at the current position; outside, the consumer ends with its iteration. Calls of `seek` and `pause` before
-    the start take effect at the start.
+    It starts when it is entered with `async with`, or else when it is iterated. A message is in hand until the next one
+    is requested. A new iteration continues with what was in hand: whoever catches the error of a handler and iterates
+    again gets its message again. Outside of an `async with` the consumer ends at its stop, with an error of its own,
+    with `close`, with the connection, and when nobody refers to it any more. Calls of `seek` and `pause` before the
+    start take effect at the start.
     """
 
     def __init__(
@@ -67,7 +71,7 @@ class Consuming(ABC, Generic[_Item]):
         self._partitions = partitions
         self._options = options
         self._feed: Feed | None = None
-        self._iterated: Feed | None = None
+        self._taker: Taker[_Item] | None = None
         self._places: dict[str, StreamPlace] = {}
         self._opening = asyncio.Lock()
         self._steps: list[Callable[[Feed], None]] = []
@@ -99,16 +103,40 @@ class Consuming(ABC, Generic[_Item]):
             UsageError: Another iteration is under way.
         """
         feed = await self._open()
-        if feed is self._iterated and not self._is_entered:
-            raise UsageError("this consumer is being iterated already; create another one")
-        self._iterated = feed
         iteration, take_apart = feed.begin(), self._take_apart(feed)
         try:
             while (taken := await feed.take(iteration)) is not None:
                 yield take_apart(*taken)
-        finally:
-            if not self._is_entered:
-                await feed.close()
+        except Exception:
+            await self._iterated(feed, iteration)
+            raise
+        await self._iterated(feed, iteration)
+
+    async def _iterated(self, feed: Feed, iteration: object) -> None:
+        """An iteration has come to its end: outside of an `async with` the consumer ends with it."""
+        if not self._is_entered and feed.is_current(iteration):
+            await feed.close()
+
+    async def next(self, timeout_s: float | None = None) -> _Item | None:
+        """Return the next item, and count the one before as processed; None when none came in time.
+
+        Args:
+            timeout_s: Seconds to wait; None waits as long as it takes.
+
+        Raises:
+            ConsumerEndedError: The consumer is at its stop, or was closed.
+            LiftError: Fetching has ended.
+            UsageError: Another task waits for the next item.
+        """
+        check_timeout(timeout_s)
+        return await (await self._current_taker()).next(timeout_s)
+
+    async def _current_taker(self) -> Taker[_Item]:
+        taker = self._taker
+        if taker is None or not taker.is_current or self._feed is None:
+            feed = await self._open()
+            taker = self._taker = Taker(feed, self._take_apart(feed))
+        return taker
 
     async def _open(self) -> Feed:
         """Start, unless it has started."""
@@ -122,6 +150,8 @@ class Consuming(ABC, Generic[_Item]):
             except BaseException:
                 await feed.close()
                 raise
+            self._session.running.add(feed)
+            close_when_dropped(self, feed)
             return feed
 
     async def _begin(self, feed: Feed) -> None:
@@ -307,6 +337,25 @@ class Consuming(ABC, Generic[_Item]):
 
 class Consumer(Consuming[Message]):
     """An asynchronous iterator over messages. They are in order within a partition."""
+
+    async def next_batch(self, max_messages: int, timeout_s: float | None = None) -> list[Message]:
+        """Return the next messages, all of one partition, and count those before as processed.
+
+        They are in hand together. Only the first of them is waited for.
+
+        Args:
+            max_messages: How many at most.
+            timeout_s: Seconds to wait; None waits as long as it takes.
+
+        Returns:
+            The messages; none if none came in time.
+
+        Raises:
+            LiftError: As for `next`.
+        """
+        check_count(max_messages)
+        check_timeout(timeout_s)
+        return await (await self._current_taker()).next_batch(max_messages, timeout_s)
 
     def _take_apart(self, feed: Feed) -> Callable[[Fetched, Cursor], Iterator[Iterable[Message]]]:
         return feed.delivery.messages

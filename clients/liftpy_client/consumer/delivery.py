@@ -1,8 +1,8 @@
 """Delivery of fetched items to the application, message by message or as Arrow batches.
 
-A delivered message is processed when the application requests the next one, and not before: a handler that raises
-leaves its message unprocessed. A partition may be moved or revoked while its item is delivered. Then nothing more of
-the item is delivered.
+A delivered message is processed when the application requests the next one, or commits it, and not before: a handler
+that raises leaves its message unprocessed. Until then it is in hand. A partition may be moved or revoked while its item
+is delivered. Then nothing more of the item is delivered.
 """
 
 from __future__ import annotations
@@ -75,6 +75,8 @@ class Delivery:
         self._run: MessageRun | None = None
         self._epoch = -1  # of the run
         self._end: Mark | None = None  # of what is in hand, when it is not of the run
+        self._held: tuple[Cursor, Mark] | None = None  # where several messages begin that are in hand together
+        self._settled: tuple[Cursor, Mark] | None = None  # what was committed of what is in hand
 
     def messages(self, item: Fetched, cursor: Cursor) -> Iterator[Iterator[Message]]:
         """Return the messages of an item, batch by batch."""
@@ -155,9 +157,29 @@ class Delivery:
     def finished(self, cursor: Cursor) -> Mark:
         """Return the position after the last processed record."""
         run = self._run if cursor is self._cursor else None
-        if run is None or run.taken < 2:
-            return cursor.finished
-        return Mark(run.offsets[run.taken - 1], self._epoch)
+        if self._held is not None and self._held[0] is cursor:
+            mark = self._held[1]
+        elif run is None or run.taken < 2:
+            mark = cursor.finished
+        else:
+            mark = Mark(run.offsets[run.taken - 1], self._epoch)
+        if self._settled is not None and self._settled[0] is cursor and self._settled[1].offset > mark.offset:
+            return self._settled[1]
+        return mark
+
+    def hold(self, cursor: Cursor, mark: Mark) -> None:
+        """Have everything from here on in hand together, until `release`."""
+        self._held = cursor, mark
+
+    def release(self) -> None:
+        """The application requests more than what it has in hand together."""
+        self._held = None
+
+    def settle(self, cursor: Cursor, offset: int) -> None:
+        """Count what is in hand below an offset as processed: the application has committed it."""
+        delivered = self.delivered(cursor)
+        if self.finished(cursor).offset < offset <= delivered.offset:
+            self._settled = cursor, Mark(offset, delivered.epoch if offset == delivered.offset else -1)
 
     def interrupt(self, cursor: Cursor) -> bool:
         """Deliver nothing more of a partition. Records in hand can still be processed.
@@ -178,6 +200,10 @@ class Delivery:
         """Deliver nothing more of a partition, and never count the records in hand as processed."""
         if self.interrupt(cursor):
             self._end = self._cursor = None
+        if self._held is not None and self._held[0] is cursor:
+            self._held = None
+        if self._settled is not None and self._settled[0] is cursor:
+            self._settled = None
 
     def finish_interrupted(self) -> None:
         """Count the records in hand of an interrupted partition as processed."""
@@ -186,6 +212,11 @@ class Delivery:
         self._end = None
         if self._item is None:
             self._cursor = None
+
+    @property
+    def in_hand(self) -> Cursor | None:
+        """The partition whose records are in hand, or whose item is partly delivered, if any."""
+        return self._cursor if self._held is None else self._held[0]
 
     @property
     def unfinished(self) -> Cursor | None:

@@ -170,19 +170,20 @@ class Feed:
         high_watermark = self._cursors[key].fetching.high_watermark
         return None if high_watermark < 0 else max(0, high_watermark - self.delivered(key).offset)
 
-    def finish_interrupted(self) -> None:
-        """Count the records in hand as processed. The rest of their item is fetched again."""
-        cursor = self.delivery.unfinished
-        if cursor is not None:
-            self.delivery.interrupt(cursor)
-        self.delivery.finish_interrupted()
-        if cursor is not None:
-            self._move(cursor, cursor.finished)
+    def settle(self, key: PartitionKey, offset: int) -> None:
+        """Count what is in hand of a partition, below an offset, as processed: it was committed."""
+        self.delivery.settle(self._cursors[key], offset)
+
+    @property
+    def in_hand(self) -> PartitionKey | None:
+        """The partition of what the application has in hand."""
+        cursor = self.delivery.in_hand
+        return None if cursor is None else cursor.key
 
     # -- delivering
 
     def begin(self) -> object:
-        """Begin to iterate; what an earlier iteration left half handed out is fetched anew from there on.
+        """Begin to iterate. What an earlier iteration had in hand was not processed: it is delivered again.
 
         Raises:
             UsageError: another task waits for the next item.
@@ -190,8 +191,16 @@ class Feed:
         if self._is_taking:
             raise UsageError("this consumer is being iterated already; create another one")
         self._iteration = object()
-        self.finish_interrupted()
+        cursor = self.delivery.in_hand
+        if cursor is not None:
+            mark = cursor.finished = self.delivery.finished(cursor)
+            self.delivery.forget(cursor)
+            self._move(cursor, mark)
         return self._iteration
+
+    def is_current(self, iteration: object) -> bool:
+        """Whether no other iteration has begun since."""
+        return iteration is self._iteration
 
     async def take(self, iteration: object) -> tuple[Fetched, Cursor] | None:
         """The next item, to be taken apart by the `delivery`; None when nothing more will come.
@@ -212,6 +221,7 @@ class Feed:
     async def close(self) -> None:
         """Stop fetching. A running iteration ends after the records in hand."""
         self.is_closed = True
+        self._session.running.discard(self)
         self._buffer.close()
         cursor = self.delivery.unfinished
         if cursor is not None:

@@ -1,8 +1,8 @@
 """A member of a consumer group, as the application holds it.
 
-Delivery is at least once. A message counts as processed when the application requests the next one, and only offsets of
-processed messages are committed. A message that was in hand when the process died, or when the handler raised, is
-delivered again, to this or another member.
+Delivery is at least once. A message counts as processed when the application requests the next one or commits it, and
+only offsets of processed messages are committed. A message that was in hand when the process died, when the handler
+raised, or when the loop was left, is delivered again, to this or another member.
 """
 
 from __future__ import annotations
@@ -12,16 +12,24 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, Generic, Self, TypeVar, cast
 
+from liftpy_client.connection.session import close_when_dropped
 from liftpy_client.consumer.assigned import AssignedConsumer
 from liftpy_client.consumer.positions import check_start
 from liftpy_client.consumer.start_finder import StartFinder
-from liftpy_client.errors import CommitRefusedError, GroupRefusedError, LogDivergedError, OffsetLostError, UsageError
+from liftpy_client.consumer.taking import check_count, check_timeout
+from liftpy_client.errors import (
+    CommitRefusedError,
+    ConsumerEndedError,
+    GroupRefusedError,
+    LogDivergedError,
+    OffsetLostError,
+    UsageError,
+)
 from liftpy_client.group.link import GroupLink
 from liftpy_client.group.member import GroupMember, JoinOptions
 from liftpy_client.group.membership import GroupMembership, UpcomingPartitions
 from liftpy_client.group.offsets import check_offset, find_bounds, refusal_error
 from liftpy_client.group.options import check_group_name, check_streams
-from liftpy_client.message import Message
 from liftpy_envelope.group_offsets import CommitOffset
 from liftpy_envelope.groups import CLIENT_BYTES_MAX, NONCE_BYTES, GroupError
 from liftpy_envelope.pull import PartitionKey
@@ -30,8 +38,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Sequence
     from datetime import datetime
     from types import TracebackType
-
-    import pyarrow as pa
 
     from liftpy_client.connection.session import Session
     from liftpy_client.consumer.options import ConsumeOptions
@@ -42,7 +48,6 @@ if TYPE_CHECKING:
 __all__ = ["GroupConsumer"]
 
 _Item = TypeVar("_Item")
-_IN_HAND_S: Final = 3.0
 # A coordinator that hangs must be noticed, and its successor found, within a session.
 _ANSWERS_PER_SESSION: Final = 3
 _ANSWER_S_MIN: Final = 0.5
@@ -53,8 +58,9 @@ _OPEN_S: Final = 30.0
 class GroupConsumer(Generic[_Item]):
     """An asynchronous iterator over what the group's coordinator assigns to this process.
 
-    Use it in an `async with`. It joins when it is entered, or else when it is iterated. It ends with the `async
-    with`, or with an iteration outside of one. It survives reconnects, leader changes and rebalances.
+    Use it in an `async with`. It joins when it is entered, or else when it is iterated. It ends with the `async with`,
+    and outside of one with `close`, with the connection, and when nobody refers to it any more. It survives reconnects,
+    leader changes and rebalances. A new iteration continues with what was in hand.
 
     `seek` and `pause` work for the partitions that are assigned at the moment, from when `on_assigned` is told of them.
     Their effect on a partition ends when the partition is revoked.
@@ -92,11 +98,8 @@ class GroupConsumer(Generic[_Item]):
         self._batches = batches
         self._membership: GroupMembership | None = None
         self._opening = asyncio.Lock()
-        self._closing: asyncio.Task[None] | None = None
+        self._is_closed = False
         self._is_entered = False
-        self._in_hand: Message | pa.RecordBatch | None = None
-        self._put_down = asyncio.Event()
-        self._is_put_down_awaited = False
 
     # -- iterating
 
@@ -107,35 +110,105 @@ class GroupConsumer(Generic[_Item]):
         await self._open()
         assigned, membership = self._assigned, self._membership
         assert assigned is not None and membership is not None  # noqa: PT018 - both are there once it is open
-        clock = asyncio.get_running_loop().time
+        clock, hand = asyncio.get_running_loop().time, membership.hand
+        turn = hand.begin()
         try:
             async for item in assigned:
-                if clock() >= membership.confirmed_until_s and not await membership.confirm_membership():
+                now_s = clock()
+                if now_s >= membership.confirmed_until_s and not await membership.confirm_membership():
                     continue
-                self._in_hand = item
+                hand.since_s = now_s
                 yield cast("_Item", item)
-                self._in_hand = None
-                if self._is_put_down_awaited:
-                    self._put_down.set()
-        except (LogDivergedError, OffsetLostError) as error:
-            error.add_note(f"group {self._group!r} was to go on there; `reset_group` moves it elsewhere")
+                hand.put_down()
+        except Exception as error:
+            await self._failed(error)
             raise
         finally:
-            self._in_hand = None
-            self._put_down.set()
-            if not self._is_entered:
-                await self.close()
-        if membership.failure is not None:
-            raise membership.failure
+            hand.end(turn)
+        await self._ended()
+
+    async def next(self, timeout_s: float | None = None) -> _Item | None:
+        """Return the next item, and count the one before as processed; None when none came in time.
+
+        Args:
+            timeout_s: Seconds to wait; None waits as long as it takes.
+
+        Raises:
+            ConsumerEndedError: The consumer was closed.
+            LiftError: Fetching or the membership has ended.
+            UsageError: Another task waits for the next item.
+        """
+        found = await self._next(None, timeout_s)
+        return found[0] if found else None
+
+    async def next_batch(self, max_messages: int, timeout_s: float | None = None) -> list[_Item]:
+        """Return the next items, all of one partition, and count those before as processed.
+
+        They are in hand together. Only the first of them is waited for.
+
+        Args:
+            max_messages: How many at most.
+            timeout_s: Seconds to wait; None waits as long as it takes.
+
+        Returns:
+            The items; none if none came in time.
+
+        Raises:
+            LiftError: As for `next`.
+        """
+        check_count(max_messages)
+        return await self._next(max_messages, timeout_s)
+
+    async def _next(self, count: int | None, timeout_s: float | None) -> list[_Item]:
+        check_timeout(timeout_s)
+        await self._open()
+        assigned, membership = self._assigned, self._membership
+        assert assigned is not None and membership is not None  # noqa: PT018 - both are there once it is open
+        clock, hand = asyncio.get_running_loop().time, membership.hand
+        hand.begin()
+        until_s = None if timeout_s is None else clock() + timeout_s
+        try:
+            while True:
+                left_s = None if until_s is None else max(until_s - clock(), 0.0)
+                if count is not None:
+                    found = await assigned.next_batch(count, left_s)
+                else:
+                    item = await assigned.next(left_s)
+                    found = [] if item is None else [item]
+                if not found or clock() < membership.confirmed_until_s or await membership.confirm_membership():
+                    break
+        except ConsumerEndedError:
+            await self._ended()
+            raise
+        except Exception as error:
+            await self._failed(error)
+            raise
+        if found:
+            hand.since_s = clock()
+        return cast("list[_Item]", found)
+
+    async def _failed(self, error: Exception) -> None:
+        """Outside of an `async with` the consumer ends with an error of its own."""
+        if isinstance(error, (LogDivergedError, OffsetLostError)):
+            error.add_note(f"group {self._group!r} was to go on there; `reset_group` moves it elsewhere")
+        if not self._is_entered and not isinstance(error, UsageError):
+            await self.close()
+
+    async def _ended(self) -> None:
+        """Nothing more comes: tell why, if it was not closed."""
+        if not self._is_entered:
+            await self.close()
+        if self._membership is not None and self._membership.failure is not None:
+            raise self._membership.failure
 
     async def _open(self) -> None:
         async with self._opening:
-            if self._closing is not None:
-                raise UsageError("this consumer is closed; make another one")
+            self._check_open()
             if self._membership is not None:
                 return
             for stream in self._streams:
                 await self._session.cluster.confirmed(stream, _OPEN_S)
+            self._check_open()
             options = self._group_options
             join_options = JoinOptions(
                 self._group,
@@ -152,27 +225,15 @@ class GroupConsumer(Generic[_Item]):
             answer_s = max(_ANSWER_S_MIN, min(options.session_timeout_s / _ANSWERS_PER_SESSION, _ANSWER_S_MAX))
             link = GroupLink(self._session, self._group, answer_s)
             both = self._options, options
-            self._membership = GroupMembership(self._session, member, link, self._assigned, both, self._wait_processed)
+            self._membership = GroupMembership(self._session, member, link, self._assigned, both)
             self._upcoming = self._membership.upcoming
             self._membership.start()
+            self._session.running.add(self._membership)
+            close_when_dropped(self, self._membership)
 
-    async def _wait_processed(self, keys: Collection[PartitionKey]) -> None:
-        """Give the application a moment to process the message in hand, if it is of these partitions."""
-        item = self._in_hand
-        if item is None:
-            return
-        number = item.partition if isinstance(item, Message) else item["partition"][0].as_py()
-        if all(key.partition != number for key in keys):
-            return
-        self._put_down.clear()
-        self._is_put_down_awaited = True
-        try:
-            async with asyncio.timeout(min(_IN_HAND_S, self._group_options.rebalance_timeout_s / 3)):
-                await self._put_down.wait()
-        except TimeoutError:
-            pass  # the next owner of the partition delivers it again
-        finally:
-            self._is_put_down_awaited = False
+    def _check_open(self) -> None:
+        if self._is_closed or (self._membership is not None and self._membership.is_closed):
+            raise UsageError("this consumer is closed; make another one")
 
     async def __aenter__(self) -> Self:
         self._is_entered = True
@@ -183,8 +244,6 @@ class GroupConsumer(Generic[_Item]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._is_entered = False
-        if kind is None and self._assigned is not None:
-            self._assigned.finish()
         await self.close()
 
     async def close(self) -> None:
@@ -196,17 +255,9 @@ class GroupConsumer(Generic[_Item]):
             CoordinatorUnavailableError: Processed offsets could not be committed. The messages are delivered again.
             GroupRefusedError: The same, because the coordinator refused the commit.
         """
-        if self._closing is None:
-            self._closing = asyncio.ensure_future(self._close())
-        await asyncio.shield(self._closing)
-
-    async def _close(self) -> None:
-        async with self._opening:
-            if self._assigned is None or self._membership is None:
-                return
-            await self._membership.stop()  # first: it would go on into a closed reader
-            await self._assigned.close()
-            await self._membership.end()
+        self._is_closed = True
+        if self._membership is not None:
+            await self._membership.close()
 
     # -- committing
 
@@ -244,8 +295,17 @@ class GroupConsumer(Generic[_Item]):
                 raise self._gone()
             self._raise_refusal(refusals, is_late=membership.is_ending or loop.time() >= until_s)
             if not refusals:
+                self._settle(offsets)
                 return
             await membership.next_answer()
+
+    def _settle(self, offsets: Mapping[tuple[str, int], int] | None) -> None:
+        """What is in hand and was committed is not delivered again to whoever leaves the loop and iterates again."""
+        assert self._assigned is not None, "it is in its group"
+        for (stream, partition), offset in (offsets or {}).items():
+            key = self.find_key(stream, partition)
+            if key is not None:
+                self._assigned.settle(stream, key.uuid, partition, offset)
 
     def _gone(self) -> GroupRefusedError:
         text = f"group {self._group!r}: this process was away for too long, and has lost its partitions"

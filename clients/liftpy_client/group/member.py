@@ -200,6 +200,11 @@ class GroupMember:
         self.unfetched = set()
         return lost
 
+    def give_back(self, reason: str) -> tuple[LeaveRequest, Lost] | None:
+        """Leave for a while: the request that says so, and what is lost by it; None while it is no member."""
+        request = self.leave()
+        return None if request is None else (request, self._start_anew(reason))
+
     def leave(self) -> LeaveRequest | None:
         """The request with which it goes for good; None when there is nothing to leave."""
         if not self.member_id:

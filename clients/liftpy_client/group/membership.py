@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from liftpy_client.connection.cancelling import end_tasks
 from liftpy_client.errors import AdminError, CoordinatorUnavailableError, NodeUnavailableError, StreamGoneError
 from liftpy_client.group.commits import Commits
+from liftpy_client.group.hand import Hand
 from liftpy_client.group.starting import GroupStarts
 from liftpy_envelope.errors import LiftError
 from liftpy_envelope.limits import FETCH_WAIT_MS_MAX
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from liftpy_client.group.link import GroupLink
     from liftpy_client.group.member import Assignment, GroupMember, Lost
     from liftpy_client.group.options import GroupOptions, PartitionsCallback
+    from liftpy_envelope.groups import LeaveRequest
     from liftpy_envelope.pull import PartitionKey
 
 __all__ = ["GroupMembership", "Upcoming", "UpcomingPartitions"]
@@ -56,9 +58,11 @@ class GroupMembership:
         link: Connection to the coordinator.
         assigned: Reader of the assigned partitions.
         options: Fetch options, and options of the member.
-        wait_processed: Waits, with a limit, until the application has processed the records in hand of partitions.
+        wait_processed: Waits, with a limit, until what the application has of partitions is processed; by default, of
+            what is in its `hand`.
 
     Attributes:
+        hand: What the application has in hand.
         commits: Commits of processed offsets.
         upcoming: Partitions that `on_assigned` was told of and that are not read yet.
         confirmed_until_s: Loop time until which items may be delivered without calling `confirm_membership`.
@@ -74,13 +78,17 @@ class GroupMembership:
         link: GroupLink,
         assigned: AssignedConsumer,
         options: tuple[ConsumeOptions, GroupOptions],
-        wait_processed: Callable[[Collection[PartitionKey]], Awaitable[None]],
+        wait_processed: Callable[[Collection[PartitionKey]], Awaitable[None]] | None = None,
     ) -> None:
+        self._session = session
+        self._wait_processed = wait_processed or self._wait_hand
         self._member = member
         self._link = link
         self._assigned = assigned
         self._options = options[1]
-        self._wait_processed = wait_processed
+        self.hand = Hand()
+        self._goodbye: LeaveRequest | None = None  # while the application is stuck
+        self._closing: asyncio.Task[None] | None = None
         self.commits = Commits(member, link, assigned, self.note)
         self.upcoming = UpcomingPartitions()
         self._starts = GroupStarts(session, member, link, self.commits, options)
@@ -166,6 +174,8 @@ class GroupMembership:
         wait_ms = min(int(session_s * 1000 / _HEARTBEATS_PER_SESSION), FETCH_WAIT_MS_MAX)
         while True:
             self._hurry.clear()
+            if self._goodbye is not None:
+                await self._stay_away(self._goodbye)
             request = member.request(wait_ms)
             sent_s = self._loop.time()
             try:
@@ -188,7 +198,34 @@ class GroupMembership:
             self.note(self._member.beat(self._loop.time()))
             if not self._losses:
                 self.confirmed_until_s = self._member.beat_s + self._member.stall_s
+            self._give_back_when_stuck()
             await asyncio.sleep(self._member.stall_s / _BEATS_PER_STALL)
+
+    def _give_back_when_stuck(self) -> None:
+        """Let others have the partitions of an application that takes longer than it said for what it has in hand."""
+        since_s, timeout_s = self.hand.since_s, self._options.handler_timeout_s
+        if since_s is None or timeout_s is None or self._goodbye is not None:
+            return
+        if self._loop.time() - since_s < timeout_s or self._assigned.in_hand is None:
+            return
+        given = self._member.give_back(
+            f"the application has had an item in hand for more than handler_timeout_s ({timeout_s:g} s)"
+        )
+        if given is not None:
+            self._goodbye, lost = given
+            self.hand.watch()
+            self.note(lost)
+
+    async def _stay_away(self, goodbye: LeaveRequest) -> None:
+        """Leave, and return when the application is not stuck any more."""
+        try:
+            async with asyncio.timeout(_LEAVE_S):
+                await self._link.ask(goodbye)
+        except (LiftError, TimeoutError) as error:
+            logger.info("group %s: left without saying so: %s", goodbye.group, error)
+        await self.hand.free.wait()
+        self.hand.is_watched = False
+        self._goodbye = None
 
     async def _checkpoint(self) -> None:
         interval_s = self._options.commit_interval_s
@@ -253,6 +290,16 @@ class GroupMembership:
         if self._options.commit_interval_s is not None:
             await self._commit_finished(self._loop.time() + self._options.rebalance_timeout_s / 2)
 
+    async def _wait_hand(self, keys: Collection[PartitionKey]) -> None:
+        """Wait for what the application has in hand, if it is of these partitions."""
+        if self.hand.since_s is not None and self._assigned.in_hand in keys:
+            await self.hand.wait_free(self._patience_s(self.hand.since_s))
+
+    def _patience_s(self, since_s: float) -> float:
+        """How long to wait for the item in hand before its partition is released."""
+        most_s, timeout_s = self._options.rebalance_timeout_s / 2, self._options.handler_timeout_s
+        return most_s if timeout_s is None else min(max(since_s + timeout_s - self._loop.time(), 0.0), most_s)
+
     async def _gain(self) -> None:
         """Begin to read what was assigned and is not read yet, as far as that is possible now."""
         member = self._member
@@ -307,6 +354,27 @@ class GroupMembership:
 
     # -- the end
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._closing is not None
+
+    async def close(self) -> None:
+        """Commit what is processed, and leave; a static member only falls silent.
+
+        Raises:
+            LiftError: What was processed cannot be committed. The membership has ended all the same.
+        """
+        if self._closing is None:
+            self._closing = asyncio.ensure_future(self._close())
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
+        self._session.running.discard(self)
+        await self.stop()  # first: they would go on into a closed reader
+        await self._assigned.close()
+        await self.end()
+
     async def stop(self) -> None:
         """End the tasks: from now on nothing is assigned, and no callback called, until `end`."""
         self.is_ending = True
@@ -316,10 +384,10 @@ class GroupMembership:
         await end_tasks([task for task in self._tasks if task is not current])
 
     async def end(self) -> None:
-        """Commit what is finished, and leave; a static member only falls silent. To be stopped before.
+        """Commit what is processed, and leave; a static member only falls silent. To be stopped before.
 
         Raises:
-            LiftError: what was finished cannot be committed; the membership has ended all the same.
+            LiftError: What was processed cannot be committed. The membership has ended all the same.
         """
         try:
             if self.failure is None:

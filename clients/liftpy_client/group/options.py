@@ -42,6 +42,10 @@ class GroupOptions:
         session_timeout_s: Seconds without a heartbeat after which the member is removed, and others get its partitions.
         rebalance_timeout_s: Seconds that the member has to release partitions. If the coordinator is unreachable for
             this long and for two sessions, the member counts all its partitions as lost.
+        handler_timeout_s: Seconds for which the application may have an item in hand. When partitions move, the member
+            waits for the item in hand so long, up to half of `rebalance_timeout_s`. An application that takes longer
+            counts as stuck: the member gives its partitions back, so that others continue, and joins again when the
+            application requests the next item. None for as long as it takes.
         commit_interval_s: Seconds between automatic commits of processed offsets. They are also committed on closing
             and before partitions are revoked. None to commit only with `commit()`.
         start: Where to start in partitions without a committed offset: at the `earliest` message, at the `latest`
@@ -56,6 +60,7 @@ class GroupOptions:
     instance_id: str | None = None
     session_timeout_s: float = 10.0
     rebalance_timeout_s: float = 60.0
+    handler_timeout_s: float | None = 300.0
     commit_interval_s: float | None = 5.0
     start: Literal["earliest", "latest", "new"] = "earliest"
     on_assigned: PartitionsCallback | None = None
@@ -67,11 +72,12 @@ class GroupOptions:
             _check_text(self.instance_id, CLIENT_BYTES_MAX, "instance_id")
         _check_time(self.session_timeout_s, SESSION_TIMEOUTS_MS, "session_timeout_s")
         _check_time(self.rebalance_timeout_s, REBALANCE_TIMEOUTS_MS, "rebalance_timeout_s")
-        interval_s = self.commit_interval_s
-        is_time = isinstance(interval_s, (int, float)) and 0.01 <= interval_s <= 86_400
-        if interval_s is not None and not is_time:
-            shown = f"{interval_s!r:.{_SHOWN_LENGTH}}"
-            raise UsageError(f"commit_interval_s must be between 0.01 and 86400, or None, not {shown}")
+        for name in ("handler_timeout_s", "commit_interval_s"):
+            given_s = getattr(self, name)
+            is_time = isinstance(given_s, (int, float)) and 0.01 <= given_s <= 86_400
+            if given_s is not None and not is_time:
+                shown = f"{given_s!r:.{_SHOWN_LENGTH}}"
+                raise UsageError(f"{name} must be between 0.01 and 86400, or None, not {shown}")
         for name in ("on_assigned", "on_revoked", "on_lost_partitions"):
             callback = getattr(self, name)
             if callback is not None and not callable(callback):

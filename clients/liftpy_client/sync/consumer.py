@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from liftpy_client.consumer.consumer import Consuming
+from liftpy_client.consumer.consumer import Consumer, Consuming
+from liftpy_client.errors import UsageError
 from liftpy_client.group.consumer import GroupConsumer
 from liftpy_client.sync.background import EnteredFacade, blocking, on_loop
 
@@ -31,6 +32,23 @@ class SyncConsumer(EnteredFacade[Consuming[Any]], Generic[_Item]):
         finally:
             self._loop.end(fetched.aclose)
 
+    def poll(self, timeout_s: float) -> _Item | None:
+        """Return the next item, or None when none came in time; the next call continues. Errors as for `next`."""
+        item: _Item | None = self._loop.run(self._inner.next(timeout_s))
+        return item
+
+    def next_batch(self, max_messages: int, timeout_s: float | None = None) -> list[_Item]:
+        """Return the next messages, as `Consumer.next_batch` does.
+
+        Raises:
+            UsageError: It is a consumer of Arrow record batches, of which each is a batch already.
+        """
+        if not isinstance(self._inner, Consumer):
+            raise UsageError("next_batch: this consumer delivers record batches; use next or poll")
+        messages: list[Any] = self._loop.run(self._inner.next_batch(max_messages, timeout_s))
+        return messages
+
+    next = blocking(Consuming.next)
     close = blocking(Consuming.close)
     seek = on_loop(Consuming.seek)
     seek_to_time = blocking(Consuming.seek_to_time)
@@ -63,6 +81,12 @@ class SyncGroupConsumer(EnteredFacade[GroupConsumer[_Item]], Generic[_Item]):
         """The partitions that this consumer has, as pairs of stream and number."""
         return self._loop.call(lambda: self._inner.assignment)
 
+    def poll(self, timeout_s: float) -> _Item | None:
+        """Return the next item, or None when none came in time; the next call continues. Errors as for `next`."""
+        return self._loop.run(self._inner.next(timeout_s))
+
+    next = blocking(GroupConsumer.next)
+    next_batch = blocking(GroupConsumer.next_batch)
     close = blocking(GroupConsumer.close)
     commit = blocking(GroupConsumer.commit)
     seek = on_loop(GroupConsumer.seek)

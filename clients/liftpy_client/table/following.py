@@ -112,6 +112,11 @@ class TableFollowing:
         self._task = asyncio.create_task(self._run(), name=f"follow {self._stream}")
         await self.wait(lambda: self._shown is not None, timeout_s, "has read the stream once")
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether it was stopped, or has failed."""
+        return self._failure is not None
+
     async def stop(self) -> None:
         """End; whoever waits is told."""
         if self._task is not None:

@@ -69,6 +69,7 @@ class Table(Generic[V]):
             raise UsageError(
                 f"bytes_max must be 1 or more and fill_timeout_s above 0, not {bytes_max} and {fill_timeout_s}"
             )
+        self._session = session
         self._stream = stream
         self._decode = decode
         self._fill_timeout_s = fill_timeout_s
@@ -90,16 +91,27 @@ class Table(Generic[V]):
             TableTimeoutError: it is not read within `fill_timeout_s`.
             LiftError: as from a consumer.
         """
+        self._session.running.add(self)
         try:
             await self._following.start(self._fill_timeout_s)
         except BaseException:
-            await self._following.stop()
+            await self.close()
             raise
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        await self.close()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it has ended: it was closed, or it has failed."""
+        return self._following.has_ended
+
+    async def close(self) -> None:
+        """End. The `async with` does it, and so does the end of the connection."""
+        self._session.running.discard(self)
         await self._following.stop()
 
     def _rows(self) -> TableRows:

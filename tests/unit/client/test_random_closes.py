@@ -47,6 +47,7 @@ def _session(rng, **fakes):
     nats = TickNats(answer, rng)
     session = SimpleNamespace(
         nats=nats,
+        running=set(),
         name="test",
         options=SimpleNamespace(timeout_s=5.0),
         cluster=Cluster(nats, 5.0),

@@ -194,12 +194,21 @@ async def _print(
                 sys.stdout.buffer.flush()
                 left -= len(lines)
                 if left == 0:
+                    await _commit(messages, arrived[-1])
                     return
                 if idle_s is not None:
                     limit.reschedule(loop.time() + idle_s)
     except TimeoutError:
         if not limit.expired():
             raise
+
+
+async def _commit(messages: Consumer | GroupConsumer[Message], last: Message) -> None:
+    """A member commits what it has printed last: nothing is asked for after it."""
+    from liftpy_client.group.consumer import GroupConsumer
+
+    if isinstance(messages, GroupConsumer):
+        await messages.commit({(last.stream, last.partition): last.offset + 1})
 
 
 async def _arrivals(messages: Consumer | GroupConsumer[Message]) -> AsyncGenerator[list[Message], None]:

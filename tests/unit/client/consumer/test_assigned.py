@@ -10,7 +10,7 @@ import pytest
 from liftpy_client.consumer.assigned import AssignedConsumer
 from liftpy_client.consumer.options import ConsumeOptions
 from liftpy_client.consumer.positions import Position
-from liftpy_client.errors import OffsetLostError, StreamGoneError, UsageError
+from liftpy_client.errors import ConsumerEndedError, OffsetLostError, StreamGoneError, UsageError
 from support.examples import first
 from support.fake_log import FakeLogs
 
@@ -53,10 +53,8 @@ async def test_a_message_is_finished_when_the_next_one_is_asked_for(logs, consum
     assert consuming.positions() == {("s", uuid, 0): (10, 1)}
     assert consuming.position("s", uuid, 0) == 11
     await iterating.aclose()
-    assert consuming.positions() == {("s", uuid, 0): (10, 1)}
-    consuming.finish()
     await consuming.close()
-    assert consuming.positions() == {("s", uuid, 0): (11, 1)}
+    assert consuming.positions() == {("s", uuid, 0): (10, 1)}
 
 
 async def test_a_handler_that_raises_leaves_its_message_unfinished(logs, consuming):
@@ -69,10 +67,65 @@ async def test_a_handler_that_raises_leaves_its_message_unfinished(logs, consumi
     with pytest.raises(ZeroDivisionError):
         await consume()
     assert offsets_of(consuming) == {0: 25}
-    async for message in consuming:  # whoever goes on all the same has thereby finished it
+    async for message in consuming:
+        assert message.offset == 25
+        break
+    consuming.settle("s", logs.places["s"].uuid, 0, 26)  # it is committed
+    async for message in consuming:
         assert message.offset == 26
         break
     assert offsets_of(consuming) == {0: 26}
+
+
+async def test_a_batch_whose_handler_raises_is_delivered_again(logs):
+    consuming = assigned(logs, batches=True)
+    await consuming.assign("s", logs.places["s"].uuid, {0: 0})
+    firsts = []
+    for _ in range(2):
+        async for records in consuming:
+            firsts.append(records.column("offset")[0].as_py())
+            break
+    assert firsts == [0, 0]
+    assert offsets_of(consuming) == {0: 0}
+    await consuming.close()
+
+
+async def test_messages_in_hand_together_are_finished_together(logs, consuming):
+    uuid = logs.places["s"].uuid
+    await consuming.assign("s", uuid, {0: 8})
+    batch = await consuming.next_batch(100, 5.0)
+    assert [message.offset for message in batch] == [8, 9]  # what one fetch brought
+    assert offsets_of(consuming) == {0: 8}
+    assert consuming.in_hand.partition == 0
+    batch = await consuming.next_batch(3, 5.0)
+    assert [message.offset for message in batch] == [10, 11, 12]
+    assert offsets_of(consuming) == {0: 10}
+    consuming.settle("s", uuid, 0, 12)
+    assert offsets_of(consuming) == {0: 12}
+    assert (await consuming.next(5.0)).offset == 13
+    assert offsets_of(consuming) == {0: 13}
+    async for message in consuming:  # another iteration
+        assert message.offset == 13
+        break
+    batch = await consuming.next_batch(4, 5.0)
+    assert [message.offset for message in batch] == [13, 14, 15, 16]
+    assert await consuming.revoke("s", uuid, [0]) == {("s", uuid, 0): (13, 1)}
+
+
+async def test_a_time_limit_ends_no_iteration(logs, consuming):
+    uuid = logs.places["s"].uuid
+    assert await consuming.next(0.0) is None
+    await consuming.assign("s", uuid, {0: 99})
+    assert (await consuming.next(5.0)).offset == 99
+    assert offsets_of(consuming) == {0: 99}
+    assert await consuming.next(0.01) is None
+    assert offsets_of(consuming) == {0: 100}
+    assert await consuming.next_batch(5, 0.01) == []
+    logs.grow("s", 0, 1)
+    assert (await consuming.next(5.0)).offset == 100
+    await consuming.close()
+    with pytest.raises(ConsumerEndedError):
+        await consuming.next(5.0)
 
 
 async def test_nothing_is_handed_out_after_it_was_revoked(logs, consuming):

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from liftpy_client.consumer.consumer import BatchConsumer, ConsumeOptions, Consumer
-from liftpy_client.errors import OffsetLostError, UsageError
+from liftpy_client.errors import ConsumerEndedError, OffsetLostError, UsageError
 from support.cluster import eventually
 from support.fake_log import FakeLogs
 
@@ -179,13 +179,61 @@ async def test_after_an_error_it_goes_on_where_it_is_sought_and_so_do_the_other_
     assert before | after == {(0, offset) for offset in range(60, 100)} | {(1, offset) for offset in range(100)}
 
 
-async def test_an_entered_consumer_goes_on_where_the_loop_was_left():
-    logs = FakeLogs(s=[50])
-    async with asyncio.timeout(20), consumer(logs) as consuming:
+async def handled(consuming, failing):
+    """What the natural retry loop handles; each of these offsets fails once."""
+    done = []
+    while True:
+        try:
+            async for message in consuming:
+                if message.offset in failing:
+                    failing.remove(message.offset)
+                    raise LookupError
+                done.append(message.offset)
+        except LookupError:
+            continue
+        return done
+
+
+@pytest.mark.parametrize("is_entered", [True, False])
+async def test_the_natural_retry_loop_handles_every_message(is_entered):
+    consuming = consumer(FakeLogs(s=[50]))
+    async with asyncio.timeout(20):
+        if is_entered:
+            async with consuming:
+                assert await handled(consuming, {0, 5, 9, 10, 49}) == list(range(50))
+        else:
+            assert await handled(consuming, {0, 5, 9, 10, 49}) == list(range(50))
+
+
+async def test_a_message_in_hand_of_a_paused_partition_is_delivered_again_when_it_is_resumed():
+    async with asyncio.timeout(20), consumer(FakeLogs(s=[50])) as consuming:
         async for message in consuming:
             if message.offset == 13:
+                consuming.pause()
                 break
-        assert await offsets(consuming) == list(range(14, 50))
+        assert await consuming.next(0.01) is None
+        consuming.resume()
+        assert (await consuming.next()).offset == 13
+
+
+async def test_one_by_one_until_its_stop():
+    async with asyncio.timeout(20), consumer(FakeLogs(s=[12])) as consuming:
+        found = [(await consuming.next(5.0)).offset for _ in range(12)]
+        assert found == list(range(12))
+        with pytest.raises(ConsumerEndedError):
+            await consuming.next()
+        for timeout_s in (-1, "x"):
+            with pytest.raises(UsageError, match="timeout_s"):
+                await consuming.next(timeout_s)
+        with pytest.raises(UsageError, match="max_messages"):
+            await consuming.next_batch(0)
+
+
+async def test_what_nobody_refers_to_any_more_ends():
+    logs = FakeLogs(s=[50])
+    async for _ in consumer(logs, stop=None):
+        break
+    await eventually(lambda: not logs.running)
 
 
 async def test_waiting_for_news_is_no_obstacle():

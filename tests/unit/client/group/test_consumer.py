@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
 
 import pytest
@@ -200,6 +201,70 @@ async def test_what_is_in_hand_is_waited_for_before_its_partition_goes(groups):
             assert {number: await offset(groups, number) for number in going} == dict.fromkeys(going, 1)
             nothing.cancel()
             await asyncio.gather(nothing, return_exceptions=True)
+
+
+async def test_a_partition_of_another_stream_with_the_same_number_is_not_waited_for(groups):
+    async with member(groups, commit_interval_s=100) as one:
+        await reads(one, 0, 1, 2, 3)
+        one._assigned.hand(3, 0)
+        await anext(aiter(one))
+        one._assigned.in_hand = PartitionKey(bytes(16), 3)
+        began_s = time.monotonic()
+        async with member(groups) as two:
+            await eventually(lambda: len(two.assignment) == 2)
+        assert time.monotonic() - began_s < 1.0
+
+
+async def test_a_slow_handler_is_waited_for_as_long_as_it_may_take(groups):
+    """A fixed limit ran what took longer twice at the same time."""
+    options = {"commit_interval_s": 100, "handler_timeout_s": 20.0, "rebalance_timeout_s": 30.0}
+    async with member(groups, **options) as one:
+        await reads(one, 0, 1, 2, 3)
+        messages = aiter(one)
+        for number in range(4):
+            one._assigned.hand(number, 0)
+        message = [await anext(messages) for _ in range(4)][-1]
+        async with member(groups) as two:
+            await eventually(lambda: one._assigned.calls[-1][0] == "pause")
+            assert one._membership._patience_s(one._membership.hand.since_s) > 10
+            nothing = asyncio.ensure_future(anext(messages))
+            await eventually(lambda: len(two.assignment) == 2)
+            assert await offset(groups, message.partition) == 1
+            nothing.cancel()
+            await asyncio.gather(nothing, return_exceptions=True)
+
+
+async def test_who_is_stuck_gives_its_partitions_back_and_joins_again(groups):
+    lost = []
+    async with member(groups, handler_timeout_s=0.3, on_lost_partitions=lost.extend) as one:
+        await reads(one, 0, 1, 2, 3)
+        one._assigned.hand(0, 0)
+        messages = aiter(one)
+        await anext(messages)
+        async with member(groups) as two:
+            await eventually(lambda: len(two.assignment) == 4, 5.0)
+            assert one.assignment == []
+            assert len(lost) in {2, 4}
+            assert len(groups.of(JoinRequest)) == 2
+            waiting = asyncio.ensure_future(anext(messages))
+            await eventually(lambda: len(one.assignment) == 2, 5.0)
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
+    assert await offset(groups) is None
+
+
+async def test_a_member_that_nobody_refers_to_any_more_leaves(groups):
+    async def work():
+        consumer = member(groups)
+        waiting = asyncio.ensure_future(anext(aiter(consumer)))
+        await eventually(lambda: consumer.assignment)
+        consumer._assigned.hand(0, 0)
+        await waiting
+
+    await work()
+    gc.collect()
+    await eventually(lambda: groups.of(LeaveRequest))
+    await eventually(lambda: not groups.running)
 
 
 @pytest.mark.parametrize(("start", "first"), [("new", END), ("latest", END - 1)])
