@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import ssl
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
@@ -18,7 +19,6 @@ from liftpy_envelope.errors import LiftError
 from liftpy_server.settings.limits import CONFIRM_INTERVAL_S, QUESTIONS_OPEN_MAX, SILENT_QUESTIONS_MAX
 
 if TYPE_CHECKING:
-    import ssl
     from collections.abc import Callable
 
     from liftpy_log.clock import Clock
@@ -107,6 +107,7 @@ class NatsConnection(asyncio.Protocol):
         self._questions: deque[Question] = deque()
         self._ticking: asyncio.TimerHandle | None = None
         self._heard = False  # since the last tick
+        self._has_spoken = False  # of a certificate that we do not take
         self._silent = 0  # ticks in a row
         self._written = self._drained = 0
 
@@ -117,8 +118,8 @@ class NatsConnection(asyncio.Protocol):
 
     @property
     def was_taken(self) -> bool:
-        """Whether the server's host took the connection, whatever the server said then."""
-        return self._transport is not None
+        """Whether the server's host took the connection, and the server has not spoken in another way than we want."""
+        return self._transport is not None and not self._has_spoken
 
     @property
     def questions(self) -> deque[Question]:
@@ -178,14 +179,20 @@ class NatsConnection(asyncio.Protocol):
         return self.info
 
     async def _dial(self, address: ServerAddress, tls: TlsUse) -> None:
+        await self._loop.create_connection(lambda: self, address.host, address.port)
         if tls.first:
-            context = tls.context()
-            await self._loop.create_connection(
-                lambda: self, address.host, address.port, ssl=context, server_hostname=address.tls_name
-            )
-        else:
-            await self._loop.create_connection(lambda: self, address.host, address.port)
+            await self._start_tls(address, tls)
         await self._first_info
+
+    async def _start_tls(self, address: ServerAddress, tls: TlsUse) -> None:
+        assert self._transport is not None, "it is connected"
+        context = tls.context()
+        try:
+            transport = await self._loop.start_tls(self._transport, self, context, server_hostname=address.tls_name)
+        except ssl.SSLError:
+            self._has_spoken = True
+            raise
+        self._transport = cast("asyncio.Transport", transport)
 
     async def _open(self, address: ServerAddress, connect_line: Callable[[dict[str, Any]], bytes], tls: TlsUse) -> None:
         await self._dial(address, tls)
@@ -202,10 +209,7 @@ class NatsConnection(asyncio.Protocol):
         if address.wants_tls and not is_required and not is_available:
             raise NatsConnectionError(f"{address.place} does not speak TLS, and its address begins with tls://")
         if is_required or (is_available and (tls.is_preferred or address.wants_tls)):
-            assert self._transport is not None, "it has said INFO"
-            context = tls.context()
-            transport = await self._loop.start_tls(self._transport, self, context, server_hostname=address.tls_name)
-            self._transport = cast("asyncio.Transport", transport)
+            await self._start_tls(address, tls)
 
     def _refusal(self) -> NatsConnectionError:
         assert self.address is not None, "it is being opened"

@@ -67,7 +67,7 @@ class Knock(NamedTuple):
 
     Attributes:
         info: what it says of itself; None when it says nothing.
-        was_taken: its host took the connection.
+        was_taken: its host took the connection, and it did not speak in another way than we want.
     """
 
     info: dict[str, Any] | None

@@ -242,6 +242,31 @@ async def test_a_dead_host_behind_tls_holds_nobody_up(tmp_path):
             assert await asked is False
 
 
+async def introduced(port, options):
+    connection = NatsConnection(SystemClock())
+    tls = TlsUse(options.tls_context, options.tls_first, options.prefers_tls)
+    return await connection.introduce(ServerAddress.parse(f"127.0.0.1:{port}"), tls, 0.3), connection.was_taken
+
+
+@pytest.mark.parametrize("tls_first", [False, True])
+async def test_a_server_that_stands_still_has_taken_the_connection(tmp_path, tls_first):
+    trustme.CA().cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    options = NatsOptions(url="nats://127.0.0.1", tls_ca=str(tmp_path / "ca.pem"), tls_first=tls_first)
+    async with await asyncio.start_server(lambda _reader, _writer: None, "127.0.0.1", 0) as server:
+        assert await introduced(server.sockets[0].getsockname()[1], options) == (None, True)
+        server.close()
+
+
+async def test_a_server_whose_certificate_is_for_another_name_does_not_stand_still(tmp_path):
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    authority.issue_cert("nats.example").configure_cert(context)
+    async with ScriptedNats(tls=context) as nats:
+        options = NatsOptions(url=nats.url, tls_ca=str(tmp_path / "ca.pem"), tls_first=True)
+        assert await introduced(int(nats.url.rpartition(":")[2]), options) == (None, False)
+
+
 async def test_an_error_in_this_node_leaves_nobody_waiting():
     """What is asked is answered all the same, and the connection is not used on in a state that nobody knows."""
     asyncio.get_running_loop().set_exception_handler(lambda *_: None)
