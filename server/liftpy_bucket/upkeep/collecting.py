@@ -34,7 +34,7 @@ from liftpy_bucket.upkeep.forking import release_unneeded
 from liftpy_bucket.upkeep.live import held_keys, named_keys, settled_pins, walking
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from liftpy_bucket.layout import PartitionPath
     from liftpy_bucket.manifest.pins.pin import Pin
@@ -57,12 +57,14 @@ class Collected(NamedTuple):
         deleted: how many objects.
         freed: their bytes, as far as they were listed.
         more: whether there is more to be collected at once.
+        pinned: whether there is a pin that may hold something, or is garbage itself soon, so that another look is due.
     """
 
     loaded: Loaded | None
     deleted: int = 0
     freed: int = 0
     more: bool = False
+    pinned: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +78,7 @@ class Collection:
         sizes: of the objects of the directory in bytes, by key.
         etag: of GARBAGE as it was written.
         more: whether there is more than one collection takes.
+        pinned: as of `Collected`.
     """
 
     loaded: Loaded
@@ -84,6 +87,7 @@ class Collection:
     sizes: Mapping[str, int]
     etag: str
     more: bool
+    pinned: bool
 
 
 class Collector:
@@ -167,7 +171,7 @@ class Collector:
         gone, orphans = self._garbage(listing, loaded, change, pins, now_ns)
         moves = change.root.start > loaded.root.start
         if not gone and not orphans and not moves:
-            return Collected(loaded)
+            return Collected(loaded, pinned=self._is_pinned(pins, ()))
         announced = tuple(islice(chain(gone, (entry.key for entry in orphans)), KEYS_MAX))
         garbage = Garbage(
             root_version=loaded.root.version,
@@ -185,10 +189,11 @@ class Collector:
             sizes={entry.key: entry.size for entry in listing},
             etag=etag,
             more=len(gone) + len(orphans) > KEYS_MAX,
+            pinned=self._is_pinned(pins, doomed),
         )
         if not doomed and not moves:
             self._reset(collection)
-            return Collected(loaded)
+            return Collected(loaded, pinned=collection.pinned)
         boundary.move(self._store, self._path.directory, loaded.root.version + 1, self._new_id)
         return collection
 
@@ -217,7 +222,7 @@ class Collector:
                 self._progress(first + len(some), len(doomed), self._path.directory)
         self._reset(collection)
         freed = sum(collection.sizes.get(key, 0) for key in doomed)
-        return Collected(loaded, len(doomed), freed, collection.more)
+        return Collected(loaded, len(doomed), freed, collection.more, collection.pinned)
 
     def _live(self, loaded: Loaded) -> tuple[Loaded, set[str]]:
         """The root as it stands now, or a little later, and the keys that it reaches."""
@@ -260,6 +265,10 @@ class Collector:
                 gone = [key for key in gone if key not in held[pin.name]]
                 orphans = [entry for entry in orphans if entry.key not in held[pin.name]]
         return gone, orphans
+
+    def _is_pinned(self, pins: Iterable[Pin], doomed: Sequence[str]) -> bool:
+        """Whether a pin is left that holds something, or is to be deleted itself; a dropped cursor stays as a note."""
+        return any(not pin.dropped or (pin.kind != "cursor" and self._path.pin(pin.name) not in doomed) for pin in pins)
 
     def _keys_gone(self, change: Change) -> Iterator[str]:
         reached = Reach(change.gone_snapshots, change.gone)

@@ -354,11 +354,12 @@ class CompactJob(WorkerRequest[CompactResult]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectResult:
-    """How many objects were deleted, their bytes, and whether there is more to be done at once."""
+    """How many objects were deleted, their bytes, whether there is more to be done at once, or once a pin ends."""
 
     deleted: int
     freed: int
     more: bool
+    pinned: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -421,10 +422,11 @@ class AdoptSetsJob(WorkerRequest[AdoptSetsResult]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DropStreamResult:
-    """How many objects were deleted, and their bytes."""
+    """How many objects were deleted, their bytes, and whether forks or cursors may hold others."""
 
     deleted: int
     freed: int
+    pinned: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

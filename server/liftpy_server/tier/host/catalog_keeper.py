@@ -3,7 +3,7 @@
 It is written soon after a change, and not more often than every few seconds; but at once when a stream is new, for
 nothing of it goes to the bucket before the catalog names it. It is looked at now and then without a change, so that a
 cluster whose bucket another one has taken over finds out. What was deleted stays in it until the grace period is over
-and its objects are gone.
+and its objects are gone, also those that forks and cursors hold: nobody else would look for them when these end.
 
 A node that has ceased to lead and does not know it yet writes nothing old: before it writes it reads the metadata
 through a barrier, which it can not pass; and the catalog is swapped over the one that was read.
@@ -89,6 +89,7 @@ class CatalogKeeper:
         self._deleted: tuple[DeletedStream, ...] = ()
         self._known_s: dict[str, float] = {}  # since when a stream is known here to be deleted, monotonic
         self._collected: set[str] = set()
+        self._pinned_s: dict[str, float] = {}  # when forks or cursors held something of a deleted stream, monotonic
         self._changed = asyncio.Event()
         self._appeared = asyncio.Event()
         self._told = ""
@@ -192,13 +193,17 @@ class CatalogKeeper:
         self._known_s = {stream.uuid: self._known_s.get(stream.uuid, now_s) for stream in self._deleted}
         for stream in self._deleted:
             is_over = stream.deleted_ns <= until_ns and now_s - self._known_s[stream.uuid] >= self._grace_s
+            is_over &= now_s - self._pinned_s.get(stream.uuid, -self._grace_s) >= self._grace_s
             if is_over and self._metadata.is_leader:
                 try:
-                    await self._worker.call(DropStreamJob(uuid=stream.uuid, partitions=stream.partitions))
+                    dropped = await self._worker.call(DropStreamJob(uuid=stream.uuid, partitions=stream.partitions))
                 except TierWorkError as error:
                     logger.warning("what the bucket holds of deleted stream %s stays for now: %s", stream.uuid, error)
                     return True  # looked at again later
-                self._collected.add(stream.uuid)
+                if dropped.pinned:
+                    self._pinned_s[stream.uuid] = now_s
+                else:
+                    self._collected.add(stream.uuid)
         self._deleted = tuple(stream for stream in self._deleted if stream.uuid not in self._collected)
         return not self._collected
 

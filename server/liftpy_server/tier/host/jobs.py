@@ -300,6 +300,8 @@ class TierJobs:
         if partition.cold is not None:
             partition.cold.advance(answer.start, ())
             partition.cold.raise_start(wanted)
+        if answer.start < wanted:
+            self._schedule.pinned(place.key, self._now_s())
         return False
 
     async def _merge(self, task: Task) -> bool:
@@ -343,6 +345,8 @@ class TierJobs:
         self._schedule.kept_up(task, None, self._now_s())
         if answer.more:
             self._schedule.collects(place.key)
+        elif answer.pinned:
+            self._schedule.pinned(place.key, self._now_s())
         return False
 
     async def _collect_sets(self, task: Task) -> bool:

@@ -52,7 +52,7 @@ def collect(context: Context, request: CollectJob) -> CollectResult:
         request: what is wanted.
     """
     collected = _collect(context, path_of(request), 0, request.grace_ns)
-    return CollectResult(deleted=collected.deleted, freed=collected.freed, more=collected.more)
+    return CollectResult(deleted=collected.deleted, freed=collected.freed, more=collected.more, pinned=collected.pinned)
 
 
 def collect_sets(context: Context, request: CollectSetsJob) -> CollectSetsResult:
@@ -98,7 +98,7 @@ def drop_stream(context: Context, request: DropStreamJob) -> DropStreamResult:
         context: of the worker.
         request: what is wanted.
     """
-    deleted = freed = 0
+    deleted, freed, pinned = 0, 0, False
     for partition in range(request.partitions):
         path = PartitionPath(request.uuid, partition)
         loaded = find(context, path)
@@ -106,7 +106,9 @@ def drop_stream(context: Context, request: DropStreamJob) -> DropStreamResult:
         while loaded is not None and more:
             collected = _collect(context, path, resolved(context, loaded.root).end, 0)
             deleted, freed, more = deleted + collected.deleted, freed + collected.freed, collected.more
-    return DropStreamResult(deleted=deleted, freed=freed)
+            if not more:
+                pinned |= collected.pinned
+    return DropStreamResult(deleted=deleted, freed=freed, pinned=pinned)
 
 
 def _collect(

@@ -156,6 +156,12 @@ class Schedule:
         """Shared objects were replaced by larger ones: what nothing names now is to be deleted when it is time."""
         self._upkeep.are_sets_written = True
 
+    def pinned(self, key: PartitionKey, now_s: float) -> None:
+        """A pin may hold what nobody else wants: it is looked at again, as pins end without anybody being told."""
+        place = self.places.get(key)
+        if place is not None:
+            self._upkeep.pinned(place, now_s)
+
     def collects_sets_again(self, now_s: float) -> None:
         """Shared objects hold something: what other nodes let go of in them is to be looked for now and then."""
         self._upkeep.look_at_sets(now_s)

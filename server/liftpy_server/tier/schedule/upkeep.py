@@ -36,6 +36,7 @@ class Upkeep:
         self._garbage: dict[
             PartitionKey, tuple[Place, float, float]
         ] = {}  # and when it may have got some, first and last
+        self._pinned: dict[PartitionKey, tuple[Place, float]] = {}  # and when to look again
         self.are_sets_written = False
         self._sets_again_s = float("inf")  # when what is of no use in sets will have been so for the grace period
         self._collected_s = now_s
@@ -87,6 +88,10 @@ class Upkeep:
             self._littered(place, now_s)
             self.are_sets_written = True  # by this node before it was started again, perhaps
 
+    def pinned(self, place: Place, now_s: float) -> None:
+        """A pin may hold what nobody else wants: look again when it may have ended."""
+        self._pinned[place.key] = (place, now_s + self._limits.grace_s)
+
     def look_at_sets(self, now_s: float) -> None:
         """Those of this node hold something, of which others may let go without telling it."""
         self._sets_again_s = min(self._sets_again_s, now_s + self._limits.grace_s + self._limits.gc_interval_s)
@@ -121,6 +126,7 @@ class Upkeep:
         for wanted in self._wanted.values():
             wanted.pop(place.key, None)
         self._garbage.pop(place.key, None)
+        self._pinned.pop(place.key, None)
         self._failures.pop(place.key, None)
 
     def next(self, now_s: float) -> tuple[Job, tuple[Place, ...]] | None:
@@ -162,6 +168,12 @@ class Upkeep:
 
     def _collect(self, now_s: float) -> None:
         """Have garbage looked for, once the grace period is over for it, and once more where there was some since."""
+        for key, (place, again_s) in list(self._pinned.items()):
+            if now_s >= again_s:
+                del self._pinned[key]
+                self.wants(place, Job.COLLECT)
+                if place.wanted_start:
+                    self.wants(place, Job.RETAIN)
         for key, (place, first_s, last_s) in list(self._garbage.items()):
             if now_s - first_s <= self._limits.grace_s + self._limits.gc_interval_s:
                 continue

@@ -155,11 +155,14 @@ class Worker(PlainWorker):
         self.bucket = bucket
         self.calls = []
         self.error = None
+        self.pinned = False
 
     async def answer(self, job, /, **arguments):
         self.calls.append((job, arguments))
         if self.error is not None:
             raise self.error
+        if job == "drop_stream":
+            return {"deleted": 0, "freed": 0, "pinned": self.pinned}
         try:
             return plainly(PutCatalogJob, put_catalog)(self.bucket.store, arguments) if job == "catalog" else {}
         except ForeignBucketError as error:
@@ -258,6 +261,27 @@ async def test_what_can_not_be_dropped_stays_listed(kept, author, bucket):
     assert await keeper.look()
     worker.error = None
     assert set(bucket.catalog().streams) == {UUIDS[0]}
+    assert not await keeper.look()
+    assert await keeper.look()
+    assert bucket.catalog().streams == {}
+
+
+async def test_a_deleted_stream_stays_listed_while_a_pin_holds_something_of_it(kept, author, bucket):
+    """Nobody else would look for it when the pin ends."""
+    keeper, _, worker, clock, _ = kept
+    author.create()
+    await keeper.look()
+    author.do("delete_stream", name="orders")
+    await keeper.look()
+    worker.pinned = True
+    for dropped in (1, 2):
+        clock.advance(10**9)
+        assert await keeper.look()
+        assert await keeper.look()
+        assert worker.jobs.count("drop_stream") == dropped, "once in a grace period is enough"
+        assert set(bucket.catalog().streams) == {UUIDS[0]}
+    worker.pinned = False
+    clock.advance(10**9)
     assert not await keeper.look()
     assert await keeper.look()
     assert bucket.catalog().streams == {}

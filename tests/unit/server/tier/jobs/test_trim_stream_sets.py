@@ -11,6 +11,7 @@ import pytest
 from liftpy_bucket.layout import PartitionPath
 from liftpy_bucket.manifest.pins.held import Pins
 from liftpy_bucket.store.memory import MemoryStore
+from liftpy_bucket.upkeep.forking import fork
 from support.tier_slices import LogFile
 from support.tier_workers import PATH, UUID, Worker, check_whole, new_id, root_of, sets_of
 
@@ -92,6 +93,27 @@ def test_a_pinned_version_keeps_what_it_names(worker):
     pins.release(pin)
     collect(worker)
     assert rows(worker) == []
+
+
+def test_what_a_fork_holds_of_a_deleted_stream_goes_with_the_fork(worker, tmp_path):
+    store, copy = worker.context.store, PartitionPath("c" * 32, 0)
+    worker.call("merge", **PATH._asdict(), epoch=0)
+    fork(store, PATH, copy, epoch=1, node="n1", new_id=new_id)
+
+    def drop(path):
+        return worker.call("drop_stream", uuid=path.uuid, partitions=1)["pinned"]
+
+    def objects():
+        return [entry.key for entry in store.list("streams/") if entry.key.endswith(".parquet")]
+
+    assert drop(PATH), "the fork's pin"
+    assert objects()
+    check_whole(store, 200, path=copy)
+    assert not drop(copy)
+    assert drop(PATH), "the pin is let go of, and deleted when its time has come"
+    assert objects() == []
+    assert not drop(PATH)
+    assert [entry.key for entry in store.list(f"{PATH.directory}pins/")] == []
 
 
 def test_sums_balance(worker):

@@ -425,6 +425,16 @@ def test_a_start_is_moved_and_what_that_leaves_is_collected(bench):
     assert bench.collected(20) == [(600, Job.COLLECT_SETS), (4_800, Job.COLLECT_SETS), (4_800, Job.COLLECT)]
 
 
+def test_where_a_pin_holds_something_it_is_looked_at_again_when_that_may_have_ended(bench):
+    bench.claim_all([0])
+    bench.schedule.pinned(key(0), bench.now_s)
+    assert (3_600, Job.COLLECT) in bench.collected(20)
+    bench.schedule.wants_start(key(0), 5, bench.now_s)
+    bench.schedule.kept_up(bench.one(Job.RETAIN), 5, bench.now_s)  # though a pin holds what is below
+    bench.schedule.pinned(key(0), bench.now_s)
+    assert (3_600, Job.RETAIN) in bench.collected(20)
+
+
 def test_shared_objects_that_hold_something_are_looked_at_once_in_a_grace_period(bench):
     bench.schedule.collects_sets_again(bench.now_s)
     assert bench.collected(20) == [(4_200, Job.COLLECT_SETS)]
