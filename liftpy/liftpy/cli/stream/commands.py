@@ -3,38 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from liftpy.cli.run import Force, JsonFlag, confirm, open_admin, print_json, run, stdout, tell_warnings
-from liftpy.cli.stream.options import (
-    AckPolicyOption,
-    Acks,
-    Compact,
-    CompactionLag,
-    CompressionOption,
-    DedupeIds,
-    DedupeWindow,
-    DeleteRetention,
-    DirtyRatio,
-    Group,
-    KeepReplies,
-    LocalMaxAge,
-    LocalMaxBytes,
-    MaxAge,
-    MaxBytes,
-    MaxMessages,
-    MaxMessageSize,
-    MinIsr,
-    SegmentAge,
-    SegmentBytes,
-    Subject,
-    Sync,
-    Tier,
-    UncleanElection,
-    given_settings,
-)
+from liftpy.cli.stream.options import CREATE_ONLY, parsed, stream_options
 from liftpy.cli.stream.reassign import reassign
 from liftpy.cli.stream.recover import recover
 from liftpy.cli.stream.tables import (
@@ -77,55 +51,18 @@ def _show(stream: StreamDetails, quarantine: QuarantineDetails | None = None, *,
 
 
 @app.command("add")
+@stream_options("subject")
 def add(
     ctx: typer.Context,
     name: Name,
     subject: Annotated[str, typer.Option("--subject", help="NATS subject to store, wildcards included.")],
-    partitions: Annotated[int, typer.Option(help="Number of partitions.")] = 1,
-    spread: Annotated[str, typer.Option(help="How messages are assigned to partitions: hash or mapping.")] = "hash",
-    partition_prefix: Annotated[str, typer.Option(help="First token of the subjects of --spread mapping.")] = "lift",
-    replicas: Annotated[int, typer.Option(help="Number of replicas of each partition, on different nodes.")] = 1,
-    min_isr: MinIsr = None,
-    unclean_leader_election: UncleanElection = None,
-    observers: Annotated[
-        int | None, typer.Option(help="Number of observer replicas. Observers copy all records and never delay acks.")
-    ] = None,
-    group: Group = None,
-    acks: Acks = None,
-    ack_policy: AckPolicyOption = None,
-    sync: Sync = None,
-    max_age: MaxAge = None,
-    max_bytes: MaxBytes = None,
-    max_msgs: MaxMessages = None,
-    max_msg_size: MaxMessageSize = None,
-    dupe_window: DedupeWindow = None,
-    dupe_ids: DedupeIds = None,
-    segment_bytes: SegmentBytes = None,
-    segment_age: SegmentAge = None,
-    compression: CompressionOption = None,
-    keep_replies: KeepReplies = None,
-    compact: Compact = None,
-    min_compaction_lag: CompactionLag = None,
-    delete_retention: DeleteRetention = None,
-    min_dirty_ratio: DirtyRatio = None,
-    tier: Tier = None,
-    local_max_age: LocalMaxAge = None,
-    local_max_bytes: LocalMaxBytes = None,
+    given: dict[str, Any],
     as_json: JsonFlag = False,
 ) -> None:
     """Create a stream. Succeeds if it exists with the same settings."""
 
     async def work() -> None:
-        settings = given_settings(
-            max_age=max_age, max_bytes=max_bytes, max_message_size=max_msg_size, dedupe_window=dupe_window,
-            segment_bytes=segment_bytes, segment_age=segment_age, partitions=partitions, spread=spread,
-            partition_prefix=partition_prefix, replicas=replicas, observers=observers, group=group, min_isr=min_isr,
-            acks=acks, ack_policy=ack_policy, sync=sync, retention_messages=max_msgs, dedupe_ids_max=dupe_ids,
-            compression=compression, keep_replies=keep_replies, compact=compact, compaction_lag=min_compaction_lag,
-            delete_retention=delete_retention, min_dirty_ratio=min_dirty_ratio, tier=tier,
-            local_max_age=local_max_age, local_max_bytes=local_max_bytes,
-            unclean_leader_election=unclean_leader_election,
-        )  # fmt: skip
+        settings = parsed(given)
         async with open_admin(ctx) as lift:
             _show(await lift.create_stream(name, subject=subject, **settings), as_json=as_json)
 
@@ -133,48 +70,13 @@ def add(
 
 
 @app.command("edit")
-def edit(
-    ctx: typer.Context,
-    name: Name,
-    subject: Subject = None,
-    group: Group = None,
-    min_isr: MinIsr = None,
-    unclean_leader_election: UncleanElection = None,
-    acks: Acks = None,
-    ack_policy: AckPolicyOption = None,
-    sync: Sync = None,
-    max_age: MaxAge = None,
-    max_bytes: MaxBytes = None,
-    max_msgs: MaxMessages = None,
-    max_msg_size: MaxMessageSize = None,
-    dupe_window: DedupeWindow = None,
-    dupe_ids: DedupeIds = None,
-    segment_bytes: SegmentBytes = None,
-    segment_age: SegmentAge = None,
-    compression: CompressionOption = None,
-    keep_replies: KeepReplies = None,
-    compact: Compact = None,
-    min_compaction_lag: CompactionLag = None,
-    delete_retention: DeleteRetention = None,
-    min_dirty_ratio: DirtyRatio = None,
-    tier: Tier = None,
-    local_max_age: LocalMaxAge = None,
-    local_max_bytes: LocalMaxBytes = None,
-    as_json: JsonFlag = False,
-) -> None:
+@stream_options(*CREATE_ONLY)
+def edit(ctx: typer.Context, name: Name, given: dict[str, Any], as_json: JsonFlag = False) -> None:
     """Change settings of a stream."""
 
     async def work() -> None:
-        changes = given_settings(
-            max_age=max_age, max_bytes=max_bytes, max_message_size=max_msg_size, dedupe_window=dupe_window,
-            segment_bytes=segment_bytes, segment_age=segment_age, subject=subject, group=group, min_isr=min_isr,
-            acks=acks, ack_policy=ack_policy, sync=sync, retention_messages=max_msgs, dedupe_ids_max=dupe_ids,
-            compression=compression, keep_replies=keep_replies, compact=compact, compaction_lag=min_compaction_lag,
-            delete_retention=delete_retention, min_dirty_ratio=min_dirty_ratio, tier=tier,
-            local_max_age=local_max_age, local_max_bytes=local_max_bytes,
-            unclean_leader_election=unclean_leader_election,
-        )  # fmt: skip
-        if group == "":
+        changes = parsed(given)
+        if changes.get("group") == "":
             changes["group"] = None
         if not changes:
             raise UsageError("nothing to change: name a setting, see liftpy stream edit --help")

@@ -1,135 +1,133 @@
-"""The settings of a stream, as options of `liftpy stream add` and `liftpy stream edit`."""
+"""The settings of a stream as options of `liftpy stream add` and `edit`, by the fields of `StreamConfig`."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+import inspect
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, get_type_hints
 
 import typer
 
 from liftpy.cli.units import parse_bytes, parse_duration
+from liftpy_envelope.stream_config import StreamConfig
 
-__all__ = [
-    "AckPolicyOption",
-    "Acks",
-    "Compact",
-    "CompactionLag",
-    "CompressionOption",
-    "DedupeIds",
-    "DedupeWindow",
-    "DeleteRetention",
-    "DirtyRatio",
-    "Group",
-    "KeepReplies",
-    "LocalMaxAge",
-    "LocalMaxBytes",
-    "MaxAge",
-    "MaxBytes",
-    "MaxMessageSize",
-    "MaxMessages",
-    "MinIsr",
-    "SegmentAge",
-    "SegmentBytes",
-    "Subject",
-    "Sync",
-    "Tier",
-    "UncleanElection",
-    "given_settings",
-]
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
 
-_SIZE = {"metavar": "SIZE", "show_default": False}
-_SPAN = {"metavar": "SPAN", "show_default": False}
-
-Subject = Annotated[str | None, typer.Option("--subject", help="NATS subject to store, wildcards included.")]
-Group = Annotated[str | None, typer.Option(help="NATS queue group to join; an empty name leaves it.")]
-Acks = Annotated[str | None, typer.Option(help="Where acks go: reply (subject), envelope (if it asks), or off.")]
-AckPolicyOption = Annotated[
-    str | None, typer.Option("--ack-policy", help="When the ack is sent: all (committed), leader, or none.")
-]
-Sync = Annotated[str | None, typer.Option(help="When records are fsynced: always (before the ack), interval or never.")]
-MaxAge = Annotated[str | None, typer.Option("--max-age", help="Delete records older than this; 0 keeps them.", **_SPAN)]
-MaxBytes = Annotated[
-    str | None, typer.Option("--max-bytes", help="Delete the oldest records beyond this, per partition.", **_SIZE)
-]
-MaxMessages = Annotated[
-    int | None, typer.Option("--max-msgs", help="Delete the oldest records beyond this, per partition.")
-]
-MaxMessageSize = Annotated[str | None, typer.Option("--max-msg-size", help="Refuse larger messages.", **_SIZE)]
-DedupeWindow = Annotated[
-    str | None, typer.Option("--dupe-window", help="Time for which message ids are remembered.", **_SPAN)
-]
-DedupeIds = Annotated[int | None, typer.Option("--dupe-ids", help="Number of message ids remembered per partition.")]
-SegmentBytes = Annotated[
-    str | None, typer.Option("--segment-bytes", help="Size at which a segment is closed.", **_SIZE)
-]
-Compact = Annotated[
-    bool | None, typer.Option("--compact/--no-compact", help="Keep the last record of every key.", show_default=False)
-]
-CompactionLag = Annotated[
-    str | None, typer.Option("--min-compaction-lag", help="Do not compact records younger than this.", **_SPAN)
-]
-DeleteRetention = Annotated[
-    str | None, typer.Option("--delete-retention", help="Time for which tombstones are kept.", **_SPAN)
-]
-DirtyRatio = Annotated[
-    float | None,
-    typer.Option(
-        "--min-dirty-ratio", help="Fraction of uncompacted log that starts a compaction, 0 to 1.", show_default=False
-    ),
-]
-UncleanElection = Annotated[
-    bool | None,
-    typer.Option(
-        "--unclean-leader-election/--no-unclean-leader-election",
-        help="Elect the best log left without an operator, where acknowledged messages may be lost.",
-        show_default=False,
-    ),
-]
-Tier = Annotated[
-    bool | None,
-    typer.Option("--tier/--no-tier", help="Upload the stream to the cluster's bucket.", show_default=False),
-]
-LocalMaxAge = Annotated[
-    str | None,
-    typer.Option(
-        "--local-max-age", help="Delete older records from disk once they are in the bucket; 0 keeps them.", **_SPAN
-    ),
-]
-LocalMaxBytes = Annotated[
-    str | None,
-    typer.Option(
-        "--local-max-bytes", help="Delete the oldest beyond this, per partition, from disk once in the bucket.", **_SIZE
-    ),
-]
-SegmentAge = Annotated[str | None, typer.Option("--segment-age", help="Age at which a segment is closed.", **_SPAN)]
-CompressionOption = Annotated[str | None, typer.Option("--compression", help="none, lz4 or zstd.")]
-KeepReplies = Annotated[bool | None, typer.Option("--keep-replies/--drop-replies", help="Store reply subjects.")]
-MinIsr = Annotated[
-    int | None,
-    typer.Option(
-        "--min-isr", help="Fewest in-sync replicas that accept messages; by default a majority.", show_default=False
-    ),
-]
+__all__ = ["CREATE_ONLY", "OPTIONS", "parsed", "stream_options"]
 
 
-def given_settings(
-    *, max_age: str | None, max_bytes: str | None, max_message_size: str | None, dedupe_window: str | None,
-    segment_bytes: str | None, segment_age: str | None, compaction_lag: str | None, delete_retention: str | None,
-    local_max_age: str | None, local_max_bytes: str | None,
-    **plain: Any,
-) -> dict[str, Any]:  # fmt: skip
-    """The settings that were given on the command line, in the stream configuration's own names and units."""
-    settings = dict(plain)
-    for name, text, parse in (
-        ("retention_age_s", max_age, parse_duration),
-        ("retention_bytes", max_bytes, parse_bytes),
-        ("message_bytes_max", max_message_size, parse_bytes),
-        ("dedupe_window_s", dedupe_window, parse_duration),
-        ("segment_bytes", segment_bytes, parse_bytes),
-        ("segment_age_s", segment_age, parse_duration),
-        ("min_compaction_lag_s", compaction_lag, parse_duration),
-        ("delete_retention_s", delete_retention, parse_duration),
-        ("local_retention_age_s", local_max_age, parse_duration),
-        ("local_retention_bytes", local_max_bytes, parse_bytes),
-    ):
-        settings[name] = None if text is None else parse(text)
-    return {name: value for name, value in settings.items() if value is not None}
+class _Option(NamedTuple):
+    """How a setting is given.
+
+    Attributes:
+        help: for people.
+        flag: where it is not the field's name.
+    """
+
+    help: str
+    flag: str | None = None
+
+
+OPTIONS: Final[dict[str, _Option]] = {
+    "subject": _Option("NATS subject to store, wildcards included."),
+    "partitions": _Option("Number of partitions."),
+    "spread": _Option("How messages are assigned to partitions: hash or mapping."),
+    "partition_prefix": _Option("First token of the subjects of --spread mapping."),
+    "replicas": _Option("Number of replicas of each partition, on different nodes."),
+    "min_isr": _Option("Fewest in-sync replicas that accept messages; by default a majority."),
+    "unclean_leader_election": _Option(
+        "Elect the best log left without an operator, where acknowledged messages may be lost."
+    ),
+    "observers": _Option("Number of observer replicas. Observers copy all records and never delay acks."),
+    "group": _Option("NATS queue group to join; an empty name leaves it."),
+    "acks": _Option("Where acks go: reply (subject), envelope (if it asks), or off."),
+    "ack_policy": _Option("When the ack is sent: all (committed), leader, or none."),
+    "sync": _Option("When records are fsynced: always (before the ack), interval or never."),
+    "retention_age_s": _Option("Delete records older than this; 0 keeps them.", "--max-age"),
+    "retention_bytes": _Option("Delete the oldest records beyond this, per partition.", "--max-bytes"),
+    "retention_messages": _Option("Delete the oldest records beyond this, per partition.", "--max-msgs"),
+    "message_bytes_max": _Option("Refuse larger messages.", "--max-msg-size"),
+    "dedupe_window_s": _Option("Time for which message ids are remembered.", "--dupe-window"),
+    "dedupe_ids_max": _Option("Number of message ids remembered per partition.", "--dupe-ids"),
+    "segment_bytes": _Option("Size at which a segment is closed."),
+    "segment_age_s": _Option("Age at which a segment is closed.", "--segment-age"),
+    "compression": _Option("none, lz4 or zstd."),
+    "keep_replies": _Option("Store reply subjects.", "--keep-replies/--drop-replies"),
+    "compact": _Option("Keep the last record of every key."),
+    "min_compaction_lag_s": _Option("Do not compact records younger than this.", "--min-compaction-lag"),
+    "delete_retention_s": _Option("Time for which tombstones are kept.", "--delete-retention"),
+    "min_dirty_ratio": _Option("Fraction of uncompacted log that starts a compaction, 0 to 1."),
+    "tier": _Option("Upload the stream to the cluster's bucket."),
+    "local_retention_age_s": _Option(
+        "Delete older records from disk once they are in the bucket; 0 keeps them.", "--local-max-age"
+    ),
+    "local_retention_bytes": _Option(
+        "Delete the oldest beyond this, per partition, from disk once in the bucket.", "--local-max-bytes"
+    ),
+}
+CREATE_ONLY: Final = ("partitions", "spread", "partition_prefix", "replicas", "observers")
+_SHOWN_DEFAULTS: Final = {"partitions", "spread", "partition_prefix", "replicas"}
+"""Fields whose default the help shows; all others are left to the node where they are not given."""
+
+
+def _parser(name: str) -> Callable[[str], float] | None:
+    if name.endswith("_s"):
+        return parse_duration
+    return parse_bytes if "bytes" in name else None
+
+
+def parsed(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that were given, in the stream configuration's own units.
+
+    Raises:
+        UsageError: one can not be read.
+    """
+    settings = {name: value for name, value in given.items() if value is not None}
+    return {name: value if (parse := _parser(name)) is None else parse(value) for name, value in settings.items()}
+
+
+def _parameter(name: str, kind: Any) -> inspect.Parameter:
+    parse = _parser(name)
+    metavar = None if parse is None else "SPAN" if parse is parse_duration else "SIZE"
+    plain = str if parse else next((each for each in (bool, int, float) if kind in {each, each | None}), str)
+    flag = OPTIONS[name].flag or "--" + name.replace("_", "-")
+    if plain is bool and "/" not in flag:
+        flag = f"{flag}/--no-{flag.removeprefix('--')}"
+    is_shown = name in _SHOWN_DEFAULTS
+    default = StreamConfig.__dataclass_fields__[name].default if is_shown else None
+    option = typer.Option(flag, help=OPTIONS[name].help, metavar=metavar, show_default=is_shown)
+    return inspect.Parameter(
+        name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=getattr(default, "value", default),
+        annotation=Annotated[plain | None, option],
+    )
+
+
+def stream_options(*left_out: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command an option for each setting of a stream; it gets what was given as `given`, for `parsed`.
+
+    Args:
+        left_out: fields without an option.
+    """
+    kinds = get_type_hints(StreamConfig)
+    options = [_parameter(name, kinds[name]) for name in OPTIONS if name not in left_out]
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        def called(**arguments: Any) -> None:
+            given = {each.name: arguments.pop(each.name) for each in options}
+            command(**arguments, given=given)
+
+        hints = get_type_hints(command, include_extras=True)
+        own = [
+            each.replace(annotation=hints[each.name], kind=inspect.Parameter.KEYWORD_ONLY)
+            for each in inspect.signature(command).parameters.values()
+            if each.name != "given"
+        ]
+        parameters = [*own[:-1], *options, own[-1]]  # --json comes last
+        called.__doc__, called.__name__ = command.__doc__, command.__name__
+        called.__annotations__ = {each.name: each.annotation for each in parameters}
+        called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        return called
+
+    return decorate
