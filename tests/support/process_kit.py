@@ -55,6 +55,7 @@ class Line:
     """The connections of one member, which a kill cuts. It is the member's session."""
 
     def __init__(self, world: FakeWorld) -> None:
+        self.running: set[Any] = set()
         self._world = world
         self.name = "test"
         self.options = world.options
