@@ -11,21 +11,21 @@ from nats.aio.msg import Msg
 from nats.errors import NoRespondersError
 
 from liftpy_envelope.errors import ErrorCode, LiftError
+from liftpy_server.admin.cluster.handlers import NodeHandlers
+from liftpy_server.admin.cluster.reassign_handlers import ReassignHandlers
+from liftpy_server.admin.cluster.recover_handlers import RecoverHandlers
 from liftpy_server.admin.handlers import Handlers
 from liftpy_server.admin.local import LocalHandlers
-from liftpy_server.admin.node_handlers import NodeHandlers
-from liftpy_server.admin.reassign_handlers import ReassignHandlers
-from liftpy_server.admin.recover_handlers import RecoverHandlers
 from liftpy_server.consensus.settings import Voter
 from liftpy_server.gaps.partition_gaps import PartitionGaps
 from liftpy_server.listeners.refusals import DoorRefusals
 from liftpy_server.metadata.errors import MetadataRefusedError
 from liftpy_server.partition.stream_state import StreamCounters, StreamState
 from liftpy_server.requests.answering import read_body, refuse
+from liftpy_server.requests.between_nodes import NODE_PREFIX, NodeRequests
 from liftpy_server.requests.errors import AdminError
 from liftpy_server.requests.node_door import NodeDoor
 from liftpy_server.requests.node_key import NodeKey
-from liftpy_server.requests.node_requests import NODE_PREFIX, NodeRequests
 from liftpy_server.settings.config import NodeConfig
 from support.gap_notes import GapNotes
 from support.metadata_commands import NODE, Author

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from liftpy_server.admin.node_parts import NodeParts
     from liftpy_server.metadata.state import StreamInfo
-    from liftpy_server.requests.node_requests import Body, NodeRequests
+    from liftpy_server.requests.between_nodes import Body, NodeRequests
 
 __all__ = ["FOLLOW_TIMEOUT_S", "NUMBERS_TIMEOUT_S", "READY_TIMEOUT_S", "Gatherer"]
 

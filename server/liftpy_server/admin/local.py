@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from liftpy_envelope.errors import ErrorCode
 from liftpy_envelope.settings import parse_settings
-from liftpy_server.admin.info import follower_lags, kept_logs, led_stream, node_info, quarantined
-from liftpy_server.admin.internal import check_owned
-from liftpy_server.admin.node_requests import (
+from liftpy_server.admin.cluster.requests import (
     FollowedRequest,
     NodeLogsRequest,
     NodeStreamsRequest,
     QuarantineRequest,
     read_node_purge,
 )
+from liftpy_server.admin.info import follower_lags, kept_logs, led_stream, node_info, quarantined
+from liftpy_server.admin.internal import check_owned
 from liftpy_server.admin.requests import NoRequest
 from liftpy_server.ingest.connection import SubscriptionRefusedError
 from liftpy_server.requests.errors import AdminError
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from liftpy_server.admin.node_parts import NodeParts
     from liftpy_server.metadata.state import StreamInfo
     from liftpy_server.partition.partition import Partition
-    from liftpy_server.requests.node_requests import Body
+    from liftpy_server.requests.between_nodes import Body
 
 __all__ = ["ANSWER_BYTES_MAX", "LocalHandlers"]
 

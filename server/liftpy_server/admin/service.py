@@ -17,23 +17,23 @@ from nats.micro import add_service
 from nats.micro.service import ServiceConfig
 
 from liftpy_envelope.errors import ConfigError, ErrorCode, LiftError
-from liftpy_server.admin.group_handlers import GroupHandlers, LocalGroupHandlers
+from liftpy_server.admin.cluster.handlers import NodeHandlers
+from liftpy_server.admin.cluster.reassign_handlers import ReassignHandlers
+from liftpy_server.admin.cluster.recover_handlers import RecoverHandlers
+from liftpy_server.admin.groups.handlers import GroupHandlers, LocalGroupHandlers
 from liftpy_server.admin.handlers import Handlers
 from liftpy_server.admin.local import LocalHandlers
-from liftpy_server.admin.node_handlers import NodeHandlers
-from liftpy_server.admin.reassign_handlers import ReassignHandlers
-from liftpy_server.admin.recover_handlers import RecoverHandlers
-from liftpy_server.admin.restore_handlers import RestoreHandlers
-from liftpy_server.admin.tier_handlers import LocalTierHandlers, TierHandlers
+from liftpy_server.admin.tier.handlers import LocalTierHandlers, TierHandlers
+from liftpy_server.admin.tier.restore_handlers import RestoreHandlers
 from liftpy_server.metadata.errors import MetadataRefusedError, MetadataUnavailableError, MetadataUnknownError
 from liftpy_server.nats.link import NatsLink
 from liftpy_server.repeated_warnings import RepeatedWarnings
 from liftpy_server.requests.answering import read_body, refuse
+from liftpy_server.requests.between_nodes import NodeRequests
 from liftpy_server.requests.budget import Budget, Pace, Shared
 from liftpy_server.requests.errors import AdminError, NodeSilentError
 from liftpy_server.requests.node_door import NodeDoor
 from liftpy_server.requests.node_key import NodeKey
-from liftpy_server.requests.node_requests import NodeRequests
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from nats.micro.request import Request
 
     from liftpy_server.admin.node_parts import NodeParts
-    from liftpy_server.requests.node_requests import Body
+    from liftpy_server.requests.between_nodes import Body
 
     Handle = Callable[[Body], Awaitable[Body]]
 

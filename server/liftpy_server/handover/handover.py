@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from liftpy_server.ingest.connection import IngestConnection
     from liftpy_server.ingest.marks import Marks
     from liftpy_server.replication.host.local import LocalReplica
-    from liftpy_server.requests.node_requests import NodeRequests
+    from liftpy_server.requests.between_nodes import NodeRequests
     from liftpy_server.streams.streams import Streams
 
 __all__ = ["Handover"]

@@ -29,8 +29,8 @@ from liftpy_envelope.unpacking import read_json
 from liftpy_server.consensus.settings import Voter
 from liftpy_server.nats.link import NatsLink
 from liftpy_server.repeated_warnings import RepeatedWarnings
+from liftpy_server.requests.between_nodes import NODE_PREFIX, request_proven
 from liftpy_server.requests.node_key import PROOF_HEADER, SENDER_HEADER, NodeKey, NotProvenError
-from liftpy_server.requests.node_requests import NODE_PREFIX, request_proven
 
 if TYPE_CHECKING:
     from nats.aio.client import Client

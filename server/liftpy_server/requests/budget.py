@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from nats.micro.request import Request
 
     from liftpy_server.listeners.refusals import DoorRefusals
-    from liftpy_server.requests.node_requests import Body
+    from liftpy_server.requests.between_nodes import Body
 
 __all__ = ["Budget", "Pace", "Refuser", "Shared"]
 

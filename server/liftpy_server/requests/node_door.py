@@ -14,9 +14,9 @@ from nats.micro.request import Request
 
 from liftpy_envelope.errors import ErrorCode
 from liftpy_server.requests.answering import refuse
+from liftpy_server.requests.between_nodes import NODE_PREFIX
 from liftpy_server.requests.budget import Refuser
 from liftpy_server.requests.node_key import PROOF_HEADER, SENDER_HEADER, NotProvenError, Replays
-from liftpy_server.requests.node_requests import NODE_PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping

@@ -22,7 +22,7 @@ _TIMEOUT_S = 2.0
 
 
 class Requests(Protocol):
-    """Asks other nodes; see `requests.node_requests.NodeRequests`."""
+    """Asks other nodes; see `requests.between_nodes.NodeRequests`."""
 
     async def ask_all(
         self, nodes: list[str], endpoint: str, body: dict[str, Any], timeout_s: float

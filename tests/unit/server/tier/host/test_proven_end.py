@@ -13,7 +13,7 @@ from liftpy_bucket.layout import PartitionPath
 from liftpy_bucket.manifest.pins.held import Pin, release, write_pin
 from liftpy_bucket.store.memory import MemoryStore
 from liftpy_log.partition_log import LogConfig
-from liftpy_server.admin.tier_handlers import LocalTierHandlers
+from liftpy_server.admin.tier.handlers import LocalTierHandlers
 from liftpy_server.metadata.state import PartitionInfo
 from liftpy_server.tier.errors import TierWorkError, plain_error
 from liftpy_server.tier.host.side import TierSide

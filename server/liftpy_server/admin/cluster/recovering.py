@@ -13,10 +13,10 @@ from liftpy_server.requests.errors import AdminError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from liftpy_server.admin.node_requests import RecoverRequest
+    from liftpy_server.admin.cluster.requests import RecoverRequest
     from liftpy_server.metadata.recovery import Recovery
     from liftpy_server.metadata.state import MetadataState, PartitionInfo, StreamInfo
-    from liftpy_server.requests.node_requests import Body
+    from liftpy_server.requests.between_nodes import Body
 
 __all__ = ["InBucket", "PartitionRecovery", "plan_stream", "what_follows", "with_bucket"]
 

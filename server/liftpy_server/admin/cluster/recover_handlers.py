@@ -6,20 +6,20 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from liftpy_envelope.errors import ErrorCode, LiftError
+from liftpy_server.admin.cluster.recovering import plan_stream, what_follows, with_bucket
+from liftpy_server.admin.cluster.requests import read_recover
 from liftpy_server.admin.gather import NUMBERS_TIMEOUT_S, Gatherer
-from liftpy_server.admin.node_requests import read_recover
-from liftpy_server.admin.recovering import plan_stream, what_follows, with_bucket
-from liftpy_server.admin.restore_requests import RESTORED_PARTITIONS_MAX
+from liftpy_server.admin.tier.restore_requests import RESTORED_PARTITIONS_MAX
 from liftpy_server.requests.errors import AdminError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
+    from liftpy_server.admin.cluster.recovering import PartitionRecovery
+    from liftpy_server.admin.cluster.requests import RecoverRequest
     from liftpy_server.admin.node_parts import NodeParts
-    from liftpy_server.admin.node_requests import RecoverRequest
-    from liftpy_server.admin.recovering import PartitionRecovery
     from liftpy_server.metadata.state import StreamInfo
-    from liftpy_server.requests.node_requests import Body, NodeRequests
+    from liftpy_server.requests.between_nodes import Body, NodeRequests
 
 __all__ = ["RecoverHandlers"]
 

@@ -9,7 +9,7 @@ import pytest
 
 from liftpy_client.admin.tier import TierStatus
 from liftpy_envelope.errors import ConfigError
-from liftpy_server.admin.tier_handlers import LocalTierHandlers, merged_status
+from liftpy_server.admin.tier.handlers import LocalTierHandlers, merged_status
 from liftpy_server.requests.errors import AdminError
 
 

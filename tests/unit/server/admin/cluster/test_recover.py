@@ -10,7 +10,7 @@ import pytest
 
 from liftpy_envelope.errors import ConfigError, ErrorCode
 from liftpy_log.segments.recovery import TornTail
-from liftpy_server.admin import recover_handlers
+from liftpy_server.admin.cluster import recover_handlers
 from liftpy_server.metadata.errors import MetadataRefusedError
 from liftpy_server.requests.errors import AdminError, NodeSilentError
 from liftpy_server.tier.jobs.restoring import PartitionPlan

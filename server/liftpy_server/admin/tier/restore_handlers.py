@@ -15,7 +15,7 @@ from liftpy_envelope.errors import ConfigError, ErrorCode
 from liftpy_envelope.settings import parse_settings
 from liftpy_envelope.stream_config import StreamConfig
 from liftpy_server.admin.reserved import check_unreserved
-from liftpy_server.admin.restore_requests import (
+from liftpy_server.admin.tier.restore_requests import (
     ApplyRequest,
     BucketRequest,
     TakeRequest,
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     from liftpy_server.metadata.state import MetadataState, StreamInfo
-    from liftpy_server.requests.node_requests import Body
+    from liftpy_server.requests.between_nodes import Body
     from liftpy_server.settings.config import NodeConfig
     from liftpy_server.workers.requests import WorkerRequest
 

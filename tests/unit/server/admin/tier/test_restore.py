@@ -15,7 +15,7 @@ from liftpy_bucket.manifest.stream_sets.file import SetManifestFile
 from liftpy_client.admin.admin import Admin
 from liftpy_client.errors import AdminError
 from liftpy_envelope.errors import ConfigError, ErrorCode
-from liftpy_server.admin.restore_handlers import RestoreHandlers
+from liftpy_server.admin.tier.restore_handlers import RestoreHandlers
 from liftpy_server.metadata.errors import MetadataRefusedError
 from liftpy_server.settings.config import NodeConfig
 from liftpy_server.tier.errors import TierWorkError

@@ -9,7 +9,7 @@ import pytest
 from nats.errors import TimeoutError as NatsTimeoutError
 
 from liftpy_envelope.errors import ConfigError, ErrorCode
-from liftpy_server.admin import node_handlers
+from liftpy_server.admin.cluster import handlers as node_handlers
 from liftpy_server.consensus.settings import Voter
 from liftpy_server.metadata.errors import MetadataRefusedError
 from liftpy_server.requests.errors import AdminError, NodeSilentError

@@ -9,14 +9,14 @@ from liftpy_envelope.errors import ConfigError, ErrorCode, LiftError
 from liftpy_envelope.pull import PartitionKey
 from liftpy_envelope.settings import parse_settings
 from liftpy_server.admin.gather import NUMBERS_TIMEOUT_S
-from liftpy_server.admin.tier_requests import TierStatusRequest, read_tier_ends
+from liftpy_server.admin.tier.requests import TierStatusRequest, read_tier_ends
 from liftpy_server.requests.errors import AdminError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
     from liftpy_server.admin.node_parts import NodeParts
-    from liftpy_server.requests.node_requests import Body, NodeRequests
+    from liftpy_server.requests.between_nodes import Body, NodeRequests
 
 __all__ = ["LocalTierHandlers", "TierHandlers", "merged_status"]
 

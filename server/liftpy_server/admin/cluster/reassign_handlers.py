@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING, Any, Final
 
 from liftpy_envelope.errors import ErrorCode, LiftError
 from liftpy_envelope.settings import parse_settings
-from liftpy_server.admin.cluster_view import partitions_of, with_progress
-from liftpy_server.admin.node_requests import DrainRequest, read_reassign
-from liftpy_server.admin.reassigning import plan_reassignment, targeted
+from liftpy_server.admin.cluster.reassigning import plan_reassignment, targeted
+from liftpy_server.admin.cluster.requests import DrainRequest, read_reassign
+from liftpy_server.admin.cluster.view import partitions_of, with_progress
 from liftpy_server.metadata.placement import drain_moves, leader_moves
 from liftpy_server.requests.errors import AdminError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
 
+    from liftpy_server.admin.cluster.reassigning import Move
     from liftpy_server.admin.node_parts import NodeParts
-    from liftpy_server.admin.reassigning import Move
     from liftpy_server.metadata.outcomes import Outcome
     from liftpy_server.metadata.state import MetadataState, StreamInfo
-    from liftpy_server.requests.node_requests import Body, NodeRequests
+    from liftpy_server.requests.between_nodes import Body, NodeRequests
 
 __all__ = ["ReassignHandlers"]
 

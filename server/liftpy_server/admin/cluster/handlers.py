@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from liftpy_envelope.errors import ErrorCode, LiftError
 from liftpy_envelope.settings import parse_settings
-from liftpy_server.admin.cluster_view import (
+from liftpy_server.admin.cluster.requests import (
+    ClusterRequest,
+    JoinNodeRequest,
+    KnownRequest,
+    NodeInfoRequest,
+    QuarantineRequest,
+    RemoveRequest,
+)
+from liftpy_server.admin.cluster.view import (
     Quorum,
     leaderless,
     reassignments,
@@ -19,14 +27,6 @@ from liftpy_server.admin.cluster_view import (
     with_progress,
 )
 from liftpy_server.admin.gather import NUMBERS_TIMEOUT_S, Gatherer
-from liftpy_server.admin.node_requests import (
-    ClusterRequest,
-    JoinNodeRequest,
-    KnownRequest,
-    NodeInfoRequest,
-    QuarantineRequest,
-    RemoveRequest,
-)
 from liftpy_server.admin.requests import NoRequest
 from liftpy_server.consensus.settings import Voter
 from liftpy_server.repeated_warnings import RepeatedWarnings
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from liftpy_server.admin.node_parts import NodeParts
     from liftpy_server.metadata.state import MetadataState, NodeInfo, PartitionInfo, StreamInfo
-    from liftpy_server.requests.node_requests import Body, NodeRequests
+    from liftpy_server.requests.between_nodes import Body, NodeRequests
 
     _Found = tuple[StreamInfo, int, PartitionInfo]
 

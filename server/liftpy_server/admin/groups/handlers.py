@@ -10,7 +10,7 @@ from liftpy_envelope.group_routing import GROUPS_STREAM, partition_of_group
 from liftpy_envelope.groups import GroupError
 from liftpy_envelope.settings import parse_settings
 from liftpy_server.admin.gather import FOLLOW_TIMEOUT_S, NUMBERS_TIMEOUT_S
-from liftpy_server.admin.group_requests import OFFSETS_LIMIT, GroupListRequest, GroupNameRequest, GroupOffsetsRequest
+from liftpy_server.admin.groups.requests import OFFSETS_LIMIT, GroupListRequest, GroupNameRequest, GroupOffsetsRequest
 from liftpy_server.admin.stream_view import leaders_of
 from liftpy_server.groups.core.inputs import DeleteGroup
 from liftpy_server.groups.host.pending import PendingRequest
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from liftpy_server.groups.host.coordinators import Coordinators
     from liftpy_server.groups.host.group_partition import GroupPartition
     from liftpy_server.metadata.state import StreamInfo
-    from liftpy_server.requests.node_requests import Body, NodeRequests
+    from liftpy_server.requests.between_nodes import Body, NodeRequests
 
 __all__ = ["GroupHandlers", "LocalGroupHandlers"]
 

@@ -12,7 +12,7 @@ from liftpy_server.requests.errors import AdminError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from liftpy_server.admin.node_requests import ReassignRequest
+    from liftpy_server.admin.cluster.requests import ReassignRequest
     from liftpy_server.metadata.state import MetadataState, PartitionInfo, StreamInfo
 
 __all__ = ["Move", "plan_reassignment", "targeted"]

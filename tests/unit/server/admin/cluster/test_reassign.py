@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from liftpy_envelope.errors import ConfigError, ErrorCode
-from liftpy_server.admin.node_requests import read_reassign
+from liftpy_server.admin.cluster.requests import read_reassign
 from liftpy_server.metadata.errors import MetadataRefusedError
 from liftpy_server.requests.errors import AdminError
 from support.admin_cluster import AdminCluster

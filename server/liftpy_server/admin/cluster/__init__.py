@@ -1,0 +1,1 @@
+"""Requests about nodes and replicas: nodes, draining, reassignment, recovery."""

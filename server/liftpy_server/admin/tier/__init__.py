@@ -1,0 +1,1 @@
+"""Requests about the bucket, and restoring from it."""
