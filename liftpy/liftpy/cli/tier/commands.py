@@ -113,6 +113,9 @@ def verify(
 def scrub(
     stream: SomeStream = None,
     partition: PartitionOption = None,
+    deleted: Annotated[
+        bool, typer.Option("--deleted", help="Look for deleted records instead, in all objects of the bucket.")
+    ] = False,
     bucket: BucketUrl = None,
     endpoint: Endpoint = None,
     region: Region = None,
@@ -122,7 +125,42 @@ def scrub(
 
     Exits with 1 if a check fails. Needs no node. Downloads the whole history.
     """
+    if deleted:
+        if stream is not None or partition is not None:
+            fail(UsageError("--deleted looks at the whole bucket, not at one stream"), as_json=as_json)
+        _look_whole(Where(bucket, endpoint, region), "remains", as_json=as_json)
+        return
     _check(Where(bucket, endpoint, region), stream, partition, reads_all=True, as_json=as_json)
+
+
+@app.command("audit")
+def audit(
+    bucket: BucketUrl = None,
+    endpoint: Endpoint = None,
+    region: Region = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """List what nothing names in the bucket, with its age. Needs no node, and changes nothing.
+
+    Work in progress is among it, and what is deleted after the grace period.
+    """
+    _look_whole(Where(bucket, endpoint, region), "audit", as_json=as_json)
+
+
+def _look_whole(where: Where, what: str, *, as_json: bool) -> None:
+    found = False
+
+    def work(opened: OpenBucket) -> None:
+        nonlocal found
+        from liftpy.cli.tier import whole
+
+        found = whole.tell_remains(opened, as_json=as_json) if what == "remains" else False
+        if what == "audit":
+            whole.tell_audit(opened, as_json=as_json)
+
+    with_bucket(where, work, as_json=as_json)
+    if found:
+        raise typer.Exit(_FOUND_EXIT)
 
 
 @app.command("export-list")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 
 import duckdb
 import pytest
@@ -118,6 +119,27 @@ def test_addresses_alone_are_refused_where_not_every_row_counts(cli, history):
 def test_addresses_alone_are_refused_where_a_part_was_purged(cli, history):
     history.commit(advance_start(history.root, 13, snapshots=history.file.snapshots(history.root, end=13)))
     assert "were removed from it" in cli.error("tier", "export-list", "orders", "--bucket", ADDRESS, "--urls", code=2)
+
+
+def test_an_audit_lists_what_nothing_names(cli, history):
+    assert "0 objects of them named by nothing" in cli.out("tier", "audit")
+    lost = history.fragment(records(0, 3), 0, 3)
+    assert PATH.fragment(lost.name) in cli.out("tier", "audit")
+    (found,) = cli.json("tier", "audit")["garbage"]
+    assert (found["key"], found["size"]) == (PATH.fragment(lost.name), lost.size)
+
+
+def test_deleted_records_that_are_there_still_are_found(cli, history):
+    share(history, 40, 45)  # with a stream that the catalog does not name
+    told = cli.run("tier", "scrub", "--deleted", code=1).stdout
+    assert f"offsets 0 to 225 of stream {OTHER.uuid}, partition 0" in told
+    (found,) = json.loads(cli.run("tier", "scrub", "--deleted", "--json", code=1).stdout)["remains"]
+    assert (found["uuid"], found["start"], found["end"]) == (OTHER.uuid, 0, 225)
+    assert "whole bucket" in cli.error("tier", "scrub", "orders", "--deleted", code=2)
+
+
+def test_no_deleted_record_is_left(cli):
+    assert "no deleted record is left" in cli.out("tier", "scrub", "--deleted")
 
 
 def test_one_form_at_a_time(cli):

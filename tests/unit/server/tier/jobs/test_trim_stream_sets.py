@@ -9,9 +9,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from liftpy_bucket.layout import PartitionPath
+from liftpy_bucket.manifest.catalog import Catalog, CatalogFile, CatalogStream
 from liftpy_bucket.manifest.pins.held import Pins
 from liftpy_bucket.store.memory import MemoryStore
+from liftpy_bucket.upkeep.auditing import audit
 from liftpy_bucket.upkeep.forking import fork
+from liftpy_bucket.upkeep.remains import find_remains
+from liftpy_envelope.stream_config import StreamConfig
 from support.tier_slices import LogFile
 from support.tier_workers import PATH, UUID, Worker, check_whole, new_id, root_of, sets_of
 
@@ -34,6 +38,30 @@ def collect(worker):
     return worker.call("collect_sets", node="n1", incarnation=1)
 
 
+def put_catalog(worker, *paths, **config):
+    """The catalog names these streams."""
+    config = StreamConfig(name="s", subject="s.>", **config).to_plain()
+    streams = {
+        path.uuid: CatalogStream(name=f"s{number}", config=config, partitions=1, created_ns=1)
+        for number, path in enumerate(paths)
+    }
+    file = CatalogFile(worker.context.store, new_id=new_id)
+    loaded = file.load()
+    version = loaded.catalog.version + 1 if loaded else 1
+    file.commit(loaded, Catalog(cluster_id="c" * 32, version=version, streams=streams))
+
+
+def remains(worker):
+    """(uuid, first offset, offset after the last one) of what was deleted and is there."""
+    found = find_remains(worker.context.store, now_ns=2**62)
+    return sorted({(each.path.uuid, each.start, each.end) for each in found})
+
+
+def garbage(worker):
+    """What an audit lists, without what it is in words."""
+    return [each.key for each in audit(worker.context.store, now_ns=2**62).garbage]
+
+
 def rows(worker, uuid=UUID):
     """Offsets of a stream in all objects that there are, named or not, as somebody sees who reads the bucket."""
     store, found = worker.context.store, []
@@ -45,9 +73,14 @@ def rows(worker, uuid=UUID):
 
 
 def test_of_a_deleted_stream_nothing_is_left(worker):
+    put_catalog(worker, PATH, OTHER)
+    assert (remains(worker), garbage(worker)) == ([], [])
+    put_catalog(worker, OTHER)
     worker.call("drop_stream", uuid=UUID, partitions=1)
     assert rows(worker) == list(range(200))
+    assert remains(worker) == [(UUID, 0, 100), (UUID, 100, 200)]
     answer = collect(worker)
+    assert (remains(worker), garbage(worker)) == ([], [])
     assert (answer["trimmed"], answer["left"]) == (2, 2)
     assert rows(worker) == []
     assert rows(worker, OTHER.uuid) == list(range(200))
@@ -56,18 +89,47 @@ def test_of_a_deleted_stream_nothing_is_left(worker):
 
 
 def test_of_what_was_purged_nothing_is_left(worker):
+    put_catalog(worker, PATH, OTHER)
     worker.call("retain", **PATH._asdict(), start=150, epoch=0)
+    assert remains(worker) == [(UUID, 0, 100), (UUID, 100, 150)]
     collect(worker)
+    assert (remains(worker), garbage(worker)) == ([], [])
     assert rows(worker) == list(range(150, 200))
     check_whole(worker.context.store, 200, 150)
     check_whole(worker.context.store, 200, path=OTHER)
 
 
 def test_what_moved_into_an_object_of_its_own_goes(worker):
+    put_catalog(worker, PATH, OTHER)
     worker.call("merge", **PATH._asdict(), epoch=0)
+    assert (remains(worker), garbage(worker)) == ([], []), "it was not deleted"
     collect(worker)
     assert rows(worker) == []
+    assert (remains(worker), garbage(worker)) == ([], [])
     check_whole(worker.context.store, 200)
+
+
+def test_superseded_records_leave_shared_objects(worker):
+    put_catalog(worker, PATH, OTHER, compact=True)
+    arguments = {"min_compaction_lag_ns": 0, "delete_retention_ns": 0, "clean_end": 200}
+    worker.call("compact", **PATH._asdict(), epoch=0, **arguments)
+    assert remains(worker) == [(UUID, 0, 100), (UUID, 100, 200)]
+    collect(worker)
+    worker.call("collect", **PATH._asdict(), grace_ns=0)
+    assert (remains(worker), garbage(worker)) == ([], [])
+
+
+def test_an_audit_lists_what_nothing_names(worker):
+    store = worker.context.store
+    put_catalog(worker, PATH, OTHER)
+    keys = [PATH.fragment(f"{0:020d}-0-lost.parquet"), "sets/n1/objects/00000000000000000009-lost.parquet", "notes.txt"]
+    for key in keys:
+        store.create(key, b"1234", "x")
+    found = audit(store, now_ns=store.head(keys[0]).modified_ns + 7 * 10**9)
+    assert {each.key: (each.size, round(each.age_s)) for each in found.garbage} == dict.fromkeys(keys, (4, 7))
+    assert found.objects == len(list(store.list("")))
+    store.delete(keys)
+    assert garbage(worker) == []
 
 
 def test_what_another_node_lets_go_of_is_found_in_time(worker, tmp_path):
@@ -106,14 +168,20 @@ def test_what_a_fork_holds_of_a_deleted_stream_goes_with_the_fork(worker, tmp_pa
     def objects():
         return [entry.key for entry in store.list("streams/") if entry.key.endswith(".parquet")]
 
+    put_catalog(worker, OTHER, copy)
     assert drop(PATH), "the fork's pin"
+    assert garbage(worker) == []
     assert objects()
     check_whole(store, 200, path=copy)
+    put_catalog(worker, OTHER)
     assert not drop(copy)
+    assert garbage(worker), "nothing names it now"
     assert drop(PATH), "the pin is let go of, and deleted when its time has come"
     assert objects() == []
     assert not drop(PATH)
     assert [entry.key for entry in store.list(f"{PATH.directory}pins/")] == []
+    collect(worker)
+    assert (remains(worker), garbage(worker)) == ([], [])
 
 
 def test_sums_balance(worker):
