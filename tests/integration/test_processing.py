@@ -11,6 +11,7 @@ import pytest
 
 import liftpy
 from liftpy_client.group.options import GroupOptions
+from support.cli import Cli
 from support.cluster import eventually, quick_options
 from support.group_kit import fill
 
@@ -60,6 +61,37 @@ async def test_dead_letters_are_in_their_stream_before_the_offset_is_committed(l
     assert {message.headers["Dead-Letter-Attempts"] for message in letters} == {"3"}
     assert {message.headers["Dead-Letter-Stream"] for message in letters} == {name}
     assert len(handled) == len(set(handled)) == 58
+
+
+async def test_dead_letters_are_replayed(lift, shared_nats, name, tmp_path):
+    await make(lift, name, partitions=2, count=6)
+    await lift.create_stream(f"{name}-dlq", subject=f"dead.{name}")
+    handled, stop, is_mended = [], asyncio.Event(), False
+
+    async def handle(message):
+        if message.value in {b"2", b"5"} and not is_mended:
+            raise ValueError("not yet")
+        handled.append((message.key, message.value, dict(message.headers)))
+
+    work = asyncio.create_task(lift.process(name, handle, group=name, dead_letter=f"dead.{name}", stop=stop, **QUICK))
+    await eventually(lambda: is_committed(lift, name, name))
+    cli = Cli(shared_nats.url, tmp_path)
+    command = ("replay-dlq", f"{name}-dlq")
+    shown = await asyncio.to_thread(cli.lines, *command, "--dry-run")
+    assert {(row["subject"], row["offset"], row["cause"]) for row in shown} == {
+        (f"{name}.x", None, "ValueError: not yet")
+    }
+    assert await asyncio.to_thread(cli.lines, *command, "--group", "another") == []
+    assert len(handled) == 4
+    is_mended = True
+    assert len(await asyncio.to_thread(cli.lines, *command)) == 2
+    await eventually(lambda: len(handled) == 6)
+    assert await asyncio.to_thread(cli.lines, *command) == [], "the position is stored"
+    assert len(await asyncio.to_thread(cli.lines, *command, "--group", name, "--dry-run")) == 2, "one of its own"
+    stop.set()
+    await work
+    assert {value for _, value, _ in handled} == {b"%d" % number for number in range(6)}
+    assert all("Dead-Letter-Cause" not in headers for _, _, headers in handled)
 
 
 async def test_dead_letters_need_a_stream(lift, name):

@@ -261,12 +261,13 @@ class GroupConsumer(Generic[_Item]):
 
     # -- committing
 
-    async def commit(self, offsets: Mapping[tuple[str, int], int] | None = None) -> None:
+    async def commit(self, offsets: Mapping[tuple[str, int], int] | Message | None = None) -> None:
         """Commit offsets, and return when they are stored. The group continues there, whatever happens to this process.
 
         Args:
-            offsets: Next offset to read, by stream and partition, at most the one after the message in hand. By
-                default, the offsets of all processed messages. The message in hand is not processed yet.
+            offsets: A message: it and those before it in its partition are committed. Or the next offset to read, by
+                stream and partition, at most the one after the message in hand. By default, the offsets of all
+                processed messages. The message in hand is not processed yet.
 
         Raises:
             CommitRefusedError: An offset is beyond what was read, or the partition is not assigned to this consumer.
@@ -282,6 +283,8 @@ class GroupConsumer(Generic[_Item]):
         if not await membership.confirm_membership():
             raise self._gone()
         rows: Callable[[], Offsets] = membership.commits.finished
+        if isinstance(offsets, Message):
+            offsets = {(offsets.stream, offsets.partition): offsets.offset + 1}
         if offsets is not None:
             checked = await self._checked(offsets)
             rows = checked.copy

@@ -18,6 +18,7 @@ from liftpy_client.errors import (
 )
 from liftpy_client.group.offsets import committed
 from liftpy_client.group.options import GroupOptions
+from liftpy_client.message import Message
 from liftpy_envelope.errors import ErrorCode
 from liftpy_envelope.group_offsets import CommitRefusal, CommitRequest, CommitResult
 from liftpy_envelope.group_routing import Coordinator
@@ -60,6 +61,16 @@ async def test_a_commit_that_was_not_answered_is_sent_again_as_it_was(groups, tr
         assert await offset(groups) == 7
         await consumer.commit()
         assert len(groups.of(CommitRequest)) == 3  # there is nothing new
+
+
+async def test_a_message_is_committed_with_those_before_it(groups):
+    async with member(groups) as consumer:
+        await reads(consumer, 0, 1, 2, 3)
+        consumer._assigned.at["s", UUID, 2] = (7, 1)  # and the message with offset 7 is in hand
+        await consumer.commit(Message("s", 2, 7, 0, "s.x", None, None, b""))
+        assert await offset(groups, 2) == 8
+        with pytest.raises(UsageError, match="9 cannot be committed"):
+            await consumer.commit(Message("s", 2, 8, 0, "s.x", None, None, b""))
 
 
 async def test_a_coordinator_that_moves_is_found(groups):
