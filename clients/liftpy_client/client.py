@@ -25,6 +25,7 @@ from liftpy_client.publisher.publisher import Publisher
 from liftpy_client.publisher.resender import Resender
 from liftpy_client.publisher.routes import find_route
 from liftpy_client.table.table import Table
+from liftpy_client.typed.streams import TypedStream
 
 if TYPE_CHECKING:
     import asyncio
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
     from liftpy_client.message import Message
     from liftpy_client.processing.options import Batch, By
     from liftpy_client.table.following import DivergedCallback
+    from liftpy_client.typed.codecs import Codec
+    from liftpy_client.typed.streams import OnUndecodable
     from liftpy_envelope.ack import Ack, AckPolicy
 
 __all__ = ["Lift", "connect", "connect_as"]
@@ -282,8 +285,8 @@ class Lift(Admin):
         Each message is handled at least once. Messages with the same key are handled in order, one at a time. SIGTERM,
         `stop` and a cancellation end it: it waits for the handlers that run, commits, and leaves the group.
 
-        `handle` takes a `Message`, or an Arrow record batch if `batch` is given. An `async def` runs in the event loop,
-        a plain function in a thread. `stream`, `subjects`, `options` and `group_options` are those of `consume`. The
+        `handle` takes a `Message`, or an Arrow record batch if `batch` is given. A coroutine function runs in the event
+        loop, a plain function in a thread. `stream`, `subjects`, `options` and `group_options` are those of `consume`. The
         other arguments are those of `ProcessOptions`.
 
         Raises:
@@ -317,6 +320,21 @@ class Lift(Admin):
         if dead_letter is not None:
             await find_route(self._session.cluster, dead_letter, None)  # rather now than with the first dead letter
         await process.run(stop)
+
+    def typed(self, stream: str, codec: Codec[_V], *, on_undecodable: OnUndecodable = "raise") -> TypedStream[_V]:
+        """Return a stream whose values are objects.
+
+        Args:
+            stream: Name of the stream.
+            codec: Codec of the values: `liftpy.json`, `liftpy.msgpack`, `liftpy.protobuf`, `liftpy.avro`, or an object
+                with the methods `encode` and `decode`.
+            on_undecodable: What to do with a message whose value cannot be decoded: `raise`, `skip`, or `dead_letter`,
+                for `process` only.
+
+        Raises:
+            UsageError: There is no such choice.
+        """
+        return TypedStream(self, stream, codec, on_undecodable)
 
     async def to_arrow(
         self,

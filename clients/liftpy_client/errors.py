@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from liftpy_envelope.errors import ErrorCode, LiftError
 
 if TYPE_CHECKING:
+    from liftpy_client.message import Message
     from liftpy_envelope.groups import GroupError
 
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "TableDecodeError",
     "TableTimeoutError",
     "TableTooLargeError",
+    "UndecodableError",
     "UnreachableError",
     "UsageError",
 ]
@@ -198,6 +200,21 @@ class HandlerStuckError(LiftError, TimeoutError):
             f"{where}: the handler has not ended after {taken_s:.1f} s, and cannot be ended from outside; this member "
             "gives its partitions back: start the process again, or pass a longer handler_timeout_s"
         )
+
+
+class UndecodableError(LiftError, ValueError):
+    """The value of a message cannot be decoded; the codec's exception is the cause. More attempts change nothing.
+
+    Attributes:
+        message: The message.
+    """
+
+    def __init__(self, message: Message, cause: Exception) -> None:
+        super().__init__(
+            f"stream {message.stream} partition {message.partition} offset {message.offset}: the value cannot be "
+            f"decoded: {type(cause).__name__}: {cause}"
+        )
+        self.message = message
 
 
 class CommitRefusedError(UsageError):

@@ -36,6 +36,7 @@ from liftpy_client.errors import (
     TableDecodeError,
     TableTimeoutError,
     TableTooLargeError,
+    UndecodableError,
     UnreachableError,
     UsageError,
 )
@@ -49,8 +50,11 @@ from liftpy_client.publisher.publisher import Publisher
 from liftpy_client.sync.client import SyncLift, SyncPublisher, connect_sync
 from liftpy_client.sync.consumer import SyncConsumer, SyncGroupConsumer
 from liftpy_client.sync.table import SyncTable
+from liftpy_client.sync.typed import SyncTypedStream
 from liftpy_client.table.changes import Change, Changes
 from liftpy_client.table.table import Table
+from liftpy_client.typed.codecs import Codec, avro, json, msgpack, protobuf
+from liftpy_client.typed.streams import TypedConsumer, TypedMessage, TypedStream
 from liftpy_envelope.ack import Ack, AckPolicy, PublishRefusedError
 from liftpy_envelope.errors import ConfigError, LiftError, SubjectInvalidError
 from liftpy_envelope.stream_config import AckMode, Compression, Spread, StreamConfig, SyncMode
@@ -66,6 +70,7 @@ __all__ = [
     "Changes",
     "ChangesMissedError",
     "ClusterDetails",
+    "Codec",
     "CommitRefusedError",
     "Committed",
     "Compression",
@@ -117,12 +122,21 @@ __all__ = [
     "SyncMode",
     "SyncPublisher",
     "SyncTable",
+    "SyncTypedStream",
     "Table",
     "TableDecodeError",
     "TableTimeoutError",
     "TableTooLargeError",
+    "TypedConsumer",
+    "TypedMessage",
+    "TypedStream",
+    "UndecodableError",
     "UnreachableError",
     "UsageError",
+    "avro",
     "connect",
     "connect_sync",
+    "json",
+    "msgpack",
+    "protobuf",
 ]

@@ -13,7 +13,7 @@ import math
 import random
 from typing import TYPE_CHECKING, Any, Final
 
-from liftpy_client.errors import HandlerFailedError, HandlerStuckError
+from liftpy_client.errors import HandlerFailedError, HandlerStuckError, UndecodableError
 from liftpy_client.processing.schedule import State
 
 if TYPE_CHECKING:
@@ -195,7 +195,8 @@ class Workers:
         retry, schedule = self._options.retry, self._schedule
         if work.state is not State.RUNNING:
             return
-        if work.attempts < retry.attempts or not work.is_wanted:
+        is_final = work.attempts >= retry.attempts or isinstance(error, UndecodableError)
+        if not is_final or not work.is_wanted:
             if schedule.postpone(work):
                 wait_s = retry.wait_s(work.attempts, self._random.random())
                 self._loop.call_later(wait_s, self._resume, work)

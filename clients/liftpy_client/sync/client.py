@@ -16,6 +16,8 @@ from liftpy_client.publisher.publisher import Publisher
 from liftpy_client.sync.background import BackgroundLoop, EnteredFacade, Facade, blocking, collected, synchronous
 from liftpy_client.sync.consumer import SyncConsumer, SyncGroupConsumer
 from liftpy_client.sync.table import SyncTable
+from liftpy_client.sync.typed import SyncTypedStream
+from liftpy_client.typed.streams import TypedStream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
     from liftpy_client.message import Message
     from liftpy_client.publisher.outgoing import PendingAck
     from liftpy_client.table.following import DivergedCallback
+    from liftpy_client.typed.codecs import Codec
+    from liftpy_client.typed.streams import OnUndecodable
     from liftpy_envelope.ack import Ack
 
 __all__ = ["SyncLift", "SyncPublisher", "connect_sync"]
@@ -157,6 +161,10 @@ class SyncLift(Facade[Lift]):
             self._loop.end(self._inner.close)
         finally:
             self._loop.close()
+
+    def typed(self, stream: str, codec: Codec[_V], *, on_undecodable: OnUndecodable = "raise") -> SyncTypedStream[_V]:
+        """Return a stream whose values are objects; see `Lift.typed`."""
+        return SyncTypedStream(self, TypedStream(self._inner, stream, codec, on_undecodable))
 
     publish = blocking(Lift.publish)
     process = _processing(Lift.process)

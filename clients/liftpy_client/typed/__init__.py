@@ -1,0 +1,1 @@
+"""Streams whose values are objects of the application: codecs, and a stream that uses one."""
