@@ -286,8 +286,8 @@ class Lift(Admin):
         `stop` and a cancellation end it: it waits for the handlers that run, commits, and leaves the group.
 
         `handle` takes a `Message`, or an Arrow record batch if `batch` is given. A coroutine function runs in the event
-        loop, a plain function in a thread. `stream`, `subjects`, `options` and `group_options` are those of `consume`. The
-        other arguments are those of `ProcessOptions`.
+        loop, a plain function in a thread. `stream`, `subjects`, `options` and `group_options` are those of `consume`.
+        The other arguments are those of `ProcessOptions`.
 
         Raises:
             HandlerFailedError: A handler failed, and there is no `dead_letter`.

@@ -94,6 +94,22 @@ async def test_dead_letters_are_replayed(lift, shared_nats, name, tmp_path):
     assert all("Dead-Letter-Cause" not in headers for _, _, headers in handled)
 
 
+async def test_it_ends_with_the_connection(lift, shared_nats, name):
+    await make(lift, name)
+    handled = []
+
+    async def handle(message):
+        await asyncio.sleep(0.01)
+        handled.append(message.value)
+
+    async with liftpy.connect(shared_nats.url) as another:
+        work = asyncio.create_task(another.process(name, handle, group=name, **QUICK))
+        await eventually(lambda: handled)
+    assert work.done(), "it has committed and left before the connection is closed"
+    await work
+    assert sum(row.offset for row in (await lift.committed(name, name)).values()) == len(handled)
+
+
 async def test_dead_letters_need_a_stream(lift, name):
     await make(lift, name)
     with pytest.raises(liftpy.NoStreamError, match=r"no stream stores 'dead\.nowhere'"):

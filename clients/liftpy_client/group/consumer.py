@@ -30,6 +30,7 @@ from liftpy_client.group.member import GroupMember, JoinOptions
 from liftpy_client.group.membership import GroupMembership, UpcomingPartitions
 from liftpy_client.group.offsets import check_offset, find_bounds, refusal_error
 from liftpy_client.group.options import check_group_name, check_streams
+from liftpy_client.message import Message
 from liftpy_envelope.group_offsets import CommitOffset
 from liftpy_envelope.groups import CLIENT_BYTES_MAX, NONCE_BYTES, GroupError
 from liftpy_envelope.pull import PartitionKey

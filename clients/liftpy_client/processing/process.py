@@ -104,7 +104,8 @@ class Process:
         self._membership = GroupMembership(session, self._member, link, self._reader, both, self._release)
         self._lane = lane_of(options.by)
         self._paused: set[PartitionKey] = set()
-        self._stop = asyncio.Event()  # by a signal, or by cancelling
+        self._stop = asyncio.Event()  # by a signal, by cancelling, or with the connection
+        self._work: asyncio.Task[None] | None = None
 
     def _join_options(self, consume_options: ConsumeOptions) -> JoinOptions:
         options = self._group_options
@@ -126,7 +127,9 @@ class Process:
         Raises:
             LiftError: see `Lift.process`.
         """
-        work = asyncio.ensure_future(self._run(stop or self._stop))
+        work = self._work = asyncio.ensure_future(self._run(stop or self._stop))
+        self._session.running.add(self)
+        work.add_done_callback(lambda _: self._session.running.discard(self))
         try:
             with stopping(self._stop.set):
                 await asyncio.shield(work)
@@ -142,6 +145,17 @@ class Process:
             if not work.cancelled() and (error := work.exception()) is not None:
                 logger.warning("group %s: while it was being cancelled: %s", self._group, error)
             raise
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it has ended."""
+        return self._work is not None and self._work.done()
+
+    async def close(self) -> None:
+        """End it in the same way, because the connection is to be closed. `run` raises its errors."""
+        self._stop.set()
+        if self._work is not None:
+            await asyncio.wait({self._work})
 
     async def _run(self, stop: asyncio.Event) -> None:
         for stream in self._streams:

@@ -98,7 +98,8 @@ class TypedStream(Generic[_T]):
             UndecodableError: as the cause of HandlerFailedError, if `on_undecodable` is `raise`.
             LiftError: As from `Lift.process`.
         """
-        await self._lift.process(self.name, self.decoding(handle, how), **how)
+        decoding = self.decoding(handle, how)
+        await self._lift.process(self.name, decoding, **how)
 
     def decoding(self, handle: Callable[[TypedMessage[_T]], Any], how: Mapping[str, Any]) -> Callable[[Message], Any]:
         """Return the handler of messages that calls a handler of objects.
