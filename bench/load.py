@@ -76,10 +76,10 @@ def acked(port, subject, size, count, window, *, ids=False, keep=False):
         while room:
             at = sent % variants
             part = min(room, variants - at)
+            asked = time.perf_counter()
             send(view[at * length : (at + part) * length])
             sent += part
             room -= part
-            asked = time.perf_counter()
         end = _CARRIED + sock.recv_into(into)
         if end == _CARRIED:
             raise ConnectionError("the server closed the connection")
