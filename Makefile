@@ -7,8 +7,9 @@ STAMP := $(VENV)/.installed
 IN_PROCESS := tests/unit tests/simulation tests/test_packaging.py tests/test_tidy.py
 WITH_NODES := tests/integration tests/faults tests/chaos
 USUAL := not slow and not chaos
+BESIDE := $(MAKE) --no-print-directory --keep-going --jobs=2 --output-sync=target
 
-.PHONY: demo quick test test-rest test-all check bench bench-quick chaos soak format clean help
+.PHONY: demo quick test test-rest test-all with-nodes with-spark check bench bench-quick chaos soak format clean help
 
 help:
 	@echo "make demo     336,776 real messages through three nodes, a bucket and Spark, the leader killed half-way, all checked"
@@ -29,21 +30,26 @@ $(STAMP): pyproject.toml
 demo: $(STAMP)
 	$(BIN)/liftpy demo --s3 --pipeline examples/flights_pipeline --picture build/flights.png
 
-# What needs no other process runs on all cores. What starts nodes mostly waits for them: two at a time, file by file.
-# Spark runs alone, in a process of its own. All of it runs, also when something has failed.
+# What needs no other process runs on all cores. What starts nodes mostly waits for them: two at a time, file by file,
+# and Spark beside it, in a process of its own. All of it runs, also when something has failed. What the last two print
+# is shown when each is through.
 test: $(STAMP)
 	@failed=0; \
 	$(BIN)/python -m pytest -m '$(USUAL) and not thorough' --examples some -n logical --dist worksteal $(IN_PROCESS) || failed=1; \
-	$(BIN)/python -m pytest -m '$(USUAL) and promise' -n 2 --dist loadfile $(WITH_NODES) || failed=1; \
-	$(BIN)/python -m pytest -m '$(USUAL) and promise' tests/spark || failed=1; \
+	$(BESIDE) CHOSEN='$(USUAL) and promise' with-nodes with-spark || failed=1; \
 	exit $$failed
 
 test-rest: $(STAMP)
 	@failed=0; \
 	$(BIN)/python -m pytest -m '$(USUAL) and (thorough or hypothesis)' -n logical --dist worksteal $(IN_PROCESS) || failed=1; \
-	$(BIN)/python -m pytest -m '$(USUAL) and not promise' -n 2 --dist loadfile $(WITH_NODES) || failed=1; \
-	$(BIN)/python -m pytest -m '$(USUAL) and not promise' tests/spark || failed=1; \
+	$(BESIDE) CHOSEN='$(USUAL) and not promise' with-nodes with-spark || failed=1; \
 	exit $$failed
+
+with-nodes:
+	$(BIN)/python -m pytest -m '$(CHOSEN)' -n 2 --dist loadfile $(WITH_NODES)
+
+with-spark:
+	$(BIN)/python -m pytest -m '$(CHOSEN)' tests/spark
 
 test-all:
 	@failed=0; $(MAKE) test || failed=1; $(MAKE) test-rest || failed=1; exit $$failed

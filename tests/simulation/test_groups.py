@@ -108,6 +108,7 @@ BUGS = {
 }  # fmt: skip
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", BUGS)
 def test_the_simulation_finds_bugs(name, monkeypatch):
     place, attribute, bug = BUGS[name]

@@ -11,8 +11,10 @@ from simulation.model import ViolationError
 from simulation.nats_bugs import BUGS, planted
 from simulation.nats_faults import FAULTS
 from simulation.nats_world import run_nats
+from support.examples import first
 
 BUDGET_SEEDS = 40
+SEEDS = first(1, (1, 0))
 
 
 @pytest.mark.parametrize("ten", [pytest.param(ten, marks=pytest.mark.slow) for ten in range(100)])
@@ -22,24 +24,27 @@ def test_what_is_missing_lies_in_a_gap_and_every_gap_has_a_cause(ten):
     assert sum(result.gaps for result in results) > 10
 
 
+@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("fault", ["cut_route", "error_in_delivery", "kill_leader", "kill_server"])
-def test_what_is_missing_after_a_fault_lies_in_a_gap(fault):
-    results = [run_nats(seed, only=frozenset({fault})) for seed in range(2)]
-    assert sum(result.lost for result in results) > 0
-    assert sum(result.gaps for result in results) > 0
+def test_what_is_missing_after_a_fault_lies_in_a_gap(fault, seed):
+    result = run_nats(seed, only=frozenset({fault}))
+    assert result.lost > 0
+    assert result.gaps > 0
 
 
-def test_nothing_is_missing_and_no_gap_is_there_when_nothing_goes_wrong():
-    results = [run_nats(seed, without=frozenset(FAULTS)) for seed in range(2)]
-    assert sum(result.plain for result in results) > 1_000
-    assert [(result.lost, result.gaps) for result in results] == [(0, 0)] * 2
+@pytest.mark.parametrize("seed", SEEDS)
+def test_nothing_is_missing_and_no_gap_is_there_when_nothing_goes_wrong(seed):
+    result = run_nats(seed, without=frozenset(FAULTS))
+    assert result.plain > 1_000
+    assert (result.lost, result.gaps) == (0, 0)
 
 
-def test_a_planned_change_of_leaders_costs_nothing():
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_planned_change_of_leaders_costs_nothing(seed):
     """Nor does it store anything twice; the run fails if it does."""
-    results = [run_nats(seed, only=frozenset({"hand_over"})) for seed in range(2)]
-    assert sum(result.shell.elections for result in results) > 6
-    assert [(result.lost, result.gaps) for result in results] == [(0, 0)] * 2
+    result = run_nats(seed, only=frozenset({"hand_over"}))
+    assert result.shell.elections > 6
+    assert (result.lost, result.gaps) == (0, 0)
 
 
 def test_a_change_of_servers_and_one_of_leaders_wait_for_each_other():
@@ -48,15 +53,15 @@ def test_a_change_of_servers_and_one_of_leaders_wait_for_each_other():
     assert all(result.shell.seen["change of servers"] for result in results)
 
 
-def test_what_is_held_when_leaders_change_and_something_goes_wrong_is_stored_or_lies_in_a_gap():
+@pytest.mark.parametrize("seed", SEEDS)
+def test_what_is_held_when_leaders_change_and_something_goes_wrong_is_stored_or_lies_in_a_gap(seed):
     faults = frozenset({"hand_over", "kill_in_handover", "error_in_handover", "overload"})
-    results = [run_nats(seed, only=faults) for seed in range(2)]
-    assert sum(result.shell.seen["error in a handover"] for result in results) > 0
+    assert run_nats(seed, only=faults).shell.seen["error in a handover"] > 0
 
 
-def test_gaps_are_true_when_clocks_are_stepped():
-    results = [run_nats(seed, only=frozenset({"clock_jump", "deafen", "deny"})) for seed in range(2)]
-    assert sum(result.lost for result in results) > 0
+@pytest.mark.parametrize("seed", SEEDS)
+def test_gaps_are_true_when_clocks_are_stepped(seed):
+    assert run_nats(seed, only=frozenset({"clock_jump", "deafen", "deny"})).lost > 0
 
 
 def failure_of(seed, how):

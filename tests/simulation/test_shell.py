@@ -108,7 +108,7 @@ def test_a_recipe_with_an_unknown_fault_is_refused(monkeypatch, capsys, wrong):
 
 
 def test_a_seed_does_the_same_in_another_process():
-    program = "from simulation.shell_world import run_shell; print([run_shell(seed).digest for seed in range(3)])"
+    program = "from simulation.shell_world import run_shell; print([run_shell(seed).digest for seed in range(1)])"
     answers = []
     for hash_seed in ("1", "2"):
         path = os.pathsep.join([str(TESTS), *filter(None, sys.path)])
@@ -117,4 +117,4 @@ def test_a_seed_does_the_same_in_another_process():
             [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=120, check=True
         )
         answers.append(done.stdout.strip())
-    assert answers == [str([run_shell(seed).digest for seed in range(3)])] * 2
+    assert answers == [str([run_shell(seed).digest for seed in range(1)])] * 2

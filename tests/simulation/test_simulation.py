@@ -24,7 +24,7 @@ TESTS = Path(__file__).parents[1]
 
 
 @pytest.mark.parametrize(
-    "hundred", [*first(2, range(8)), *(pytest.param(hundred, marks=pytest.mark.slow) for hundred in range(8, 20))]
+    "hundred", [*first(1, range(8)), *(pytest.param(hundred, marks=pytest.mark.slow) for hundred in range(8, 20))]
 )
 def test_no_promise_is_broken(hundred):
     print(f"seeds {hundred * 100} to {hundred * 100 + 99}")
@@ -60,9 +60,9 @@ def test_every_effect_and_every_command_is_met():
 
 def test_all_replicas_agree_even_after_every_disk_has_lost_something():
     unclean = 0
-    for seed in range(100):
+    for seed in range(40):
         unclean += run(seed, disks_to_lose=9).seen["unclean election"]
-    assert unclean > 10
+    assert unclean > 5
 
 
 def failure_of(seed, bugs, **how):
@@ -124,7 +124,7 @@ def test_a_seed_does_the_same_again():
 
 
 def test_a_seed_does_the_same_in_another_process():
-    program = "from simulation.world import run; print([run(seed).digest for seed in range(20)])"
+    program = "from simulation.world import run; print([run(seed).digest for seed in range(5)])"
     answers = []
     for hash_seed in ("1", "2"):
         path = os.pathsep.join([str(TESTS), *filter(None, sys.path)])
@@ -133,4 +133,4 @@ def test_a_seed_does_the_same_in_another_process():
             [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=60, check=True
         )
         answers.append(done.stdout.strip())
-    assert answers == [str([run(seed).digest for seed in range(20)])] * 2
+    assert answers == [str([run(seed).digest for seed in range(5)])] * 2

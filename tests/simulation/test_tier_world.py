@@ -115,9 +115,9 @@ def test_a_planted_bug_is_found(bug, home):
 
 def test_a_seed_does_the_same_in_another_process(tmp_path):
     code = "import sys, pathlib; from simulation.test_tier_world import fingerprint; "
-    code += "print([fingerprint(seed, pathlib.Path(sys.argv[1])) for seed in range(5, 7)])"
+    code += "print([fingerprint(seed, pathlib.Path(sys.argv[1])) for seed in range(5, 6)])"
     path = os.pathsep.join([str(TESTS), *filter(None, sys.path)])
-    here = str([fingerprint(seed, tmp_path) for seed in range(5, 7)])
+    here = str([fingerprint(seed, tmp_path) for seed in range(5, 6)])
     for salt in ("1", "2"):
         told = subprocess.run(
             [sys.executable, "-c", code, str(tmp_path)],
