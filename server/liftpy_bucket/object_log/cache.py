@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from concurrent.futures import Future
 from typing import TYPE_CHECKING
+
+from liftpy_bucket.lru import LruCache
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,10 +26,7 @@ class ObjectCache:
     """
 
     def __init__(self, bytes_max: int) -> None:
-        assert bytes_max >= 0, "a bound is not negative"
-        self._bytes_max = bytes_max
-        self._bytes = 0
-        self._kept: OrderedDict[str, bytes] = OrderedDict()
+        self._kept: LruCache[str, bytes] = LruCache(bytes_max, len)
         self._loading: dict[str, Future[bytes]] = {}
         self._lock = threading.Lock()
         self.hits = 0
@@ -37,14 +35,13 @@ class ObjectCache:
     @property
     def bytes_kept(self) -> int:
         """Never more than the bound."""
-        return self._bytes
+        return self._kept.weight
 
     def get(self, key: str, load: Callable[[], bytes]) -> bytes:
         """A body, from memory or loaded; an error of `load` goes to all who wait for it and is not kept."""
         with self._lock:
             kept = self._kept.get(key)
             if kept is not None:
-                self._kept.move_to_end(key)
                 self.hits += 1
                 return kept
             loading = self._loading.get(key)
@@ -64,15 +61,6 @@ class ObjectCache:
             raise
         with self._lock:
             del self._loading[key]
-            self._keep(key, body)
+            self._kept.put(key, body)
         mine.set_result(body)
         return body
-
-    def _keep(self, key: str, body: bytes) -> None:
-        if len(body) > self._bytes_max:
-            return
-        self._kept[key] = body
-        self._bytes += len(body)
-        while self._bytes > self._bytes_max:
-            _, gone = self._kept.popitem(last=False)
-            self._bytes -= len(gone)

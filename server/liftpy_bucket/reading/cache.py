@@ -5,80 +5,25 @@ All of it is bounded by number: what was used longest ago goes.
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Final
 
 from liftpy_bucket.errors import ObjectMissingError
+from liftpy_bucket.lru import LruCache
 from liftpy_bucket.manifest.root.file import RootFile
 from liftpy_bucket.manifest.stream_sets.file import SetManifestFile
 from liftpy_bucket.objects.read import ObjectReader
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
-
     from liftpy_bucket.layout import PartitionPath
     from liftpy_bucket.manifest.stream_sets.file import LoadedSet
     from liftpy_bucket.manifest.stream_sets.format import SetManifest
     from liftpy_bucket.store.object_store import ObjectStore
 
-__all__ = ["Latest", "ReadingCache"]
+__all__ = ["ReadingCache"]
 
 _FOOTERS_MAX: Final = 256  # some ten KiB each
 _PARTITIONS_MAX: Final = 64  # with a few snapshots each
 _SETS_MAX: Final = 16
-
-_Key = TypeVar("_Key", bound="Hashable")
-_Value = TypeVar("_Value")
-
-
-class Latest(Generic[_Key, _Value]):
-    """A bounded number of values, those that were used last. Any number of threads may use it.
-
-    Args:
-        count_max: how many.
-    """
-
-    def __init__(self, count_max: int) -> None:
-        self._count_max = count_max
-        self._values: OrderedDict[_Key, _Value] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def __len__(self) -> int:
-        return len(self._values)
-
-    def get(self, key: _Key) -> _Value | None:
-        """The value of a key, if it is there still."""
-        with self._lock:
-            if key not in self._values:
-                return None
-            self._values.move_to_end(key)
-            return self._values[key]
-
-    def put(self, key: _Key, value: _Value) -> None:
-        """Keep a value."""
-        with self._lock:
-            self._put(key, value)
-
-    def get_or_make(self, key: _Key, make: Callable[[], _Value]) -> _Value:
-        """The value of a key; `make` is called where there is none, and must not wait for anything."""
-        with self._lock:
-            value = self._values.get(key)
-            if value is None:
-                value = make()
-            self._put(key, value)
-            return value
-
-    def drop(self, key: _Key) -> None:
-        """Keep the value of a key no more."""
-        with self._lock:
-            self._values.pop(key, None)
-
-    def _put(self, key: _Key, value: _Value) -> None:
-        self._values[key] = value
-        self._values.move_to_end(key)
-        if len(self._values) > self._count_max:
-            self._values.popitem(last=False)
 
 
 class ReadingCache:
@@ -91,9 +36,9 @@ class ReadingCache:
 
     def __init__(self, store: ObjectStore, footers_max: int = _FOOTERS_MAX) -> None:
         self._store = store
-        self._readers: Latest[str, ObjectReader] = Latest(footers_max)
-        self._roots: Latest[PartitionPath, RootFile] = Latest(_PARTITIONS_MAX)
-        self._sets: Latest[str, LoadedSet] = Latest(_SETS_MAX)
+        self._readers: LruCache[str, ObjectReader] = LruCache(footers_max)
+        self._roots: LruCache[PartitionPath, RootFile] = LruCache(_PARTITIONS_MAX)
+        self._sets: LruCache[str, LoadedSet] = LruCache(_SETS_MAX)
 
     def root_file(self, path: PartitionPath) -> RootFile:
         """The root of a partition, for reading alone; it keeps its snapshots."""

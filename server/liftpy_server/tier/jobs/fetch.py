@@ -15,9 +15,10 @@ import pyarrow as pa
 
 from liftpy_bucket.errors import LineageError, ObjectMissingError, TierError
 from liftpy_bucket.layout import PartitionPath
+from liftpy_bucket.lru import LruCache
 from liftpy_bucket.objects.read import trimmed
 from liftpy_bucket.objects.rows.convert import batches_of, row_schema
-from liftpy_bucket.reading.cache import Latest, ReadingCache
+from liftpy_bucket.reading.cache import ReadingCache
 from liftpy_bucket.reading.version import TierVersion, open_version
 from liftpy_log.storage.disk import OsDisk
 from liftpy_server.tier.jobs.fetch_runs import BROKEN, HoleError, Runs, Wanted, cuts_of, rows_of, spans_of
@@ -55,7 +56,7 @@ class _Bucket:
 
     def __init__(self, store: ObjectStore) -> None:
         self._cache = ReadingCache(store)
-        self._versions: Latest[PartitionPath, tuple[TierVersion, float]] = Latest(_VERSIONS_MAX)
+        self._versions: LruCache[PartitionPath, tuple[TierVersion, float]] = LruCache(_VERSIONS_MAX)
 
     def read(
         self, store: ObjectStore, path: PartitionPath, offset: int | None, read: Callable[[TierVersion], _Answer]
@@ -87,7 +88,7 @@ class _Bucket:
         return self._cache.root_file(path)
 
 
-_buckets: Latest[int, _Bucket] = Latest(_BUCKETS_MAX)
+_buckets: LruCache[int, _Bucket] = LruCache(_BUCKETS_MAX)
 
 
 def _bucket_of(store: ObjectStore) -> _Bucket:

@@ -13,7 +13,7 @@ from liftpy_bucket.layout import PartitionPath
 from liftpy_bucket.manifest.root import changes as root_changes
 from liftpy_bucket.manifest.root.file import RootFile
 from liftpy_bucket.objects.setsum import NO_RECORDS
-from liftpy_bucket.reading.cache import Latest, ReadingCache
+from liftpy_bucket.reading.cache import ReadingCache
 from liftpy_bucket.reading.version import TierVersion, open_version
 from liftpy_bucket.store.counting import CountingStore
 from liftpy_bucket.store.memory import MemoryStore
@@ -142,20 +142,6 @@ def test_footers_are_kept_in_bounds(history):
     version = open_version(history.store, PATH, cache=cache)
     assert len(offsets(version)) == 300
     assert len(cache._readers) == 2
-
-
-def test_what_was_used_last_is_kept():
-    latest = Latest(2)
-    for key in ("a", "b"):
-        latest.put(key, key)
-    assert latest.get("a") == "a"
-    latest.put("c", "c")
-    assert (latest.get("a"), latest.get("b"), latest.get("c")) == ("a", None, "c")
-    assert latest.get_or_make("d", lambda: "d") == "d"
-    assert latest.get("a") is None
-    latest.drop("d")
-    latest.drop("d")
-    assert len(latest) == 1
 
 
 def test_an_object_that_is_not_what_the_root_means_is_named(history):

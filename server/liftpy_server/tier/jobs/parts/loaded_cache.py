@@ -7,9 +7,10 @@ then. Manifests are values; what is bounded is the number of pointers that are h
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
+
+from liftpy_bucket.lru import LruCache
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator
@@ -34,12 +35,8 @@ class LoadedCache(Generic[Loaded]):
     def __init__(
         self, weight_max: int, weigh: Callable[[Loaded], int], version: Callable[[Loaded], int] = lambda _loaded: 0
     ) -> None:
-        self._weight_max = weight_max
-        self._weigh = weigh
         self._version = version
-        self._kept: OrderedDict[Hashable, tuple[Loaded, int]] = OrderedDict()
-        self._weight = 0
-        self._lock = threading.Lock()
+        self._kept: LruCache[Hashable, Loaded] = LruCache(weight_max, weigh)
         self._stripes = [threading.Lock() for _ in range(_STRIPES)]
 
     @contextmanager
@@ -60,31 +57,13 @@ class LoadedCache(Generic[Loaded]):
 
     def get(self, key: Hashable) -> Loaded | None:
         """What is kept under `key`."""
-        with self._lock:
-            if key not in self._kept:
-                return None
-            self._kept.move_to_end(key)
-            return self._kept[key][0]
+        return self._kept.get(key)
 
     def keep(self, key: Hashable, loaded: Loaded) -> Loaded:
         """Keep it, in place of what was there, and return it; where that was newer, keep and return that."""
-        weight = self._weigh(loaded)
-        with self._lock:
-            there = self._kept.get(key)
-            if there is not None and self._version(there[0]) > self._version(loaded):
-                return there[0]
-            self._drop(key)
-            self._kept[key] = (loaded, weight)
-            self._weight += weight
-            while self._weight > self._weight_max:
-                self._drop(next(iter(self._kept)))
-        return loaded
+        version = self._version(loaded)
+        return self._kept.put(key, loaded, lambda there: self._version(there) > version)
 
     def drop(self, key: Hashable) -> None:
         """Forget it."""
-        with self._lock:
-            self._drop(key)
-
-    def _drop(self, key: Hashable) -> None:
-        _, weight = self._kept.pop(key, (None, 0))
-        self._weight -= weight
+        self._kept.drop(key)
