@@ -31,7 +31,7 @@ __all__ = ["Decision", "Numbered", "SinkBatch"]
 
 _VERSION: Final = 2
 _DIRECTORY_VERSION: Final = 3
-_READABLE: Final = (1, 2, 3)  # the documents of 1 and 2 are alike, what sections are made of is not; 3 has a directory
+_READABLE: Final = (_VERSION, _DIRECTORY_VERSION)
 _PRODUCER_ID_BYTES: Final = 16
 
 
@@ -150,7 +150,7 @@ class Decision:
             if version not in _READABLE:
                 raise StagingDamagedError(
                     f"{batch}: its decision {batch.decision_key} has version {version}; this liftpy reads versions "
-                    f"{_READABLE[0]} to {_READABLE[-1]}: use the one that wrote it, or a newer one"
+                    f"{_READABLE[0]} and {_READABLE[-1]}: use the one that wrote it, or a newer one"
                 )
             keys = document["objects"]
             sections = tuple(Section(keys[place], *_integers(rest)) for place, *rest in document["sections"])

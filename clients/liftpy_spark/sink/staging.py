@@ -12,22 +12,23 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
 import google_crc32c
-import pyarrow as pa
 
 from liftpy_bucket.errors import ObjectMissingError
 from liftpy_spark.sink.decision import SinkBatch
 from liftpy_spark.sink.directory import DirectoryPlace
 from liftpy_spark.sink.errors import StagingDamagedError
 from liftpy_spark.sink.place import STAGING, BucketPlace
-from liftpy_spark.sink.rows import RowChunk
 from liftpy_spark.sink.section import Section
 from liftpy_spark.sink.section_format import decode_section, encode_section
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    import pyarrow as pa
+
     from liftpy_bucket.store.object_store import Entry, ObjectStore
     from liftpy_spark.sink.place import StagingPlace
+    from liftpy_spark.sink.rows import RowChunk
 
 __all__ = [
     "collect_staging",
@@ -40,7 +41,6 @@ __all__ = [
     "staging_leftovers",
 ]
 
-_ARROW_STREAM: Final = b"\xff\xff\xff\xff"
 _DELETE_AT_ONCE: Final = 1_000
 _NAMES_IN_KEY: Final = 6  # spark, staging, uuid, application, batch, object
 
@@ -99,22 +99,13 @@ def load_section(place: StagingPlace, section: Section) -> list[RowChunk]:
         raise StagingDamagedError(f"{where}: it is gone; {place.loss}") from None
     if len(body) != section.length or google_crc32c.value(body) != section.crc:
         raise StagingDamagedError(f"{where}: its checksum does not match")
-    is_stream = body.startswith(_ARROW_STREAM)
     try:
-        chunks = list(_chunks_in_stream(body, section) if is_stream else decode_section(body, section.partition))
+        chunks = list(decode_section(body, section.partition))
     except StagingDamagedError as error:
         raise StagingDamagedError(f"{where}: {error}") from None
     if len(chunks) != section.chunks:  # they are published under their numbers
         raise StagingDamagedError(f"{where}: it has {len(chunks)} chunks, and {section.chunks} were decided")
     return chunks
-
-
-def _chunks_in_stream(body: bytes, section: Section) -> Iterator[RowChunk]:
-    """What a liftpy staged whose decisions have version 1: an Arrow IPC stream."""
-    with pa.ipc.open_stream(body) as reader:
-        for _ in range(section.chunks):
-            records, metadata = reader.read_next_batch_with_custom_metadata()
-            yield RowChunk(section.partition, metadata[b"subject"].decode(), records)
 
 
 def remove_staged(place: StagingPlace, batch: SinkBatch) -> None:
