@@ -29,9 +29,9 @@ from liftpy_spark.errors import (
     this_place,
 )
 from liftpy_spark.options.offsets import StreamReplacedError
-from liftpy_spark.reading.patience import Patience
 from liftpy_spark.reading.projection import Projection
 from liftpy_spark.reading.record_filter import RecordFilter
+from liftpy_spark.reading.retry_deadline import RetryDeadline
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -82,7 +82,7 @@ def read_ranges(
     *,
     asks_nodes: bool = False,
     address: BucketAddress | None = None,
-    patience: Patience | None = None,
+    deadline: RetryDeadline | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """The records of some ranges, one range after the other, with the columns of a schema.
 
@@ -93,7 +93,7 @@ def read_ranges(
         counts: what was read is added to it, at the end.
         asks_nodes: whether a node is asked first if it has everything. It is worth it where that is likely.
         address: of the bucket, where that is known.
-        patience: for how long it may be silent.
+        deadline: for how long it may be silent.
 
     Raises:
         DataLossError: records are gone, and that is to be an error.
@@ -101,12 +101,12 @@ def read_ranges(
         LiftError: something is damaged.
     """
     counts = ReadCounts() if counts is None else counts
-    patience = Patience() if patience is None else patience
+    deadline = RetryDeadline() if deadline is None else deadline
     bucket = _Bucket(options, address)
     nodes = _Nodes(options.connection) if asks_nodes and bucket.is_wanted else None
     try:
         for each in ranges:
-            yield from _RangeReading(each, options, schema, bucket, nodes, counts, patience).read()
+            yield from _RangeReading(each, options, schema, bucket, nodes, counts, deadline).read()
     finally:
         bucket.add_to(counts)
         logger.info("%d ranges: %s", len(ranges), counts)
@@ -204,7 +204,7 @@ class _RangeReading:
         bucket: _Bucket,
         nodes: _Nodes | None,
         counts: ReadCounts,
-        patience: Patience,
+        deadline: RetryDeadline,
     ) -> None:
         self._wanted = wanted
         self._options = options
@@ -213,11 +213,11 @@ class _RangeReading:
         self._bucket = bucket
         self._counts = counts
         self._nodes = nodes
-        self._patience = patience
+        self._deadline = deadline
         self._at = wanted.start
 
     def read(self) -> Iterator[pa.RecordBatch]:
-        self._patience.renew()
+        self._deadline.renew()
         looks = 0
         while self._at < self._wanted.end:
             began = self._at
@@ -228,7 +228,7 @@ class _RangeReading:
                     continue
                 if not error.retriable:
                     raise
-                self._patience.wait(error)
+                self._deadline.wait(error)
                 continue
             looks = looks + 1 if self._at == began else 0
             if looks >= _LOOKS_MAX:
@@ -325,7 +325,7 @@ class _RangeReading:
             if batch is not None:
                 yield batch
             self._at = next_offset
-            self._patience.renew()
+            self._deadline.renew()
 
     def _lose(self, what: str) -> None:
         text = f"stream {self._wanted.stream} partition {self._wanted.partition}: {what}"

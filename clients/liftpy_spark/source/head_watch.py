@@ -1,7 +1,7 @@
 """Looks at the ends of the streams that a streaming query reads, again and again, and waits where there is nothing new.
 
-A cluster that can not answer for a moment, while a leader changes or NATS connects again, is asked again until patience
-ends; the query then goes on as if nothing had been.
+A cluster that can not answer for a moment, while a leader changes or NATS connects again, is asked again until a
+deadline; the query then goes on as if nothing had been.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from liftpy_client.errors import AdminError
 from liftpy_spark.errors import NatsError
-from liftpy_spark.reading.patience import Patience
+from liftpy_spark.reading.retry_deadline import RetryDeadline
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -57,7 +57,7 @@ class HeadWatch:
         Raises:
             NatsError, AdminError: nobody could say for a minute; at the first look of all it is said at once.
         """
-        patience = Patience(clock=self._clock, sleep=self._sleep)
+        deadline = RetryDeadline(clock=self._clock, sleep=self._sleep)
         while True:
             try:
                 self.seen = self._ask()
@@ -65,7 +65,7 @@ class HeadWatch:
                 passes = isinstance(error, NatsError) or error.code.retriable
                 if not passes or self.seen is None:
                     raise
-                patience.wait(error)
+                deadline.wait(error)
             else:
                 return self.seen
 

@@ -13,7 +13,7 @@ from liftpy_spark.errors import DataLossError
 from liftpy_spark.heads import find_streams, heads, heads_now, is_wanted, no_leader, offsets_at_time
 from liftpy_spark.options.offsets import LATEST, QueryCheckpoint
 from liftpy_spark.options.values import OptionError
-from liftpy_spark.reading.patience import PATIENCE_S
+from liftpy_spark.reading.retry_deadline import RETRY_S
 from liftpy_spark.source.bounds import assigned, starts
 from liftpy_spark.source.head_watch import HeadWatch, record_bytes
 from liftpy_spark.source.stream_progress import capped, compare, ends_of, silent_before
@@ -167,7 +167,7 @@ class StreamPlanner:
         Raises:
             NatsError: nobody says for a long time where it ends.
         """
-        there = self._watch.look_until(lambda found: not silent_before(target, found, start), PATIENCE_S)
+        there = self._watch.look_until(lambda found: not silent_before(target, found, start), RETRY_S)
         silent = silent_before(target, there, start)
         if silent:
             raise no_leader(silent)

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from liftpy_server.ingest.cluster_watch import LostServer
     from liftpy_server.ingest.marks import Marks
     from liftpy_server.nats.connection import NatsConnection, Question
-    from liftpy_server.nats.monitoring import Patience
+    from liftpy_server.nats.monitoring import SlowConsumerLimits
     from liftpy_server.partition.outbox import Outbox
     from liftpy_server.partition.stream_state import StreamState
 
@@ -93,7 +93,7 @@ class IngestConnection:
         on_listening: called with a stream when all of its subscriptions are confirmed.
         rng: chooses servers and waits.
         marks: of planned changes of leaders; None where there are none.
-        ask_patience: asks a server how long it puts up with a node that is behind; None asks nobody.
+        ask_limits: asks a server how long it puts up with a node that is behind; None asks nobody.
         make_change: begins a change of servers; without it messages of the time in which both are heard come twice.
 
     Attributes:
@@ -113,7 +113,7 @@ class IngestConnection:
         rng: random.Random | None = None,
         *,
         marks: Marks | None = None,
-        ask_patience: Callable[[NatsConnection], Awaitable[Patience]] | None = None,
+        ask_limits: Callable[[NatsConnection], Awaitable[SlowConsumerLimits]] | None = None,
         make_change: Callable[[Subscriptions, Subscriptions], ServerChange] | None = None,
     ) -> None:
         self._clock = clock
@@ -123,7 +123,7 @@ class IngestConnection:
         self._loop = asyncio.get_running_loop()
         self._session = NatsSession(options, name, clock, self, rng)
         self._marks = marks
-        self._ask_patience = ask_patience
+        self._ask_limits = ask_limits
         self._make_change = make_change
         self._wanted: dict[Binding, None] = {} if marks is None else {marks: None}
         self._opening: Subscriptions | None = None
@@ -298,18 +298,18 @@ class IngestConnection:
             self._settle(new, wanted)
             self._ask_others(connection)
             self._check(wanted, since_s)
-            if self._ask_patience is not None:
-                self._start(f"asking for patience, connection {self._connections}", self._advise(connection))
+            if self._ask_limits is not None:
+                self._start(f"asking for limits, connection {self._connections}", self._advise(connection))
 
     async def _advise(self, connection: NatsConnection) -> None:
         """Warn of a server that may drop this node as a slow consumer."""
-        assert self._ask_patience is not None, "there is somebody to ask"
-        patience = None
+        assert self._ask_limits is not None, "there is somebody to ask"
+        limits = None
         try:
-            patience = await self._ask_patience(connection)
+            limits = await self._ask_limits(connection)
         except MonitoringError as error:
             logger.info("max_pending and write_deadline of the NATS server are not known here: %s", error)
-        advice = advice_on_pending(connection.info, patience)
+        advice = advice_on_pending(connection.info, limits)
         if advice is not None:
             self._session.warn(advice)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from liftpy_server.nats.monitoring import Patience
+    from liftpy_server.nats.monitoring import SlowConsumerLimits
 
 __all__ = ["advice_on_pending", "probable_cause"]
 
@@ -42,18 +42,18 @@ def probable_cause(behind_s: float, unfinished_bytes: int) -> str | None:
     return None
 
 
-def advice_on_pending(info: dict[str, Any], patience: Patience | None) -> str | None:
+def advice_on_pending(info: dict[str, Any], limits: SlowConsumerLimits | None) -> str | None:
     """What to tell whoever runs a server that may drop this node as a slow consumer; None when all is well.
 
     Args:
         info: what the server says of itself to clients.
-        patience: what it says at its monitoring port; None when that can not be asked.
+        limits: what it says at its monitoring port; None when that can not be asked.
     """
     told = info.get("max_payload")
     payload = told if isinstance(told, int) else 0
     is_large = payload > _PAYLOAD_BYTES
     wanted = 8 * payload if is_large else _PENDING_BYTES
-    if patience is None:
+    if limits is None:
         if not is_large:
             return None
         return (
@@ -61,14 +61,14 @@ def advice_on_pending(info: dict[str, Any], patience: Patience | None) -> str | 
             f"is not known here, and should be {wanted / _MIB:.0f} MiB or more, or some are lost under load"
         )
     advice = []
-    if patience.max_pending < wanted:
+    if limits.max_pending < wanted:
         advice.append(
-            f"it holds {patience.max_pending / _MIB:.0f} MiB for this node at most (max_pending); let it hold "
+            f"it holds {limits.max_pending / _MIB:.0f} MiB for this node at most (max_pending); let it hold "
             f"{wanted / _MIB:.0f} MiB or more, or messages are lost under load"
         )
-    if patience.write_deadline_s < _DEADLINE_S:
+    if limits.write_deadline_s < _DEADLINE_S:
         advice.append(
-            f"it gives this node up when that takes nothing for {patience.write_deadline_s:g} s (write_deadline); let "
+            f"it gives this node up when that takes nothing for {limits.write_deadline_s:g} s (write_deadline); let "
             f"it wait for {_DEADLINE_S:g} s or more"
         )
     return "; ".join(advice) or None

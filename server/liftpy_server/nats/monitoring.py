@@ -15,7 +15,7 @@ from liftpy_envelope.errors import LiftError
 if TYPE_CHECKING:
     from liftpy_server.nats.connection import NatsConnection
 
-__all__ = ["MonitoringError", "Patience", "ask_patience"]
+__all__ = ["MonitoringError", "SlowConsumerLimits", "ask_limits"]
 
 _PORT: Final = 8222
 _TIMEOUT_S: Final = 2.0
@@ -26,7 +26,7 @@ class MonitoringError(LiftError):
     """The monitoring port of a server did not tell; the message says why."""
 
 
-class Patience(NamedTuple):
+class SlowConsumerLimits(NamedTuple):
     """What a server allows a client that is behind.
 
     Attributes:
@@ -38,7 +38,7 @@ class Patience(NamedTuple):
     write_deadline_s: float
 
 
-async def ask_patience(connection: NatsConnection) -> Patience:
+async def ask_limits(connection: NatsConnection) -> SlowConsumerLimits:
     """Ask the server of an open connection.
 
     Raises:
@@ -59,7 +59,7 @@ async def ask_patience(connection: NatsConnection) -> Patience:
     max_pending, deadline_ns = told.get("max_pending"), told.get("write_deadline")
     if not isinstance(max_pending, int) or not isinstance(deadline_ns, int):
         raise MonitoringError(f"{url} tells neither max_pending nor write_deadline")
-    return Patience(max_pending, deadline_ns / 1e9)
+    return SlowConsumerLimits(max_pending, deadline_ns / 1e9)
 
 
 async def _get(host: str, url: str) -> dict[str, Any]:

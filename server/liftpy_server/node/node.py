@@ -40,7 +40,7 @@ from liftpy_server.listeners.open_files import (
 from liftpy_server.listeners.refusals import DoorRefusals
 from liftpy_server.nats.ack_connection import AckConnection
 from liftpy_server.nats.link import check_nats_version
-from liftpy_server.nats.monitoring import ask_patience
+from liftpy_server.nats.monitoring import ask_limits
 from liftpy_server.node.damage import damage_of
 from liftpy_server.node.maintenance import Maintenance, keep_checkpoint, make_checkpoint
 from liftpy_server.node.metadata_follower import MetadataFollower
@@ -296,7 +296,7 @@ class Node:
         self.ingest = IngestConnection(
             *(nats, f"liftpy {node_id} ingest", self.clock, self.outbox, self._is_overloaded, self.streams.confirmed),
             marks=marks,
-            ask_patience=ask_patience,
+            ask_limits=ask_limits,
             make_change=lambda before, new: ServerChange(before, new, marks, self.clock, self.outbox.flush),
         )
         self.cluster.host.answered_question_s = lambda: self.ingest.whole_s

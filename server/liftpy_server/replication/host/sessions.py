@@ -14,7 +14,7 @@ from uuid import uuid4
 
 from liftpy_envelope.errors import LiftError
 from liftpy_server.metadata.errors import MetadataRefusedError
-from liftpy_server.settings.limits import LOG_REPEAT_S
+from liftpy_server.repeated_warnings import RepeatedWarnings
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -117,16 +117,15 @@ class NodeSession:
     async def _persist(ask: Callable[[], Awaitable[Any]]) -> Any:
         """Ask until there is an answer; a refusal is one."""
         loop = asyncio.get_running_loop()
-        warn_at_s = loop.time() + _WARN_AFTER_S
+        warnings, begun_s = RepeatedWarnings(logger), loop.time()
         while True:
             try:
                 return await ask()
             except MetadataRefusedError:
                 raise
             except LiftError as error:
-                if loop.time() >= warn_at_s:
-                    warn_at_s = loop.time() + LOG_REPEAT_S
-                    logger.warning("waiting for a majority of the metadata nodes: %s", error)
+                if loop.time() - begun_s >= _WARN_AFTER_S:
+                    warnings.tell("majority", f"waiting for a majority of the metadata nodes: {error}", loop.time())
                 await asyncio.sleep(_RETRY_S)
 
     async def _applied(self, incarnation: int) -> None:

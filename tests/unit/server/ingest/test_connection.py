@@ -15,7 +15,7 @@ from liftpy_server.ingest.cluster_watch import ClusterWatch
 from liftpy_server.ingest.connection import IngestConnection, SubscriptionRefusedError
 from liftpy_server.nats.connection import NatsConnection
 from liftpy_server.nats.knocking import nobody_listens
-from liftpy_server.nats.monitoring import MonitoringError, Patience
+from liftpy_server.nats.monitoring import MonitoringError, SlowConsumerLimits
 from liftpy_server.partition.outbox import Outbox
 from liftpy_server.settings.limits import ROUTE_GRACE_S
 from support.ports import free_port
@@ -99,7 +99,7 @@ class Binding(ingest_binding.Binding):
 class Kit:
     """An ingest connection and those who hear of it."""
 
-    def __init__(self, *servers, ask_patience=None) -> None:
+    def __init__(self, *servers, ask_limits=None) -> None:
         self.clock = SystemClock()
         self.listening = []
         self.ingest = IngestConnection(
@@ -110,7 +110,7 @@ class Kit:
             lambda: False,
             self.listening.append,
             random.Random(1),
-            ask_patience=ask_patience,
+            ask_limits=ask_limits,
         )
 
     async def __aenter__(self):
@@ -690,10 +690,10 @@ SHORT = "it gives this node up when that takes nothing for 2 s (write_deadline);
     [
         (60, None, ["is not known here, and should be 480 MiB or more"]),
         (1, None, []),
-        (1, Patience(1 << 30, 30.0), []),
-        (1, Patience(64 << 20, 10.0), [SMALL % 256]),
-        (60, Patience(64 << 20, 2.0), [SMALL % 480, SHORT]),
-        (1, Patience(1 << 30, 2.0), [SHORT]),
+        (1, SlowConsumerLimits(1 << 30, 30.0), []),
+        (1, SlowConsumerLimits(64 << 20, 10.0), [SMALL % 256]),
+        (60, SlowConsumerLimits(64 << 20, 2.0), [SMALL % 480, SHORT]),
+        (1, SlowConsumerLimits(1 << 30, 2.0), [SHORT]),
     ],
 )
 async def test_a_server_that_is_soon_to_lose_patience_is_warned_of(caplog, payload_mib, told, said):
@@ -705,9 +705,9 @@ async def test_a_server_that_is_soon_to_lose_patience_is_warned_of(caplog, paylo
             raise MonitoringError("http://n:8222/varz does not answer")
         return told
 
-    async with ScriptedNats({"max_payload": payload_mib << 20}) as nats, Kit(nats, ask_patience=ask) as kit:
+    async with ScriptedNats({"max_payload": payload_mib << 20}) as nats, Kit(nats, ask_limits=ask) as kit:
         await kit.ingest.start([])
-        await until(lambda: not any("patience" in name for name in kit.ingest._tasks))
+        await until(lambda: not any("limits" in name for name in kit.ingest._tasks))
     warned = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert len(warned) == bool(said)
     assert all(text in warned[0] for text in said)

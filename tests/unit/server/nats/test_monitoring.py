@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from liftpy_server.nats.monitoring import MonitoringError, Patience, ask_patience
+from liftpy_server.nats.monitoring import MonitoringError, SlowConsumerLimits, ask_limits
 from support.ports import free_port
 
 TOLD = {"server_id": "S", "max_pending": 64 << 20, "write_deadline": 10_000_000_000}
@@ -38,7 +38,7 @@ def http(body, status=b"200 OK"):
 
 async def test_it_tells(monkeypatch):
     async with answering(monkeypatch, http(TOLD)) as connection:
-        assert await ask_patience(connection) == Patience(64 << 20, 10.0)
+        assert await ask_limits(connection) == SlowConsumerLimits(64 << 20, 10.0)
 
 
 @pytest.mark.parametrize(
@@ -57,15 +57,15 @@ async def test_it_tells(monkeypatch):
 async def test_what_is_no_answer_of_the_server(monkeypatch, answer, why):
     async with answering(monkeypatch, answer) as connection:
         with pytest.raises(MonitoringError, match=why):
-            await ask_patience(connection)
+            await ask_limits(connection)
 
 
 async def test_a_port_that_says_nothing(monkeypatch):
     monkeypatch.setattr("liftpy_server.nats.monitoring._TIMEOUT_S", 0.05)
     async with answering(monkeypatch, b"HTTP", ends=False) as connection:
         with pytest.raises(MonitoringError, match="does not answer"):
-            await ask_patience(connection)
+            await ask_limits(connection)
         monkeypatch.setattr("liftpy_server.nats.monitoring._PORT", free_port())
         monkeypatch.setattr("liftpy_server.nats.monitoring._TIMEOUT_S", 10.0)
         with pytest.raises(MonitoringError, match="http://127"):
-            await ask_patience(connection)
+            await ask_limits(connection)

@@ -26,9 +26,9 @@ from liftpy_spark.errors import BucketError, BucketUnreachableError, DataLossErr
 from liftpy_spark.options.source import SourceOptions
 from liftpy_spark.reading import cold, hot, ranges
 from liftpy_spark.reading.cold import Step
-from liftpy_spark.reading.patience import Patience
 from liftpy_spark.reading.planning import BatchTask, Range
 from liftpy_spark.reading.ranges import ReadCounts, read_ranges
+from liftpy_spark.reading.retry_deadline import RetryDeadline
 from liftpy_spark.reading.schema import source_schema
 from liftpy_spark.source.batch_reader import LiftpyReader
 from support.examples import examples
@@ -117,8 +117,8 @@ class World:
         ranges = [Range("orders", UUID, 0, start, end)]
         self.counts = ReadCounts()
         source = SourceOptions.read(given, streaming=False)
-        patience = Patience(clock=self.clock, sleep=self.sleep)
-        how = {"asks_nodes": asks_nodes, "patience": patience}
+        deadline = RetryDeadline(clock=self.clock, sleep=self.sleep)
+        how = {"asks_nodes": asks_nodes, "deadline": deadline}
         read = read_ranges(ranges, source, type(SCHEMA)(fields), self.counts, **how)
         return [row for batch in read for row in batch.to_pylist()]
 

@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
     from liftpy_envelope.errors import LiftError
 
-__all__ = ["PATIENCE_S", "Patience"]
+__all__ = ["RETRY_S", "RetryDeadline"]
 
-PATIENCE_S: Final = 60.0
+RETRY_S: Final = 60.0
 """For how long nothing may come."""
 _PAUSE_S: Final = 0.25
 
 
-class Patience:
+class RetryDeadline:
     """Deadline for retries after a peer that answered before falls silent. Belongs to one thread.
 
     Args:
@@ -53,7 +53,7 @@ class Patience:
             LiftError: the same, when nothing has come for a minute.
         """
         silent_s = self._clock() - self._since_s
-        if silent_s < PATIENCE_S:
+        if silent_s < RETRY_S:
             self._sleep(_PAUSE_S)
         elif isinstance(error, (BucketError, NatsError)):
             raise type(error)(f"{error}; it has been so for {silent_s:.0f} s")
