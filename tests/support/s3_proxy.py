@@ -22,6 +22,7 @@ SKEWED = (
     b"<Error><Code>RequestTimeTooSkewed</Code><Message>The difference between the request time and the current time is "
     b"too large.</Message></Error>"
 )
+REVOKED = b"<Error><Code>InvalidAccessKeyId</Code><Message>There is no such key.</Message></Error>"
 HOP_BY_HOP = {"connection", "transfer-encoding", "keep-alive", "expect", "content-length"}
 
 
@@ -33,6 +34,7 @@ class S3Proxy:
 
     Attributes:
         lost: how many answers were lost.
+        revoked: an access key that is refused; "" for none.
         attempts: method and path of every request.
     """
 
@@ -42,6 +44,7 @@ class S3Proxy:
         self._lock = threading.Lock()
         self._released = threading.Event()
         self.is_skewed = False
+        self.revoked = ""
         self.lost = 0
         self.attempts: list[tuple[str, str]] = []
         proxy = self
@@ -118,6 +121,9 @@ class _Handler(BaseHTTPRequestHandler):
         self.owner.attempts.append((self.command, self.path))
         if self.owner.is_skewed:
             self._answer(403, [("Content-Type", "application/xml")], SKEWED, len(SKEWED))
+            return
+        if self.owner.revoked and f"Credential={self.owner.revoked}/" in self.headers.get("Authorization", ""):
+            self._answer(403, [("Content-Type", "application/xml")], REVOKED, len(REVOKED))
             return
         way = self.owner.way_of(self.command)
         status, headers, answer = self.owner.ask(self.command, self.path, kept, body)

@@ -7,9 +7,11 @@ nonce of a writer stands in the metadata of its object.
 
 from __future__ import annotations
 
+import threading
 from datetime import UTC, datetime, timedelta
+from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import boto3
 from botocore import exceptions as boto
@@ -28,11 +30,13 @@ from liftpy_bucket.store.memory_reader import MemoryPieces, MemoryReader
 from liftpy_bucket.store.object_store import Entry, Head, ObjectStore, Stored
 from liftpy_bucket.store.s3_errors import CREDENTIALS, StoreRefusal, error_of
 from liftpy_envelope.errors import ConfigError
+from liftpy_log.clock import SystemClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from liftpy_bucket.store.s3_settings import S3Settings
+    from liftpy_log.clock import Clock
 
 __all__ = ["S3Store"]
 
@@ -45,6 +49,8 @@ _LARGE_READ_TIMEOUT_S: Final = 120.0  # a store may answer only when it has writ
 _NOT_KNOWN: Final = (405, 501)  # a store that deletes one by one only
 _WANTS_MD5: Final = ("MissingContentMD5", "MissingDigest")  # which botocore does not send any more
 _REASON_CHARS_MAX: Final = 200
+_RENEW_S: Final = 1.0  # other credentials are not looked for more often
+_REFUSED_KEYS: Final = frozenset({"ExpiredToken", "InvalidToken", "InvalidAccessKeyId", "SignatureDoesNotMatch"})
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _NOT_REACHED: Final = (boto.EndpointConnectionError, boto.ConnectTimeoutError, boto.ProxyConnectionError)
 _BROKEN_OFF: Final = (boto.IncompleteReadError, boto.ResponseStreamingError, boto.ReadTimeoutError, HTTPError)
@@ -60,30 +66,85 @@ _NO_CREDENTIALS: Final = (
 )
 
 
+class _Clients(NamedTuple):
+    """Clients with the same credentials.
+
+    Attributes:
+        signer: a digest of these credentials, which are kept nowhere; "" where there are none.
+        usual: repeats requests.
+        once: makes one attempt.
+        once_large: makes one attempt, and waits longer.
+    """
+
+    signer: str
+    usual: Any
+    once: Any
+    once_large: Any
+
+
 class S3Store(ObjectStore):
     """An object store in an S3 bucket; any number of threads may use it.
 
     Args:
         settings: which bucket, and how.
+        clock: for how often other credentials are looked for.
 
     Raises:
         ConfigError: the file with the certificates is not there.
         StoreDeniedError: what the environment says of credentials can not be used.
     """
 
-    def __init__(self, settings: S3Settings) -> None:
+    def __init__(self, settings: S3Settings, clock: Clock | None = None) -> None:
+        self._clock = clock or SystemClock()
         if settings.ca_file is not None and not Path(settings.ca_file).is_file():
             raise ConfigError("ca_file", f"there is no file {settings.ca_file}")
         self._settings = settings
         self._bucket = settings.bucket
         self._prefix = settings.prefix
+        self._renewing = threading.Lock()
+        self._renewed_s = self._clock.monotonic() - _RENEW_S
         try:
-            session = boto3.session.Session(profile_name=settings.profile)
-            self._client = self._connect(session, settings.attempts_max, settings.read_timeout_s)
-            self._once = self._connect(session, 1, settings.read_timeout_s)
-            self._once_large = self._connect(session, 1, max(settings.read_timeout_s, _LARGE_READ_TIMEOUT_S))
+            self._clients = self._open(boto3.session.Session(profile_name=settings.profile))
         except (boto.BotoCoreError, ValueError) as error:
             raise self._failure(error, "", is_conditional=False) from None
+
+    def _open(self, session: Any) -> _Clients:
+        settings = self._settings
+        return _Clients(
+            _signer_of(session),
+            self._connect(session, settings.attempts_max, settings.read_timeout_s),
+            self._connect(session, 1, settings.read_timeout_s),
+            self._connect(session, 1, max(settings.read_timeout_s, _LARGE_READ_TIMEOUT_S)),
+        )
+
+    def _ask(self, ask: Callable[[_Clients], T]) -> T:
+        """Ask the store; once more where it refuses our credentials and there are others by now.
+
+        A session reads its file once, so credentials that are rotated in it need another session.
+        """
+        clients = self._clients
+        try:
+            return ask(clients)
+        except (boto.ClientError, *_NO_CREDENTIALS) as error:
+            if isinstance(error, boto.ClientError) and not _is_denial(_refusal_of(error)):
+                raise
+            if self._renew(clients) is clients:
+                raise
+        return ask(self._clients)
+
+    def _renew(self, refused: _Clients) -> _Clients:
+        """Look for other credentials than those that were refused, but not all the time: a role's cost a request."""
+        with self._renewing:
+            if self._clients is not refused or self._clock.monotonic() - self._renewed_s < _RENEW_S:
+                return self._clients
+            self._renewed_s = self._clock.monotonic()
+            try:
+                session = boto3.session.Session(profile_name=self._settings.profile)
+                if _signer_of(session) not in {"", refused.signer}:
+                    self._clients = self._open(session)
+            except (boto.BotoCoreError, ValueError):
+                return refused  # the file is being written, perhaps
+            return self._clients
 
     def _connect(self, session: Any, attempts_max: int, read_timeout_s: float) -> Any:
         settings = self._settings
@@ -135,7 +196,7 @@ class S3Store(ObjectStore):
     def head(self, key: str) -> Head:
         """What is known of the object."""
         try:
-            answer = self._client.head_object(Bucket=self._bucket, Key=self._prefix + key)
+            answer = self._ask(lambda clients: clients.usual.head_object(Bucket=self._bucket, Key=self._prefix + key))
         except boto.ClientError as error:
             if _refusal_of(error).status == 404:
                 raise ObjectMissingError(key) from None
@@ -170,14 +231,18 @@ class S3Store(ObjectStore):
         asked = {"Bucket": self._bucket, "Prefix": self._prefix + prefix}
         if start_after:
             asked["StartAfter"] = self._prefix + start_after
-        try:
-            for page in self._client.get_paginator("list_objects_v2").paginate(**asked):
-                for item in page.get("Contents", ()):
-                    key = item["Key"].removeprefix(self._prefix)
-                    if key > start_after:
-                        yield Entry(key, item["Size"], item["ETag"].strip('"'), _ns_of(item["LastModified"]))
-        except _ERRORS as error:
-            raise self._failure(error, "", is_conditional=False) from None
+        is_more = True
+        while is_more:
+            try:
+                page = self._ask(lambda clients: clients.usual.list_objects_v2(**asked))
+            except _ERRORS as error:
+                raise self._failure(error, "", is_conditional=False) from None
+            for item in page.get("Contents", ()):
+                key = item["Key"].removeprefix(self._prefix)
+                if key > start_after:
+                    yield Entry(key, item["Size"], item["ETag"].strip('"'), _ns_of(item["LastModified"]))
+            asked["ContinuationToken"] = page.get("NextContinuationToken", "")
+            is_more = bool(page.get("IsTruncated") and asked["ContinuationToken"])
 
     def delete(self, keys: Sequence[str]) -> None:
         """Delete objects; those that do not exist count as deleted."""
@@ -194,7 +259,7 @@ class S3Store(ObjectStore):
             return
         listed = {"Objects": [{"Key": name} for name in names], "Quiet": True}
         try:
-            answer = self._client.delete_objects(Bucket=self._bucket, Delete=listed)
+            answer = self._ask(lambda clients: clients.usual.delete_objects(Bucket=self._bucket, Delete=listed))
         except boto.ClientError as error:
             refusal = _refusal_of(error)
             if refusal.status not in _NOT_KNOWN and refusal.code not in _WANTS_MD5:
@@ -209,19 +274,22 @@ class S3Store(ObjectStore):
 
     def _delete_one(self, name: str) -> None:
         try:
-            self._client.delete_object(Bucket=self._bucket, Key=name)
+            self._ask(lambda clients: clients.usual.delete_object(Bucket=self._bucket, Key=name))
         except boto.ClientError as error:
             refusal = _refusal_of(error)
             if refusal.status != 404 or refusal.code == "NoSuchBucket":
                 raise
 
     def _put(self, key: str, body: bytes | memoryview, nonce: str, **condition: str) -> str:
-        client = self._once if len(body) < _LARGE_BYTES else self._once_large
-        sent = body if isinstance(body, bytes) else MemoryReader(body)
+
+        def put(clients: _Clients) -> Any:
+            client = clients.once if len(body) < _LARGE_BYTES else clients.once_large
+            sent = body if isinstance(body, bytes) else MemoryReader(body)
+            about = {"Bucket": self._bucket, "Key": self._prefix + key, "Metadata": {_NONCE: nonce}}
+            return client.put_object(Body=sent, **about, **condition)
+
         try:
-            answer = client.put_object(
-                Bucket=self._bucket, Key=self._prefix + key, Body=sent, Metadata={_NONCE: nonce}, **condition
-            )
+            answer = self._ask(put)
         except _ERRORS as error:
             raise self._failure(error, key, is_conditional=True) from None
         return str(answer["ETag"]).strip('"')
@@ -242,14 +310,15 @@ class S3Store(ObjectStore):
 
     def _answer(self, key: str, asked: Mapping[str, str]) -> Any:
         try:
-            return self._client.get_object(Bucket=self._bucket, Key=self._prefix + key, **asked)
+            about = {"Bucket": self._bucket, "Key": self._prefix + key}
+            return self._ask(lambda clients: clients.usual.get_object(**about, **asked))
         except boto.ReadTimeoutError as error:  # botocore has repeated it: only bodies that break off are left to us
             raise self._failure(error, key, is_conditional=False) from None
 
     def _explained(self, error: Exception, key: str) -> StoreError:
         """The answer to a HEAD has no words: a listing that is refused as well says why."""
         try:
-            self._client.list_objects_v2(Bucket=self._bucket, Prefix=self._prefix + key, MaxKeys=1)
+            self._clients.usual.list_objects_v2(Bucket=self._bucket, Prefix=self._prefix + key, MaxKeys=1)
         except _ERRORS as explained:
             return self._failure(explained, "", is_conditional=False)
         return self._failure(error, key, is_conditional=False)
@@ -278,6 +347,15 @@ class S3Store(ObjectStore):
         if is_conditional:
             return OutcomeUnknownError(f"{shown}: whether object {key} was written is not known ({reason})")
         return StoreUnavailableError(f"{shown}: no answer that can be read ({reason})")
+
+
+def _signer_of(session: Any) -> str:
+    credentials = session.get_credentials()
+    return "" if credentials is None else sha256(repr(tuple(credentials.get_frozen_credentials())).encode()).hexdigest()
+
+
+def _is_denial(refusal: StoreRefusal) -> bool:
+    return refusal.code in _REFUSED_KEYS or refusal.status in {401, 403}
 
 
 def _in_pieces(request: Any, **_: Any) -> None:

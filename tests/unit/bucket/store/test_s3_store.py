@@ -18,6 +18,7 @@ import trustme
 from liftpy_bucket.errors import (
     ObjectMissingError,
     OutcomeUnknownError,
+    PreconditionFailedError,
     StoreDeniedError,
     StoreFullError,
     StoreUnavailableError,
@@ -68,6 +69,40 @@ def calls(store):
         "delete": lambda: store.delete(["k"]),
         "delete two": lambda: store.delete(["k", "l"]),
     }
+
+
+class Passing:
+    """A clock on which ten seconds pass between two looks."""
+
+    passed_s = 0.0
+
+    def monotonic(self):
+        self.passed_s += 10
+        return self.passed_s
+
+
+def test_credentials_that_are_rotated_in_a_file_are_read_again(moto, proxy, name, tmp_path):
+    moto.store(name).create("k", b"body", "n")
+    file = tmp_path / "credentials"
+
+    def write(key):
+        file.write_text(f"[default]\naws_access_key_id = {key}\naws_secret_access_key = {SECRET}\n")
+
+    write("AKIDONE")
+    with aws_environment(AWS_SHARED_CREDENTIALS_FILE=str(file)):
+        store = S3Store(moto.settings(name, endpoint=proxy.endpoint), Passing())
+        assert store.get("k").body == b"body"
+        for number, (kind, call) in enumerate(calls(store).items()):
+            proxy.revoked = f"AKID{number}"
+            write(proxy.revoked)
+            store._renew(store._clients)
+            write("AKIDNEXT")
+            with contextlib.suppress(ObjectMissingError, PreconditionFailedError):
+                call()
+            assert store._clients.usual._request_signer._credentials.access_key == "AKIDNEXT", kind
+            proxy.revoked = "AKIDNEXT"
+            with pytest.raises(StoreDeniedError):
+                call()
 
 
 @pytest.mark.parametrize("way", WAYS)
