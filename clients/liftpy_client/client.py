@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from liftpy_client.message import Message
     from liftpy_client.processing.options import Batch, By
     from liftpy_client.table.following import DivergedCallback
+    from liftpy_client.tracing.interceptors import Interceptor
     from liftpy_client.typed.codecs import Codec
     from liftpy_client.typed.streams import OnUndecodable
     from liftpy_envelope.ack import Ack, AckPolicy
@@ -118,15 +119,16 @@ class Lift(Admin):
         """
         if not timeout_s > 0 or retries < 0:
             raise UsageError(f"timeout_s must be above 0 and retries 0 or more, not {timeout_s} and {retries}")
-        message = OutgoingMessage(
-            value,
-            key=key,
-            headers=headers,
-            message_id=message_id,
-            expected_offset=expected_offset,
-            ack_policy=check_ack_policy(ack_policy),
-        )
-        return await self._delivery.deliver(subject, message, stream, timeout_s, retries)
+        with self._session.interceptors.publishing(subject, headers) as sent:
+            message = OutgoingMessage(
+                value,
+                key=key,
+                headers=sent,
+                message_id=message_id,
+                expected_offset=expected_offset,
+                ack_policy=check_ack_policy(ack_policy),
+            )
+            return await self._delivery.deliver(subject, message, stream, timeout_s, retries)
 
     def publisher(
         self,
@@ -148,7 +150,7 @@ class Lift(Admin):
             delivery_timeout_s=delivery_timeout_s,
             ack_policy=check_ack_policy(ack_policy),
         )
-        return Publisher(self._session, self._inbox, self._resender, options, stream)
+        return Publisher(self._session, self._inbox, self._resender, options, stream, self._session.interceptors)
 
     @overload
     def consume(
@@ -485,7 +487,12 @@ class Lift(Admin):
 
 
 def connect(
-    url: str | None = None, *, name: str = "liftpy client", context: str | None = None, **options: Any
+    url: str | None = None,
+    *,
+    name: str = "liftpy client",
+    context: str | None = None,
+    interceptors: Sequence[Interceptor] = (),
+    **options: Any,
 ) -> Connecting[Lift]:
     """Connect to liftpy through NATS.
 
@@ -495,18 +502,21 @@ def connect(
         url: One or more NATS addresses, separated by commas.
         name: Name of this client, as NATS shows it.
         context: Name of a context of the nats CLI.
+        interceptors: What stands around publishes, handlers and commits, such as `liftpy.otel()`.
         options: Fields of `NatsOptions`: user, password, token, creds, nkey, tls_ca, tls_cert, tls_key, timeout_s.
 
     Raises:
         ConfigError: An option is invalid.
         UnreachableError: NATS is not reachable (raised when the result is entered or awaited).
     """
-    return connect_as(NatsOptions.resolve(context=context, url=url, **options), name=name)
+    return connect_as(NatsOptions.resolve(context=context, url=url, **options), name=name, interceptors=interceptors)
 
 
-def connect_as(options: NatsOptions, *, name: str = "liftpy client") -> Connecting[Lift]:
+def connect_as(
+    options: NatsOptions, *, name: str = "liftpy client", interceptors: Sequence[Interceptor] = ()
+) -> Connecting[Lift]:
     """Connect with these options only; environment variables and contexts are ignored."""
-    return Connecting(options, name, lambda nats: Lift(Session(nats, options, name)))
+    return Connecting(options, name, lambda nats: Lift(Session(nats, options, name, interceptors)))
 
 
 def _names(stream: str | Sequence[str]) -> list[str]:

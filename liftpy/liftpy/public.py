@@ -53,6 +53,8 @@ from liftpy_client.sync.table import SyncTable
 from liftpy_client.sync.typed import SyncTypedStream
 from liftpy_client.table.changes import Change, Changes
 from liftpy_client.table.table import Table
+from liftpy_client.tracing.interceptors import Interceptor
+from liftpy_client.tracing.otel import otel
 from liftpy_client.typed.codecs import Codec, avro, json, msgpack, protobuf
 from liftpy_client.typed.streams import TypedConsumer, TypedMessage, TypedStream
 from liftpy_envelope.ack import Ack, AckPolicy, PublishRefusedError
@@ -91,6 +93,7 @@ __all__ = [
     "GroupSummary",
     "HandlerFailedError",
     "HandlerStuckError",
+    "Interceptor",
     "Lift",
     "LiftError",
     "LogDivergedError",
@@ -138,5 +141,6 @@ __all__ = [
     "connect_sync",
     "json",
     "msgpack",
+    "otel",
     "protobuf",
 ]

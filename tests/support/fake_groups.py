@@ -13,6 +13,7 @@ from liftpy_client.errors import DisconnectedError, NoStreamError
 from liftpy_client.group.consumer import GroupConsumer
 from liftpy_client.group.options import GroupOptions
 from liftpy_client.message import Message
+from liftpy_client.tracing.interceptors import Interceptors
 from liftpy_envelope.errors import ErrorCode
 from liftpy_envelope.group_offsets import CommitRequest, CommitResult, OffsetFetchRequest, OffsetFetchResult
 from liftpy_envelope.group_routing import Coordinator, FindCoordinatorRequest, FindCoordinatorResult
@@ -51,6 +52,7 @@ class FakeGroups:
         self.options = SimpleNamespace(timeout_s=1.0)
         self.nats = SimpleNamespace(is_closed=False)
         self.cluster = self
+        self.interceptors = Interceptors()
         self.running: set[Any] = set()
         self.node_ids = [f"n{number}" for number in range(nodes)]
         self.leader = "n0"

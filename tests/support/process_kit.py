@@ -13,6 +13,7 @@ from liftpy_client.group.offsets import committed
 from liftpy_client.group.options import GroupOptions
 from liftpy_client.processing.options import ProcessOptions, Retry
 from liftpy_client.processing.process import Process
+from liftpy_client.tracing.interceptors import Interceptors
 from liftpy_envelope.pull import Api
 from support.fake_groups import FakeGroups
 from support.fake_log import FakeLogs
@@ -152,6 +153,7 @@ class Member:
         self.line = Line(world)
         group = {"session_timeout_s": 1.0, "rebalance_timeout_s": 3.0, "commit_interval_s": 0.02}
         group |= options.pop("group_options", {})
+        self.line.interceptors = Interceptors(options.pop("interceptors", ()))
         told = {"by": "subject", "concurrency": 8, "retry": Retry(4, (0.001, 0.004)), "shutdown_timeout_s": 5.0}
         self.process = Process(
             self.line,

@@ -13,12 +13,16 @@ from liftpy_client.connection.cancelling import KeptCancellation
 from liftpy_client.connection.cluster import Cluster
 from liftpy_client.connection.pull_connection import PullConnection
 from liftpy_client.errors import DisconnectedError, PullError
+from liftpy_client.tracing.interceptors import Interceptors
 from liftpy_envelope.errors import ErrorCode
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from nats.aio.client import Client
 
     from liftpy_client.connection.nats_options import NatsOptions
+    from liftpy_client.tracing.interceptors import Interceptor
 
 __all__ = ["Running", "Session", "close_when_dropped"]
 
@@ -77,12 +81,15 @@ class Session:
         nats: An open connection.
         options: Options with which it was opened.
         name: Name of this client.
+        interceptors: What stands around publishes, handlers and commits.
 
     Attributes:
+        interceptors: All of them as one.
         running: What is to be closed with the connection (see `Running`).
     """
 
-    def __init__(self, nats: Client, options: NatsOptions, name: str) -> None:
+    def __init__(self, nats: Client, options: NatsOptions, name: str, interceptors: Sequence[Interceptor] = ()) -> None:
+        self.interceptors = Interceptors(interceptors)
         self.nats = nats
         self.options = options
         self.name = name

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from liftpy_client.consumer.assigned import AssignedConsumer
     from liftpy_client.group.link import GroupLink
     from liftpy_client.group.member import GroupMember, Lost
+    from liftpy_client.tracing.interceptors import Interceptor
 
 __all__ = ["Commits", "Offsets"]
 
@@ -30,6 +31,7 @@ class Commits:
         link: Connection to the coordinator.
         assigned: Reader that knows what is processed.
         note: Called when a commit shows that the membership has ended.
+        interceptors: What stands around each commit.
     """
 
     def __init__(
@@ -38,7 +40,9 @@ class Commits:
         link: GroupLink,
         assigned: AssignedConsumer,
         note: Callable[[Lost | None], None],
+        interceptors: Interceptor,
     ) -> None:
+        self._interceptors = interceptors
         self._member = member
         self._link = link
         self._assigned = assigned
@@ -96,7 +100,8 @@ class Commits:
         async with self._order:
             rows = iter(offsets().items())
             while chunk := dict(islice(rows, OFFSETS_MAX)):
-                refused = await self._commit(chunk, until_s, unread=unread)
+                with self._interceptors.committing(self._member.join_options.group):
+                    refused = await self._commit(chunk, until_s, unread=unread)
                 if refused is None:
                     return None
                 refusals += refused

@@ -89,7 +89,7 @@ class GroupMembership:
         self.hand = Hand()
         self._goodbye: LeaveRequest | None = None  # while the application is stuck
         self._closing: asyncio.Task[None] | None = None
-        self.commits = Commits(member, link, assigned, self.note)
+        self.commits = Commits(member, link, assigned, self.note, session.interceptors)
         self.upcoming = UpcomingPartitions()
         self._starts = GroupStarts(session, member, link, self.commits, options)
         self.confirmed_until_s = float("-inf")

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from liftpy_client.group.options import GroupOptions
     from liftpy_client.message import Message
     from liftpy_client.processing.options import By, ProcessOptions
+    from liftpy_client.tracing.interceptors import Interceptors
     from liftpy_envelope.pull import PartitionKey
 
 __all__ = ["Process"]
@@ -81,6 +82,8 @@ class Process:
             None if self._is_asynchronous else HandlerThreads(handle, options.concurrency, f"liftpy {group}")
         )
         call: Callable[[Any], Awaitable[Any]] = handle if self._threads is None else self._threads
+        if session.interceptors:
+            call = _intercepted(call, group, session.interceptors)
         self._schedule = Schedule(options.concurrency, options.in_flight_messages, options.in_flight_bytes)
         letters = None if options.dead_letter is None else DeadLetters(publish, options.dead_letter, group)
         self._workers = Workers(
@@ -269,6 +272,16 @@ class Process:
         self._workers.interrupt(self._schedule.drop(key))
         self._workers.notify()
         self._workers.wake()
+
+
+def _intercepted(
+    call: Callable[[Any], Awaitable[Any]], group: str, interceptors: Interceptors
+) -> Callable[[Any], Awaitable[Any]]:
+    async def intercepted(item: Any) -> None:
+        with interceptors.processing(group, item):
+            await call(item)
+
+    return intercepted
 
 
 def lane_of(by: By) -> Callable[[PartitionKey, Message], Hashable]:

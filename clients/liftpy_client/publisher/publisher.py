@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from liftpy_client.publisher.options import PublisherOptions
     from liftpy_client.publisher.resender import Resender
     from liftpy_client.publisher.routes import Route
+    from liftpy_client.tracing.interceptors import Interceptors
 
 __all__ = ["Publisher"]
 
@@ -52,6 +53,7 @@ class Publisher:
         resender: Sends batches until they are acknowledged.
         options: Options for batches, window and retries.
         stream: Stream whose acks count; by default the first that stores the subject.
+        interceptors: What stands around each message.
     """
 
     def __init__(
@@ -61,7 +63,9 @@ class Publisher:
         resender: Resender,
         options: PublisherOptions,
         stream: str | None = None,
+        interceptors: Interceptors | None = None,
     ) -> None:
+        self._interceptors = interceptors
         self._session = session
         self._inbox = inbox
         self._options = options
@@ -121,7 +125,11 @@ class Publisher:
             route = await self._find_route(subject)
         if not self._room.is_set():
             await self._wait_for_room()
-        block = None if headers is None else encode_header_block(headers)
+        sent = headers
+        if self._interceptors:
+            with self._interceptors.publishing(subject, headers) as sent:
+                pass  # the message is only gathered here
+        block = None if sent is None else encode_header_block(sent)
         size = len(value or b"") + len(key or b"") + len(block or b"") + _RECORD_OVERHEAD_BYTES
         place = (subject, route.partition(key))
         batch = self._gathering.get(place)
