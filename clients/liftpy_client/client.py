@@ -81,7 +81,7 @@ class Lift(Admin):
         value: bytes | None,
         *,
         key: bytes | None = None,
-        headers: Mapping[str, str] | None = None,
+        headers: Mapping[str, str | Sequence[str]] | None = None,
         message_id: str | None = None,
         expected_offset: int | None = None,
         ack_policy: AckPolicy | str | None = None,
@@ -100,7 +100,7 @@ class Lift(Admin):
             subject: A literal subject that a stream stores.
             value: Payload. None is a tombstone.
             key: Key of the record.
-            headers: NATS headers.
+            headers: NATS headers. One with several values has a list of them.
             message_id: Id for deduplication; by default that of the `Nats-Msg-Id` header, or else a random one.
             expected_offset: Refuse the message unless it gets this offset.
             ack_policy: `leader` or `all`; overrides that of the stream.

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import functools
 import json
 import subprocess
 
+import nats
 import pytest
 
 from support.cli import COMMAND, Cli, environment_of, run_process
@@ -99,6 +102,34 @@ def test_publish_and_consume(cli, name):
     assert "(tombstone)" in shown
     assert cli.json("stream", "purge", name, "--offset", "4", "--force")["messages"] == 5
     assert "is out of range" in cli.error("consume", name, "--start", "0", "--stop", "latest")
+
+
+async def test_other_subscribers_see_plain_messages(cli, name, shared_nats, tmp_path):
+    await asyncio.to_thread(cli.run, "stream", "add", name, "--subject", f"{name}.>")
+    other = await nats.connect(shared_nats.url)
+    try:
+        heard = await other.subscribe(f"{name}.>")
+        await other.flush()
+        run = functools.partial(asyncio.to_thread, run_process, "-s", shared_nats.url, "publish", home=tmp_path)
+        assert (await run(f"{name}.a", "-K", "=", "-H", "A:1", "-H", "A:2", data=b"k=one\nl=two\n")).returncode == 0
+        assert (await run(f"{name}.b", "three", "--count", "2")).returncode == 0
+        found = [await heard.next_msg(10) for _ in range(4)]
+        assert [message.data for message in found] == [b"one", b"two", b"three", b"three"]
+        assert found[0].headers["Lift-Key"] == "k"
+        lines = (await asyncio.to_thread(cli.run, "consume", name, "--stop", "latest", "--json")).stdout
+        assert json.loads(lines.splitlines()[0])["headers"]["A"] == ["1", "2"]
+        assert (await run(f"{name}.c", "--from-json", "-", data=lines.encode())).returncode == 0
+        again = await asyncio.to_thread(cli.lines, "consume", name, "--start", "4", "--stop", "latest")
+        assert [(m["subject"], m["key"], m["value"]) for m in again] == [
+            (f"{name}.c", "k", "one"), (f"{name}.c", "l", "two"), *[(f"{name}.c", None, "three")] * 2,
+        ]  # fmt: skip
+        assert again[0]["headers"]["A"] == ["1", "2"]
+        for _ in range(4):
+            await heard.next_msg(10)
+        assert (await run(f"{name}.d", "four", "--count", "2", "--batch")).returncode == 0
+        assert (await heard.next_msg(10)).data != b"four"
+    finally:
+        await other.close()
 
 
 def test_what_strangers_publish_does_not_act_on_the_terminal(cli, name):
@@ -204,6 +235,10 @@ def test_copies_that_a_single_node_can_not_keep(cli, name):
         (("publish", "s", "--count", "3"), "name its payload"),
         (("publish", "s", "x", "--count", "3", "--message-id", "1"), "single message"),
         (("publish", "s", "x", "--ack-policy", "none"), "no ack to wait for"),
+        (("publish",), "a subject is missing"),
+        (("publish", "s", "x", "-K", ":"), "-K"),
+        (("publish", "s", "x", "--from-json", "-"), "--from-json"),
+        (("publish", "s", "x", "--batch"), "--batch"),
         (("consume", "s", "--start", "yesterday"), "--start"),
         (("consume", "s", "--stop", "never"), "--stop"),
         (("consume", "s", "--start", "-5"), "--start"),

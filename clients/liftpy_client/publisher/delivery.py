@@ -15,7 +15,7 @@ from liftpy_envelope.headers import encode_header_block
 from liftpy_envelope.stream_config import AckMode
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from liftpy_client.connection.session import Session
     from liftpy_client.publisher.ack_inbox import AckInbox
@@ -38,6 +38,15 @@ def _policy(route: Route, given: AckPolicy | None) -> AckPolicy | None:
     return given
 
 
+class _HeaderLines(dict[str, Any]):
+    """Headers for nats-py, which writes a line for each item: one item for each value of a header."""
+
+    def items(self) -> Iterator[tuple[str, str]]:  # type: ignore[override]  # nats-py only goes through them
+        for name, given in super().items():
+            for value in [given] if isinstance(given, str) else given:
+                yield name, value
+
+
 class OutgoingMessage:
     """One message, and what is asked for it.
 
@@ -51,7 +60,7 @@ class OutgoingMessage:
         value: bytes | None,
         *,
         key: bytes | None = None,
-        headers: Mapping[str, str] | None = None,
+        headers: Mapping[str, str | Sequence[str]] | None = None,
         message_id: str | None = None,
         expected_offset: int | None = None,
         ack_policy: AckPolicy | None = None,
@@ -66,7 +75,8 @@ class OutgoingMessage:
         self.value = None if value is None else bytes(value)
         self.key = None if key is None else bytes(key)
         self.headers = headers
-        self.message_id = message_id or (headers or {}).get(_MESSAGE_ID) or uuid4().hex
+        named = (headers or {}).get(_MESSAGE_ID) or ""
+        self.message_id: str = message_id or (named if isinstance(named, str) else named[0]) or uuid4().hex
         self.expected_offset = expected_offset
         self.ack_policy = ack_policy
 
@@ -74,7 +84,8 @@ class OutgoingMessage:
         """Payload and options for nats-py: plain with headers where that can say it, else in an envelope."""
         value, policy = self.value, _policy(route, self.ack_policy)
         if value is not None and route.config.acks is AckMode.REPLY and self._fits_headers(value):
-            lines = dict(self.headers or {}) | {_MESSAGE_ID: self.message_id}
+            lines = _HeaderLines(self.headers or {})
+            lines[_MESSAGE_ID] = self.message_id
             if self.key is not None:
                 lines["Lift-Key"] = self.key.decode("ascii")
             if self.expected_offset is not None:

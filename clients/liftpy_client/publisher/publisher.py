@@ -23,7 +23,7 @@ from liftpy_envelope.headers import encode_header_block
 from liftpy_envelope.limits import ENVELOPE_RECORDS_MAX
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from types import TracebackType
 
     import pyarrow as pa
@@ -106,7 +106,7 @@ class Publisher:
         value: bytes | None,
         *,
         key: bytes | None = None,
-        headers: Mapping[str, str] | None = None,
+        headers: Mapping[str, str | Sequence[str]] | None = None,
     ) -> PendingAck:
         """Publish a message; returns as soon as it is on its way, and waits while too much is in flight.
 
@@ -114,7 +114,7 @@ class Publisher:
             subject: a literal subject that a stream stores.
             value: payload; None is a tombstone.
             key: of the record.
-            headers: NATS headers.
+            headers: NATS headers. One with several values has a list of them.
 
         Raises:
             NoStreamError: no stream stores the subject.

@@ -21,8 +21,8 @@ class Interceptor:
     """
 
     def publishing(
-        self, subject: str, headers: Mapping[str, str] | None
-    ) -> AbstractContextManager[Mapping[str, str] | None]:
+        self, subject: str, headers: Mapping[str, str | Sequence[str]] | None
+    ) -> AbstractContextManager[Mapping[str, str | Sequence[str]] | None]:
         """Around the publish of a message; gives the headers to send."""
         del subject
         return nullcontext(headers)
@@ -55,7 +55,9 @@ class Interceptors(Interceptor):
         return bool(self._several)
 
     @contextmanager
-    def publishing(self, subject: str, headers: Mapping[str, str] | None) -> Iterator[Mapping[str, str] | None]:
+    def publishing(
+        self, subject: str, headers: Mapping[str, str | Sequence[str]] | None
+    ) -> Iterator[Mapping[str, str | Sequence[str]] | None]:
         """Around the publish of a message; gives the headers to send."""
         with ExitStack() as stack:
             for each in self._several:

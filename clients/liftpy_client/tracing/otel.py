@@ -11,7 +11,7 @@ from liftpy_client.message import Message
 from liftpy_client.tracing.interceptors import Interceptor
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
 __all__ = ["otel"]
 
@@ -49,7 +49,9 @@ class _Otel(Interceptor):
         return span
 
     @contextmanager
-    def publishing(self, subject: str, headers: Mapping[str, str] | None) -> Iterator[Mapping[str, str] | None]:
+    def publishing(
+        self, subject: str, headers: Mapping[str, str | Sequence[str]] | None
+    ) -> Iterator[Mapping[str, str | Sequence[str]] | None]:
         with self._span("publish", subject, self._kinds.PRODUCER, operation__type="send", destination__name=subject):
             carrier = dict(headers or {})
             self._propagate.inject(carrier)
