@@ -31,7 +31,7 @@ def loaded(code):
         ("import liftpy", set(), 90),
         (COMMAND.format(arguments="'--help'"), set(), 260),
         (COMMAND.format(arguments="'--version'"), set(), 290),
-        (LIST, {"nats"}, 400),
+        (LIST, {"nats"}, 370),
     ],
 )
 def test_few_modules_are_imported_for(code, allowed, modules_max):
@@ -39,6 +39,14 @@ def test_few_modules_are_imported_for(code, allowed, modules_max):
     modules = loaded(code)
     assert {module.partition(".")[0] for module in modules} & (HEAVY | {"nats"}) == allowed
     assert len(modules) <= modules_max
+
+
+def test_jetstream_of_nats_py_is_loaded_where_it_is_used():
+    assert "nats.js.api" not in loaded(LIST)
+    use = "from liftpy.cli.late_jetstream import load_jetstream_late; load_jetstream_late(); import nats; "
+    assert "nats.js.api" not in loaded(use)
+    assert "nats.js.api" in loaded(use + "assert nats.js.api.Header.STATUS == 'Status'")
+    assert "nats.js.api" in loaded(use + "from nats.js.api import Header; assert Header.STATUS == 'Status'")
 
 
 @pytest.mark.parametrize(
