@@ -18,6 +18,7 @@ __all__ = [
     "RecordMissingError",
     "RootMissingError",
     "SealedError",
+    "StoreBusyError",
     "StoreDeniedError",
     "StoreError",
     "StoreFullError",
@@ -93,6 +94,10 @@ class StoreUnavailableError(StoreError):
     """The store does not answer, or answers that it can not now."""
 
     retriable = True
+
+
+class StoreBusyError(StoreUnavailableError):
+    """The store asks for fewer requests, and has done nothing: it is well, and to be left alone for a while."""
 
 
 class StoreDeniedError(StoreError):

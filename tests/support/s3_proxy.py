@@ -22,6 +22,7 @@ SKEWED = (
     b"<Error><Code>RequestTimeTooSkewed</Code><Message>The difference between the request time and the current time is "
     b"too large.</Message></Error>"
 )
+SLOW_DOWN = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
 REVOKED = b"<Error><Code>InvalidAccessKeyId</Code><Message>There is no such key.</Message></Error>"
 HOP_BY_HOP = {"connection", "transfer-encoding", "keep-alive", "expect", "content-length"}
 
@@ -126,6 +127,9 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(403, [("Content-Type", "application/xml")], REVOKED, len(REVOKED))
             return
         way = self.owner.way_of(self.command)
+        if way == "slow down":
+            self._answer(503, [("Content-Type", "application/xml")], SLOW_DOWN, len(SLOW_DOWN))
+            return
         status, headers, answer = self.owner.ask(self.command, self.path, kept, body)
         if way == "stall":
             self.owner.wait()

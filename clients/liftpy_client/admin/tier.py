@@ -55,7 +55,7 @@ class TierStatus:
 
     Attributes:
         url: of it; None where no node has one.
-        state: off, ok, slow, away, full or refused; of the node that is worst off.
+        state: off, ok, slow, busy, away, full or refused; of the node that is worst off.
         message: why, for people; "" while all is well.
         since: since when; None while all is well.
         room_s: seconds until the first disk is full at the present rate, while the bucket takes nothing; else None.

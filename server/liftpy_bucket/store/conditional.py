@@ -13,6 +13,7 @@ from liftpy_bucket.errors import (
     ObjectMissingError,
     OutcomeUnknownError,
     PreconditionFailedError,
+    StoreBusyError,
     StoreUnavailableError,
     TakenError,
 )
@@ -45,6 +46,10 @@ def create_once(store: ObjectStore, key: str, body: bytes | memoryview, nonce: s
     for _ in range(_ATTEMPTS_MAX):
         try:
             store.create(key, body, nonce)
+        except StoreBusyError:  # nothing was done, and to send it again at once would make it worse
+            if not is_sent:
+                raise
+            break
         except StoreUnavailableError as error:
             failure = error
             continue

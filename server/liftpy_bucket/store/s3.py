@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from zlib import crc32
 
 import boto3
 from botocore import exceptions as boto
@@ -22,6 +23,7 @@ from urllib3.exceptions import HTTPError
 from liftpy_bucket.errors import (
     ObjectMissingError,
     OutcomeUnknownError,
+    StoreBusyError,
     StoreDeniedError,
     StoreError,
     StoreUnavailableError,
@@ -49,6 +51,9 @@ _LARGE_READ_TIMEOUT_S: Final = 120.0  # a store may answer only when it has writ
 _NOT_KNOWN: Final = (405, 501)  # a store that deletes one by one only
 _WANTS_MD5: Final = ("MissingContentMD5", "MissingDigest")  # which botocore does not send any more
 _REASON_CHARS_MAX: Final = 200
+_BUSY_ATTEMPTS: Final = 4  # to write a manifest, when the store asks for fewer requests; of objects there is one
+_BUSY_PAUSE_S: Final = 0.25  # before the second one; it doubles
+_SMALL_BYTES: Final = 1 << 20
 _RENEW_S: Final = 1.0  # other credentials are not looked for more often
 _REFUSED_KEYS: Final = frozenset({"ExpiredToken", "InvalidToken", "InvalidAccessKeyId", "SignatureDoesNotMatch"})
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -101,6 +106,7 @@ class S3Store(ObjectStore):
         self._settings = settings
         self._bucket = settings.bucket
         self._prefix = settings.prefix
+        self._pause: Callable[[float], object] = threading.Event().wait
         self._renewing = threading.Lock()
         self._renewed_s = self._clock.monotonic() - _RENEW_S
         try:
@@ -288,11 +294,17 @@ class S3Store(ObjectStore):
             about = {"Bucket": self._bucket, "Key": self._prefix + key, "Metadata": {_NONCE: nonce}}
             return client.put_object(Body=sent, **about, **condition)
 
-        try:
-            answer = self._ask(put)
-        except _ERRORS as error:
-            raise self._failure(error, key, is_conditional=True) from None
-        return str(answer["ETag"]).strip('"')
+        attempts = _BUSY_ATTEMPTS if len(body) <= _SMALL_BYTES else 1
+        for attempt in range(attempts):
+            try:
+                return str(self._ask(put)["ETag"]).strip('"')
+            except _ERRORS as error:
+                failure = self._failure(error, key, is_conditional=True)
+                if not isinstance(failure, StoreBusyError) or attempt == attempts - 1:
+                    raise failure from None
+            share = 0.5 + crc32(f"{nonce}-{attempt}".encode()) / 2**32  # so that not all come at once
+            self._pause(_BUSY_PAUSE_S * 2**attempt * share)
+        raise AssertionError("the last attempt returns or raises")
 
     def _read(self, key: str, take: Callable[[Any], T], none_on: int = 0, **asked: str) -> T | None:
         """Read an object; once more when its body breaks off, which botocore leaves to us."""

@@ -11,6 +11,7 @@ from liftpy_bucket.errors import (
     ObjectMissingError,
     OutcomeUnknownError,
     PreconditionFailedError,
+    StoreBusyError,
     StoreDeniedError,
     StoreError,
     StoreFullError,
@@ -41,7 +42,8 @@ _DENIED: Final = {
 }
 _DENIED_STATUS: Final = (301, 307, 401, 403)
 _FULL: Final = frozenset({"InsufficientStorage", "QuotaExceeded", "StorageFull", "XMinioStorageFull"})
-_UNAVAILABLE: Final = frozenset({"SlowDown", "RequestTimeout", "ServiceUnavailable", "InternalError", "Throttling"})
+_BUSY: Final = frozenset({"SlowDown", "Throttling", "ThrottlingException", "RequestLimitExceeded", "TooManyRequests"})
+_UNAVAILABLE: Final = frozenset({"RequestTimeout", "ServiceUnavailable", "InternalError"})
 _TEXT_CHARS_MAX: Final = 200
 
 
@@ -86,8 +88,10 @@ def error_of(refusal: StoreRefusal, key: str, shown: str, *, is_conditional: boo
         return StoreUnfitError(
             f"{shown}: the store does not know {'conditional writes' if is_conditional else 'this request'} [{code}]"
         )
-    if status >= 500 or status in {409, 429} or code in _UNAVAILABLE:
-        if is_conditional:
-            return OutcomeUnknownError(f"{shown}: whether object {key} was written is not known [{code}]")
-        return StoreUnavailableError(f"{shown}: the store can not now [{code}]; look at its health and its log")
+    if code in _BUSY or status == 429:
+        return StoreBusyError(f"{shown}: the store asks for fewer requests [{code}]")
+    if status >= 500 or status == 409 or code in _UNAVAILABLE:
+        unknown = OutcomeUnknownError(f"{shown}: whether object {key} was written is not known [{code}]")
+        away = StoreUnavailableError(f"{shown}: the store can not now [{code}]; look at its health and its log")
+        return unknown if is_conditional else away
     return StoreError(f"{shown}: the store refused [{code}, status {status}]: {refusal.text[:_TEXT_CHARS_MAX]}")

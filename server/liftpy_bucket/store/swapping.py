@@ -13,6 +13,7 @@ from liftpy_bucket.errors import (
     OutcomeUnknownError,
     OvertakenError,
     PreconditionFailedError,
+    StoreBusyError,
     StoreUnavailableError,
 )
 
@@ -54,6 +55,10 @@ def swap(
             if etag is None:
                 return store.create(key, body, nonce), body
             return store.replace(key, body, etag, nonce), body
+        except StoreBusyError:  # nothing was done, and to ask again at once would make it worse
+            if not is_sent:
+                raise
+            break
         except (PreconditionFailedError, OutcomeUnknownError, StoreUnavailableError) as error:
             is_sent = is_sent or not isinstance(error, StoreUnavailableError)
             failure = error

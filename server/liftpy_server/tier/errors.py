@@ -14,6 +14,7 @@ from liftpy_bucket.errors import (
     OvertakenError,
     RootMissingError,
     SealedError,
+    StoreBusyError,
     StoreDeniedError,
     StoreFullError,
     StoreUnavailableError,
@@ -38,7 +39,7 @@ class TierWorkError(LiftError):
     """A tier worker could not do a job.
 
     Attributes:
-        code: "overtaken", "lineage", "sealed", "denied", "unavailable", "unfit", "full", "foreign", "version",
+        code: "overtaken", "lineage", "sealed", "denied", "unavailable", "busy", "unfit", "full", "foreign", "version",
             "corrupt", "missing", "rootless" (objects that no root names, for it is gone), "gone" (of a local file),
             "hole" (that no purge explains), "held" (by a pin), "unnamed" (of a stream, in the catalog) or "internal".
         message: for people.
@@ -61,6 +62,7 @@ _CODES: Final[tuple[tuple[type[Exception], str, bool], ...]] = (
     (LineageError, "lineage", False),
     (SealedError, "sealed", False),
     (StoreDeniedError, "denied", False),
+    (StoreBusyError, "busy", True),
     (StoreUnavailableError, "unavailable", True),
     (OutcomeUnknownError, "unavailable", True),
     (StoreUnfitError, "unfit", False),

@@ -33,7 +33,7 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 _LEADERS_WITHIN_S: Final = 60.0
 _LOOK_EVERY_S: Final = 0.5
 _AMISS_EXIT: Final = 1
-_USABLE: Final = frozenset({"ok", "slow"})
+_USABLE: Final = frozenset({"ok", "slow", "busy"})
 _ENDS_SHOWN_MAX = 4
 
 

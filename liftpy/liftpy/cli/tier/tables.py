@@ -23,6 +23,7 @@ _STATES: Final = {
     "off": "[dim]off[/]",
     "ok": "[green]ok[/]",
     "slow": "[yellow]slow[/]: it takes less than what comes in",
+    "busy": "[yellow]busy[/]: it asks for fewer requests",
     "away": "[bold red]away[/]: it does not answer",
     "full": "[bold red]full[/]",
     "refused": "[bold red]refused[/]",

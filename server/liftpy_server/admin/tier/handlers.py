@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LocalTierHandlers", "TierHandlers", "merged_status"]
 
-_SEVERITY: Final = ("off", "ok", "slow", "away", "full", "refused")
+_SEVERITY: Final = ("off", "ok", "slow", "busy", "away", "full", "refused")
 
 
 class TierHandlers:

@@ -335,8 +335,8 @@ class Tierer:
         health, url = self.health, self.config.url
         if health.state is StoreState.OK:
             logger.info("the bucket %s takes what comes in", url)
-        elif health.state is StoreState.SLOW:
-            logger.warning("the bucket %s is slow: %s", url, health.message)
+        elif health.state in {StoreState.SLOW, StoreState.BUSY}:
+            logger.warning("the bucket %s is %s: %s", url, health.state.value, health.message)
         else:
             logger.error(
                 "the bucket %s is %s, and everything stays on disk meanwhile: %s",
@@ -345,7 +345,7 @@ class Tierer:
 
     def full_text(self, usual: str) -> str:
         """What publishers are told when the disk is full: also why what it holds can not leave it."""
-        if self.health.state in {StoreState.OK, StoreState.SLOW} and self.health.is_proven:
+        if self.health.is_usable:
             return usual
         why = self.health.message or "it has not answered yet"
         return f"{usual}, and the bucket that takes what is old is {self.health.state.value}: {why}"[:500]

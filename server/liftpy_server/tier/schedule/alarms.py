@@ -20,11 +20,13 @@ class StoreState(Enum):
 
     OK = "ok"
     SLOW = "slow"
+    BUSY = "busy"
     AWAY = "away"
     FULL = "full"
     REFUSED = "refused"
 
 
+_USABLE: Final = frozenset({StoreState.OK, StoreState.SLOW, StoreState.BUSY})
 STORE_CODES: Final = {
     "unavailable": StoreState.AWAY,
     "full": StoreState.FULL,
@@ -62,7 +64,7 @@ class StoreHealth:
     @property
     def is_usable(self) -> bool:
         """Whether jobs may be started."""
-        return self.is_proven and self.state in {StoreState.OK, StoreState.SLOW}
+        return self.is_proven and self.state in _USABLE
 
     def may_try(self, now_s: float) -> bool:
         """Whether someone is to find out how it is; who is told so must say how it went."""
@@ -106,10 +108,24 @@ class StoreHealth:
             return False
         self.is_proven = True
         self.failures = 0
-        if self.state in {StoreState.OK, StoreState.SLOW}:
+        if self.state in _USABLE:
             return False
         self._become(StoreState.OK, "", now_s)
         return True
+
+    def asks_for_less(self, message: str, now_s: float) -> bool:
+        """It asked for fewer requests, and is well. Returns whether people are to be told."""
+        if not self.is_usable:
+            return False
+        if self.state is StoreState.BUSY:
+            return self._tells(now_s, is_new=False)
+        self._become(StoreState.BUSY, message, now_s)
+        return True
+
+    def takes_all(self, now_s: float) -> None:
+        """It takes as many requests as there are to be."""
+        if self.state is StoreState.BUSY:
+            self._become(StoreState.OK, "", now_s)
 
     def waits(self, oldest_s: float, allowed_s: float, now_s: float) -> bool:
         """What waits for the bucket. Returns whether people are to be told, of slowness or of its end.

@@ -11,8 +11,10 @@ as a whole does not work, everything waits for one that tries it.
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
+from zlib import crc32
 
 from liftpy_server.tier.schedule.alarms import STORE_CODES, StoreHealth
+from liftpy_server.tier.schedule.pace import Pace
 from liftpy_server.tier.schedule.places import Found, Job, Phase, Place, Task, Trouble
 from liftpy_server.tier.schedule.queues import Queues
 from liftpy_server.tier.schedule.upkeep import Upkeep
@@ -27,7 +29,8 @@ __all__ = ["Schedule"]
 
 _NOTHING: Final = Found()
 _STOPPING: Final = frozenset({"lineage", "sealed", "hole"})
-_QUIET_FAILURES: Final = {"gone": 3, "overtaken": 3, "unnamed": 5, "internal": 2}  # so many in a row are no trouble yet
+# So many in a row are no trouble yet.
+_QUIET_FAILURES: Final = {"gone": 3, "overtaken": 3, "unnamed": 5, "internal": 2, "busy": 5}
 _UNNAMED_REST_S_MAX: Final = 5.0  # the catalog will name it in a moment, and to look costs one small request
 _UPLOADS: Final = frozenset({Job.UPLOAD, Job.UPLOAD_SET})
 _FOREGROUND: Final = frozenset({Job.CLAIM, Job.UPLOAD, Job.UPLOAD_SET})
@@ -52,6 +55,7 @@ class Schedule:
         self.health = StoreHealth(now_s)
         self._queues = Queues(limits)
         self._upkeep = Upkeep(limits, now_s)
+        self._pace = Pace(limits.jobs_max)
         self._running = 0
         self._claiming = 0
         self._is_set_running = False
@@ -174,9 +178,10 @@ class Schedule:
             return [_task(Job.PROBE, (), now_s)] if self.health.may_try(now_s) else []
         self._queues.ripen(now_s)
         found: list[Task] = []
-        while self._running < self._limits.jobs_max and (task := self._next_upload(now_s)) is not None:
+        while self._running < self._pace.jobs and (task := self._next_upload(now_s)) is not None:
             found.append(self._start(task))
-        while self._upkeep.running < self._limits.upkeep_max and (due := self._upkeep.next(now_s)) is not None:
+        upkeep_max = self._limits.upkeep_max if self._pace.is_full else 1
+        while self._upkeep.running < upkeep_max and (due := self._upkeep.next(now_s)) is not None:
             found.append(self._start(_task(due[0], due[1], now_s)))
         return found
 
@@ -259,6 +264,9 @@ class Schedule:
 
     def _went_well(self, task: Task, places: Iterable[Place], now_s: float) -> None:
         self.health.succeeded(now_s, was_tried=False)
+        self._pace.went_well()
+        if self._pace.is_full:
+            self.health.takes_all(now_s)
         is_upkeep = task.job in _UPKEEP
         for place in places:
             if is_upkeep:
@@ -286,9 +294,12 @@ class Schedule:
         # One object of one partition may be of a newer version, while the store as a whole is well.
         is_of_store = code in STORE_CODES and code != "version"
         tells = is_of_store and self.health.failed(code, message, now_s, was_tried=False)
+        if code == "busy":
+            self._pace.slow_down(now_s)
+            tells = self.health.asks_for_less(message, now_s)
         for place in places:
             self._upkeep.failed_upload(place, task.job, now_s)
-            if task.job in _UPLOADS and (is_of_store or code == "internal") and place.phase is Phase.CLAIMED:
+            if task.job in _UPLOADS and (is_of_store or code in {"busy", "internal"}) and place.phase is Phase.CLAIMED:
                 place.phase = Phase.UNKNOWN  # it may count, and only the answer was lost: see before anything is added
             if not is_of_store:
                 tells |= self._fail(place, task.job, code, message, now_s)
@@ -299,7 +310,7 @@ class Schedule:
 
     def _fail(self, place: Place, job: Job, code: str, message: str, now_s: float) -> bool:
         # Of shared objects it is not said whose fault it is; each by itself will tell.
-        place.is_alone |= job is Job.UPLOAD_SET
+        place.is_alone |= job is Job.UPLOAD_SET and code != "busy"
         if code in _STOPPING and job is not Job.UPLOAD_SET:
             return self._stop(place, job, code, message, now_s)
         if code == "overtaken":
@@ -309,7 +320,8 @@ class Schedule:
         else:
             failures = place.failures = place.failures + 1
             rest_s = self._limits.rest_s(failures)
-            place.until_s = now_s + (min(rest_s, _UNNAMED_REST_S_MAX) if code == "unnamed" else rest_s)
+            rest_s = min(rest_s, _UNNAMED_REST_S_MAX) if code == "unnamed" else rest_s
+            place.until_s = now_s + (rest_s * _share_of(place, failures) if code == "busy" else rest_s)
         if failures <= _QUIET_FAILURES.get(code, 0) or job is Job.UPLOAD_SET:
             return False
         before = place.trouble
@@ -334,6 +346,11 @@ class Schedule:
         for place in task.places:
             place.is_busy = False
         return [place for place in task.places if self.places.get(place.key) is place]
+
+
+def _share_of(place: Place, failures: int) -> float:
+    """Between a half and one and a half: those that were refused together do not come back together."""
+    return 0.5 + crc32(b"%s/%d/%d" % (place.key.uuid, place.key.partition, failures)) / 2**32
 
 
 def _task(job: Job, places: tuple[Place, ...], now_s: float) -> Task:

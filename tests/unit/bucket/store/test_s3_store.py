@@ -19,6 +19,7 @@ from liftpy_bucket.errors import (
     ObjectMissingError,
     OutcomeUnknownError,
     PreconditionFailedError,
+    StoreBusyError,
     StoreDeniedError,
     StoreFullError,
     StoreUnavailableError,
@@ -103,6 +104,25 @@ def test_credentials_that_are_rotated_in_a_file_are_read_again(moto, proxy, name
             proxy.revoked = "AKIDNEXT"
             with pytest.raises(StoreDeniedError):
                 call()
+
+
+def test_an_object_is_not_sent_again_to_a_store_that_asks_for_fewer_requests(store, proxy):
+    proxy.lose("slow down", count=9)
+    with pytest.raises(StoreBusyError):
+        create_once(store, "k", memoryview(bytes(2 << 20)), "n")
+    assert [method for method, _ in proxy.attempts] == ["PUT"]
+
+
+def test_a_manifest_is_sent_again_after_pauses_that_grow(store, proxy):
+    pauses = []
+    store._pause = pauses.append
+    proxy.lose("slow down", count=3)
+    create_once(store, "k", b"manifest", "n")
+    assert store.get("k").body == b"manifest"
+    assert all(0.5 <= pause / base <= 1.5 for pause, base in zip(pauses, (0.25, 0.5, 1.0), strict=True))
+    proxy.lose("slow down", count=4)
+    with pytest.raises(StoreBusyError):
+        create_once(store, "l", b"manifest", "n")
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -425,6 +425,28 @@ def test_a_start_is_moved_and_what_that_leaves_is_collected(bench):
     assert bench.collected(20) == [(600, Job.COLLECT_SETS), (4_800, Job.COLLECT_SETS), (4_800, Job.COLLECT)]
 
 
+def test_a_store_that_asks_for_fewer_requests_gets_fewer_and_is_not_away(bench):
+    bench.claim_all(range(6))
+    for number in range(6):
+        bench.wrote(2, 64 * MIB, number)
+    first = [task for task in bench.tasks() if task.job is Job.UPLOAD]
+    assert len(first) == 3
+    assert bench.fail(first[0], "busy"), "people are told once"
+    assert bench.schedule.health.state is StoreState.BUSY
+    assert not bench.fail(first[1], "busy")
+    bench.uploaded(first[2], **{f"p{first[2].places[0].key.partition}": 2})
+    refused = {first[0].places[0].until_s, first[1].places[0].until_s}
+    assert len(refused) == 2, "they do not come back together"
+    assert all(0.5 <= until_s - bench.now_s <= 1.5 for until_s in refused)
+    assert first[0].places[0].phase is Phase.UNKNOWN, "of several objects some may count"
+    (again,) = bench.tasks()
+    assert again.places[0] not in (first[0].places[0], first[1].places[0]), "one at a time, and others go on"
+    for _ in range(20):
+        bench.schedule._pace.went_well()
+    bench.schedule.uploaded(again, {again.places[0].key: 2}, bench.now_s)
+    assert bench.schedule.health.state is StoreState.OK
+
+
 def test_where_a_pin_holds_something_it_is_looked_at_again_when_that_may_have_ended(bench):
     bench.claim_all([0])
     bench.schedule.pinned(key(0), bench.now_s)
