@@ -11,7 +11,7 @@ import pytest
 import liftpy
 from liftpy_bucket.manifest.catalog import CatalogFile
 from liftpy_client.errors import AdminError, LogDivergedError, OffsetLostError, StreamGoneError
-from liftpy_server.tier.jobs.restoring import Bucket
+from liftpy_server.tier.jobs.restores.restoring import Bucket
 from support.cluster import NodeProcess, eventually, quick_options
 from support.s3_servers import moto_server
 

@@ -15,12 +15,12 @@ from liftpy_bucket.manifest.stream_sets import file as set_file
 from liftpy_bucket.store.swapping import swap
 from liftpy_bucket.upkeep import collecting
 from liftpy_bucket.upkeep import collecting_stream_sets as set_collecting
-from liftpy_server.tier.jobs import claim as claim_job
-from liftpy_server.tier.jobs import collect as collect_job
-from liftpy_server.tier.jobs import compact as compact_job
-from liftpy_server.tier.jobs import merge as merge_job
-from liftpy_server.tier.jobs import upload as upload_job
 from liftpy_server.tier.jobs.parts import roots
+from liftpy_server.tier.jobs.upkeep import collect as collect_job
+from liftpy_server.tier.jobs.upkeep import compact as compact_job
+from liftpy_server.tier.jobs.upkeep import merge as merge_job
+from liftpy_server.tier.jobs.uploads import claim as claim_job
+from liftpy_server.tier.jobs.uploads import upload as upload_job
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -10,8 +10,8 @@ from liftpy_bucket.errors import ManifestCorruptError, OvertakenError
 from liftpy_bucket.manifest.pointer_format import fragment_plain
 from liftpy_bucket.manifest.root.file import RootFile
 from liftpy_bucket.upkeep.scrubbing import scrub
-from liftpy_server.tier.jobs.merge import merge as merge_here
 from liftpy_server.tier.jobs.parts.context import Context
+from liftpy_server.tier.jobs.upkeep.merge import merge as merge_here
 from liftpy_server.tier.requests import MergeJob
 from liftpy_spark.jobs import merging
 from liftpy_spark.jobs.merging import LeaderAtWorkError, merge, plan_merge

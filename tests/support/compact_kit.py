@@ -9,8 +9,8 @@ from typing import Final
 from liftpy_bucket.manifest.root.file import RootFile
 from liftpy_bucket.upkeep.compaction import HistoryCompactionConfig
 from liftpy_bucket.upkeep.scrubbing import scrub
-from liftpy_server.tier.jobs.compact import compact as compact_here
 from liftpy_server.tier.jobs.parts.context import Context
+from liftpy_server.tier.jobs.upkeep.compact import compact as compact_here
 from liftpy_server.tier.requests import CompactJob
 from support.job_bucket import new_id
 from support.plain_worker import plainly

@@ -26,10 +26,10 @@ from liftpy_bucket.upkeep.forking import fork
 from liftpy_bucket.upkeep.missed import check_root_never_was
 from liftpy_envelope.errors import LiftError
 from liftpy_envelope.stream_config import StreamConfig
-from liftpy_server.tier.jobs.collect import drop_stream
 from liftpy_server.tier.jobs.parts.context import Context
 from liftpy_server.tier.jobs.parts.roots import commit
 from liftpy_server.tier.jobs.parts.stream_objects import drafted, put_draft
+from liftpy_server.tier.jobs.upkeep.collect import drop_stream
 from liftpy_server.tier.requests import DropStreamJob
 
 if TYPE_CHECKING:

@@ -20,8 +20,8 @@ from liftpy_bucket.upkeep.collecting import Collector
 from liftpy_bucket.upkeep.sealing import seal
 from liftpy_client.errors import UsageError
 from liftpy_envelope.errors import LiftError
-from liftpy_server.tier.jobs.merge import merge
 from liftpy_server.tier.jobs.parts.context import Context
+from liftpy_server.tier.jobs.upkeep.merge import merge
 from liftpy_server.tier.requests import MergeJob
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from liftpy_server.metadata.errors import MetadataRefusedError
 from liftpy_server.metadata.placement import Placement
 from liftpy_server.requests.errors import AdminError
 from liftpy_server.tier.errors import TierWorkError
-from liftpy_server.tier.jobs.restoring import PartitionPlan
+from liftpy_server.tier.jobs.restores.restoring import PartitionPlan
 from liftpy_server.tier.requests import FenceStreamsJob, LookAtPartitionsJob, ReadCatalogJob, TakeCatalogJob
 from liftpy_server.workers.requests import to_plain
 

@@ -5,20 +5,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from liftpy_server.tier import requests
-from liftpy_server.tier.jobs.adopt import adopt_sets
 from liftpy_server.tier.jobs.catalog import put_catalog
-from liftpy_server.tier.jobs.claim import claim_partition, look
-from liftpy_server.tier.jobs.collect import collect, collect_sets, drop_stream, retain
-from liftpy_server.tier.jobs.compact import compact
-from liftpy_server.tier.jobs.confirm import confirm
-from liftpy_server.tier.jobs.fetch import fetch, offset_at_time
-from liftpy_server.tier.jobs.merge import merge
-from liftpy_server.tier.jobs.message_ids import message_ids
 from liftpy_server.tier.jobs.probe import probe_bucket
-from liftpy_server.tier.jobs.restore import fence_streams, look_at_partitions, read_catalog, take_catalog
-from liftpy_server.tier.jobs.retention_start import wanted_start
-from liftpy_server.tier.jobs.upload import upload
-from liftpy_server.tier.jobs.upload_stream_set import upload_set
+from liftpy_server.tier.jobs.reads.fetch import fetch, offset_at_time
+from liftpy_server.tier.jobs.reads.message_ids import message_ids
+from liftpy_server.tier.jobs.restores.restore import fence_streams, look_at_partitions, read_catalog, take_catalog
+from liftpy_server.tier.jobs.upkeep.collect import collect, collect_sets, drop_stream, retain
+from liftpy_server.tier.jobs.upkeep.compact import compact
+from liftpy_server.tier.jobs.upkeep.merge import merge
+from liftpy_server.tier.jobs.upkeep.retention_start import wanted_start
+from liftpy_server.tier.jobs.uploads.adopt import adopt_sets
+from liftpy_server.tier.jobs.uploads.claim import claim_partition, look
+from liftpy_server.tier.jobs.uploads.confirm import confirm
+from liftpy_server.tier.jobs.uploads.upload import upload
+from liftpy_server.tier.jobs.uploads.upload_stream_set import upload_set
 from liftpy_server.workers.requests import WorkerRequest, from_plain, to_plain
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from liftpy_log.segments.recovery import TornTail
 from liftpy_server.admin.cluster import recover_handlers
 from liftpy_server.metadata.errors import MetadataRefusedError
 from liftpy_server.requests.errors import AdminError, NodeSilentError
-from liftpy_server.tier.jobs.restoring import PartitionPlan
+from liftpy_server.tier.jobs.restores.restoring import PartitionPlan
 from support.admin_cluster import AdminCluster
 from support.metadata_commands import NODE
 

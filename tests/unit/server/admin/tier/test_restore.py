@@ -20,7 +20,7 @@ from liftpy_server.metadata.errors import MetadataRefusedError
 from liftpy_server.settings.config import NodeConfig
 from liftpy_server.tier.errors import TierWorkError
 from liftpy_server.tier.jobs.parts.context import Context
-from liftpy_server.tier.jobs.restoring import EPOCH_GAP
+from liftpy_server.tier.jobs.restores.restoring import EPOCH_GAP
 from liftpy_server.tier.worker.wire import encode_error
 from support.fault_store import Crash, FaultStore, crash_at, plan_random
 from support.metadata_commands import UUIDS, Author

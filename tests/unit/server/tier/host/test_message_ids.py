@@ -10,7 +10,7 @@ from liftpy_bucket.store.memory import MemoryStore
 from liftpy_log.ids.dedupe import DedupeWindow, Stored
 from liftpy_server.tier.errors import TierWorkError
 from liftpy_server.tier.host.message_ids import recall_message_ids
-from liftpy_server.tier.jobs import message_ids as message_ids_job
+from liftpy_server.tier.jobs.reads import message_ids as message_ids_job
 from support.nats_frames import msg
 from support.plain_worker import PlainWorker, do_plain
 from support.tier_workers import Worker

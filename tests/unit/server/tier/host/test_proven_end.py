@@ -17,7 +17,7 @@ from liftpy_server.admin.tier.handlers import LocalTierHandlers
 from liftpy_server.metadata.state import PartitionInfo
 from liftpy_server.tier.errors import TierWorkError, plain_error
 from liftpy_server.tier.host.side import TierSide
-from liftpy_server.tier.jobs import claim as claim_job
+from liftpy_server.tier.jobs.uploads import claim as claim_job
 from support.plain_worker import PlainWorker
 from support.server_kit import UUID
 from support.tier_slices import LogFile

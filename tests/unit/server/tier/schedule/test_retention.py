@@ -13,7 +13,7 @@ from liftpy_envelope.stream_config import StreamConfig
 from liftpy_server.tier.host.retention_ends import LeaderEnds
 from liftpy_server.tier.host.status import DiskRoom
 from liftpy_server.tier.host.tiered_partition import waiting_bytes
-from liftpy_server.tier.jobs.retention_start import first_wanted
+from liftpy_server.tier.jobs.upkeep.retention_start import first_wanted
 from liftpy_server.tier.schedule.retention import counted_start, local_age_s, local_start, stored_limits
 
 S = 10**9

@@ -25,8 +25,8 @@ from liftpy_bucket.store.memory import MemoryStore
 from liftpy_bucket.upkeep.collecting import Collector
 from liftpy_bucket.upkeep.compaction import HistoryCompactionConfig
 from liftpy_bucket.upkeep.scrubbing import scrub
-from liftpy_server.tier.jobs.compact import compact as compact_here
-from liftpy_server.tier.jobs.merge import merge as merge_here
+from liftpy_server.tier.jobs.upkeep.compact import compact as compact_here
+from liftpy_server.tier.jobs.upkeep.merge import merge as merge_here
 from liftpy_server.tier.requests import CompactJob, MergeJob
 from liftpy_spark.jobs.compact import commit as compact_commit
 from liftpy_spark.jobs.compact import driver

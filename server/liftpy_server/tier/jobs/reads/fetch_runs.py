@@ -47,7 +47,7 @@ class HoleError(TierError):
 
 
 class Wanted(NamedTuple):
-    """What is to be fetched; see `liftpy_server.tier.jobs.fetch.fetch`."""
+    """What is to be fetched; see `liftpy_server.tier.jobs.reads.fetch.fetch`."""
 
     offset: int
     end: int

@@ -9,8 +9,8 @@ import pytest
 from liftpy_bucket.errors import ObjectCorruptError, OvertakenError, StoreUnavailableError
 from liftpy_bucket.store.memory import MemoryStore
 from liftpy_server.tier.errors import SliceGoneError
-from liftpy_server.tier.jobs import upload as upload_job
 from liftpy_server.tier.jobs.parts.memory_budget import WORK_BYTES
+from liftpy_server.tier.jobs.uploads import upload as upload_job
 from support.tier_slices import LogFile
 from support.tier_workers import PATH, Worker, check_whole, root_of
 

@@ -15,9 +15,9 @@ from liftpy_bucket.manifest.stream_sets.changes import adopt, replace
 from liftpy_bucket.manifest.stream_sets.file import SetManifestFile
 from liftpy_bucket.objects.setsum import Setsum
 from liftpy_bucket.reading.resolving import counting
-from liftpy_server.tier.jobs.merge_stream_sets import Part, write_set_object
 from liftpy_server.tier.jobs.parts.memory_budget import WORK_BYTES
 from liftpy_server.tier.jobs.parts.roots import find, newest_set
+from liftpy_server.tier.jobs.upkeep.merge_stream_sets import Part, write_set_object
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

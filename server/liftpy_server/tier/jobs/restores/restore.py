@@ -17,7 +17,7 @@ from liftpy_bucket.manifest.stream_sets.format import decode_set, encode_set
 from liftpy_bucket.store.swapping import swap
 from liftpy_server.tier.jobs.parts.catalog_content import check_owner, taken
 from liftpy_server.tier.jobs.parts.stream_set_nodes import nodes_with_sets
-from liftpy_server.tier.jobs.restoring import Bucket
+from liftpy_server.tier.jobs.restores.restoring import Bucket
 from liftpy_server.tier.requests import FenceStreamsResult, LookAtPartitionsResult, ReadCatalogResult, TakeCatalogResult
 
 if TYPE_CHECKING:

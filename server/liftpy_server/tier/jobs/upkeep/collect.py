@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Final
 from liftpy_bucket.layout import PartitionPath
 from liftpy_bucket.upkeep.collecting import Collected, Collector
 from liftpy_bucket.upkeep.collecting_stream_sets import SetCollector
-from liftpy_server.tier.jobs.merge_stream_sets import merge_sets
 from liftpy_server.tier.jobs.parts.roots import check_in_force, find, newest, path_of, resolved
-from liftpy_server.tier.jobs.trim_stream_sets import trim_sets
+from liftpy_server.tier.jobs.upkeep.merge_stream_sets import merge_sets
+from liftpy_server.tier.jobs.upkeep.trim_stream_sets import trim_sets
 from liftpy_server.tier.requests import CollectResult, CollectSetsResult, DropStreamResult, RetainResult
 
 if TYPE_CHECKING:

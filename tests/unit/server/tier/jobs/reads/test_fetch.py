@@ -15,7 +15,7 @@ from liftpy_bucket.store.counting import CountingStore
 from liftpy_bucket.store.memory import MemoryStore
 from liftpy_envelope.batch import HEADER_SIZE, check_body, read_header
 from liftpy_log.storage.disk import OsDisk
-from liftpy_server.tier.jobs import fetch as fetching
+from liftpy_server.tier.jobs.reads import fetch as fetching
 from liftpy_server.tier.reads.chunk import Chunk
 from liftpy_server.tier.requests import FetchChunkJob, OffsetAtTimeJob
 from support.examples import examples

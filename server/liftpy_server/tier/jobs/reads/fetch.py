@@ -21,7 +21,7 @@ from liftpy_bucket.objects.rows.convert import batches_of, row_schema
 from liftpy_bucket.reading.cache import ReadingCache
 from liftpy_bucket.reading.version import TierVersion, open_version
 from liftpy_log.storage.disk import OsDisk
-from liftpy_server.tier.jobs.fetch_runs import BROKEN, HoleError, Runs, Wanted, cuts_of, rows_of, spans_of
+from liftpy_server.tier.jobs.reads.fetch_runs import BROKEN, HoleError, Runs, Wanted, cuts_of, rows_of, spans_of
 from liftpy_server.tier.requests import FetchChunkResult, Hole, OffsetAtTimeResult
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from liftpy_bucket.store.object_store import ObjectStore
     from liftpy_envelope.ipc import BufferLike
     from liftpy_log.storage.disk import File
-    from liftpy_server.tier.jobs.fetch_runs import Span
+    from liftpy_server.tier.jobs.reads.fetch_runs import Span
     from liftpy_server.tier.requests import FetchChunkJob, OffsetAtTimeJob
 
     _Answer = TypeVar("_Answer")

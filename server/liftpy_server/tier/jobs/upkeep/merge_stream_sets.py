@@ -23,7 +23,7 @@ from liftpy_server.tier.jobs.parts.merge_plan import run_to_merge
 from liftpy_server.tier.jobs.parts.object_buffer import ObjectBuffer
 from liftpy_server.tier.jobs.parts.read_ahead_store import ReadAheadStore
 from liftpy_server.tier.jobs.parts.roots import newest_set
-from liftpy_server.tier.jobs.upload_stream_set import set_object_name
+from liftpy_server.tier.jobs.uploads.upload_stream_set import set_object_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

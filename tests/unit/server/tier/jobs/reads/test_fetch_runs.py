@@ -10,9 +10,9 @@ import pytest
 from liftpy_bucket.errors import ObjectCorruptError, ObjectMissingError, StoreUnavailableError
 from liftpy_bucket.objects.read import Fetched
 from liftpy_bucket.store.counting import CountingStore
-from liftpy_server.tier.jobs import fetch as fetching
-from liftpy_server.tier.jobs import fetch_runs
-from liftpy_server.tier.jobs.fetch_runs import HoleError, Runs, Span
+from liftpy_server.tier.jobs.reads import fetch as fetching
+from liftpy_server.tier.jobs.reads import fetch_runs
+from liftpy_server.tier.jobs.reads.fetch_runs import HoleError, Runs, Span
 from liftpy_server.tier.requests import FetchChunkJob
 from support.plain_worker import plainly
 from support.tier_history import PATH, TierHistory

@@ -10,7 +10,7 @@ from liftpy_bucket.errors import LineageError, OvertakenError, StoreUnavailableE
 from liftpy_bucket.layout import PartitionPath, set_root_key
 from liftpy_bucket.manifest.root.changes import seal
 from liftpy_bucket.manifest.root.file import RootFile
-from liftpy_server.tier.jobs.restoring import EPOCH_GAP, Bucket, PartitionPlan
+from liftpy_server.tier.jobs.restores.restoring import EPOCH_GAP, Bucket, PartitionPlan
 from support.tier_bucket import Bucket as Left
 from support.tier_bucket import stream
 

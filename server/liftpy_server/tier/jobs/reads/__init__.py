@@ -1,0 +1,1 @@
+"""Jobs that read history for consumers."""

@@ -1,0 +1,1 @@
+"""Jobs that bring streams back from a bucket."""

@@ -1,0 +1,1 @@
+"""Jobs that rewrite and remove what is in the bucket: merge, compact, collect, retention."""
