@@ -14,6 +14,7 @@ from support.bad_days import NODES, in_sync, make_stream, told, whole_again
 from support.cluster import eventually
 from support.cluster_kit import leader_of, partitions, running_cluster
 from support.group_kit import reading
+from support.reading import read_all
 from support.segments import batches, stream_directory
 
 QUICK = {"replica_lag_max_s": 2.0}
@@ -146,6 +147,48 @@ async def test_a_replica_with_more_than_the_elected_leader_goes_to_quarantine_wh
     await lift.publish("s", b"20", message_id="after")
     published.acked[20] = b"20"
     await whole_again(kit, lift, published)
+
+
+async def test_the_only_replica_has_lost_its_log(kit, lift):
+    await make_stream(lift, replicas=1, min_isr=1)
+    owner = kit.nodes[await leader_of(lift, "s")]
+    assert await asyncio.to_thread(owner.stop) == 0
+    shutil.rmtree(stream_directory(owner.data, "s"))
+    await asyncio.to_thread(owner.start)
+    seen = await looked(lift)
+    assert (seen.leader, seen.chosen, seen.chosen_end, seen.known_end) == (None, owner.home.name, 0, 20)
+    assert "committed records from offset 0 to 19 are lost" in seen.loss
+    assert await has_no_leader(lift)
+    await lift.recover_stream("s", accept_data_loss=True)
+    assert await leader_of(lift, "s") == owner.home.name
+    assert (await lift.publish("s", b"anew")).offset == 0
+    assert await asyncio.to_thread(owner.stop) == 0
+    await asyncio.to_thread(owner.start)
+    assert await leader_of(lift, "s") == owner.home.name
+    (message,) = await read_all(lift, "s")
+    assert (message.offset, message.value) == (0, b"anew")
+
+
+async def test_the_only_replica_loses_its_log_before_the_first_checkpoint(kit, lift):
+    await make_stream(lift, replicas=1, min_isr=1, count=1)
+    owner = kit.nodes[await leader_of(lift, "s")]
+    await told_of_records(lift)
+    await asyncio.to_thread(owner.kill)
+    shutil.rmtree(stream_directory(owner.data, "s"))
+    (owner.data / "checkpoint").unlink(missing_ok=True)
+    await asyncio.to_thread(owner.start)
+    seen = await looked(lift)
+    assert (seen.leader, seen.chosen, seen.known_end) == (None, owner.home.name, 1)
+
+
+async def told_of_records(lift):
+    """Wait until the metadata know that the first record was committed."""
+
+    async def is_told():
+        (partition,) = (await lift.recover_stream("s", partition=0, dry_run=True)).partitions
+        return partition.known_end == 1
+
+    await eventually(is_told, 4.0)  # quicker than a checkpoint
 
 
 async def test_committed_offsets_are_recovered(kit, lift):

@@ -22,6 +22,7 @@ from liftpy_server.metadata.errors import MetadataRefusedError
 from liftpy_server.partition.committing import CommittingLog
 from liftpy_server.partition.dedupe_rebuild import note_batches
 from liftpy_server.replication.core.effects import ReportFailure
+from liftpy_server.replication.core.leader import Leader
 from liftpy_server.replication.host import durability_record, local
 from liftpy_server.replication.host.answering import Answering
 from liftpy_server.replication.host.durability_record import DurabilityRecord
@@ -101,14 +102,16 @@ def _add_no_failure(proposals: Any, replica: Any, effect: Any) -> None:
         _ADD(proposals, replica, effect)
 
 
-def _lost_where_counted(durability_record: Any, state: Any, node_id: str) -> Any:
+def _lost_where_counted(durability_record: Any, state: Any, node_id: str, *known: Any) -> Any:
     """A log that is lost is told of where the metadata counts on it now."""
     partitions = {
         (stream.uuid, number): partition
         for stream in state.streams.values()
         for number, partition in enumerate(stream.partitions)
     }
-    return [place for place in _LOST_LOGS(durability_record, state, node_id) if node_id in partitions[place].isr]
+    return [
+        place for place in _LOST_LOGS(durability_record, state, node_id, *known) if node_id in partitions[place].isr
+    ]
 
 
 def _news_without_tombstones(replica: Any, request: Any) -> Any:
@@ -174,6 +177,11 @@ BUGS: dict[str, Bug] = {
     "an empty log wins an election of the last ISR": Bug(
         [(module, "elect_by_reports", _elect_by_the_last_isr) for module in (node_commands, partition_commands)],
         _faults("lose_directory", "stop_cleanly", copies_to_lose=2),
+        0,
+    ),
+    "the metadata do not hear of the first records": Bug(
+        [(Leader, "_told_records", lambda *_: [])],
+        _faults("lose_all_early", copies_to_lose=3),
         0,
     ),
     "a replica that gave up goes on without its ids": Bug(

@@ -10,7 +10,8 @@ ids no message with an id is committed twice, however often it is published; whe
     comes again within the window that its leader tells then
 order  what a publisher sends when the message before was acked stands behind it
 silence  a deposed leader that has heard nothing for a while refuses nothing: its successor may store it
-best   who begins to lead has all that is committed, as far as a copy of it is left anywhere
+best   who begins to lead has all that is committed, as far as a copy of it is left anywhere; where none is, an
+       operator has said who leads
 
 keys   a record may be missing in a copy that was compacted if a later one of its key is committed, or if it is a
        tombstone; in the end all copies have the same last record of every key, and no key that was deleted
@@ -171,6 +172,7 @@ class ShellModel:
         self.gone = 0  # records that were compacted, in all copies at the end
         self.may_lose = False  # more copies were lost than the promise allows
         self.has_lost = False
+        self.needs_word = False  # whatever is lost, the metadata know that there was something
         self.may_forget_ids = False  # fewer are remembered than come within the window
         self.stored_twice = 0
         self._appended: dict[tuple[int, int], tuple[int, int]] = {}  # (number, offset) -> when, and the window then
@@ -180,12 +182,14 @@ class ShellModel:
         self._nodes = nodes
         self._committers: dict[int, str] = {}
         self._epoch = 0  # as the metadata have it
+        self._unclean_elections = 0  # likewise
         self._newest: dict[bytes, int] = {}  # offset of the last committed record of each key
 
     def configured(self, info: PartitionInfo) -> None:
         """The metadata says something else of the partition."""
         self.isr, self.voters, self.replicas = info.isr, info.voters, info.replicas
         self._epoch = info.leader_epoch
+        self._unclean_elections = info.unclean_elections
         self.check_isr()
 
     def copy_of(self, node: str) -> Copy:
@@ -310,6 +314,10 @@ class ShellModel:
                 raise ViolationError(
                     f"P1: {node.node_id} leads, or is to, with {own} of {len(self.committed)} committed "
                     "records, and nobody has more"
+                )
+            if self.needs_word and not self._unclean_elections:
+                raise ViolationError(
+                    f"best: {node.node_id} leads, or is to, without what was committed, and nobody said so"
                 )
             self.has_lost = True  # from here on nothing can be held against anybody
 

@@ -27,7 +27,14 @@ if TYPE_CHECKING:
 
 __all__ = ["STAGED", "StagedFaults"]
 
-STAGED = ("fail_follower", "forget_failure", "lead_with_damaged_ids", "behind_a_leap", "miss_tombstone")
+STAGED = (
+    "fail_follower",
+    "forget_failure",
+    "lead_with_damaged_ids",
+    "behind_a_leap",
+    "miss_tombstone",
+    "lose_all_early",
+)
 """Those of them that happen only where a recipe names them."""
 
 _STALL_US = 1 * S  # half of `replica_lag_max_s`, and much more than it takes to tell everybody
@@ -105,6 +112,26 @@ class StagedFaults(Trouble):
 
         dying = rng.choice(([world.nodes[leader]], [other for other in world.node_list if other is not node]))
         world.scheduler.after(300 * MS + int(rng.random() * 400 * MS), go_on)
+
+    def _lose_all_early(self) -> None:
+        """All disks are replaced soon after the first records: only the metadata know that there were any."""
+        world = self._world
+        if all(model.committed for model in world.models) and not world.models[0].needs_word:
+            for model in world.models:
+                model.needs_word = True
+            world.scheduler.after(_STALL_US, self._replace_disks)
+
+    def _replace_disks(self) -> None:
+        world = self._world
+        world.note("replaced all disks")
+        for node in world.node_list:
+            if node.is_up:
+                node.kill(power=True)
+            node.disk.delete_directory(ROOT)
+            node.is_doubtful = True
+            for model in world.models:
+                model.loses(node)
+            world.scheduler.after(int(world.rng.random() * S), self._up, node)
 
     def _lose_joiner(self) -> None:
         """A node that is about to be let into the ISR dies, loses its log and is back, before it is let in."""

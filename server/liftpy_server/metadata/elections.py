@@ -9,6 +9,7 @@ proof of that (`unproven`), all replicas report how far their logs reach, and on
   again it commits nothing, and the others vouch for what was committed: one of them leads where it loses its log;
 - or if it has all that the log had which was elected so before, where that one's node is gone again before `min_isr`
   were in sync: nothing was committed since (`elected_reach`);
+- or if it is the only replica, and its log is back: one that began anew has no record;
 - or if nothing was ever written, as far as any replica knows;
 - or if the stream allows unclean elections (`unclean_leader_election`), and every replica has reported.
 
@@ -270,6 +271,8 @@ def _whole_log(
     best = best_log(partition, [report for report in told if report.node_id not in partition.observers])
     if best is None or best.last_epoch == -1 or best.log_end < partition.committed_end:
         return None
+    if partition.replicas == (best.node_id,):  # a log that began anew has no record before it leads
+        return best
     with_all = {node for node in partition.unproven[-min_isr:] if node not in logless}
     return best if any(report.node_id in with_all and report.last_epoch >= 0 for report in told) else None
 

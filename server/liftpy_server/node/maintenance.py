@@ -224,6 +224,7 @@ class Maintenance:
         log.flush_index()
 
     async def _checkpoint(self) -> None:
+        self._streams.tell_records()
         checkpoint = make_checkpoint(self._streams, self._clock, clean=False)
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(self._executor, keep_checkpoint, self._disk, self._data_dir, checkpoint)

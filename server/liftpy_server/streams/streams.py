@@ -58,6 +58,7 @@ class Streams(StreamLookup):
         self.took_over: Callable[[LocalReplica], bool] = lambda _replica: False
         self._taken_over = 0
         self._renewed: set[PartitionKey] = set()
+        self._watched: dict[PartitionKey, int] = {}
         self._state: MetadataState | None = None
 
     def open_all(self, state: MetadataState) -> None:
@@ -88,8 +89,37 @@ class Streams(StreamLookup):
         self.by_durability[partition.log.durability] = partition
         self._note_interval(partition)
         self._replicate(stream, partition)
+        self._watch_records(stream, partition)
         if self._tierer is not None:
             self._tierer.opened(partition, stream.info.partitions[partition.number])
+
+    def _watch_records(self, stream: LocalStream, partition: Partition) -> None:
+        """Have the metadata hear of the first records of a partition that has no other replica.
+
+        Its log is then not begun anew where it is lost before the first checkpoint. Acks do not wait for that.
+        """
+        info = stream.info.partitions[partition.number]
+        start = info.empty_log_start
+        if not self._opening.is_alone(info) or info.first_end > start or self._watched.get(partition.key) == start:
+            return
+        self._watched[partition.key] = start
+
+        def committed(why: str | None) -> None:
+            if why is None:
+                self._host.tell_records(partition)
+
+        partition.on_committed(start + 1, committed)
+
+    def tell_records(self) -> None:
+        """Tell again of first records of which the metadata do not know yet."""
+        for key in self._watched.keys() & self.by_key.keys():
+            partition = self.by_key[key]
+            stream = self.by_uuid.get(partition.stream.uuid)
+            info = None if stream is None else stream.info.partitions[partition.number]
+            if info is None or not self._opening.is_alone(info) or info.first_end > info.empty_log_start:
+                del self._watched[key]
+            elif partition.sure_mark > info.empty_log_start:
+                self._host.tell_records(partition)
 
     def _replicate(self, stream: LocalStream, partition: Partition) -> None:
         """Let the replication core decide for a partition that has, or may have, other replicas."""
@@ -227,6 +257,7 @@ class Streams(StreamLookup):
             log_start = info.partitions[number].log_start
             if log_start > partition.log.log_start and partition.log.failure is None:
                 self._purge(partition, log_start)
+            self._watch_records(stream, partition)
             if self._tierer is not None:
                 self._tierer.opened(partition, info.partitions[number])
         if (old.config.subject, old.config.group) != (info.config.subject, info.config.group):
@@ -338,6 +369,7 @@ class Streams(StreamLookup):
         self.by_interval.pop(partition.key, None)
         self.by_durability.pop(partition.log.durability, None)
         self._followed_s.pop(partition.key, None)
+        self._watched.pop(partition.key, None)
 
     async def unsubscribe(self) -> None:
         """Take no more messages; those on their way arrive before this returns."""

@@ -358,6 +358,15 @@ def test_a_cut_that_lacks_descriptors_does_not_give_the_log_up(kind, name, error
         node.truncate(0, 6)
         assert log.log_end == 6
         check_crashes(node, 3)
+    else:  # opened again, the log finishes the cut and goes on
+        node.cuts[0] = 6
+        log.release()
+        found = node.found_on(node.disk)
+        found.check_after_crash()
+        assert found.logs[0].log_end == 6
+        found.append(0, 2)
+        found.round()
+        check_crashes(found, 3)
 
 
 def test_a_mark_that_can_not_be_read_again_does_not_give_the_log_up():

@@ -104,7 +104,7 @@ class ClusterSide:
         state = await self.sessions.reach()
         await open_logs(state)
         is_log_proven = durability_record.is_proven(state, self._node_id, was_clean=checkpoint.clean)
-        lost_logs = durability_record.lost_logs(state, self._node_id)
+        lost_logs = durability_record.lost_logs(state, self._node_id, checkpoint.mark)
         cut_logs = durability_record.cut_logs(state, self._node_id)
         failed_logs = self._failed_logs(state)
         held = {(*log, checkpoint.mark(*log)) for log in (*lost_logs[:_LOGS_TOLD_MAX], *failed_logs)}

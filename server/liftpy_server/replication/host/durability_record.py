@@ -32,7 +32,7 @@ from liftpy_log.segments.segment import base_offset_of
 from liftpy_log.storage.checked_json import load_json, save_json, set_aside
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from liftpy_log.storage.disk import Disk
     from liftpy_server.metadata.state import MetadataState, PartitionInfo, StreamInfo
@@ -172,8 +172,13 @@ class DurabilityRecord:
             self._save()
         return not self._is_doubtful
 
-    def lost_logs(self, state: MetadataState, node_id: str) -> list[tuple[str, int]]:
-        """Uuid and number of partitions of several replicas whose log here has failed, or is gone.
+    def lost_logs(
+        self, state: MetadataState, node_id: str, known_end: Callable[[str, int], int] = lambda *_: 0
+    ) -> list[tuple[str, int]]:
+        """Uuid and number of partitions whose log here has failed, or is gone.
+
+        The only log of a partition counts as gone where it is known to have had records. If it has failed it is
+        offline, and nobody could take its place.
 
         Whether the metadata counts on this node's copy now says nothing: a proposal to do so may be under way. Of a
         stream that is new there may be no log yet, on any node; then no node counts until all have said so.
@@ -181,12 +186,19 @@ class DurabilityRecord:
         Args:
             state: which streams have a replica here.
             node_id: this node.
+            known_end: of a partition: records below it were committed, as this node knows.
         """
+
+        def is_lost(stream: StreamInfo, number: int, partition: PartitionInfo) -> bool:
+            if len(partition.replicas) > 1:
+                return (stream.uuid, number) in self._failed or not self._has_log(stream, number)
+            end = max(known_end(stream.uuid, number), partition.first_end)
+            return end > partition.empty_log_start and not self._has_log(stream, number)
+
         return [
             (stream.uuid, number)
-            for stream, number, partition in _kept_here(state, node_id)
-            if len(partition.replicas) > 1
-            if (stream.uuid, number) in self._failed or not self._has_log(stream, number)
+            for stream, number, info in _kept_here(state, node_id)
+            if is_lost(stream, number, info)
         ]
 
     def cut_logs(self, state: MetadataState, node_id: str) -> list[tuple[str, int]]:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from liftpy_server.metadata.commands import Outcome
+    from liftpy_server.partition.partition import Partition
     from liftpy_server.replication.core.effects import Effect
     from liftpy_server.replication.host.local import LocalReplica
 
@@ -38,7 +39,8 @@ class FinishReassignment(NamedTuple):
 
 
 class _Waiting(NamedTuple):
-    replica: LocalReplica
+    replica: LocalReplica | None  # None where the partition has no other replica
+    partition: Partition
     effect: Effect | FinishReassignment
 
 
@@ -53,17 +55,26 @@ class ReplicaProposals:
     def __init__(self, node_id: str, propose_many: ProposeMany) -> None:
         self._node_id = node_id
         self._propose_many = propose_many
-        self._waiting: dict[tuple[LocalReplica, type], _Waiting] = {}
+        self._waiting: dict[tuple[Partition, type], _Waiting] = {}
         self._sending: asyncio.Task[None] | None = None
+        self._is_stopped = False
 
     def add(self, replica: LocalReplica, effect: Effect | FinishReassignment) -> None:
         """Propose what an effect wants; a newer one of the same replica takes the place of one that still waits."""
-        self._waiting[replica, type(effect)] = _Waiting(replica, effect)
-        if self._sending is None or self._sending.done():
+        self._add(_Waiting(replica, replica.partition, effect))
+
+    def add_alone(self, partition: Partition, effect: fx.ReportRecords) -> None:
+        """As `add`, of a partition with one replica; nobody hears of the outcome."""
+        self._add(_Waiting(None, partition, effect))
+
+    def _add(self, waiting: _Waiting) -> None:
+        self._waiting[waiting.partition, type(waiting.effect)] = waiting
+        if not self._is_stopped and (self._sending is None or self._sending.done()):
             self._sending = asyncio.create_task(self._send(), name="replica proposals")
 
     async def stop(self) -> None:
         """Propose nothing more."""
+        self._is_stopped = True
         if self._sending is not None:
             self._sending.cancel()
             await asyncio.gather(self._sending, return_exceptions=True)
@@ -90,18 +101,18 @@ class ReplicaProposals:
     def _decided(waiting: _Waiting, outcome: Outcome) -> None:
         if outcome.error is ErrorCode.NONE:
             return
-        logger.debug("%s of %s: %s", type(waiting.effect).__name__, waiting.replica.key, outcome.message)
-        if isinstance(waiting.effect, fx.ProposeIsr):
+        logger.debug("%s of %s: %s", type(waiting.effect).__name__, waiting.partition.key, outcome.message)
+        if isinstance(waiting.effect, fx.ProposeIsr) and waiting.replica is not None:
             refused = inputs.IsrRefused(version=waiting.effect.version, attempt=waiting.effect.attempt)
             waiting.replica.step(refused)
 
     def _suspicion(self, batch: list[_Waiting]) -> tuple[str, str, dict[str, Any]]:
         rows = [
-            [*_place(each.replica), each.effect.leader_epoch]
+            [*_place(each.partition), each.effect.leader_epoch]
             for each in batch
             if isinstance(each.effect, fx.SuspectLeader)
         ]
-        incarnation = batch[0].replica.core.incarnation
+        incarnation = _incarnation(batch[0])
         return (
             "suspect_leaders",
             uuid4().hex,
@@ -109,10 +120,10 @@ class ReplicaProposals:
         )
 
     def _command(self, waiting: _Waiting) -> tuple[str, str, dict[str, Any]]:
-        replica, effect = waiting
-        name, uuid, partition = _place(replica)
+        effect = waiting.effect
+        name, uuid, partition = _place(waiting.partition)
         where: dict[str, Any] = {"name": name, "uuid": uuid, "partition": partition}
-        incarnation = replica.core.incarnation
+        incarnation = _incarnation(waiting)
         match effect:
             case fx.ProposeIsr():
                 command_id = f"{uuid}-{partition}-{effect.leader_epoch}-{incarnation}-{effect.attempt}"
@@ -152,6 +163,11 @@ class ReplicaProposals:
                 raise AssertionError(f"no command says {effect!r}")
 
 
-def _place(replica: LocalReplica) -> tuple[str, str, int]:
-    stream = replica.partition.stream
-    return stream.name, stream.uuid, replica.partition.number
+def _place(partition: Partition) -> tuple[str, str, int]:
+    stream = partition.stream
+    return stream.name, stream.uuid, partition.number
+
+
+def _incarnation(waiting: _Waiting) -> int:
+    """What a partition with one replica says of itself depends on none."""
+    return 0 if waiting.replica is None else waiting.replica.core.incarnation

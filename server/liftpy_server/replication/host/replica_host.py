@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from liftpy_log.recent import RecentBatches
 from liftpy_server.metadata.elections import able_to_lead
 from liftpy_server.repeated_warnings import RepeatedWarnings
-from liftpy_server.replication.core.effects import ProposeLeader
+from liftpy_server.replication.core.effects import ProposeLeader, ReportRecords
 from liftpy_server.replication.host.proposals import FinishReassignment
 from liftpy_server.replication.host.views import incarnations, partition_view
 from liftpy_server.replication.wire.link import FollowLink
@@ -242,6 +242,11 @@ class ReplicaHost:
                 self._proposals.add(replica, effect)
             else:
                 self.hand_over(replica, effect.leader, effect.leader_epoch, effect.version)
+
+    def tell_records(self, partition: Partition) -> None:
+        """Tell the metadata of the first records of a partition that has no other replica."""
+        effect = ReportRecords(leader_epoch=partition.epoch, end=partition.sure_mark)
+        self._proposals.add_alone(partition, effect)
 
     def drop(self, replica: LocalReplica) -> None:
         """A replica follows nobody now."""

@@ -641,3 +641,19 @@ def test_only_who_leads_tells_of_first_records(cluster, args):
     term = {"leader": "a", "leader_epoch": cluster.partition.leader_epoch, "end": 7}
     assert cluster.attempt("report_records", **WHERE | term | args).error
     assert cluster.partition.first_end == 0
+
+
+def test_the_only_replica_without_its_log_waits_for_an_operator_or_for_the_log():
+    cluster = Cluster("a", min_isr=1)
+    start(cluster, "a", lost=True, known_end=20)
+    assert (cluster.partition.isr, cluster.partition.leader) == ((), None)
+    assert cluster.report("a", -1, 0, high_watermark=0).value == {"leader": None}
+    refused = recover(cluster, a=(-1, 0))
+    assert "committed records from offset 0 to 19 are lost, at least" in refused.message
+    start(cluster, "a")  # its volume is mounted again
+    assert cluster.report("a", 1, 19).value == {"leader": None}
+    assert cluster.report("a", 1, 20).value == {"leader": "a"}
+    assert (cluster.partition.unclean_elections, cluster.partition.lost) == (0, ())
+    start(cluster, "a", lost=True, known_end=20)
+    assert recover(cluster, accept=True, a=(-1, 0)).value["leader"] == "a"
+    assert (cluster.partition.isr, cluster.partition.unproven, cluster.partition.first_end) == (("a",), (), 0)

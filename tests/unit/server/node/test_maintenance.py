@@ -33,7 +33,7 @@ class Bench:
         self.kit = make_kit(log=LogConfig(segment_bytes=3_000), **settings)
         partitions = list(self.kit.partitions.values())
         at_intervals = {each.key: each for each in partitions if each.stream.config.sync is SyncMode.INTERVAL}
-        self.streams = SimpleNamespace(partitions=partitions, by_interval=at_intervals)
+        self.streams = SimpleNamespace(partitions=partitions, by_interval=at_intervals, tell_records=lambda: None)
         self.data_dir = SimpleNamespace(root=tmp_path, checkpoint_path=tmp_path / "checkpoint")
         self.interval_syncs = []
         self.executor = ThreadPoolExecutor(max_workers=1)

@@ -11,7 +11,7 @@ from liftpy_log.storage.disk import OsDisk
 from liftpy_server.replication.host.durability_record import DurabilityRecord
 from support.damage import bit_flips
 from support.durability_records import proven
-from support.metadata_commands import NODE, UUIDS, Cluster, config
+from support.metadata_commands import NODE, UUIDS, WHERE, Cluster, config
 from support.simdisk import ROOT, Order, SimDisk
 
 
@@ -47,6 +47,24 @@ def test_a_directory_without_a_segment_is_no_log(record, state, directory, left)
 def test_a_directory_that_was_moved_away_is_missed(record, state, directory):
     directory.rename(directory.parent / "aside")
     assert record.lost_logs(state, "a") == [(UUIDS[0], 0)]
+
+
+@pytest.mark.parametrize(
+    ("known_end", "first_end", "log_start", "is_lost"),
+    [(0, 0, 0, False), (5, 0, 0, True), (0, 5, 0, True), (5, 5, 5, False)],
+)
+def test_the_only_log_is_missed_where_it_is_known_to_have_had_records(
+    record, directory, known_end, first_end, log_start, is_lost
+):
+    cluster = Cluster("a", min_isr=1)
+    if first_end:
+        cluster.do("report_records", **WHERE, leader="a", leader_epoch=1, end=first_end)
+    if log_start:
+        cluster.do("purge_partition", **WHERE, log_start=log_start)
+    lost = [(UUIDS[0], 0)] if is_lost else []
+    assert record.lost_logs(cluster.state, "a", lambda *_: known_end) == lost
+    (directory / f"{0:020}.log").touch()
+    assert record.lost_logs(cluster.state, "a", lambda *_: known_end) == []
 
 
 def started_again(tmp_path):

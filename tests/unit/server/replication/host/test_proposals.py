@@ -35,10 +35,16 @@ class Store:
         return [end.to_plain()]
 
 
+class Partition:
+    stream = SimpleNamespace(name="orders", uuid="ab" * 16)
+    number = 0
+    key = "orders/0"
+
+
 class Replica:
     core = SimpleNamespace(incarnation=1)
     key = "orders/0"
-    partition = SimpleNamespace(stream=SimpleNamespace(name="orders", uuid="ab" * 16), number=0)
+    partition = Partition()
 
     def __init__(self) -> None:
         self.heard: list = []
@@ -76,3 +82,22 @@ async def test_what_applying_refuses_never_happens():
 async def test_a_node_says_of_its_own_log_in_its_incarnation(effect):
     store = Store(Outcome())
     assert await propose(store, effect) == []
+
+
+async def test_a_partition_with_one_replica_tells_of_its_first_records():
+    told = []
+
+    async def propose_many(commands):
+        told.extend(commands)
+        return [Outcome()] * len(commands)
+
+    proposals = ReplicaProposals("a", propose_many)
+    for end in (3, 5):  # the newest counts
+        proposals.add_alone(Replica.partition, fx.ReportRecords(leader_epoch=7, end=end))
+    await asyncio.wait_for(proposals._sending, 10)
+    ((op, _, args),) = told
+    where = {"name": "orders", "uuid": "ab" * 16, "partition": 0}
+    assert (op, args) == ("report_records", where | {"leader": "a", "leader_epoch": 7, "end": 5})
+    await proposals.stop()
+    proposals.add_alone(Replica.partition, fx.ReportRecords(leader_epoch=7, end=6))
+    assert proposals._sending.done()
