@@ -110,6 +110,31 @@ async def test_it_ends_with_the_connection(lift, shared_nats, name):
     assert sum(row.offset for row in (await lift.committed(name, name)).values()) == len(handled)
 
 
+async def test_streams_by_pattern_also_those_that_are_created_later(lift, name, monkeypatch):
+    monkeypatch.setattr("liftpy_client.group.membership._LOOK_S", 0.2)
+    handled, consumed, stop = [], [], asyncio.Event()
+
+    async def handle(message):
+        handled.append((message.stream, message.value))
+
+    async def consume():
+        async for message in lift.consume(f"{name}-*", group=f"{name}-2", options=quick_options()):
+            consumed.append((message.stream, message.value))  # noqa: PERF401 - it never ends
+
+    work = asyncio.create_task(lift.process(f"{name}-*", handle, group=name, stop=stop, **QUICK))
+    consuming = asyncio.create_task(consume())
+    for number, suffix in enumerate(("a", "b")):
+        stream = f"{name}-{suffix}"
+        await lift.create_stream(stream, subject=f"{stream}.>", partitions=2)
+        await fill(lift, stream, 10)
+        await eventually(lambda: len(handled) == len(consumed) == 10 * (number + 1))  # noqa: B023 - awaited at once
+    stop.set()
+    await work
+    consuming.cancel()
+    await asyncio.wait({consuming})
+    assert len(set(handled)) == len(set(consumed)) == 20
+
+
 async def test_dead_letters_need_a_stream(lift, name):
     await make(lift, name)
     with pytest.raises(liftpy.NoStreamError, match=r"no stream stores 'dead\.nowhere'"):

@@ -30,6 +30,7 @@ from liftpy_client.group.member import GroupMember, JoinOptions
 from liftpy_client.group.membership import GroupMembership, UpcomingPartitions
 from liftpy_client.group.offsets import check_offset, find_bounds, refusal_error
 from liftpy_client.group.options import check_group_name, check_streams
+from liftpy_client.group.subscriptions import Subscriptions
 from liftpy_client.message import Message
 from liftpy_envelope.group_offsets import CommitOffset
 from liftpy_envelope.groups import CLIENT_BYTES_MAX, NONCE_BYTES, GroupError
@@ -89,7 +90,7 @@ class GroupConsumer(Generic[_Item]):
         batches: bool,
     ) -> None:
         self._session = session
-        self._streams = check_streams(list(streams))
+        self._subscriptions = Subscriptions(check_streams(list(streams)))
         self._options = options
         self._member: GroupMember | None = None
         self._upcoming = UpcomingPartitions()
@@ -207,7 +208,7 @@ class GroupConsumer(Generic[_Item]):
             self._check_open()
             if self._membership is not None:
                 return
-            for stream in self._streams:
+            for stream in self._subscriptions.names:
                 await self._session.cluster.confirmed(stream, _OPEN_S)
             self._check_open()
             options = self._group_options
@@ -218,7 +219,7 @@ class GroupConsumer(Generic[_Item]):
                 self._options.rack or "",
                 int(options.session_timeout_s * 1000),
                 int(options.rebalance_timeout_s * 1000),
-                self._streams,
+                self._subscriptions.names,
             )
             member = GroupMember(join_options, os.urandom(NONCE_BYTES), asyncio.get_running_loop().time())
             self._member = member
@@ -226,7 +227,9 @@ class GroupConsumer(Generic[_Item]):
             answer_s = max(_ANSWER_S_MIN, min(options.session_timeout_s / _ANSWERS_PER_SESSION, _ANSWER_S_MAX))
             link = GroupLink(self._session, self._group, answer_s)
             both = self._options, options
-            self._membership = GroupMembership(self._session, member, link, self._assigned, both)
+            self._membership = GroupMembership(
+                self._session, member, link, self._assigned, both, subscriptions=self._subscriptions
+            )
             self._upcoming = self._membership.upcoming
             self._membership.start()
             self._session.running.add(self._membership)
@@ -483,6 +486,11 @@ class GroupConsumer(Generic[_Item]):
         if self._assigned is None:
             raise UsageError("this consumer has not begun: enter it with `async with`, or iterate it first")
         return self._assigned
+
+    @property
+    def _streams(self) -> tuple[str, ...]:
+        """Names of the streams that are consumed now."""
+        return self._subscriptions.names if self._member is None else self._member.join_options.subscriptions
 
     def _steered(self, partitions: Sequence[int] | None, stream: str | None) -> list[tuple[str, PartitionKey]]:
         names = self._streams if stream is None and partitions is None else (self._stream(stream),)

@@ -162,6 +162,14 @@ class GroupMember:
             raise GroupRefusedError(error, message)
         return None
 
+    def subscribe(self, names: tuple[str, ...]) -> bool:
+        """Subscribe to these streams instead. Return whether that is a change, which the next join tells."""
+        if set(names) == set(self.join_options.subscriptions):
+            return False
+        self.join_options = self.join_options._replace(subscriptions=names)
+        self.revision += 1
+        return True
+
     def adopt(self, assignment: Assignment) -> bool:
         """All that is not in the assignment has been stopped; whether it is still this member's.
 

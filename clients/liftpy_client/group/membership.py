@@ -12,11 +12,18 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import random
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from liftpy_client.connection.cancelling import end_tasks
-from liftpy_client.errors import AdminError, CoordinatorUnavailableError, NodeUnavailableError, StreamGoneError
+from liftpy_client.errors import (
+    AdminError,
+    CoordinatorUnavailableError,
+    DisconnectedError,
+    NodeUnavailableError,
+    StreamGoneError,
+)
 from liftpy_client.group.commits import Commits
 from liftpy_client.group.hand import Hand
 from liftpy_client.group.starting import GroupStarts
@@ -34,6 +41,7 @@ if TYPE_CHECKING:
     from liftpy_client.group.link import GroupLink
     from liftpy_client.group.member import Assignment, GroupMember, Lost
     from liftpy_client.group.options import GroupOptions, PartitionsCallback
+    from liftpy_client.group.subscriptions import Subscriptions
     from liftpy_envelope.groups import LeaveRequest
     from liftpy_envelope.pull import PartitionKey
 
@@ -45,6 +53,7 @@ _HEARTBEAT_S_MIN: Final = 0.1  # whatever else is asked on the connection ends t
 _ADOPTING_HEARTBEATS_PER_SESSION: Final = 5
 _BEATS_PER_STALL: Final = 3
 _RETRY_S: Final = 0.3
+_LOOK_S: Final = 10.0  # for streams that match a pattern
 _LEAVE_S: Final = 2.0
 _Result = TypeVar("_Result")
 
@@ -60,6 +69,7 @@ class GroupMembership:
         options: Fetch options, and options of the member.
         wait_processed: Waits, with a limit, until what the application has of partitions is processed; by default, of
             what is in its `hand`.
+        subscriptions: Streams by name and pattern; None if there is no pattern.
 
     Attributes:
         hand: What the application has in hand.
@@ -79,7 +89,9 @@ class GroupMembership:
         assigned: AssignedConsumer,
         options: tuple[ConsumeOptions, GroupOptions],
         wait_processed: Callable[[Collection[PartitionKey]], Awaitable[None]] | None = None,
+        subscriptions: Subscriptions | None = None,
     ) -> None:
+        self._subscriptions = subscriptions
         self._session = session
         self._wait_processed = wait_processed or self._wait_hand
         self._member = member
@@ -111,6 +123,8 @@ class GroupMembership:
         works = {"heartbeat": self._keep, "time": self._watch, "rebalance": self._rebalance}
         if self._options.commit_interval_s is not None:
             works["commit"] = self._checkpoint
+        if self._subscriptions is not None and self._subscriptions.patterns:
+            works["subscribe"] = self._subscribe
         group = self._member.join_options.group
         for what, work in works.items():
             task = asyncio.create_task(work(), name=f"group {group}: {what}")
@@ -226,6 +240,22 @@ class GroupMembership:
         await self.hand.free.wait()
         self.hand.is_watched = False
         self._goodbye = None
+
+    async def _subscribe(self) -> None:
+        """Subscribe to streams that match a pattern, soon after they are created."""
+        assert self._subscriptions is not None, "only then this task is started"
+        group = self._member.join_options.group
+        while True:
+            try:
+                names = await self._subscriptions.find(self._session.cluster)
+            except (AdminError, NodeUnavailableError, DisconnectedError) as error:
+                logger.warning("group %s: streams that match a pattern are not known: %s", group, error)
+            else:
+                if self._member.subscribe(names):
+                    logger.info("group %s: subscribed to %s", group, ", ".join(names) or "no stream yet")
+                    self._hurry.set()
+                    self._answer_wait.abandon()
+            await asyncio.sleep(_LOOK_S * random.uniform(0.5, 1))  # noqa: S311 - spreads requests
 
     async def _checkpoint(self) -> None:
         interval_s = self._options.commit_interval_s

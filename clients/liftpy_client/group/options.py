@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from liftpy_client.errors import UsageError
+from liftpy_client.group.subscriptions import is_pattern
 from liftpy_envelope.errors import FrameError
 from liftpy_envelope.groups import (
     CLIENT_BYTES_MAX,
@@ -99,7 +100,7 @@ def check_group_name(name: object) -> str:
 
 
 def check_streams(names: object) -> tuple[str, ...]:
-    """The streams that a group consumes.
+    """The streams that a group consumes, by name or pattern.
 
     Raises:
         UsageError: there are none, too many, or one twice, or one is liftpy's own.
@@ -109,7 +110,7 @@ def check_streams(names: object) -> tuple[str, ...]:
         raise UsageError(f"streams: {names!r:.80} is not a list of at least one stream")
     if len(names) > SUBSCRIPTIONS_MAX:
         raise UsageError(f"streams: {len(names)} are too many, a group consumes up to {SUBSCRIPTIONS_MAX}")
-    checked = tuple(check_name(name) for name in names)
+    checked = tuple(name if is_pattern(name) else check_name(name) for name in names)
     twice = sorted(name for name, count in Counter(checked).items() if count > 1)
     if twice:
         raise UsageError(f"streams: {twice[0]!r} is there twice")

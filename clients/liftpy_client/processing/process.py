@@ -18,6 +18,7 @@ from liftpy_client.connection.cancelling import end_tasks
 from liftpy_client.group.link import GroupLink
 from liftpy_client.group.member import GroupMember, JoinOptions
 from liftpy_client.group.membership import GroupMembership
+from liftpy_client.group.subscriptions import Subscriptions
 from liftpy_client.processing.batches import Gatherer
 from liftpy_client.processing.dead_letters import DeadLetters
 from liftpy_client.processing.handlers import HandlerThreads, is_asynchronous
@@ -53,7 +54,7 @@ class Process:
     Args:
         session: Connections and the cluster's metadata.
         publish: `Lift.publish`, for dead letters.
-        streams: Names of the streams.
+        streams: Names and patterns of the streams.
         group: Name of the group.
         handle: The handler.
         options: How to call it.
@@ -73,7 +74,7 @@ class Process:
         group_options: GroupOptions,
     ) -> None:
         self._session = session
-        self._streams = tuple(streams)
+        self._subscriptions = Subscriptions(streams)
         self._group = group
         self._options = options
         self._group_options = group_options
@@ -104,7 +105,9 @@ class Process:
         answer_s = max(0.5, min(group_options.session_timeout_s / _ANSWERS_PER_SESSION, 5.0))
         link = GroupLink(session, group, answer_s)
         both = consume_options, group_options
-        self._membership = GroupMembership(session, self._member, link, self._reader, both, self._release)
+        self._membership = GroupMembership(
+            session, self._member, link, self._reader, both, self._release, self._subscriptions
+        )
         self._lane = lane_of(options.by)
         self._paused: set[PartitionKey] = set()
         self._stop = asyncio.Event()  # by a signal, by cancelling, or with the connection
@@ -119,7 +122,7 @@ class Process:
             consume_options.rack or "",
             int(options.session_timeout_s * 1000),
             int(options.rebalance_timeout_s * 1000),
-            self._streams,
+            self._subscriptions.names,
         )
 
     async def run(self, stop: asyncio.Event | None = None) -> None:
@@ -161,7 +164,7 @@ class Process:
             await asyncio.wait({self._work})
 
     async def _run(self, stop: asyncio.Event) -> None:
-        for stream in self._streams:
+        for stream in self._subscriptions.names:
             await self._session.cluster.confirmed(stream, _OPEN_S)
         self._membership.start()
         pump = asyncio.create_task(self._pump(), name=f"process {self._group}: read")
