@@ -26,6 +26,7 @@ class FakeWorld(FakeGroups):
 
     Attributes:
         letters: dead letters by message id.
+        listed: names of the streams that exist, for those who look for a pattern.
         unsure: how many of the next dead letters are stored without an ack.
     """
 
@@ -38,6 +39,13 @@ class FakeWorld(FakeGroups):
         self.counts = counts
         self.letters: dict[str, Any] = {}
         self.unsure = 0
+        self.listed = ["s"]
+
+    async def request(self, endpoint: str, body: dict[str, Any]) -> dict[str, Any]:
+        """As `Cluster`."""
+        if endpoint == "STREAM.LIST":
+            return {"total": len(self.listed), "streams": [{"name": name} for name in self.listed]}
+        return await super().request(endpoint, body)
 
     async def publish(self, subject: str, value: Any, *, key: Any, headers: Any, message_id: str) -> None:
         """As `Lift.publish`, for dead letters."""
@@ -158,7 +166,7 @@ class Member:
         self.process = Process(
             self.line,
             world.publish,
-            ("s",),
+            options.pop("streams", ("s",)),
             "g",
             handle,
             ProcessOptions(**(told | options)),

@@ -407,6 +407,21 @@ async def test_chaos(seed):
     assert len(world.letters) == len(found)
 
 
+async def test_a_stream_that_matches_later_is_handled(world, monkeypatch):
+    monkeypatch.setattr("liftpy_client.group.membership._LOOK_S", 0.05)
+    world.listed = []
+    trial = Trial(world)
+    member = Member(world, trial.handle, streams=("s*",))
+    await eventually(lambda: member.member_id)
+    member_id = member.member_id
+    assert member.partitions == []
+    world.listed = ["other", "s"]
+    await eventually(lambda: trial.handled.keys() == trial.places)
+    assert member.member_id == member_id
+    await member.end()
+    assert await world.committed() == {0: 100, 1: 60, 3: 31}
+
+
 @pytest.mark.parametrize(
     ("options", "text"),
     [
