@@ -1,4 +1,4 @@
-"""Fetches from the bucket into the cache: each once, a few at a time, those first that somebody waits for.
+"""Fetches from the bucket into the cache: each once, a few at a time, those first that somebody waits for, in turns.
 
 A fetch that fails is told to all who wait for its partition, and to nobody else.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from liftpy_envelope.errors import LiftError
@@ -31,7 +32,7 @@ from liftpy_server.tier.requests import FetchChunkJob
 from liftpy_server.tier.worker.port import Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Hashable
     from concurrent.futures import Executor
     from pathlib import Path
 
@@ -46,6 +47,11 @@ __all__ = ["Fetches"]
 logger = logging.getLogger(__name__)
 
 _AHEAD_FETCHES_MAX: Final = FETCHES_MAX - 1  # one place is kept for those who wait
+
+
+def _owners(fetch: ColdFetch) -> tuple[Hashable, Hashable]:
+    """Those that take turns: streams, and partitions of one."""
+    return fetch.partition.key.uuid, fetch.partition.key
 
 
 class Fetches:
@@ -77,6 +83,8 @@ class Fetches:
         self._running: dict[tuple[PartitionKey, int], tuple[ColdFetch, asyncio.Task[None]]] = {}
         self._reserved_bytes = 0
         self._waiters: dict[PartitionKey, set[Callable[[], None]]] = {}
+        self._turn = 0
+        self._turns: dict[Hashable, int] = {}  # of streams and partitions: when they had it, while somebody waits
         self._count = 0
         self._sweep: asyncio.TimerHandle | None = None
         self._pumping: asyncio.Handle | None = None
@@ -178,12 +186,23 @@ class Fetches:
                 self._running[fetch.place] = fetch, task
 
     def _next(self) -> ColdFetch | None:
-        """The next one whose turn it is; those of readers who are gone are left out."""
-        for place, fetch in list(self._queue.items()):
-            if fetch.is_wanted:
-                del self._queue[place]
-                if place[0] in self._waiters:
-                    return fetch
+        """The next one whose turn it is; those of readers who are gone are left out.
+
+        Streams take turns, and partitions of one: who seeks once does not wait for another one's hundred seeks.
+        """
+        waiting = [fetch for fetch in self._queue.values() if fetch.is_wanted]
+        for fetch in [fetch for fetch in waiting if fetch.partition.key not in self._waiters]:
+            del self._queue[fetch.place]
+        waiting = [fetch for fetch in waiting if fetch.place in self._queue]
+        if waiting:
+            running = Counter(owner for fetch, _ in self._running.values() for owner in _owners(fetch))
+            chosen = min(
+                waiting, key=lambda fetch: [(running[each], self._turns.get(each, 0)) for each in _owners(fetch)]
+            )
+            self._turn += 1
+            self._turns |= dict.fromkeys(_owners(chosen), self._turn)
+            return self._queue.pop(chosen.place)
+        self._turns.clear()
         if self._queue and len(self._running) < _AHEAD_FETCHES_MAX:
             return self._queue.pop(next(iter(self._queue)))
         return None

@@ -212,6 +212,36 @@ async def test_a_partition_that_waits_does_not_block_the_others(make_cold):
     assert await cold.read(10) == [(1, offset) for offset in range(10)]
 
 
+async def test_who_seeks_once_does_not_wait_for_a_hundred_seeks_of_another(make_cold):
+    cold = make_cold(group=1, partitions=2, spread="mapping")
+    for number in range(2):
+        for _ in range(100):
+            cold.store(1, number)
+    busy, quiet = cold.tier(0), cold.tier(1)
+    cold.bucket.is_open.clear()
+    fetches, wakers = cold.reads.fetches, {}
+
+    def seek(partition, offset):
+        wakers[partition.number, offset] = wake = lambda: again(partition, offset)
+        fetches.ask(partition, offset, wake)
+
+    def again(partition, offset):  # as a reader that was woken
+        if cold.reads.cache.find(partition.key, offset) is None:
+            fetches.ask(partition, offset, wakers[partition.number, offset])
+
+    for offset in range(100):
+        seek(busy, offset)
+    await settle()
+    seek(quiet, 50)
+    cold.bucket.is_open.set()
+    async with asyncio.timeout(10):
+        while fetches.waiting:
+            await settle()
+    asked = [arguments["partition"] for job, arguments in cold.bucket.calls if job == "fetch"]
+    assert len(asked) == 101
+    assert asked.index(1) <= limits.FETCHES_MAX, "as soon as one of those that run is done"
+
+
 async def test_what_was_read_once_is_read_again_without_the_bucket(cold):
     cold.want(0)
     await cold.read(100)
