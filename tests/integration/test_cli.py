@@ -25,7 +25,11 @@ def test_a_stream_from_add_to_rm(cli, name):
     assert added["config"]["retention_bytes"] == 2**30
     assert "request-reply" in added["warnings"][0]
     assert cli.json("stream", "add", name, "--subject", f"{name}.>", "--max-age", "7d", "--max-bytes", "1GiB")
-    assert "1 KiB" in cli.run("stream", "edit", name, "--max-msg-size", "1KiB").stdout.replace("1.0", "1")
+    assert cli.out("stream", "edit", name, "--max-msg-size", "1KiB") == (
+        f"stream {name} is changed\n  message_bytes_max: 1.0 KiB (was 64.0 MiB)\n"
+    )
+    assert name in cli.out("stream", "list")
+    assert f"{name}\t{name}.>\t0\t" in cli.out("stream", "ls")
     assert name in cli.out("stream", "ls", "--names").split()
     assert name in cli.json("stream", "ls", "--names")
     assert [stream for stream in cli.json("stream", "ls") if stream["name"] == name]
@@ -54,6 +58,10 @@ def test_states(cli, name):
     assert "paused" in cli.out("stream", "pause", name)
     assert "paused" in cli.error("publish", name, "x")
     assert json.loads(cli.error("publish", name, "x", "--json"))["error"]["code"] == 20003
+    cli.run("stream", "readonly", name)
+    assert f"read-only: it refuses messages until liftpy stream readonly {name} --off" in cli.out(
+        "stream", "resume", name
+    )
     assert cli.json("stream", "resume", name)["paused"] is False
     assert cli.json("stream", "readonly", name)["read_only"] is True
     assert "read-only" in cli.error("publish", name, "x")

@@ -101,6 +101,7 @@ class DevProcess:
 
 def line_with(text: str, *words: str) -> str:
     """The line of a table that has all of these words."""
-    lines = [line for line in text.splitlines() if all(word in line for word in words)]
+    padded = (f" {line} ".replace("\t", "  ") for line in text.splitlines())
+    lines = [line for line in padded if all(word in line for word in words)]
     assert len(lines) == 1, text
     return lines[0]

@@ -30,6 +30,7 @@ _STILL_MAX: Final = 6
 _STREAMS_SHOWN: Final = 5
 
 
+@app.command("ls", hidden=True)
 @app.command("list")
 def list_nodes(ctx: typer.Context, as_json: JsonFlag = False) -> None:
     """List the nodes: state, leaderships, replicas and metadata role."""

@@ -59,6 +59,7 @@ async def _describe(lift: Admin, name: str) -> _Described:
     return _Described(group, lags_of(group, await find_streams(lift, streams_of(group))))
 
 
+@app.command("ls", hidden=True)
 @app.command("list", epilog="Example: liftpy group list --json")
 def list_(
     ctx: typer.Context,

@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.markup import escape
 
 from liftpy.cli.run import Force, JsonFlag, confirm, open_admin, print_json, run, stdout, tell_warnings
 from liftpy.cli.stream.options import CREATE_ONLY, parsed, stream_options
@@ -17,8 +18,10 @@ from liftpy.cli.stream.tables import (
     quarantine_table,
     replicas_table,
     settings_table,
+    show_setting,
     streams_table,
 )
+from liftpy.cli.units import show_count
 from liftpy_client.errors import UsageError
 
 if TYPE_CHECKING:
@@ -50,6 +53,35 @@ def _show(stream: StreamDetails, quarantine: QuarantineDetails | None = None, *,
     tell_warnings(stream.warnings)
 
 
+def _tell(stream: StreamDetails, lines: list[str], *, as_json: bool) -> None:
+    """Say what a command changed; liftpy stream info has the rest."""
+    if as_json:
+        _show(stream, as_json=True)
+        return
+    stdout.print("\n".join(lines))
+    tell_warnings(stream.warnings)
+
+
+def _settings_lines(settings: dict[str, Any], before: dict[str, Any]) -> list[str]:
+    """What settings are, and what they were where that is known."""
+    return [
+        f"  {name}: {show_setting(name, value)}"
+        + (f" (was {show_setting(name, before[name])})" if before.get(name, value) != value else "")
+        for name, value in settings.items()
+    ]
+
+
+def _accepting(stream: StreamDetails) -> str:
+    """Whether the stream accepts messages, and what to do if it does not."""
+    name = stream.name
+    if stream.read_only:
+        also = "not paused, but " if not stream.paused else "paused and "
+        return f"stream {name} is {also}read-only: it refuses messages until liftpy stream readonly {name} --off"
+    if stream.paused:
+        return f"stream {name} is not read-only, but paused: it refuses messages until liftpy stream resume {name}"
+    return f"stream {name} accepts messages"
+
+
 @app.command("add")
 @stream_options("subject")
 def add(
@@ -64,7 +96,10 @@ def add(
     async def work() -> None:
         settings = parsed(given)
         async with open_admin(ctx) as lift:
-            _show(await lift.create_stream(name, subject=subject, **settings), as_json=as_json)
+            stream = await lift.create_stream(name, subject=subject, **settings)
+        copies = f"partitions: {len(stream.partitions)}, replicas: {stream.config.replicas}"
+        lines = [f"stream {name} stores {escape(subject)}; {copies}"]
+        _tell(stream, lines + _settings_lines(settings, {}), as_json=as_json)
 
     run(work(), as_json=as_json)
 
@@ -81,16 +116,22 @@ def edit(ctx: typer.Context, name: Name, given: dict[str, Any], as_json: JsonFla
         if not changes:
             raise UsageError("nothing to change: name a setting, see liftpy stream edit --help")
         async with open_admin(ctx) as lift:
-            _show(await lift.update_stream(name, **changes), as_json=as_json)
+            before = (await lift.stream_info(name)).config.to_plain()
+            stream = await lift.update_stream(name, **changes)
+        after = {setting: stream.config.to_plain()[setting] for setting in changes}
+        _tell(stream, [f"stream {name} is changed", *_settings_lines(after, before)], as_json=as_json)
 
     run(work(), as_json=as_json)
 
 
+@app.command("list", hidden=True)
 @app.command("ls")
 def ls(
     ctx: typer.Context,
     names: Annotated[bool, typer.Option("--names", "-n", help="Print names only.")] = False,
-    internal: Annotated[bool, typer.Option("--internal", help="Include liftpy's internal streams.")] = False,
+    internal: Annotated[
+        bool, typer.Option("--all", "-a", "--internal", help="Include liftpy's internal streams.")
+    ] = False,
     as_json: JsonFlag = False,
 ) -> None:
     """List the streams."""
@@ -194,7 +235,8 @@ def purge(
 
     async def work() -> None:
         async with open_admin(ctx) as lift:
-            _show(await lift.purge_stream(name, partition=partition, offset=offset), as_json=as_json)
+            stream = await lift.purge_stream(name, partition=partition, offset=offset)
+        _tell(stream, [f"stream {name} is purged: {show_count(stream.messages)} messages are left"], as_json=as_json)
 
     run(work(), as_json=as_json)
 
@@ -205,7 +247,9 @@ def pause(ctx: typer.Context, name: Name, as_json: JsonFlag = False) -> None:
 
     async def work() -> None:
         async with open_admin(ctx) as lift:
-            _show(await lift.pause_stream(name), as_json=as_json)
+            stream = await lift.pause_stream(name)
+        _tell(stream, [f"stream {name} is paused: it refuses messages until liftpy stream resume {name}"],
+              as_json=as_json)  # fmt: skip
 
     run(work(), as_json=as_json)
 
@@ -216,7 +260,8 @@ def resume(ctx: typer.Context, name: Name, as_json: JsonFlag = False) -> None:
 
     async def work() -> None:
         async with open_admin(ctx) as lift:
-            _show(await lift.resume_stream(name), as_json=as_json)
+            stream = await lift.resume_stream(name)
+        _tell(stream, [_accepting(stream)], as_json=as_json)
 
     run(work(), as_json=as_json)
 
@@ -232,6 +277,7 @@ def readonly(
 
     async def work() -> None:
         async with open_admin(ctx) as lift:
-            _show(await lift.set_read_only(name, read_only=not off), as_json=as_json)
+            stream = await lift.set_read_only(name, read_only=not off)
+        _tell(stream, [_accepting(stream)], as_json=as_json)
 
     run(work(), as_json=as_json)

@@ -25,7 +25,15 @@ if TYPE_CHECKING:
     from liftpy_client.admin.details import PartitionDetails, StreamDetails
     from liftpy_client.admin.recovery import QuarantinedDetails, QuarantineDetails
 
-__all__ = ["gaps_table", "partitions_table", "quarantine_table", "replicas_table", "settings_table", "streams_table"]
+__all__ = [
+    "gaps_table",
+    "partitions_table",
+    "quarantine_table",
+    "replicas_table",
+    "settings_table",
+    "show_setting",
+    "streams_table",
+]
 
 _LEADERS_SHOWN_MAX: Final = 3
 _QUARANTINED_SHOWN_MAX: Final = 10
@@ -125,7 +133,7 @@ def settings_table(stream: StreamDetails) -> Table:
         if name == "min_isr" and value is None:
             table.add_row(name, f"{stream.config.min_isr_effective} (a majority)")
         else:
-            table.add_row(name, _show_setting(name, value))
+            table.add_row(name, show_setting(name, value))
     table.add_section()
     table.add_row("uuid", stream.uuid)
     table.add_row("created", stream.created.isoformat(timespec="seconds"))
@@ -151,7 +159,8 @@ def settings_table(stream: StreamDetails) -> Table:
     return table
 
 
-def _show_setting(name: str, value: Any) -> str:
+def show_setting(name: str, value: Any) -> str:
+    """A setting of a stream, as markup."""
     zero = "none" if name in {"min_compaction_lag_s", "delete_retention_s"} else "unlimited"
     if name.startswith("local_retention_"):
         zero = "as retained"
@@ -275,8 +284,10 @@ def gaps_table(stream: StreamDetails) -> Table | None:
     table = make_table("Gaps: messages of these times may be missing", columns, ())
     for gap in gaps:
         missing = "unknown" if gap["messages"] is None else show_count(gap["messages"])
-        until = "now" if gap["until_ns"] is None else show_time(gap["until_ns"])
-        table.add_row(str(gap["partition"]), show_time(gap["since_ns"]), until, missing, escape(gap["cause"]))
+        until = "now" if gap["until_ns"] is None else show_time(gap["until_ns"], to_ms=True)
+        table.add_row(
+            str(gap["partition"]), show_time(gap["since_ns"], to_ms=True), until, missing, escape(gap["cause"])
+        )
     return table
 
 
