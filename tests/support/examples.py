@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, settings
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-SHARES = {"few": 0.1, "some": 0.3, "all": 1.0}
+SHARES = {"few": 0.1, "some": 0.2, "all": 1.0}
 """Of the examples that a test names, how many run: with `pytest --examples=few`, `some`, or `all`."""
 AT_LEAST = 5
 UNNAMED = 100
