@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from liftpy_client.typed.codecs import Codec
     from liftpy_client.typed.streams import OnUndecodable
     from liftpy_envelope.ack import Ack, AckPolicy
+    from liftpy_envelope.errors import LiftError
 
 __all__ = ["Lift", "connect", "connect_as"]
 
@@ -140,6 +141,8 @@ class Lift(Admin):
         ack_timeout_s: float = 5.0,
         delivery_timeout_s: float = 60.0,
         ack_policy: AckPolicy | str | None = None,
+        envelope: bool = True,
+        on_error: Callable[[LiftError], object] | None = None,
     ) -> Publisher:
         """Return a publisher for many messages, for use in an `async with`; arguments as in `PublisherOptions`."""
         options = PublisherOptions(
@@ -149,6 +152,8 @@ class Lift(Admin):
             ack_timeout_s=ack_timeout_s,
             delivery_timeout_s=delivery_timeout_s,
             ack_policy=check_ack_policy(ack_policy),
+            envelope=envelope,
+            on_error=on_error,
         )
         return Publisher(self._session, self._inbox, self._resender, options, stream, self._session.interceptors)
 

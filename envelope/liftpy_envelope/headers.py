@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "PublishOptions",
+    "check_record_headers",
     "encode_header_block",
     "parse_header_block",
     "parse_header_lines",
@@ -87,6 +88,21 @@ def read_publish_options(block: bytes) -> PublishOptions:
         elif name.startswith(_UNSUPPORTED):
             options.unsupported = name.decode("utf-8", "replace")
     return options
+
+
+def check_record_headers(block: bytes) -> None:
+    """Refuse headers that a record of a batch cannot have, because they ask for something: a batch asks for itself.
+
+    Raises:
+        HeaderError: there is one.
+    """
+    for name, _ in _OURS.findall(block):
+        if name in _READERS or name.startswith(_UNSUPPORTED):
+            hint = {b"Lift-Key": "; pass key", b"Lift-Tombstone": "; pass None as the value"}.get(name, "")
+            raise HeaderError(
+                f"{name.decode('utf-8', 'replace')[:80]}: a message in a batch cannot have this header, which asks the "
+                f"node for something{hint or '; publish the message alone, with `Lift.publish`'}"
+            )
 
 
 def _read_key(options: PublishOptions, value: bytes) -> None:

@@ -242,6 +242,11 @@ class Cluster:
             self._looked_s = loop.time()
             await self.refresh(names, min(self._timeout_s, _LOOK_TIMEOUT_S))
 
+    @property
+    def node_ids(self) -> list[str]:
+        """The nodes, as far as is known."""
+        return list(self._nodes)
+
     def node(self, node_id: str) -> NodeAddress | None:
         """Where a node is, as far as is known."""
         return self._nodes.get(node_id)

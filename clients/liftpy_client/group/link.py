@@ -185,9 +185,8 @@ class GroupLink:
     async def _find(self) -> PullConnection:
         """A connection to the coordinator: any node knows where it is."""
         cluster = self._session.cluster
-        answer = await cluster.request("METADATA", {"streams": []})
         await cluster.refresh([])
-        node_ids = [str(node["node_id"]) for node in answer["nodes"]]
+        node_ids = list(cluster.node_ids)
         random.shuffle(node_ids)
         node_ids.sort(key=self._avoided.__eq__)
         reason = "no node is known"

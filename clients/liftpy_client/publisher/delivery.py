@@ -21,14 +21,27 @@ if TYPE_CHECKING:
     from liftpy_client.publisher.ack_inbox import AckInbox
     from liftpy_client.publisher.options import PublisherOptions
     from liftpy_client.publisher.outgoing import OutgoingBatch
-    from liftpy_client.publisher.resender import Resender
+    from liftpy_client.publisher.resender import Parcel, Resender
     from liftpy_client.publisher.routes import Route
 
-__all__ = ["BatchDelivery", "MessageDelivery", "OutgoingMessage"]
+__all__ = ["BatchDelivery", "MessageDelivery", "OutgoingMessage", "as_bytes"]
 
 _MESSAGE_ID: Final = "Nats-Msg-Id"
 _HEADER_SAFE: Final = re.compile(rb"[\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?")
 _RETRIABLE: Final = frozenset(code for code in AckErrorCode if code.retriable)
+
+
+def as_bytes(name: str, given: object) -> bytes | None:
+    """A value or key, copied if whoever has it may change it.
+
+    Raises:
+        UsageError: it is not bytes.
+    """
+    if given is None or type(given) is bytes:
+        return given
+    if not isinstance(given, (bytes, bytearray, memoryview)):
+        raise UsageError(f"{name} must be bytes, not {type(given).__name__}; encode text first")
+    return bytes(given)
 
 
 def _policy(route: Route, given: AckPolicy | None) -> AckPolicy | None:
@@ -65,15 +78,12 @@ class OutgoingMessage:
         expected_offset: int | None = None,
         ack_policy: AckPolicy | None = None,
     ) -> None:
-        for name, given in (("value", value), ("key", key)):
-            if given is not None and not isinstance(given, (bytes, bytearray, memoryview)):
-                raise UsageError(f"{name} must be bytes, not {type(given).__name__}; encode text first")
         if expected_offset is not None and not 0 <= expected_offset < 2**63 - 1:
             raise UsageError(f"expected_offset: {expected_offset} is not an offset (a whole number from 0 on)")
         if headers is not None:
             encode_header_block(headers)  # nats-py would let a line break through, and with it another header
-        self.value = None if value is None else bytes(value)
-        self.key = None if key is None else bytes(key)
+        self.value = as_bytes("value", value)
+        self.key = as_bytes("key", key)
         self.headers = headers
         named = (headers or {}).get(_MESSAGE_ID) or ""
         self.message_id: str = message_id or (named if isinstance(named, str) else named[0]) or uuid4().hex
@@ -84,15 +94,7 @@ class OutgoingMessage:
         """Payload and options for nats-py: plain with headers where that can say it, else in an envelope."""
         value, policy = self.value, _policy(route, self.ack_policy)
         if value is not None and route.config.acks is AckMode.REPLY and self._fits_headers(value):
-            lines = _HeaderLines(self.headers or {})
-            lines[_MESSAGE_ID] = self.message_id
-            if self.key is not None:
-                lines["Lift-Key"] = self.key.decode("ascii")
-            if self.expected_offset is not None:
-                lines["Lift-Expected-Offset"] = str(self.expected_offset)
-            if policy is not None:
-                lines["Lift-Ack"] = policy.value
-            return value, {"reply": reply, "headers": lines}
+            return value, {"reply": reply, "headers": self._lines(policy)}
         payload = encode_message_envelope(
             value,
             key=self.key,
@@ -103,6 +105,40 @@ class OutgoingMessage:
             expected_offset=self.expected_offset,
         )
         return payload, {}
+
+    def wrap_plain(self, route: Route, reply: str) -> tuple[bytes, dict[str, Any]]:
+        """As `wrap`, and never in an envelope; see `check_plain`."""
+        lines = self._lines(_policy(route, self.ack_policy))
+        if self.value is None:
+            lines["Lift-Tombstone"] = "true"
+        return self.value or b"", {"reply": reply, "headers": lines}
+
+    def check_plain(self, route: Route) -> None:
+        """Refuse what only an envelope can carry.
+
+        Raises:
+            UsageError: it needs one.
+        """
+        if route.config.acks is not AckMode.REPLY:
+            raise UsageError(
+                f"envelope=False: stream {route.config.name!r} acknowledges envelopes only (acks = envelope)"
+            )
+        if not self._fits_headers(self.value or b""):
+            raise UsageError(
+                "envelope=False: a header carries only keys of printable ASCII without spaces at their ends, and the "
+                "value must not begin as an envelope does"
+            )
+
+    def _lines(self, policy: AckPolicy | None) -> dict[str, str]:
+        lines = _HeaderLines(self.headers or {})
+        lines[_MESSAGE_ID] = self.message_id
+        if self.key is not None:
+            lines["Lift-Key"] = self.key.decode("ascii")
+        if self.expected_offset is not None:
+            lines["Lift-Expected-Offset"] = str(self.expected_offset)
+        if policy is not None:
+            lines["Lift-Ack"] = policy.value
+        return lines
 
     def _fits_headers(self, value: bytes) -> bool:
         if value.startswith(COOKIE):
@@ -166,6 +202,14 @@ class MessageDelivery:
         )
 
 
+class _PlainParcel(_MessageParcel):
+    """One message for one subject, without an envelope."""
+
+    def wrap(self, reply: str) -> tuple[str, bytes, dict[str, Any]]:
+        """See `Parcel`."""
+        return self.route.nats_subject(self.partition), *self._message.wrap_plain(self.route, reply)
+
+
 class _BatchParcel:
     """One batch of one publisher."""
 
@@ -209,14 +253,19 @@ class BatchDelivery:
         self._stream = stream
         self._producer_id = producer_id
 
-    async def deliver(self, batch: OutgoingBatch, sequence: int) -> Ack:
-        """Send a batch until it is acknowledged.
+    async def deliver(self, batch: OutgoingBatch, sequence: int, message: OutgoingMessage | None = None) -> Ack:
+        """Send a batch until it is acknowledged; or instead of it its one message, without an envelope.
 
         Raises:
             LiftError: it was refused for good, or the time for its delivery is over.
         """
+        parcel: Parcel = (
+            _BatchParcel(batch, self._producer_id, sequence, self._options.ack_policy)
+            if message is None
+            else _PlainParcel(message, batch.route)
+        )
         return await self._resender.deliver(
-            _BatchParcel(batch, self._producer_id, sequence, self._options.ack_policy),
+            parcel,
             self._stream,
             retry_after_s=self._options.ack_timeout_s,
             timeout_s=self._options.delivery_timeout_s,

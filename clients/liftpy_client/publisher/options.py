@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from liftpy_client.errors import UsageError
 from liftpy_envelope.ack import AckPolicy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from liftpy_envelope.errors import LiftError
 
 __all__ = ["PublisherOptions", "check_ack_policy"]
 
@@ -21,6 +27,10 @@ class PublisherOptions:
         ack_timeout_s: Seconds without an ack after which a batch is sent again in any case.
         delivery_timeout_s: Seconds after which the delivery of a batch fails.
         ack_policy: Ack policy; overrides that of the stream.
+        envelope: Whether messages travel in batches, in binary envelopes. Without, each travels as a plain NATS message
+            with headers, which other subscribers of the subject can read.
+        on_error: Called with the error of each batch, or of each message without envelopes, that is not delivered.
+            Without it, the next `publish`, `flush` or `close` raises the error.
     """
 
     linger_s: float = 0.005
@@ -29,6 +39,8 @@ class PublisherOptions:
     ack_timeout_s: float = 5.0
     delivery_timeout_s: float = 60.0
     ack_policy: AckPolicy | None = None
+    envelope: bool = True
+    on_error: Callable[[LiftError], object] | None = None
 
     def __post_init__(self) -> None:
         for name, low, high in (
@@ -40,6 +52,8 @@ class PublisherOptions:
         ):
             if not low <= getattr(self, name) <= high:
                 raise UsageError(f"{name} must be between {low} and {high}, not {getattr(self, name)}")
+        if self.on_error is not None and not callable(self.on_error):
+            raise UsageError(f"on_error: {self.on_error!r:.60} cannot be called")
 
 
 def check_ack_policy(given: AckPolicy | str | None) -> AckPolicy | None:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from liftpy_client.errors import UsageError
 from liftpy_envelope.ack import Ack
+from liftpy_envelope.errors import LiftError
+from liftpy_envelope.headers import check_record_headers
 from liftpy_envelope.limits import ENVELOPE_RECORDS_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
 
     from liftpy_client.publisher.routes import Route
+
+_BATCH_BYTES: Final = 2_048
 
 __all__ = ["OutgoingBatch", "PendingAck", "as_table", "by_partition", "pieces_of"]
 
@@ -33,7 +37,11 @@ class PendingAck:
         return self._wait().__await__()
 
     async def _wait(self) -> Ack:
-        ack = await asyncio.shield(self._batch.done)
+        try:
+            ack = await asyncio.shield(self._batch.done)
+        except LiftError:
+            self._batch.is_told = True
+            raise
         behind = self._batch.count - 1 - self._index
         return Ack(
             stream=ack.stream,
@@ -58,6 +66,7 @@ class OutgoingBatch:
         "count",
         "done",
         "headers",
+        "is_told",
         "keys",
         "partition",
         "payload",
@@ -80,6 +89,12 @@ class OutgoingBatch:
         self.count = 0
         self.timer: asyncio.TimerHandle | None = None
         self.payload: dict[str, pa.Array] | None = None
+        self.is_told = False  # whether somebody who waits for an ack was told of the failure
+
+    @property
+    def weight(self) -> int:
+        """Bytes that it takes while it has no ack: a batch of one message takes more than the message."""
+        return self.size + _BATCH_BYTES
 
     def take(self, records: pa.Table) -> None:
         """Be these records, instead of messages that are gathered one by one."""
@@ -117,6 +132,7 @@ def as_table(records: pa.RecordBatch | pa.Table | Mapping[str, pa.Array]) -> pa.
 
     Raises:
         UsageError: the columns are not as they must be.
+        HeaderError: a record has headers that a batch cannot honour.
     """
     try:
         if isinstance(records, pa.RecordBatch):
@@ -129,9 +145,15 @@ def as_table(records: pa.RecordBatch | pa.Table | Mapping[str, pa.Array]) -> pa.
     if set(names) - {"value", "key", "headers"} or "value" not in names or len(set(names)) < len(names):
         raise UsageError(f"records have the columns value and, where wanted, key and headers, not {names}")
     try:
-        return table.cast(pa.schema([pa.field(name, pa.binary()) for name in names]))
+        table = table.cast(pa.schema([pa.field(name, pa.binary()) for name in names]))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise UsageError(f"records must be of binary or string type: {error}") from None
+    if "headers" in names:
+        blocks = table.column("headers")
+        for prefix in (b"\r\nLift-", b"\r\nNats-"):
+            for block in blocks.filter(pc.match_substring(blocks, prefix)).to_pylist():
+                check_record_headers(block)
+    return table
 
 
 def by_partition(route: Route, table: pa.Table) -> list[tuple[int | None, pa.Table]]:

@@ -1,9 +1,10 @@
 """A publisher for many messages: it batches, keeps a window in flight, and retries without storing anything twice.
 
-Messages for one subject and partition are collected for `linger_s` and sent as one batch envelope. The envelope carries
-the publisher's id and a sequence, so a batch that is sent again is stored once. Batches of a partition are sent in
-order. While no node answers, they wait for the oldest of them. Only a single batch that is lost or refused can be
-stored after its successors.
+Messages for one subject and partition are collected for `linger_s` and sent as one batch envelope. A message whose key
+is in the batch of another subject lets that batch leave first, so that messages of a key are sent in their order. The
+envelope carries the publisher's id and a sequence, so a batch that is sent again is stored once. Batches of a partition
+are sent in order. While no node answers, they wait for the oldest of them. Only a single batch that is lost or refused
+can be stored after its successors.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from typing import TYPE_CHECKING, Final, Self
 
 from liftpy_client.connection.cancelling import end_tasks
 from liftpy_client.errors import UsageError
-from liftpy_client.publisher.delivery import BatchDelivery
+from liftpy_client.publisher.delivery import BatchDelivery, OutgoingMessage, as_bytes
 from liftpy_client.publisher.outgoing import OutgoingBatch, PendingAck, as_table, by_partition, pieces_of
 from liftpy_client.publisher.routes import find_route
 from liftpy_envelope.errors import LiftError
-from liftpy_envelope.headers import encode_header_block
+from liftpy_envelope.headers import check_record_headers, encode_header_block, parse_header_block
 from liftpy_envelope.limits import ENVELOPE_RECORDS_MAX
 
 if TYPE_CHECKING:
@@ -42,6 +43,8 @@ logger = logging.getLogger(__name__)
 _ENVELOPE_BYTES: Final = 4_096  # room for everything in a payload that is not records
 _RECORD_OVERHEAD_BYTES: Final = 16
 _ROUTES_MAX: Final = 100_000
+_LOG_S: Final = 10.0
+_COLUMNS: Final = ("value", "key", "headers")
 
 
 class Publisher:
@@ -74,12 +77,15 @@ class Publisher:
         self._sequence = 0
         self._routes: dict[str, Route] = {}
         self._gathering: dict[tuple[str, int | None], OutgoingBatch] = {}
+        self._of_key: dict[bytes, OutgoingBatch] = {}  # that is gathered, where there are several subjects
         self._in_flight: set[asyncio.Task[None]] = set()
         self._unacked_bytes = 0  # gathered or in flight
         self._unacked_bytes_max = options.in_flight_bytes
         self._room = asyncio.Event()
         self._room.set()
         self._failure: LiftError | None = None
+        self._untold: OutgoingBatch | None = None  # the first that failed since somebody was told
+        self._logged_s = float("-inf")
         self._failed_batches = 0
         self._closed = False
 
@@ -118,26 +124,26 @@ class Publisher:
 
         Raises:
             NoStreamError: no stream stores the subject.
-            UsageError: the message is too large, or the publisher closed.
+            UsageError: the message is too large or not bytes, or the publisher closed.
+            HeaderError: a header cannot be written, or asks for what a batch cannot do.
+            LiftError: a message that was published before was not delivered, and nobody was told yet. This one is not
+                taken.
         """
+        if type(value) is not bytes:
+            value = as_bytes("value", value)
+        if type(key) is not bytes:
+            key = as_bytes("key", key)
         route = self._routes.get(subject)
-        if route is None:
-            route = await self._find_route(subject)
-        if not self._room.is_set():
-            await self._wait_for_room()
-        sent = headers
+        if route is None or self._untold is not None or not self._room.is_set():
+            route = await self._admit(subject)
         if self._interceptors:
             with self._interceptors.publishing(subject, headers) as sent:
-                pass  # the message is only gathered here
-        block = None if sent is None else encode_header_block(sent)
+                headers = sent  # the message is only gathered here
+        if not self._options.envelope:
+            return self._send_plain(route, value, key, headers)
+        block = None if headers is None else _block(headers)
         size = len(value or b"") + len(key or b"") + len(block or b"") + _RECORD_OVERHEAD_BYTES
-        place = (subject, route.partition(key))
-        batch = self._gathering.get(place)
-        if batch is not None and batch.size + size > batch.size_max:
-            self._send(batch)
-            batch = None
-        if batch is None:
-            batch = self._begin(route, place, size)
+        batch = self._batch_for(route, key, size)
         index = batch.count
         batch.values.append(value)
         batch.keys.append(key)
@@ -150,6 +156,31 @@ class Publisher:
         if batch.size >= batch.size_max:
             self._send(batch)
         return PendingAck(batch, index)
+
+    def _batch_for(self, route: Route, key: bytes | None, size: int) -> OutgoingBatch:
+        """The batch for a message of `size` bytes. That of another subject which has its key leaves first."""
+        place = (route.subject, route.partition(key))
+        batch = self._gathering.get(place)
+        if batch is not None and batch.size + size > batch.size_max:
+            self._send(batch)
+            batch = None
+        if key is None or len(self._routes) == 1:
+            return batch or self._begin(route, place, size)
+        other = self._of_key.get(key)
+        if other is not None and other is not batch:
+            self._send(other)
+        batch = self._of_key[key] = batch or self._begin(route, place, size)
+        return batch
+
+    async def _admit(self, subject: str) -> Route:
+        """Tell of a failure, find the route, and wait for room."""
+        if self._untold is not None:
+            self._tell_failure()
+        route = self._routes.get(subject) or await self._find_route(subject)
+        if not self._room.is_set():
+            await self._wait_for_room()
+            route = self._routes.get(subject, route)
+        return route
 
     async def publish_batch(
         self, subject: str, records: pa.RecordBatch | pa.Table | Mapping[str, pa.Array]
@@ -167,24 +198,54 @@ class Publisher:
             NoStreamError: no stream stores the subject.
             UsageError: the columns are not as they must be.
         """
+        if self._untold is not None:
+            self._tell_failure()
+        table = as_table(records)
         route = self._routes.get(subject) or await self._find_route(subject)
+        if not self._options.envelope:
+            return await self._publish_rows(subject, table)
         limit = self._size_max(route)
-        shares = by_partition(route, as_table(records))
+        shares = by_partition(route, table)
         pieces = [(partition, piece) for partition, share in shares for piece in pieces_of(share, limit)]
         acks = []
         for partition, piece in pieces:
             if not self._room.is_set():
                 await self._wait_for_room()
-            waiting = self._gathering.get((subject, partition))
-            if waiting is not None:
-                self._send(waiting)
+            for waiting in list(self._gathering.values()):
+                if waiting.partition == partition:  # whatever its subject: keys keep their order
+                    self._send(waiting)
             batch = OutgoingBatch(route, partition, asyncio.get_running_loop().create_future(), limit)
             batch.take(piece)
-            self._unacked_bytes += batch.size
-            if self._unacked_bytes >= self._unacked_bytes_max:
-                self._room.clear()
-            self._dispatch(batch)
-            acks.append(PendingAck(batch, batch.count - 1))
+            acks.append(self._dispatch_whole(batch))
+        return acks
+
+    def _dispatch_whole(self, batch: OutgoingBatch, message: OutgoingMessage | None = None) -> PendingAck:
+        """Let a batch leave that was never gathered."""
+        self._unacked_bytes += batch.weight
+        if self._unacked_bytes >= self._unacked_bytes_max:
+            self._room.clear()
+        self._dispatch(batch, message)
+        return PendingAck(batch, batch.count - 1)
+
+    def _send_plain(
+        self, route: Route, value: bytes | None, key: bytes | None, headers: Mapping[str, str | Sequence[str]] | None
+    ) -> PendingAck:
+        """Let a message leave as it is, without an envelope."""
+        message = OutgoingMessage(value, key=key, headers=headers, ack_policy=self._options.ack_policy)
+        message.check_plain(route)
+        size = len(value or b"") + len(key or b"") + _RECORD_OVERHEAD_BYTES
+        batch = OutgoingBatch(route, route.partition(key), asyncio.get_running_loop().create_future(), size)
+        batch.count, batch.size = 1, size
+        return self._dispatch_whole(batch, message)
+
+    async def _publish_rows(self, subject: str, table: pa.Table) -> list[PendingAck]:
+        """Publish records one by one."""
+        names = table.column_names
+        columns = [table.column(name).to_pylist() if name in names else [None] * len(table) for name in _COLUMNS]
+        acks = []
+        for value, key, block in zip(*columns, strict=True):
+            headers = None if block is None else parse_header_block(block)
+            acks.append(await self.publish(subject, value, key=key, headers=headers))
         return acks
 
     async def _wait_for_room(self) -> None:
@@ -192,6 +253,11 @@ class Publisher:
         while not self._room.is_set():
             self._send_gathered()
             await self._room.wait()
+        self._check_open()
+        if self._untold is not None:
+            self._tell_failure()
+
+    def _check_open(self) -> None:
         if self._closed:
             raise UsageError("the publisher was closed while a message waited to be sent")
 
@@ -209,6 +275,9 @@ class Publisher:
             raise UsageError("the publisher is closed")
         await self._inbox.open()
         route = await find_route(self._session.cluster, subject, self._stream)
+        self._check_open()
+        if len(self._routes) == 1:
+            self._send_gathered()  # of its keys nothing was noted
         if len(self._routes) >= _ROUTES_MAX:
             self._routes.clear()
         self._routes[subject] = route
@@ -221,6 +290,7 @@ class Publisher:
             raise UsageError(f"a message of {size} bytes exceeds max_payload of the NATS server ({limit})")
         loop = asyncio.get_running_loop()
         batch = self._gathering[place] = OutgoingBatch(route, place[1], loop.create_future(), self._size_max(route))
+        self._unacked_bytes += batch.weight  # what each message takes is added with it
         batch.timer = loop.call_later(self._options.linger_s, self._send, batch)
         return batch
 
@@ -229,24 +299,28 @@ class Publisher:
         if batch.timer is not None:
             batch.timer.cancel()
         self._gathering.pop((batch.route.subject, batch.partition), None)
+        if self._of_key:
+            for key in batch.keys:
+                if key is not None and self._of_key.get(key) is batch:
+                    del self._of_key[key]
         self._dispatch(batch)
 
-    def _dispatch(self, batch: OutgoingBatch) -> None:
+    def _dispatch(self, batch: OutgoingBatch, message: OutgoingMessage | None = None) -> None:
         sequence, self._sequence = self._sequence, self._sequence + 1
-        task = asyncio.create_task(self._deliver(batch, sequence))
+        task = asyncio.create_task(self._deliver(batch, sequence, message))
         self._in_flight.add(task)
         task.add_done_callback(self._in_flight.discard)
 
-    async def _deliver(self, batch: OutgoingBatch, sequence: int) -> None:
+    async def _deliver(self, batch: OutgoingBatch, sequence: int, message: OutgoingMessage | None) -> None:
         try:
-            batch.done.set_result(await self._delivery.deliver(batch, sequence))
+            batch.done.set_result(await self._delivery.deliver(batch, sequence, message))
         except asyncio.CancelledError:
             batch.done.cancel()
             raise
         except Exception as error:  # noqa: BLE001 - whatever it is, those who wait for the batch must hear of it
             self._fail(batch, error)
         finally:
-            self._unacked_bytes -= batch.size
+            self._unacked_bytes -= batch.weight
             if self._unacked_bytes < self._unacked_bytes_max:
                 self._room.set()
 
@@ -255,10 +329,28 @@ class Publisher:
             cause, error = error, UsageError(f"a batch for {batch.route.subject!r} cannot be sent: {error}")
             error.__cause__ = cause
         self._routes.pop(batch.route.subject, None)  # the stream may be another one by now
+        batch.done.set_exception(error)
+        batch.done.exception()  # told below, whether or not anyone awaits the ack
+        if self._options.on_error is not None:
+            try:
+                self._options.on_error(error)
+            except Exception:
+                logger.exception("on_error of a publisher raised, while it was told: %s", error)
+            return
         self._failure = self._failure or error
         self._failed_batches += 1
-        batch.done.set_exception(error)
-        batch.done.exception()  # told by `flush`, whether or not anyone awaits the ack
+        if self._untold is None:
+            self._untold = batch
+        now_s = asyncio.get_running_loop().time()
+        if now_s - self._logged_s >= _LOG_S:
+            self._logged_s = now_s
+            logger.warning("%d batches of a publisher were not delivered: %s", self._failed_batches, error)
+
+    def _tell_failure(self) -> None:
+        """Raise the first failure of which nobody was told."""
+        untold, self._untold = self._untold, None
+        if untold is not None and not untold.is_told:
+            self._raise_failures()
 
     async def flush(self) -> None:
         """Send what was gathered, and wait until all of it is acknowledged.
@@ -277,7 +369,7 @@ class Publisher:
 
     def _raise_failures(self) -> None:
         failure, count = self._failure, self._failed_batches
-        self._failure, self._failed_batches = None, 0
+        self._failure, self._failed_batches, self._untold = None, 0, None
         if failure is not None:
             if count > 1:
                 failure.add_note(f"and {count - 1} more batches failed")
@@ -309,3 +401,10 @@ class Publisher:
             )
         finally:
             await end_tasks(self._in_flight)
+
+
+def _block(headers: Mapping[str, str | Sequence[str]]) -> bytes:
+    """The header block of a message in a batch."""
+    block = encode_header_block(headers)
+    check_record_headers(block)
+    return block

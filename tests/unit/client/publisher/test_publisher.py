@@ -14,8 +14,8 @@ from liftpy_client.publisher.ack_inbox import AckInbox
 from liftpy_client.publisher.options import PublisherOptions
 from liftpy_client.publisher.publisher import Publisher
 from liftpy_client.publisher.resender import Resender
-from liftpy_envelope.ack import AckPolicy, PublishRefusedError
-from liftpy_envelope.envelope import decode_envelope
+from liftpy_envelope.ack import Ack, AckPolicy, PublishRefusedError, encode_ack, encode_error_ack
+from liftpy_envelope.envelope import COOKIE, decode_envelope
 from liftpy_envelope.errors import AckErrorCode, HeaderError
 from support.cluster import eventually
 from support.fake_nats import FakeNats, fake_session, refused, stored
@@ -173,18 +173,142 @@ async def test_a_closed_connection_is_told(wire):
         await out.close()
 
 
-async def test_values_that_are_no_bytes_are_told(wire):
+@pytest.mark.parametrize("given", [{"value": [b"x"]}, {"value": "x"}, {"value": b"x", "key": "k"}, {"value": 7}])
+async def test_values_that_are_no_bytes_are_refused_at_the_call(wire, given):
+    async with publisher(wire) as out:
+        await out.publish("s.x", b"before")
+        with pytest.raises(UsageError, match="must be bytes"):
+            await out.publish("s.x", **given)
+        await out.publish("s.x", b"after")
+    assert values(wire) == [[b"before", b"after"]]
+
+
+async def test_what_the_caller_may_change_is_copied(wire):
+    reused = bytearray(b"one")
+    async with publisher(wire) as out:
+        await out.publish("s.x", reused, key=memoryview(reused))
+        reused[:] = b"two"
+        await out.publish("s.x", memoryview(reused))
+    assert values(wire) == [[b"one", b"two"]]
+
+
+_HEADERS = """
+Nats-Msg-Id Nats-Expected-Last-Sequence Nats-Expected-Stream Nats-TTL Nats-Rollup
+Lift-Key Lift-Ack Lift-Tombstone Lift-Unknown
+"""
+
+
+@pytest.mark.parametrize("name", _HEADERS.split())
+async def test_headers_that_a_batch_cannot_honour_are_refused_at_the_call(wire, name):
+    async with publisher(wire) as out:
+        with pytest.raises(HeaderError, match=name):
+            await out.publish("s.x", b"x", headers={"A": "b", name: "1"})
+        blocks = pa.array([None, b"NATS/1.0\r\nA: b\r\n" + name.encode() + b": 1\r\n\r\n"])
+        with pytest.raises(HeaderError, match=name):
+            await out.publish_batch("s.x", {"value": pa.array([b"x", b"y"]), "headers": blocks})
+        await out.publish("s.x", b"x", headers={"Nats-Mine": "is stored", "A": "Nats-TTL: 1"})
+    assert len(wire.published) == 1
+
+
+async def test_messages_of_a_partition_keep_their_order_across_subjects(wire):
+    async with publisher(wire, {"partitions": 4}) as out:
+        for number in range(60):
+            await out.publish(f"s.{number % 3}", b"%d" % number, key=b"k%d" % (number % 7))
+    of_key = {}
+    for envelope in envelopes(wire):
+        keys, found = (array.to_pylist() for array in envelope.arrays)
+        for key, value in zip(keys, found, strict=True):
+            of_key.setdefault(key, []).append(int(value))
+    assert sum(map(len, of_key.values())) == 60
+    assert all(found == sorted(found) for found in of_key.values())
+
+
+async def test_a_lasting_refusal_reaches_who_publishes(wire, caplog):
+    wire.answer = lambda _: encode_error_ack(AckErrorCode.READ_ONLY, "read-only", "s")
     out = publisher(wire)
-    ack = await out.publish("s.x", [b"x"])
-    with pytest.raises(UsageError, match="must be bytes"):
-        await asyncio.wait_for(ack, 10)
-    with pytest.raises(UsageError, match="must be bytes"):
+    await out.publish("s.x", b"x")
+    await eventually(lambda: "not delivered" in caplog.text)
+    with pytest.raises(PublishRefusedError, match="read-only"):
+        await out.publish("s.x", b"y")
+    await out.publish("s.x", b"z")  # somebody was told
+    with pytest.raises(PublishRefusedError, match="read-only"):
         await out.close()
+    assert values(wire) == [[b"x"], [b"z"]]
+
+
+async def test_who_awaited_the_ack_is_not_told_again_by_the_next_publish(wire):
+    wire.answer = refused(AckErrorCode.READ_ONLY, stored())
+    out = publisher(wire)
+    ack = await out.publish("s.x", b"x")
+    with pytest.raises(PublishRefusedError):
+        await ack
+    assert (await (await out.publish("s.x", b"y"))).offset == 0
+
+
+async def test_failures_are_told_by_a_callback(wire, caplog):
+    told = []
+
+    def tell(error):
+        told.append(error)
+        raise LookupError("of its own")
+
+    wire.answer = refused(AckErrorCode.READ_ONLY, stored())
+    async with publisher(wire, on_error=tell) as out:
+        await out.publish("s.x", b"x")
+        await eventually(lambda: told)
+        await out.publish("s.x", b"y")
+    assert [error.code for error in told] == [AckErrorCode.READ_ONLY]
+    assert "of its own" in caplog.text
+    with pytest.raises(UsageError, match="on_error"):
+        publisher(wire, on_error=7)
+
+
+async def test_a_publish_that_waits_for_a_route_while_the_publisher_closes_is_told(wire):
+    out = publisher(wire)
+    storing, asked, answered = out.cluster.storing, asyncio.Event(), asyncio.Event()
+
+    async def slow(*args, **kwargs):
+        asked.set()
+        await answered.wait()
+        return await storing(*args, **kwargs)
+
+    out.cluster.storing = slow
+    waiting = asyncio.ensure_future(out.publish("s.x", b"x"))
+    await asked.wait()
+    await out.close()
+    answered.set()
+    with pytest.raises(UsageError, match="was closed"):
+        await waiting
+    assert wire.published == []
+
+
+async def test_without_envelopes_each_message_is_a_plain_one(wire):
+    sent = []
+
+    async def publish(subject, payload, reply="", headers=None):
+        sent.append((subject, payload, headers))
+        await wire.give(reply, encode_ack(Ack(stream="s", offset=len(sent) - 1)))
+
+    wire.publish = publish
+    async with publisher(wire, envelope=False) as out:
+        ack = await out.publish("s.x", b"x", key=b"k", headers={"A": "b"})
+        await out.publish("s.y", None, key=b"k")
+        acks = await out.publish_batch("s.x", {"value": pa.array([b"1", b"2"])})
+        assert [(await each).offset for each in (ack, *acks)] == [0, 2, 3]
+        for wrong in ({"key": b"\x00"}, {"value": COOKIE + b"x"}):
+            with pytest.raises(UsageError, match="envelope=False"):
+                await out.publish("s.x", **{"value": b"x"} | wrong)
+    (_, _, one), (subject, value, gone), *_ = sent
+    assert (one["A"], one["Lift-Key"]) == ("b", "k")
+    assert (subject, value, gone["Lift-Tombstone"]) == ("s.y", b"", "true")
+    assert len({headers["Nats-Msg-Id"] for _, _, headers in sent}) == 4
+    with pytest.raises(UsageError, match="envelopes only"):
+        await publisher(wire, {"acks": "envelope"}, envelope=False).publish("s.x", b"x")
 
 
 async def test_publishing_waits_while_too_much_has_no_ack(wire):
     wire.answer = lambda _: None
-    out = publisher(wire, linger_s=60, in_flight_bytes=1_000, ack_timeout_s=60)
+    out = publisher(wire, linger_s=60, in_flight_bytes=19_000, ack_timeout_s=60)
     for number in range(9):
         await out.publish(f"s.{number}", b"x" * 100)
     waiting = [asyncio.ensure_future(out.publish("s.more", b"x" * 900)) for _ in range(3)]
