@@ -158,7 +158,7 @@ BUGS: dict[str, Bug] = {
     "who was in sync before an election is forgotten": Bug(
         [(elections, "settled_isr", _forget_who_was_in_sync)],
         _faults("power_loss_of_all", "lose_directory"),
-        32,
+        10,
     ),
     "a log whose end was cut is not told of": Bug(
         [(DurabilityRecord, "log_torn", lambda *_: None)],
@@ -172,7 +172,7 @@ BUGS: dict[str, Bug] = {
             (CommittingLog, "stored", lambda partition, key: partition.dedupe.find(key)),
         ],
         _faults("full_failover"),
-        2,
+        3,
     ),
     "an empty log wins an election of the last ISR": Bug(
         [(module, "elect_by_reports", _elect_by_the_last_isr) for module in (node_commands, partition_commands)],
@@ -187,7 +187,7 @@ BUGS: dict[str, Bug] = {
     "a replica that gave up goes on without its ids": Bug(
         [(LocalReplica, "_know_ids", lambda _replica: None)],
         _faults("error_in_shell", "kill_leader", "move_leader"),
-        5,
+        0,
     ),
     "what one attempt is refused never happens": Bug(
         [(RaftMetadataStore, "propose_many", _propose_many)],
@@ -197,12 +197,12 @@ BUGS: dict[str, Bug] = {
     "a deposed leader goes on refusing": Bug(
         [(LocalReplica, "is_cut_off", lambda _replica: False)],
         _faults("isolate"),
-        0,
+        1,
     ),
     "a disk is believed after a power loss": Bug(
         [(durability_record, "_has_copies_elsewhere", lambda *_: False)],
         _faults("lying_syncs", "kill_leader"),
-        21,
+        1,
     ),
     "the window of ids runs on the leader's wall clock": Bug(
         [
@@ -216,7 +216,7 @@ BUGS: dict[str, Bug] = {
     "what a leader leapt over is forgotten": Bug(
         [(LogTime, "found", _found_without_a_leap), (LogTime, "copied", _copied_without_a_leap)],
         _faults("clock_jump", "kill_leader"),
-        0,
+        4,
     ),
     "a log that is lost is told of where it counts": Bug(
         [(DurabilityRecord, "lost_logs", _lost_where_counted)],
@@ -246,7 +246,7 @@ BUGS: dict[str, Bug] = {
     "a follower is faster than its leader": Bug(
         [(LogTime, "copied", _as_fast_as_it_is)],
         _faults("clock_jump", "kill_leader", "move_leader", ids_max=20),
-        1,
+        3,
     ),
     "a window of ids that is shortened is told of as if it were whole": Bug(
         [(DedupeWindow, "known_ns", lambda window, _now: window.window_ns)],
