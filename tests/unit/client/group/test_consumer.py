@@ -266,7 +266,7 @@ async def test_who_is_stuck_gives_its_partitions_back_and_joins_again(groups):
 
 async def test_a_member_that_nobody_refers_to_any_more_leaves(groups):
     async def work():
-        consumer = member(groups)
+        consumer = member(groups, session_timeout_s=60)  # one that stood still has nothing to leave
         waiting = asyncio.ensure_future(anext(aiter(consumer)))
         await eventually(lambda: consumer.assignment)
         consumer._assigned.hand(0, 0)

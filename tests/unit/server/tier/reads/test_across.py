@@ -279,7 +279,7 @@ async def test_offsets_are_looked_up_on_both_sides(across):
 
 
 async def test_a_leader_that_does_not_know_what_is_committed_knows_what_the_bucket_has(across, monkeypatch):
-    monkeypatch.setattr(type(across.partition), "is_settled", False)
+    monkeypatch.setattr(type(across.partition), "is_high_watermark_known", False)
     monkeypatch.setattr(across.partition, "high_watermark", 60)
     times = [NOW_NS + seconds * SECOND for seconds in (7, 45, 59, 60, 80)]
     found = [[0, 7], [0, 45], [0, 59], [0, 60], [ErrorCode.NOT_AVAILABLE, -1]]
