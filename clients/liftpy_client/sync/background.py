@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
+import os
 import threading
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 __all__ = ["BackgroundLoop", "EnteredFacade", "Facade", "blocking", "collected", "on_loop", "synchronous"]
+
+logger = logging.getLogger(__name__)
 
 _CANCEL_S: Final = 2.0
 _CLOSE_S: Final = 10.0
@@ -39,7 +43,11 @@ class BackgroundLoop:
     """
 
     def __init__(self, name: str) -> None:
+        self._pid = os.getpid()
         self._loop = asyncio.new_event_loop()
+        self._lock = threading.Lock()
+        self._calls: set[_Call[Any]] = set()
+        self._is_closing = False
         self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
         self._thread.start()
 
@@ -56,14 +64,28 @@ class BackgroundLoop:
             raise UsageError(
                 "a synchronous method was called in the event loop that it needs; use the asynchronous one"
             )
+        if os.getpid() != self._pid:
+            coroutine.close()
+            raise UsageError("this connection was made before a fork: connect anew in each process")
         call = _Call(coroutine)
         try:
-            self._schedule(call.start)
+            self._begin(call)
             return call.outcome.result()
         except BaseException:
             if not call.outcome.done():
                 self._abandon(call)
             raise
+        finally:
+            self._calls.discard(call)
+
+    def _begin(self, call: _Call[Any]) -> None:
+        with self._lock:  # a call that begins while the loop is closed would never end
+            if not self._is_closing:
+                self._calls.add(call)
+                self._schedule(call.start)
+                return
+        call.cancel()
+        call.fail()
 
     def _schedule(self, step: Callable[[], object]) -> None:
         try:
@@ -97,21 +119,35 @@ class BackgroundLoop:
 
     def end(self, tidy_up: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run what tidies up, from wherever that is noticed; once the loop is closed there is no need."""
-        if self._loop.is_closed():
+        if self._is_closing or os.getpid() != self._pid:
             return
         if threading.current_thread() is self._thread:  # the garbage collector runs in any thread
             self._tidying = self._loop.create_task(tidy_up())
-        else:
+            return
+        try:
             self.run(tidy_up())
+        except DisconnectedError:
+            if not self._is_closing:
+                raise
 
     def close(self) -> None:
-        """Cancel whatever still runs there, and end the thread; idempotent."""
-        if self._loop.is_closed():
-            return
-        asyncio.run_coroutine_threadsafe(self._finish(), self._loop).result(_CLOSE_S)
+        """Cancel whatever still runs there, and end the thread; idempotent. Calls of other threads raise."""
+        if os.getpid() != self._pid:
+            return  # the thread is the parent's
+        with self._lock:
+            if self._is_closing:
+                return
+            self._is_closing = True
+        try:
+            asyncio.run_coroutine_threadsafe(self._finish(), self._loop).result(_CLOSE_S)
+        except TimeoutError:
+            logger.warning("what ran in thread %s did not end within %g s", self._thread.name, _CLOSE_S)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(_CLOSE_S)
-        self._loop.close()
+        for call in list(self._calls):
+            call.fail()
+        if not self._thread.is_alive():
+            self._loop.close()
 
     async def _finish(self) -> None:
         await end_tasks(asyncio.all_tasks() - {asyncio.current_task()}, within_s=_CLOSE_S / 2)
@@ -145,10 +181,17 @@ class _Call(Generic[_R]):
             self._coroutine.close()
             self.ended.set()
 
+    def fail(self) -> None:
+        """Tell whoever waits that the loop ends."""
+        if not self.outcome.done():
+            self.outcome.set_exception(DisconnectedError("the connection is closed"))
+
     def _end(self, task: asyncio.Task[_R]) -> None:
         self.ended.set()
         if task.cancelled():
-            self.outcome.cancel()
+            self.fail()
+        elif self.outcome.done():
+            return
         elif (error := task.exception()) is not None:
             self.outcome.set_exception(error)
         else:

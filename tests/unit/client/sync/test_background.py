@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import threading
+import time
 
 import pytest
 
-from liftpy_client.errors import DisconnectedError
+from liftpy_client.consumer.consumer import ConsumeOptions, Consumer
+from liftpy_client.errors import DisconnectedError, UsageError
 from liftpy_client.sync.background import BackgroundLoop
+from liftpy_client.sync.consumer import SyncConsumer
+from liftpy_envelope.errors import LiftError
+from support.fake_log import FakeLogs
 
 
 @pytest.fixture
@@ -71,3 +78,115 @@ def test_what_was_interrupted_while_it_was_scheduled_runs_no_more(background, mo
         background.run(first())
     background.run(items.aclose())
     assert left == ([True] if is_scheduled else [])
+
+
+def test_threads_that_call_while_the_loop_is_closed_end_with_an_error_of_the_client():
+    """At any moment of the close: before it, amid it, and after it."""
+    for _ in range(30):
+        loop = BackgroundLoop("test background")
+        errors, begun = [], threading.Barrier(5)
+
+        def work(loop=loop, errors=errors, begun=begun):
+            begun.wait()
+            try:
+                while True:
+                    loop.run(asyncio.sleep(0.001))
+            except BaseException as failure:
+                errors.append(failure)
+
+        threads = [threading.Thread(target=work, daemon=True) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        begun.wait()
+        loop.close()
+        for thread in threads:
+            thread.join(10)
+        assert not any(thread.is_alive() for thread in threads), "a thread waits for ever"
+        assert [type(error) for error in errors] == [DisconnectedError] * 4
+
+
+def test_what_runs_when_the_loop_is_closed_ends_with_an_error_of_the_client(background):
+    waiting = threading.Event()
+    errors = []
+
+    async def wait():
+        waiting.set()
+        await asyncio.sleep(3_600)
+
+    def work():
+        try:
+            background.run(wait())
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    assert waiting.wait(10)
+    background.close()
+    thread.join(10)
+    assert [type(error) for error in errors] == [DisconnectedError]
+
+
+def test_after_a_fork_a_call_raises(background):
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            background.run(asyncio.sleep(0))
+        except UsageError as error:
+            background.close()
+            background.end(lambda: asyncio.sleep(0))
+            code = 0 if "before a fork" in str(error) else 2
+        finally:
+            os._exit(code)
+    for _ in range(1_000):
+        found, status = os.waitpid(child, os.WNOHANG)
+        if found:
+            break
+        time.sleep(0.01)
+    else:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    assert found, "it hangs"
+    assert os.waitstatus_to_exitcode(status) == 0
+
+
+@pytest.mark.parametrize("of_connection", [False, True])
+def test_one_thread_iterates_and_another_closes(background, of_connection):
+    logs = background.call(lambda: FakeLogs(s=[20]))
+    consumer = background.call(lambda: Consumer(logs, ["s"], "earliest", None, None, ConsumeOptions(wait_ms=50)))
+    messages = SyncConsumer(background, consumer)
+    found, errors, read = [], [], threading.Event()
+
+    def iterate():
+        try:
+            for message in messages:
+                found.append(message.offset)
+                if message.offset == 19:
+                    read.set()
+        except LiftError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=iterate, daemon=True)
+    thread.start()
+    assert read.wait(10)
+    (background if of_connection else messages).close()
+    thread.join(10)
+    assert not thread.is_alive()
+    assert found == list(range(20))
+
+
+def test_polls_with_a_time_limit_of_a_thread(background):
+    logs = background.call(lambda: FakeLogs(s=[3]))
+    consumer = background.call(lambda: Consumer(logs, ["s"], "earliest", None, None, ConsumeOptions(wait_ms=50)))
+    messages = SyncConsumer(background, consumer)
+    assert [message.offset for message in messages.next_batch(2, 5.0)] == [0, 1]
+    assert messages.poll(5.0).offset == 2
+    assert messages.poll(0.01) is None
+    background.call(lambda: logs.grow("s", 0, 1))
+    for _ in range(2):  # the loop was left
+        for message in messages:
+            assert message.offset == 3
+            break
+    assert messages.next(5.0).offset == 3
+    messages.close()
