@@ -172,11 +172,12 @@ async def test_a_process_that_stands_still_blames_no_handler(world):
     async def handle(message):
         calls.append((message.partition, message.offset))
         started.set()
-        await asyncio.sleep(0.02)
+        for _ in range(5):
+            await asyncio.sleep(0.002)
 
-    member = Member(world, handle, handler_timeout_s=0.2, retry=Retry(1), group_options={"session_timeout_s": 20.0})
+    member = Member(world, handle, handler_timeout_s=0.4, retry=Retry(1), group_options={"session_timeout_s": 20.0})
     await started.wait()
-    time.sleep(0.6)
+    time.sleep(1.2)
     await eventually(lambda: len(calls) == 191)
     await member.end()
     assert len(set(calls)) == 191
