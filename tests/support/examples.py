@@ -14,13 +14,20 @@ SHARES = {"few": 0.1, "some": 0.2, "all": 1.0}
 """Of the examples that a test names, how many run: with `pytest --examples=few`, `some`, or `all`."""
 AT_LEAST = 5
 UNNAMED = 100
+_ALWAYS: dict[str, Any] = {
+    "deadline": None,
+    "derandomize": True,
+    "database": None,
+    "suppress_health_check": [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
+}
+"""Also of properties that name no examples: a machine that is busy fails none."""
 _share = [1.0]
 
 
 def choose(amount: str) -> None:
     """Try properties on `few`, `some` or `all` of the examples that they name. Call it before any test is imported."""
     _share[0] = SHARES[amount]
-    settings.register_profile(amount, max_examples=_shared(UNNAMED))
+    settings.register_profile(amount, max_examples=_shared(UNNAMED), **_ALWAYS)
     settings.load_profile(amount)
 
 
@@ -30,10 +37,7 @@ def _shared(count: int) -> int:
 
 def examples(count: int, **given: Any) -> settings:
     """Settings for a property that is tried on up to `count` examples, which do not differ from run to run."""
-    slow = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example]
-    return settings(
-        max_examples=_shared(count), deadline=None, derandomize=True, database=None, suppress_health_check=slow, **given
-    )
+    return settings(max_examples=_shared(count), **_ALWAYS, **given)
 
 
 def first(count: int, values: Iterable[Any]) -> list[Any]:
