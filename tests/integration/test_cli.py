@@ -325,6 +325,8 @@ def test_checking_a_configuration(tmp_path):
     settings = cli.json("server", "--config", str(path), "--check", "--http-port", "0")
     assert (settings["node_id"], settings["data_dir"], settings["http"]["port"]) == ("a", "/data", 0)
     assert settings["nats"] == {"url": "nats://host:4222"}
+    misspelt = Cli(None, tmp_path, LIFTPY_PUL_PORT="1").run("server", "--config", str(path), "--check")
+    assert "LIFTPY_PUL_PORT sets nothing; did you mean LIFTPY_PULL_PORT?" in misspelt.stderr
     path.write_text("[pull]\nprot = 0\n")
     assert "did you mean port" in cli.error("server", "--config", str(path), "--check", code=2)
 

@@ -98,12 +98,23 @@ def test_several_nodes_come_and_go_together(tmp_path):
     assert not any(process.is_running() for process in started)
 
 
+def test_a_nats_server_that_ends_is_told_of(tmp_path):
+    dev = DevProcess(tmp_path / "data", tmp_path)
+    (server,) = [child for child in psutil.Process(dev.process.pid).children() if "nats-server" in child.name()]
+    server.kill()
+    told = next(line for line in dev.process.stderr if b"was ended by signal 9" in line).decode()
+    assert f"nats-server (pid {server.pid}) was ended by signal 9" in told
+    assert "start it again" in told
+    assert dev.stop()[0] == 0
+
+
 def test_a_node_that_ends_is_told_of_and_not_restarted(tmp_path):
     dev = DevProcess(tmp_path / "data", tmp_path, "--nodes", "3")
     pid = dev.ready["nodes"][1]["pid"]
     os.kill(pid, signal.SIGKILL)
     told = dev.process.stderr.readline().decode()
     assert f"node-2 (pid {pid}) was ended by signal 9" in told
+    assert f"to start it again: liftpy -s {dev.url} server --" in told
     assert len(psutil.Process(dev.process.pid).children()) == 3
     assert dev.stop()[0] == 0
     assert (tmp_path / "data" / "node-2.log").read_text()

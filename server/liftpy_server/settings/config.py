@@ -5,6 +5,7 @@ from __future__ import annotations
 import ssl
 import tomllib
 from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,8 +21,9 @@ from liftpy_server.settings.tier import TierConfig
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-__all__ = ["HttpConfig", "NodeConfig", "PullConfig", "StorageConfig", "load_config"]
+__all__ = ["HttpConfig", "NodeConfig", "PullConfig", "StorageConfig", "load_config", "misspelt_variables"]
 
+_MISSPELT_LIKENESS: Final = 0.85
 _LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 
 
@@ -297,14 +299,30 @@ def _read_file(path: Path) -> dict[str, Any]:
         raise ConfigError(str(path), f"is not TOML: {error}") from error
 
 
+def misspelt_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """The `LIFTPY_*` variables that set nothing and resemble one that does, with that one."""
+    known = list(_all_variables().values())
+    found = {}
+    for name in environment:
+        if name.startswith("LIFTPY_") and name not in known:
+            near = get_close_matches(name, known, 1, _MISSPELT_LIKENESS)
+            if near:
+                found[name] = near[0]
+    return found
+
+
 def _variables(environment: Mapping[str, str]) -> dict[str, str]:
     """The variables that are set, by the dotted name of what they set."""
+    return {name: variable for name, variable in _all_variables().items() if variable in environment}
+
+
+def _all_variables() -> dict[str, str]:
     variables: dict[str, str] = {}
     for setting in fields(NodeConfig):
         default = setting.default_factory() if callable(setting.default_factory) else None
         inner = [f"{setting.name}.{each.name}" for each in fields(default)] if is_dataclass(default) else [setting.name]
         variables |= {name: f"LIFTPY_{name.replace('.', '_').upper()}" for name in inner}
-    return {name: variable for name, variable in variables.items() if variable in environment}
+    return variables
 
 
 def _read_variable(name: str, variable: str, environment: Mapping[str, str]) -> Any:

@@ -33,6 +33,7 @@ __all__ = ["app", "dev"]
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 _PULL_PORT = 4270
+_NATS_LOOK_S = 1.0
 
 
 @app.command()
@@ -185,7 +186,8 @@ async def _run_one(
             _tell_up(nats, bucket)
         if live:
             async with connect_as(settings.nats, name="liftpy dev view") as lift:
-                await show_live(lift, stop)
+                await show_live(lift, stop, notes=lambda: _nats_notes(nats))
+        await _until(stop, _tell_nats_end(nats))
         await stop.wait()
     finally:
         await node.stop()
@@ -222,11 +224,27 @@ async def _run_several(
                 stderr.print(f"  {node['node_id']}: pid {node['pid']}, consumers at 127.0.0.1:{node['pull_port']}")
         if live:
             async with connect_as(NatsOptions(url=nats.url), name="liftpy dev view") as lift:
-                await show_live(lift, stop, notes=lambda: nodes.obituaries)
+                await show_live(lift, stop, notes=lambda: _nats_notes(nats) + nodes.obituaries)
         else:
-            await _until(stop, _tell_ends(nodes))
+            watching = asyncio.ensure_future(_tell_nats_end(nats))
+            try:
+                await _until(stop, _tell_ends(nodes))
+            finally:
+                watching.cancel()
+                await asyncio.gather(watching, return_exceptions=True)
     finally:
         await nodes.stop()
+
+
+def _nats_notes(nats: NatsServer) -> list[str]:
+    return [] if nats.obituary is None else [nats.obituary]
+
+
+async def _tell_nats_end(nats: NatsServer) -> None:
+    """Say when the nats-server ends: without it nothing works, and the nodes only wait for it."""
+    while (said := nats.obituary) is None:  # noqa: ASYNC110 - a process ends without an event
+        await asyncio.sleep(_NATS_LOOK_S)
+    stderr.print(said, style="red", markup=False)
 
 
 async def _tell_ends(nodes: DevNodes) -> None:

@@ -119,6 +119,17 @@ class NatsServer:
         """Whether the process is there."""
         return self._process is not None and self._process.poll() is None
 
+    @property
+    def obituary(self) -> str | None:
+        """What became of the process, and what to do; None while it runs."""
+        if self._process is None or self.is_running:
+            return None
+        code = self._process.returncode
+        how = f"was ended by signal {-code}" if code < 0 else f"ended with code {code}"
+        return (
+            f"nats-server (pid {self.pid}) {how} (see {self._log}): end liftpy dev and start it again; its data stays"
+        )
+
     def stop(self) -> None:
         """Stop it."""
         if self._process is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 from typing import TYPE_CHECKING, Any
 
 from liftpy.cli.dev.node_process import NodeProcess, wait_ready
@@ -76,7 +77,16 @@ class DevNodes:
     @property
     def obituaries(self) -> list[str]:
         """What became of the nodes that ended."""
-        return [node.obituary() for node in self._nodes.values() if node.has_ended]
+        return [self._obituary(node) for node in self._nodes.values() if node.has_ended]
+
+    def _obituary(self, node: NodeProcess) -> str:
+        """What became of a node, and how to start it again."""
+        if "LIFTPY_TIER_URL" in self._environment:
+            return f"{node.obituary()}; to start it again, end liftpy dev and start that again"
+        place = next(place for place in self._nodes if place.node_id == node.node_id)
+        command = [word for word in self._command[3:] if word != "--json"]
+        command += self._layout.flags(place, joins=False) + self._flags[place]
+        return f"{node.obituary()}; to start it again: liftpy {shlex.join(command)}"
 
     async def next_end(self) -> str | None:
         """Wait until one more of the nodes ends, and tell of it; None when none is left."""
@@ -90,7 +100,7 @@ class DevNodes:
                 wait.cancel()
         node = waits[done.pop()]
         self._untold.remove(node)
-        return node.obituary()
+        return self._obituary(node)
 
     async def stop(self) -> None:
         """Stop all of them: with SIGTERM, and with SIGKILL those that do not listen."""

@@ -389,3 +389,13 @@ def test_every_command_has_help_and_json(cli):
         assert "--json" in shown
     assert "--dry-run" in cli.out("stream", "reassign", "--help")
     assert "--nodes" in cli.out("dev", "--help")
+
+
+def test_health_is_one_line_and_an_exit_code(cli, fake):
+    bad = cli.run("health", code=1).stdout
+    assert bad.count("\n") == 1
+    fake.answers["CLUSTER.INFO"]["cluster"] = cluster_answer([node_answer("node-1", metadata_leader=True)])
+    assert cli.out("health").startswith("ok (nodes: 1, ")
+    assert cli.json("health") == {"ok": True, "problems": []}
+    fake.answers["CLUSTER.INFO"]["cluster"]["metadata_leader"] = None
+    assert cli.run("health", code=1).stdout.startswith("no node leads the metadata (")

@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 
 from liftpy_envelope.errors import ConfigError
-from liftpy_server.settings.config import HttpConfig, NodeConfig, PullConfig, StorageConfig, load_config
+from liftpy_server.settings.config import (
+    HttpConfig,
+    NodeConfig,
+    PullConfig,
+    StorageConfig,
+    load_config,
+    misspelt_variables,
+)
 
 
 @pytest.fixture
@@ -331,3 +338,8 @@ def test_a_key_without_the_end_of_its_line(tmp_path):
     config = load(flags={"cluster.port": 1, "cluster.key_file": str(path)})
     config.check_files()
     assert config.cluster.read_key() == b"k" * 32
+
+
+def test_a_misspelt_variable_is_named_with_the_one_that_was_meant():
+    environment = {"LIFTPY_PUL_PORT": "1", "LIFTPY_PULL_PORT": "1", "LIFTPY_SERVICE_HOST": "x", "PULL_PORT": "1"}
+    assert misspelt_variables(environment) == {"LIFTPY_PUL_PORT": "LIFTPY_PULL_PORT"}
