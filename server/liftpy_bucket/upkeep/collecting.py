@@ -79,6 +79,7 @@ class Collection:
         etag: of GARBAGE as it was written.
         more: whether there is more than one collection takes.
         pinned: as of `Collected`.
+        is_of_change: all of it was named until the change, and no root ever names it again.
     """
 
     loaded: Loaded
@@ -88,6 +89,7 @@ class Collection:
     etag: str
     more: bool
     pinned: bool
+    is_of_change: bool
 
 
 class Collector:
@@ -121,7 +123,7 @@ class Collector:
         self._progress = progress
         self._root_file = RootFile(store, path, new_id=new_id)
 
-    def run(self, start: int = 0, check: Callable[[Root], None] | None = None) -> Collected:
+    def run(self, start: int = 0, check: Callable[[Root], None] | None = None, *, looks: bool = True) -> Collected:
         """Collect.
 
         Args:
@@ -129,6 +131,8 @@ class Collector:
                 pin holds it; at most the resolved end of the partition.
             check: refuses a root from which nothing may be taken, as of a leader that was deposed; it is called with
                 every root that a collection is computed from, and that is the one that is committed over.
+            looks: look for objects that were never named, too. Otherwise only what the new start leaves is deleted,
+                which is known from the change: nothing is listed but pins, and little of the history is read.
 
         Raises:
             OvertakenError: other writers were faster, several times; nothing was deleted.
@@ -136,7 +140,7 @@ class Collector:
         """
         for _ in range(_ATTEMPTS):
             try:
-                collection = self.compute(start, check)
+                collection = self.compute(start, check, looks=looks)
                 if isinstance(collection, Collected):
                     return collection
                 loaded = self.apply(collection)
@@ -145,12 +149,15 @@ class Collector:
             return self.delete(collection, loaded)
         raise OvertakenError(f"{self._path.root} is written so often that nothing could be collected: try again later")
 
-    def compute(self, start: int = 0, check: Callable[[Root], None] | None = None) -> Collection | Collected:
+    def compute(
+        self, start: int = 0, check: Callable[[Root], None] | None = None, *, looks: bool = True
+    ) -> Collection | Collected:
         """Find out what is garbage, and announce it.
 
         Args:
             start: as of `run`.
             check: as of `run`.
+            looks: as of `run`.
 
         Returns:
             `Collected` where there is nothing to be done.
@@ -159,7 +166,7 @@ class Collector:
             OvertakenError: another collector announced something at this moment.
         """
         before = load_garbage(self._store, self._path)
-        listing = list(self._store.list(self._path.directory))
+        listing = list(self._store.list(self._path.directory)) if looks else []
         loaded = self._root_file.load()
         if loaded is None:
             return Collected(None)
@@ -186,10 +193,11 @@ class Collector:
             loaded=loaded,
             change=change,
             doomed=doomed,
-            sizes={entry.key: entry.size for entry in listing},
+            sizes={entry.key: entry.size for entry in listing} or self._sizes_gone(change),
             etag=etag,
             more=len(gone) + len(orphans) > KEYS_MAX,
             pinned=self._is_pinned(pins, doomed),
+            is_of_change=not looks,
         )
         if not doomed and not moves:
             self._reset(collection)
@@ -212,7 +220,7 @@ class Collector:
             collection: which has been applied.
             loaded: the root as it stands since.
         """
-        loaded, live = self._live(loaded)
+        loaded, live = (loaded, set()) if collection.is_of_change else self._live(loaded)
         live.update(*held_keys(self._store, self._root_file, load_pins(self._store, self._path)).values())
         doomed = [key for key in collection.doomed if key not in live]
         for first in range(0, len(doomed), _KEYS_PER_DELETE):
@@ -243,13 +251,13 @@ class Collector:
             return advance_start(root, start, snapshots=self._root_file.snapshots(root, end=start))
 
     def _garbage(
-        self, listing: Iterable[Entry], loaded: Loaded, change: Change, pins: Iterable[Pin], now_ns: int
+        self, listing: Sequence[Entry], loaded: Loaded, change: Change, pins: Iterable[Pin], now_ns: int
     ) -> tuple[list[str], list[Entry]]:
         """Keys that the change leaves unnamed, and what lies around long enough; without what pins hold."""
         held = held_keys(self._store, self._root_file, pins)
         forks = [pin for pin in pins if pin.target and pin.name in held]
         kept = {key for pin in pins if not pin.target for key in held.get(pin.name, ())}
-        live = named_keys(self._root_file, loaded) | kept
+        live = kept | (named_keys(self._root_file, loaded) if listing else set())
         buried = {self._path.pin(pin.name) for pin in pins if pin.dropped and pin.kind != "cursor"}
         orphans = [
             entry
@@ -273,6 +281,10 @@ class Collector:
     def _keys_gone(self, change: Change) -> Iterator[str]:
         reached = Reach(change.gone_snapshots, change.gone)
         return keys_of(reached, self._path, self._path)
+
+    def _sizes_gone(self, change: Change) -> dict[str, int]:
+        own = (each for each in change.gone if self._path.at(each.home) == self._path)
+        return {self._path.fragment(each.name): each.size for each in own}
 
     def _release(self, pin: Pin, now_ns: int) -> bool:
         return release_unneeded(

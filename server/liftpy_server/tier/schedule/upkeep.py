@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Upkeep"]
 
+_LISTED_S: Final = 86_400.0  # between two listings of a partition of which only retention takes something
 _PASSED_MAX: Final = 64  # that can not go on now, in one look for the next job
 _ORDER: Final = (Job.LOOK, Job.CONFIRM, Job.RETAIN, Job.MERGE, Job.COMPACT, Job.COLLECT)
 
@@ -36,6 +37,7 @@ class Upkeep:
         self._garbage: dict[
             PartitionKey, tuple[Place, float, float]
         ] = {}  # and when it may have got some, first and last
+        self._listed_s: dict[PartitionKey, float] = {}  # when its garbage was looked for last
         self._pinned: dict[PartitionKey, tuple[Place, float]] = {}  # and when to look again
         self.are_sets_written = False
         self._sets_again_s = float("inf")  # when what is of no use in sets will have been so for the grace period
@@ -100,7 +102,7 @@ class Upkeep:
         """Nobody knows whether an upload that failed has left an object that nothing names."""
         if job is Job.UPLOAD_SET:
             self.are_sets_written = True
-        elif job is Job.UPLOAD:
+        elif job in {Job.UPLOAD, Job.RETAIN}:
             self._littered(place, now_s)
 
     def _littered(self, place: Place, now_s: float) -> None:
@@ -116,7 +118,11 @@ class Upkeep:
             place.new_bytes = 0
         elif job is Job.RETAIN:
             self.retains(place)  # it may have to come further by now
-        if job in {Job.MERGE, Job.COMPACT, Job.RETAIN}:
+        elif job is Job.COLLECT:
+            self._listed_s[place.key] = now_s
+        # A retention deletes what it leaves; what uploads have replaced of manifests waits for a day.
+        is_listed = now_s - self._listed_s.get(place.key, float("-inf")) < _LISTED_S
+        if job in {Job.MERGE, Job.COMPACT} or (job is Job.RETAIN and not is_listed):
             self._littered(place, now_s)
         if job in {Job.MERGE, Job.COMPACT, Job.RETAIN}:
             self.are_sets_written = True  # what they held of it counts there no more
@@ -127,6 +133,7 @@ class Upkeep:
             wanted.pop(place.key, None)
         self._garbage.pop(place.key, None)
         self._pinned.pop(place.key, None)
+        self._listed_s.pop(place.key, None)
         self._failures.pop(place.key, None)
 
     def next(self, now_s: float) -> tuple[Job, tuple[Place, ...]] | None:

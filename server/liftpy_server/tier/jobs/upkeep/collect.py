@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from liftpy_bucket.layout import PartitionPath
 from liftpy_bucket.upkeep.collecting import Collected, Collector
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 __all__ = ["collect", "collect_sets", "drop_stream", "retain"]
 
-_FOR_EVER_NS: Final = 2**62  # what was never named is for `collect` to find
-
 
 def retain(context: Context, request: RetainJob) -> RetainResult:
     """Let go of what lies below an offset, and delete it; what a pin holds stays, and so does what is above it.
@@ -39,7 +37,7 @@ def retain(context: Context, request: RetainJob) -> RetainResult:
     root = newest(context, path).root
     check_in_force(root, epoch)
     if start > root.start:
-        loaded = _collect(context, path, start, _FOR_EVER_NS, lambda root: check_in_force(root, epoch)).loaded
+        loaded = _collect(context, path, start, 0, lambda root: check_in_force(root, epoch), looks=False).loaded
         root = root if loaded is None else loaded.root
     return RetainResult(start=root.start)
 
@@ -112,7 +110,13 @@ def drop_stream(context: Context, request: DropStreamJob) -> DropStreamResult:
 
 
 def _collect(
-    context: Context, path: PartitionPath, start: int, grace_ns: int, check: Callable[[Root], None] | None = None
+    context: Context,
+    path: PartitionPath,
+    start: int,
+    grace_ns: int,
+    check: Callable[[Root], None] | None = None,
+    *,
+    looks: bool = True,
 ) -> Collected:
     collector = Collector(
         context.store,
@@ -122,7 +126,7 @@ def _collect(
         grace_ns=grace_ns,
         progress=lambda _done, _total, _text: context.progress(),
     )
-    collected = collector.run(start, check)
+    collected = collector.run(start, check, looks=looks)
     if collected.loaded is not None:
         context.roots.keep(path, collected.loaded)
     return collected

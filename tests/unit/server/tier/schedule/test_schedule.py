@@ -447,6 +447,16 @@ def test_a_store_that_asks_for_fewer_requests_gets_fewer_and_is_not_away(bench):
     assert bench.schedule.health.state is StoreState.OK
 
 
+def test_steps_of_retention_cost_few_listings_a_day(bench):
+    bench.claim_all([0])
+    listings = 0
+    for start in range(1, 300):  # two days
+        bench.schedule.wants_start(key(0), start, bench.now_s)
+        bench.schedule.kept_up(bench.one(Job.RETAIN), start, bench.now_s)
+        listings += [job for _, job in bench.collected(1)].count(Job.COLLECT)
+    assert 0 < listings <= 4
+
+
 def test_where_a_pin_holds_something_it_is_looked_at_again_when_that_may_have_ended(bench):
     bench.claim_all([0])
     bench.schedule.pinned(key(0), bench.now_s)

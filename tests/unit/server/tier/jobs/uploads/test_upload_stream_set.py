@@ -6,11 +6,12 @@ import pytest
 
 from liftpy_bucket.errors import LineageError, OvertakenError
 from liftpy_bucket.layout import PartitionPath
+from liftpy_bucket.manifest.root.file import RootFile
 from liftpy_bucket.reading.resolving import resolve
 from liftpy_bucket.store.memory import MemoryStore
 from liftpy_server.tier.errors import SliceGoneError
 from support.tier_slices import LogFile, value_of
-from support.tier_workers import PATH, UUID, Worker, check_whole, history, root_of, sets_of
+from support.tier_workers import PATH, UUID, Worker, check_whole, history, new_id, root_of, sets_of
 
 PATHS = [PartitionPath(f"{number // 4:032x}", number % 4) for number in range(1_000)]
 
@@ -204,6 +205,22 @@ def test_retention_moves_the_start(store, log):
     worker.upload(log, 100, 120)
     check_whole(store, 120, 40)
     assert worker.call("collect", **PATH._asdict(), grace_ns=10**20)["deleted"] == 0
+
+
+def test_a_step_of_retention_lists_pins_alone_and_costs_the_same_however_long_the_history_is(store, log):
+    worker = Worker(store)
+    worker.claim()
+    asked = []
+    for base in range(0, 1_000, 10):
+        worker.upload(log, base, base + 10)
+        if base in {300, 990}:
+            worker.asked()
+            worker.call("retain", **PATH._asdict(), start=base // 5, epoch=0)
+            asked.append(worker.asked())
+    assert asked[0]["list"] == asked[1]["list"] == 2, asked
+    assert sum(asked[1].values()) <= sum(asked[0].values()) + 2, asked
+    named = {PATH.fragment(each.name) for each in RootFile(store, PATH, new_id=new_id).fragments(root_of(store))}
+    assert {entry.key for entry in store.list(f"{PATH.directory}fragments/")} == named, "nothing was left"
 
 
 def test_a_start_beyond_the_end_is_where_it_goes_on(store, log):
