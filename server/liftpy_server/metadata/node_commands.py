@@ -128,7 +128,7 @@ def _marked(partition: PartitionInfo, node_id: str, *, has_failed: bool) -> Part
     renewed = tuple(each for each in partition.renewed if each[0] != node_id)
     if has_failed is (node_id in partition.failed) and renewed == partition.renewed:
         return partition
-    left = healed(partition, node_id)
+    left = healed(partition, node_id) if node_id in partition.failed else partition
     if has_failed:
         left = replace(partition, failed=(*left.failed, node_id))
     return replace(left, renewed=renewed, version=partition.version + 1)

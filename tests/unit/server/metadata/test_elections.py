@@ -643,6 +643,16 @@ def test_only_who_leads_tells_of_first_records(cluster, args):
     assert cluster.partition.first_end == 0
 
 
+def test_a_copy_that_was_in_sync_vouches_for_what_it_has_when_its_node_starts_again(cluster):
+    """It was begun anew in the incarnation before, which is over."""
+    cluster.report_failure("a")
+    cluster.report_renewal("a")
+    cluster.change_isr("a", "b", "c")
+    start(cluster, "b", cut=True)
+    start(cluster, "a", cut=True)
+    assert (cluster.partition.unproven, cluster.partition.lost, cluster.partition.renewed) == (("b", "a"), (), ())
+
+
 def test_the_only_replica_without_its_log_waits_for_an_operator_or_for_the_log():
     cluster = Cluster("a", min_isr=1)
     start(cluster, "a", lost=True, known_end=20)
