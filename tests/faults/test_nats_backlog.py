@@ -161,6 +161,6 @@ async def test_large_messages_that_nats_does_not_hold(tmp_path, monkeypatch, cap
                 began_ns, ended_ns = sent[number]
                 assert any(gap["since_ns"] <= ended_ns and began_ns <= gap["until_ns"] for gap in known), number
             assert len(stored) < 6, "the server held all of them, so this shows nothing"
-            assert all("as it does with slow consumers" in gap["cause"] for gap in known)
+            assert any("as it does with slow consumers" in gap["cause"] for gap in known)  # where it can be known
     finally:
         await asyncio.to_thread(server.stop)

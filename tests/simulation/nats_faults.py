@@ -139,9 +139,11 @@ class NatsFaults(ShellFaults):
     def _lame_duck(self) -> None:
         world = self._nats_world
         server = world.nats.all[world.rng.choice(list(world.nats.all))]
+        if world.nats.lag_us and any(each.is_lame for each in world.nats.all.values()):
+            return  # a node that leaves one of two can not ask the other, and a slow route makes that matter
         if server.is_up and not server.is_paused and not server.is_lame:
             server.lame_duck()
-            self._later(3 * S, lambda: self._replace(server.name))
+            self._later(server.settings.lame_duck_us + S, lambda: self._replace(server.name))
 
     def _replace(self, name: str) -> None:
         self._nats_world.nats.kill(name)

@@ -336,7 +336,8 @@ class Route:
     def send(self, near: NatsServer, what: str, *args: Any) -> None:
         """`Route.what` is called at the other end."""
         scheduler, far = self._servers.scheduler, self.far(near)
-        due_us = max(self._due_us.get(far.name, 0), scheduler.now_us + self._servers.wires.latency_us())
+        needs_us = self._servers.wires.latency_us() + self._servers.lag_us
+        due_us = max(self._due_us.get(far.name, 0), scheduler.now_us + needs_us)
         self._due_us[far.name] = due_us
         scheduler.after(due_us - scheduler.now_us, self._arrive, far, what, args)
 
@@ -639,6 +640,7 @@ class NatsServers:
 
     Attributes:
         cut: pairs of servers between whom nothing passes.
+        lag_us: how much longer than usual everything takes from server to server.
         on_published: told of each message as a server takes it.
         slow_consumers: why connections were closed.
     """
@@ -648,6 +650,7 @@ class NatsServers:
     ) -> None:
         self.scheduler, self.rng, self.wires = scheduler, rng, wires
         self.cut: set[frozenset[str]] = set()
+        self.lag_us = 0
         self.on_published: Callable[[NatsServer, Message], None] = lambda _server, _message: None
         self.slow_consumers: list[str] = []
         self.all = {name: NatsServer(self, name, settings) for name in names}
@@ -658,7 +661,8 @@ class NatsServers:
         self.all[name].start()
         for other in self.all:
             if other != name:
-                self.scheduler.after(self.wires.latency_us(), self._dialled, frozenset((name, other)))
+                needs_us = self.wires.latency_us() + 2 * self.lag_us
+                self.scheduler.after(needs_us, self._dialled, frozenset((name, other)))
 
     def kill(self, name: str) -> None:
         if self.all[name].is_up:

@@ -72,7 +72,7 @@ _SUBJECTS = 9
 
 
 class NatsWorld(ShellWorld):
-    """See the module. Its arguments are those of `ShellWorld`, and a queue group of the stream.
+    """See the module. Its arguments are those of `ShellWorld`, a queue group of the stream, and by how much routes lag.
 
     Attributes:
         lost: how many plain messages are not stored.
@@ -81,8 +81,9 @@ class NatsWorld(ShellWorld):
         has_jumped: a clock was stepped.
     """
 
-    def __init__(self, seed: int, *, group: str | None = None, **how: Any) -> None:
+    def __init__(self, seed: int, *, group: str | None = None, lag_us: int = 0, **how: Any) -> None:
         super().__init__(seed, **how)
+        self._route_us = ROUTE_US + lag_us
         self._group = group
         self.has_keys = False  # what is compacted looks as if it were missing
         rng = self.rng
@@ -93,11 +94,11 @@ class NatsWorld(ShellWorld):
         settings = NatsSettings(
             max_pending=rng.choice((10_000, 10_000_000)),
             write_deadline_us=rng.choice((1, 10)) * S,
-            lame_duck_us=2 * S,
+            lame_duck_us=2 * S + 40 * lag_us,
             route_stale_us=rng.choice((200 * MS, 3 * S)),
         )
         self.nats = NatsServers(self.scheduler, rng, self.wires, ["n1", "n2", "n3"], settings)
-        self.nats.on_published = self._taken
+        self.nats.on_published, self.nats.lag_us = self._taken, lag_us
         self.lost = self.gaps = 0
         self.plain: list[PlainPublisher] = []
         self.taken: dict[int, list[Taken]] = {}
@@ -132,7 +133,8 @@ class NatsWorld(ShellWorld):
         self._advance(100 * MS)
         self._ready_us = self.scheduler.now_us
         self.plain += [PlainPublisher(self, number, self._subjects) for number in range(3)]
-        self.plain.append(TickPublisher(self, 3, self._subjects))
+        if not self.nats.lag_us:  # else who comes from which server can not be told of messages that are all alike
+            self.plain.append(TickPublisher(self, 3, self._subjects))
         self.scheduler.after(0, self._sample)
         return [
             AckedPublisher(self, has_ids=True, window=1, first=10),
@@ -198,11 +200,12 @@ class NatsWorld(ShellWorld):
     def _taken(self, server: NatsServer, message: Message) -> None:
         """A server took a message."""
         is_cut_off = server.is_lame and (
-            any(server.name in pair for pair in self.nats.cut) or self.scheduler.now_us - server.woke_us < ROUTE_US
+            any(server.name in pair for pair in self.nats.cut)
+            or self.scheduler.now_us - server.woke_us < self._route_us
         )
         if message.reply or not message.subject.startswith(self.subjects.encode()) or is_cut_off:
             return
-        has_woken = self.scheduler.now_us - server.woke_us < ROUTE_US
+        has_woken = self.scheduler.now_us - server.woke_us < self._route_us
         number = int(message.payload.partition(b"|")[0])
         partition = partition_of(message.subject, self.partitions) if self.partitions > 1 else 0
         self.taken.setdefault(number, []).append(
@@ -226,7 +229,7 @@ class NatsWorld(ShellWorld):
         self.seen["unsteady change of servers"] += 1
         now_us = self.scheduler.now_us
         first_us = min(began_us for began_us in self._changes_began_us if now_us - began_us < CHANGE_US)
-        self._unsteady_us.append((first_us - ROUTE_US, now_us + S))
+        self._unsteady_us.append((first_us - self._route_us, now_us + S))
 
     def cut_off(self, pair: frozenset[str]) -> None:
         """A route falls silent."""
@@ -346,12 +349,11 @@ class NatsWorld(ShellWorld):
             self._check_order(stored[number], told)
         self.gaps = sum(until is None or until > self._ready_us for told in gaps for _, until, _ in told)
         for number, told in enumerate(gaps):
-            for span in _spans(told):
+            for span in _spans(told, self._route_us):
                 self._check_cause(number, *span)
 
-    @staticmethod
-    def _is_covered(gaps: list[tuple[int, int | None, str]], at_us: int) -> bool:
-        return any(_covers(gap, at_us) for gap in gaps)
+    def _is_covered(self, gaps: list[tuple[int, int | None, str]], at_us: int) -> bool:
+        return any(_covers(gap, at_us, self._route_us) for gap in gaps)
 
     def _is_unsteady(self, gaps: list[tuple[int, int | None, str]], at_us: int) -> bool:
         """Whether a message may be stored twice."""
@@ -381,8 +383,8 @@ class NatsWorld(ShellWorld):
             return
         if since < self._created_us:
             raise ViolationError(f"short: {what} begins before the stream was there")
-        first = bisect_left(troubles, since - ROUTE_US)
-        last = bisect_right(troubles, until + ROUTE_US) - 1
+        first = bisect_left(troubles, since - self._route_us)
+        last = bisect_right(troubles, until + self._route_us) - 1
         if first > last:
             raise ViolationError(f"cause: nothing was wrong in {what}")
         is_of_route = "route" in cause or "several causes" in cause
@@ -394,17 +396,17 @@ class NatsWorld(ShellWorld):
             raise ViolationError(f"short: {what} goes on after {troubles[last]}, when nothing was wrong any more")
 
 
-def _covers(gap: tuple[int, int | None, str], taken_us: int) -> bool:
+def _covers(gap: tuple[int, int | None, str], taken_us: int, route_us: int) -> bool:
     since, until, _ = gap
-    return since - ROUTE_US <= taken_us and (until is None or taken_us <= until + ROUTE_US)
+    return since - route_us <= taken_us and (until is None or taken_us <= until + route_us)
 
 
-def _spans(gaps: list[tuple[int, int | None, str]]) -> list[tuple[int, int | None, str]]:
+def _spans(gaps: list[tuple[int, int | None, str]], route_us: int) -> list[tuple[int, int | None, str]]:
     """Gaps of which one begins where, or before, another ends are one time in which something was wrong."""
     spans: list[tuple[int, int | None, str]] = []
     for since, until, cause in sorted(gaps, key=lambda gap: gap[0]):
         last = spans[-1] if spans else None
-        if last is None or last[1] is None or until is None or since > last[1] + ROUTE_US:
+        if last is None or last[1] is None or until is None or since > last[1] + route_us:
             spans.append((since, until, cause))
         else:
             spans[-1] = last[0], max(last[1], until), f"{last[2]}; {cause}"

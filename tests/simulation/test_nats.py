@@ -11,6 +11,7 @@ from simulation.model import ViolationError
 from simulation.nats_bugs import BUGS, planted
 from simulation.nats_faults import FAULTS
 from simulation.nats_world import run_nats
+from simulation.scheduler import MS
 from support.examples import first
 
 BUDGET_SEEDS = 40
@@ -51,6 +52,15 @@ def test_a_change_of_servers_and_one_of_leaders_wait_for_each_other():
     results = [run_nats(seed, only=frozenset({"hand_over", "lame_duck"})) for seed in (5, 6)]
     assert sum(result.shell.elections for result in results) > 3
     assert all(result.shell.seen["change of servers"] for result in results)
+
+
+@pytest.mark.thorough
+def test_a_change_of_servers_over_slow_routes_misses_nothing():
+    """Nor is anything stored twice; the run fails if it is."""
+    results = [run_nats(seed, only=frozenset({"lame_duck"}), lag_us=150 * MS) for seed in (1, 3, 7)]
+    assert sum(result.shell.seen["change of servers"] for result in results) > 2
+    assert sum(result.shell.seen["unsteady change of servers"] for result in results) == 0
+    assert [result.lost for result in results] == [0] * 3
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -271,7 +271,7 @@ class ServerChange:
         every = {f"{what}.{number}": server for number, server in enumerate((*servers, self._before.connection))}
         until_s = asyncio.get_running_loop().time() + _TIMEOUT_S
         while asyncio.get_running_loop().time() < until_s and not self._is_full:
-            missing = every.keys() - self._new_heard
+            missing = [token for token in every if token not in self._new_heard]
             if not missing:
                 return True
             for token in missing:

@@ -42,7 +42,7 @@ class Binding:
     def open_gap(self, since_s: float, cause: str) -> None:
         """Messages may be missing from `since_s` on, by the clock of elapsed time."""
         for partition in self.partitions.values():
-            if partition.is_leading or partition.held is None:  # what is held for another leader ends with that
+            if partition.is_leading:  # its leader tells of its gaps
                 partition.gaps.open(since_s, cause)
 
     def heard(self, asked_s: float) -> None:
@@ -55,7 +55,8 @@ class Binding:
     def missed(self, cause: str) -> None:
         """Messages that were read are lost."""
         for partition in self.partitions.values():
-            partition.gaps.missed(partition.heard_s, cause)
+            if partition.is_leading or partition.held is not None:
+                partition.gaps.missed(partition.heard_s, cause)
 
     @property
     def address(self) -> tuple[str, str | None]:

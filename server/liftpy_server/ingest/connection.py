@@ -246,7 +246,7 @@ class IngestConnection:
         refused = {partition: text for each, text in current.refused.items() for partition in each.partitions.values()}
         for binding in bindings:
             for partition in binding.partitions.values():
-                if partition.held is not None and not partition.is_leading:
+                if not partition.is_leading:
                     continue  # its leader tells of its gaps
                 cause = refused.get(partition) or self._cluster.cause or self._stalled.cause_of(binding)
                 if cause != partition.gaps.cause:

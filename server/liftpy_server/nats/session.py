@@ -164,7 +164,7 @@ class NatsSession:
         is_told = of_same_cluster(old.info, new.info) and bool(new.info.get("connect_urls"))
         if not is_told or len(places) > _ASKED_MAX:
             return [], False
-        found = await asyncio.gather(*(self._open_beside(place) for place in places))
+        found = await asyncio.gather(*(self._open_beside(place) for place in sorted(places)))
         servers = {str(old.info["server_id"]): None} | {str(each.info["server_id"]): each for each in found if each}
         first = servers.pop(str(new.info["server_id"]), None)
         rest = [each for each in servers.values() if each is not None]

@@ -439,7 +439,8 @@ def told(kit):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-async def test_what_a_leader_refuses_its_successor_does_not_store(make, seed):
+async def test_what_a_leader_refuses_its_successor_does_not_store(make, monkeypatch, seed):
+    monkeypatch.setattr(giving, "_REFUSED_MAX", 1_000_000)
     kit = make(seed, Numbered("reply"), late=4)
     filling = asyncio.create_task(fills_up(kit.replicas["a"].partition, lambda: kit.is_published))
     assert await kit.hand_over() == []

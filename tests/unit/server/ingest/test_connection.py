@@ -612,13 +612,18 @@ async def test_a_server_that_stood_still_and_is_gone_ends_no_later(monkeypatch):
         await until(lambda: stream.lapse is None)
 
 
-async def test_what_is_held_for_a_leader_to_come_has_no_gap_here(monkeypatch):
-    """Its leader tells of gaps; this node tells whoever wants to hand it over that it misses something."""
+@pytest.mark.parametrize("held_for_it", [object(), None])
+async def test_what_another_node_leads_has_no_gap_here(monkeypatch, held_for_it):
+    """Its leader tells of gaps; this node tells whoever wants to hand it over that it misses something.
+
+    What this node led until now and has not unsubscribed yet is led elsewhere, too: a gap of it here would be ended by
+    its leader, and would hide the one with which this node leads again.
+    """
     monkeypatch.setattr("liftpy_server.ingest.connection.KNOCK_TIMEOUT_S", TICK_S)
     async with ScriptedNats() as other, ScriptedNats() as nats, Kit(nats) as kit:
         nats.info["connect_urls"] = [nats.place, other.place]
         led, held = Stream("a"), Stream("b")
-        held.partition.is_leading, held.partition.held = False, object()
+        held.partition.is_leading, held.partition.held = False, held_for_it
         await kit.ingest.start([*led.bindings, *held.bindings])
         assert kit.ingest.misses is None
         client = await nats.client(0)
