@@ -23,6 +23,7 @@ from liftpy_client.publisher.options import PublisherOptions
 from liftpy_client.publisher.publisher import Publisher
 from liftpy_client.publisher.resender import Resender
 from liftpy_client.table.table import Table
+from liftpy_client.tracing.interceptors import Interceptors
 from liftpy_envelope.errors import LiftError
 from support.fake_groups import FakeGroups
 from support.fake_log import FakeLogs
@@ -48,6 +49,7 @@ def _session(rng, **fakes):
     session = SimpleNamespace(
         nats=nats,
         running=set(),
+        interceptors=Interceptors(),
         name="test",
         options=SimpleNamespace(timeout_s=5.0),
         cluster=Cluster(nats, 5.0),
