@@ -81,9 +81,9 @@ def _closed_for_all(gaps: Any) -> None:
         _CLOSE(each)
 
 
-def _append_unguarded(holding: Any, partition: Any, left: Any, _since_s: Any) -> None:
+def _append_unguarded(holding: Any, partition: Any, held: Any, left: Any, _since_s: Any) -> None:
     """What goes wrong goes on to whoever called."""
-    held, partition.held = partition.held, None
+    partition.held = None
     for messages, skip in left(held):
         if isinstance(messages, list):
             partition.append_incoming(messages, holding._clock.now_ns())
@@ -93,7 +93,7 @@ def _append_unguarded(holding: Any, partition: Any, left: Any, _since_s: Any) ->
     partition.end_pass()
 
 
-def _append_nothing(_holding: Any, partition: Any, _left: Any, since_s: Any) -> None:
+def _append_nothing(_holding: Any, partition: Any, _held: Any, _left: Any, since_s: Any) -> None:
     """Who leads next begins with what comes then."""
     partition.let_go()
     partition.heard_s = since_s
