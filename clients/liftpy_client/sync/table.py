@@ -40,6 +40,11 @@ class SyncTable(EnteredFacade[Table[Any]], Generic[_V]):
     def __iter__(self) -> Iterator[bytes]:
         return iter(self.keys())
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether it has ended: it was closed, or it has failed."""
+        return self._loop.call(lambda: self._inner.is_closed)
+
     def items(self) -> list[tuple[bytes, _V]]:
         """The keys that are there now, with their values; raises as `Table` does."""
         return self._loop.call(lambda: list(self._inner.items()))
@@ -73,4 +78,5 @@ class SyncTable(EnteredFacade[Table[Any]], Generic[_V]):
     offset = on_loop(Table.offset)
     to_arrow = on_loop(Table.to_arrow)
     refresh = blocking(Table.refresh)
+    close = blocking(Table.close)
     wait_for = blocking(Table.wait_for)
