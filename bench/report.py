@@ -96,7 +96,7 @@ def _limit(row):
 
 
 def markdown(rows):
-    """The rows as those of the table in docs/benchmarks.md."""
+    """The rows as those of the table in docs/internals/benchmarks.md."""
     lines = []
     for row in rows:
         target, good = target_of(row), _is_met(row, target_of(row))

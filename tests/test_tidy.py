@@ -91,24 +91,56 @@ def test_every_package_is_typed_and_shipped():
     assert all((ROOT / package / "py.typed").is_file() for package in packages)
 
 
+def pages() -> list[Path]:
+    """Every page: those that begin at the top, and those below the folders of `docs` and `examples`."""
+    return sorted(
+        path for top in (".", "docs", "examples") for path in (ROOT / top).glob("*.md" if top == "." else "**/*.md")
+    )
+
+
+def without_code(page: Path) -> str:
+    return re.sub(r"^ *```.*?^ *```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    found: set[str] = set()
+    for heading in re.findall(r"^#+ +(.*?) *$", without_code(page), re.MULTILINE):
+        slug = re.sub(r"[^\w -]", "", re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading).lower()).replace(" ", "-")
+        found.add(slug if slug not in found else f"{slug}-1")
+    return found
+
+
+def links(page: Path) -> list[tuple[Path, str]]:
+    """File and anchor of each link of a page that is not to another host."""
+    found = re.findall(r"\]\((?!https?://)([^)#\s]*)(?:#([^)\s]*))?\)", without_code(page))
+    return [((page.parent / target).resolve() if target else page, anchor) for target, anchor in found]
+
+
 def test_every_page_of_the_docs_is_linked():
-    pages = {path.name for path in (ROOT / "docs").glob("*.md")}
-    linked = {
-        Path(target).name
-        for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "examples").rglob("*.md")]
-        for target in re.findall(r"\]\(([^)#]+\.md)", page.read_text())
-    }
-    assert pages - linked == set()
+    linked = {target for page in pages() for target, _ in links(page) if target != page}
+    assert {page for page in pages() if page.parent != ROOT} - linked == set()
 
 
-def test_links_of_the_docs_lead_somewhere():
+def test_links_of_the_pages_lead_somewhere():
     broken = [
-        f"{page.name}: {target}"
-        for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "examples").rglob("*.md")]
-        for target in re.findall(r"\]\((?!https?://)([^)#]+)", page.read_text())
-        if not (page.parent / target).exists()
+        f"{page.relative_to(ROOT)}: {target.relative_to(ROOT)}#{anchor}"
+        for page in pages()
+        for target, anchor in links(page)
+        if not target.exists() or (anchor and anchor not in anchors(target))
     ]
     assert broken == []
+
+
+def test_pages_that_are_named_are_there():
+    """Code, errors and tests name a page by its path from the top."""
+    missing = [
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in texts()
+        for name in re.findall(r"(?<![\w/.])docs/[\w/-]+\.\w+", path.read_text(errors="replace"))
+        if not (ROOT / name).is_file()
+    ]
+    assert missing == []
 
 
 def test_every_test_of_a_promise_is_there():

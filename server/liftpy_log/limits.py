@@ -24,7 +24,7 @@ OPEN_FILES_MAX: Final = 512
 
 # Up to this many dirty partitions are made durable by an fdatasync each; beyond it a round goes through the node's
 # write-ahead log. Measured: 1 file 0.11 ms, 10 files 1.8 ms, 1,000 files 174 ms; through the write-ahead log 0.1 to
-# 0.8 ms whatever the number (docs/decisions.md).
+# 0.8 ms whatever the number (docs/internals/decisions.md).
 DIRECT_SYNC_PARTITIONS_MAX: Final = 3
 WAL_FILE_BYTES_MAX: Final = 128 * 1024 * 1024
 

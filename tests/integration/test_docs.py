@@ -23,7 +23,7 @@ import liftpy
 from liftpy.cli.app import app
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"(<!-- not run -->\s*)?^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 ADDRESS = re.compile(r"nats://(?:127\.0\.0\.1|localhost):4222")
 

@@ -1,4 +1,4 @@
-"""The programs in docs/examples, each run by itself against a real node: they print what stands here, and end."""
+"""The programs in examples, each run by itself against a real node: they print what stands here, and end."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 RUN_S_MAX = 60
 
 PRINTED = {

@@ -1,4 +1,4 @@
-"""The snippets of docs/bucket.md that read a stream straight from the bucket, run on what a node has put there."""
+"""The snippets of docs/operate/bucket.md that read a stream straight from the bucket, run on what a node put there."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from support.cluster import NodeProcess, eventually
 from support.s3_servers import aws_environment, seaweedfs
 from support.tier_kit import tier_toml
 
-PAGE = Path(__file__).parents[2] / "docs" / "bucket.md"
+PAGE = Path(__file__).parents[2] / "docs" / "operate" / "bucket.md"
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LARGE, SMALL = 3_000, 20
 

@@ -1,4 +1,4 @@
-"""Publishers of other languages, as docs/publishers.md shows them: run from there, against a real node."""
+"""Publishers of other languages, as docs/howto/publish-other-languages.md shows them, against a real node."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 
 from support.reading import read_all, stored
 
-PAGE = (Path(__file__).parents[2] / "docs" / "publishers.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "howto" / "publish-other-languages.md").read_text()
 ADDRESS = "nats://127.0.0.1:4222"
 RUN_S_MAX = 60
 INSTALL_S_MAX = 300

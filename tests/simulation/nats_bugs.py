@@ -1,6 +1,6 @@
 """Mistakes of which messages were missing and no gap told: each as a change of the code under test.
 
-With each goes what has to go wrong for it to show. How many seeds each takes stands in `docs/decisions.md`.
+With each goes what has to go wrong for it to show. How many seeds each takes stands in `docs/internals/decisions.md`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Mistakes that the shell of this system had, or may have, each as a change of the code under test.
 
 With each goes what has to go wrong for it to show: the faults of its runs. How many seeds each takes stands in
-`docs/decisions.md`.
+`docs/internals/decisions.md`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What docs/spark.md shows works as it stands there; the tables of options have every one, with its default."""
+"""What docs/spark/read.md shows works as it stands there; the tables of options have every one, with its default."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from liftpy_spark.options.source import SourceOptions
 from liftpy_spark.reading.schema import source_schema
 from liftpy_spark.sink.options import SinkOptions
 
-DOCS = Path(__file__).parents[2] / "docs"
-PAGE = (DOCS / "spark.md").read_text()
+DOCS = Path(__file__).parents[2] / "docs" / "spark"
+PAGE = (DOCS / "read.md").read_text()
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
@@ -69,7 +69,7 @@ def test_defaults_of_reading():
 
 
 def test_options_and_defaults_of_writing():
-    told = defaults((DOCS / "spark-sink.md").read_text())
+    told = defaults((DOCS / "write.md").read_text())
     plain = SinkOptions.read({"servers": "nats://n", "stream": "s"}, streaming=False)
     assert set(told) == set(SINK_OPTIONS)
     assert set(CONNECTION_OPTIONS) < set(told)

@@ -132,7 +132,7 @@ def _check_exactly_once(options: SinkOptions, window_s: float) -> None:
     if bucket(options.connection) is None:
         raise SinkModeError(
             "writing exactly once goes by way of a bucket, and the nodes have none, nor does the option 'bucket' name "
-            "one; give the nodes a bucket (see docs/bucket.md), or write with the option delivery at-least-once"
+            "one; give the nodes a bucket (see docs/operate/bucket.md), or write with the option delivery at-least-once"
         )
 
 

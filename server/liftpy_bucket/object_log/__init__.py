@@ -1,4 +1,4 @@
-"""A log of records in an object store, and nothing but the store: see `docs/object-log.md`."""
+"""A log of records in an object store, and nothing but the store: see `docs/howto/object-log.md`."""
 
 from liftpy_bucket.object_log.log import ObjectLog, Record
 

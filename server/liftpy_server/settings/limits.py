@@ -80,5 +80,5 @@ DISK_CHECK_INTERVAL_S: Final = 1.0
 LOG_REPEAT_S: Final = 10.0  # a message that would be logged for every refusal is logged this often
 
 # A thread that returns from fdatasync waits this long at most for the interpreter; the default of 5 ms put the
-# median of a group commit round at 7 ms under load, and some at half a second (docs/decisions.md).
+# median of a group commit round at 7 ms under load, and some at half a second (docs/internals/decisions.md).
 SWITCH_INTERVAL_S: Final = 0.0001

@@ -14,7 +14,7 @@ BLOCK = re.compile(r"^```toml\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 def examples():
-    for page in sorted(DOCS.glob("*.md")):
+    for page in sorted(DOCS.rglob("*.md")):
         for number, text in enumerate(BLOCK.findall(page.read_text())):
             yield pytest.param(text, id=f"{page.name}:{number}")
 

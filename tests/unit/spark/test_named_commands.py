@@ -14,7 +14,7 @@ from liftpy.cli.app import app
 ROOT = Path(__file__).parents[3]
 NAMED = re.compile(r"\bliftpy (stream|tier|spark|group|context) ([a-z]+)\b(?!\")([^`.;\n]*)")
 OPTION = re.compile(r"--[a-z][a-z-]*")
-FILES = sorted(chain((ROOT / "clients/liftpy_spark").rglob("*.py"), (ROOT / "docs").glob("spark*.md")))
+FILES = sorted(chain((ROOT / "clients/liftpy_spark").rglob("*.py"), (ROOT / "docs/spark").glob("*.md")))
 
 
 def named():

@@ -7,7 +7,7 @@ The set manifests of nodes may hold what follows ROOT.end, in stream-set objects
 the range, see `Claim`. A leader claims the root with its epoch before it tiers anything, and by that ends the claim
 before.
 
-It is JSON, of which docs/formats.md lists the fields.
+It is JSON, of which docs/internals/formats.md lists the fields.
 """
 
 from __future__ import annotations

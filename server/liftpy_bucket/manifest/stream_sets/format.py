@@ -3,8 +3,8 @@
 It is authoritative for what its members cover until a root says otherwise: `resolving` tells which of them count. One
 writer at a time: the node, or who adopted the manifest of a dead one, by compare-and-swap.
 
-It is JSON, of which docs/formats.md lists the fields. Members are lists of values, not objects: a node with a thousand
-quiet partitions writes a thousand of them in every round.
+It is JSON, of which docs/internals/formats.md lists the fields. Members are lists of values, not objects: a node with
+a thousand quiet partitions writes a thousand of them in every round.
 """
 
 from __future__ import annotations

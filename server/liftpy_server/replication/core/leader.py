@@ -180,7 +180,7 @@ class Leader:
         return self.view.empty_from is not None and self._log.high_watermark > self.view.empty_from
 
     def _told_records(self, now_s: float) -> list[Effect]:
-        """The metadata hear of the first committed records; no ack waits for that (see `docs/decisions.md`)."""
+        """The metadata hear of the first committed records; no ack waits for that (`docs/internals/decisions.md`)."""
         if not self._owes_records or now_s - self._told_records_s < self._times.retry_s:
             return []
         self._told_records_s = now_s
