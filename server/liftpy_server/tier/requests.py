@@ -256,9 +256,11 @@ class ConfirmJob(WorkerRequest[NothingResult]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetainResult:
-    """The history begins at `start` now."""
+    """The history begins at `start` now; whether more is to be deleted at once, or once a pin ends."""
 
     start: int
+    more: bool
+    pinned: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -300,7 +300,9 @@ class TierJobs:
         if partition.cold is not None:
             partition.cold.advance(answer.start, ())
             partition.cold.raise_start(wanted)
-        if answer.start < wanted:
+        if answer.more:
+            self._schedule.collects(place.key)
+        elif answer.pinned:
             self._schedule.pinned(place.key, self._now_s())
         return False
 

@@ -91,8 +91,8 @@ class Upkeep:
             self.are_sets_written = True  # by this node before it was started again, perhaps
 
     def pinned(self, place: Place, now_s: float) -> None:
-        """A pin may hold what nobody else wants: look again when it may have ended."""
-        self._pinned[place.key] = (place, now_s + self._limits.grace_s)
+        """A pin may hold what nobody else wants: look again when it may have ended, however often this is said."""
+        self._pinned.setdefault(place.key, (place, now_s + self._limits.grace_s))
 
     def look_at_sets(self, now_s: float) -> None:
         """Those of this node hold something, of which others may let go without telling it."""

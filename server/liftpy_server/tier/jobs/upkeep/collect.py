@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from liftpy_bucket.layout import PartitionPath
 from liftpy_bucket.upkeep.collecting import Collected, Collector
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 __all__ = ["collect", "collect_sets", "drop_stream", "retain"]
 
+_FOR_EVER_NS: Final = 2**62  # what was never named, and a fork that has no root yet, are for `collect`
+
 
 def retain(context: Context, request: RetainJob) -> RetainResult:
     """Let go of what lies below an offset, and delete it; what a pin holds stays, and so does what is above it.
@@ -36,10 +38,11 @@ def retain(context: Context, request: RetainJob) -> RetainResult:
     path, start, epoch = path_of(request), request.start, request.epoch
     root = newest(context, path).root
     check_in_force(root, epoch)
-    if start > root.start:
-        loaded = _collect(context, path, start, 0, lambda root: check_in_force(root, epoch), looks=False).loaded
-        root = root if loaded is None else loaded.root
-    return RetainResult(start=root.start)
+    if start <= root.start:
+        return RetainResult(start=root.start, more=False, pinned=False)
+    collected = _collect(context, path, start, _FOR_EVER_NS, lambda root: check_in_force(root, epoch), looks=False)
+    root = root if collected.loaded is None else collected.loaded.root
+    return RetainResult(start=root.start, more=collected.more, pinned=collected.pinned)
 
 
 def collect(context: Context, request: CollectJob) -> CollectResult:

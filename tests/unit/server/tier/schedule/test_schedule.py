@@ -467,6 +467,15 @@ def test_where_a_pin_holds_something_it_is_looked_at_again_when_that_may_have_en
     assert (3_600, Job.RETAIN) in bench.collected(20)
 
 
+def test_what_a_pin_holds_is_looked_at_in_time_however_often_retention_meets_it(bench):
+    bench.claim_all([0])
+    jobs = []
+    for _ in range(10):
+        bench.schedule.pinned(key(0), bench.now_s)
+        jobs += bench.collected(1)
+    assert Job.COLLECT in [job for _, job in jobs]
+
+
 def test_shared_objects_that_hold_something_are_looked_at_once_in_a_grace_period(bench):
     bench.schedule.collects_sets_again(bench.now_s)
     assert bench.collected(20) == [(4_200, Job.COLLECT_SETS)]

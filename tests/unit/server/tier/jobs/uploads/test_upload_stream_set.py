@@ -6,9 +6,11 @@ import pytest
 
 from liftpy_bucket.errors import LineageError, OvertakenError
 from liftpy_bucket.layout import PartitionPath
+from liftpy_bucket.manifest.pins.held import Pins
 from liftpy_bucket.manifest.root.file import RootFile
 from liftpy_bucket.reading.resolving import resolve
 from liftpy_bucket.store.memory import MemoryStore
+from liftpy_bucket.upkeep.forking import fork
 from liftpy_server.tier.errors import SliceGoneError
 from support.tier_slices import LogFile, value_of
 from support.tier_workers import PATH, UUID, Worker, check_whole, history, new_id, root_of, sets_of
@@ -199,8 +201,8 @@ def test_retention_moves_the_start(store, log):
         worker.upload(log, base, base + 10)
     with pytest.raises(LineageError):
         worker.call("retain", **PATH._asdict(), start=50, epoch=9)
-    assert worker.call("retain", **PATH._asdict(), start=45, epoch=0) == {"start": 45}
-    assert worker.call("retain", **PATH._asdict(), start=30, epoch=0) == {"start": 45}
+    assert worker.call("retain", **PATH._asdict(), start=45, epoch=0)["start"] == 45
+    assert worker.call("retain", **PATH._asdict(), start=30, epoch=0)["start"] == 45
     check_whole(store, 100, 40)
     worker.upload(log, 100, 120)
     check_whole(store, 120, 40)
@@ -223,12 +225,60 @@ def test_a_step_of_retention_lists_pins_alone_and_costs_the_same_however_long_th
     assert {entry.key for entry in store.list(f"{PATH.directory}fragments/")} == named, "nothing was left"
 
 
+class _Between(MemoryStore):
+    """Something happens before a key is created."""
+
+    def __init__(self, key, happens):
+        super().__init__()
+        self._happening = {key: happens}
+
+    def create(self, key, body, nonce):
+        self._happening.pop(key, lambda: None)()
+        return super().create(key, body, nonce)
+
+
+def test_a_fork_that_is_being_made_is_not_kept_from_it_by_a_step_of_retention(log):
+    copy = PartitionPath("c" * 32, 0)
+    store = _Between(copy.root, lambda: worker.call("retain", **PATH._asdict(), start=50, epoch=0))
+    worker = Worker(store)
+    worker.claim()
+    for base in range(0, 100, 10):
+        worker.upload(log, base, base + 10)
+    fork(store, PATH, copy, epoch=1, node="n1", new_id=new_id)
+    assert root_of(store).start == 50
+    check_whole(store, 100, path=copy)
+
+
+@pytest.mark.parametrize("is_pinned", [False, True])
+def test_a_step_of_retention_says_that_a_pin_holds_what_it_let_go_of(store, log, is_pinned):
+    worker = Worker(store)
+    worker.claim()
+    for base in range(0, 40, 10):
+        worker.upload(log, base, base + 10)
+    if is_pinned:
+        Pins(store, PATH, new_id=new_id, now_ns=worker.context.now_ns).hold_version("export", None)
+    answer = worker.call("retain", **PATH._asdict(), start=20, epoch=0)
+    assert answer == {"start": 20, "more": False, "pinned": is_pinned}
+
+
+def test_of_very_much_that_retention_lets_go_of_the_rest_is_to_be_collected(store, log, monkeypatch):
+    monkeypatch.setattr("liftpy_bucket.upkeep.collecting.KEYS_MAX", 3)
+    worker = Worker(store)
+    worker.claim()
+    for base in range(0, 100, 10):
+        worker.upload(log, base, base + 10)
+    assert worker.call("retain", **PATH._asdict(), start=50, epoch=0)["more"]
+    while worker.call("collect", **PATH._asdict(), grace_ns=0)["more"]:
+        pass
+    assert len(list(store.list(f"{PATH.directory}fragments/"))) == 5
+
+
 def test_a_start_beyond_the_end_is_where_it_goes_on(store, log):
     worker = Worker(store)
     worker.claim()
     worker.upload(log, 0, 50)
     worker.upload_set([(log, 50, 60, 0)])
-    assert worker.call("retain", **PATH._asdict(), start=80, epoch=0) == {"start": 80}
+    assert worker.call("retain", **PATH._asdict(), start=80, epoch=0)["start"] == 80
     worker.upload(log, 80, 100, epochs=[(0, 80)])
     check_whole(store, 100, 80)
 
