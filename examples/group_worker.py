@@ -23,7 +23,7 @@ async def main() -> None:
                 assert message.value is not None  # the work itself would stand here
                 done += 1
                 if done % 25 == 0:
-                    await worker.commit()  # besides, every few seconds and at the end by itself
+                    await worker.commit(message)  # the one in hand, too; others every few seconds and at the end
                 if done == 100:
                     break
 
