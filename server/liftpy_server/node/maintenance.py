@@ -168,7 +168,7 @@ class Maintenance:
             ahead_s = max(off, key=abs)
             logger.warning(
                 "the clock of this node is %.0f s %s the time of %d partitions that it leads: new records carry that "
-                "time, and none goes by the clock. Set the clock right; if it is, see docs/operate/operations.md, "
+                "time, and none goes by the clock. Set the clock right; if it is, see docs/operate/runbooks.md, "
                 "Clocks differ",
                 *(abs(ahead_s), "ahead of" if ahead_s > 0 else "behind", len(off)),
             )
