@@ -84,7 +84,7 @@ class SetMember:
         end: as of a fragment.
         records: how many it holds.
         row_groups: (first, count): which row groups of the object are its.
-        epochs: (leader epoch, first offset of it) of its records, where the first is the epoch of the first record.
+        epochs: (leader epoch, first offset of it) of its records, the first at `base` where that is known.
         first_timestamp: as of a fragment.
         last_timestamp: as of a fragment.
         setsum: of its records.

@@ -7,11 +7,13 @@ named. Of every object that goes one window is in memory at a time, besides the 
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pyarrow as pa
 
 from liftpy_bucket.layout import set_object_key
+from liftpy_bucket.manifest.lineage import cut_epochs, join_epochs
 from liftpy_bucket.manifest.stream_sets.changes import adopt, replace
 from liftpy_bucket.manifest.stream_sets.file import SetManifestFile
 from liftpy_bucket.objects.merging import member_source
@@ -143,4 +145,15 @@ def write_set_object(
         pa.default_memory_pool().release_unused()
         with sink.body() as body:
             create_once(context.store, set_object_key(node, name), body, nonce)
-    return SetObjectPointer(name=name, size=written.size, footer=written.footer, members=written.members)
+    members = [
+        dataclasses.replace(each, epochs=_epochs_of(chain)) for each, chain in zip(written.members, chains, strict=True)
+    ]
+    return SetObjectPointer(name=name, size=written.size, footer=written.footer, members=tuple(members))
+
+
+def _epochs_of(chain: Sequence[Part]) -> tuple[tuple[int, int], ...]:
+    """As the parts' members say it: a part may begin, or be, where no record is left that could tell."""
+    epochs: tuple[tuple[int, int], ...] = ()
+    for part in chain:
+        epochs = join_epochs(epochs, cut_epochs(part.member.epochs, part.start, part.end))
+    return epochs

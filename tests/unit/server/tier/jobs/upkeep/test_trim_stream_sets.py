@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 from itertools import count
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
@@ -17,7 +19,7 @@ from liftpy_bucket.upkeep.forking import fork
 from liftpy_bucket.upkeep.remains import find_remains
 from liftpy_envelope.stream_config import StreamConfig
 from support.tier_slices import LogFile
-from support.tier_workers import PATH, UUID, Worker, check_whole, new_id, root_of, sets_of
+from support.tier_workers import PATH, UUID, Worker, check_whole, history, new_id, root_of, sets_of
 
 OTHER = PartitionPath("f" * 32, 0)
 
@@ -97,6 +99,24 @@ def test_of_what_was_purged_nothing_is_left(worker):
     assert rows(worker) == list(range(150, 200))
     check_whole(worker.context.store, 200, 150)
     check_whole(worker.context.store, 200, path=OTHER)
+
+
+@pytest.mark.parametrize("kept", [[*range(20)], [*range(20), *range(80, 100)]])
+def test_where_compaction_left_no_record_the_history_goes_on(tmp_path, monkeypatch, kept):
+    """The part that counts begins in a hole, or has no record at all: of which epoch it is has to be known still."""
+    module = "liftpy_server.tier.jobs.uploads.upload_stream_set.trimmed"
+    offsets = pa.array(kept, pa.int64())
+    monkeypatch.setattr(module, lambda rows, *_: rows.filter(pc.is_in(rows.column("offset"), offsets)))
+    log = LogFile(tmp_path / "0.log")
+    log.append(200)
+    worker = Worker(MemoryStore())
+    for path in (PATH, OTHER):
+        worker.claim(path=path)
+    worker.upload_set([(log, 0, 100, 0, path) for path in (PATH, OTHER)])
+    worker.call("retain", **PATH._asdict(), start=30, epoch=0)
+    assert collect(worker)["trimmed"] == 1
+    worker.upload(log, 100, 200)
+    assert [row[0] for row in history(worker.context.store)] == [at for at in kept if at >= 30] + list(range(100, 200))
 
 
 def test_what_moved_into_an_object_of_its_own_goes(worker):
