@@ -45,10 +45,11 @@ class Running(Protocol):
         ...
 
 
-def close_when_dropped(owner: object, running: Running) -> None:
-    """Close what runs for an object when nobody refers to the object any more."""
+def close_when_dropped(owner: object, running: Running) -> weakref.finalize[..., Any]:
+    """Close what runs for an object when nobody refers to the object any more. To be detached if it has ended."""
     finalizer = weakref.finalize(owner, _close_soon, type(owner).__name__, running, asyncio.get_running_loop())
     finalizer.atexit = False
+    return finalizer
 
 
 def _close_soon(name: str, running: Running, loop: asyncio.AbstractEventLoop) -> None:

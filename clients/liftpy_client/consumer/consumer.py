@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 import pyarrow as pa
 
@@ -20,6 +20,7 @@ from liftpy_client.errors import UsageError
 from liftpy_client.message import Message
 
 if TYPE_CHECKING:
+    import weakref
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Sequence
     from datetime import datetime
     from types import TracebackType
@@ -76,6 +77,7 @@ class Consuming(ABC, Generic[_Item]):
         self._opening = asyncio.Lock()
         self._steps: list[Callable[[Feed], None]] = []
         self._is_entered = False
+        self._finalizer: weakref.finalize[..., Any] | None = None
 
     # -- iterating
 
@@ -151,7 +153,9 @@ class Consuming(ABC, Generic[_Item]):
                 await feed.close()
                 raise
             self._session.running.add(feed)
-            close_when_dropped(self, feed)
+            if self._finalizer is not None:
+                self._finalizer.detach()  # else it keeps the feed of the iteration before
+            self._finalizer = close_when_dropped(self, feed)
             return feed
 
     async def _begin(self, feed: Feed) -> None:

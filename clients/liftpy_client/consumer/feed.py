@@ -207,10 +207,12 @@ class Feed:
 
         Raises:
             LiftError: fetching came to an end.
-            UsageError: another iteration has begun since.
+            UsageError: another iteration has begun since, or another task waits for the next item.
         """
         if iteration is not self._iteration:
             raise UsageError("this consumer is being iterated elsewhere by now; make another one")
+        if self._is_taking:  # what one of them takes would make the other leave out the rest of its item
+            raise UsageError("another task waits for the next item of this consumer; make another one for each task")
         self._is_taking = True
         try:
             item = await self._buffer.take()

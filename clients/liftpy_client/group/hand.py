@@ -12,15 +12,15 @@ class Hand:
 
     Attributes:
         since_s: Loop time since which something is in hand; None when nothing is.
-        is_watched: Whether somebody is to be told when it is put down.
+        watchers: How many are to be told when it is put down.
         free: Set while nothing is in hand, as far as somebody watches.
     """
 
-    __slots__ = ("_turn", "free", "is_watched", "since_s")
+    __slots__ = ("_turn", "free", "since_s", "watchers")
 
     def __init__(self) -> None:
         self.since_s: float | None = None
-        self.is_watched = False
+        self.watchers = 0
         self.free = asyncio.Event()
         self._turn: object = None
 
@@ -38,15 +38,20 @@ class Hand:
     def put_down(self) -> None:
         """Nothing is in hand any more."""
         self.since_s = None
-        if self.is_watched:
+        if self.watchers:
             self.free.set()
 
     def watch(self) -> None:
-        """Have `free` set when what is in hand is put down."""
-        self.is_watched = True
-        self.free.clear()
+        """Have `free` set when what is in hand is put down, until `unwatch`."""
+        self.watchers += 1
         if self.since_s is None:
             self.free.set()
+        else:
+            self.free.clear()
+
+    def unwatch(self) -> None:
+        """One of those who watch does not any more."""
+        self.watchers -= 1
 
     async def wait_free(self, timeout_s: float) -> None:
         """Wait until nothing is in hand, or time is up."""
@@ -57,4 +62,4 @@ class Hand:
         except TimeoutError:
             pass
         finally:
-            self.is_watched = False
+            self.unwatch()

@@ -238,7 +238,7 @@ class GroupMembership:
         except (LiftError, TimeoutError) as error:
             logger.info("group %s: left without saying so: %s", goodbye.group, error)
         await self.hand.free.wait()
-        self.hand.is_watched = False
+        self.hand.unwatch()
         self._goodbye = None
 
     async def _subscribe(self) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -227,6 +229,26 @@ async def test_one_by_one_until_its_stop():
                 await consuming.next(timeout_s)
         with pytest.raises(UsageError, match="max_messages"):
             await consuming.next_batch(0)
+
+
+async def test_only_one_task_waits_for_the_next_item():
+    consuming = consumer(FakeLogs(per_batch=5, s=[50]), stop=None)
+    async with asyncio.timeout(20), consuming:
+        first, second = await asyncio.gather(consuming.next(), consuming.next(), return_exceptions=True)
+        assert first.offset == 0
+        assert isinstance(second, UsageError)
+        assert [(await consuming.next()).offset for _ in range(49)] == list(range(1, 50))
+
+
+async def test_what_an_iteration_had_is_given_up_by_the_next_one():
+    consuming = consumer(FakeLogs(s=[5]))
+    feeds = weakref.WeakSet()
+    async with asyncio.timeout(20):
+        for _ in range(5):
+            assert await offsets(consuming) == list(range(5))
+            feeds.add(consuming._feed)
+    gc.collect()
+    assert len(feeds) == 1
 
 
 async def test_what_nobody_refers_to_any_more_ends():
