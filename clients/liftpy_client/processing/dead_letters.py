@@ -17,6 +17,7 @@ from liftpy_client.errors import NodeUnavailableError, PublishTimeoutError
 from liftpy_client.message import Message
 from liftpy_envelope.ack import PublishRefusedError
 from liftpy_envelope.errors import AckErrorCode, LiftError
+from liftpy_envelope.headers import parse_header_lines
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -32,17 +33,27 @@ PREFIX: Final = "Dead-Letter-"
 _CAUSE_LENGTH_MAX: Final = 500
 _UNSAFE: Final = re.compile(r"[^\x20-\x7e]+")
 _ACTED_ON: Final = ("Nats-", "Lift-", PREFIX)  # these would be acted on, or say where another dead letter came from
+_SPACE: Final = re.compile(r"\s")
 _AT_ONCE: Final = 200
 _RETRIABLE: Final = frozenset(code for code in AckErrorCode if code.retriable)
 _WAIT_S: Final = (0.2, 10.0)
 
 
-def original_headers(message: Message) -> dict[str, str]:
-    """Headers of a message without those that servers act on, and without those of dead letters."""
-    return {name: value for name, value in message.headers.items() if not name.startswith(_ACTED_ON)}
+def original_headers(message: Message) -> dict[str, str | list[str]]:
+    """Headers of a message, all values of each, without those that servers act on, and without those of dead letters.
+
+    Names with white space are left out: they cannot be written.
+    """
+    found: dict[str, list[str]] = {}
+    for name, value in parse_header_lines(message.header_block or b""):
+        if not name.startswith(_ACTED_ON) and not _SPACE.search(name):
+            found.setdefault(name, []).append(value)
+    return {name: values if len(values) > 1 else values[0] for name, values in found.items()}
 
 
-def dead_letter_headers(message: Message, group: str, attempts: int, error: BaseException) -> dict[str, str]:
+def dead_letter_headers(
+    message: Message, group: str, attempts: int, error: BaseException
+) -> dict[str, str | list[str]]:
     """Headers of the dead letter of a message."""
     cause = _UNSAFE.sub(" ", f"{type(error).__name__}: {error}").strip()[:_CAUSE_LENGTH_MAX].strip()
     return original_headers(message) | {

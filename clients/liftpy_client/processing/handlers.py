@@ -24,11 +24,14 @@ def is_asynchronous(handle: Any) -> bool:
     """Whether a handler is awaited rather than called in a thread.
 
     Raises:
-        UsageError: it cannot be called.
+        UsageError: it cannot be called, or a call of it does nothing.
     """
     if not callable(handle):
         raise UsageError(f"handle: {handle!r:.60} cannot be called; pass a function that takes a message")
-    return inspect.iscoroutinefunction(handle) or inspect.iscoroutinefunction(type(handle).__call__)
+    called = handle, type(handle).__call__
+    if any(inspect.isgeneratorfunction(each) or inspect.isasyncgenfunction(each) for each in called):
+        raise UsageError(f"handle: {handle!r:.60} is a generator, so that a call of it does nothing; leave out `yield`")
+    return any(map(inspect.iscoroutinefunction, called))
 
 
 class HandlerThreads:

@@ -180,6 +180,12 @@ class Workers:
             async with asyncio.timeout(None) as scope:
                 work.interrupt = scope
                 await self._handle(work.item)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            work.interrupt = None  # the handler awaited something that was cancelled; nobody cancelled the worker
+            await self._failed(work, RuntimeError("the handler raised CancelledError"))
         except Exception as error:  # noqa: BLE001 - a handler may raise anything
             work.interrupt = None
             if isinstance(error, TimeoutError) and scope.expired():

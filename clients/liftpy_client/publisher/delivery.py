@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["BatchDelivery", "MessageDelivery", "OutgoingMessage", "as_bytes"]
 
 _MESSAGE_ID: Final = "Nats-Msg-Id"
+_TOMBSTONE: Final = "Lift-Tombstone"
 _HEADER_SAFE: Final = re.compile(rb"[\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?")
 _RETRIABLE: Final = frozenset(code for code in AckErrorCode if code.retriable)
 
@@ -95,10 +96,13 @@ class OutgoingMessage:
         value, policy = self.value, _policy(route, self.ack_policy)
         if value is not None and route.config.acks is AckMode.REPLY and self._fits_headers(value):
             return value, {"reply": reply, "headers": self._lines(policy)}
+        headers = self.headers
+        if not value and headers is not None and headers.get(_TOMBSTONE) == "true":  # in an envelope it is only stored
+            value, headers = None, {name: given for name, given in headers.items() if name != _TOMBSTONE}
         payload = encode_message_envelope(
             value,
             key=self.key,
-            headers=self.headers,
+            headers=headers,
             ack_inbox=reply,
             ack_policy=policy,
             msg_id=self.message_id.encode(),
@@ -110,7 +114,7 @@ class OutgoingMessage:
         """As `wrap`, and never in an envelope; see `check_plain`."""
         lines = self._lines(_policy(route, self.ack_policy))
         if self.value is None:
-            lines["Lift-Tombstone"] = "true"
+            lines[_TOMBSTONE] = "true"
         return self.value or b"", {"reply": reply, "headers": lines}
 
     def check_plain(self, route: Route) -> None:

@@ -12,7 +12,10 @@ import time
 import pytest
 
 from liftpy_client.errors import HandlerFailedError, HandlerStuckError, UsageError
+from liftpy_client.message import Message
+from liftpy_client.processing.dead_letters import original_headers
 from liftpy_client.processing.options import Batch, Retry
+from liftpy_envelope.headers import encode_header_block
 from support.cluster import eventually
 from support.examples import first
 from support.process_kit import FakeWorld, Member, Trial
@@ -436,6 +439,41 @@ async def test_a_stream_that_matches_later_is_handled(world, monkeypatch):
 async def test_options_are_checked(world, options, text):
     with pytest.raises(UsageError, match=text):
         Member(world, print, **options)
+
+
+async def generator(_message):
+    yield
+
+
+async def test_a_handler_that_a_call_does_not_run_is_refused(world):
+    with pytest.raises(UsageError, match="is a generator, so that a call of it does nothing"):
+        Member(world, generator)
+
+
+async def test_a_handler_that_awaits_what_was_cancelled_has_failed(world):
+    trial = Trial(world)
+
+    async def handle(message):
+        if (message.partition, message.offset) == (1, 5):
+            gone = asyncio.get_running_loop().create_future()
+            gone.cancel()
+            await gone
+        await trial.handle(message)
+
+    member = Member(world, handle, dead_letter="dead.s", retry=Retry(2, (0.0, 0.001)))
+    await eventually(lambda: trial.handled.keys() == trial.places - {(1, 5)})
+    await eventually(lambda: len(world.letters) == 1)
+    await member.end()
+    (letter,) = world.letters.values()
+    assert letter.headers["Dead-Letter-Cause"] == "RuntimeError: the handler raised CancelledError"
+    assert await world.committed() == {0: 100, 1: 60, 3: 31}
+
+
+def test_a_dead_letter_keeps_all_values_of_a_header():
+    block = b"NATS/1.0\r\nA: 1\r\nA: 2\r\nB: 3\r\nNot one: 4\r\nNats-Msg-Id: 5\r\n\r\n"
+    message = Message("s", 0, 0, 0, "s.1", None, block, b"")
+    assert original_headers(message) == {"A": ["1", "2"], "B": "3"}
+    assert encode_header_block(original_headers(message)) == b"NATS/1.0\r\nA: 1\r\nA: 2\r\nB: 3\r\n\r\n"
 
 
 def test_waits_grow_and_have_jitter():

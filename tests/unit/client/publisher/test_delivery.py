@@ -87,3 +87,11 @@ def test_headers_that_would_not_arrive_as_they_are(headers):
 def test_senseless_messages(given):
     with pytest.raises(UsageError, match=r"bytes|offset"):
         OutgoingMessage(given.pop("value"), **given)
+
+
+def test_a_header_that_asks_for_a_tombstone_makes_one_in_an_envelope_too():
+    payload, _ = wrap(b"", config={"acks": "envelope"}, key=b"k", headers={"A": "b", "Lift-Tombstone": "true"})
+    envelope = decode_envelope(payload)
+    assert envelope.value is None
+    assert b"Lift-Tombstone" not in envelope.headers
+    assert b"A: b" in envelope.headers
