@@ -1,4 +1,4 @@
-"""The snippets of docs/operate/bucket.md that read a stream straight from the bucket, run on what a node put there."""
+"""The snippets of docs/howto/query-bucket.md, which read a stream from the bucket: run on what a node puts there."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from support.cluster import NodeProcess, eventually
 from support.s3_servers import aws_environment, seaweedfs
 from support.tier_kit import tier_toml
 
-PAGE = Path(__file__).parents[2] / "docs" / "operate" / "bucket.md"
+PAGE = Path(__file__).parents[2] / "docs" / "howto" / "query-bucket.md"
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LARGE, SMALL = 3_000, 20
 

@@ -1,4 +1,4 @@
-"""Tables whose history executors read by S3A from a real store, set up as docs/spark/stream.md says.
+"""Tables whose history executors read by S3A from a real store, set up as docs/spark/tables.md says.
 
 Its JARs are not on PyPI: LIFTPY_S3A_JARS names a directory that has them, or is `maven` for Spark to fetch them.
 """
@@ -24,7 +24,7 @@ JARS = os.environ.get(VARIABLE)
 TROUBLE = s3a_trouble(JARS)
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(TROUBLE is not None, reason=f"no S3A: {TROUBLE}")]
 
-PAGE = (Path(__file__).parents[2] / "docs" / "spark" / "stream.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "spark" / "tables.md").read_text()
 PREFIX = "by-s3a"
 COLUMNS = ["partition", "offset", "timestamp", "key", "value", "subject"]
 PARTITIONS = 2

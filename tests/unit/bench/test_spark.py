@@ -129,7 +129,7 @@ def test_jars_of_s3a_are_in_a_directory_or_fetched(jars):
 
 
 def test_s3a_is_set_up_as_the_documentation_says():
-    page = (Path(__file__).parents[3] / "docs" / "spark" / "stream.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "spark" / "tables.md").read_text()
     lines = re.findall(r"^(spark\.\S+) +(\S+)$", page, re.MULTILINE)
     assert dict(lines) == jar_settings(FETCH) | s3a_settings("http://store:8333")
 
