@@ -77,6 +77,8 @@ class Publisher:
         self._sequence = 0
         self._routes: dict[str, Route] = {}
         self._gathering: dict[tuple[str, int | None], OutgoingBatch] = {}
+        self._first_subject: str | None = None
+        self._has_several = False  # subjects, so far; before that, nothing is noted of keys
         self._of_key: dict[bytes, OutgoingBatch] = {}  # that is gathered, where there are several subjects
         self._in_flight: set[asyncio.Task[None]] = set()
         self._unacked_bytes = 0  # gathered or in flight
@@ -164,7 +166,7 @@ class Publisher:
         if batch is not None and batch.size + size > batch.size_max:
             self._send(batch)
             batch = None
-        if key is None or len(self._routes) == 1:
+        if key is None or not self._has_several:
             return batch or self._begin(route, place, size)
         other = self._of_key.get(key)
         if other is not None and other is not batch:
@@ -276,7 +278,10 @@ class Publisher:
         await self._inbox.open()
         route = await find_route(self._session.cluster, subject, self._stream)
         self._check_open()
-        if len(self._routes) == 1:
+        if self._first_subject is None:
+            self._first_subject = subject
+        elif subject != self._first_subject and not self._has_several:
+            self._has_several = True
             self._send_gathered()  # of its keys nothing was noted
         if len(self._routes) >= _ROUTES_MAX:
             self._routes.clear()

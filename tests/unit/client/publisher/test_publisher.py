@@ -223,6 +223,18 @@ async def test_messages_of_a_partition_keep_their_order_across_subjects(wire):
     assert all(found == sorted(found) for found in of_key.values())
 
 
+async def test_messages_of_a_key_keep_their_order_where_a_route_was_forgotten(wire):
+    async with publisher(wire, linger_s=60, batch_bytes=100) as out:
+        await out.publish("s.a", b"0", key=b"k")
+        await out.publish("s.b", b"x", key=b"x")
+        await out.publish("s.a", b"1", key=b"k")
+        out._routes.pop("s.a")  # as after a batch that has failed
+        await out.publish("s.b", b"2" * 100, key=b"k")
+    sent = [value[:1] for batch in values(wire) for value in batch]
+    assert sorted(sent) == [b"0", b"1", b"2", b"x"]
+    assert sent.index(b"0") < sent.index(b"1") < sent.index(b"2")
+
+
 async def test_a_lasting_refusal_reaches_who_publishes(wire, caplog):
     wire.answer = lambda _: encode_error_ack(AckErrorCode.READ_ONLY, "read-only", "s")
     out = publisher(wire)
