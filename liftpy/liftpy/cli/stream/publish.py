@@ -162,7 +162,7 @@ def _drafts(given: Draft, separator: str | None, from_json: str | None, files: E
     if from_json is not None:
         return json_messages(read_lines(_open(from_json, files)), given.subject or None)
     between = None if separator is None else separator.encode(errors="surrogateescape")
-    return text_messages(read_lines(sys.stdin.fileno()), given.subject, given.key, between, given.headers)
+    return text_messages(read_lines(_stdin()), given.subject, given.key, between, given.headers)
 
 
 def _check(*mistakes: tuple[str, bool]) -> None:
@@ -171,9 +171,15 @@ def _check(*mistakes: tuple[str, bool]) -> None:
             raise UsageError(text)
 
 
+def _stdin() -> int:
+    if sys.stdin is None:  # Python has none where descriptor 0 is closed
+        raise UsageError("the standard input is closed; name a payload")
+    return sys.stdin.fileno()
+
+
 def _open(path: str, files: ExitStack) -> int:
     if path == "-":
-        return sys.stdin.fileno()
+        return _stdin()
     descriptor = os.open(Path(path).expanduser(), os.O_RDONLY)
     files.callback(os.close, descriptor)
     return descriptor
@@ -212,6 +218,11 @@ async def _publish_each(lift: Lift, drafts: AsyncIterator[Draft], total: int | N
                 if window.acked % _PROGRESS_FROM == 0:
                     progress.update(task, completed=window.acked)
             await window.drain()
+        except UsageError as error:
+            if not window.has_failed:  # it is the input that is wrong: what came before it is published
+                await window.drain()
+                error.add_note(f"{window.acked} messages before it were acknowledged")
+            raise
         finally:
             await window.cancel()
     return _shown(window.acked, window.last)
@@ -227,6 +238,11 @@ class _Window:
         self._tasks: set[asyncio.Task[Ack]] = set()
         self._failure: BaseException | None = None
         self._moved = asyncio.Event()
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether a message was not published."""
+        return self._failure is not None
 
     async def add(self, work: Any, size: int) -> None:
         """Start to publish a message; waits while too much is in flight."""

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["Draft", "json_messages", "read_lines", "text_messages"]
 
 _CHUNK_BYTES: Final = 256 * 1024
+_LINE_BYTES_MAX: Final = 128 * 1024 * 1024  # NATS takes at most 64 MiB; as JSON that is more
 _OF_A_NODE: Final = ("Nats-", "Lift-")
 
 
@@ -84,7 +85,7 @@ async def json_messages(lines: AsyncIterator[bytes], subject: str | None) -> Asy
         if line.strip():
             try:
                 yield _draft(json.loads(line), subject)
-            except (UsageError, ValueError) as error:
+            except (UsageError, ValueError, RecursionError) as error:
                 raise UsageError(f"line {number}: {error}") from None
 
 
@@ -121,14 +122,22 @@ def _bytes(found: dict[str, Any], name: str) -> bytes | None:
 
 
 async def read_lines(descriptor: int) -> AsyncIterator[bytes]:
-    """Read every line of an open file, without its line end; the last one need not have any."""
-    rest = b""
+    """Read every line of an open file, without its line end; the last one need not have any.
+
+    Raises:
+        UsageError: a line is longer than any message.
+    """
+    rest = bytearray()
     async for chunk in _chunks(descriptor):
-        *lines, rest = (rest + chunk).split(b"\n")
+        first, *lines = chunk.split(b"\n")
+        rest += first
+        if len(rest) > _LINE_BYTES_MAX:
+            raise UsageError(f"a line is longer than {_LINE_BYTES_MAX >> 20} MiB, and NATS takes no such message")
         for line in lines:
-            yield line.removesuffix(b"\r")
+            yield bytes(rest).removesuffix(b"\r")
+            rest = bytearray(line)
     if rest:
-        yield rest
+        yield bytes(rest)
 
 
 async def _chunks(descriptor: int) -> AsyncGenerator[bytes, None]:

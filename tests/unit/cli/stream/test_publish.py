@@ -8,8 +8,9 @@ from types import SimpleNamespace
 import pytest
 
 from liftpy.cli.stream import publish as publishing
+from liftpy.cli.stream import sources
 from liftpy.cli.stream.printing import json_printer
-from liftpy.cli.stream.sources import Draft, json_messages, text_messages
+from liftpy.cli.stream.sources import Draft, json_messages, read_lines, text_messages
 from liftpy_client.errors import UsageError
 from liftpy_client.message import Message
 from liftpy_envelope.ack import Ack
@@ -50,6 +51,7 @@ async def test_what_consume_printed_is_published_again(key, value):
     [
         (b"{", "line 1: "),
         (b"[]", "not a JSON object"),
+        (b"[" * 100_000, "recursion"),
         (b'{"value": "x"}', "subject: missing"),
         (b'{"subject": "s"}', "value: missing"),
         (b'{"subject": "s", "value": 1}', "value: 1 is not text"),
@@ -133,3 +135,29 @@ async def test_a_tombstone_is_a_plain_message_where_it_has_a_key(acking):
     assert [(value, headers) for _, value, _, headers in acking.sent] == [
         (b"", {"Lift-Tombstone": "true"}), (None, None), (None, None), (None, None),
     ]  # fmt: skip
+
+
+async def test_what_came_before_a_wrong_line_is_published(acking):
+    lines = [b'{"subject": "s", "value": "%d"}' % number for number in range(20)]
+    with pytest.raises(UsageError, match="line 21") as failure:
+        await publishing._publish_each(acking, json_messages(each(*lines, b"{"), None), None)
+    assert len(acking.sent) == 20
+    assert acking.in_flight == 0
+    assert failure.value.__notes__ == ["20 messages before it were acknowledged"]
+
+
+async def test_lines_of_any_length_up_to_a_limit(tmp_path, monkeypatch):
+    path = tmp_path / "lines"
+    path.write_bytes(b"a\r\n\n" + b"x" * 1_000_000 + b"\nlast")
+    with path.open("rb") as file:
+        found = [line async for line in read_lines(file.fileno())]
+    assert found == [b"a", b"", b"x" * 1_000_000, b"last"]
+    monkeypatch.setattr(sources, "_LINE_BYTES_MAX", 900_000)
+    with path.open("rb") as file, pytest.raises(UsageError, match="a line is longer than"):
+        [line async for line in read_lines(file.fileno())]
+
+
+def test_without_a_standard_input(monkeypatch):
+    monkeypatch.setattr("sys.stdin", None)
+    with pytest.raises(UsageError, match="the standard input is closed"):
+        publishing._stdin()
