@@ -82,8 +82,8 @@ def _processing(
 
     @wraps(method)
     def call(self: SyncLift, /, *args: _P.args, **kwargs: _P.kwargs) -> None:
-        stop = self._loop.call(asyncio.Event)
-        kwargs.setdefault("stop", stop)
+        stop: Any = kwargs.get("stop") or self._loop.call(asyncio.Event)
+        kwargs["stop"] = stop
         with stopping_loop(lambda: self._loop.soon(stop.set)):
             self._loop.run(method(self._inner, *args, **kwargs))
 

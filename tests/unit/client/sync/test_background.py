@@ -12,7 +12,8 @@ import pytest
 
 from liftpy_client.consumer.consumer import ConsumeOptions, Consumer
 from liftpy_client.errors import DisconnectedError, UsageError
-from liftpy_client.sync.background import BackgroundLoop
+from liftpy_client.sync.background import BackgroundLoop, Facade
+from liftpy_client.sync.client import _processing
 from liftpy_client.sync.consumer import SyncConsumer
 from liftpy_envelope.errors import LiftError
 from support.fake_log import FakeLogs
@@ -190,3 +191,16 @@ def test_polls_with_a_time_limit_of_a_thread(background):
             break
     assert messages.next(5.0).offset == 3
     messages.close()
+
+
+@pytest.mark.parametrize("has_own_stop", [False, True])
+def test_a_signal_stops_a_process_also_with_a_stop_of_the_caller(background, has_own_stop):
+    stop = background.call(asyncio.Event) if has_own_stop else None
+
+    async def process(_lift, *, stop):
+        os.kill(os.getpid(), signal.SIGTERM)
+        async with asyncio.timeout(10):
+            await stop.wait()
+
+    _processing(process)(Facade(background, None), stop=stop)
+    assert stop is None or stop.is_set()
