@@ -191,7 +191,10 @@ class UploadJob(WorkerRequest[UploadResult]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetMemberUpload:
-    """A range of one partition for a shared object; `tier_epoch` is the leader epoch of its claim, see `UploadJob`."""
+    """A range of one partition for a shared object; `tier_epoch` is the leader epoch of its claim, see `UploadJob`.
+
+    `epochs` are those of the log, as many as it takes to say of which epoch every offset is; empty: the records tell.
+    """
 
     uuid: str
     partition: int
@@ -200,6 +203,7 @@ class SetMemberUpload:
     end: int
     slices: tuple[LogSlice, ...]
     keeps_replies: bool
+    epochs: Epochs = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -375,4 +375,5 @@ def _member(job: UploadJob) -> SetMemberUpload:
         end=job.end,
         slices=job.slices,
         keeps_replies=job.keeps_replies,
+        epochs=job.epochs,
     )

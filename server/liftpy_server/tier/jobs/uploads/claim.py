@@ -1,6 +1,6 @@
 """A claim: what a leader does before it moves anything of a partition into the bucket, once per leadership.
 
-It ends the claim of the leader before, at the offset up to which that one's uploads count; see `tier.resolving`. Most
+It ends the claim of the leader before, at the offset up to which that one's uploads count; see `resolving`. Most
 of all it sees that the bucket holds the history of this log, and not of another one.
 """
 

@@ -2,17 +2,19 @@
 
 Two writes, however many partitions there are. The very first round has one more: a manifest that names nothing, so
 that shared objects without a manifest are always those of one that somebody deleted. The members of a leader that was
-deposed meanwhile stand in the manifest and do not count; see `tier.resolving`. The rows of one member are in memory at
+deposed meanwhile stand in the manifest and do not count; see `resolving`. The rows of one member are in memory at
 a time, and the object.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from liftpy_bucket.layout import set_object_key
+from liftpy_bucket.manifest.lineage import cut_epochs
 from liftpy_bucket.manifest.stream_sets.changes import add, adopt, begin
 from liftpy_bucket.manifest.stream_sets.file import SetManifestFile
 from liftpy_bucket.objects.pointers import SetObjectPointer
@@ -32,8 +34,9 @@ from liftpy_server.tier.requests import SkippedMember, UploadedMember, UploadSet
 if TYPE_CHECKING:
     from liftpy_bucket.manifest.stream_sets.file import LoadedSet
     from liftpy_bucket.manifest.stream_sets.format import SetManifest
+    from liftpy_bucket.objects.pointers import SetMember
     from liftpy_server.tier.jobs.parts.context import Context
-    from liftpy_server.tier.requests import SetMemberUpload, UploadSetJob
+    from liftpy_server.tier.requests import Epochs, SetMemberUpload, UploadSetJob
 
 __all__ = ["set_object_name", "upload_set"]
 
@@ -110,7 +113,15 @@ def _write(
         raise first_error
     written = writer.finish()
     pa.default_memory_pool().release_unused()
-    return written, skipped
+    epochs = {(each.uuid, each.partition): each.epochs for each in members}
+    kept = [_with_epochs(each, epochs[each.uuid, each.partition]) for each in written.members]
+    return written._replace(members=tuple(kept)), skipped
+
+
+def _with_epochs(member: SetMember, log: Epochs) -> SetMember:
+    """With the epochs that the log says: where key compaction was, the first record of one may be gone."""
+    told = cut_epochs(log, member.base, member.end)
+    return replace(member, epochs=told) if told and told[0][1] == member.base else member
 
 
 def _rows_of(member: SetMemberUpload) -> list[pa.RecordBatch]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from liftpy_bucket.errors import LineageError, OvertakenError
@@ -271,6 +273,24 @@ def test_of_very_much_that_retention_lets_go_of_the_rest_is_to_be_collected(stor
     while worker.call("collect", **PATH._asdict(), grace_ns=0)["more"]:
         pass
     assert len(list(store.list(f"{PATH.directory}fragments/"))) == 5
+
+
+@pytest.mark.parametrize("gone", [range(20), range(50, 65), range(100)])
+def test_where_compaction_has_taken_the_first_record_of_an_epoch_the_log_tells_where_it_began(
+    store, tmp_path, monkeypatch, gone
+):
+    module, offsets = "liftpy_server.tier.jobs.uploads.upload_stream_set.trimmed", pa.array([*gone], pa.int64())
+    monkeypatch.setattr(module, lambda rows, *_: rows.filter(pc.invert(pc.is_in(rows.column("offset"), offsets))))
+    log, epochs = LogFile(tmp_path / "1.log"), [[0, 0], [1, 50]]
+    log.append(50, 0)
+    log.append(100, 1)
+    worker = Worker(store)
+    worker.claim(1, epochs)
+    member = {"tier_epoch": 1, "base": 0, "end": 100, "slices": log.slices(0, 100), "keeps_replies": False}
+    worker.call("upload_set", node="n1", incarnation=1, members=[PATH._asdict() | member | {"epochs": epochs}])
+    worker.claim(1, epochs)
+    worker.upload(log, 100, 150, 1, epochs)
+    assert [row[0] for row in history(store)] == [at for at in range(150) if at not in gone]
 
 
 def test_a_start_beyond_the_end_is_where_it_goes_on(store, log):
