@@ -30,10 +30,12 @@ from liftpy_client.typed.streams import TypedStream
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Mapping, Sequence
+    from typing import Unpack
 
     import pyarrow as pa
     from nats.aio.client import Client
 
+    from liftpy_client.connection.nats_options import ConnectOptions
     from liftpy_client.consumer.positions import Start, Stop
     from liftpy_client.group.offsets import Committed
     from liftpy_client.message import Message
@@ -497,7 +499,7 @@ def connect(
     name: str = "liftpy client",
     context: str | None = None,
     interceptors: Sequence[Interceptor] = (),
-    **options: Any,
+    **options: Unpack[ConnectOptions],
 ) -> Connecting[Lift]:
     """Connect to liftpy through NATS.
 
@@ -511,7 +513,7 @@ def connect(
         options: Fields of `NatsOptions`: user, password, token, creds, nkey, tls_ca, tls_cert, tls_key, timeout_s.
 
     Raises:
-        ConfigError: An option is invalid.
+        ConfigError: An option is invalid or unknown.
         UnreachableError: NATS is not reachable (raised when the result is entered or awaited).
     """
     return connect_as(NatsOptions.resolve(context=context, url=url, **options), name=name, interceptors=interceptors)

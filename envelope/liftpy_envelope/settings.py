@@ -13,11 +13,14 @@ from dataclasses import MISSING, fields, is_dataclass
 from enum import StrEnum
 from functools import cache
 from types import NoneType, UnionType
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from liftpy_envelope.errors import ConfigError
 
-__all__ = ["describe", "from_text", "parse_settings", "to_plain"]
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["check_names", "describe", "from_text", "parse_settings", "to_plain"]
 
 T = TypeVar("T")
 
@@ -37,10 +40,7 @@ def parse_settings(kind: type[T], given: object, path: str = "") -> T:
         raise ConfigError(path or "settings", f"must be a table of settings, not {_with_type(given)}")
     prefix = f"{path}." if path else ""
     known = {field.name: field for field in fields(kind)}  # type: ignore[arg-type]
-    for name in given:
-        if name not in known:
-            shown = name if isinstance(name, str) else describe(name)
-            raise ConfigError(f"{prefix}{shown:.80}", f"unknown setting{_nearest(shown, list(known))}")
+    check_names(kind, given, prefix)
     hints = _hints(kind)  # type: ignore[arg-type]  # mypy takes a class for something that has no hash
     values = {name: _convert(hints[name], value, prefix + name) for name, value in given.items()}
     for name, field in known.items():
@@ -151,6 +151,19 @@ def describe(value: object) -> str:
 
 def _with_type(value: object) -> str:
     return f"{describe(value)} ({type(value).__name__})"
+
+
+def check_names(kind: type[Any], names: Iterable[object], prefix: str = "") -> None:
+    """Refuse names that are not fields of a dataclass.
+
+    Raises:
+        ConfigError: a name is unknown; the nearest known one is named.
+    """
+    known = [field.name for field in fields(kind)]
+    for name in names:
+        if name not in known:
+            shown = name if isinstance(name, str) else describe(name)
+            raise ConfigError(f"{prefix}{shown:.80}", f"unknown setting{_nearest(shown, known)}")
 
 
 def _nearest(name: str, known: list[str]) -> str:

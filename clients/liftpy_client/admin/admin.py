@@ -11,14 +11,17 @@ from liftpy_client.admin.details import ClusterDetails, MoveDetails, NodeDetails
 from liftpy_client.connection.cluster import Cluster
 from liftpy_client.connection.connecting import Connecting
 from liftpy_client.errors import NodeUnavailableError
+from liftpy_envelope.settings import check_names
 from liftpy_envelope.stream_config import StreamConfig
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+    from typing import Unpack
 
     from liftpy_client.admin.groups import GroupDetails, GroupSummary
     from liftpy_client.admin.recovery import QuarantineDetails, RecoveryDetails
     from liftpy_client.admin.restoring import RestoredStream, RestorePlan
+    from liftpy_client.admin.stream_settings import StreamChanges, StreamSettings
     from liftpy_client.admin.tier import TierStatus
     from liftpy_client.connection.nats_options import NatsOptions
 
@@ -46,7 +49,7 @@ class Admin:
         except NodeUnavailableError:
             return await self._cluster.request(endpoint, body)
 
-    async def create_stream(self, name: str, *, subject: str, **settings: Any) -> StreamDetails:
+    async def create_stream(self, name: str, *, subject: str, **settings: Unpack[StreamSettings]) -> StreamDetails:
         """Create a stream; returns when its subscription is confirmed. Idempotent.
 
         Args:
@@ -58,19 +61,26 @@ class Admin:
             ConfigError: a setting is unknown or wrong.
             AdminError: a stream of that name has other settings, or NATS does not allow the subscription.
         """
-        config = StreamConfig.from_plain({"name": name, "subject": subject} | settings)
+        config = StreamConfig.from_plain({"name": name, "subject": subject, **settings})
         self._cluster.forget(name)
         answer = await self._cluster.request("STREAM.CREATE", config.to_plain(), _CREATE_TIMEOUT_S)
         return StreamDetails.from_answer(answer["stream"], answer["warnings"])
 
-    async def update_stream(self, name: str, *, expected_version: int | None = None, **changes: Any) -> StreamDetails:
+    async def update_stream(
+        self, name: str, *, expected_version: int | None = None, **changes: Unpack[StreamChanges]
+    ) -> StreamDetails:
         """Change settings of a stream.
 
         Args:
             name: of the stream.
             expected_version: refuse the change when the stream has another version.
             changes: fields of `StreamConfig`.
+
+        Raises:
+            ConfigError: a setting is unknown.
+            AdminError: the change is refused.
         """
+        check_names(StreamConfig, changes)
         body = {"name": name, "changes": changes, "expected_version": expected_version}
         answer = await self._cluster.request("STREAM.UPDATE", body, _CHANGE_TIMEOUT_S)
         self._cluster.forget(name)

@@ -11,16 +11,17 @@ import re
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypedDict
 from urllib.parse import urlsplit
 
 from liftpy_client.connection.nats_context import read_context
 from liftpy_envelope.errors import ConfigError
+from liftpy_envelope.settings import check_names
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["DEFAULT_URL", "NatsOptions"]
+__all__ = ["DEFAULT_URL", "ConnectOptions", "NatsOptions"]
 
 DEFAULT_URL: Final = "nats://127.0.0.1:4222"
 
@@ -40,6 +41,22 @@ _CREDS_MARKS: Final = (b"BEGIN NATS USER JWT", b"BEGIN USER NKEY SEED")
 _SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3_600.0}
 _GO_DURATION: Final = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|[smh]))+")
 _GO_DURATION_PART: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|[smh])")
+
+
+class ConnectOptions(TypedDict, total=False):
+    """Fields of `NatsOptions` beside the address, as keyword arguments; None means not given."""
+
+    creds: str | None
+    nkey: str | None
+    user: str | None
+    password: str | None
+    token: str | None
+    tls_ca: str | None
+    tls_cert: str | None
+    tls_key: str | None
+    tls_first: bool | None
+    timeout_s: float | None
+    inbox_prefix: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,6 +189,7 @@ class NatsOptions:
         Raises:
             ConfigError: something given cannot be used.
         """
+        check_names(cls, given)
         environment = os.environ if environment is None else environment
         home = config_home or Path(environment.get("XDG_CONFIG_HOME") or Path.home() / ".config")
         chosen = context or environment.get("NATS_CONTEXT")

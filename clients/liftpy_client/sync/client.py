@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from liftpy_client.connection.nats_options import ConnectOptions
     from liftpy_client.consumer.options import ConsumeOptions
     from liftpy_client.consumer.positions import Start, Stop
     from liftpy_client.group.options import GroupOptions
@@ -171,8 +172,8 @@ class SyncLift(Facade[Lift]):
     to_arrow = blocking(Lift.to_arrow)
     to_pandas = blocking(Lift.to_pandas)
 
-    create_stream = blocking(Lift.create_stream)  # type: ignore[arg-type]  # it thinks of a setting named self
-    update_stream = blocking(Lift.update_stream)  # type: ignore[arg-type]  # likewise
+    create_stream = blocking(Lift.create_stream)
+    update_stream = blocking(Lift.update_stream)
     delete_stream = blocking(Lift.delete_stream)
     stream_info = blocking(Lift.stream_info)
     streams = collected(Lift.streams)
@@ -254,7 +255,11 @@ class SyncLift(Facade[Lift]):
 
 
 def connect_sync(
-    url: str | None = None, *, name: str = "liftpy client", context: str | None = None, **options: Any
+    url: str | None = None,
+    *,
+    name: str = "liftpy client",
+    context: str | None = None,
+    **options: Unpack[ConnectOptions],
 ) -> SyncLift:
     """Connect to liftpy through NATS, for code that is not asynchronous. Arguments and errors as for `connect`.
 

@@ -11,11 +11,12 @@ from liftpy_envelope.errors import LiftError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from liftpy_client.admin.stream_settings import StreamSettings
     from liftpy_client.client import Lift
 
 __all__ = ["BUCKET_SETTINGS", "LOCAL_SETTINGS", "Tiered", "wait_tiered"]
 
-LOCAL_SETTINGS: Final = {"segment_bytes": 4 << 20, "local_retention_bytes": 1}
+LOCAL_SETTINGS: Final[StreamSettings] = {"segment_bytes": 4 << 20, "local_retention_bytes": 1}
 """Of the streams: what the bucket has leaves the disk at once, but for the segment that is written to."""
 
 BUCKET_SETTINGS: Final = {

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from liftpy.demo.pipeline import Pipeline
     from liftpy.demo.view import DemoView
     from liftpy.demo.watch import Seen
+    from liftpy_client.admin.stream_settings import StreamSettings
     from liftpy_client.client import Lift
 
 __all__ = ["DemoReport", "run_demo"]
@@ -141,8 +142,10 @@ class _Run:
         for node_id in self._cluster.nodes:
             self._show_up(node_id)
         for name, subject in STREAMS.items():
-            settings = LOCAL_SETTINGS if self._report.bucket else {}
-            await self._lift.create_stream(name, subject=subject, replicas=self._report.nodes, **settings)
+            settings: StreamSettings = {"replicas": self._report.nodes}
+            if self._report.bucket:
+                settings |= LOCAL_SETTINGS
+            await self._lift.create_stream(name, subject=subject, **settings)
         seen = await self._watch.until("all copies are in sync", _are_whole)
         leaders = ", ".join(f"[bold]{stream.leader}[/] leads {name}" for name, stream in seen.items())
         count = self._report.nodes
