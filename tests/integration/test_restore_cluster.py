@@ -105,6 +105,10 @@ async def read(lift, stream):
     )
 
 
+def newest_of_keys(rows):
+    return sorted({row[1].key: row for row in rows}.values(), key=lambda row: row[1].offset)
+
+
 async def test_every_record_that_had_reached_the_bucket_is_there_again(kit, s3):
     store = s3.store(PREFIX)
     async with kit.connect() as lift:
@@ -153,7 +157,11 @@ async def test_every_record_that_had_reached_the_bucket_is_there_again(kit, s3):
             assert (back.uuid, back.created, back.config.subject) == (info.uuid, info.created, info.config.subject)
             assert await ends(lift, name) == points[name]
             wanted = [row for row in seen[name] if row[1].offset < points[name][row[0]]]
-            assert await read(lift, name) == wanted, name
+            found = await read(lift, name)
+            if name == "compacted":  # how far it is compacted depends on the moment; the newest of each key is there
+                assert {row[1].offset for row in found} <= {row[1].offset for row in wanted}
+                found, wanted = newest_of_keys(found), newest_of_keys(wanted)
+            assert found == wanted, name
             assert {(number, message.offset) for number, message in wanted} <= {
                 (number, offset) for number, (rows, _) in held[name].items() for offset in rows
             }
