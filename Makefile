@@ -9,7 +9,7 @@ WITH_NODES := tests/integration tests/faults tests/chaos
 USUAL := not slow and not chaos
 BESIDE := $(MAKE) --no-print-directory --keep-going --jobs=2 --output-sync=target
 
-.PHONY: demo quick test test-rest test-all with-nodes with-spark check bench bench-quick chaos soak format clean help
+.PHONY: demo quick test test-rest test-all with-nodes with-spark check bench bench-quick chaos soak docs format clean help
 
 help:
 	@echo "make demo     336,776 real messages through three nodes, a bucket and Spark, the leader killed half-way, all checked"
@@ -17,6 +17,7 @@ help:
 	@echo "make test     all that runs in one process, and a test of each promise with nodes, NATS, S3 and Spark: 10 to 15 minutes"
 	@echo "make test-all make test and make test-rest: all tests but the slow ones, in 45 to 60 minutes"
 	@echo "make check    formatter, linter, types, import layers"
+	@echo "make docs     the documentation as a site in build/site, its links checked and its snippets run"
 	@echo "make bench    liftpy and JetStream side by side (make bench-quick for a short run)"
 	@echo "make soak     the slow tests: two to three hours on two cores"
 	@echo "make chaos    a cluster under load while nodes, links, disks and NATS fail: half an hour; prints what it measures"
@@ -84,6 +85,11 @@ soak: $(STAMP)
 
 chaos: $(STAMP)
 	$(BIN)/python -m pytest tests/chaos -m chaos
+
+docs: $(STAMP)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
+	$(BIN)/python -m pytest -n 2 --dist loadfile tests/test_tidy.py tests/integration/test_docs.py tests/integration/test_publishers.py
+	@echo "build/site/index.html has the documentation"
 
 format: $(STAMP)
 	$(BIN)/ruff format .
