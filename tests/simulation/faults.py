@@ -10,6 +10,7 @@ from simulation.trouble import Trouble
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from liftpy_server.metadata.state import PartitionInfo
     from simulation.node import SimNode
     from simulation.world import World
 
@@ -68,12 +69,15 @@ class Faults(Trouble):
                 node.start()
             elif node.is_paused:
                 node.resume()
-        if world.disks_to_lose is not None:
-            self._operate()
+        self._operate()
 
     def _operate(self) -> None:
-        """An operator looks now and then, and decides where a leader is missing, or lacks what was committed."""
+        """An operator looks now and then, and decides where a leader is missing, or lacks what was committed.
+
+        Where no promise may be broken there is one case to decide, and nothing is lost by it.
+        """
         world = self._world
+        may_lose = world.disks_to_lose is not None
         world.scheduler.after(2 * S, self._operate)
         nodes, info = world.metadata.state.nodes, world.info
         logs: list[list[Any]] = []
@@ -85,9 +89,10 @@ class Faults(Trouble):
             log, is_failed = replica.log, node.disk.is_failed
             reach = (-1, 0) if is_failed else (log.epochs.latest, log.end)
             logs.append([node_id, known.incarnation, *reach, max(log.high_watermark, log.known_end)])
-        self._command(
-            "recover_partition", partition=0, version=info.version, logs=logs, given_up=[], accept_data_loss=True
-        )
+        if may_lose or _waits_for_a_word(info, logs, world.min_isr):
+            world.seen["an operator's word"] += not may_lose
+            about = {"partition": 0, "version": info.version, "logs": logs, "given_up": []}
+            self._command("recover_partition", **about, accept_data_loss=may_lose)
 
     def _kill(self) -> None:
         self._down([self._any()])
@@ -188,3 +193,14 @@ class Faults(Trouble):
                 node.start()
 
         self._later(4 * S, restart)
+
+
+def _waits_for_a_word(info: PartitionInfo, logs: list[list[Any]], min_isr: int) -> bool:
+    """Whether a log with records waits beside empty ones that were in sync to the last, and nobody knows of a commit.
+
+    The metadata can not tell an empty log that never had a record from one that was begun anew.
+    """
+    has_records = {node for node, _, last_epoch, *_ in logs if last_epoch >= 0}
+    is_new = info.committed_end <= info.empty_log_start
+    in_sync_last = {*info.unproven[-min_isr:]} - {*info.lost, *info.failed}
+    return info.leader is None and is_new and bool(has_records) and not has_records & in_sync_last

@@ -65,6 +65,11 @@ def test_all_replicas_agree_even_after_every_disk_has_lost_something():
     assert unclean > 5
 
 
+@pytest.mark.parametrize("seed", [71585, 71635])
+def test_an_operator_decides_where_empty_logs_were_in_sync_last_and_loses_nothing(seed):
+    assert run(seed).seen["an operator's word"] == 1
+
+
 def failure_of(seed, bugs, **how):
     try:
         run(seed, bugs, **how)

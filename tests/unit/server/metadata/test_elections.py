@@ -320,6 +320,18 @@ def test_a_stream_that_was_never_written_to_needs_no_operator(cluster):
     assert cluster.partition.unclean_elections == 0
 
 
+@pytest.mark.parametrize("known_end", [0, 3])
+def test_empty_logs_that_were_in_sync_last_leave_the_choice_to_an_operator(cluster, known_end):
+    """`a` appended and left. Whether `b` and `c` never had a record, or began anew, the metadata can not tell."""
+    cluster.expire("a")
+    for node in "bc":
+        start(cluster, node, cut=True, known_end=known_end)
+        cluster.report(node, -1, 0)
+    start(cluster, "a")
+    assert cluster.report("a", 1, 20).value == {"leader": None}
+    assert recover(cluster, a=(1, 20), b=(-1, 0), c=(-1, 0)).value["leader"] == "a", "no loss has to be accepted"
+
+
 def test_logs_that_are_all_lost_need_an_operator_where_one_knows_that_there_was_something(cluster):
     for node in "abc":
         start(cluster, node, lost=True)
