@@ -74,7 +74,7 @@ class StreamPlace:
 
 
 class NobodyAnswersError(NodeUnavailableError):
-    """No node listens, as NATS knows; kept inside the client, where it tells this from an answer that is missed."""
+    """No node listens, as NATS knows, and none ever answered; kept inside the client, which does not wait then."""
 
 
 class Cluster:
@@ -109,7 +109,8 @@ class Cluster:
         try:
             reply = await self._ask(subject, _encode(body), timeout)
         except NoRespondersError:
-            raise NobodyAnswersError("NATS is there, but no liftpy node answers: is one running?") from None
+            error_type = NodeUnavailableError if self._was_answered else NobodyAnswersError
+            raise error_type("NATS is there, but no liftpy node answers: is one running?") from None
         except NatsTimeoutError:
             if not self._nats.is_connected:
                 raise NodeUnavailableError("the connection to NATS is lost, and is being set up again") from None

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 from nats.errors import NoRespondersError
 
-from liftpy_client.connection.cluster import Cluster, StreamPlace
+from liftpy_client.connection.cluster import Cluster, NobodyAnswersError, StreamPlace
 from liftpy_client.consumer.consumer import ConsumeOptions
 from liftpy_client.consumer.replica_choice import ReplicaChoice
 from liftpy_client.errors import NodeUnavailableError, NoStreamError, UsageError
@@ -163,6 +163,19 @@ async def test_where_no_node_listens_it_is_said_after_the_time_of_a_request():
     with pytest.raises(NodeUnavailableError, match="no liftpy node answers"):
         await cluster.stream("s0")
     assert 900 < nats.unheard < 999
+
+
+async def test_nodes_that_answered_before_are_waited_for_by_who_has_time():
+    """Nodes whose connections are set up again are there, although NATS knows of none for longer than a request."""
+    nats = Nats()
+    cluster = Cluster(nats, 0.3)
+    await cluster.refresh(["s1"])
+    nats.unheard = 8
+    assert (await cluster.confirmed("s0", 20.0)).name == "s0"
+    nats.unheard = 1_000
+    with pytest.raises(NodeUnavailableError, match="is one running") as told:
+        await cluster.confirmed("s0", 0.5)
+    assert not isinstance(told.value, NobodyAnswersError), "a consumer that begins would not wait either"
 
 
 async def test_where_no_node_ever_listened_it_is_said_soon(monkeypatch):
