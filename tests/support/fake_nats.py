@@ -38,6 +38,9 @@ class FakeNats:
     async def subscribe(self, _subject, cb):
         self._arrived = cb
 
+    async def close(self):
+        self.is_closed = True
+
     async def publish(self, subject, payload, reply="", headers=None):
         if self.refusal is not None:
             raise self.refusal
@@ -94,4 +97,4 @@ class FakeCluster:
 
 def fake_session(nats: FakeNats, **config) -> SimpleNamespace:
     """A session of both."""
-    return SimpleNamespace(nats=nats, cluster=FakeCluster(**config), running=set())
+    return SimpleNamespace(nats=nats, cluster=FakeCluster(**config), running=set(), publishing=set())

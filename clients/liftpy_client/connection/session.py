@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from liftpy_client.connection.nats_options import NatsOptions
     from liftpy_client.tracing.interceptors import Interceptor
 
-__all__ = ["Running", "Session", "close_when_dropped"]
+__all__ = ["Publishing", "Running", "Session", "close_when_dropped"]
 
 logger = logging.getLogger(__name__)
 
@@ -75,6 +75,14 @@ def _closed(task: asyncio.Task[None]) -> None:
         logger.warning("closing what was not closed by the application: %s", error)
 
 
+class Publishing(Protocol):
+    """What may have messages that nobody has acknowledged, and sends them before the connection ends."""
+
+    async def close_within(self, timeout_s: float) -> None:
+        """Send all, and take nothing more. What has no ack then is logged."""
+        ...
+
+
 class Session:
     """The NATS connection and the cluster's metadata of one client.
 
@@ -87,6 +95,7 @@ class Session:
     Attributes:
         interceptors: All of them as one.
         running: What is to be closed with the connection (see `Running`).
+        publishing: What is to be closed after all that, because handlers publish to the end (see `Publishing`).
     """
 
     def __init__(self, nats: Client, options: NatsOptions, name: str, interceptors: Sequence[Interceptor] = ()) -> None:
@@ -96,14 +105,20 @@ class Session:
         self.name = name
         self.cluster = Cluster(nats, options.timeout_s)
         self.running: set[Any] = set()
+        self.publishing: weakref.WeakSet[Any] = weakref.WeakSet()  # what is unsent keeps its publisher
 
     async def close(self) -> None:
-        """End what runs on the connection, and the connection. Group members commit what was processed, and leave."""
+        """End what runs on the connection, and the connection. Group members commit what was processed, and leave.
+
+        What publishers have gathered is sent, and its acks are awaited.
+        """
         tasks = [asyncio.ensure_future(running.close()) for running in list(self.running)]
         if tasks:
             await asyncio.wait(tasks, timeout=_CLOSING_S_MAX)
             for task in tasks:
                 _closed(task) if task.done() else task.cancel()
+        if publishing := list(self.publishing):
+            await asyncio.gather(*(each.close_within(_CLOSING_S_MAX) for each in publishing))
         if not self.nats.is_closed:
             with KeptCancellation():
                 await self.nats.close()

@@ -72,6 +72,10 @@ class AssignedConsumer:
         """Up to `count` items of one partition; none when time is up. Raises ConsumerEndedError when it is closed."""
         return await self._current_taker().next_batch(count, timeout_s)
 
+    def redeliver(self) -> None:
+        """Deliver what is in hand again, with the next request."""
+        self._taker = None
+
     def _current_taker(self) -> Taker[Message | pa.RecordBatch]:
         if self._taker is None or not self._taker.is_current:
             delivery = self._feed.delivery

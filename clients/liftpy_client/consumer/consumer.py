@@ -133,6 +133,10 @@ class Consuming(ABC, Generic[_Item]):
         check_timeout(timeout_s)
         return await (await self._current_taker()).next(timeout_s)
 
+    def redeliver(self) -> None:
+        """Deliver what `next` or `next_batch` returned last again, with the next request."""
+        self._taker = None
+
     async def _current_taker(self) -> Taker[_Item]:
         taker = self._taker
         if taker is None or not taker.is_current or self._feed is None:

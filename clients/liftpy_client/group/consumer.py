@@ -161,6 +161,11 @@ class GroupConsumer(Generic[_Item]):
         check_count(max_messages)
         return await self._next(max_messages, timeout_s)
 
+    def redeliver(self) -> None:
+        """Deliver what `next` or `next_batch` returned last again, with the next request."""
+        if self._assigned is not None:
+            self._assigned.redeliver()
+
     async def _next(self, count: int | None, timeout_s: float | None) -> list[_Item]:
         check_timeout(timeout_s)
         await self._open()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Subscriptions", "is_pattern"]
 
+logger = logging.getLogger(__name__)
 _PATTERN: Final = re.compile(r"[A-Za-z0-9_*-]{1,128}")
 _PAGE: Final = 256
 
@@ -33,11 +35,12 @@ class Subscriptions:
     def __init__(self, given: Sequence[str]) -> None:
         self.names = tuple(name for name in given if not is_pattern(name))
         self.patterns = tuple(name for name in given if is_pattern(name))
+        self._left_out: tuple[str, ...] = ()
 
     async def find(self, cluster: Any) -> tuple[str, ...]:
         """Return the names, and those of the streams that match a pattern now.
 
-        Streams that match beyond what a group can have are left out, in the order of their names.
+        Streams that match beyond what a group can have are left out, with a warning.
 
         Raises:
             AdminError, NodeUnavailableError, DisconnectedError: the streams are not known.
@@ -50,6 +53,18 @@ class Subscriptions:
             if not page["streams"]:
                 break  # some were deleted meanwhile
             offset += len(page["streams"])
-            names = (stream["name"] for stream in page["streams"])
-            found |= dict.fromkeys(name for name in names if any(fnmatchcase(name, each) for each in self.patterns))
-        return tuple(found)[:SUBSCRIPTIONS_MAX]
+            listed = (stream["name"] for stream in page["streams"])
+            found |= dict.fromkeys(name for name in listed if any(fnmatchcase(name, each) for each in self.patterns))
+        names = tuple(found)
+        left_out = names[SUBSCRIPTIONS_MAX:]
+        if left_out and left_out != self._left_out:
+            logger.warning(
+                "%d streams match %s, but a group has at most %d: %d are not consumed, the first of them %s",
+                len(names),
+                ", ".join(self.patterns),
+                SUBSCRIPTIONS_MAX,
+                len(left_out),
+                left_out[0],
+            )
+        self._left_out = left_out
+        return names[:SUBSCRIPTIONS_MAX]

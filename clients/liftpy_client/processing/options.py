@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
@@ -119,6 +120,8 @@ class ProcessOptions:
         by: object = self.by
         if by not in _BYS and not callable(by):
             raise UsageError(f"by: {by!r:.60} is not one of {', '.join(_BYS)}, and not a function of a message")
+        if inspect.iscoroutinefunction(by):
+            raise UsageError(f"by: {by!r:.60} is `async def`; pass a plain function of a message")
         if self.batch is not None and by not in {"key", "partition"}:
             raise UsageError("by: batches are of one partition, and handled in its order; leave `by` away")
         for name, kind in (("retry", Retry), ("batch", Batch)):

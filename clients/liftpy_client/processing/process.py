@@ -15,6 +15,7 @@ import os
 from typing import TYPE_CHECKING, Any, Final
 
 from liftpy_client.connection.cancelling import end_tasks
+from liftpy_client.errors import UsageError
 from liftpy_client.group.link import GroupLink
 from liftpy_client.group.member import GroupMember, JoinOptions
 from liftpy_client.group.membership import GroupMembership
@@ -158,10 +159,18 @@ class Process:
         return self._work is not None and self._work.done()
 
     async def close(self) -> None:
-        """End it in the same way, because the connection is to be closed. `run` raises its errors."""
+        """End it in the same way, because the connection is to be closed. `run` raises its errors.
+
+        If this is cancelled, it ends at once.
+        """
         self._stop.set()
-        if self._work is not None:
+        if self._work is None:
+            return
+        try:
             await asyncio.wait({self._work})
+        except asyncio.CancelledError:
+            self._work.cancel()
+            raise
 
     async def _run(self, stop: asyncio.Event) -> None:
         for stream in self._subscriptions.names:
@@ -298,7 +307,18 @@ def lane_of(by: By) -> Callable[[PartitionKey, Message], Hashable]:
     chosen: Any = by
 
     def lane(key: PartitionKey, message: Message) -> Hashable:
-        value = chosen(message)
+        try:
+            value = chosen(message)
+        except Exception as error:
+            error.add_note(f"raised by the function `by` of `process`, for {message!r}")
+            raise
+        try:
+            hash(value)
+        except TypeError:
+            raise UsageError(
+                f"by: the function returned {value!r:.60} for {message!r}; what it returns must be hashable, such as "
+                "text, bytes, a number, or a tuple of them"
+            ) from None
         return None if value is None else (key, value)
 
     return lane

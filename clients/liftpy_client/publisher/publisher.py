@@ -15,7 +15,7 @@ import secrets
 from typing import TYPE_CHECKING, Final, Self
 
 from liftpy_client.connection.cancelling import end_tasks
-from liftpy_client.errors import UsageError
+from liftpy_client.errors import DisconnectedError, UsageError
 from liftpy_client.publisher.delivery import BatchDelivery, OutgoingMessage, as_bytes
 from liftpy_client.publisher.outgoing import OutgoingBatch, PendingAck, as_table, by_partition, pieces_of
 from liftpy_client.publisher.routes import find_route
@@ -90,6 +90,7 @@ class Publisher:
         self._logged_s = float("-inf")
         self._failed_batches = 0
         self._closed = False
+        session.publishing.add(self)
 
     async def __aenter__(self) -> Self:
         await self._inbox.open()
@@ -99,7 +100,7 @@ class Publisher:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if kind is not None and issubclass(kind, (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt)):
-            await self._close_soon()
+            await self.close_within(self._options.ack_timeout_s)
             return
         try:
             await self.close()
@@ -320,7 +321,10 @@ class Publisher:
         try:
             batch.done.set_result(await self._delivery.deliver(batch, sequence, message))
         except asyncio.CancelledError:
-            batch.done.cancel()
+            batch.done.set_exception(
+                DisconnectedError("the publisher was closed before the ack came; the message may be stored or not")
+            )
+            batch.done.exception()  # logged by whoever closed
             raise
         except Exception as error:  # noqa: BLE001 - whatever it is, those who wait for the batch must hear of it
             self._fail(batch, error)
@@ -387,22 +391,23 @@ class Publisher:
             LiftError: see `flush`.
         """
         self._closed = True
+        self._session.publishing.discard(self)
         self._routes.clear()
         self._send_gathered()
         while self._in_flight:
             await asyncio.wait(self._in_flight)
         self._raise_failures()
 
-    async def _close_soon(self) -> None:
-        """Close after an interruption: what is sound is delivered at once, and the rest is not waited for long."""
+    async def close_within(self, timeout_s: float) -> None:
+        """Close because of an interruption, or with the connection. What has no ack in time is logged."""
         try:
-            async with asyncio.timeout(self._options.ack_timeout_s):
+            async with asyncio.timeout(timeout_s):
                 await self.close()
         except (LiftError, TimeoutError) as failure:
             logger.warning(
-                "a publisher was interrupted while %d bytes of messages had no ack; they may be stored or not: %s",
+                "a publisher was closed while %d bytes of messages had no ack; they may be stored or not: %s",
                 self._unacked_bytes,
-                str(failure) or "no time was left",
+                str(failure) or f"there was none in {timeout_s:g} s",
             )
         finally:
             await end_tasks(self._in_flight)

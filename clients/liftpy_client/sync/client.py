@@ -123,6 +123,7 @@ class SyncPublisher(EnteredFacade[Publisher]):
     publish_batch = blocking(Publisher.publish_batch)
     flush = blocking(Publisher.flush)
     close = blocking(Publisher.close)
+    close_within = blocking(Publisher.close_within)
 
 
 def _publishing(

@@ -7,17 +7,48 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from liftpy_client.consumer.consumer import Consumer, Consuming
 from liftpy_client.errors import UsageError
 from liftpy_client.group.consumer import GroupConsumer
-from liftpy_client.sync.background import EnteredFacade, blocking, on_loop
+from liftpy_client.sync.background import BackgroundLoop, EnteredFacade, blocking, on_loop
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Coroutine, Iterator
 
 __all__ = ["SyncConsumer", "SyncGroupConsumer"]
 
 _Item = TypeVar("_Item")
+_R = TypeVar("_R")
+_Inner = TypeVar("_Inner", bound=Consuming[Any] | GroupConsumer[Any])
 
 
-class SyncConsumer(EnteredFacade[Consuming[Any]], Generic[_Item]):
+class _Taking(EnteredFacade[_Inner], Generic[_Inner]):
+    """What items are taken from. One that came for a caller who was interrupted comes again."""
+
+    def __init__(self, loop: BackgroundLoop, inner: _Inner) -> None:
+        super().__init__(loop, inner)
+        self._was_interrupted = False
+
+    def _take(self, take: Callable[[], Coroutine[Any, Any, _R]]) -> _R:
+        """Run what takes something, and return it."""
+        raised: list[Exception] = []
+
+        async def step() -> _R:
+            if self._was_interrupted:
+                self._was_interrupted = False
+                self._inner.redeliver()
+            try:
+                return await take()
+            except Exception as error:
+                raised.append(error)
+                raise
+
+        try:
+            return self._loop.run(step())
+        except BaseException as error:
+            if error not in raised:  # Ctrl-C: nobody has what was taken
+                self._was_interrupted = True
+            raise
+
+
+class SyncConsumer(_Taking[Consuming[Any]], Generic[_Item]):
     """An iterator over messages or Arrow record batches; see `Consumer` and `BatchConsumer`.
 
     Messages are made in the thread that takes them; fetching goes on behind it.
@@ -34,7 +65,11 @@ class SyncConsumer(EnteredFacade[Consuming[Any]], Generic[_Item]):
 
     def poll(self, timeout_s: float) -> _Item | None:
         """Return the next item, or None when none came in time; the next call continues. Errors as for `next`."""
-        item: _Item | None = self._loop.run(self._inner.next(timeout_s))
+        return self.next(timeout_s)
+
+    def next(self, timeout_s: float | None = None) -> _Item | None:
+        """Return the next item, as `Consumer.next` does."""
+        item: _Item | None = self._take(lambda: self._inner.next(timeout_s))
         return item
 
     def next_batch(self, max_messages: int, timeout_s: float | None = None) -> list[_Item]:
@@ -43,13 +78,14 @@ class SyncConsumer(EnteredFacade[Consuming[Any]], Generic[_Item]):
         Raises:
             UsageError: It is a consumer of Arrow record batches, of which each is a batch already.
         """
-        if not isinstance(self._inner, Consumer):
+        inner = self._inner
+        if not isinstance(inner, Consumer):
             raise UsageError("next_batch: this consumer delivers record batches; use next or poll")
-        messages: list[Any] = self._loop.run(self._inner.next_batch(max_messages, timeout_s))
+        messages: list[Any] = self._take(lambda: inner.next_batch(max_messages, timeout_s))
         return messages
 
-    next = blocking(Consuming.next)
     close = blocking(Consuming.close)
+    redeliver = on_loop(Consuming.redeliver)
     seek = on_loop(Consuming.seek)
     seek_to_time = blocking(Consuming.seek_to_time)
     pause = on_loop(Consuming.pause)
@@ -60,7 +96,7 @@ class SyncConsumer(EnteredFacade[Consuming[Any]], Generic[_Item]):
     stream_uuid = on_loop(Consuming.stream_uuid)
 
 
-class SyncGroupConsumer(EnteredFacade[GroupConsumer[_Item]], Generic[_Item]):
+class SyncGroupConsumer(_Taking[GroupConsumer[_Item]], Generic[_Item]):
     """An iterator over what the group's coordinator assigns to this process; see `GroupConsumer`.
 
     The session with the coordinator is kept behind it, however long a message takes. For many small messages
@@ -83,11 +119,18 @@ class SyncGroupConsumer(EnteredFacade[GroupConsumer[_Item]], Generic[_Item]):
 
     def poll(self, timeout_s: float) -> _Item | None:
         """Return the next item, or None when none came in time; the next call continues. Errors as for `next`."""
-        return self._loop.run(self._inner.next(timeout_s))
+        return self.next(timeout_s)
 
-    next = blocking(GroupConsumer.next)
-    next_batch = blocking(GroupConsumer.next_batch)
+    def next(self, timeout_s: float | None = None) -> _Item | None:
+        """Return the next item, as `GroupConsumer.next` does."""
+        return self._take(lambda: self._inner.next(timeout_s))
+
+    def next_batch(self, max_messages: int, timeout_s: float | None = None) -> list[_Item]:
+        """Return the next items, as `GroupConsumer.next_batch` does."""
+        return self._take(lambda: self._inner.next_batch(max_messages, timeout_s))
+
     close = blocking(GroupConsumer.close)
+    redeliver = on_loop(GroupConsumer.redeliver)
     commit = blocking(GroupConsumer.commit)
     seek = on_loop(GroupConsumer.seek)
     seek_to_time = blocking(GroupConsumer.seek_to_time)

@@ -49,6 +49,7 @@ def _session(rng, **fakes):
     session = SimpleNamespace(
         nats=nats,
         running=set(),
+        publishing=set(),
         interceptors=Interceptors(),
         name="test",
         options=SimpleNamespace(timeout_s=5.0),

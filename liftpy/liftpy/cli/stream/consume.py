@@ -184,9 +184,15 @@ async def _last(lift: Lift, stream: str, count: int) -> dict[int, int]:
 async def _print(
     messages: Consumer | GroupConsumer[Message], show: Printer, count: int | None, idle_s: float | None
 ) -> None:
+    from liftpy_client.group.consumer import GroupConsumer
+
     left = sys.maxsize if count is None else count
+    if isinstance(messages, GroupConsumer):
+        arrivals, limit_s = _of_member(messages, idle_s), None
+    else:
+        arrivals, limit_s = _arrivals(messages), idle_s
     try:
-        async with asyncio.timeout(idle_s) as limit, aclosing(_arrivals(messages)) as arrivals:
+        async with asyncio.timeout(limit_s) as limit, aclosing(arrivals):
             loop = asyncio.get_running_loop()
             async for arrived in arrivals:
                 lines = [show(message) for message in arrived[:left]]
@@ -196,8 +202,8 @@ async def _print(
                 if left == 0:
                     await _commit(messages, arrived[-1])
                     return
-                if idle_s is not None:
-                    limit.reschedule(loop.time() + idle_s)
+                if limit_s is not None:
+                    limit.reschedule(loop.time() + limit_s)
     except TimeoutError:
         if not limit.expired():
             raise
@@ -211,15 +217,20 @@ async def _commit(messages: Consumer | GroupConsumer[Message], last: Message) ->
         await messages.commit({(last.stream, last.partition): last.offset + 1})
 
 
-async def _arrivals(messages: Consumer | GroupConsumer[Message]) -> AsyncGenerator[list[Message], None]:
-    """What arrives, some messages at once; those of a group one by one, as each counts when the next is asked for."""
-    from liftpy_client.group.consumer import GroupConsumer
-
-    if isinstance(messages, GroupConsumer):
-        async for message in messages:
+async def _of_member(messages: GroupConsumer[Message], idle_s: float | None) -> AsyncGenerator[list[Message], None]:
+    """What arrives, one by one, as each counts when the next is asked for. A rebalance is no idle time."""
+    while True:
+        generation = messages.generation
+        message = await messages.next(idle_s)
+        if message is not None:
             yield [message]
             await asyncio.sleep(0)  # however much is there already: interrupts and heartbeats have a turn
-        return
+        elif 0 < generation == messages.generation:
+            return
+
+
+async def _arrivals(messages: Consumer) -> AsyncGenerator[list[Message], None]:
+    """What arrives, some messages at once."""
     async with aclosing(messages.parts()) as fetched:
         async for parts in fetched:
             for part in parts:

@@ -160,7 +160,9 @@ def template_printer(template: str, *, safe: bool) -> Printer:
             parts.append(_unescaped(text).encode(errors="surrogateescape"))
         if field is None:
             continue
-        if field not in _FIELDS or spec or conversion:
+        if field in _FIELDS and (spec or conversion):
+            raise UsageError(f"--format: a field has no width and no conversion; write {{{field}}}")
+        if field not in _FIELDS:
             raise UsageError(f"--format: there is no field {{{field}}}; there are {', '.join(_FIELDS)}")
         parts.append(_safe(_FIELDS[field]) if safe else _FIELDS[field])
 

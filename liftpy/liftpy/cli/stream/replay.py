@@ -15,6 +15,7 @@ from liftpy.cli.run import JsonFlag, open_lift, print_json, run, stdout
 from liftpy.cli.text import one_line, text_of
 from liftpy_client.errors import UsageError
 from liftpy_client.processing.dead_letters import PREFIX, original_headers
+from liftpy_envelope.errors import LiftError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -133,9 +134,15 @@ async def _replay_dead_letters(
                 count += 1
                 if not dry_run and count % _STORE_EVERY == 0:
                     await lift.reset_group(name, {stream: reached})
-    finally:
+    except BaseException as error:
         if reached and not dry_run:
-            await lift.reset_group(name, {stream: reached})
+            try:
+                await lift.reset_group(name, {stream: reached})
+            except LiftError as failure:
+                error.add_note(f"and how far was replayed is not stored in group {name!r}: {failure}")
+        raise
+    if reached and not dry_run:
+        await lift.reset_group(name, {stream: reached})
 
 
 async def _replay(lift: Lift, letter: Message, subject: str | None, *, dry_run: bool) -> _Replayed:

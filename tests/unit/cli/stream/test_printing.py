@@ -89,6 +89,11 @@ def test_a_wrong_template_is_refused(template):
         template_printer(template, safe=False)
 
 
+def test_a_template_with_a_width_is_told_what_to_write():
+    with pytest.raises(UsageError, match=r"a field has no width and no conversion; write \{offset\}"):
+        template_printer("{offset:>5}", safe=False)
+
+
 def test_values_alone_are_as_they_are():
     assert raw_printer(message(b"\xff\n")) == b"\xff\n\n"
     assert raw_printer(message(None)) == b"\n"

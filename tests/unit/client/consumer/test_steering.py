@@ -56,6 +56,18 @@ async def test_seeking_before_it_begins_and_after_all_was_fetched():
     assert found[10:] == [(0, 28), (0, 29)]
 
 
+async def test_what_was_returned_last_comes_again_if_wanted():
+    logs = FakeLogs(s=[10])
+    async with asyncio.timeout(20), consumer(logs, stop=None) as consuming:
+        assert (await consuming.next()).offset == 0
+        assert (await consuming.next()).offset == 1
+        consuming.redeliver()
+        assert (await consuming.next()).offset == 1
+        assert [message.offset for message in await consuming.next_batch(3)] == [2, 3, 4]
+        consuming.redeliver()
+        assert [message.offset for message in await consuming.next_batch(2)] == [2, 3]
+
+
 async def test_seeking_to_a_time():
     logs = FakeLogs(per_batch=1, s=[40])
     epoch = datetime(1970, 1, 1, tzinfo=UTC)

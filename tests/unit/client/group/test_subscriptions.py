@@ -30,8 +30,15 @@ async def test_what_matches():
     assert await Subscriptions(["orders-*"]).find(cluster) == ("orders-eu", "orders-us")
     assert await Subscriptions(["late", "*-eu"]).find(cluster) == ("late", "orders-eu", "refunds-eu")
     assert await Subscriptions(["none*"]).find(cluster) == ()
+
+
+async def test_streams_beyond_what_a_group_can_have_are_told_once(caplog):
     many = FakeCluster(*(f"s{number}" for number in range(SUBSCRIPTIONS_MAX + 5)), page=100)
-    assert len(await Subscriptions(["*"]).find(many)) == SUBSCRIPTIONS_MAX
+    subscriptions = Subscriptions(["*"])
+    for _ in range(2):
+        assert len(await subscriptions.find(many)) == SUBSCRIPTIONS_MAX
+    (record,) = caplog.records
+    assert f"5 are not consumed, the first of them s{SUBSCRIPTIONS_MAX}" in record.message
 
 
 def test_patterns_are_checked():

@@ -268,6 +268,25 @@ async def test_the_shutdown_is_bounded(world):
     assert sum((await world.committed()).values()) == 0
 
 
+async def test_a_connection_that_closes_waits_for_it_and_not_for_ever(world):
+    begun, hold = asyncio.Event(), asyncio.Event()
+
+    async def handle(_):
+        begun.set()
+        await hold.wait()
+
+    member = Member(world, handle, shutdown_timeout_s=600.0)
+    await begun.wait()
+    closing = asyncio.create_task(member.process.close())
+    await asyncio.sleep(0.05)
+    assert not closing.done(), "it waits for what is in hand"
+    closing.cancel()
+    async with asyncio.timeout(20):
+        await asyncio.wait({closing, member.task})
+    assert closing.cancelled()
+    assert member.task.done()
+
+
 async def test_sigterm_stops_it(world):
     trial = Trial(world)
     member = Member(world, trial.handle)
@@ -443,6 +462,26 @@ async def test_options_are_checked(world, options, text):
 
 async def generator(_message):
     yield
+
+
+async def test_what_by_returns_is_checked(world):
+    member = Member(world, Trial(world).handle, by=lambda message: [message.subject])
+    with pytest.raises(UsageError, match=r"by: the function returned \['s.0'\] for Message\(s\[.* must be hashable"):
+        await member.task
+
+    def raises(message):
+        raise KeyError("tenant")
+
+    member = Member(world, Trial(world).handle, by=raises)
+    with pytest.raises(KeyError, match="tenant") as raised:
+        await member.task
+    assert "`by` of `process`, for Message(s[" in raised.value.__notes__[0]
+
+    async def slow(message):
+        return message.subject
+
+    with pytest.raises(UsageError, match="is `async def`"):
+        Member(world, Trial(world).handle, by=slow)
 
 
 async def test_a_handler_that_a_call_does_not_run_is_refused(world):

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
+import weakref
 
 import pyarrow as pa
 import pytest
 from nats.errors import ConnectionClosedError, MaxPayloadError, OutboundBufferLimitError
 
+from liftpy_client.connection.nats_options import NatsOptions
+from liftpy_client.connection.session import Session
 from liftpy_client.errors import DisconnectedError, NoStreamError, PublishTimeoutError, UsageError
 from liftpy_client.publisher.ack_inbox import AckInbox
 from liftpy_client.publisher.options import PublisherOptions
@@ -381,6 +385,42 @@ async def test_an_interruption_delivers_what_it_can_and_does_not_wait_for_long(w
         with pytest.raises(asyncio.CancelledError):
             await asyncio.wait_for(task, 10)
         assert values(wire)[0] == [b"x"]
+
+
+async def test_a_connection_that_is_closed_sends_what_publishers_have_gathered(wire, caplog):
+    out = publisher(wire, linger_s=60)
+    session = Session(wire, NatsOptions(), "me")
+    session.publishing.add(out)
+    pending = await out.publish("s.x", b"x")
+    await session.close()
+    assert (await pending).offset == 0
+    assert not caplog.records
+    with pytest.raises(UsageError, match="closed"):
+        await out.publish("s.x", b"y")
+
+
+async def test_a_connection_that_is_closed_says_what_was_not_sent(wire, caplog, monkeypatch):
+    monkeypatch.setattr("liftpy_client.connection.session._CLOSING_S_MAX", 0.05)
+    wire.answer = lambda _: None
+    out = publisher(wire, linger_s=60)
+    session = Session(wire, NatsOptions(), "me")
+    session.publishing.add(out)
+    pending = await out.publish("s.x", b"x" * 100)
+    await session.close()
+    with pytest.raises(DisconnectedError, match="may be stored or not"):
+        await pending
+    (record,) = caplog.records
+    assert "messages had no ack; they may be stored or not: there was none in 0.05 s" in record.message
+
+
+async def test_a_publisher_that_nobody_has_is_forgotten(wire):
+    session = fake_session(wire)
+    session.publishing = weakref.WeakSet()
+    out = Publisher(session, AckInbox(wire), None, PublisherOptions())
+    assert list(session.publishing) == [out]
+    del out
+    gc.collect()
+    assert not session.publishing
 
 
 async def test_an_error_of_the_body_is_not_hidden_by_one_of_the_publisher(wire):

@@ -7,10 +7,12 @@ import os
 import signal
 import threading
 import time
+from concurrent.futures import Future
 
 import pytest
 
 from liftpy_client.consumer.consumer import ConsumeOptions, Consumer
+from liftpy_client.consumer.prefetch import PrefetchBuffer
 from liftpy_client.errors import DisconnectedError, UsageError
 from liftpy_client.sync.background import BackgroundLoop, Facade
 from liftpy_client.sync.client import _processing
@@ -190,6 +192,37 @@ def test_polls_with_a_time_limit_of_a_thread(background):
             assert message.offset == 3
             break
     assert messages.next(5.0).offset == 3
+    messages.close()
+
+
+@pytest.mark.parametrize("is_ready", [True, False])
+def test_what_came_for_a_poll_that_ctrl_c_interrupted_comes_again(background, monkeypatch, is_ready):
+    logs = background.call(lambda: FakeLogs(s=[2 if is_ready else 1]))
+    consumer = background.call(lambda: Consumer(logs, ["s"], "earliest", None, None, ConsumeOptions(wait_ms=50)))
+    messages = SyncConsumer(background, consumer)
+    assert messages.poll(5.0).offset == 0
+    with monkeypatch.context() as patch:
+
+        def interrupted(call):
+            if is_ready:
+                original(call)  # the message is there, but not returned
+            else:
+                assert waiting.wait(10)
+            raise KeyboardInterrupt
+
+        original, take, waiting = Future.result, PrefetchBuffer.take, threading.Event()
+
+        async def taking(buffer):
+            waiting.set()
+            return await take(buffer)
+
+        patch.setattr(PrefetchBuffer, "take", taking)
+        patch.setattr(Future, "result", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            messages.poll(5.0)
+    if not is_ready:
+        background.call(lambda: logs.grow("s", 0, 1))
+    assert [messages.poll(5.0).offset, messages.poll(0.01)] == [1, None]
     messages.close()
 
 
