@@ -134,6 +134,13 @@ def _missed_in_silence(_binding: Any, _cause: str) -> None:
     """What was read and not taken is only logged."""
 
 
+def _missed_by_all(binding: Any, cause: str) -> None:
+    """What a node that is to lead can not take is a gap of the leader's, which ends it before it comes to that."""
+    for partition in binding.partitions.values():
+        if partition.is_leading or partition.held is not None:
+            partition.gaps.missed(partition.heard_s, cause)
+
+
 def _by_two_clocks(gaps: Any, known: Any, *, until_ns: int | None) -> Any:
     """When a gap began says the clock of then, and when it ended that of now."""
     until_ns = None if until_ns is None else max(until_ns, known.gap.since_ns)
@@ -234,6 +241,11 @@ BUGS: dict[str, Bug] = {
     "an error in delivery is only logged": Bug(
         [(Binding, "missed", _missed_in_silence)],
         _faults("error_in_delivery"),
+    ),
+    "a node that holds and meets an error leads all the same": Bug(
+        [(Binding, "missed", _missed_by_all)],
+        _faults("hand_over", "error_in_delivery"),
+        seed=9,
     ),
     "a gap is timed by two clocks": Bug(
         [(PartitionGaps, "_write_anew", _by_two_clocks)],

@@ -8,7 +8,7 @@ said     a plain message that a NATS server took while its stream was listened t
          gap of its partition that every node lists; of messages that are all alike as many are stored as were taken
 once     it is stored once, or lies in such a gap, or in the time of a change of servers that says so
 order    what one publisher handed to one server is stored in its order, but for what lies in such times
-cause    a gap is there for a reason: something went wrong within it
+cause    a gap is there for a reason: something went wrong within it; one that ends where it begins tells nothing
 deaf     a partition's leader hears NATS, if any in-sync replica does, within `DEAF_US`
 short    a gap begins at most `BEFORE_US` before something went wrong, and ends at most `AFTER_US` after it was over;
          where a route fell silent it begins as long before as servers may take to notice
@@ -377,6 +377,8 @@ class NatsWorld(ShellWorld):
         what = f"the gap {since}..{until} ({cause}) of partition {number}"
         if until <= self._ready_us:
             return
+        if since == until:
+            return  # who led before told of it, not knowing that; the leader had heard everything, and ended it
         if since > until:
             raise ViolationError(f"cause: {what} ends before it begins")
         if self.has_jumped:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from liftpy_server.gaps.gap import Gap, bounded, newest_of
+from liftpy_server.gaps.gap import Gap, all_told, bounded
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -140,6 +140,6 @@ def _gaps(info: StreamInfo, unrecorded: Sequence[list[list[Any]]]) -> list[dict[
     """The gaps that are recorded, with what leaders know beyond that, in the order in which they began."""
     known = dict(info.gaps)
     for number, gap in (each for part in unrecorded for each in part):
-        known[number] = newest_of(known.get(number, ()), [Gap.from_plain(gap)])
+        known[number] = all_told(known.get(number, ()), [Gap.from_plain(gap)])
     shown = [{"partition": number} | gap.shown() for number, gaps in known.items() for gap in bounded(gaps)]
     return sorted(shown, key=lambda gap: (gap["since_ns"], gap["partition"]))

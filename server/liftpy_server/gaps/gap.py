@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["CAUSE_CHARS_MAX", "GAPS_KEPT_MAX", "Gap", "bounded", "newest_of"]
+__all__ = ["CAUSE_CHARS_MAX", "GAPS_KEPT_MAX", "Gap", "all_told", "bounded"]
 
 GAPS_KEPT_MAX: Final = 20  # of a partition: all nodes keep them in memory
 CAUSE_CHARS_MAX: Final = 300
@@ -21,7 +21,7 @@ class Gap:
 
     Attributes:
         id: of its own, in the whole cluster.
-        version: grows whenever it is written down anew; the newest counts.
+        version: grows whenever a node writes it down anew; two nodes may write down the same one.
         since_ns: last moment at which nothing was missing.
         until_ns: first moment at which nothing was missing again; None while the gap lasts.
         cause: what happened.
@@ -68,13 +68,30 @@ class Gap:
         return {name: getattr(self, name) for name in ("since_ns", "until_ns", "cause", "messages")}
 
 
-def newest_of(gaps: Iterable[Gap], more: Iterable[Gap]) -> tuple[Gap, ...]:
-    """All of these gaps, each in its newest version, in the order in which they came first."""
+def all_told(gaps: Iterable[Gap], more: Iterable[Gap]) -> tuple[Gap, ...]:
+    """All of these gaps, each with all that was told of it, in the order in which they came first."""
     known = {gap.id: gap for gap in gaps}
     for gap in more:
-        if gap.id not in known or known[gap.id].version < gap.version:
-            known[gap.id] = gap
+        known[gap.id] = _both(known[gap.id], gap) if gap.id in known else gap
     return tuple(known.values())
+
+
+def _both(one: Gap, other: Gap) -> Gap:
+    """What two versions tell.
+
+    A leader and the next one may have written them, neither of which knew of the other's: the gap began when the first
+    of them begins and is over when the last of them is. One that is over never lasts again.
+    """
+    ends = [gap.until_ns for gap in (one, other) if gap.until_ns is not None]
+    counts = [gap.messages for gap in (one, other)]
+    return replace(
+        one,
+        version=max(one.version, other.version),
+        since_ns=min(one.since_ns, other.since_ns),
+        until_ns=max(ends, default=None),
+        cause=one.cause if one.cause == other.cause else _SEVERAL,
+        messages=None if None in counts else max(count for count in counts if count is not None),
+    )
 
 
 def bounded(gaps: tuple[Gap, ...], count_max: int = GAPS_KEPT_MAX) -> tuple[Gap, ...]:

@@ -10,7 +10,7 @@ import logging
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Protocol
 
-from liftpy_server.gaps.gap import CAUSE_CHARS_MAX, Gap, bounded, newest_of
+from liftpy_server.gaps.gap import CAUSE_CHARS_MAX, Gap, all_told, bounded
 from liftpy_server.settings.limits import LOG_REPEAT_S
 
 if TYPE_CHECKING:
@@ -178,7 +178,8 @@ class PartitionGaps:
         What lasted when the leader before was heard last, as the metadata has it, goes on here.
         """
         ours = {each.gap.id for each in self._lapse}
-        lasting = [gap for gap in recorded if gap.until_ns is None and gap.id not in ours]
+        known = all_told(recorded, self._unrecorded)
+        lasting = [gap for gap in known if gap.until_ns is None and gap.id not in ours]
         self._lapse += [_Open(gap, self._at_s(gap.since_ns)) for gap in lasting]
         if since_s is None:
             self._listening_s = self._clock.elapsed()  # what its leader before told of, and is recorded late, ends here
@@ -273,7 +274,7 @@ class PartitionGaps:
         self._keeper.changed(self, 0.0)
 
     def _keep(self, gap: Gap) -> None:
-        self._unrecorded = bounded(newest_of(self._unrecorded, [gap]))
+        self._unrecorded = bounded(all_told(self._unrecorded, [gap]))
 
     def _wall_ns(self, at_s: float) -> int:
         ago_s = max(0.0, self._clock.elapsed() - max(at_s, self.created_s))

@@ -238,7 +238,7 @@ class Giving:
         ready = set(read_keys(answer))
         moving = [each for each in holding if each.partition.key in ready and each.is_held]
         if not moving:
-            return "too much is published meanwhile"
+            return "it does not hold everything: too much is published meanwhile, or there was an error"
         outcomes = await self._propose([each.move for each in moving])
         moved = [each for each, outcome in zip(moving, outcomes, strict=True) if outcome.error is ErrorCode.NONE]
         while any(each.is_led for each in moved):  # noqa: ASYNC110 - roles change in plain calls

@@ -148,7 +148,7 @@ class Held:
         on_full: called when there is too much; before, nothing was dropped. By default all of it is.
 
     Attributes:
-        is_full: there was too much; nothing is held any more.
+        is_broken: there was too much, or some of it was lost; nothing is held any more.
         stored: the end of the old leader's log at each mark; None until it has said so.
         refused: which messages the old leader did not store, as their publishers were told.
     """
@@ -158,7 +158,7 @@ class Held:
         self._on_full = on_full
         self._taken = 0
         self._segments: list[list[_Part]] = [[]]
-        self.is_full = False
+        self.is_broken = False
         self.stored: tuple[int, ...] | None = None
         self.refused = Refused(0)
 
@@ -177,11 +177,11 @@ class Held:
         return True
 
     def _has_room(self, value_bytes: int, count: int) -> bool:
-        if self.is_full:
+        if self.is_broken:
             return False
         size = value_bytes + count * _MESSAGE_BYTES
         if size > self._room.left:
-            self.is_full = True
+            self.is_broken = True
             if self._on_full is not None:
                 self._on_full(self)
             self.drop()
@@ -200,6 +200,11 @@ class Held:
     def marks(self) -> int:
         """How many marks came."""
         return len(self._segments) - 1
+
+    def break_off(self) -> None:
+        """Something that belongs to it is lost: nothing is held any more."""
+        self.is_broken = True
+        self.drop()
 
     def drop(self) -> None:
         """Forget what is held."""

@@ -104,7 +104,8 @@ class _HeldPartition:
         except Exception as error:
             cause = f"messages that were held while another NATS server was chosen could not be taken: {error!r}"
             logger.exception("stream %s partition %d: %s", partition.stream.name, partition.number, cause)
-            partition.gaps.missed(partition.heard_s, cause)
+            if partition.is_leading:
+                partition.gaps.missed(partition.heard_s, cause)
         held.drop()
         partition.end_pass()
 

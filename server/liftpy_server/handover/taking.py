@@ -106,7 +106,7 @@ class Taking:
             self._call_off(request.name)
             raise
         asyncio.get_running_loop().call_later(_HELD_S_MAX, self._call_off, request.name)
-        return ListenAnswer(tokens, [key for key, held in take.held.items() if not held.is_full], why).to_plain()
+        return ListenAnswer(tokens, [key for key, held in take.held.items() if not held.is_broken], why).to_plain()
 
     def _refusal(self, key: PartitionKey, epoch: int) -> str | None:
         replica = self._streams.lookup_replica(key)
@@ -182,7 +182,7 @@ class Taking:
         ready = []
         for key, stored in request.stored.items():
             held = take.held.get(key)
-            if held is not None and not held.is_full and held.marks == len(stored):
+            if held is not None and not held.is_broken and held.marks == len(stored):
                 held.stored, held.refused = stored, Refused(0, request.refused[key])
                 ready.append(key)
         return {"partitions": show_keys(ready)}
@@ -205,7 +205,7 @@ class Taking:
             return False
         is_whole = (
             held.stored is not None
-            and not held.is_full
+            and not held.is_broken
             and partition.epoch == take.epochs[partition.key] + 1
             and self._holding.ingest.hearing is take.hearing
             and self._holding.ingest.misses is None
@@ -221,7 +221,7 @@ class Taking:
         if partition.held is not held:
             return
         if partition.is_leading:
-            if held.is_full:  # only now: what was held is dropped
+            if held.is_broken:  # only now: what was held is dropped
                 cause = "too much was published while the lead was handed over"
                 partition.gaps.missed(since_s, cause)
             log, config = partition.log, partition.stream.config

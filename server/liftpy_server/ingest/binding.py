@@ -53,10 +53,12 @@ class Binding:
             partition.gaps.heard(asked_s)
 
     def missed(self, cause: str) -> None:
-        """Messages that were read are lost."""
+        """Messages that were read are lost, here: of partitions that another node leads still, it has them."""
         for partition in self.partitions.values():
-            if partition.is_leading or partition.held is not None:
+            if partition.is_leading:
                 partition.gaps.missed(partition.heard_s, cause)
+            elif partition.held is not None:
+                partition.held.break_off()
 
     @property
     def address(self) -> tuple[str, str | None]:

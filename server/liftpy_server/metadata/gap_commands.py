@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from liftpy_envelope.errors import ErrorCode
-from liftpy_server.gaps.gap import Gap, bounded, newest_of
+from liftpy_server.gaps.gap import Gap, all_told, bounded
 from liftpy_server.metadata.changes import RefusedError
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ __all__ = ["GAP_OPERATIONS"]
 
 
 def _record_gaps(draft: Draft, _now: int, *, causes: list[str], gaps: list[list[Any]]) -> dict[str, Any]:
-    """Keep gaps, or newer versions of those that are known. Told twice, or late, they are kept once.
+    """Keep gaps, and what is news of those that are known. Told twice, or late, they are kept once.
 
     `gaps` are [stream name, uuid, partition, id, version, since, until, number of the cause, messages]. Who tells need
     not lead, nor have a session: what was missed was missed. Those of streams that are gone are passed over.
@@ -36,7 +36,7 @@ def _record_gaps(draft: Draft, _now: int, *, causes: list[str], gaps: list[list[
         for number, more in by_partition.items():
             if type(number) is not int or not 0 <= number < len(stream.partitions):
                 raise RefusedError(ErrorCode.INVALID_REQUEST, f"stream {name!r} has no partition {number!r:.80}")
-            known[number] = bounded(newest_of(known.get(number, ()), more))
+            known[number] = bounded(all_told(known.get(number, ()), more))
             kept += len(more)
         draft.put_stream(replace(stream, gaps=known))
     return {"kept": kept}

@@ -45,6 +45,10 @@ class Holder(Protocol):
         """Hold messages whose options were read; False when they are not held."""
         ...
 
+    def break_off(self) -> None:
+        """Something that belongs to it is lost: nothing is held any more."""
+        ...
+
     def drop(self) -> None:
         """Forget what is held."""
 

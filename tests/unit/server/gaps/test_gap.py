@@ -1,4 +1,4 @@
-"""What is written down of gaps: the newest version counts, and too many are joined, so that no time is forgotten."""
+"""What is written down of gaps: no time is forgotten, whoever tells of them, in whatever order, and however many."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from liftpy_server.gaps.gap import CAUSE_CHARS_MAX, GAPS_KEPT_MAX, Gap, bounded, newest_of
+from liftpy_server.gaps.gap import CAUSE_CHARS_MAX, GAPS_KEPT_MAX, Gap, all_told, bounded
 from support.examples import examples
 
 
@@ -16,9 +16,49 @@ def gap(gap_id="a", since_ns=5, until_ns=9, cause="x", messages=None, version=1)
 
 def test_the_newest_version_counts_in_whatever_order_they_come():
     first, second, third = (gap(version=version, messages=version) for version in (1, 2, 3))
-    assert newest_of((), [second, first]) == (second,)
-    assert newest_of((first,), [third, second]) == (third,)
-    assert newest_of((third,), [third]) == (third,)
+    assert all_told((), [second, first]) == (second,)
+    assert all_told((first,), [third, second]) == (third,)
+    assert all_told((third,), [third]) == (third,)
+
+
+def test_two_nodes_that_end_a_gap_end_it_when_the_last_of_them_does():
+    """The leader before ended it and could not tell; the next one went on with it, and has told of that first."""
+    lasts, ended, ended_later = gap(until_ns=None), gap(since_ns=4, until_ns=7, version=3), gap(until_ns=9, version=2)
+    both = gap(since_ns=4, until_ns=9, version=3)
+    assert all_told((lasts, ended_later), [ended]) == (both,)
+    assert all_told((lasts, ended), [ended_later]) == (both,)
+
+
+def test_a_gap_that_is_over_stays_so_when_a_node_that_led_tells_of_it_late():
+    assert all_told((gap(version=2),), [gap(since_ns=4, until_ns=None, version=3)]) == (gap(since_ns=4, version=3),)
+
+
+def test_what_was_joined_stays_so_when_more_is_told_of_the_last_of_it():
+    joined = gap("b", 1, 8, "several causes", version=2)
+    assert all_told((joined,), [gap("b", 7, 9, "x", version=3)]) == (gap("b", 1, 9, "several causes", version=3),)
+
+
+versions = st.lists(
+    st.builds(
+        lambda since, length, version: gap("g", since, None if length is None else since + length, version=version),
+        st.integers(0, 9),
+        st.none() | st.integers(0, 9),
+        st.integers(1, 4),
+    ),
+    min_size=1,
+    max_size=5,
+)
+
+
+@given(versions, st.randoms(use_true_random=False))
+@examples(200)
+def test_a_gap_is_the_same_in_whatever_order_and_however_often_it_is_told_and_covers_each_end(told, rng):
+    (known,) = all_told((), told)
+    again = [*told, *told]
+    rng.shuffle(again)
+    assert all_told((), again) == (known,)
+    ends = [each.until_ns for each in told if each.until_ns is not None]
+    assert (known.since_ns, known.until_ns) == (min(each.since_ns for each in told), max(ends, default=None))
 
 
 def test_few_gaps_stay_as_they_are():

@@ -313,6 +313,19 @@ def test_who_leads_again_goes_on_with_its_own_gap(node):
     assert [cause for cause, *_ in node.shown()] == ["lost"]
 
 
+def test_who_leads_again_begins_a_gap_anew_when_the_metadata_have_not_heard_that_its_last_one_is_over(node):
+    node.gaps.open(node.now_s, "lost")
+    recorded = node.record()
+    node.clock.advance(1)
+    node.gaps.close()
+    node.gaps.leave()
+    node.clock.advance(5)
+    node.gaps.take_over(recorded, node.now_s - 1, "another led")
+    node.clock.advance(1)
+    node.gaps.close()
+    assert node.shown() == [("lost", 0, 1, None), ("another led", 5, 7, None)]
+
+
 actions = st.lists(
     st.tuples(
         st.sampled_from(["open", "close", "refuse", "record", "step"]),

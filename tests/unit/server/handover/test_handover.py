@@ -220,6 +220,20 @@ async def test_what_the_next_leader_can_not_append_is_a_gap(make, error, after):
     assert partition.log.failure is None
 
 
+@pytest.mark.parametrize("after", [0, 30])
+async def test_what_the_next_leader_can_not_take_while_it_holds_leaves_the_lead_where_it_is(make, after):
+    """Nor does it tell of a gap: the leader has those messages, and would end that gap before they came."""
+    numbered = Numbered()
+    kit = make(1, numbered, late=4)
+    partition = kit.replicas["b"].partition
+    partition.append = failing(OSError("no"), after)(partition.append)
+    assert len(await kit.hand_over()) == 1
+    assert kit.replicas["a"].partition.is_leading
+    assert partition.gaps.unrecorded() == ()
+    check_plain(kit, numbered)
+    assert len(values(kit)) == len(kit.published)
+
+
 async def test_what_is_dropped_before_the_next_leader_appends_is_a_gap(make):
     kit = make(1, Numbered(), late=4)
     partition, lead = kit.replicas["b"].partition, kit.replicas["b"].partition.lead
@@ -389,8 +403,8 @@ def test_what_is_held_is_bounded_together():
     assert one.add(held.ListRun([message]), 0)
     assert two.add(held.ListRun([message]), 0)
     assert not one.add(held.ListRun([message]), 0)
-    assert one.is_full
-    assert not two.is_full
+    assert one.is_broken
+    assert not two.is_broken
     assert room.left == 250 - 101
 
 
