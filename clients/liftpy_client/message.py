@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from liftpy_envelope.headers import parse_header_block
+from liftpy_envelope.headers import Headers
 
 __all__ = ["Message"]
 
@@ -54,9 +54,9 @@ class Message:
         return _EPOCH + timedelta(microseconds=self.timestamp_ns // 1_000)
 
     @property
-    def headers(self) -> dict[str, str]:
-        """NATS headers; empty if it had none."""
-        return {} if self.header_block is None else parse_header_block(self.header_block)
+    def headers(self) -> Headers:
+        """NATS headers, with the first value of each; empty if it had none. `get_all` has all values of a header."""
+        return Headers(self.header_block)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Message):

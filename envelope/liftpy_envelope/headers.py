@@ -19,13 +19,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 __all__ = [
+    "Headers",
     "PublishOptions",
     "check_record_headers",
     "encode_header_block",
-    "parse_header_block",
     "parse_header_lines",
     "read_publish_options",
     "unsupported_error",
+    "with_all_values",
 ]
 
 _FIRST_LINE: Final = b"NATS/1.0"
@@ -165,21 +166,49 @@ _READERS: Final[Mapping[bytes, Callable[[PublishOptions, bytes], None]]] = {
 }
 
 
-def parse_header_block(block: bytes) -> dict[str, str]:
-    """Every header of a block; of a name that stands several times the first value, as NATS clients have it.
+class Headers(dict[str, str]):
+    """The headers of a message: of a name that stands several times the first value, as NATS clients have it.
 
-    Never raises: what is not a header line is passed over, since the block is the publisher's own.
+    `all_values` and `get_all` have the others, too. Publishing such headers publishes all values. Nothing is refused:
+    what is not a header line is passed over, since the block is the publisher's own.
+
+    Args:
+        block: A NATS header block, as in the `headers` column of record batches. None has no headers.
     """
-    headers: dict[str, str] = {}
-    for name, value in parse_header_lines(block):
-        headers.setdefault(name, value)
-    return headers
+
+    __slots__ = ("_repeated",)
+
+    def __init__(self, block: bytes | None = None) -> None:
+        super().__init__()
+        self._repeated: dict[str, list[str]] = {}
+        for name, value in parse_header_lines(block or b""):
+            if name in self:
+                self._repeated.setdefault(name, [self[name]]).append(value)
+            else:
+                self[name] = value
+
+    def get_all(self, name: str) -> list[str]:
+        """Return all values of a header, in their order."""
+        first = self.get(name)
+        if first is None:
+            return []
+        values = self._repeated.get(name, [])
+        return list(values) if values[:1] == [first] else [first]  # the first may have been replaced
+
+    def all_values(self) -> dict[str, str | list[str]]:
+        """Return a dict as `publish` takes it: a header with several values has a list."""
+        return {name: values if len(values := self.get_all(name)) > 1 else value for name, value in self.items()}
+
+
+def with_all_values(headers: Mapping[str, str | Sequence[str]]) -> Mapping[str, str | Sequence[str]]:
+    """Headers to publish, those of a message that came with all of their values."""
+    return headers.all_values() if isinstance(headers, Headers) else headers
 
 
 def parse_header_lines(block: bytes) -> list[tuple[str, str]]:
     """Every header of a block by name and value, in order; a name that stands several times is there as often.
 
-    Never raises, as `parse_header_block`.
+    Never raises, as `Headers`.
     """
     return [
         (name.decode("utf-8", "replace"), value.rstrip(b" \t").decode("utf-8", "replace"))
@@ -194,7 +223,7 @@ def encode_header_block(headers: Mapping[str, str | Sequence[str]]) -> bytes:
         HeaderError: a name or value could not be read back from the block as it is.
     """
     lines = [_FIRST_LINE]
-    for name, given in headers.items():
+    for name, given in with_all_values(headers).items():
         if isinstance(given, (str, bytes)) or not isinstance(given, Sequence):
             lines.append(_encode_line(name, given))
         else:

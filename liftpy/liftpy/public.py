@@ -59,6 +59,7 @@ from liftpy_client.typed.codecs import Codec, avro, json, msgpack, protobuf
 from liftpy_client.typed.streams import TypedConsumer, TypedMessage, TypedStream
 from liftpy_envelope.ack import Ack, AckPolicy, PublishRefusedError
 from liftpy_envelope.errors import ConfigError, LiftError, SubjectInvalidError
+from liftpy_envelope.headers import Headers
 from liftpy_envelope.stream_config import AckMode, Compression, Spread, StreamConfig, SyncMode
 
 __all__ = [
@@ -93,6 +94,7 @@ __all__ = [
     "GroupSummary",
     "HandlerFailedError",
     "HandlerStuckError",
+    "Headers",
     "Interceptor",
     "Lift",
     "LiftError",

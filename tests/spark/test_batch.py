@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pytest
 from pyspark.testing import assertDataFrameEqual
 
-from liftpy_envelope.headers import encode_header_block, parse_header_block
+from liftpy_envelope.headers import Headers, encode_header_block
 from liftpy_spark.options.source import SourceOptions
 from liftpy_spark.reading.planning import Range
 from liftpy_spark.reading.ranges import ReadCounts, read_ranges
@@ -58,8 +58,7 @@ def assert_same(frame, system, stream, **where):
         blocks = expected.column("headers").to_pylist()
         said = [{pair["key"]: pair["value"] for pair in pairs or ()} for pairs in found.column("headers").to_pylist()]
         assert said == [
-            {key: value.encode() for key, value in parse_header_block(block).items()} if block else {}
-            for block in blocks
+            {key: value.encode() for key, value in Headers(block).items()} if block else {} for block in blocks
         ]
     return found
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from liftpy_envelope.headers import parse_header_block
+from liftpy_envelope.headers import Headers
 from liftpy_envelope.partitioner import partition_of
 
 COUNT = 5_000
@@ -57,7 +57,7 @@ def test_a_frame_is_in_the_stream_record_by_record(spark, system, partitions):
     for key, partition in zip(*(records.column(name).to_pylist() for name in ("key", "partition")), strict=True):
         assert partition == partition_of(key, partitions)
     row = next(block for block in records.column("headers").to_pylist() if block)
-    assert set(parse_header_block(row)) == {"Row"}
+    assert set(Headers(row)) == {"Row"}
     # Of each key the records are in the order of their rows, within what one task wrote.
     for task in range(3):
         first, last = task * COUNT // 3, (task + 1) * COUNT // 3

@@ -17,7 +17,6 @@ from liftpy_client.errors import NodeUnavailableError, PublishTimeoutError
 from liftpy_client.message import Message
 from liftpy_envelope.ack import PublishRefusedError
 from liftpy_envelope.errors import AckErrorCode, LiftError
-from liftpy_envelope.headers import parse_header_lines
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -44,11 +43,11 @@ def original_headers(message: Message) -> dict[str, str | list[str]]:
 
     Names with white space are left out: they cannot be written.
     """
-    found: dict[str, list[str]] = {}
-    for name, value in parse_header_lines(message.header_block or b""):
-        if not name.startswith(_ACTED_ON) and not _SPACE.search(name):
-            found.setdefault(name, []).append(value)
-    return {name: values if len(values) > 1 else values[0] for name, values in found.items()}
+    return {
+        name: values
+        for name, values in message.headers.all_values().items()
+        if not name.startswith(_ACTED_ON) and not _SPACE.search(name)
+    }
 
 
 def dead_letter_headers(

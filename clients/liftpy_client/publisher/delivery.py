@@ -11,7 +11,7 @@ from liftpy_client.publisher.routes import find_route
 from liftpy_envelope.ack import Ack, AckPolicy
 from liftpy_envelope.envelope import COOKIE, encode_batch, encode_message_envelope
 from liftpy_envelope.errors import AckErrorCode
-from liftpy_envelope.headers import encode_header_block
+from liftpy_envelope.headers import encode_header_block, with_all_values
 from liftpy_envelope.stream_config import AckMode
 
 if TYPE_CHECKING:
@@ -82,6 +82,7 @@ class OutgoingMessage:
         if expected_offset is not None and not 0 <= expected_offset < 2**63 - 1:
             raise UsageError(f"expected_offset: {expected_offset} is not an offset (a whole number from 0 on)")
         if headers is not None:
+            headers = with_all_values(headers)
             encode_header_block(headers)  # nats-py would let a line break through, and with it another header
         self.value = as_bytes("value", value)
         self.key = as_bytes("key", key)

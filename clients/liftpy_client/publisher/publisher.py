@@ -20,7 +20,7 @@ from liftpy_client.publisher.delivery import BatchDelivery, OutgoingMessage, as_
 from liftpy_client.publisher.outgoing import OutgoingBatch, PendingAck, as_table, by_partition, pieces_of
 from liftpy_client.publisher.routes import find_route
 from liftpy_envelope.errors import LiftError
-from liftpy_envelope.headers import check_record_headers, encode_header_block, parse_header_block
+from liftpy_envelope.headers import Headers, check_record_headers, encode_header_block
 from liftpy_envelope.limits import ENVELOPE_RECORDS_MAX
 
 if TYPE_CHECKING:
@@ -247,7 +247,7 @@ class Publisher:
         columns = [table.column(name).to_pylist() if name in names else [None] * len(table) for name in _COLUMNS]
         acks = []
         for value, key, block in zip(*columns, strict=True):
-            headers = None if block is None else parse_header_block(block)
+            headers = None if block is None else Headers(block)
             acks.append(await self.publish(subject, value, key=key, headers=headers))
         return acks
 

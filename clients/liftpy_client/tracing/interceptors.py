@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from typing import TYPE_CHECKING, Any
 
 from liftpy_client.errors import UsageError
+from liftpy_envelope.headers import with_all_values
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -60,6 +61,8 @@ class Interceptors(Interceptor):
     ) -> Iterator[Mapping[str, str | Sequence[str]] | None]:
         """Around the publish of a message; gives the headers to send."""
         with ExitStack() as stack:
+            if self._several and headers is not None:
+                headers = with_all_values(headers)
             for each in self._several:
                 headers = stack.enter_context(each.publishing(subject, headers))
             yield headers

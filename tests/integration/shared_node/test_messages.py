@@ -12,6 +12,7 @@ import pytest
 from nats.js.errors import APIError
 
 import liftpy
+from liftpy_envelope.headers import encode_header_block
 from support.cluster import NodeProcess, eventually, make_nats, quick_options
 
 
@@ -187,6 +188,27 @@ async def test_a_queue_group_shares_a_subject(lift):
         found += [int(message.value) for message in await take(lift.consume(name, stop="latest"))]
     assert sorted(found) == list(range(300))
     assert all([await committed(lift, name) for name in ("one", "two")])
+
+
+async def test_all_values_of_a_header_go_round(lift):
+    await lift.create_stream("h", subject="h")
+    await lift.publish("h", b"0", headers={"Trace": ["a", "b"], "One": "1"})
+    (first,) = await take(lift.consume("h", stop="latest"))
+    came = first.headers
+    await lift.publish("h", b"1", headers={"Trace": came.get_all("Trace"), "One": came["One"]})
+    await lift.publish("h", None, key=b"\x00", headers={"Trace": ["a", "b"], "One": "1"})  # in an envelope
+    for envelope in (True, False):
+        async with lift.publisher(envelope=envelope) as publisher:
+            kept = {name: values for name, values in came.all_values().items() if not name.startswith("Nats-")}
+            await publisher.publish("h", b"v", headers=kept)
+            block = encode_header_block(kept)
+            await publisher.publish_batch("h", {"value": pa.array([b"w"]), "headers": pa.array([block], pa.binary())})
+    found = await take(lift.consume("h", stop="latest"))
+    blocks = [batch.column("headers").to_pylist() async for batch in lift.consume_batches("h", stop="latest")]
+    in_batches = [liftpy.Headers(block) for some in blocks for block in some]
+    assert len(found) == len(in_batches) == 7
+    for headers in [*(message.headers for message in found), *in_batches]:
+        assert (headers["Trace"], headers.get_all("Trace"), headers.get_all("One")) == ("a", ["a", "b"], ["1"])
 
 
 async def test_headers_are_kept_as_received(lift):

@@ -1,5 +1,8 @@
 """Proves that headers are read as their publishers mean them, and that no block can be forged or break a reader."""
 
+import json
+import pickle
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -7,9 +10,9 @@ from hypothesis import strategies as st
 from liftpy_envelope.ack import AckPolicy
 from liftpy_envelope.errors import AckErrorCode, HeaderError
 from liftpy_envelope.headers import (
+    Headers,
     PublishOptions,
     encode_header_block,
-    parse_header_block,
     read_publish_options,
     unsupported_error,
 )
@@ -162,7 +165,7 @@ def test_the_refusal_of_an_unsupported_header_says_so():
 
 def test_of_a_name_that_stands_twice_both_readers_take_the_first_value():
     twice = block(b"Lift-Key: first", b"Lift-Key: second")
-    assert parse_header_block(twice) == {"Lift-Key": "first"}
+    assert Headers(twice) == {"Lift-Key": "first"}
     assert PublishOptions(key=b"first") == read_publish_options(twice)
     assert PublishOptions() == options(b"Nats-Msg-Id:", b"Nats-Msg-Id: second")
 
@@ -176,7 +179,22 @@ def test_a_bare_line_break_begins_no_header(value):
 @given(st.dictionaries(NAMES, VALUES | st.lists(VALUES, min_size=1, max_size=3), max_size=5))
 def test_round_trip(headers):
     first = {name: value if isinstance(value, str) else value[0] for name, value in headers.items()}
-    assert first == parse_header_block(encode_header_block(headers))
+    block = encode_header_block(headers)
+    found = Headers(block)
+    assert first == found
+    assert found.all_values() == {name: value[0] if len(value) == 1 else value for name, value in headers.items()}
+    assert encode_header_block(found) == encode_header_block(found.all_values()) == block
+
+
+def test_all_values_of_a_header():
+    found = Headers(b"NATS/1.0\r\nA: 1\r\nB: 2\r\nA: 1\r\nA: 3\r\n\r\n")
+    assert (found["A"], found.get_all("A"), found.get_all("B"), found.get_all("C")) == ("1", ["1", "1", "3"], ["2"], [])
+    assert json.loads(json.dumps(found)) == {"A": "1", "B": "2"}
+    assert pickle.loads(pickle.dumps(found)).all_values() == {"A": ["1", "1", "3"], "B": "2"}
+    found["A"] = "new"
+    del found["B"]
+    assert (found.get_all("A"), found.all_values()) == (["new"], {"A": "new"})
+    assert Headers(None) == {}
 
 
 def test_bytes_of_a_block():
@@ -185,7 +203,7 @@ def test_bytes_of_a_block():
 
 
 def test_the_status_line_is_no_header():
-    assert parse_header_block(b"NATS/1.0 503 No: Responders\r\nA: b\r\n\r\n") == {"A": "b"}
+    assert Headers(b"NATS/1.0 503 No: Responders\r\nA: b\r\n\r\n") == {"A": "b"}
 
 
 INJECTIONS = [
@@ -233,7 +251,7 @@ def test_what_no_utf8_spells_is_refused(name, value):
 def test_any_text_is_refused_or_read_back(headers):
     encoded = attempt(encode_header_block, headers, HeaderError)
     if encoded is not None:
-        assert headers == parse_header_block(encoded)
+        assert headers == Headers(encoded)
 
 
 @st.composite
@@ -245,7 +263,7 @@ def blocks(draw):
 @examples(300)
 @given(st.binary(max_size=200) | blocks() | damaged(blocks()))
 def test_no_bytes_break_a_reader(data):
-    found = parse_header_block(data)
+    found = Headers(data)
     assert all(isinstance(name, str) and isinstance(value, str) for name, value in found.items())
     attempt(read_publish_options, data, HeaderError)
 
@@ -253,5 +271,5 @@ def test_no_bytes_break_a_reader(data):
 @pytest.mark.parametrize("piece", [b"\r\n", b"\r\nA:", b"\r\nLift-", b"\r\nLift-Key:", b" ", b"\t", b"\r", b":"])
 def test_a_megabyte_of_nonsense_breaks_no_reader(piece):
     data = b"NATS/1.0" + piece * (1_000_000 // len(piece))
-    parse_header_block(data)
+    Headers(data)
     attempt(read_publish_options, data, HeaderError)

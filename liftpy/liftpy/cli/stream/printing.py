@@ -48,14 +48,6 @@ def _header_lines(message: Message) -> list[tuple[str, str]]:
 
 def json_printer(message: Message) -> bytes:
     """Print a message as one JSON object. A header with several values has a list of them."""
-    headers: dict[str, Any] = {}
-    for name, value in _header_lines(message):
-        if name not in headers:
-            headers[name] = value
-        elif isinstance(headers[name], list):
-            headers[name].append(value)
-        else:
-            headers[name] = [headers[name], value]
     shown: dict[str, Any] = {
         "stream": message.stream,
         "partition": message.partition,
@@ -63,7 +55,7 @@ def json_printer(message: Message) -> bytes:
         "timestamp": message.timestamp.isoformat(),
         "timestamp_ns": message.timestamp_ns,
         "subject": message.subject,
-        "headers": headers,
+        "headers": message.headers.all_values(),
     }
     for name, data in (("key", message.key), ("value", message.value)):
         suffix, text = text_of(data)

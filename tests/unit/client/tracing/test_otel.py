@@ -65,6 +65,12 @@ def message(headers=None):
     return Message("orders", 3, 7, 0, "orders.new", None, block, b"")
 
 
+def test_headers_that_came_are_passed_on_with_all_values(tracing):
+    came = message({"a": ["1", "2"]}).headers
+    with Interceptors([otel()]).publishing("orders.new", came) as headers:
+        assert headers == {"a": ["1", "2"], "traceparent": HEADER}
+
+
 def test_a_publish_carries_its_span(tracing):
     with otel().publishing("orders.new", {"a": "b"}) as headers:
         assert headers == {"a": "b", "traceparent": HEADER}

@@ -6,7 +6,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from liftpy_envelope.headers import encode_header_block, parse_header_block
+from liftpy_envelope.headers import Headers, encode_header_block
 from liftpy_spark.reading.header_lists import header_lists
 from liftpy_spark.reading.schema import arrow_schema, source_schema
 
@@ -35,7 +35,7 @@ def test_blocks_of_any_kind(blocks, start):
     lists = header_lists(column, KIND)
     lists.validate(full=True)
     assert lists.type == KIND
-    expected = [{} if block is None else parse_header_block(block) for block in blocks[start:]]
+    expected = [{} if block is None else Headers(block) for block in blocks[start:]]
     assert [first_values(pairs) for pairs in lists.to_pylist()] == expected
     assert [pairs is None for pairs in lists.to_pylist()] == [not found for found in expected]
 
