@@ -78,7 +78,7 @@ async def test_the_reserve_is_kept(nats_server, small_disk, tmp_path):
                 raw.write(pub(b"s", b"nobody can be told"))
             await raw.flush()
             assert await values(lift, "s") == [b"0"]
-            status, text = await http(node.ready["http_port"], "/healthz")
+            status, text = await http(node.ready["http_port"], "/readyz")
             assert (status, json.loads(text)["problems"]) == (503, ["the disk is full"])
             assert (await lift.node_info())["storage_full"]
             small_disk.free()

@@ -89,7 +89,7 @@ async def test_a_server_that_goes_away_and_comes_back(nats_server, tmp_path, end
             port = node.ready["http_port"]
 
             async def unhealthy():
-                status, text = await http(port, "/healthz")
+                status, text = await http(port, "/readyz")
                 return status == 503 and "not connected to NATS" in text
 
             await eventually(unhealthy)

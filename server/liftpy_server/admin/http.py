@@ -1,4 +1,6 @@
-"""Health and metrics over HTTP, for probes and scrapers: `/healthz`, `/varz`, `/metrics`. Read-only, no keep-alive.
+"""Health and metrics over HTTP, for probes and scrapers. Read-only, no keep-alive.
+
+`/healthz` answers 200 while the event loop turns, `/readyz` while the node works and is in step with its cluster.
 
 A connection has five seconds, and the oldest goes where there are too many: a probe needs milliseconds.
 """
@@ -11,6 +13,7 @@ import socket
 from typing import TYPE_CHECKING
 
 from liftpy_envelope.errors import LiftError
+from liftpy_server.admin.health import find_problems, find_waits
 from liftpy_server.admin.info import node_info
 from liftpy_server.admin.metrics import render_metrics
 from liftpy_server.listeners.listener import Listener
@@ -99,17 +102,13 @@ class HttpServer:
         if path == b"/varz":
             return b"200 OK", b"application/json", json.dumps(node_info(self._node)).encode()
         if path == b"/healthz":
-            return self._health()
-        return b"404 Not Found", b"text/plain", b"try /healthz, /varz or /metrics\n"
+            return _told(find_problems(self._node), is_ok=True)  # it answers: a restart would mend nothing
+        if path == b"/readyz":
+            problems = find_problems(self._node) + find_waits(self._node)
+            return _told(problems, is_ok=not problems)
+        return b"404 Not Found", b"text/plain", b"try /healthz, /readyz, /varz or /metrics\n"
 
-    def _health(self) -> tuple[bytes, bytes, bytes]:
-        info = node_info(self._node)
-        problems = []
-        if not info["nats_connected"]:
-            problems.append("not connected to NATS")
-        if info["storage_full"]:
-            problems.append("the disk is full")
-        if info["partitions_offline"]:
-            problems.append(f"{info['partitions_offline']} partitions are offline")
-        body = json.dumps({"status": "error" if problems else "ok", "problems": problems}).encode()
-        return (b"503 Service Unavailable" if problems else b"200 OK"), b"application/json", body
+
+def _told(problems: list[str], *, is_ok: bool) -> tuple[bytes, bytes, bytes]:
+    body = json.dumps({"status": "error" if problems else "ok", "problems": problems}).encode()
+    return (b"200 OK" if is_ok else b"503 Service Unavailable"), b"application/json", body

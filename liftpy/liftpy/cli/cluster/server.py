@@ -34,7 +34,7 @@ DataDirOption = Annotated[str | None, typer.Option("--data-dir", help="Directory
 NodeId = Annotated[str | None, typer.Option("--node-id", help="Name of the node.")]
 PullHost = Annotated[str | None, typer.Option("--pull-host", help="Address for consumers.")]
 PullPort = Annotated[int | None, typer.Option("--pull-port", help="Port for consumers; 0 chooses a free one.")]
-HttpPort = Annotated[int | None, typer.Option("--http-port", help="Port for /metrics, /healthz and /varz.")]
+HttpPort = Annotated[int | None, typer.Option("--http-port", help="Port for /metrics, /healthz, /readyz and /varz.")]
 LogLevel = Annotated[str | None, typer.Option("--log-level", help="debug, info, warning or error.")]
 Rack = Annotated[str | None, typer.Option("--rack", help="Rack of the node. Replicas are spread over racks.")]
 ClusterHost = Annotated[str | None, typer.Option("--cluster-host", help="Address for the metadata of other nodes.")]
