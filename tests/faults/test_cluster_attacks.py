@@ -1,27 +1,38 @@
-"""What somebody who may publish on the NATS account tries against a cluster: no node ends, nothing is lost."""
+"""What somebody who may publish on the NATS account tries against a cluster: no node ends, nothing is lost.
+
+During each attack the acks of a publisher come soon, and the nodes log a few lines (see `support.attacks`).
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import re
 import time
 
 import nats
 import pytest
 
 from liftpy_envelope.group_routing import GROUPS_STREAM
-from support.attacks import attacker, few_lines, seconds, summed_up
+from support.attacks import attacked, attacker, seconds, summed_up
 from support.bad_days import NODES, make_stream, whole_again
 from support.cluster import eventually, quick_options
-from support.cluster_kit import metadata_leader, partitions, running_cluster
+from support.cluster_kit import ClusterKit, metadata_leader, partitions
 
 FLOOD_S = 10.0
 
 
+@pytest.fixture(scope="module")
+def kit(tmp_path_factory):
+    kit = ClusterKit(tmp_path_factory.mktemp("attacked")).start()
+    yield kit
+    kit.close()
+
+
 @pytest.fixture
-async def kit(tmp_path):
-    async with running_cluster(tmp_path) as kit:
-        yield kit
+def name(request):
+    """Of the test's stream."""
+    return re.sub(r"\W+", "-", request.node.name)[:60]
 
 
 @pytest.fixture
@@ -42,36 +53,34 @@ async def say(stranger, subject, body, timeout_s=20):
     return json.loads((await stranger.request(subject, json.dumps(body).encode(), timeout=timeout_s)).data)
 
 
-async def test_nobody_but_a_node_makes_a_node_leave(kit, lift, stranger):
-    published = await make_stream(lift)
+async def test_nobody_but_a_node_makes_a_node_leave(kit, lift, stranger, name):
+    published = await make_stream(lift, name)
     told = await say(stranger, "LIFT.API.METADATA", {})
     incarnations = {node["node_id"]: node["incarnation"] for node in told["nodes"]}
-    async with few_lines(kit):
+    async with attacked(kit, published):
         for node_id, incarnation in incarnations.items():
             for body in ({"incarnation": incarnation}, {}):
                 for _ in range(20):
                     await say(stranger, f"LIFT.NODE.{node_id}.NODE.LEFT", body)
-        await published.more(20)
-        assert kit.running == list(NODES)
     await whole_again(kit, lift, published)
 
 
-async def test_nobody_but_a_node_purges(kit, lift, stranger):
-    published = await make_stream(lift)
-    async with lift.consume("s", group="g", start="earliest", options=quick_options()) as consumer:
+async def test_nobody_but_a_node_purges(kit, lift, stranger, name):
+    published = await make_stream(lift, name)
+    async with lift.consume(name, group="g", start="earliest", options=quick_options()) as consumer:
         async for message in consumer:
             if message.offset == 9:
                 break
     before = [(row.partition, row.offset) for row in (await lift.group("g")).offsets]
     assert before
-    for name in ("s", GROUPS_STREAM):
-        details = await lift.stream_info(name)
-        for part in details.partitions:
-            body = {"name": name, "uuid": details.uuid, "partitions": [part.partition], "offset": None}
-            await say(stranger, f"LIFT.NODE.{part.leader}.STREAM.PURGE", body)
-    assert [
-        part.log_start for name in ("s", GROUPS_STREAM) for part in await partitions(lift, name) if part.log_start
-    ] == []
+    async with attacked(kit, published):
+        for purged in (name, GROUPS_STREAM):
+            details = await lift.stream_info(purged)
+            for part in details.partitions:
+                body = {"name": purged, "uuid": details.uuid, "partitions": [part.partition], "offset": None}
+                await say(stranger, f"LIFT.NODE.{part.leader}.STREAM.PURGE", body)
+    starts = [part.log_start for purged in (name, GROUPS_STREAM) for part in await partitions(lift, purged)]
+    assert set(starts) == {0}
     await asyncio.to_thread(kit.kill, *NODES)  # the coordinators read what is left
     await asyncio.to_thread(kit.start_nodes)
 
@@ -84,9 +93,9 @@ async def test_nobody_but_a_node_purges(kit, lift, stranger):
     await whole_again(kit, lift, published)
 
 
-async def test_what_nodes_say_to_each_other_can_be_neither_repeated_nor_answered(kit, lift, stranger):
+async def test_what_nodes_say_to_each_other_can_be_neither_repeated_nor_answered(kit, lift, stranger, name):
     """Somebody reads along, answers before the nodes do, and says again what they have said."""
-    published = await make_stream(lift)
+    published = await make_stream(lift, name)
     heard = []
 
     async def overhear(message):
@@ -97,32 +106,42 @@ async def test_what_nodes_say_to_each_other_can_be_neither_repeated_nor_answered
     await stranger.subscribe("LIFT.NODE.>", cb=overhear)
     await stranger.flush()
     for _ in range(9):  # each time another node may be asked, and the leader answers
-        details = await lift.stream_info("s")
+        details = await lift.stream_info(name)
         assert (details.messages, details.unreachable_partitions) == (20, 0)
     assert heard
-    async with few_lines(kit):
+    async with attacked(kit, published):
         inbox = await stranger.subscribe("_INBOX.stranger.>")
         for message in [*heard]:
             await stranger.publish(message.subject, message.data, "_INBOX.stranger.1", headers=message.headers)
             assert json.loads((await inbox.next_msg(20)).data)["error"]["code"] == 401
-        await published.more(10)
     await whole_again(kit, lift, published)
 
 
-async def test_no_node_connects_to_where_a_stranger_says_it_is(kit, lift, stranger):
-    published = await make_stream(lift)
+async def test_no_node_connects_to_where_a_stranger_says_it_is(kit, lift, stranger, name):
+    published = await make_stream(lift, name)
     dialed = []
     server = await asyncio.start_server(lambda _, writer: dialed.append(writer), "127.0.0.1", 0)
     body = {"node_id": "evil", "host": "127.0.0.1", "port": server.sockets[0].getsockname()[1]}
-    async with few_lines(kit):
-        for subject in ("LIFT.API.NODE.JOIN", *(f"LIFT.NODE.{name}.NODE.JOIN" for name in NODES)):
+    async with attacked(kit, published):
+        for subject in ("LIFT.API.NODE.JOIN", *(f"LIFT.NODE.{node}.NODE.JOIN" for node in NODES)):
             assert "error" in await say(stranger, subject, body)
         await metadata_leader(lift)
-        await published.more(10)
         info = await say(stranger, "LIFT.API.CLUSTER.INFO", {})
         assert [info["cluster"]["learners"], len(info["cluster"]["voters"])] == [[], 3]
     assert dialed == []
     server.close()
+    await whole_again(kit, lift, published)
+
+
+async def test_no_stream_listens_to_what_nodes_and_clients_say(kit, lift, stranger, name):
+    """Before, a stream on `>` recorded the answers of METADATA, with the tokens of the pull ports."""
+    published = await make_stream(lift, name)
+    async with attacked(kit, published):
+        for settings in [{"subject": each} for each in (">", "*", "LIFT.>", "_INBOX.>", "$SRV.>")] + [{"group": "q"}]:
+            body = {"name": "ears", "subject": "ears", "acks": "off"} | settings
+            told = await say(stranger, "LIFT.API.STREAM.CREATE", body)
+            assert "allow_reserved_subjects" in told["error"]["description"], told
+    assert "ears" not in [stream.name async for stream in lift.streams()]
     await whole_again(kit, lift, published)
 
 
@@ -153,29 +172,21 @@ asyncio.run(main(*sys.argv[1:]))
     ],
     ids=["cluster info", "lists", "between nodes", "metadata"],
 )
-async def test_a_flood_of_questions(kit, lift, stranger, subjects):
+async def test_a_flood_of_questions(kit, lift, stranger, name, subjects):
     """Acks go on, clients find their streams, and the metadata keep their leader."""
-    published = await make_stream(lift)
+    published = await make_stream(lift, name)
     leader = await metadata_leader(lift)
-    await measure(published, stranger, "no flood", 3.0)
-    async with few_lines(kit), attacker(FLOOD, kit.url, *subjects):
-        await measure(published, stranger if "LIFT.API.METADATA" not in subjects else None, str(subjects), FLOOD_S)
-        assert kit.running == list(NODES)
+    async with attacked(kit, published), attacker(FLOOD, kit.url, *subjects):
+        answers = []
+        until_s = time.monotonic() + FLOOD_S
+        while time.monotonic() < until_s:
+            if "LIFT.API.METADATA" not in subjects:
+                answers.append(await seconds(nodes_told(stranger)))
+            await asyncio.sleep(0.1)
+        if answers:
+            summed_up(f"{subjects}: METADATA", answers)
     assert await metadata_leader(lift) == leader
     await whole_again(kit, lift, published)
-
-
-async def measure(published, stranger, what, for_s):
-    """Publish and look for the metadata in turns; prints how long that takes."""
-    acks, answers = [], []
-    deadline = time.monotonic() + for_s
-    while time.monotonic() < deadline:
-        acks.append(await seconds(published.more(1)))
-        if len(acks) % 20 == 0 and stranger is not None:
-            answers.append(await seconds(nodes_told(stranger)))
-    summed_up(f"{what}: ack", acks)
-    if answers:
-        summed_up(f"{what}: METADATA", answers)
 
 
 async def nodes_told(stranger):

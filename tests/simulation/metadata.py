@@ -61,7 +61,9 @@ class SimMetadata:
         self.state = MetadataState()
         self.nodes: Mapping[str, Node] = {}
         self.is_down = False
-        self.elected: Callable[[PartitionInfo, str], None] = lambda _info, _op: None  # by reports, or an operator
+        self.elected: Callable[[PartitionInfo, PartitionInfo, str], None] = lambda *_: (
+            None
+        )  # by reports, or an operator
         self.elections = 0
         self.proposals = 0
         self._scheduler = scheduler
@@ -111,7 +113,7 @@ class SimMetadata:
         if before is not None:
             if not before.isr and info.leader is not None:
                 self._seen["election by reports"] += 1
-                self.elected(info, op)
+                self.elected(before, info, op)
             self._seen["unclean election"] += info.unclean_elections > before.unclean_elections
             self.elections += info.leader_epoch > before.leader_epoch
         self._trace.append((self._scheduler.now_us, op, info.leader, info.leader_epoch, info.isr, info.version))

@@ -81,7 +81,7 @@ def failure_of(seed, bugs, **how):
 @pytest.mark.thorough
 @pytest.mark.parametrize("bug", BUGS)
 def test_a_planted_bug_is_found(bug):
-    """The seeds that it takes are printed; 19 for `keep_cut`, 7 for `elect_by_the_last_isr`."""
+    """The seeds that it takes are printed; 19 for `keep_cut`, 44 for `elect_by_the_last_isr`."""
     how = {"disks_to_lose": 9} if bug in MORE_LOST else {}
     with planted(bug) as bugs:
         found = next((seed for seed in range(BUDGET_SEEDS) if failure_of(seed, bugs, **how)), None)

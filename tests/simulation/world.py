@@ -185,13 +185,20 @@ class World:
         if self.metadata.proposals > before:
             raise ViolationError("P5: something is proposed although nothing happens")
 
-    def _check_elected(self, info: PartitionInfo, op: str) -> None:
-        """The best surviving copy wins: no other that could be asked reaches further."""
+    def _check_elected(self, before: PartitionInfo, info: PartitionInfo, op: str) -> None:
+        """The best surviving copy wins: no other that could be asked reaches further.
+
+        One that was in sync to the last and has its log, and one that has as much as the log elected before, has every
+        committed record. What reaches further outside of that set need not be waited for.
+        """
         assert info.leader is not None
         best = self.nodes[info.leader].disk
         if not best.can_be_trusted:  # lost since it reported; its node will say so when it is back
             return
-        for node_id in info.replicas:
+        if before.elected_reach is not None and best.reach >= before.elected_reach:
+            return
+        last = {*before.unproven[-self.min_isr :]} - {*before.lost, *before.failed}
+        for node_id in before.unproven if info.leader in last else info.replicas:
             node = self.nodes[node_id]
             is_asked = node.is_up and not self.metadata.state.nodes[node_id].expired and not node.disk.is_broken
             may_lead = node_id in info.voters or op == "recover_partition"
