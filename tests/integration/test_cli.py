@@ -254,6 +254,7 @@ def test_copies_that_a_single_node_can_not_keep(cli, name):
         (("consume", "s", "t", "--last", "5"), "--last"),
         (("consume", "s", "--idle", "0"), "--idle"),
         (("consume", "s", "--format", "{value"), "--format"),
+        (("consume", "s", "--format", "{value}", "--dead-letter"), "--dead-letter"),
     ],
 )
 def test_mistakes_are_explained(cli, arguments, what):

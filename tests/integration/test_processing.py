@@ -82,6 +82,8 @@ async def test_dead_letters_are_replayed(lift, shared_nats, name, tmp_path):
         (f"{name}.x", None, "ValueError: not yet")
     }
     assert await asyncio.to_thread(cli.lines, *command, "--group", "another") == []
+    letters = await asyncio.to_thread(cli.lines, "consume", f"{name}-dlq", "--dead-letter", "--stop", "latest")
+    assert {(row["dead_letter"]["stream"], row["dead_letter"]["group"]) for row in letters} == {(name, name)}
     assert len(handled) == 4
     is_mended = True
     assert len(await asyncio.to_thread(cli.lines, *command)) == 2

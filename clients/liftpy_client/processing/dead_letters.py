@@ -11,7 +11,7 @@ import asyncio
 import logging
 import random
 import re
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from liftpy_client.errors import NodeUnavailableError, PublishTimeoutError
 from liftpy_client.message import Message
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from liftpy_client.processing.schedule import Work
 
-__all__ = ["PREFIX", "DeadLetters", "dead_letter_headers", "original_headers"]
+__all__ = ["PREFIX", "DeadLetters", "Origin", "dead_letter_headers", "origin_of", "original_headers"]
 
 logger = logging.getLogger(__name__)
 PREFIX: Final = "Dead-Letter-"
@@ -65,6 +65,41 @@ def dead_letter_headers(
         f"{PREFIX}Subject": _UNSAFE.sub("?", message.subject),
         f"{PREFIX}Time": message.timestamp.isoformat(),
     }
+
+
+class Origin(NamedTuple):
+    """What a dead letter says of its message.
+
+    Attributes:
+        cause: Type and text of the exception.
+        attempts: Number of calls of the handler.
+        group: Name of the group.
+        stream: Stream of the message.
+        partition: Partition of the message.
+        offset: Offset of the message.
+        subject: Subject of the message.
+        time: When it was stored, in ISO 8601.
+    """
+
+    cause: str
+    attempts: int
+    group: str
+    stream: str
+    partition: int
+    offset: int
+    subject: str
+    time: str
+
+
+def origin_of(message: Message) -> Origin | None:
+    """Return what a dead letter says of its message; None if this is no dead letter."""
+    headers = message.headers
+    texts = {name: headers.get(f"{PREFIX}{name.title()}") for name in Origin._fields}
+    try:
+        numbers = {name: int(texts.pop(name) or "") for name in ("attempts", "partition", "offset")}
+    except ValueError:
+        return None
+    return None if None in texts.values() else Origin(**texts, **numbers)  # type: ignore[arg-type]  # it is not
 
 
 class DeadLetters:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -15,7 +16,7 @@ from liftpy_envelope.headers import check_record_headers
 from liftpy_envelope.limits import ENVELOPE_RECORDS_MAX
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping
+    from collections.abc import Generator
 
     from liftpy_client.publisher.routes import Route
 
@@ -128,7 +129,7 @@ def _contiguous(column: pa.ChunkedArray) -> pa.Array:
 
 
 def as_table(records: pa.RecordBatch | pa.Table | Mapping[str, pa.Array]) -> pa.Table:
-    """Records as a table of binary columns.
+    """Records as a table of binary columns. Strings of Arrow are UTF-8, so they have bytes; those of Python have not.
 
     Raises:
         UsageError: the columns are not as they must be.
@@ -144,6 +145,8 @@ def as_table(records: pa.RecordBatch | pa.Table | Mapping[str, pa.Array]) -> pa.
     names = table.column_names
     if set(names) - {"value", "key", "headers"} or "value" not in names or len(set(names)) < len(names):
         raise UsageError(f"records have the columns value and, where wanted, key and headers, not {names}")
+    if isinstance(records, Mapping):
+        _check_lists(records, table.schema)
     try:
         table = table.cast(pa.schema([pa.field(name, pa.binary()) for name in names]))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
@@ -154,6 +157,14 @@ def as_table(records: pa.RecordBatch | pa.Table | Mapping[str, pa.Array]) -> pa.
             for block in blocks.filter(pc.match_substring(blocks, prefix)).to_pylist():
                 check_record_headers(block)
     return table
+
+
+def _check_lists(columns: Mapping[str, Any], schema: pa.Schema) -> None:
+    """Refuse text in lists of Python, as `publish` does."""
+    for name, column in columns.items():
+        kind = schema.field(name).type
+        if not isinstance(column, (pa.Array, pa.ChunkedArray)) and pa.types.is_string(kind):
+            raise UsageError(f"column {name}: a list must hold bytes; encode text first, or pass a pyarrow.Array")
 
 
 def by_partition(route: Route, table: pa.Table) -> list[tuple[int | None, pa.Table]]:

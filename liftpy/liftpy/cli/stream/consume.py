@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from liftpy.cli.run import JsonFlag, open_lift, run, stderr, stdout
-from liftpy.cli.stream.printing import Style, json_printer, raw_printer, template_printer, text_printer
+from liftpy.cli.stream.printing import (
+    Style,
+    dead_letter_json_printer,
+    json_printer,
+    raw_printer,
+    template_printer,
+    text_printer,
+)
 from liftpy.cli.text import show_numbers, show_text
 from liftpy.cli.units import parse_duration, parse_offset_or_time
 from liftpy_client.consumer.options import ConsumeOptions
@@ -44,7 +51,9 @@ liftpy consume orders --start -1h --subject 'orders.eu.>'
 
 liftpy consume orders --last 10 --format '{offset} {subject} {key} {value}'
 
-liftpy consume orders refunds --group billing"""
+liftpy consume orders refunds --group billing
+
+liftpy consume dead-orders --dead-letter --stop latest"""
 
 GroupName = Annotated[
     str | None, typer.Option("--group", help="Join this consumer group, which shares partitions and commits offsets.")
@@ -86,6 +95,10 @@ Headers = Annotated[
     typer.Option("--headers/--no-headers", help="Print headers in text; by default on a terminal.", show_default=False),
 ]
 
+DeadLetter = Annotated[
+    bool, typer.Option("--dead-letter", help="The messages are dead letters: print their origin and cause.")
+]
+
 
 @app.command(epilog=_EXAMPLES)
 def consume(
@@ -114,6 +127,7 @@ def consume(
     raw: Annotated[bool, typer.Option("--raw", help="Print values only, one per line.")] = False,
     template: Format = None,
     headers: Headers = None,
+    dead_letter: DeadLetter = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Print the messages of streams until interrupted.
@@ -124,7 +138,8 @@ def consume(
     """
 
     async def work() -> None:
-        show = _printer(raw=raw, as_json=as_json, template=template, headers=headers, several=len(streams) > 1)
+        style = Style(several=len(streams) > 1, dead_letters=dead_letter)
+        show = _printer(style, raw=raw, as_json=as_json, template=template, headers=headers)
         idle_s = None if idle is None else _span("--idle", idle)
         if on_lost not in _ON_LOST:
             raise UsageError(f"--on-lost: {on_lost!r} is not {', '.join(_ON_LOST)}")
@@ -295,11 +310,13 @@ def _ended_by_sigterm(*, is_wanted: bool) -> Iterator[None]:
         loop.remove_signal_handler(signal.SIGTERM)
 
 
-def _printer(*, raw: bool, as_json: bool, template: str | None, headers: bool | None, several: bool) -> Printer:
+def _printer(style: Style, *, raw: bool, as_json: bool, template: str | None, headers: bool | None) -> Printer:
     if raw + as_json + (template is not None) > 1:
         raise UsageError("--raw, --json and --format exclude each other")
+    if style.dead_letters and (raw or template is not None):
+        raise UsageError("--dead-letter is for text and --json: leave out --raw and --format")
     if as_json:
-        return json_printer
+        return dead_letter_json_printer if style.dead_letters else json_printer
     if raw:
         return raw_printer
     is_terminal = stdout.is_terminal
@@ -307,4 +324,4 @@ def _printer(*, raw: bool, as_json: bool, template: str | None, headers: bool | 
         return template_printer(template, safe=is_terminal)
     colors = is_terminal and not stdout.no_color
     shown_headers = is_terminal if headers is None else headers
-    return text_printer(Style(colors=colors, shortened=is_terminal, headers=shown_headers, several=several))
+    return text_printer(style._replace(colors=colors, shortened=is_terminal, headers=shown_headers))

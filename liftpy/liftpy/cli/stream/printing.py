@@ -11,16 +11,19 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from liftpy.cli.text import SHOWN_MAX, printable, text_of
 from liftpy_client.errors import UsageError
+from liftpy_client.processing.dead_letters import PREFIX as DEAD_LETTER_PREFIX
+from liftpy_client.processing.dead_letters import origin_of
 from liftpy_envelope.headers import parse_header_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from liftpy_client.message import Message
+    from liftpy_client.processing.dead_letters import Origin
 
     Printer = Callable[[Message], bytes]
 
-__all__ = ["Style", "json_printer", "raw_printer", "template_printer", "text_printer"]
+__all__ = ["Style", "dead_letter_json_printer", "json_printer", "raw_printer", "template_printer", "text_printer"]
 
 _KEY_HEADER: Final = "Lift-Key"
 _ESCAPES: Final = {"\\n": "\n", "\\t": "\t", "\\0": "\0", "\\\\": "\\"}
@@ -34,12 +37,14 @@ class Style(NamedTuple):
         shortened: Print at most the first 200 characters of a key or value, as for a terminal.
         headers: Print headers.
         several: Name the stream of each message, because several are consumed.
+        dead_letters: Print where the message of each dead letter comes from, and why it is one.
     """
 
     colors: bool = False
     shortened: bool = False
     headers: bool = False
     several: bool = False
+    dead_letters: bool = False
 
 
 def _header_lines(message: Message) -> list[tuple[str, str]]:
@@ -48,6 +53,21 @@ def _header_lines(message: Message) -> list[tuple[str, str]]:
 
 def json_printer(message: Message) -> bytes:
     """Print a message as one JSON object. A header with several values has a list of them."""
+    return json.dumps(_shown(message)).encode() + b"\n"
+
+
+def dead_letter_json_printer(message: Message) -> bytes:
+    """Print a dead letter as one JSON object, with what it says of its message in `dead_letter`, or null there."""
+    origin = origin_of(message)
+    shown = _shown(message) | {"dead_letter": None if origin is None else origin._asdict()}
+    if origin is not None:
+        shown["headers"] = {
+            name: values for name, values in shown["headers"].items() if not name.startswith(DEAD_LETTER_PREFIX)
+        }
+    return json.dumps(shown).encode() + b"\n"
+
+
+def _shown(message: Message) -> dict[str, Any]:
     shown: dict[str, Any] = {
         "stream": message.stream,
         "partition": message.partition,
@@ -60,7 +80,7 @@ def json_printer(message: Message) -> bytes:
     for name, data in (("key", message.key), ("value", message.value)):
         suffix, text = text_of(data)
         shown[name + suffix] = text
-    return json.dumps(shown).encode() + b"\n"
+    return shown
 
 
 def raw_printer(message: Message) -> bytes:
@@ -84,9 +104,13 @@ def text_printer(style: Style) -> Printer:
         if style.several:
             place = f"{message.stream} {place}"
         text = f"{dim}{place} {clock.show(message.timestamp_ns)}{end} {green}{printable(message.subject)}{end}"
+        origin = origin_of(message) if style.dead_letters else None
+        if style.dead_letters:
+            text += f" {dim}{'(no dead letter)' if origin is None else printable(_told(origin))}{end}"
         if style.headers:
             shown = [f"{printable(name)}: {printable(value)}" for name, value in _header_lines(message)
-                     if name != _KEY_HEADER]  # fmt: skip
+                     if name != _KEY_HEADER
+                     and not (origin is not None and name.startswith(DEAD_LETTER_PREFIX))]  # fmt: skip
             if shown:
                 text += f" {dim}{{{'; '.join(shown)}}}{end}"
         if message.key is not None:
@@ -95,6 +119,12 @@ def text_printer(style: Style) -> Printer:
         return f"{text} {value}\n".encode(errors="replace")
 
     return line
+
+
+def _told(origin: Origin) -> str:
+    times = "1 attempt" if origin.attempts == 1 else f"{origin.attempts} attempts"
+    place = f"{origin.stream} {origin.partition}:{origin.offset} {origin.subject}"
+    return f"[{place}, {times} by {origin.group}: {origin.cause}]"
 
 
 class _Clock:

@@ -6,9 +6,18 @@ import json
 
 import pytest
 
-from liftpy.cli.stream.printing import Style, json_printer, raw_printer, template_printer, text_printer
+from liftpy.cli.stream.printing import (
+    Style,
+    dead_letter_json_printer,
+    json_printer,
+    raw_printer,
+    template_printer,
+    text_printer,
+)
 from liftpy_client.errors import UsageError
 from liftpy_client.message import Message
+from liftpy_client.processing.dead_letters import dead_letter_headers
+from liftpy_envelope.headers import encode_header_block
 
 NS = 1_769_860_800_123_456_789
 TIME = "2026-01-31 12:00:00.123456"
@@ -38,6 +47,38 @@ def test_headers_are_printed_if_wanted_and_the_key_once():
     found = message(key=b"k", headers=b"NATS/1.0\r\nA: 1\r\nA: 2\r\nLift-Key: k\r\n\r\n")
     assert text(found) == f"7 {TIME} orders.new k v\n"
     assert text(found, headers=True) == f"7 {TIME} orders.new {{A: 1; A: 2}} k v\n"
+
+
+def dead_letter(**changes):
+    headers = dead_letter_headers(
+        message(b"v", partition=2, headers=b"NATS/1.0\r\nA: 1\r\n\r\n"), "billing", 5, KeyError("no")
+    )
+    return message(b"v", subject="dead.orders", headers=encode_header_block(headers | changes))
+
+
+def test_dead_letters_say_where_they_come_from_and_why():
+    shown = text(dead_letter(), dead_letters=True)
+    assert shown == f"7 {TIME} dead.orders [orders 2:7 orders.new, 5 attempts by billing: KeyError: 'no'] v\n"
+    assert "{A: 1} v" in text(dead_letter(), dead_letters=True, headers=True)
+    assert "\x1b" not in text(dead_letter(**{"Dead-Letter-Cause": "\x1b[2J"}), dead_letters=True)
+    for broken in (message(), dead_letter(**{"Dead-Letter-Offset": "x"})):
+        assert "(no dead letter)" in text(broken, dead_letters=True)
+
+
+def test_dead_letters_as_json():
+    shown = json.loads(dead_letter_json_printer(dead_letter()))
+    assert shown["headers"] == {"A": "1"}
+    assert shown["dead_letter"] == {
+        "cause": "KeyError: 'no'",
+        "attempts": 5,
+        "group": "billing",
+        "stream": "orders",
+        "partition": 2,
+        "offset": 7,
+        "subject": "orders.new",
+        "time": "2026-01-31T12:00:00.123456+00:00",
+    }
+    assert json.loads(dead_letter_json_printer(message()))["dead_letter"] is None
 
 
 def test_nothing_acts_on_the_terminal():

@@ -54,6 +54,28 @@ def test_records_go_where_the_partitioner_says_and_stay_in_order(keys, partition
     assert found == expected
 
 
+@pytest.mark.parametrize(
+    "kind",
+    [pa.string(), pa.large_string(), pa.string_view(), pa.binary_view(), pa.dictionary(pa.int32(), pa.string())],
+)
+def test_strings_of_arrow_are_their_bytes(kind):
+    values = (
+        pa.array(["é", "", None], pa.string()).cast(kind)
+        if kind != pa.binary_view()
+        else pa.array(["é".encode(), b"", None], kind)
+    )
+    for records in ({"value": values, "key": values}, pa.table({"value": values, "key": values})):
+        found = as_table(records)
+        assert set(found.schema.types) == {pa.binary()}
+        assert found.column("value").to_pylist() == found.column("key").to_pylist() == ["é".encode(), b"", None]
+
+
+def test_text_of_python_is_refused_as_by_publish():
+    with pytest.raises(UsageError, match="column key: a list must hold bytes; encode text first"):
+        as_table({"value": [b"1"], "key": ["a"]})
+    assert as_table({"value": [b"1", None], "key": [None, None]}).num_rows == 2
+
+
 def test_without_keys_everything_goes_where_the_subject_does():
     records = as_table({"value": pa.array([b"1", b"2"])})
     ((partition, share),) = by_partition(route(5), records)
