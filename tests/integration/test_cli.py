@@ -342,3 +342,27 @@ def test_watching_goes_on(shared_nats, shared_node, tmp_path):
         process.send_signal(2)
         assert process.wait(60) == 130
     assert first["node"]["now_ns"] < second["node"]["now_ns"]
+
+
+def test_the_doctor_looks_at_server_nats_and_cluster(cli):
+    found = {each["check"]: each for each in cli.json("doctor")["findings"]}
+    assert {
+        "open files",
+        "disk space",
+        "fsync",
+        "NATS version",
+        "NATS round trip",
+        "cluster",
+        "versions",
+        "clocks",
+    } <= set(found)
+    assert found["cluster"]["text"].startswith("1 nodes")
+    assert found["versions"]["state"] == found["clocks"]["state"] == "ok"
+    assert [check for check, each in found.items() if (each["state"] == "ok") != (not each["advice"])] == []
+
+
+def test_the_doctor_says_what_is_wrong(tmp_path):
+    cli = Cli("nats://127.0.0.1:1", tmp_path)
+    ended = cli.run("doctor", code=1)
+    assert "problem  NATS: " in ended.stdout
+    assert "start nats-server, or set nats.url" in ended.stdout

@@ -15,7 +15,7 @@ from liftpy_envelope.errors import LiftError
 if TYPE_CHECKING:
     from liftpy_server.nats.connection import NatsConnection
 
-__all__ = ["MonitoringError", "SlowConsumerLimits", "ask_limits"]
+__all__ = ["MonitoringError", "SlowConsumerLimits", "ask_limits", "ask_limits_of"]
 
 _PORT: Final = 8222
 _TIMEOUT_S: Final = 2.0
@@ -45,7 +45,19 @@ async def ask_limits(connection: NatsConnection) -> SlowConsumerLimits:
         MonitoringError: it did not tell.
     """
     assert connection.address is not None, "it is open"
-    host = connection.address.host
+    return await ask_limits_of(connection.address.host, connection.info.get("server_id"))
+
+
+async def ask_limits_of(host: str, server_id: str | None = None) -> SlowConsumerLimits:
+    """Ask a server by its host.
+
+    Args:
+        host: where it runs.
+        server_id: the answer of another server does not count; None takes the answer of any.
+
+    Raises:
+        MonitoringError: it did not tell.
+    """
     url = f"http://{f'[{host}]' if ':' in host else host}:{_PORT}/varz"
     try:
         async with asyncio.timeout(_TIMEOUT_S):
@@ -54,7 +66,7 @@ async def ask_limits(connection: NatsConnection) -> SlowConsumerLimits:
         raise MonitoringError(f"{url} does not answer") from None
     except (OSError, ValueError) as error:
         raise MonitoringError(f"{url}: {error}") from error
-    if told.get("server_id") != connection.info.get("server_id"):
+    if server_id is not None and told.get("server_id") != server_id:
         raise MonitoringError(f"{url} is that of another server")
     max_pending, deadline_ns = told.get("max_pending"), told.get("write_deadline")
     if not isinstance(max_pending, int) or not isinstance(deadline_ns, int):
