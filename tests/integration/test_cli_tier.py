@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 
 import pytest
 
@@ -11,6 +12,7 @@ import liftpy
 from support.cli import Cli
 from support.cluster import NodeProcess, eventually, quick_options
 from support.s3_servers import seaweedfs
+from support.segments import stream_directory
 from support.tier_kit import tier_toml
 
 COUNT = 500
@@ -68,12 +70,12 @@ async def tiered(lift, stream):
 def there(nats_server, s3):
     """A stream of which the bucket has everything."""
 
-    async def make():
+    async def make(prefix=PREFIX):
         async with liftpy.connect(nats_server.url) as lift:
             await lift.create_stream("orders", subject="orders.*")
             await publish(lift, "orders")
             await tiered(lift, "orders")
-            await eventually(lambda: _catalogued(s3), 40, "the stream is not in the catalog")
+            await eventually(lambda: _catalogued(s3, prefix), 40, "the stream is not in the catalog")
 
     return make
 
@@ -129,9 +131,49 @@ async def _publish_sealed(nats_server):
         await eventually(is_told, 40, "nobody tells that the stream is sealed")
 
 
-def _catalogued(s3):
+def test_the_only_log_is_lost_and_the_bucket_has_its_records(nats_server, tmp_path, s3, there):
+    """An operator is told what the bucket has, keeps it as a fork, and then lets the stream begin anew."""
+    toml = tier_toml(s3, "lost", set_member_bytes_max=0)
+    node = NodeProcess(nats_server.url, tmp_path / "node", toml=toml, environment=s3.environment).start()
+    where = {"LIFTPY_TIER_URL": s3.url("lost"), "LIFTPY_TIER_ENDPOINT": s3.endpoint}
+    cli = Cli(nats_server.url, tmp_path, **s3.environment, **QUIET, **where)
     try:
-        return b'"orders"' in s3.store(PREFIX).get("catalog.json").body
+        asyncio.run(there("lost"))
+        assert node.stop() == 0
+        shutil.rmtree(stream_directory(node.data, "orders"))
+        node.start()
+
+        shown = cli.json("stream", "recover", "orders", "--dry-run")["partitions"][0]
+        assert (shown["leader"], shown["known_end"]) == (None, COUNT)
+        assert (shown["bucket"]["end"], shown["bucket"]["problem"]) == (COUNT, "")
+        assert f"records from offset 0 to {COUNT - 1} are in the bucket and not in the log" in shown["loss"]
+        assert f"the bucket has the records below {COUNT}" in cli.out("stream", "recover", "orders", "--dry-run")
+        assert "--accept-data-loss" in cli.error("stream", "recover", "orders", "--yes")
+
+        cli.out("tier", "fork", "orders", "kept", "--subject", "kept.*")
+        said = cli.out("stream", "recover", "orders", "--accept-data-loss", "--yes")
+        assert "1 partitions of orders have a leader again" in said
+        asyncio.run(_begin_anew(nats_server))
+    finally:
+        node.stop()
+
+
+async def _begin_anew(nats_server):
+    """The fork has all records, the stream has other ones under their offsets, and the bucket takes none of these."""
+    async with liftpy.connect(nats_server.url) as lift:
+        await publish(lift, "orders", COUNT, 10)
+        assert await read(lift, "orders") == [b"%d" % number for number in range(COUNT, COUNT + 10)]
+        assert await read(lift, "kept") == [b"%d" % number for number in range(COUNT)]
+
+        async def is_told():
+            return next(each.trouble for each in (await lift.tier_status()).partitions if each.stream == "orders")
+
+        assert "holds another history" in await eventually(is_told, 40, "nobody tells that the bucket takes no more")
+
+
+def _catalogued(s3, prefix):
+    try:
+        return b'"orders"' in s3.store(prefix).get("catalog.json").body
     except liftpy.LiftError:
         return False
 
