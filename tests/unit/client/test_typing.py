@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
 import subprocess
 import sys
 from dataclasses import fields
@@ -32,6 +35,8 @@ async def main() -> None:
     await lift.update_stream("s", retention_age=60)  # wrong
 """
 
+_WRONG = {number for number, line in enumerate(_PROGRAM.splitlines(), 1) if "# wrong" in line}
+
 
 def test_the_names_are_those_of_the_options():
     settings = {field.name for field in fields(StreamConfig)} - {"name", "subject"}
@@ -58,6 +63,20 @@ def test_mypy_finds_what_is_wrong_in_a_users_program(tmp_path):
     found = subprocess.run(
         [*command, "--config-file=", str(program)], capture_output=True, text=True, check=False, timeout=300
     )
-    wrong = [number for number, line in enumerate(_PROGRAM.splitlines(), 1) if "# wrong" in line]
-    told = sorted({int(line.split(":")[1]) for line in found.stdout.splitlines() if line.startswith(str(program))})
-    assert told == wrong, found.stdout + found.stderr
+    told = {int(line.split(":")[1]) for line in found.stdout.splitlines() if line.startswith(str(program))}
+    assert told == _WRONG, found.stdout + found.stderr
+
+
+@pytest.mark.thorough
+def test_pyright_finds_what_is_wrong_in_a_users_program(tmp_path):
+    pytest.importorskip("pyright", reason="pyright is not installed")
+    if shutil.which("node") is None:
+        pytest.skip("pyright runs on node, which is not installed here")
+    program = tmp_path / "program.py"
+    program.write_text(_PROGRAM)
+    (tmp_path / "pyrightconfig.json").write_text('{"typeCheckingMode": "strict", "include": ["program.py"]}')
+    command = [sys.executable, "-m", "pyright", "--outputjson", "--pythonpath", sys.executable, "-p", str(tmp_path)]
+    environment = os.environ | {"PYRIGHT_PYTHON_IGNORE_WARNINGS": "1"}
+    found = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300, env=environment)
+    told = {row["range"]["start"]["line"] + 1 for row in json.loads(found.stdout)["generalDiagnostics"]}
+    assert told == _WRONG, found.stdout + found.stderr
