@@ -23,7 +23,7 @@ Not held against them, as they cannot know it:
 - what a server that stood still takes as it wakes, before it has read who listens elsewhere now, if it wakes so soon
   after that was subscribed that it is not found asleep, or if it is about to end;
 - what one that is about to end takes after it has lost its routes: it is not named any more, so nobody says so;
-- what is published while a route has fallen silent, if another node leads, or the leader listens to another server,
+- what is published while a route has fallen silent, if the node that led has ended, or listens to another server,
   before a server has noticed.
 """
 
@@ -108,6 +108,8 @@ class NatsWorld(ShellWorld):
         self._cuts: list[tuple[int, frozenset[str]]] = []
         self._changes_us: list[list[int]] = [[] for _ in range(self.partitions)]  # of leaders' connections
         self._hearing: list[Any] = [None] * self.partitions
+        self._heard_by: list[list[Any]] = [[] for _ in range(self.partitions)]  # connections that stand still
+        self._forgot_us: list[list[int]] = [[] for _ in range(self.partitions)]  # when one of them was no more
         self._offsets_ns: dict[tuple[str, int], set[int]] = {}  # of clocks, by gap and its begin
         self._troubles_us: list[list[int]] = [[] for _ in range(self.partitions)]  # when something was wrong with it
         self._epochs = [0] * self.partitions
@@ -243,7 +245,7 @@ class NatsWorld(ShellWorld):
         return any(
             taken.server in pair
             and cut_us <= taken.at_us <= cut_us + stale_us
-            and self._has_changed(taken, cut_us, cut_us + stale_us + S)
+            and any(cut_us <= forgot_us <= cut_us + stale_us + S for forgot_us in self._forgot_us[taken.partition])
             for cut_us, pair in self._cuts
         )
 
@@ -264,6 +266,11 @@ class NatsWorld(ShellWorld):
             if hearing is not self._hearing[number]:
                 self._hearing[number] = hearing
                 self._changes_us[number].append(self.scheduler.now_us)
+                self._heard_by[number] += [] if hearing is None or hearing in self._heard_by[number] else [hearing]
+            standing = [each.ingest.hearing for each in self.nodes.values() if each.ingest is not None]
+            heard_by = [each for each in self._heard_by[number] if each in standing]
+            self._forgot_us[number] += [self.scheduler.now_us] * (len(self._heard_by[number]) - len(heard_by))
+            self._heard_by[number] = heard_by
 
     def _check_deaf(self, number: int) -> None:
         """A leader that does not hear NATS lets another lead that does, where nothing else is wrong."""

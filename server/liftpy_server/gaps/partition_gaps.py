@@ -116,6 +116,7 @@ class PartitionGaps:
         self._lapse: list[_Open] = []  # of several the first is the one that began here, or was found first
         self._listening_s = self._since_gap_s = clock.elapsed()
         self._missed_s = float("-inf")
+        self._led_since_s = self._led_until_s = float("-inf")  # before another node did, where that is not told yet
         self._ends_with_answer = False  # what lasts, as all it lacks is messages that were read and not taken
         self._refusals: dict[str, _Refusals] = {}
         self._grown: set[str] = set()  # reasons of refusals that are not written down
@@ -178,6 +179,7 @@ class PartitionGaps:
         What lasted when the leader before was heard last, as the metadata has it, goes on here.
         """
         ours = {each.gap.id for each in self._lapse}
+        self._led_since_s = self._clock.elapsed()
         known = all_told(recorded, self._unrecorded)
         lasting = [gap for gap in known if gap.until_ns is None and gap.id not in ours]
         self._lapse += [_Open(gap, self._at_s(gap.since_ns)) for gap in lasting]
@@ -188,6 +190,8 @@ class PartitionGaps:
 
     def recorded_elsewhere(self, recorded: Iterable[Gap]) -> None:
         """The metadata has these gaps: one that lasts, and that another node told of, ends when this one listens."""
+        recorded = tuple(recorded)
+        self._go_on({gap.id: gap.until_ns for gap in recorded if gap.until_ns is not None})
         ours = {gap.id for gap in self._unrecorded} | {each.gap.id for each in self._lapse}
         for gap in recorded:
             if gap.until_ns is not None or gap.id in ours:
@@ -199,12 +203,32 @@ class PartitionGaps:
                 until_ns = min(self._clock.now_ns(), max(self._wall_ns(self._listening_s), gap.since_ns))
                 self._write_anew(known, until_ns=until_ns)
 
-    def leave(self) -> None:
+    def _go_on(self, ends_ns: dict[str, int]) -> None:
+        """What lasts here, and another node has ended that led before, goes on as a gap of its own from there."""
+        for each in self._lapse:
+            until_ns = ends_ns.get(each.gap.id)
+            if until_ns is not None:
+                each.since_s = min(self._clock.elapsed(), self._at_s(until_ns))
+                each.gap = self._begun(each.since_s, None, each.gap.cause)
+                self._write(each.gap)
+
+    def leave(self, *, was_leading: bool = True) -> None:
         """Another node leads: it ends what lasts, when it listens."""
+        if was_leading:
+            self._led_until_s = self._clock.elapsed()
         self._lapse = []
         self._ends_with_answer = False
         self._settle()
         self._refusals.clear()
+
+    def missed_before(self, since_s: float, cause: str) -> bool:
+        """Messages may be missing from `since_s` on, until another node led. Returns whether that is news."""
+        since_s, until_s = max(since_s, self._led_since_s), self._led_until_s
+        if since_s >= until_s:
+            return False
+        self._write(self._begun(since_s, self._wall_ns(until_s), cause))
+        self._led_until_s = since_s
+        return True
 
     def count_refused(self, reason: str, description: str) -> None:
         """A message was refused, and its publisher could not be told: a gap of known size."""

@@ -99,6 +99,8 @@ class IngestConnection:
     Attributes:
         is_changing: from one server to another; no planned change of leaders begins meanwhile.
         before_change: returns when no planned change of leaders is under way any more; bounded in time.
+        on_route_lost: called with the time from which messages may be missing, and the cause. It tells of partitions
+            that this node does not lead any more: the next leader may listen to a server that has lost nothing.
         whole_s: nothing that was published before is on its way still.
     """
 
@@ -139,6 +141,7 @@ class IngestConnection:
         self.whole_s = clock.elapsed()
         self.is_changing = False
         self.before_change: Callable[[], Awaitable[None]] = partial(asyncio.sleep, 0)
+        self.on_route_lost: Callable[[float, str], None] = lambda _since_s, _cause: None
         self._unbound = 0
         self._connections = 0
 
@@ -344,8 +347,13 @@ class IngestConnection:
             return
         assert connection.address is not None, "it is open"
         if self._cluster.told(info, connection.address.place, self.whole_s, self._clock.elapsed()):
-            self._miss(self.whole_s, str(self._cluster.cause))
+            self._route_is_lost(self.whole_s)
         self._look_on()
+
+    def _route_is_lost(self, since_s: float) -> None:
+        cause = str(self._cluster.cause)
+        self._miss(since_s, cause)
+        self.on_route_lost(since_s, cause)
 
     def _look_on(self) -> None:
         looking = self._tasks.get("looking for servers")
@@ -453,7 +461,7 @@ class IngestConnection:
             self._cluster.is_gone(server)
         elif not server.is_silent:
             server.is_silent = True
-            self._miss(server.whole_s - ROUTE_SILENT_S_MAX, str(self._cluster.cause))
+            self._route_is_lost(server.whole_s - ROUTE_SILENT_S_MAX)
 
     def lost(self, connection: NatsConnection) -> None:
         """See `ConnectionOwner`."""

@@ -248,8 +248,8 @@ class CommittingLog:
         """Lead no longer: nobody here knows what becomes of the messages that are not committed yet."""
         self.note_whole()
         self.heard_s = None
+        self.gaps.leave(was_leading=self.is_leading)
         self.is_leading = False
-        self.gaps.leave()
         self.gone = ErrorCode.NOT_LEADER
         self._give_up("outcome unknown: another node leads the partition now")
         self._acks = AckTemplate(self.stream.name, self.number, epoch)

@@ -130,7 +130,15 @@ class Streams(StreamLookup):
 
     def connect(self, ingest: IngestConnection) -> list[Binding]:
         """Take the ingest connection. Returns the bindings of all streams, for it to subscribe when it connects."""
+        ingest.on_route_lost = self._missed_before
         return self.listening.connect(ingest, self.by_uuid.values())
+
+    def _missed_before(self, since_s: float, cause: str) -> None:
+        """A route between NATS servers was lost: partitions may miss what was published while this node led them."""
+        others = [each for each in self.by_key.values() if not each.is_leading and not each.stream.config.is_internal]
+        count = sum(partition.gaps.missed_before(since_s, cause) for partition in others)
+        if count:
+            logger.warning("%d partitions that this node led until lately may miss messages: %s", count, cause)
 
     def confirmed(self, stream: StreamState) -> None:
         """All subscriptions of a stream are confirmed."""

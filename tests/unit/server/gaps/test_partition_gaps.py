@@ -287,6 +287,20 @@ def test_a_gap_of_the_leader_before_that_handed_over_ends_when_this_one_leads(no
     assert node.shown() == [(LASTS.cause, -5, 2, None)]
 
 
+def test_a_gap_that_lasts_here_goes_on_when_the_leader_before_tells_late_that_it_ended_it(node):
+    node.gaps.take_over([LASTS], node.now_s - 3, "another led")
+    over = Gap(id=LASTS.id, version=5, since_ns=LASTS.since_ns, until_ns=NOW_NS - 2 * SECOND, cause=LASTS.cause)
+    node.clock.advance(4)
+    for _ in range(2):
+        node.gaps.recorded_elsewhere([over])
+    assert node.shown() == [(LASTS.cause, -2, None, None)]
+    node.clock.advance(1)
+    node.gaps.close()
+    assert node.shown() == [(LASTS.cause, -2, 5, None)]
+    (gap,) = node.gaps.unrecorded()
+    assert gap.id != LASTS.id
+
+
 def test_its_own_gap_is_not_taken_for_anothers(node):
     node.gaps.open(node.now_s, "lost")
     known = node.record()
@@ -324,6 +338,31 @@ def test_who_leads_again_begins_a_gap_anew_when_the_metadata_have_not_heard_that
     node.clock.advance(1)
     node.gaps.close()
     assert node.shown() == [("lost", 0, 1, None), ("another led", 5, 7, None)]
+
+
+def test_what_is_known_only_when_another_leads_is_a_gap_until_then_and_not_twice(node):
+    node.clock.advance(10)
+    node.gaps.take_over([], None, "another led")
+    node.clock.advance(5)
+    node.gaps.leave()
+    node.clock.advance(60)
+    node.gaps.leave(was_leading=False)  # it follows yet another leader
+    assert node.gaps.missed_before(node.now_s - 62, "a route was lost")
+    assert node.gaps.missed_before(node.now_s - 90, "a route was lost"), "as it is silent and not down"
+    assert not node.gaps.missed_before(node.now_s - 90, "a route was lost")
+    assert node.shown() == [("a route was lost", 13, 15, None), ("a route was lost", 10, 13, None)]
+    assert node.gaps.cause is None
+
+
+def test_what_another_node_missed_is_not_told(node):
+    node.gaps.leave(was_leading=False)
+    assert not node.gaps.missed_before(node.now_s - 90, "a route was lost")
+    node.clock.advance(1)
+    node.gaps.take_over([], None, "another led")
+    node.gaps.leave()
+    node.clock.advance(1)
+    assert not node.gaps.missed_before(node.now_s - 0.5, "a route was lost")
+    assert node.shown() == []
 
 
 actions = st.lists(

@@ -457,12 +457,16 @@ async def test_a_lost_route_is_a_gap_until_the_server_is_reached_again(monkeypat
     monkeypatch.setattr("liftpy_server.ingest.cluster_watch.ROUTE_GRACE_S", 5 * TICK_S)
     async with ScriptedNats() as other, ScriptedNats() as nats, Kit(nats) as kit:
         a, b = Stream("a"), Stream("b")
+        told = []
+        kit.ingest.on_route_lost = lambda *what: told.append(what)
         nats.info["connect_urls"] = [nats.place, other.place]
         await kit.ingest.start(a.bindings)
         client = await nats.client(0)
         client.send_info(nats.info | {"connect_urls": [nats.place]})
         lost_s = kit.clock.elapsed()
         await until(lambda: a.gaps and a.gaps[0][0] < lost_s - 80)
+        assert [cause for _, cause in told] == [a.lapse, a.lapse], "at once, and again as the other server lives"
+        assert told[1] == (a.gaps[0][0], a.lapse)
         assert a.lapse == f"a route between NATS servers was lost: {other.place}"
         await kit.ingest.bind(b.bindings)
         assert b.lapse == a.lapse

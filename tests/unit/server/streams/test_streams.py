@@ -26,3 +26,22 @@ async def test_a_change_that_failed_is_made_when_the_metadata_change_again(kit, 
         await streams.follow(SimpleNamespace(streams={info.name: info}))
     assert tried == [(before, after), (before, after)]
     assert local.info is after
+
+
+async def test_what_a_lost_route_cost_a_partition_that_another_node_leads_now_is_told(make_kit, caplog):
+    """The next leader may listen to a server that has lost nothing."""
+    kit = make_kit(partitions=3)
+    streams, ingest = Streams(SimpleNamespace(), None, None), SimpleNamespace()
+    streams.by_key |= {each.key: each for each in kit.partitions.values()}
+    leads, led, followed = kit.partitions.values()
+    kit.clock.advance(5)
+    for _ in range(2):  # the second time it follows yet another leader
+        led.follow(2)
+    followed.is_leading = False
+    kit.clock.advance(60)
+    streams.connect(ingest)
+    ingest.on_route_lost(kit.clock.elapsed() - 62, "a route was lost")
+    assert [len(each.gaps.unrecorded()) for each in (leads, led, followed)] == [0, 1, 0]
+    (gap,) = led.gaps.unrecorded()
+    assert (gap.until_ns - gap.since_ns, kit.clock.now_ns() - gap.until_ns) == (2 * 10**9, 60 * 10**9)
+    assert "1 partitions that this node led until lately may miss messages: a route was lost" in caplog.text
