@@ -39,6 +39,45 @@ async def closed_gaps(lift, name, count):
     return await eventually(found, 40)
 
 
+async def test_time_limits_hold_while_the_server_stands_still(nats_server, tmp_path):
+    """What does not fit into the socket any more is not waited for longer than the caller said."""
+    value, clock = bytes(900_000), time.monotonic
+
+    async def publish(lift, number):
+        begun_s, limit_s = clock(), 60.0 if number % 2 else 2.0
+        try:
+            async with asyncio.timeout(limit_s):
+                await lift.publish("s", value, timeout_s=1.0 if number % 2 else 60.0, retries=0)
+        except (TimeoutError, liftpy.DisconnectedError):
+            return clock() - begun_s
+        raise AssertionError("a server that stands still has acknowledged it")
+
+    async with running_node(nats_server.url, tmp_path / "node"), liftpy.connect(nats_server.url) as lift:
+        await lift.create_stream("s", subject="s")
+        await lift.publish("s", b"first")
+        async with liftpy.connect(nats_server.url) as another:
+            await another.publish("s", b"second")
+            os.kill(nats_server._process.pid, signal.SIGSTOP)
+            try:
+                tasks = [asyncio.create_task(publish(lift, number)) for number in range(40)]
+                ended, waiting = await asyncio.wait(tasks, timeout=12.0)
+                begun_s = clock()
+                await another.close()
+                closed_s = clock() - begun_s
+            finally:
+                os.kill(nats_server._process.pid, signal.SIGCONT)
+            for task in waiting:
+                task.cancel()
+            assert not waiting, f"{len(waiting)} of 40 publishes waited for the server"
+            took_s = sorted(task.result() for task in ended)
+            print(
+                f"limits of 1 and 2 s: 40 publishes took {took_s[0]:.1f} to {took_s[-1]:.1f} s; close {closed_s:.1f} s"
+            )
+            assert took_s[-1] < 8.0
+            assert closed_s < 30.0
+        assert (await lift.publish("s", b"last", timeout_s=20.0)).offset >= 2
+
+
 async def test_a_server_that_is_not_there_is_waited_for(nats_server, tmp_path):
     nats_server.stop()
     node = NodeProcess(nats_server.url, tmp_path / "node")
