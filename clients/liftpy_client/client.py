@@ -537,14 +537,16 @@ def _options(options: ConsumeOptions | None, subjects: str | Sequence[str] | Non
 
 def _check_no_group(group_options: GroupOptions | None) -> None:
     if group_options is not None:
-        raise UsageError("group_options: group is missing")
+        raise UsageError("group_options: pass group='...', the name of the group, as well")
 
 
 def _group_options(given: GroupOptions | None, start: object, stop: object, partitions: object) -> GroupOptions:
     if stop is not None or partitions is not None:
-        raise UsageError("stop, partitions: a group never stops, and its coordinator assigns the partitions")
+        raise UsageError(
+            "stop, partitions: leave them out; a group has no end, and its coordinator assigns the partitions"
+        )
     if given is None:
         return GroupOptions(start=start)  # type: ignore[arg-type]  # it is checked there
     if start not in {"earliest", given.start}:
-        raise UsageError(f"start: {start!r} is given here, and {given.start!r} in group_options")
+        raise UsageError(f"start: {start!r} is given here, and {given.start!r} in group_options; give one of them")
     return given

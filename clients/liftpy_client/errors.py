@@ -62,7 +62,7 @@ class NoStreamError(LiftError):
 
 
 class NobodyListensError(LiftError):
-    """NATS has no subscriber for a message. Internal: the client looks whether the stream still exists."""
+    """NATS has no subscriber for a message. Internal: the client checks whether the stream still exists."""
 
 
 class AdminError(LiftError):

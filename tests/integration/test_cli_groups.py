@@ -199,7 +199,7 @@ def test_only_some_subjects(cli, name, orders):
 
 def test_a_group_begins_where_it_is_told_to(cli, name, orders):
     assert "there is no stream" in cli.error("consume", f"{name}-none", "--group", name)
-    assert "is there twice" in cli.error("consume", name, name, "--group", name, code=2)
+    assert "is named twice" in cli.error("consume", name, name, "--group", name, code=2)
     latest = cli.lines("consume", name, "--group", name, "--start", "latest", "--count", "2")
     assert sorted(message["offset"] for message in latest) == sorted(len(found) - 1 for found in orders.values())
 

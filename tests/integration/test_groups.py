@@ -373,7 +373,7 @@ async def test_a_group_is_reset(lift, name):
         with pytest.raises(GroupRefusedError, match="has members") as refused:
             await reset_group(session, f"{name}-g", {name: {0: 1}})
         assert refused.value.code is GroupError.GROUP_NOT_EMPTY
-    with pytest.raises(CommitRefusedError, match="there is no offset 99, only 0 to"):
+    with pytest.raises(CommitRefusedError, match="offset 99 is out of range; choose 0 to"):
         await reset_group(session, f"{name}-g", {name: {0: 99}})
     with pytest.raises(NoStreamError):
         await reset_group(session, f"{name}-g", {f"{name}-none": {0: 0}})

@@ -110,7 +110,9 @@ class Cluster:
             reply = await self._ask(subject, _encode(body), timeout)
         except NoRespondersError:
             error_type = NodeUnavailableError if self._was_answered else NobodyAnswersError
-            raise error_type("NATS is there, but no liftpy node answers: is one running?") from None
+            raise error_type(
+                "NATS is connected, but no liftpy node answers; check that a node runs on this NATS account"
+            ) from None
         except NatsTimeoutError:
             if not self._nats.is_connected:
                 raise NodeUnavailableError("the connection to NATS is lost, and is being set up again") from None
@@ -118,9 +120,11 @@ class Cluster:
         except (ConnectionClosedError, ConnectionDrainingError):
             raise DisconnectedError("the connection to NATS is closed") from None
         except MaxPayloadError:
-            raise UsageError(f"the request is larger than NATS takes ({self._nats.max_payload} bytes)") from None
+            raise UsageError(
+                f"the request exceeds max_payload of the NATS server ({self._nats.max_payload} bytes)"
+            ) from None
         except NatsError as error:
-            raise NodeUnavailableError(f"NATS does not take {subject}: {error}") from error
+            raise NodeUnavailableError(f"NATS refuses a request to {subject}: {error}") from error
         answer = _decode(reply.data, subject)
         refusal = answer.get("error")
         if refusal is not None:

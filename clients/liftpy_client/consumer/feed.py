@@ -67,7 +67,7 @@ class Feed:
     def assign(self, place: StreamPlace, positions: Mapping[int, Position]) -> None:
         """Feed these partitions of a stream, too, from these positions on."""
         if self.is_closed:
-            raise UsageError("this consumer is closed")
+            raise UsageError("this consumer is closed; create another one")
         fetcher = self._fetchers.get(place.uuid)
         if fetcher is None:
             fetcher = Fetcher(self._session, place, {}, self._buffer, self._options, self._gone_grace_s)
@@ -210,9 +210,9 @@ class Feed:
             UsageError: another iteration has begun since, or another task waits for the next item.
         """
         if iteration is not self._iteration:
-            raise UsageError("this consumer is being iterated elsewhere by now; make another one")
+            raise UsageError("this consumer is iterated elsewhere now; create another one")
         if self._is_taking:  # what one of them takes would make the other leave out the rest of its item
-            raise UsageError("another task waits for the next item of this consumer; make another one for each task")
+            raise UsageError("another task waits for the next item of this consumer; create a consumer for each task")
         self._is_taking = True
         try:
             item = await self._buffer.take()

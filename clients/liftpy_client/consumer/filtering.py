@@ -36,7 +36,7 @@ class SubjectFilter:
         given: Iterable[str] = (patterns,) if isinstance(patterns, str) else patterns
         self.patterns = check_patterns(given)
         if not self.patterns:
-            raise SubjectInvalidError("a filter without any subject would take nothing; leave it away to take all")
+            raise SubjectInvalidError("subjects: an empty filter matches nothing; leave it out to consume all subjects")
         self._matcher = SubjectMatcher(self.patterns)
 
     def matches(self, subject: bytes) -> bool:

@@ -242,7 +242,7 @@ class GroupConsumer(Generic[_Item]):
 
     def _check_open(self) -> None:
         if self._is_closed or (self._membership is not None and self._membership.is_closed):
-            raise UsageError("this consumer is closed; make another one")
+            raise UsageError("this consumer is closed; create another one")
 
     async def __aenter__(self) -> Self:
         self._is_entered = True

@@ -139,7 +139,7 @@ async def _checked(session: Session, stream: str, wanted: Mapping[int, int]) -> 
         log_start, end = bounds[number]
         if not log_start <= offset <= end:
             raise CommitRefusedError(
-                f"stream {stream} partition {number}: there is no offset {offset}, only {log_start} to {end}"
+                f"stream {stream} partition {number}: offset {offset} is out of range; choose {log_start} to {end}"
             )
     rows = tuple(CommitOffset(number, offset) for number, offset in sorted(wanted.items()))
     return CommitStream(place.uuid, stream, rows)

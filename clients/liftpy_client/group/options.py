@@ -109,11 +109,11 @@ def check_streams(names: object) -> tuple[str, ...]:
     if not isinstance(names, (list, tuple)) or not names:
         raise UsageError(f"streams: {names!r:.80} is not a list of at least one stream")
     if len(names) > SUBSCRIPTIONS_MAX:
-        raise UsageError(f"streams: {len(names)} are too many, a group consumes up to {SUBSCRIPTIONS_MAX}")
+        raise UsageError(f"streams: {len(names)} are too many; a group consumes up to {SUBSCRIPTIONS_MAX}")
     checked = tuple(name if is_pattern(name) else check_name(name) for name in names)
     twice = sorted(name for name, count in Counter(checked).items() if count > 1)
     if twice:
-        raise UsageError(f"streams: {twice[0]!r} is there twice")
+        raise UsageError(f"streams: {twice[0]!r} is named twice")
     internal = [name for name in checked if name.startswith(INTERNAL_PREFIX)]
     if internal:
         raise UsageError(f"streams: {internal[0]!r} is liftpy's own, and can be read only without a group")

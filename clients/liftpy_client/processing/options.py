@@ -123,7 +123,7 @@ class ProcessOptions:
         if inspect.iscoroutinefunction(by):
             raise UsageError(f"by: {by!r:.60} is `async def`; pass a plain function of a message")
         if self.batch is not None and by not in {"key", "partition"}:
-            raise UsageError("by: batches are of one partition, and handled in its order; leave `by` away")
+            raise UsageError("by: batches are of one partition, and handled in its order; leave `by` out")
         for name, kind in (("retry", Retry), ("batch", Batch)):
             if not isinstance(getattr(self, name), (kind, type(None) if name == "batch" else kind)):
                 raise UsageError(f"{name}: {getattr(self, name)!r:.60} is not a liftpy.{kind.__name__}")

@@ -66,7 +66,7 @@ class BackgroundLoop:
             )
         if os.getpid() != self._pid:
             coroutine.close()
-            raise UsageError("this connection was made before a fork: connect anew in each process")
+            raise UsageError("this connection was made before a fork: connect again in each process")
         call = _Call(coroutine)
         try:
             self._begin(call)

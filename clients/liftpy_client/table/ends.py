@@ -55,14 +55,14 @@ class StreamEnds:
         except NoStreamError:
             if self._uuid is None:
                 raise
-            raise StreamGoneError(f"stream {self._stream!r} was deleted while there was a table of it") from None
+            raise StreamGoneError(f"stream {self._stream!r} was deleted under its table") from None
 
     def _check(self, place: StreamPlace) -> None:
         if self._uuid is None:
             self._uuid = place.uuid
         elif place.uuid != self._uuid:
             raise StreamGoneError(
-                f"stream {self._stream!r} was deleted and created again while there was a table of it; make another one"
+                f"stream {self._stream!r} was deleted and created again under its table; create another table"
             )
 
     async def ask(self, timeout_s: float) -> dict[int, int]:
@@ -87,7 +87,7 @@ class StreamEnds:
             except TimeoutError:
                 pass
             if loop.time() + _PAUSE_S >= until_s:
-                raise NodeUnavailableError(f"where stream {self._stream} ends is not known in time: {reason}")
+                raise NodeUnavailableError(f"stream {self._stream}: no node reported its end in time: {reason}")
             await asyncio.sleep(_PAUSE_S * random.uniform(0.5, 1.5))  # noqa: S311 - spreads retries
 
     async def _ask(self) -> dict[int, int]:

@@ -93,7 +93,7 @@ class TableFollowing:
         """
         self._check()
         if self._shown is None:
-            raise UsageError(f"the table of stream {self._stream} is to be used in an `async with`")
+            raise UsageError(f"the table of stream {self._stream} needs an `async with`")
         return self._shown
 
     def _check(self) -> None:
@@ -108,7 +108,7 @@ class TableFollowing:
             LiftError: it failed, or took too long.
         """
         if self._task is not None:
-            raise UsageError(f"this table of stream {self._stream} was entered before; make another one")
+            raise UsageError(f"this table of stream {self._stream} was entered before; create another one")
         self._task = asyncio.create_task(self._run(), name=f"follow {self._stream}")
         await self.wait(lambda: self._shown is not None, timeout_s, "has read the stream once")
 

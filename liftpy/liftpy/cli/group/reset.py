@@ -222,8 +222,8 @@ def _step(stream: str, part: PartitionDetails, before: int | None, to: int) -> _
     assert start is not None and end is not None  # noqa: PT018 - its leader told
     if not start <= to <= end:
         raise CommitRefusedError(
-            f"stream {stream} partition {part.partition}: there is no offset {to}, only {start} to {end}; to move some "
-            "partitions alone, name them with --stream and --partition"
+            f"stream {stream} partition {part.partition}: offset {to} is out of range; choose {start} to {end}, or "
+            "name the partitions to move with --stream and --partition"
         )
     return _Step(stream, part.partition, before, to, end)
 

@@ -61,7 +61,7 @@ def test_single_subjects_are_told_apart():
 @pytest.mark.parametrize(
     ("patterns", "message"),
     [
-        ([], "leave it away"),
+        ([], "leave it out"),
         ("", "non-empty string"),
         (["a", 7], "not 7"),
         (["a..b"], "empty token"),

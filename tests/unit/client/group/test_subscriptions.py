@@ -45,7 +45,7 @@ def test_patterns_are_checked():
     assert check_streams(["orders-*", "refunds"]) == ("orders-*", "refunds")
     with pytest.raises(NameInvalidError):
         check_streams(["orders.*"])
-    with pytest.raises(UsageError, match="there twice"):
+    with pytest.raises(UsageError, match="named twice"):
         check_streams(["o*", "o*"])
 
 
