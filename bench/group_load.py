@@ -50,7 +50,7 @@ class _Committing:
         )
         given = CommitRequest(self.group, self.member.member_id, "", self.member.generation, self.sequence, streams)
         self.sent_s = time.perf_counter()
-        self.link.socket.send(encode_request(RESPONSE_ID, Api.OFFSET_COMMIT, 1, given.to_body()))
+        self.link.socket.send(encode_request(RESPONSE_ID, Api.OFFSET_COMMIT, 1, given))
 
     def leave(self):
         self.link.ask(Api.GROUP_LEAVE, LeaveRequest(self.group, self.member.member_id, ""))

@@ -7,10 +7,9 @@ import socket
 import struct
 import time
 
-import msgpack
-
 from bench.wire import request
-from liftpy_envelope.frames import encode_request
+from liftpy_envelope.bodies import unpack_body
+from liftpy_envelope.frames import ResponseHeader, encode_request, encode_response
 from liftpy_envelope.group_offsets import CommitResult, OffsetFetchResult
 from liftpy_envelope.group_routing import FindCoordinatorRequest, FindCoordinatorResult
 from liftpy_envelope.groups import GroupError, HeartbeatRequest, JoinRequest, MembershipResult
@@ -35,8 +34,7 @@ _RESULTS = {
 
 def accepted_frame():
     """The response to a commit of which nothing was refused."""
-    packed = msgpack.packb([RESPONSE_ID, 0, "", CommitResult(GroupError.NONE).to_result()])
-    return _LENGTHS.pack(len(packed), 0) + packed
+    return encode_response(RESPONSE_ID, CommitResult(GroupError.NONE))
 
 
 class GroupSocket:
@@ -50,7 +48,7 @@ class GroupSocket:
         (node,) = request(nats_port, "LIFT.API.METADATA", {"streams": []})["nodes"]
         self.socket = socket.create_connection((node["pull_host"], node["pull_port"]), _PATIENCE_S)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._ask(Api.HELLO, list(HelloRequest("bench", node["pull_token"])))
+        self._ask(Api.HELLO, HelloRequest("bench", node["pull_token"]))
 
     def close(self):
         self.socket.close()
@@ -58,9 +56,9 @@ class GroupSocket:
     def _ask(self, api, body):
         self.socket.sendall(encode_request(RESPONSE_ID, api, 1, body))
         header_length, _ = _LENGTHS.unpack(self._exactly(_LENGTHS.size))
-        _, error, message, result = msgpack.unpackb(self._exactly(header_length))
-        assert error == 0, message
-        return result
+        header = unpack_body(ResponseHeader, self._exactly(header_length))
+        assert header.error == 0, header.message
+        return header.result
 
     def _exactly(self, size):
         data = self.socket.recv(size, socket.MSG_WAITALL)
@@ -72,7 +70,7 @@ class GroupSocket:
         """A request, repeated while the coordinator is not ready."""
         deadline = time.monotonic() + _PATIENCE_S
         while True:
-            result = _RESULTS[api].from_result(self._ask(api, given.to_body()))
+            result = unpack_body(_RESULTS[api], self._ask(api, given))
             errors = {row.error for row in result.coordinators} if api is Api.FIND_COORDINATOR else {result.error}
             if not any(error.retriable for error in errors):
                 assert not any(errors), result

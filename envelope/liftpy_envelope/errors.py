@@ -39,7 +39,8 @@ class LiftError(Exception):
 class ErrorCode(IntEnum):
     """Why a pull or admin request failed. `retriable` is part of the meaning of a code.
 
-    20 to 25 are those of `GroupError`, which stand in the results of group requests.
+    20 to 25 are those of `GroupError`, which stand in the results of group requests. A number that a newer peer
+    invented counts as `INTERNAL`.
     """
 
     NONE = 0
@@ -68,6 +69,10 @@ class ErrorCode(IntEnum):
     def retriable(self) -> bool:
         """Whether the same request may succeed later."""
         return self in _RETRIABLE
+
+    @classmethod
+    def _missing_(cls, value: object) -> ErrorCode | None:
+        return cls.INTERNAL if isinstance(value, int) else None
 
 
 _RETRIABLE = frozenset({ErrorCode.NOT_LEADER, ErrorCode.NOT_AVAILABLE, ErrorCode.TOO_MANY_REQUESTS})

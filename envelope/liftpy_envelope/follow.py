@@ -2,16 +2,16 @@
 
 A session over the connection, like `fetch`, with two differences: a follower says after every answer where it goes on,
 for what it has on disk is what the leader counts; and an answer takes the partition out of the line until the follower
-fetches it again. Rows are msgpack arrays in the order of the fields; a version adds fields at their end.
+fetches it again.
 """
 
-from __future__ import annotations
-
 from enum import IntEnum
-from itertools import chain
-from typing import Any, Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
-from liftpy_envelope.errors import FrameError, NameInvalidError
+from msgspec import Meta
+
+from liftpy_envelope.bodies import Mark, Number
+from liftpy_envelope.errors import FrameError
 from liftpy_envelope.limits import FETCH_BYTES_MAX, FETCH_PARTITIONS_MAX, FETCH_WAIT_MS_MAX, LEAPS_MAX
 from liftpy_envelope.names import check_name
 from liftpy_envelope.pull import PartitionKey
@@ -27,12 +27,15 @@ __all__ = [
     "FollowWhole",
 ]
 
-_I64_END: Final = 2**63
-_PARTITIONS_END: Final = 2**31
+_Flag = Annotated[int, Meta(ge=0, le=1)]
+_AT_MOST: Final = Meta(max_length=FETCH_PARTITIONS_MAX)
 
 
 class FollowRefusal(IntEnum):
-    """Why a leader does not answer with what was asked for."""
+    """Why a leader does not answer with what was asked for.
+
+    A number that a newer peer invented is `NOT_LEADER`: ask again later.
+    """
 
     NONE = 0
     NOT_LEADER = 1  # or not in this epoch, or not known here yet
@@ -41,37 +44,8 @@ class FollowRefusal(IntEnum):
     DIVERGED = 4  # the follower's log is no prefix of the leader's
 
     @classmethod
-    def of(cls, number: int) -> FollowRefusal:
-        """The refusal with this number; one that a newer peer invented is `NOT_LEADER`: ask again later."""
-        return _REFUSALS.get(number, cls.NOT_LEADER)
-
-
-_REFUSALS: Final = {int(refusal): refusal for refusal in FollowRefusal}
-
-
-def _check(condition: object, what: str) -> None:
-    if not condition:
-        raise FrameError(f"malformed {what}")
-
-
-def _rows(rows: Any, width: int, what: str, width_max: int = 0) -> list[Any]:
-    """Rows that begin with a partition's key, followed by whole numbers from -1 on."""
-    _check(type(rows) is list and len(rows) <= FETCH_PARTITIONS_MAX, what)
-    width_max = width_max or width
-    for row in rows:  # thousands of them, many times a second: no calls
-        if (
-            type(row) is not list
-            or not width <= len(row) <= width_max
-            or type(row[0]) is not bytes
-            or len(row[0]) != 16
-        ):
-            raise FrameError(f"malformed {what}")
-        for number in row[1:]:
-            if type(number) is not int or not -1 <= number < _I64_END:
-                raise FrameError(f"malformed {what}")
-        if not 0 <= row[1] < _PARTITIONS_END:
-            raise FrameError(f"malformed {what}")
-    return list(rows)
+    def _missing_(cls, value: object) -> "FollowRefusal | None":
+        return cls.NOT_LEADER if isinstance(value, int) else None
 
 
 class FollowFetch(NamedTuple):
@@ -93,42 +67,17 @@ class FollowFetch(NamedTuple):
     """
 
     key: PartitionKey
-    incarnation: int
-    leader_epoch: int
-    offset: int
-    last_epoch: int
-    durable_end: int
-    high_watermark: int
-    seen: int = 0
-    verify: int = 0
-    version: int = 0
+    incarnation: Number
+    leader_epoch: Number
+    offset: Number
+    last_epoch: Mark
+    durable_end: Number
+    high_watermark: Number
+    seen: Number = 0
+    verify: _Flag = 0
+    version: Number = 0
 
-    @classmethod
-    def from_rows(cls, rows: Any) -> tuple[FollowFetch, ...]:
-        """Check and take apart rows of a request."""
-        fetches = []
-        for row in _rows(rows, 11, "follow: fetches"):
-            (
-                uuid,
-                partition,
-                incarnation,
-                leader_epoch,
-                offset,
-                _,
-                durable_end,
-                high_watermark,
-                seen,
-                verify,
-                version,
-            ) = row
-            if min(incarnation, leader_epoch, seen, version) < 0 or not 0 <= verify <= 1:
-                raise FrameError("malformed follow: fetches")
-            if not (0 <= durable_end <= offset and 0 <= high_watermark <= offset):
-                raise FrameError("malformed follow: fetches: durable end, high watermark")
-            fetches.append(cls(PartitionKey(uuid, partition), *row[2:]))
-        return tuple(fetches)
-
-    def not_led(self) -> FollowResult:
+    def not_led(self) -> "FollowResult":
         """The answer of a node that does not lead the partition, or not in this epoch."""
         return FollowResult(self.key, FollowRefusal.NOT_LEADER, self.incarnation, -1, self.offset, 0, 0)
 
@@ -144,22 +93,12 @@ class FollowQuestion(NamedTuple):
     """
 
     key: PartitionKey
-    incarnation: int
-    leader_epoch: int
-    question: int
-    last_epoch: int
+    incarnation: Number
+    leader_epoch: Number
+    question: Number
+    last_epoch: Mark
 
-    @classmethod
-    def from_rows(cls, rows: Any) -> tuple[FollowQuestion, ...]:
-        """Check and take apart rows of a request."""
-        questions = []
-        for row in _rows(rows, 6, "follow: questions"):
-            question = cls(PartitionKey(row[0], row[1]), *row[2:])
-            _check(min(question[1:4]) >= 0, "follow: questions")
-            questions.append(question)
-        return tuple(questions)
-
-    def not_led(self) -> FollowEnd:
+    def not_led(self) -> "FollowEnd":
         """The answer of a node that does not lead the partition, or not in this epoch."""
         return FollowEnd(self.key, FollowRefusal.NOT_LEADER, self.incarnation, -1, self.question, -1, 0)
 
@@ -178,44 +117,19 @@ class FollowRequest(NamedTuple):
     """
 
     node_id: str
-    bytes_max: int
-    wait_ms_max: int
-    fetches: tuple[FollowFetch, ...] = ()
-    questions: tuple[FollowQuestion, ...] = ()
-    forget: tuple[PartitionKey, ...] = ()
-    hears: int = 0
+    bytes_max: Annotated[int, Meta(ge=1, le=FETCH_BYTES_MAX)]
+    wait_ms_max: Annotated[int, Meta(ge=0, le=FETCH_WAIT_MS_MAX)]
+    fetches: Annotated[tuple[FollowFetch, ...], _AT_MOST] = ()
+    questions: Annotated[tuple[FollowQuestion, ...], _AT_MOST] = ()
+    forget: Annotated[tuple[PartitionKey, ...], _AT_MOST] = ()
+    hears: _Flag = 0
 
-    def to_body(self) -> list[Any]:
-        """The request's body as it crosses the wire."""
-        fetches = [[*fetch.key, *fetch[1:]] for fetch in self.fetches]
-        questions = [[*question.key, *question[1:]] for question in self.questions]
-        return [*self[:3], fetches, questions, [list(key) for key in self.forget], self.hears]
-
-    @classmethod
-    def from_body(cls, body: Any) -> FollowRequest:
-        """Check and take apart a request's body.
-
-        Raises:
-            FrameError: it is malformed.
-        """
-        _check(type(body) is list and len(body) == 7, "follow")
-        node_id, bytes_max, wait_ms_max, fetches, questions, forget, hears = body
-        _check(type(hears) is int and 0 <= hears <= 1, "follow: hears")
-        try:
-            check_name(node_id, "node")
-        except NameInvalidError as error:
-            raise FrameError(f"malformed follow: {error}") from error
-        _check(
-            type(bytes_max) is int and 0 < bytes_max <= FETCH_BYTES_MAX, f"follow: bytes_max is 1 to {FETCH_BYTES_MAX}"
-        )
-        _check(type(wait_ms_max) is int and 0 <= wait_ms_max <= FETCH_WAIT_MS_MAX, "follow: wait_ms_max")
-        return cls(
-            *(node_id, bytes_max, wait_ms_max),
-            FollowFetch.from_rows(fetches),
-            FollowQuestion.from_rows(questions),
-            tuple(PartitionKey(*row) for row in _rows(forget, 2, "follow: forget")),
-            hears,
-        )
+    def check(self) -> None:
+        """Refuse what is no name of a node, and offsets that contradict each other."""
+        check_name(self.node_id, "node")
+        for number, fetch in enumerate(self.fetches):
+            if fetch.durable_end > fetch.offset or fetch.high_watermark > fetch.offset:
+                raise FrameError(f"fetches[{number}]: durable_end or high_watermark is beyond offset {fetch.offset}")
 
 
 class FollowResult(NamedTuple):
@@ -230,22 +144,20 @@ class FollowResult(NamedTuple):
         log_start: first offset there is.
         body_bytes: size of the partition's record batches in the response's body, in the order of the results. The
             first batch holds `offset`.
-        delete_horizon: tombstones below this offset may be missing in the leader's log. It is on the wire only where it
-            is not 0, and so only for streams that nodes which do not know of it do not know either.
+        delete_horizon: tombstones below this offset may be missing in the leader's log.
         leaps: of the log's time, that the leader knows of: the log's time after it, and how much was leapt over, in ns.
-            They are on the wire, one number after the other, only where there are any.
     """
 
     key: PartitionKey
     refusal: FollowRefusal
-    incarnation: int
-    leader_epoch: int
-    offset: int
-    high_watermark: int
-    log_start: int
-    body_bytes: int = 0
-    delete_horizon: int = 0
-    leaps: tuple[tuple[int, int], ...] = ()
+    incarnation: Number
+    leader_epoch: Mark
+    offset: Number
+    high_watermark: Number
+    log_start: Number
+    body_bytes: Number = 0
+    delete_horizon: Number = 0
+    leaps: Annotated[tuple[tuple[Number, Number], ...], Meta(max_length=LEAPS_MAX)] = ()
 
 
 class FollowEnd(NamedTuple):
@@ -262,11 +174,11 @@ class FollowEnd(NamedTuple):
 
     key: PartitionKey
     refusal: FollowRefusal
-    incarnation: int
-    leader_epoch: int
-    question: int
-    epoch: int
-    end: int
+    incarnation: Number
+    leader_epoch: Mark
+    question: Number
+    epoch: Mark
+    end: Number
 
 
 class FollowWhole(NamedTuple):
@@ -278,62 +190,13 @@ class FollowWhole(NamedTuple):
             the end that was told last on the connection; one of which none was told is not meant.
     """
 
-    ago_ns: int
-    ends: tuple[tuple[PartitionKey, int], ...] = ()
+    ago_ns: Number
+    ends: Annotated[tuple[tuple[PartitionKey, Mark], ...], _AT_MOST] = ()
 
 
 class FollowResponse(NamedTuple):
     """What a round brought; partitions without news are left out."""
 
-    results: tuple[FollowResult, ...] = ()
-    ends: tuple[FollowEnd, ...] = ()
+    results: Annotated[tuple[FollowResult, ...], _AT_MOST] = ()
+    ends: Annotated[tuple[FollowEnd, ...], _AT_MOST] = ()
     whole: FollowWhole | None = None
-
-    def to_result(self) -> list[Any]:
-        """The response's result as it crosses the wire."""
-        results = [
-            [
-                *result.key,
-                int(result.refusal),
-                *(result[2:-1] if result.delete_horizon or result.leaps else result[2:-2]),
-            ]
-            for result in self.results
-        ]
-        for row, result in zip(results, self.results, strict=True):
-            if result.leaps:
-                row.extend(chain.from_iterable(result.leaps))
-        told: list[Any] = [results, [[*end.key, int(end.refusal), *end[2:]] for end in self.ends]]
-        if self.whole is not None:
-            told.append([self.whole.ago_ns, [[*key, end] for key, end in self.whole.ends]])
-        return told
-
-    @classmethod
-    def from_result(cls, result: Any) -> FollowResponse:
-        """Check and take apart a response's result.
-
-        Raises:
-            FrameError: it is malformed.
-        """
-        _check(type(result) is list and 2 <= len(result) <= 3, "follow result")
-        results, ends = [], []
-        for row in _rows(result[0], 9, "follow result", 10 + 2 * LEAPS_MAX):
-            uuid, partition, refusal, incarnation, _, *marks = row
-            if incarnation < 0 or min(marks) < 0 or (len(row) > 10 and len(row) % 2):
-                raise FrameError("malformed follow result")
-            told = FollowResult(PartitionKey(uuid, partition), FollowRefusal.of(refusal), *row[3:10])
-            if len(row) > 10:
-                told = told._replace(leaps=tuple(zip(row[10::2], row[11::2], strict=True)))
-            results.append(told)
-        for row in _rows(result[1], 8, "follow result: ends"):
-            end = FollowEnd(PartitionKey(row[0], row[1]), FollowRefusal.of(row[2]), *row[3:])
-            _check(min(end.incarnation, end.question, end.end) >= 0, "follow result: ends")
-            ends.append(end)
-        return cls(tuple(results), tuple(ends), _read_whole(result[2]) if len(result) == 3 else None)
-
-
-def _read_whole(given: Any) -> FollowWhole:
-    _check(type(given) is list and len(given) == 2, "follow result: whole")
-    ago_ns, rows = given
-    _check(type(ago_ns) is int and 0 <= ago_ns < _I64_END, "follow result: whole")
-    ends = tuple((PartitionKey(uuid, number), end) for uuid, number, end in _rows(rows, 3, "follow result: whole"))
-    return FollowWhole(ago_ns, ends)

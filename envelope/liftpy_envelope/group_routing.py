@@ -3,20 +3,12 @@
 A group lives in one partition of the stream of the groups, and its coordinator is that partition's leader.
 """
 
-from __future__ import annotations
+from typing import Annotated, Final, NamedTuple
 
-from typing import Any, Final, NamedTuple
+from msgspec import Meta
 
-from liftpy_envelope.groups import (
-    CLIENT_BYTES_MAX,
-    MESSAGE_LENGTH_MAX,
-    PARTITIONS_END,
-    GroupError,
-    check_group,
-    is_number,
-    require,
-    require_text,
-)
+from liftpy_envelope.bodies import PartitionNumber
+from liftpy_envelope.groups import CLIENT_BYTES_MAX, GroupError, Message, check_group, check_text
 from liftpy_envelope.partitioner import partition_of
 
 __all__ = [
@@ -30,6 +22,7 @@ __all__ = [
 
 FIND_GROUPS_MAX: Final = 1_000
 GROUPS_STREAM: Final = "__consumer_offsets"
+_AT_MOST: Final = Meta(max_length=FIND_GROUPS_MAX)
 
 
 def partition_of_group(group: str, partition_count: int) -> int:
@@ -40,24 +33,12 @@ def partition_of_group(group: str, partition_count: int) -> int:
 class FindCoordinatorRequest(NamedTuple):
     """Which nodes coordinate these groups?"""
 
-    groups: tuple[str, ...]
+    groups: Annotated[tuple[str, ...], _AT_MOST]
 
-    def to_body(self) -> list[Any]:
-        """The request's body as it crosses the wire."""
-        return [list(self.groups)]
-
-    @classmethod
-    def from_body(cls, body: Any) -> FindCoordinatorRequest:
-        """Check and take apart a request's body.
-
-        Raises:
-            FrameError: it is malformed.
-        """
-        require(type(body) is list and len(body) == 1 and type(body[0]) is list, "find_coordinator")
-        require(len(body[0]) <= FIND_GROUPS_MAX, "find_coordinator: groups")
-        for group in body[0]:
-            check_group(group, "find_coordinator")
-        return cls(tuple(body[0]))
+    def check(self) -> None:
+        """Refuse names that are none."""
+        for group in self.groups:
+            check_group(group)
 
 
 class Coordinator(NamedTuple):
@@ -71,41 +52,22 @@ class Coordinator(NamedTuple):
 
     group: str
     error: GroupError
-    message: str
-    partition: int
+    message: Message
+    partition: PartitionNumber
     node_id: str = ""
     host: str = ""
-    port: int = 0
+    port: Annotated[int, Meta(ge=0, le=65_535)] = 0
     tls: bool = False
 
 
 class FindCoordinatorResult(NamedTuple):
     """The answer to a `FindCoordinatorRequest`, group by group in its order."""
 
-    coordinators: tuple[Coordinator, ...]
+    coordinators: Annotated[tuple[Coordinator, ...], _AT_MOST]
 
-    def to_result(self) -> list[Any]:
-        """The response's result as it crosses the wire."""
-        return [[row.group, int(row.error), *row[2:]] for row in self.coordinators]
-
-    @classmethod
-    def from_result(cls, result: Any) -> FindCoordinatorResult:
-        """Check and take apart a response's result.
-
-        Raises:
-            FrameError: it is malformed.
-        """
-        what = "find_coordinator result"
-        require(type(result) is list and len(result) <= FIND_GROUPS_MAX, what)
-        found = []
-        for row in result:
-            require(type(row) is list and len(row) == 8, what)
-            group, error, message, partition, node_id, host, port, tls = row
-            check_group(group, what)
-            require(type(message) is str and len(message) <= MESSAGE_LENGTH_MAX, what)
-            require(is_number(error) and is_number(partition, PARTITIONS_END) and is_number(port, 65_536), what)
-            require_text(node_id, CLIENT_BYTES_MAX, what)
-            require_text(host, CLIENT_BYTES_MAX, what)
-            require(type(tls) is bool, what)
-            found.append(Coordinator(group, GroupError.of(error), *row[2:]))
-        return cls(tuple(found))
+    def check(self) -> None:
+        """Refuse names that are none."""
+        for found in self.coordinators:
+            check_group(found.group)
+            check_text(found.node_id, CLIENT_BYTES_MAX, "node_id")
+            check_text(found.host, CLIENT_BYTES_MAX, "host")

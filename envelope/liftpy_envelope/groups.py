@@ -6,16 +6,15 @@ A member joins, and heartbeats from then on. Every heartbeat says which assignme
 generation it was told, after it has stopped everything that is not in that assignment any more. The answer brings a
 newer assignment when there is one. Nothing else is said in either direction: partitions that a member keeps are
 untouched by all that.
-
-Rows are msgpack arrays in the order of the fields; a version adds fields at their end.
 """
 
-from __future__ import annotations
-
 from enum import IntEnum
-from typing import Any, Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
-from liftpy_envelope.errors import FrameError, NameInvalidError
+from msgspec import Meta
+
+from liftpy_envelope.bodies import Number, PartitionNumber, Uuid
+from liftpy_envelope.errors import FrameError
 from liftpy_envelope.limits import FETCH_WAIT_MS_MAX
 from liftpy_envelope.names import check_name
 
@@ -23,11 +22,9 @@ __all__ = [
     "ASSIGNED_PARTITIONS_MAX",
     "CLIENT_BYTES_MAX",
     "GROUP_BYTES_MAX",
-    "I64_END",
     "MEMBER_BYTES_MAX",
     "MESSAGE_LENGTH_MAX",
     "NONCE_BYTES",
-    "PARTITIONS_END",
     "REBALANCE_TIMEOUTS_MS",
     "SESSION_TIMEOUTS_MS",
     "SUBSCRIPTIONS_MAX",
@@ -37,11 +34,10 @@ __all__ = [
     "JoinRequest",
     "LeaveRequest",
     "MembershipResult",
+    "Message",
     "check_group",
-    "check_stream",
-    "is_number",
-    "require",
-    "require_text",
+    "check_member",
+    "check_text",
 ]
 
 GROUP_BYTES_MAX: Final = 255
@@ -52,9 +48,12 @@ SUBSCRIPTIONS_MAX: Final = 1_000
 ASSIGNED_PARTITIONS_MAX: Final = 100_000
 SESSION_TIMEOUTS_MS: Final = range(1_000, 1_800_001)
 REBALANCE_TIMEOUTS_MS: Final = range(1_000, 3_600_001)
-I64_END: Final = 2**63
-PARTITIONS_END: Final = 2**31
 MESSAGE_LENGTH_MAX: Final = 4_096
+
+Message = Annotated[str, Meta(max_length=MESSAGE_LENGTH_MAX)]
+_Wait = Annotated[int, Meta(ge=0, le=FETCH_WAIT_MS_MAX)]
+_SessionTimeout = Annotated[int, Meta(ge=SESSION_TIMEOUTS_MS.start, lt=SESSION_TIMEOUTS_MS.stop)]
+_RebalanceTimeout = Annotated[int, Meta(ge=REBALANCE_TIMEOUTS_MS.start, lt=REBALANCE_TIMEOUTS_MS.stop)]
 
 
 class GroupError(IntEnum):
@@ -65,7 +64,8 @@ class GroupError(IntEnum):
 
     `UNKNOWN_MEMBER`: the member's session ended; drop all partitions and join again. `FENCED_MEMBER`: another process
     joined with the same instance id; stop for good. `STALE_GENERATION`: commit again after the next heartbeat.
-    `NOT_ASSIGNED`: the partition is another member's by now; drop what was read of it.
+    `NOT_ASSIGNED`: the partition is another member's by now; drop what was read of it. A number that a newer peer
+    invented counts as `INTERNAL`.
     """
 
     NONE = 0
@@ -88,58 +88,39 @@ class GroupError(IntEnum):
         return self in {GroupError.NOT_LEADER, GroupError.NOT_AVAILABLE, GroupError.STALE_GENERATION}
 
     @classmethod
-    def of(cls, number: int) -> GroupError:
-        """The error with this number; one that a newer peer invented counts as `INTERNAL`."""
-        try:
-            return cls(number)
-        except ValueError:
-            return cls.INTERNAL
+    def _missing_(cls, value: object) -> "GroupError | None":
+        return cls.INTERNAL if isinstance(value, int) else None
 
 
-def require(condition: object, what: str) -> None:
-    """Refuse a malformed body.
-
-    Raises:
-        FrameError: the condition does not hold.
-    """
-    if not condition:
-        raise FrameError(f"malformed {what}")
-
-
-def require_text(value: object, bytes_max: int, what: str) -> None:
+def check_text(value: str, bytes_max: int, what: str) -> None:
     """Refuse what is not printable text of at most `bytes_max` bytes of UTF-8; empty text is allowed.
 
     Raises:
         FrameError: it is something else.
     """
-    require(type(value) is str and value.isprintable() and len(value.encode()) <= bytes_max, what)
+    if not value.isprintable() or len(value.encode()) > bytes_max:
+        raise FrameError(f"{what} is at most {bytes_max} bytes of printable text, not {value!r:.80}")
 
 
-def check_group(name: object, what: str = "group") -> None:
+def check_group(name: object) -> None:
     """Refuse what is not a name of a group: 1 to 255 bytes of UTF-8 without control characters.
 
     Raises:
         FrameError: it is something else.
     """
-    require_text(name, GROUP_BYTES_MAX, f"{what}: a group's name is 1 to {GROUP_BYTES_MAX} bytes of printable text")
-    require(name, f"{what}: the group's name is empty")
+    if not isinstance(name, str) or not name.isprintable() or not 0 < len(name.encode()) <= GROUP_BYTES_MAX:
+        raise FrameError(f"a group's name is 1 to {GROUP_BYTES_MAX} bytes of printable text, not {name!r:.80}")
 
 
-def is_number(value: object, end: int = I64_END, start: int = 0) -> bool:
-    """Whether `value` is a whole number from `start` to below `end`."""
-    return type(value) is int and start <= value < end
-
-
-def check_stream(name: object, what: str) -> None:
-    """Refuse what is not a stream's name.
+def check_member(group: str, member_id: str, instance_id: str) -> None:
+    """Refuse what does not name a member of a group.
 
     Raises:
-        FrameError: it is something else.
+        FrameError: one of these is malformed.
     """
-    try:
-        check_name(name)
-    except NameInvalidError as error:
-        raise FrameError(f"malformed {what}: {error}") from error
+    check_group(group)
+    check_text(member_id, MEMBER_BYTES_MAX, "member_id")
+    check_text(instance_id, CLIENT_BYTES_MAX, "instance_id")
 
 
 class JoinRequest(NamedTuple):
@@ -159,41 +140,24 @@ class JoinRequest(NamedTuple):
     """
 
     group: str
-    nonce: bytes
-    revision: int
+    nonce: Annotated[bytes, Meta(min_length=NONCE_BYTES, max_length=NONCE_BYTES)]
+    revision: Number
     instance_id: str
     client_id: str
     rack: str
-    session_timeout_ms: int
-    rebalance_timeout_ms: int
-    subscriptions: tuple[str, ...]
+    session_timeout_ms: _SessionTimeout
+    rebalance_timeout_ms: _RebalanceTimeout
+    subscriptions: Annotated[tuple[str, ...], Meta(max_length=SUBSCRIPTIONS_MAX)]
 
-    def to_body(self) -> list[Any]:
-        """The request's body as it crosses the wire."""
-        return [*self[:8], list(self.subscriptions)]
-
-    @classmethod
-    def from_body(cls, body: Any) -> JoinRequest:
-        """Check and take apart a request's body.
-
-        Raises:
-            FrameError: it is malformed.
-        """
-        require(type(body) is list and len(body) == 9, "join")
-        group, nonce, revision, instance_id, client_id, rack, session_ms, rebalance_ms, subscriptions = body
-        check_group(group, "join")
-        require(type(nonce) is bytes and len(nonce) == NONCE_BYTES, "join: nonce")
-        require(is_number(revision), "join: revision")
-        for text in (instance_id, client_id, rack):
-            require_text(text, CLIENT_BYTES_MAX, "join: instance, client or rack")
-        require(type(session_ms) is int and session_ms in SESSION_TIMEOUTS_MS, "join: session_timeout_ms")
-        require(type(rebalance_ms) is int and rebalance_ms in REBALANCE_TIMEOUTS_MS, "join: rebalance_timeout_ms")
-        require(type(subscriptions) is list and len(subscriptions) <= SUBSCRIPTIONS_MAX, "join: subscriptions")
-        for name in subscriptions:
-            check_stream(name, "join")
-        require(len(set(subscriptions)) == len(subscriptions), "join: a stream is subscribed to twice")
-        wishes = (revision, instance_id, client_id, rack, session_ms, rebalance_ms, tuple(subscriptions))
-        return cls(group, nonce, *wishes)
+    def check(self) -> None:
+        """Refuse names that are none, and a stream that is subscribed to twice."""
+        check_group(self.group)
+        for name in ("instance_id", "client_id", "rack"):
+            check_text(getattr(self, name), CLIENT_BYTES_MAX, name)
+        for stream in self.subscriptions:
+            check_name(stream)
+        if len(set(self.subscriptions)) < len(self.subscriptions):
+            raise FrameError("subscriptions: a stream is there twice")
 
 
 class HeartbeatRequest(NamedTuple):
@@ -207,26 +171,12 @@ class HeartbeatRequest(NamedTuple):
     group: str
     member_id: str
     instance_id: str
-    generation: int
-    wait_ms_max: int = 0
+    generation: Number
+    wait_ms_max: _Wait = 0
 
-    def to_body(self) -> list[Any]:
-        """The request's body as it crosses the wire."""
-        return list(self)
-
-    @classmethod
-    def from_body(cls, body: Any) -> HeartbeatRequest:
-        """Check and take apart a request's body.
-
-        Raises:
-            FrameError: it is malformed.
-        """
-        require(type(body) is list and len(body) == 5, "heartbeat")
-        check_group(body[0], "heartbeat")
-        require_text(body[1], MEMBER_BYTES_MAX, "heartbeat: member")
-        require_text(body[2], CLIENT_BYTES_MAX, "heartbeat: instance")
-        require(is_number(body[3]) and is_number(body[4], FETCH_WAIT_MS_MAX + 1), "heartbeat")
-        return cls(*body)
+    def check(self) -> None:
+        """Refuse names that are none."""
+        check_member(self.group, self.member_id, self.instance_id)
 
 
 class LeaveRequest(NamedTuple):
@@ -236,30 +186,17 @@ class LeaveRequest(NamedTuple):
     member_id: str
     instance_id: str
 
-    def to_body(self) -> list[Any]:
-        """The request's body as it crosses the wire."""
-        return list(self)
-
-    @classmethod
-    def from_body(cls, body: Any) -> LeaveRequest:
-        """Check and take apart a request's body.
-
-        Raises:
-            FrameError: it is malformed.
-        """
-        require(type(body) is list and len(body) == 3, "leave")
-        check_group(body[0], "leave")
-        require_text(body[1], MEMBER_BYTES_MAX, "leave: member")
-        require_text(body[2], CLIENT_BYTES_MAX, "leave: instance")
-        return cls(*body)
+    def check(self) -> None:
+        """Refuse names that are none."""
+        check_member(self.group, self.member_id, self.instance_id)
 
 
 class AssignedStream(NamedTuple):
     """Partitions of one incarnation of a stream that a member has."""
 
-    uuid: bytes
+    uuid: Uuid
     name: str
-    partitions: tuple[int, ...]
+    partitions: Annotated[tuple[PartitionNumber, ...], Meta(max_length=ASSIGNED_PARTITIONS_MAX)]
 
 
 class MembershipResult(NamedTuple):
@@ -272,44 +209,16 @@ class MembershipResult(NamedTuple):
     """
 
     error: GroupError
-    message: str = ""
+    message: Message = ""
     member_id: str = ""
-    generation: int = 0
-    assignment: tuple[AssignedStream, ...] | None = None
+    generation: Number = 0
+    assignment: Annotated[tuple[AssignedStream, ...], Meta(max_length=SUBSCRIPTIONS_MAX)] | None = None
 
-    def to_result(self) -> list[Any]:
-        """The response's result as it crosses the wire."""
-        rows = None
-        if self.assignment is not None:
-            rows = [[stream.uuid, stream.name, list(stream.partitions)] for stream in self.assignment]
-        return [int(self.error), *self[1:4], rows]
-
-    @classmethod
-    def from_result(cls, result: Any) -> MembershipResult:
-        """Check and take apart a response's result.
-
-        Raises:
-            FrameError: it is malformed.
-        """
-        what = "membership result"
-        require(type(result) is list and len(result) == 5, what)
-        error, message, member_id, generation, rows = result
-        require(is_number(error) and is_number(generation), what)
-        require(type(message) is str and len(message) <= MESSAGE_LENGTH_MAX, what)
-        require_text(member_id, MEMBER_BYTES_MAX, what)
-        assignment = None if rows is None else tuple(_assigned(rows, f"{what}: assignment"))
-        return cls(GroupError.of(error), message, member_id, generation, assignment)
-
-
-def _assigned(rows: Any, what: str) -> list[AssignedStream]:
-    require(type(rows) is list and len(rows) <= SUBSCRIPTIONS_MAX, what)
-    streams, count = [], 0
-    for row in rows:
-        require(type(row) is list and len(row) == 3 and type(row[2]) is list, what)
-        require(type(row[0]) is bytes and len(row[0]) == 16, what)
-        check_stream(row[1], what)
-        count += len(row[2])
-        require(count <= ASSIGNED_PARTITIONS_MAX, what)
-        require(all(is_number(number, PARTITIONS_END) for number in row[2]), what)
-        streams.append(AssignedStream(row[0], row[1], tuple(row[2])))
-    return streams
+    def check(self) -> None:
+        """Refuse names that are none, and more partitions than a member may have."""
+        check_text(self.member_id, MEMBER_BYTES_MAX, "member_id")
+        streams = self.assignment or ()
+        for stream in streams:
+            check_name(stream.name)
+        if sum(len(stream.partitions) for stream in streams) > ASSIGNED_PARTITIONS_MAX:
+            raise FrameError(f"assignment: more than {ASSIGNED_PARTITIONS_MAX} partitions")

@@ -1,4 +1,4 @@
-"""The one decoder of msgpack and JSON: nothing is decoded that is not bounded before memory and time are spent on it.
+"""Decodes msgpack and JSON that have no class (see `bodies`): bounded before memory and time are spent on it.
 
 A megabyte of empty arrays is a million objects, and ten bytes can announce an array of four billion values. So every
 kind of message has `Bounds`, and decoding ends as soon as one of them is passed. Nothing else in the packages calls

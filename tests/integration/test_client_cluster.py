@@ -125,17 +125,17 @@ async def test_replicas_that_follow_are_read(tmp_path):
         fetch = FetchRequest(1 << 20, 10_000, (FetchPartition(place.key(0), 0),), any_replica=True)
         async with await RawPull.open(port) as raw:
             await raw.hello(await pull_token(lift, follower))
-            answer = await raw.request(Api.FETCH, fetch.to_body(1))
-            assert answer.result[0][2] == ErrorCode.NOT_LEADER
+            answer = await raw.request(Api.FETCH, fetch._replace(any_replica=False))
+            assert answer.result[0][0][1] == ErrorCode.NOT_LEADER
             offsets = []
-            answer = await raw.request(Api.FETCH, fetch.to_body(2), version=2)
-            while answer.result and answer.result[0][2] == ErrorCode.NONE:
+            answer = await raw.request(Api.FETCH, fetch)
+            while answer.result[0] and answer.result[0][0][1] == ErrorCode.NONE:
                 offsets += answer.offsets
                 if len(offsets) == 20:
                     await lift.publish("s.a", b"20")
                 if len(offsets) > 20:
                     break
-                answer = await raw.request(Api.FETCH, FetchRequest(1 << 20, 10_000).to_body(2), version=2)
+                answer = await raw.request(Api.FETCH, FetchRequest(1 << 20, 10_000))
             assert offsets == list(range(21))
         nearest = quick_options(read_from="nearest")
         consumers = [take_offsets(lift.consume("s", options=nearest), 22) for _ in range(6)]

@@ -14,7 +14,7 @@ import pytest
 import liftpy
 from liftpy_envelope.errors import ErrorCode
 from liftpy_envelope.limits import FETCH_BYTES_MAX, FETCH_PARTITIONS_MAX, FETCH_WAIT_MS_MAX, REQUEST_FRAME_BYTES_MAX
-from liftpy_envelope.pull import EARLIEST, LATEST, Api
+from liftpy_envelope.pull import EARLIEST, LATEST, Api, FetchResponse
 from support.bad_days import told
 from support.cluster import NodeProcess, eventually
 from support.raw_pull import RawPull, decode_answers, frame, pull_token
@@ -92,11 +92,13 @@ class Port:
         return raw
 
     def fetch(self, *rows, bytes_max=MIB, wait_ms_max=0, forget=()):
-        return [bytes_max, wait_ms_max, [list(row) for row in rows], [list(row) for row in forget], False, -1]
+        """A body, of rows `uuid, partition, offset`."""
+        entries = [[[uuid, number], offset] for uuid, number, offset in rows]
+        return [bytes_max, wait_ms_max, entries, [list(row) for row in forget]]
 
     async def assert_serves(self, raw):
         """The connection can be used further."""
-        answer = await raw.request(Api.FETCH, self.fetch((self.uuid, 0, 290, -1, -1)))
+        answer = await raw.request(Api.FETCH, self.fetch((self.uuid, 0, 290)))
         assert answer.error == ErrorCode.NONE
         assert answer.offsets[-1] == 299
 
@@ -262,32 +264,33 @@ async def test_large_frame_of_a_stranger(port):
 @pytest.mark.parametrize("offset", [300 + 1, 10**9, 2**63 - 1, 99, 0])
 async def test_fetch_outside_of_the_log(port, offset):
     async with await port.peer() as raw:
-        answer = await raw.request(Api.FETCH, port.fetch((port.uuid, 0, offset, -1, -1)))
-        ((uuid, number, error, message, _, high_watermark, log_start, size),) = answer.result
-        assert (uuid, number, error, size) == (port.uuid, 0, ErrorCode.OFFSET_OUT_OF_RANGE, 0)
-        assert (log_start, high_watermark) == (100, 300)
-        assert str(offset) in message
+        answer = await raw.request(Api.FETCH, port.fetch((port.uuid, 0, offset)))
+        (result,) = answer.decoded(FetchResponse).results
+        assert (result.key, result.error, result.body_bytes) == ((port.uuid, 0), ErrorCode.OFFSET_OUT_OF_RANGE, 0)
+        assert (result.log_start, result.high_watermark) == (100, 300)
+        assert str(offset) in result.message
         await port.assert_serves(raw)
 
 
 async def test_fetch_at_the_end(port):
     async with await port.peer() as raw:
-        answer = await raw.request(Api.FETCH, port.fetch((port.uuid, 0, 300, -1, -1)))
-        assert [(row[2], row[7]) for row in answer.result] == [(ErrorCode.NONE, 0)]
+        answer = await raw.request(Api.FETCH, port.fetch((port.uuid, 0, 300)))
+        (result,) = answer.decoded(FetchResponse).results
+        assert (result.error, result.body_bytes) == (ErrorCode.NONE, 0)
 
 
 async def test_fetch_of_what_is_not_there(port):
     elsewhere = [(bytes(16), 0), (port.uuid, 1), (port.uuid, 2**31 - 1)]
     async with await port.peer() as raw:
-        answer = await raw.request(Api.FETCH, port.fetch(*((*key, 0, -1, -1) for key in elsewhere)))
-        assert [row[2] for row in answer.result] == [
+        answer = await raw.request(Api.FETCH, port.fetch(*((*key, 0) for key in elsewhere)))
+        assert [row[1] for row in answer.result[0]] == [
             ErrorCode.UNKNOWN_STREAM,
             ErrorCode.NOT_LEADER,
             ErrorCode.NOT_LEADER,
         ]
         for api in (Api.LIST_OFFSETS, Api.EPOCH_END_OFFSET):
-            answer = await raw.request(api, [[*key, 0] for key in elsewhere])
-            assert [row[2] for row in answer.result] == [
+            answer = await raw.request(api, [[[key, 0] for key in elsewhere]])
+            assert [row[1] for row in answer.result[0]] == [
                 ErrorCode.UNKNOWN_STREAM,
                 ErrorCode.NOT_LEADER,
                 ErrorCode.NOT_LEADER,
@@ -296,20 +299,22 @@ async def test_fetch_of_what_is_not_there(port):
 
 
 async def test_malformed_fetches(port):
-    row = [port.uuid, 0, 0, -1, -1]
+    key = [port.uuid, 0]
+    row = [key, 0, -1, -1]
     bodies = [
         None,
         [],
-        [MIB, 0, [row], [], False],
+        [MIB],
         [MIB, 0, [row], [], 0, -1],
         [MIB, 0, row, [], False, -1],
-        *([size, 0, [row], [], False, -1] for size in (0, -1, FETCH_BYTES_MAX + 1, 2**64 - 1, "1", None)),
-        *([MIB, wait, [row], [], False, -1] for wait in (-1, FETCH_WAIT_MS_MAX + 1, 1.5, None)),
-        *([MIB, 0, [[*row[:2], offset, -1, -1]], [], False, -1] for offset in (-1, -5, -(2**63), 2**63, 0.5, None)),
-        *([MIB, 0, [[port.uuid, number, 0, -1, -1]], [], False, -1] for number in (-1, 2**31, None, "0")),
-        *([MIB, 0, [[uuid, 0, 0, -1, -1]], [], False, -1] for uuid in (b"", port.uuid[:-1], port.uuid.hex(), None)),
-        [MIB, 0, [row] * (FETCH_PARTITIONS_MAX + 1), [], False, -1],
-        [MIB, 0, [], [[port.uuid]], False, -1],
+        [MIB, 0, [row], [], False, -1, False, [], 0],
+        *([size, 0, [row]] for size in (0, -1, FETCH_BYTES_MAX + 1, 2**64 - 1, "1", None)),
+        *([MIB, wait, [row]] for wait in (-1, FETCH_WAIT_MS_MAX + 1, 1.5, None)),
+        *([MIB, 0, [[key, offset, -1, -1]]] for offset in (-1, -5, -(2**63), 2**63, 0.5, None)),
+        *([MIB, 0, [[[port.uuid, number], 0, -1, -1]]] for number in (-1, 2**31, None, "0")),
+        *([MIB, 0, [[[uuid, 0], 0, -1, -1]]] for uuid in (b"", port.uuid[:-1], port.uuid.hex(), None)),
+        [MIB, 0, [row] * (FETCH_PARTITIONS_MAX + 1)],
+        [MIB, 0, [], [[port.uuid]]],
     ]
     async with await port.peer() as raw:
         for body in bodies:
@@ -320,19 +325,20 @@ async def test_malformed_fetches(port):
 
 
 async def test_malformed_questions(port):
+    key = [port.uuid, 0]
     async with await port.peer() as raw:
         for api in (Api.LIST_OFFSETS, Api.EPOCH_END_OFFSET):
-            for body in (None, [None], [[port.uuid, 0]], [[port.uuid, 0, -3]], [[port.uuid, 0, 2**63]], [[b"x", 0, 0]]):
-                assert (await raw.request(api, body)).error == ErrorCode.INVALID_REQUEST, body
-        answer = await raw.request(Api.LIST_OFFSETS, [[port.uuid, 0, where] for where in (EARLIEST, LATEST, 2**63 - 1)])
-        assert [row[4] for row in answer.result] == [100, 300, 300]
+            for row in (None, 5, [key], [key, -3], [key, 2**63], [[b"x", 0], 0]):
+                assert (await raw.request(api, [[row]])).error == ErrorCode.INVALID_REQUEST, row
+        answer = await raw.request(Api.LIST_OFFSETS, [[[key, where] for where in (EARLIEST, LATEST, 2**63 - 1)]])
+        assert [row[3] for row in answer.result[0]] == [100, 300, 300]
 
 
 @pytest.mark.parametrize(("api", "version"), [(0, 0), (0, 2), (2, 99), (2, 2**62)])
 async def test_version_that_is_not_spoken(port, api, version):
     async with await port.peer() as raw:
         answer = await raw.request(api, None, version)
-        assert (answer.error, f"1 to {1 + 2 * (api == 2)}" in answer.message) == (ErrorCode.UNSUPPORTED_VERSION, True)
+        assert (answer.error, "1 to 1" in answer.message) == (ErrorCode.UNSUPPORTED_VERSION, True)
         await port.assert_serves(raw)
 
 
@@ -348,17 +354,17 @@ async def test_many_partitions_that_are_not_there(port):
     """Neither the answer nor what the session remembers grows without bound."""
     async with await port.peer() as raw:
         for round_number in range(3):
-            rows = [(number.to_bytes(15, "big") + bytes((round_number,)), 0, 0, -1, -1) for number in range(10_000)]
+            rows = [(number.to_bytes(15, "big") + bytes((round_number,)), 0, 0) for number in range(10_000)]
             answer = await raw.request(Api.FETCH, port.fetch(*rows))
-            assert len(answer.result) == 10_000
-            assert {row[2] for row in answer.result} == {ErrorCode.UNKNOWN_STREAM}
-        assert (await raw.request(Api.FETCH, port.fetch())).result == []
+            assert len(answer.result[0]) == 10_000
+            assert {row[1] for row in answer.result[0]} == {ErrorCode.UNKNOWN_STREAM}
+        assert (await raw.request(Api.FETCH, port.fetch())).result == [[]]
         await port.assert_serves(raw)
 
 
 async def test_many_requests_at_once_are_answered_in_order(port):
     async with await port.peer() as raw:
-        sent = [raw.send(Api.LIST_OFFSETS, [[port.uuid, 0, LATEST]]) for _ in range(2_000)]
+        sent = [raw.send(Api.LIST_OFFSETS, [[[[port.uuid, 0], LATEST]]]) for _ in range(2_000)]
         received = [(await raw.receive()).correlation_id for _ in sent]
         assert received == sent
 
@@ -377,7 +383,7 @@ async def test_peers_that_never_read(port):
     """Each asks for far more than sockets hold: it is cut off, and the node keeps none of it in memory."""
     uuid = await fill(port.lift, "large", 32)
     process = psutil.Process(port.node.process.pid)
-    request = port.fetch((uuid, 0, 0, -1, -1), bytes_max=32 * MIB)
+    request = port.fetch((uuid, 0, 0), bytes_max=32 * MIB)
     before = process.memory_info().rss
     peers = [await port.peer(receive_bytes=4_096) for _ in range(20)]
     try:
@@ -404,7 +410,7 @@ async def test_peer_that_reads_slowly_gets_everything(port):
     async with await port.peer(receive_bytes=65_536) as raw:
         offset, end = 0, 8
         while offset < end:
-            answer = await raw.request(Api.FETCH, port.fetch((uuid, 0, offset, -1, -1), bytes_max=MIB))
+            answer = await raw.request(Api.FETCH, port.fetch((uuid, 0, offset), bytes_max=MIB))
             assert answer.offsets[0] == offset
             offset = answer.offsets[-1] + 1
             await asyncio.sleep(0.2)
@@ -420,8 +426,8 @@ async def test_peers_that_leave_in_the_middle(port):
     for _ in range(3):
         peers = [await port.peer(receive_bytes=4_096) for _ in range(20)]
         for raw in peers:
-            raw.send(Api.FETCH, port.fetch((uuid, 0, 0, -1, -1), bytes_max=8 * MIB))
-            raw.send(Api.FETCH, port.fetch((port.uuid, 0, 300, -1, -1), wait_ms_max=60_000))
+            raw.send(Api.FETCH, port.fetch((uuid, 0, 0), bytes_max=8 * MIB))
+            raw.send(Api.FETCH, port.fetch((port.uuid, 0, 300), wait_ms_max=60_000))
         await peers[0].reader.read(100)
         for raw in peers:
             raw.close()

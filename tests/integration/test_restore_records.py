@@ -136,7 +136,7 @@ async def _fetched(peer, key, into, end):
     async with asyncio.timeout(60):
         while offset < end:
             request = FetchRequest(1 << 20, 500, (FetchPartition(key, offset),))
-            answer = await peer.request(int(Api.FETCH), request.to_body(), 3)
+            answer = await peer.request(int(Api.FETCH), request)
             if answer.error:  # another node leads it by now
                 return False
             batches, position = [], 0

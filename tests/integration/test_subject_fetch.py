@@ -9,7 +9,7 @@ import pytest
 
 from liftpy_client.consumer.filtering import SubjectFilter
 from liftpy_envelope.errors import ErrorCode
-from liftpy_envelope.pull import API_VERSIONS, Api, FetchPartition, FetchRequest, FetchResult, PartitionKey
+from liftpy_envelope.pull import Api, FetchPartition, FetchRequest, FetchResponse, PartitionKey
 from liftpy_envelope.subject import matches
 from support.filter_kit import records_in
 from support.log_batches import headers_of
@@ -34,21 +34,21 @@ class Site:
         self.key = PartitionKey(uuid, 0)
         self.published = published
 
-    async def fetch(self, offset=None, version=3, bytes_max=MIB, wait_ms=0, subjects=()):
+    async def fetch(self, offset=None, bytes_max=MIB, wait_ms=0, subjects=()):
         entries = () if offset is None else (FetchPartition(self.key, offset),)
         request = FetchRequest(bytes_max, wait_ms, entries, subjects=tuple(subjects))
-        answer = await self.raw.request(Api.FETCH, request.to_body(version), version)
+        answer = await self.raw.request(Api.FETCH, request)
         assert answer.error == ErrorCode.NONE, answer.message
-        results = FetchResult.from_rows(answer.result)
+        results = answer.decoded(FetchResponse).results
         assert all(result.error is ErrorCode.NONE for result in results)
         return (results[0] if results else None), answer.body
 
-    async def read(self, subjects, bytes_max=MIB, version=3):
+    async def read(self, subjects, bytes_max=MIB):
         """(records, bytes) of everything there is, as a client reads it."""
         wanted = SubjectFilter(subjects or ">")
         found, size, position, entering = [], 0, 0, 0
         while position < len(self.published):
-            result, body = await self.fetch(entering, version, bytes_max, 1_000, subjects)
+            result, body = await self.fetch(entering, bytes_max, 1_000, subjects)
             entering = None
             records = records_in(body)
             size += len(body)
@@ -80,8 +80,7 @@ async def site(shared_lift, shared_nats, shared_node, name, request):
     uuid = bytes.fromhex((await shared_lift.stream_info(name)).raw["uuid"])
     token = await pull_token(shared_lift)
     async with await RawPull.open(shared_node.pull_port) as raw:
-        hello = await raw.hello(token)
-        assert dict(hello.result[2])[Api.FETCH] == API_VERSIONS[Api.FETCH] == 3
+        assert (await raw.hello(token)).error == ErrorCode.NONE
         yield Site(name, raw, uuid, published)
 
 
@@ -102,14 +101,6 @@ async def test_what_comes_is_what_was_published_on_the_subjects(site):
             assert size <= all_bytes * share
 
 
-async def test_older_versions_get_everything_and_rows_of_their_own(site):
-    for version in (1, 2):
-        request = FetchRequest(MIB, 0, (FetchPartition(site.key, 0),), subjects=("nothing.of.it",))
-        answer = await site.raw.request(Api.FETCH, request.to_body(version), version)
-        assert [len(row) for row in answer.result] == [8]
-        assert records_in(answer.body)[0].offset == 0
-
-
 async def test_a_message_that_is_wanted_wakes_a_reader_that_waits(site, shared_lift):
     subjects = [f"{site.name}.new"]
     records, _ = await site.read(subjects)
@@ -125,8 +116,8 @@ async def test_a_message_that_is_wanted_wakes_a_reader_that_waits(site, shared_l
 
 async def test_subjects_that_are_none_are_refused_and_the_connection_goes_on(site):
     for subjects in (["a..b"], ["a b"], ["x"] * 65, [7], "x"):
-        body = [*FetchRequest(MIB, 0).to_body(2), subjects]
-        answer = await site.raw.request(Api.FETCH, body, 3)
+        body = [*FetchRequest(MIB, 0)[:-1], subjects]
+        answer = await site.raw.request(Api.FETCH, body)
         assert answer.error == ErrorCode.INVALID_REQUEST
         assert "subjects" in answer.message
     assert (await site.fetch(0, subjects=[f"{site.name}.7.a"]))[0].error is ErrorCode.NONE

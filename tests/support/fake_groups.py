@@ -14,11 +14,12 @@ from liftpy_client.group.consumer import GroupConsumer
 from liftpy_client.group.options import GroupOptions
 from liftpy_client.message import Message
 from liftpy_client.tracing.interceptors import Interceptors
+from liftpy_envelope.bodies import pack_body
 from liftpy_envelope.errors import ErrorCode
-from liftpy_envelope.group_offsets import CommitRequest, CommitResult, OffsetFetchRequest, OffsetFetchResult
-from liftpy_envelope.group_routing import Coordinator, FindCoordinatorRequest, FindCoordinatorResult
-from liftpy_envelope.groups import GroupError, HeartbeatRequest, JoinRequest, LeaveRequest, MembershipResult
-from liftpy_envelope.pull import EARLIEST, Api, OffsetResult, PartitionKey
+from liftpy_envelope.group_offsets import CommitResult, OffsetFetchResult
+from liftpy_envelope.group_routing import Coordinator, FindCoordinatorResult
+from liftpy_envelope.groups import GroupError, HeartbeatRequest, LeaveRequest, MembershipResult
+from liftpy_envelope.pull import EARLIEST, Api, OffsetResult, OffsetsResponse, PartitionKey
 from liftpy_envelope.stream_config import StreamConfig
 from liftpy_server.groups.core.assignment import StreamShape
 from liftpy_server.groups.core.inputs import GroupTick, Now, StreamsChanged
@@ -27,12 +28,12 @@ from support.cluster import eventually
 
 UUID = bytes(range(16))
 END = 100
-_PARSE = {
-    Api.GROUP_JOIN: (JoinRequest, MembershipResult),
-    Api.GROUP_HEARTBEAT: (HeartbeatRequest, MembershipResult),
-    Api.GROUP_LEAVE: (LeaveRequest, MembershipResult),
-    Api.OFFSET_COMMIT: (CommitRequest, CommitResult),
-    Api.OFFSET_FETCH: (OffsetFetchRequest, OffsetFetchResult),
+_RESULTS = {
+    Api.GROUP_JOIN: MembershipResult,
+    Api.GROUP_HEARTBEAT: MembershipResult,
+    Api.GROUP_LEAVE: MembershipResult,
+    Api.OFFSET_COMMIT: CommitResult,
+    Api.OFFSET_FETCH: OffsetFetchResult,
 }
 
 
@@ -138,7 +139,7 @@ class FakeConnection:
             await asyncio.wait({answering, closing}, return_when=asyncio.FIRST_COMPLETED)
             if not answering.done():
                 raise DisconnectedError("the connection was closed")
-            return SimpleNamespace(result=answering.result())
+            return SimpleNamespace(result=pack_body(answering.result()))
         finally:
             answering.cancel()
             closing.cancel()
@@ -150,31 +151,33 @@ class FakeConnection:
             await asyncio.Event().wait()
         trouble = groups.troubles[api].pop(0) if groups.troubles.get(api) else None
         if api is Api.FIND_COORDINATOR:
-            (name,) = FindCoordinatorRequest.from_body(body).groups
+            (name,) = body.groups
             found = Coordinator(name, GroupError.NONE, "", 0, groups.leader, "h", 1)
             if isinstance(trouble, Exception):
                 raise trouble
-            return FindCoordinatorResult((found if trouble is None else trouble,)).to_result()
+            return FindCoordinatorResult((found if trouble is None else trouble,))
         if api is Api.LIST_OFFSETS:
-            keys = [(PartitionKey(row[0], row[1]), row[2]) for row in body]
-            return [OffsetResult(key, ErrorCode.NONE, "", 0 if at == EARLIEST else END, 1).to_row() for key, at in keys]
-        request_type, result_type = _PARSE[api]
-        request = request_type.from_body(body)
+            return OffsetsResponse(
+                tuple(
+                    OffsetResult(key, ErrorCode.NONE, "", 0 if at == EARLIEST else END, 1) for key, at in body.queries
+                )
+            )
+        request, result_type = body, _RESULTS[api]
         groups.asked.append(request)
         if isinstance(trouble, Exception):
             raise trouble
         if isinstance(trouble, GroupError):
-            return result_type(trouble, "because").to_result()
+            return result_type(trouble, "because")
         if isinstance(trouble, result_type):
-            return trouble.to_result()
+            return trouble
         if self.node.node_id != groups.leader:
-            return result_type(GroupError.NOT_LEADER, "elsewhere").to_result()
+            return result_type(GroupError.NOT_LEADER, "elsewhere")
         answer = groups._step(request)
         if isinstance(request, HeartbeatRequest) and not answer.error and answer.assignment is None:
             answer = await self._park(request, answer)
         if trouble == "lose":
             raise DisconnectedError("the answer is lost")
-        return answer.to_result()
+        return answer
 
     async def _park(self, request: HeartbeatRequest, answer: Any) -> Any:
         groups = self._groups

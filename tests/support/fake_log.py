@@ -11,10 +11,23 @@ import pyarrow as pa
 from liftpy_client.connection.cluster import StreamPlace
 from liftpy_client.errors import DisconnectedError, NoStreamError
 from liftpy_envelope.batch import encode_body
+from liftpy_envelope.bodies import pack_body
 from liftpy_envelope.columns import Column
 from liftpy_envelope.errors import ErrorCode
 from liftpy_envelope.ipc import column_buffers
-from liftpy_envelope.pull import EARLIEST, LATEST, Api, FetchRequest, FetchResult, OffsetResult, PartitionKey
+from liftpy_envelope.pull import (
+    EARLIEST,
+    LATEST,
+    Api,
+    EpochEndResponse,
+    EpochEndResult,
+    FetchRequest,
+    FetchResponse,
+    FetchResult,
+    OffsetResult,
+    OffsetsResponse,
+    PartitionKey,
+)
 from liftpy_envelope.stream_config import StreamConfig
 from support.batches import stamped
 
@@ -132,9 +145,6 @@ class FakeConnection:
         self._is_new: set[PartitionKey] = set()
         self._closed = False
 
-    def version(self, _api: Api) -> int:
-        return 3
-
     def close(self) -> None:
         self._closed = True
 
@@ -143,10 +153,12 @@ class FakeConnection:
         if self._closed:
             raise DisconnectedError("closed")
         if api is Api.EPOCH_END_OFFSET:
-            return SimpleNamespace(result=[[*row[:2], 0, "", 1, 10**9] for row in body])
+            ends = [EpochEndResult(query.key, ErrorCode.NONE, "", 1, 10**9) for query in body.queries]
+            return SimpleNamespace(result=pack_body(EpochEndResponse(tuple(ends))))
         if api is Api.LIST_OFFSETS:
-            return SimpleNamespace(result=[self._offset(PartitionKey(*row[:2]), row[2]).to_row() for row in body])
-        return await self._fetch(FetchRequest.from_body(body))
+            offsets = [self._offset(*query) for query in body.queries]
+            return SimpleNamespace(result=pack_body(OffsetsResponse(tuple(offsets))))
+        return await self._fetch(body)
 
     def _offset(self, key: PartitionKey, query: int) -> OffsetResult:
         log = self._logs.logs[key]
@@ -171,7 +183,8 @@ class FakeConnection:
                 break
         self.heard_s = loop.time()
         return SimpleNamespace(
-            result=[result.to_row(3) for result, _ in found], body=pa.py_buffer(b"".join(data for _, data in found))
+            result=pack_body(FetchResponse(tuple(result for result, _ in found))),
+            body=pa.py_buffer(b"".join(data for _, data in found)),
         )
 
     def _collect(self) -> list[tuple[FetchResult, bytes]]:

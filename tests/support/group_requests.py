@@ -53,9 +53,9 @@ class GroupPull:
         self.close()
 
     async def _ask(self, api: Api, request: Any, result: Any) -> Any:
-        answer = await self.pull.request(api, request.to_body(), timeout_s=PATIENCE_S)
+        answer = await self.pull.request(api, request, timeout_s=PATIENCE_S)
         assert answer.error == 0, answer
-        return result.from_result(answer.result)
+        return answer.decoded(result)
 
     async def _patient(self, api: Api, request: Any, result: Any) -> Any:
         deadline_s = time.monotonic() + PATIENCE_S

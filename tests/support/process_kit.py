@@ -90,9 +90,6 @@ class _Connection:
     def heard_s(self) -> float:
         return self._logs.heard_s
 
-    def version(self, api: Api) -> int:
-        return self._logs.version(api)
-
     def close(self) -> None:
         self._groups.close()
         self._logs.close()

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 import msgpack
 
 from liftpy_envelope.batch import read_header
+from liftpy_envelope.bodies import unpack_body
 
 if TYPE_CHECKING:
     import ssl
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     import liftpy
 
 _LENGTHS = struct.Struct("<IQ")
+_Body = TypeVar("_Body")
 
 
 class Answer(NamedTuple):
@@ -27,6 +29,10 @@ class Answer(NamedTuple):
     message: str
     result: Any
     body: bytes
+
+    def decoded(self, kind: type[_Body]) -> _Body:
+        """The result, as its class."""
+        return unpack_body(kind, msgpack.packb(self.result))
 
     @property
     def offsets(self) -> list[int]:
@@ -89,7 +95,7 @@ class RawPull:
         """The next response."""
         async with asyncio.timeout(timeout_s):
             head, body = _LENGTHS.unpack(await self.reader.readexactly(_LENGTHS.size))
-            fields = msgpack.unpackb(await self.reader.readexactly(head))
+            fields = msgpack.unpackb(await self.reader.readexactly(head), strict_map_key=False)
             return Answer(*fields, await self.reader.readexactly(body))
 
     async def request(self, api: int, body: Any, version: int = 1, timeout_s: float = 30.0) -> Answer:
@@ -123,7 +129,9 @@ def decode_answers(data: bytes) -> list[Answer]:
         head, body = _LENGTHS.unpack_from(data, position)
         start = position + _LENGTHS.size
         position = start + head + body
-        answers.append(Answer(*msgpack.unpackb(data[start : start + head]), data[start + head : position]))
+        answers.append(
+            Answer(*msgpack.unpackb(data[start : start + head], strict_map_key=False), data[start + head : position])
+        )
     return answers
 
 

@@ -16,7 +16,7 @@ from liftpy_client.connection.cancelling import KeptCancellation
 from liftpy_client.errors import AdminError, DisconnectedError, NodeUnavailableError, NoStreamError, UsageError
 from liftpy_envelope.errors import ErrorCode
 from liftpy_envelope.limits import ADMIN_ANSWER_ITEMS_MAX
-from liftpy_envelope.pull import PartitionKey, error_code
+from liftpy_envelope.pull import PartitionKey
 from liftpy_envelope.stream_config import StreamConfig
 from liftpy_envelope.subject import matches
 from liftpy_envelope.unpacking import UnpackError, read_json
@@ -128,7 +128,7 @@ class Cluster:
         answer = _decode(reply.data, subject)
         refusal = answer.get("error")
         if refusal is not None:
-            raise AdminError(error_code(int(refusal["err_code"])), str(refusal["description"]))
+            raise AdminError(ErrorCode(int(refusal["err_code"])), str(refusal["description"]))
         return answer
 
     async def _ask(self, subject: str, data: bytes, timeout_s: float) -> Msg:

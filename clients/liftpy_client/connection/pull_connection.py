@@ -6,9 +6,10 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from liftpy_client.errors import DisconnectedError, PullError
+from liftpy_envelope.bodies import unpack_body
 from liftpy_envelope.errors import ErrorCode, FrameError
 from liftpy_envelope.frames import Response, ResponseReader, encode_request
-from liftpy_envelope.pull import API_VERSIONS, Api, HelloRequest, HelloResult, error_code
+from liftpy_envelope.pull import API_VERSIONS, Api, HelloRequest, HelloResult
 
 if TYPE_CHECKING:
     import ssl
@@ -53,7 +54,7 @@ class _Protocol(asyncio.BufferedProtocol):
             if not future.done():
                 future.set_result(response)
         elif response.correlation_id == 0 and response.error:
-            self._fail(PullError(error_code(response.error), response.message))
+            self._fail(PullError(response.error, response.message))
         elif self._on_response is not None:
             self._on_response(response)
 
@@ -104,7 +105,6 @@ class PullConnection:
     def __init__(self, protocol: _Protocol) -> None:
         self._protocol = protocol
         self._last_id = 0
-        self._versions: dict[int, int] = {}
         self.node: HelloResult
 
     @classmethod
@@ -125,12 +125,11 @@ class PullConnection:
             )
             connection = cls(protocol)
             try:
-                response = await connection.request(Api.HELLO, list(HelloRequest(client, token)))
+                response = await connection.request(Api.HELLO, HelloRequest(client, token))
             except BaseException:
                 connection.close()
                 raise
-        connection.node = HelloResult.from_result(response.result)
-        connection._versions = connection.node.versions
+        connection.node = unpack_body(HelloResult, response.result)
         return connection
 
     async def request(self, api: Api, body: Any) -> Response:
@@ -143,7 +142,7 @@ class PullConnection:
         """
         response = await self.send(api, body)
         if response.error != ErrorCode.NONE:
-            raise PullError(error_code(response.error), response.message)
+            raise PullError(response.error, response.message)
         return response
 
     def send(self, api: Api, body: Any) -> asyncio.Future[Response]:
@@ -153,7 +152,7 @@ class PullConnection:
             DisconnectedError, FrameError: the connection broke earlier.
         """
         self._last_id += 1
-        frame = encode_request(self._last_id, int(api), self.version(api), body)
+        frame = encode_request(self._last_id, int(api), API_VERSIONS[api], body)
         return self._protocol.send(self._last_id, frame)
 
     def listen(self, on_response: Callable[[Response], None], on_lost: Callable[[Exception], None]) -> None:
@@ -173,7 +172,7 @@ class PullConnection:
 
         Args:
             api: which.
-            body: of the version that both speak.
+            body: of the request.
             is_answered: False for what the node takes note of without a response; its correlation id is 0.
 
         Raises:
@@ -181,17 +180,13 @@ class PullConnection:
         """
         self._last_id += is_answered
         correlation_id = self._last_id if is_answered else 0
-        self._protocol.post(encode_request(correlation_id, int(api), self.version(api), body))
+        self._protocol.post(encode_request(correlation_id, int(api), API_VERSIONS[api], body))
         return correlation_id
 
     @property
     def unsent_bytes(self) -> int:
         """Bytes of requests that the socket has not taken."""
         return self._protocol.unsent_bytes
-
-    def version(self, api: Api) -> int:
-        """The version of an API that both sides speak; bodies must be of it."""
-        return min(API_VERSIONS[api], self._versions.get(api, 1))
 
     @property
     def heard_s(self) -> float:

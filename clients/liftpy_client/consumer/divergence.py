@@ -10,8 +10,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from liftpy_client.errors import LogDivergedError, PullError
+from liftpy_envelope.bodies import unpack_body
 from liftpy_envelope.errors import ErrorCode
-from liftpy_envelope.pull import EARLIEST, Api, OffsetResult, check_answers, error_code
+from liftpy_envelope.pull import (
+    EARLIEST,
+    Api,
+    EpochEndQuery,
+    EpochEndRequest,
+    EpochEndResponse,
+    OffsetQuery,
+    OffsetsRequest,
+    OffsetsResponse,
+    check_answers,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,15 +45,15 @@ async def check_lineage(
         LogDivergedError: it is not.
         PullError: the node cannot tell, for instance because it leads no more.
     """
-    body = [[*place.key(number), positions[number].epoch] for number in numbers]
-    response = await connection.request(Api.EPOCH_END_OFFSET, body)
-    check_answers(body, response.result)
-    for number, row in zip(numbers, response.result, strict=True):
-        code, message, epoch, end = row[2:]
-        if code:
-            raise PullError(error_code(code), message)
-        read = positions[number]
-        if end < read.read_end or 0 <= epoch < read.epoch:
+    queries = [EpochEndQuery(place.key(number), positions[number].epoch) for number in numbers]
+    response = await connection.request(Api.EPOCH_END_OFFSET, EpochEndRequest(tuple(queries)))
+    results = unpack_body(EpochEndResponse, response.result).results
+    check_answers(queries, results)
+    for number, result in zip(numbers, results, strict=True):
+        if result.error is not ErrorCode.NONE:
+            raise PullError(result.error, result.message)
+        read, end = positions[number], result.end_offset
+        if end < read.read_end or 0 <= result.epoch < read.epoch:
             raise LogDivergedError(place.name, number, min(end, read.read_end), read.offset, read.epoch)
 
 
@@ -52,11 +63,12 @@ async def leader_epochs(connection: PullConnection, place: StreamPlace, numbers:
     Raises:
         PullError: it does not lead one of them.
     """
-    body = [[*place.key(number), EARLIEST] for number in numbers]
-    response = await connection.request(Api.LIST_OFFSETS, body)
-    check_answers(body, response.result)
+    queries = [OffsetQuery(place.key(number), EARLIEST) for number in numbers]
+    response = await connection.request(Api.LIST_OFFSETS, OffsetsRequest(tuple(queries)))
+    results = unpack_body(OffsetsResponse, response.result).results
+    check_answers(queries, results)
     epochs = {}
-    for result in OffsetResult.from_rows(response.result):
+    for result in results:
         if result.error is not ErrorCode.NONE:
             raise PullError(result.error, result.message)
         epochs[result.key.partition] = result.epoch

@@ -15,11 +15,12 @@ from liftpy_client.consumer.decode import split_body, trim
 from liftpy_client.consumer.divergence import check_lineage, leader_epochs
 from liftpy_client.consumer.prefetch import Fetched
 from liftpy_client.errors import LogDivergedError, PullError
+from liftpy_envelope.bodies import unpack_body
 from liftpy_envelope.errors import BatchCorruptError, BatchTruncatedError, ErrorCode, LiftError
-from liftpy_envelope.pull import Api, FetchPartition, FetchRequest, FetchResult
+from liftpy_envelope.pull import Api, FetchPartition, FetchRequest, FetchResponse, FetchResult
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Iterable
+    from collections.abc import Awaitable, Iterable, Sequence
 
     from liftpy_client.connection.cluster import StreamPlace
     from liftpy_client.connection.pull_connection import PullConnection
@@ -130,7 +131,7 @@ class NodeReader:
         try:
             while self.left:
                 response = await self._watched(fetching, connection, host.options.wait_ms / 1000)
-                results = FetchResult.from_rows(response.result)
+                results = unpack_body(FetchResponse, response.result).results
                 self._forget |= await self._check(connection, results)
                 # The next fetch is under way while this one is taken apart, unless the buffer is full.
                 ahead = host.buffer.has_room and bool(self.left)
@@ -192,9 +193,9 @@ class NodeReader:
             any_replica=host.options.read_from == "nearest",
             subjects=host.options.subjects,
         )
-        return await connection.request(Api.FETCH, request.to_body(connection.version(Api.FETCH)))
+        return await connection.request(Api.FETCH, request)
 
-    async def _check(self, connection: PullConnection, results: list[FetchResult]) -> set[int]:
+    async def _check(self, connection: PullConnection, results: Sequence[FetchResult]) -> set[int]:
         """Check those whose leader is another one than before. Returns those that cannot be checked now.
 
         Raises:
@@ -252,7 +253,7 @@ class NodeReader:
                 self.left.discard(number)
                 self._host.lost(number, reason)
 
-    def _take(self, response: Response, results: list[FetchResult]) -> None:
+    def _take(self, response: Response, results: Sequence[FetchResult]) -> None:
         """Put what a response brought into the buffer; partitions that are done are to be forgotten."""
         host = self._host
         at = 0

@@ -17,8 +17,9 @@ from liftpy_client.errors import (
     PullError,
     UsageError,
 )
+from liftpy_envelope.bodies import unpack_body
 from liftpy_envelope.errors import ErrorCode, LiftError
-from liftpy_envelope.pull import LATEST, Api, OffsetResult, check_answers
+from liftpy_envelope.pull import LATEST, Api, OffsetQuery, OffsetsRequest, OffsetsResponse, check_answers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -125,16 +126,17 @@ class StartFinder:
         A leader may not know for long how far records are committed: as long as an in-sync replica is away.
         """
         asked = queries(self._start, self._stop)
-        body = [[*place.key(number), query] for number in numbers for query in asked]
+        wanted = [OffsetQuery(place.key(number), query) for number in numbers for query in asked]
         connection = await self._session.open_pull(leader)
         try:
             async with asyncio.timeout(self._session.options.timeout_s):
-                response = await connection.request(Api.LIST_OFFSETS, body)
+                response = await connection.request(Api.LIST_OFFSETS, OffsetsRequest(tuple(wanted)))
         finally:
             connection.close()
         answers: dict[int, list[int]] = {}
-        check_answers(body, response.result)
-        for result in OffsetResult.from_rows(response.result):
+        results = unpack_body(OffsetsResponse, response.result).results
+        check_answers(wanted, results)
+        for result in results:
             number = result.key.partition
             found = answers.setdefault(number, [])
             if result.error is ErrorCode.PARTITION_OFFLINE:

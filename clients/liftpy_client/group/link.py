@@ -20,6 +20,7 @@ from liftpy_client.errors import (
     NodeUnavailableError,
     PullError,
 )
+from liftpy_envelope.bodies import unpack_body
 from liftpy_envelope.errors import FrameError
 from liftpy_envelope.group_offsets import CommitRequest, CommitResult, OffsetFetchRequest, OffsetFetchResult
 from liftpy_envelope.group_routing import Coordinator, FindCoordinatorRequest, FindCoordinatorResult
@@ -45,16 +46,16 @@ _REPORT_S: Final = 10.0
 
 class _Kind(NamedTuple):
     api: Api
-    parse: Callable[[Any], Any]
+    result: type[Any]
 
 
 _Membership = JoinRequest | HeartbeatRequest | LeaveRequest
 _KINDS: Final[dict[type, _Kind]] = {
-    JoinRequest: _Kind(Api.GROUP_JOIN, MembershipResult.from_result),
-    HeartbeatRequest: _Kind(Api.GROUP_HEARTBEAT, MembershipResult.from_result),
-    LeaveRequest: _Kind(Api.GROUP_LEAVE, MembershipResult.from_result),
-    CommitRequest: _Kind(Api.OFFSET_COMMIT, CommitResult.from_result),
-    OffsetFetchRequest: _Kind(Api.OFFSET_FETCH, OffsetFetchResult.from_result),
+    JoinRequest: _Kind(Api.GROUP_JOIN, MembershipResult),
+    HeartbeatRequest: _Kind(Api.GROUP_HEARTBEAT, MembershipResult),
+    LeaveRequest: _Kind(Api.GROUP_LEAVE, MembershipResult),
+    CommitRequest: _Kind(Api.OFFSET_COMMIT, CommitResult),
+    OffsetFetchRequest: _Kind(Api.OFFSET_FETCH, OffsetFetchResult),
 }
 _PASSING: Final = {GroupError.NOT_LEADER, GroupError.NOT_AVAILABLE, GroupError.INTERNAL}
 
@@ -101,8 +102,8 @@ class GroupLink:
         connection = await self._connected()
         try:
             async with asyncio.timeout(self._answer_s + wait_s):
-                response = await connection.request(kind.api, request.to_body())
-            result = kind.parse(response.result)
+                response = await connection.request(kind.api, request)
+            result = unpack_body(kind.result, response.result)
         except (OSError, TimeoutError, FrameError, PullError) as error:
             self._drop(connection)
             raise self._unavailable(error) from error
@@ -225,9 +226,8 @@ class GroupLink:
         found = None
         try:
             async with asyncio.timeout(self._answer_s):
-                body = FindCoordinatorRequest((self._group,)).to_body()
-                response = await connection.request(Api.FIND_COORDINATOR, body)
-            (found,) = FindCoordinatorResult.from_result(response.result).coordinators
+                response = await connection.request(Api.FIND_COORDINATOR, FindCoordinatorRequest((self._group,)))
+            (found,) = unpack_body(FindCoordinatorResult, response.result).coordinators
         except (OSError, TimeoutError, FrameError, ValueError, PullError) as error:
             if isinstance(error, PullError) and not is_passing(error.code):
                 raise

@@ -9,14 +9,12 @@ from typing import Any, Final, Literal
 
 from liftpy_client.errors import UsageError
 from liftpy_client.group.subscriptions import is_pattern
-from liftpy_envelope.errors import FrameError
 from liftpy_envelope.groups import (
     CLIENT_BYTES_MAX,
     GROUP_BYTES_MAX,
     REBALANCE_TIMEOUTS_MS,
     SESSION_TIMEOUTS_MS,
     SUBSCRIPTIONS_MAX,
-    require_text,
 )
 from liftpy_envelope.names import check_name
 from liftpy_envelope.stream_config import INTERNAL_PREFIX
@@ -121,16 +119,10 @@ def check_streams(names: object) -> tuple[str, ...]:
 
 
 def _check_text(value: object, bytes_max: int, what: str) -> str:
-    try:
-        require_text(value, bytes_max, what)
-    except (FrameError, UnicodeEncodeError):
-        value_is_text = isinstance(value, str)
-    else:
-        if value:
-            return str(value)
-        value_is_text = True
+    if isinstance(value, str) and value.isprintable() and 0 < len(value.encode()) <= bytes_max:
+        return value
     shown = f"{value!r:.{_SHOWN_LENGTH}}" + ("..." if len(repr(value)) > _SHOWN_LENGTH else "")
-    size = f" ({len(str(value))} characters)" if value_is_text else ""
+    size = f" ({len(str(value))} characters)" if isinstance(value, str) else ""
     raise UsageError(
         f"{what}: {shown}{size} is not allowed: use 1 to {bytes_max} bytes of text without control characters"
     )

@@ -5,7 +5,9 @@ from __future__ import annotations
 import io
 import json as stdlib_json
 from importlib import import_module
-from typing import Any, Final, Generic, Protocol, TypeVar, overload
+from typing import Any, Generic, Protocol, TypeVar, overload
+
+import msgspec
 
 from liftpy_client.errors import UsageError
 
@@ -13,7 +15,6 @@ __all__ = ["Codec", "avro", "json", "msgpack", "protobuf"]
 
 _T = TypeVar("_T")
 _M = TypeVar("_M", bound="ProtobufMessage")
-_EXTRAS: Final = {"msgspec": "msgspec", "fastavro": "avro"}
 
 
 class Codec(Protocol[_T]):
@@ -45,25 +46,18 @@ def json(kind: type[Any] | None = None) -> Codec[Any]:
     """JSON. Without `kind`, values are dicts, lists, strings and numbers.
 
     Args:
-        kind: A pydantic model; or a dataclass, a TypedDict or a msgspec Struct, which need msgspec.
-
-    Raises:
-        UsageError: msgspec is needed and not installed.
+        kind: A pydantic model, a dataclass, a TypedDict or a msgspec Struct.
     """
     if kind is None:
         return _Json()
     if hasattr(kind, "model_validate_json") and hasattr(kind, "model_dump_json"):
         return _Pydantic(kind)
-    return _Msgspec(_library("msgspec").json, kind)
+    return _Msgspec(msgspec.json, kind)
 
 
 def msgpack(kind: type[_T]) -> Codec[_T]:
-    """MessagePack of a dataclass, a TypedDict or a msgspec Struct.
-
-    Raises:
-        UsageError: msgspec is not installed.
-    """
-    return _Msgspec(_library("msgspec").msgpack, kind)
+    """MessagePack of a dataclass, a TypedDict or a msgspec Struct."""
+    return _Msgspec(msgspec.msgpack, kind)
 
 
 def protobuf(kind: type[_M]) -> Codec[_M]:
@@ -86,14 +80,11 @@ def avro(schema: Any) -> Codec[Any]:
     Raises:
         UsageError: fastavro is not installed.
     """
-    return _Avro(_library("fastavro"), schema)
-
-
-def _library(name: str) -> Any:
     try:
-        return import_module(name)
+        fastavro = import_module("fastavro")
     except ImportError as error:
-        raise UsageError(f"this codec needs {name}: pip install 'liftpy[{_EXTRAS[name]}]'") from error
+        raise UsageError("this codec needs fastavro: pip install 'liftpy[avro]'") from error
+    return _Avro(fastavro, schema)
 
 
 class _Json:

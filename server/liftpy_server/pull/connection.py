@@ -12,6 +12,9 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
+from msgspec import Raw
+
+from liftpy_envelope.bodies import unpack_body
 from liftpy_envelope.errors import ErrorCode, FrameError, FrameTooLargeError
 from liftpy_envelope.frames import Request, RequestReader, encode_response
 from liftpy_envelope.pull import API_VERSIONS, Api, HelloRequest, HelloResult
@@ -32,7 +35,7 @@ __all__ = ["PullBackend", "ServedConnection"]
 logger = logging.getLogger(__name__)
 
 _READ_BYTES: Final = 64 * 1024
-_WAKE: Final = Request(0, 0, 0, None)
+_WAKE: Final = Request(0, 0, 0, Raw(b""))
 
 
 def _host_of(writer: asyncio.StreamWriter) -> str:
@@ -264,7 +267,7 @@ class ServedConnection:
         return self._handlers[api]
 
     async def _hello(self, request: Request) -> None:
-        hello = HelloRequest.from_body(request.body)
+        hello = unpack_body(HelloRequest, request.body)
         backend = self._backend
         token = hello.token.encode()
         self._is_node = hmac.compare_digest(token, backend.follow_token.encode())
@@ -280,7 +283,7 @@ class ServedConnection:
         self._admitted = True
         self._frames.admit()
         result = HelloResult(backend.node_id, backend.incarnation, {int(api): top for api, top in API_VERSIONS.items()})
-        await self._sender.send(encode_response(request.correlation_id, result.to_result()))
+        await self._sender.send(encode_response(request.correlation_id, result))
 
     async def _follow(self, request: Request) -> None:
         self._follow_answers.take(request)

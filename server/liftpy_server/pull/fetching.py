@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, NamedTuple
 
+from liftpy_envelope.bodies import unpack_body
 from liftpy_envelope.frames import encode_response
-from liftpy_envelope.pull import FetchRequest
+from liftpy_envelope.pull import FetchRequest, FetchResponse
 from liftpy_log.errors import SegmentCorruptError
 from liftpy_log.reader import unpin_all
 from liftpy_server.pull.checking import pin_news, verified
@@ -77,15 +78,15 @@ class FetchAnswers:
             TimeoutError: the peer is too slow.
             OSError: the connection broke.
         """
-        fetch = FetchRequest.from_body(request.body)
+        fetch = unpack_body(FetchRequest, request.body)
         self._session.look_at_followers(asyncio.get_running_loop().time())
         self._session.apply(fetch, matcher_of(fetch.subjects))
         found = await self._wait_for_news(fetch)
         try:
-            rows = [part.result.to_row(request.version) for part in found.parts]
+            told = FetchResponse(tuple([part.result for part in found.parts]))
             total = sum(part.result.body_bytes for part in found.parts)
             pieces = [piece for part in found.parts for piece in part.pieces]
-            await self._sender.send(encode_response(request.correlation_id, rows, body_length=total), pieces)
+            await self._sender.send(encode_response(request.correlation_id, told, body_length=total), pieces)
         finally:
             unpin_all(self._files, found.pinned)
 

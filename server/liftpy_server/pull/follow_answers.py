@@ -12,6 +12,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from liftpy_envelope.bodies import unpack_body
 from liftpy_envelope.errors import FrameError
 from liftpy_envelope.follow import FollowRequest, FollowResponse, FollowWhole
 from liftpy_envelope.frames import encode_response
@@ -121,7 +122,7 @@ class FollowAnswers:
         Raises:
             FrameError: it is malformed; nothing has changed.
         """
-        follow = FollowRequest.from_body(request.body)
+        follow = unpack_body(FollowRequest, request.body)
         is_report = request.correlation_id == 0
         if is_report and follow.questions:
             raise FrameError("a follow request without a correlation id is not answered, and must not ask anything")
@@ -241,7 +242,7 @@ class FollowAnswers:
     def _head(self, request: _Parked, found: Sequence[FollowFound], size_bytes: int) -> bytes:
         """The response without its batches; it is sent, or nothing more is on the connection."""
         response = FollowResponse(tuple([news.result for news in found]), tuple(request.ends), self._whole())
-        return encode_response(request.correlation_id, response.to_result(), body_length=size_bytes)
+        return encode_response(request.correlation_id, response, body_length=size_bytes)
 
     def _whole(self) -> FollowWhole | None:
         asked_s, ago_s = self._asked()

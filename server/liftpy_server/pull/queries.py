@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from liftpy_envelope.errors import ErrorCode
-from liftpy_envelope.pull import EARLIEST, LATEST, EpochEndQuery, EpochEndResult, OffsetQuery, OffsetResult
+from liftpy_envelope.pull import EARLIEST, LATEST, EpochEndResponse, EpochEndResult, OffsetResult, OffsetsResponse
 from liftpy_log.errors import PartitionOfflineError
 from liftpy_log.storage.disk import is_full
 from liftpy_server.tier.reads.reads import ColdUnavailableError, HistoryLostError, is_unknown
@@ -14,7 +14,7 @@ from liftpy_server.tier.reads.reads import ColdUnavailableError, HistoryLostErro
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from liftpy_envelope.pull import PartitionKey
+    from liftpy_envelope.pull import EpochEndQuery, EpochEndRequest, OffsetQuery, OffsetsRequest, PartitionKey
     from liftpy_server.partition.partition import Partition
     from liftpy_server.tier.reads.reads import ColdReads
 
@@ -27,21 +27,18 @@ _BUCKET_QUERIES_MAX: Final = 64
 _UNKNOWN: Final = "the leader has yet to look what the bucket has of the partition; ask again"
 
 
-async def offsets(body: Any, lookup: Lookup, cold: ColdReads | None = None) -> list[list[Any]]:
+async def offsets(request: OffsetsRequest, lookup: Lookup, cold: ColdReads | None = None) -> OffsetsResponse:
     """Answer a `list_offsets` request, of logs and of what is before them in the bucket.
 
     Logs are looked through in slices of time, between which the event loop does everything else, and the bucket is
     asked for some partitions at a time.
 
     Args:
-        body: of the request.
+        request: the questions.
         lookup: the partition with a key, or why there is none here.
         cold: reads the bucket; None where there is none.
-
-    Raises:
-        FrameError: it is malformed.
     """
-    queries = OffsetQuery.from_body(body)
+    queries = request.queries
     results: list[OffsetResult] = []
     loop = asyncio.get_running_loop()
     until_s = loop.time() + _SLICE_S
@@ -55,7 +52,7 @@ async def offsets(body: Any, lookup: Lookup, cold: ColdReads | None = None) -> l
             pairs = zip(queries[start : start + _BUCKET_QUERIES_MAX], results[start:], strict=False)
             some = await asyncio.gather(*(_offset_across(*pair, lookup(pair[0].key), cold) for pair in pairs))
             results[start : start + _BUCKET_QUERIES_MAX] = some
-    return [result.to_row() for result in results]
+    return OffsetsResponse(tuple(results))
 
 
 async def _offset_across(
@@ -134,13 +131,9 @@ def _high_watermark_unknown(partition: Partition) -> str:
     )
 
 
-def epoch_ends(body: Any, lookup: Lookup) -> list[list[Any]]:
-    """Answer an `epoch_end_offset` request.
-
-    Raises:
-        FrameError: it is malformed.
-    """
-    return [_epoch_end(query, lookup(query.key)).to_row() for query in EpochEndQuery.from_body(body)]
+def epoch_ends(request: EpochEndRequest, lookup: Lookup) -> EpochEndResponse:
+    """Answer an `epoch_end_offset` request."""
+    return EpochEndResponse(tuple([_epoch_end(query, lookup(query.key)) for query in request.queries]))
 
 
 def _epoch_end(query: EpochEndQuery, partition: Partition | ErrorCode) -> EpochEndResult:

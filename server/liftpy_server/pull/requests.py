@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from liftpy_envelope.bodies import unpack_body
 from liftpy_envelope.errors import ErrorCode, LiftError
 from liftpy_envelope.frames import encode_response
 from liftpy_envelope.group_offsets import CommitRequest, OffsetFetchRequest
 from liftpy_envelope.group_routing import FindCoordinatorRequest
 from liftpy_envelope.groups import HeartbeatRequest, JoinRequest, LeaveRequest
-from liftpy_envelope.pull import Api
+from liftpy_envelope.pull import Api, EpochEndRequest, OffsetsRequest
 from liftpy_server.pull.fetching import FetchAnswers
 from liftpy_server.pull.queries import epoch_ends, offsets
 
@@ -32,12 +33,12 @@ if TYPE_CHECKING:
 
 __all__ = ["ClientRequests", "PullBackend", "RequestError"]
 
-_GROUP_REQUESTS: Final[dict[Api, Callable[[Any], Any]]] = {
-    Api.OFFSET_COMMIT: CommitRequest.from_body,
-    Api.OFFSET_FETCH: OffsetFetchRequest.from_body,
-    Api.GROUP_JOIN: JoinRequest.from_body,
-    Api.GROUP_HEARTBEAT: HeartbeatRequest.from_body,
-    Api.GROUP_LEAVE: LeaveRequest.from_body,
+_GROUP_REQUESTS: Final[dict[Api, type[Any]]] = {
+    Api.OFFSET_COMMIT: CommitRequest,
+    Api.OFFSET_FETCH: OffsetFetchRequest,
+    Api.GROUP_JOIN: JoinRequest,
+    Api.GROUP_HEARTBEAT: HeartbeatRequest,
+    Api.GROUP_LEAVE: LeaveRequest,
 }
 
 
@@ -149,12 +150,13 @@ class ClientRequests:
         await self._sender.send(encode_response(request.correlation_id, self._backend.metadata()))
 
     async def _list_offsets(self, request: Request) -> None:
-        rows = await offsets(request.body, self._backend.lookup, self._backend.cold)
-        await self._sender.send(encode_response(request.correlation_id, rows))
+        wanted = unpack_body(OffsetsRequest, request.body)
+        found = await offsets(wanted, self._backend.lookup, self._backend.cold)
+        await self._sender.send(encode_response(request.correlation_id, found))
 
     async def _epoch_end_offset(self, request: Request) -> None:
-        rows = epoch_ends(request.body, self._backend.lookup)
-        await self._sender.send(encode_response(request.correlation_id, rows))
+        found = epoch_ends(unpack_body(EpochEndRequest, request.body), self._backend.lookup)
+        await self._sender.send(encode_response(request.correlation_id, found))
 
     def _groups(self) -> GroupHost:
         if self._backend.groups is None:
@@ -162,12 +164,12 @@ class ClientRequests:
         return self._backend.groups
 
     async def _find_coordinator(self, request: Request) -> None:
-        wanted = FindCoordinatorRequest.from_body(request.body)
+        wanted = unpack_body(FindCoordinatorRequest, request.body)
         found = await self._groups().finder.find(wanted.groups)
-        await self._sender.send(encode_response(request.correlation_id, found.to_result()))
+        await self._sender.send(encode_response(request.correlation_id, found))
 
     async def _group(self, request: Request) -> None:
-        given = _GROUP_REQUESTS[Api(request.api)](request.body)
+        given = unpack_body(_GROUP_REQUESTS[Api(request.api)], request.body)
         asked = self._asked = await self._groups().take(given, self._client)
         try:
             if not self._is_quiet():
@@ -176,6 +178,6 @@ class ClientRequests:
         finally:
             self._asked = None
             asked.hurry()
-        frame = encode_response(request.correlation_id, answer.to_result())
+        frame = encode_response(request.correlation_id, answer)
         if not self._sender.send_now((frame,), len(frame)):  # all before it is in the socket: requests are in order
             await self._sender.drain(len(frame))

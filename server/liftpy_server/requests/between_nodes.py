@@ -18,9 +18,8 @@ from nats.errors import NoRespondersError
 from nats.js.api import Header
 
 from liftpy_client.connection.cancelling import KeptCancellation
-from liftpy_envelope.errors import LiftError
+from liftpy_envelope.errors import ErrorCode, LiftError
 from liftpy_envelope.limits import ADMIN_ANSWER_ITEMS_MAX
-from liftpy_envelope.pull import error_code
 from liftpy_envelope.unpacking import read_json
 from liftpy_server.requests.errors import AdminError, NodeSilentError
 from liftpy_server.requests.node_key import PROOF_HEADER, SENDER_HEADER, NotProvenError
@@ -137,7 +136,7 @@ class NodeRequests:
             refusal = answer.get("error")
             if refusal is None:
                 return dict(answer)
-            code, description = error_code(int(refusal["err_code"])), str(refusal["description"])
+            code, description = ErrorCode(int(refusal["err_code"])), str(refusal["description"])
         except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
             raise NodeSilentError(f"what answers for node {node_id!r} is no node of liftpy: {error}") from error
         raise AdminError(code, description)

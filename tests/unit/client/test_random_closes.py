@@ -117,7 +117,7 @@ class _Both:
 
     def __init__(self, groups, logs):
         self._groups, self._logs = groups, logs
-        self.node, self.version = groups.node, logs.version
+        self.node = groups.node
 
     @property
     def heard_s(self):

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from liftpy_envelope.bodies import pack_body, unpack_body
 from liftpy_envelope.errors import FrameError
 from liftpy_envelope.follow import (
     FollowEnd,
@@ -78,25 +79,24 @@ SAMPLE_RESPONSE = FollowResponse(
 
 def crossed(value):
     """What arrives at the other side."""
-    return msgpack.unpackb(msgpack.packb(value))
+    return unpack_body(type(value), pack_body(value))
 
 
-def test_where_no_tombstone_is_gone_nothing_is_said_of_it():
-    (row,), *_ = SAMPLE_RESPONSE.to_result()
-    assert len(row) == 9
-    result = SAMPLE_RESPONSE.results[0]._replace(delete_horizon=11)
-    told = FollowResponse((result,), ()).to_result()
-    assert told[0][0] == [*row, 11]
-    assert FollowResponse.from_result(crossed(told)).results == (result,)
+def wire(value):
+    """What is on the wire, as msgpack has it."""
+    return msgpack.unpackb(pack_body(value))
 
 
-def test_leaps_are_told_in_pairs_and_are_few():
-    (row,), *_ = SAMPLE_RESPONSE.to_result()
-    result = SAMPLE_RESPONSE.results[0]._replace(leaps=((20, 5), (30, 6)))
-    assert FollowResponse((result,), ()).to_result()[0][0] == [*row, 0, 20, 5, 30, 6]
-    for leaps in ([20], [20, 5, 30], [20, -1], [20, 5] * (LEAPS_MAX + 1)):
-        with pytest.raises(FrameError, match="malformed follow result"):
-            FollowResponse.from_result([[[*row, 0, *leaps]], []])
+def read(kind, body):
+    return unpack_body(kind, msgpack.packb(body))
+
+
+def test_leaps_are_few():
+    response = wire(SAMPLE_RESPONSE)
+    for leaps in ([20], [[20]], [[20, -1]], [[20, 5]] * (LEAPS_MAX + 1)):
+        response[0][0][9] = leaps
+        with pytest.raises(FrameError, match=r"malformed follow response: results\[0\].leaps"):
+            read(FollowResponse, response)
 
 
 def test_the_api_has_its_number():
@@ -105,59 +105,64 @@ def test_the_api_has_its_number():
 
 
 def test_the_wire_is_the_documented_one():
-    fetch = [UUID, 3, 5, 7, 9, 6, 8, 4, 2, 1, 11]
-    assert SAMPLE.to_body() == ["node-2", 1_000, 250, [fetch], [[UUID, 3, 5, 7, 1, 6]], [[UUID, 3]], 1]
-    results, ends = [[UUID, 3, 3, 5, 7, 9, 4, 10, 0]], [[UUID, 3, 0, 5, 7, 1, 6, 9]]
-    assert SAMPLE_RESPONSE.to_result() == [results, ends, [1_000, [[UUID, 3, 9], [UUID, 3, -1]]]]
-    assert SAMPLE_RESPONSE._replace(whole=None).to_result() == [results, ends]
+    key = [UUID, 3]
+    fetch = [key, 5, 7, 9, 6, 8, 4, 2, 1, 11]
+    assert wire(SAMPLE) == ["node-2", 1_000, 250, [fetch], [[key, 5, 7, 1, 6]], [key], 1]
+    results, ends = [[key, 3, 5, 7, 9, 4, 10, 0, 0, []]], [[key, 0, 5, 7, 1, 6, 9]]
+    assert wire(SAMPLE_RESPONSE) == [results, ends, [1_000, [[key, 9], [key, -1]]]]
+    assert wire(SAMPLE_RESPONSE._replace(whole=None)) == [results, ends, None]
+    told = SAMPLE_RESPONSE.results[0]._replace(delete_horizon=11, leaps=((20, 5), (30, 6)))
+    assert wire(told)[8:] == [11, [[20, 5], [30, 6]]]
     assert list(map(int, FollowRefusal)) == [0, 1, 2, 3, 4]
 
 
 @given(REQUESTS)
 @examples(200)
 def test_requests_arrive_as_they_were(request):
-    assert FollowRequest.from_body(crossed(request.to_body())) == request
+    assert crossed(request) == request
 
 
 @given(RESPONSES)
 @examples(200)
 def test_responses_arrive_as_they_were(response):
-    assert FollowResponse.from_result(crossed(response.to_result())) == response
+    assert crossed(response) == response
 
 
 def test_a_refusal_that_a_newer_peer_invented_means_ask_again():
-    rows = SAMPLE_RESPONSE.to_result()
-    rows[0][0][2] = rows[1][0][2] = 99
-    response = FollowResponse.from_result(rows)
+    rows = wire(SAMPLE_RESPONSE)
+    rows[0][0][1] = rows[1][0][1] = 99
+    response = read(FollowResponse, rows)
     assert response.results[0].refusal is response.ends[0].refusal is FollowRefusal.NOT_LEADER
 
 
 @pytest.mark.parametrize("place", range(10))
 @pytest.mark.parametrize("wrong", [None, "1", 1.0, True, -2, 2**63, b"x", []])
 def test_every_field_of_a_fetch_is_checked(place, wrong):
-    body = SAMPLE.to_body()
+    body = wire(SAMPLE)
     body[3][0][place] = wrong
     with pytest.raises(FrameError):
-        FollowRequest.from_body(body)
+        read(FollowRequest, body)
 
 
-@pytest.mark.parametrize("place", range(6))
+@pytest.mark.parametrize("place", range(5))
 @pytest.mark.parametrize("wrong", [None, "1", 1.0, True, -2, 2**63, b"x", []])
 def test_every_field_of_a_question_is_checked(place, wrong):
-    body = SAMPLE.to_body()
+    body = wire(SAMPLE)
     body[4][0][place] = wrong
     with pytest.raises(FrameError):
-        FollowRequest.from_body(body)
+        read(FollowRequest, body)
 
 
-@pytest.mark.parametrize(("rows", "width"), [(0, 9), (1, 8)])
+@pytest.mark.parametrize(("rows", "width"), [(0, 9), (1, 7)])
 @pytest.mark.parametrize("wrong", [None, "1", 1.0, True, -2, 2**63, b"x", []])
 def test_every_field_of_a_result_is_checked(rows, width, wrong):
     for place in range(width):
-        result = SAMPLE_RESPONSE.to_result()
+        if place == 1 and wrong in (-2, 2**63):
+            continue  # a refusal that a newer peer invented
+        result = wire(SAMPLE_RESPONSE)
         result[rows][0][place] = wrong
         with pytest.raises(FrameError):
-            FollowResponse.from_result(result)
+            read(FollowResponse, result)
 
 
 @pytest.mark.parametrize(
@@ -167,43 +172,32 @@ def test_every_field_of_a_result_is_checked(rows, width, wrong):
 )
 def test_the_head_of_a_request_is_checked(place_and_value):
     place, value = place_and_value
-    body = SAMPLE.to_body()
+    body = wire(SAMPLE)
     body[place] = value
     with pytest.raises(FrameError):
-        FollowRequest.from_body(body)
+        read(FollowRequest, body)
 
 
 def test_offsets_that_contradict_each_other_are_refused():
     for change in ({"durable_end": 10}, {"high_watermark": 10}):
         wrong = SAMPLE._replace(fetches=(SAMPLE.fetches[0]._replace(**change),))
         with pytest.raises(FrameError):
-            FollowRequest.from_body(wrong.to_body())
+            crossed(wrong)
 
 
 def test_more_partitions_than_allowed_are_refused():
     many = SAMPLE._replace(forget=(KEY,) * (FETCH_PARTITIONS_MAX + 1))
     with pytest.raises(FrameError):
-        FollowRequest.from_body(many.to_body())
+        crossed(many)
 
 
 def test_two_thousand_of_the_longest_rows_fit_a_frame():
     longest = FollowFetch(PartitionKey(UUID, 2**31 - 1), TOP, TOP, TOP, TOP, TOP, TOP, TOP, 1, TOP)
-    body = FollowRequest("n" * 128, FETCH_BYTES_MAX, FETCH_WAIT_MS_MAX, (longest,) * 2_000).to_body()
+    body = FollowRequest("n" * 128, FETCH_BYTES_MAX, FETCH_WAIT_MS_MAX, (longest,) * 2_000)
     assert len(encode_request(1, 12, 1, body)) < REQUEST_FRAME_BYTES_MAX / 4
 
 
-def unpacked(data):
-    """The value in `data`; None when it is none, which the frame around it refuses."""
-    try:
-        return msgpack.unpackb(data)
-    except Exception:
-        return None
-
-
-@pytest.mark.parametrize(
-    ("decode", "sample"),
-    [(FollowRequest.from_body, SAMPLE.to_body()), (FollowResponse.from_result, SAMPLE_RESPONSE.to_result())],
-)
-def test_damage_is_refused_or_means_something_else(decode, sample):
-    for data in every_damage(msgpack.packb(sample)):
-        attempt(lambda data: decode(unpacked(data)), data, FrameError)
+@pytest.mark.parametrize("sample", [SAMPLE, SAMPLE_RESPONSE])
+def test_damage_is_refused_or_means_something_else(sample):
+    for data in every_damage(pack_body(sample)):
+        attempt(lambda data: unpack_body(type(sample), data), data, FrameError)

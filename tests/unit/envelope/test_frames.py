@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from liftpy_envelope.bodies import pack_body
 from liftpy_envelope.errors import ErrorCode, FrameError, FrameTooLargeError
 from liftpy_envelope.frames import Request, RequestReader, ResponseReader, encode_request, encode_response
 from liftpy_envelope.limits import (
@@ -39,6 +40,11 @@ SAMPLE_RESPONSES = [
 ]
 
 
+def on_wire(messages, at):
+    """The messages with what stands at a place of each as it is on the wire."""
+    return [(*message[:at], pack_body(message[at]), *message[at + 1 :]) for message in messages]
+
+
 def request_bytes(requests):
     return b"".join(encode_request(*request) for request in requests)
 
@@ -58,9 +64,10 @@ def chunks(data, cuts):
 
 
 def read_requests(pieces):
+    """What a reader makes of the pieces; bodies as they are on the wire."""
     reader = RequestReader()
     reader.admit()
-    return [request for piece in pieces for request in reader.feed(piece)]
+    return [(*request[:3], bytes(request.body)) for piece in pieces for request in reader.feed(piece)]
 
 
 def read_responses(pieces):
@@ -77,7 +84,7 @@ def read_responses(pieces):
             rest = rest[size:]
             for response in reader.filled(size):
                 correlation_id, error, message, result, body = response
-                found.append((correlation_id, result, error, message, body.to_pybytes()))
+                found.append((correlation_id, bytes(result), error, message, body.to_pybytes()))
     return found
 
 
@@ -94,33 +101,33 @@ def test_bytes_of_a_response_are_stable():
 @examples(150)
 @given(st.lists(REQUESTS, max_size=4), st.lists(st.integers(0, 10_000), max_size=6))
 def test_requests_round_trip_however_they_are_split(requests, cuts):
-    assert requests == read_requests(chunks(request_bytes(requests), cuts))
+    assert on_wire(requests, 3) == read_requests(chunks(request_bytes(requests), cuts))
 
 
 @examples(150)
 @given(st.lists(RESPONSES, max_size=4), st.lists(st.integers(0, 10_000), max_size=6))
 def test_responses_round_trip_however_they_are_split(responses, cuts):
-    assert responses == read_responses(chunks(response_bytes(responses), cuts))
+    assert on_wire(responses, 1) == read_responses(chunks(response_bytes(responses), cuts))
 
 
 def test_requests_are_read_at_every_pair_of_splits():
     data = request_bytes(SAMPLE_REQUESTS)
     for first in range(len(data) + 1):
         for second in range(first, len(data) + 1):
-            assert read_requests([data[:first], data[first:second], data[second:]]) == SAMPLE_REQUESTS
+            assert read_requests([data[:first], data[first:second], data[second:]]) == on_wire(SAMPLE_REQUESTS, 3)
 
 
 def test_responses_are_read_at_every_pair_of_splits():
     data = response_bytes(SAMPLE_RESPONSES)
     for first in range(len(data) + 1):
         for second in range(first, len(data) + 1):
-            assert read_responses([data[:first], data[first:second], data[second:]]) == SAMPLE_RESPONSES
+            assert read_responses([data[:first], data[first:second], data[second:]]) == on_wire(SAMPLE_RESPONSES, 1)
 
 
 def test_both_are_read_byte_by_byte():
     requests, responses = request_bytes(SAMPLE_REQUESTS), response_bytes(SAMPLE_RESPONSES)
-    assert read_requests([bytes([byte]) for byte in requests]) == SAMPLE_REQUESTS
-    assert read_responses([bytes([byte]) for byte in responses]) == SAMPLE_RESPONSES
+    assert read_requests([bytes([byte]) for byte in requests]) == on_wire(SAMPLE_REQUESTS, 3)
+    assert read_responses([bytes([byte]) for byte in responses]) == on_wire(SAMPLE_RESPONSES, 1)
 
 
 def test_a_request_comes_out_with_its_last_byte_and_not_before():
@@ -128,7 +135,7 @@ def test_a_request_comes_out_with_its_last_byte_and_not_before():
     reader = RequestReader()
     assert reader.feed(data[:-1]) == []
     assert reader.feed(b"") == []
-    assert SAMPLE_REQUESTS[:1] == reader.feed(data[-1:])
+    assert [request.correlation_id for request in reader.feed(data[-1:])] == [1]
     assert reader.feed(b"") == []
 
 
@@ -161,12 +168,12 @@ def test_a_header_may_be_larger_than_what_is_received_at_once():
     data = encode_response(7, result, body_length=50_000) + b"b" * 50_000
     for size in (100, 20_000, len(data)):
         found = read_responses([data[at : at + size] for at in range(0, len(data), size)] * 2)
-        assert found == [(7, result, 0, "", b"b" * 50_000)] * 2
+        assert found == [(7, pack_body(result), 0, "", b"b" * 50_000)] * 2
 
 
 def test_requests_have_a_limit():
     body = b"x" * (REQUEST_FRAME_BYTES_MAX - 9)
-    assert [Request(1, 2, 1, body)] == read_requests([encode_request(1, 2, 1, body)])
+    assert [(1, 2, 1, pack_body(body))] == read_requests([encode_request(1, 2, 1, body)])
     with pytest.raises(FrameTooLargeError):
         encode_request(1, 2, 1, body + b"x")
 
@@ -178,8 +185,10 @@ def test_an_announced_request_beyond_the_limit_is_refused_at_once(length):
 
 
 def test_a_stranger_asks_for_little():
-    with pytest.raises(FrameTooLargeError):
-        RequestReader().feed(struct.pack("<I", STRANGER_FRAME_BYTES_MAX + 1))
+    whole = struct.pack("<I", STRANGER_FRAME_BYTES_MAX + 1) + bytes(STRANGER_FRAME_BYTES_MAX + 1)
+    for frame in (whole, whole[:4]):
+        with pytest.raises(FrameTooLargeError):
+            RequestReader().feed(frame)
 
 
 @pytest.mark.parametrize(
@@ -216,15 +225,11 @@ NOT_REQUESTS = [
     msgpack.packb([1, 2.0, 1, None]),
     msgpack.packb([1, 2, "1", None]),
     msgpack.packb([None, 2, 1, None]),
-    b"\x94\x01\x02\x01\xa1\xff",  # text that is not UTF-8
-    b"\x94\x01\x02\x01\x81\x90\x01",  # a map with a list for a key
-    b"\x94\x01\x02\x01\x81\x01\x01",  # a map with a number for a key
     b"\x94\x01\x02\x01" + b"\x91" * 100_000 + b"\xc0",
     b"\x94\x01\x02\x01\xdd\xff\xff\xff\xff",
     b"\x94\x01\x02\x01\xdf\xff\xff\xff\xff",
     b"\x94\x01\x02\x01\xdb\xff\xff\xff\xff",
     b"\x94\x01\x02\x01\xc6\xff\xff\xff\xff",
-    b"\x94\x01\x02\x01\xd7\xff" + b"\xff" * 8,  # a time with more nanoseconds than a second has
 ]
 
 

@@ -12,9 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from liftpy_envelope.bodies import unpack_body
 from liftpy_envelope.envelope import COOKIE, decode_envelope
 from liftpy_envelope.errors import EnvelopeError, FrameError
 from liftpy_envelope.frames import RequestReader
+from liftpy_envelope.pull import HelloRequest
 from liftpy_envelope.unpacking import OWN_FILE, Bounds, UnpackError, read_json, unpack, unpack_first
 
 SMALL = Bounds(items=20, length=8, text_bytes=10, binary_bytes=5, depth=3)
@@ -110,9 +112,15 @@ def test_a_hostile_envelope_costs_next_to_nothing(body):
 def test_a_hostile_hello_costs_next_to_nothing(body):
     frame = b"\x94\x01\x00\x01" + body[: 4 * 1024]
 
+    def read():
+        return [
+            unpack_body(HelloRequest, request.body)
+            for request in RequestReader().feed(struct.pack("<I", len(frame)) + frame)
+        ]
+
     def refuse():
         with pytest.raises(FrameError):
-            RequestReader().feed(struct.pack("<I", len(frame)) + frame)
+            read()
 
     assert peak_bytes(refuse) < 1024 * 1024
 

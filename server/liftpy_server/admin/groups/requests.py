@@ -53,4 +53,4 @@ def _check_group(group: str) -> None:
     try:
         check_group(group)
     except FrameError as error:
-        raise ConfigError("group", str(error).removeprefix("malformed group: ")) from None
+        raise ConfigError("group", str(error)) from None

@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Final
 
 from liftpy_client.connection.pull_connection import PullConnection
 from liftpy_client.errors import PullError
+from liftpy_envelope.bodies import unpack_body
 from liftpy_envelope.errors import ErrorCode, FrameError, LiftError
 from liftpy_envelope.follow import FollowResponse
 from liftpy_envelope.limits import FETCH_WAIT_MS_MAX
-from liftpy_envelope.pull import Api, error_code
+from liftpy_envelope.pull import Api
 from liftpy_server.repeated_warnings import RepeatedWarnings
 from liftpy_server.replication.wire.batches import check_batches, fetched
 from liftpy_server.replication.wire.book import FollowBook
@@ -226,9 +227,9 @@ class FollowLink:
         try:
             while not self._in_flight or (book.has_questions and len(self._in_flight) < _IN_FLIGHT_MAX):
                 sent_s = self._loop.time()
-                self._in_flight.append((connection.post(Api.FOLLOW, book.take().to_body()), sent_s))
+                self._in_flight.append((connection.post(Api.FOLLOW, book.take()), sent_s))
             while book.has_reports and connection.unsent_bytes <= _UNSENT_BYTES_MAX:
-                connection.post(Api.FOLLOW, book.take_report().to_body(), is_answered=False)
+                connection.post(Api.FOLLOW, book.take_report(), is_answered=False)
         except LiftError:
             return  # it broke a moment ago; who serves it is told so, and connects again
 
@@ -275,8 +276,8 @@ class FollowLink:
     def _handling(self, response: Response, sent_s: float) -> Generator[None, None, None]:
         """Check a response, and hand it on. Yields where the event loop may have its turn."""
         if response.error != ErrorCode.NONE:
-            raise PullError(error_code(response.error), response.message)
-        answers = FollowResponse.from_result(response.result)
+            raise PullError(response.error, response.message)
+        answers = unpack_body(FollowResponse, response.result)
         body = response.body
         if sum([result.body_bytes for result in answers.results]) != body.size:
             raise FrameError(f"a response with a body of {body.size} bytes says that it has another size")

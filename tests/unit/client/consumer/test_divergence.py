@@ -9,8 +9,9 @@ import pytest
 from liftpy_client.consumer.divergence import check_lineage, leader_epochs
 from liftpy_client.consumer.positions import Position
 from liftpy_client.errors import LogDivergedError, PullError
+from liftpy_envelope.bodies import pack_body
 from liftpy_envelope.errors import ErrorCode, FrameError
-from liftpy_envelope.pull import PartitionKey
+from liftpy_envelope.pull import EpochEndResponse, EpochEndResult, PartitionKey
 
 UUID = b"u" * 16
 PLACE = SimpleNamespace(name="orders", key=lambda number: PartitionKey(UUID, number))
@@ -19,14 +20,17 @@ PLACE = SimpleNamespace(name="orders", key=lambda number: PartitionKey(UUID, num
 class Leader:
     """Says of each partition where an epoch ended, and which one that was."""
 
-    def __init__(self, *ends, error=0):
+    def __init__(self, *ends, error=ErrorCode.NONE):
         self.ends = ends
         self.error = error
         self.asked = []
 
     async def request(self, _api, body):
-        self.asked += body
-        return SimpleNamespace(result=[[UUID, number, self.error, "", *end] for number, end in enumerate(self.ends)])
+        self.asked += body.queries
+        results = [
+            EpochEndResult(PartitionKey(UUID, number), self.error, "", *end) for number, end in enumerate(self.ends)
+        ]
+        return SimpleNamespace(result=pack_body(EpochEndResponse(tuple(results))))
 
 
 def positions(*read):
@@ -50,7 +54,7 @@ async def test_what_was_read_beyond_the_recovery_point_is_lost(epoch, read_epoch
     )
     text = str(error)
     assert all(each in text for each in ("orders", "partition 1", "offset 74", "offset 60", "restored from its bucket"))
-    assert leader.asked == [[UUID, 0, 1], [UUID, 1, read_epoch]]
+    assert leader.asked == [((UUID, 0), 1), ((UUID, 1), read_epoch)]
 
 
 async def test_what_was_read_up_to_the_recovery_point_is_there():

@@ -25,8 +25,9 @@ from liftpy_client.errors import (
     StreamGoneError,
 )
 from liftpy_envelope.batch import encode_plain_body
+from liftpy_envelope.bodies import pack_body
 from liftpy_envelope.errors import ErrorCode
-from liftpy_envelope.pull import Api, FetchResult, PartitionKey
+from liftpy_envelope.pull import Api, EpochEndResponse, EpochEndResult, FetchResponse, FetchResult, PartitionKey
 from liftpy_envelope.stream_config import StreamConfig
 from support.batches import stamped
 from support.cluster import eventually
@@ -47,11 +48,12 @@ def batches(first, count):
 
 def response(*parts, error=ErrorCode.NONE, log_start=0, epoch=1):
     """An answer with record batches of partitions: (partition, bytes)."""
-    rows = [
-        FetchResult(PartitionKey(UUID, partition), error, "because", epoch, 100, log_start, len(data)).to_row()
+    results = [
+        FetchResult(PartitionKey(UUID, partition), error, "because", epoch, 100, log_start, len(data))
         for partition, data in parts
     ]
-    return SimpleNamespace(result=rows, body=pa.py_buffer(b"".join(data for _, data in parts)))
+    body = pa.py_buffer(b"".join(data for _, data in parts))
+    return SimpleNamespace(result=pack_body(FetchResponse(tuple(results))), body=body)
 
 
 class Node:
@@ -65,7 +67,7 @@ class Node:
         silent: a node that does not accept connections.
     """
 
-    def __init__(self, *script, lineage=(0, "", 1, 1000)):
+    def __init__(self, *script, lineage=(ErrorCode.NONE, "", 1, 1000)):
         self.script = list(script)
         self.lineage = lineage
         self.fetches = []
@@ -79,9 +81,6 @@ class Node:
         self.heard_s = 0.0
         self.place = place()
         self.cluster = SimpleNamespace(latest=self.latest, node=lambda _: None)
-
-    def version(self, _api):
-        return 2
 
     async def latest(self, _name):
         self.places_asked += 1
@@ -104,7 +103,8 @@ class Node:
     async def request(self, api, body):
         if api is Api.EPOCH_END_OFFSET:
             lineage = self.lineages.pop(0) if self.lineages else self.lineage
-            return SimpleNamespace(result=[[*row[:2], *lineage] for row in body])
+            results = [EpochEndResult(query.key, *lineage) for query in body.queries]
+            return SimpleNamespace(result=pack_body(EpochEndResponse(tuple(results))))
         self.fetches.append(body)
         if not self.script:
             await asyncio.Event().wait()
@@ -151,7 +151,7 @@ async def test_it_goes_on_where_it_was(trouble):
     node = Node(response((0, batches(0, 2))), trouble, response((0, batches(1, 3))))
     assert await consume(node) == {0: [0, 1, 2, 3]}
     assert node.opened == 2
-    assert [body[2][0][2] for body in node.fetches if body[2]] == [0, 2]
+    assert [fetch.partitions[0].offset for fetch in node.fetches if fetch.partitions] == [0, 2]
 
 
 async def test_after_damage_the_node_is_asked_to_look_itself():
@@ -159,7 +159,7 @@ async def test_after_damage_the_node_is_asked_to_look_itself():
     damaged[-20] ^= 1
     node = Node(response((0, bytes(damaged))), response((0, batches(3, 1))))
     assert await consume(node) == {0: [0, 1, 2, 3]}
-    assert [body[4] for body in node.fetches if body[2]] == [False, True]
+    assert [fetch.verify for fetch in node.fetches if fetch.partitions] == [False, True]
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ async def test_a_cluster_that_is_away_is_waited_for():
     assert await consume(node) == {0: [0, 1, 2, 3]}
 
 
-@pytest.mark.parametrize("lineage", [(0, "", 0, 50), (0, "", 1, 1)])
+@pytest.mark.parametrize("lineage", [(ErrorCode.NONE, "", 0, 50), (ErrorCode.NONE, "", 1, 1)])
 async def test_a_log_that_is_another_one_is_not_read_on(lineage):
     node = Node(response((0, batches(0, 2))), DisconnectedError("gone"), response((0, batches(2, 2))), lineage=lineage)
     with pytest.raises(LogDivergedError) as raised:
@@ -204,28 +204,28 @@ async def test_a_log_that_is_another_one_is_not_read_on(lineage):
     assert raised.value.offset == min(2, lineage[3])
 
 
-@pytest.mark.parametrize("lineage", [(0, "", 1, 2), (0, "", -1, 2), (0, "", -1, 7)])
+@pytest.mark.parametrize("lineage", [(ErrorCode.NONE, "", *end) for end in ((1, 2), (-1, 2), (-1, 7))])
 async def test_a_log_that_may_be_the_same_is_read_on(lineage):
     node = Node(response((0, batches(0, 2))), DisconnectedError("gone"), response((0, batches(2, 2))), lineage=lineage)
     assert await consume(node) == {0: [0, 1, 2, 3]}
 
 
 async def test_a_leader_that_changed_on_the_same_connection_is_asked_too():
-    node = Node(response((0, batches(0, 2))), response((0, batches(2, 1)), epoch=3), lineage=(0, "", 1, 1))
+    node = Node(response((0, batches(0, 2))), response((0, batches(2, 1)), epoch=3), lineage=(ErrorCode.NONE, "", 1, 1))
     with pytest.raises(LogDivergedError):
         await consume(node)
 
 
 async def test_a_position_beyond_the_log_is_another_log_and_not_a_lost_offset():
     lost = response((0, b""), error=ErrorCode.OFFSET_OUT_OF_RANGE)
-    node = Node(response((0, batches(0, 2))), lost, lineage=(0, "", 1, 1))
+    node = Node(response((0, batches(0, 2))), lost, lineage=(ErrorCode.NONE, "", 1, 1))
     with pytest.raises(LogDivergedError):
         await consume(node, on_lost="earliest")
 
 
 async def test_a_leader_that_can_not_tell_is_asked_again():
     node = Node(response((0, batches(0, 2))), DisconnectedError("gone"), *[response((0, batches(2, 2)))] * 3)
-    node.lineages = [(6, "no leader", -1, -1), (11, "not yet", -1, -1)]
+    node.lineages = [(ErrorCode.NOT_LEADER, "no leader", -1, -1), (ErrorCode.NOT_AVAILABLE, "not yet", -1, -1)]
     assert await consume(node) == {0: [0, 1, 2, 3]}
 
 
@@ -287,4 +287,4 @@ async def test_partitions_that_are_done_are_forgotten():
         response((1, batches(2, 2))),
     )
     assert await consume(node, Position(0, 2), Position(0, 4)) == {0: [0, 1], 1: [0, 1, 2, 3]}
-    assert [[UUID, 0]] in [body[3] for body in node.fetches]
+    assert (PartitionKey(UUID, 0),) in [fetch.forget for fetch in node.fetches]

@@ -11,8 +11,9 @@ from liftpy_client.consumer.options import ConsumeOptions
 from liftpy_client.consumer.start_finder import StartFinder
 from liftpy_client.errors import AdminError, DisconnectedError, NodeUnavailableError, NoStreamError, PullError
 from liftpy_client.group.offsets import find_bounds
+from liftpy_envelope.bodies import pack_body
 from liftpy_envelope.errors import ErrorCode, FrameError
-from liftpy_envelope.pull import LATEST
+from liftpy_envelope.pull import LATEST, OffsetResult
 from liftpy_envelope.stream_config import StreamConfig
 
 PLACE = StreamPlace(bytes(16), StreamConfig(name="s", subject="s"), ("n1",), (("n1",),))
@@ -42,12 +43,12 @@ class Connection:
         self.changed = changed
 
     async def request(self, _api, body):
-        return SimpleNamespace(result=self.changed([self.answer(*row) for row in body]))
+        return SimpleNamespace(result=pack_body([self.changed([self.answer(*query) for query in body.queries])]))
 
-    def answer(self, uuid, number, query):
+    def answer(self, key, query):
         if query in self.unknown:
-            return [uuid, number, int(ErrorCode.NOT_AVAILABLE), "it is not known what is committed", -1, -1]
-        return [uuid, number, 0, "", 5, 0]
+            return OffsetResult(key, ErrorCode.NOT_AVAILABLE, "it is not known what is committed", -1, -1)
+        return OffsetResult(key, ErrorCode.NONE, "", 5, 0)
 
     def close(self):
         pass
@@ -94,17 +95,23 @@ async def test_an_answer_that_is_missed_is_asked_for_again(first, error):
     [
         lambda rows: rows * 2,
         lambda rows: rows[:-1],
-        lambda rows: [[bytes(15) + b"x", *row[1:]] for row in rows],
-        lambda rows: [[row[0], row[1] + 1, *row[2:]] for row in rows],
-        lambda _: [5],
-        lambda _: None,
+        lambda rows: [row._replace(key=row.key._replace(uuid=bytes(15) + b"x")) for row in rows],
+        lambda rows: [row._replace(key=row.key._replace(partition=row.key.partition + 1)) for row in rows],
     ],
-    ids=["more", "fewer", "another stream", "another partition", "no rows", "nothing"],
+    ids=["more", "fewer", "another stream", "another partition"],
 )
 async def test_answers_to_other_questions_are_refused(changed):
     session = Session(Cluster())
     session.changed = changed
     with pytest.raises(FrameError, match="partitions were asked for, and the answer is not about these"):
+        await found(session)
+
+
+@pytest.mark.parametrize("changed", [lambda _: [5], lambda _: None], ids=["no rows", "nothing"])
+async def test_answers_that_are_none_are_refused(changed):
+    session = Session(Cluster())
+    session.changed = changed
+    with pytest.raises(FrameError, match="malformed offsets response: results"):
         await found(session)
 
 

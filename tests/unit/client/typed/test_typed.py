@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 
+import msgspec
 import pydantic
 import pytest
 
@@ -66,7 +67,6 @@ def test_json_of_a_pydantic_model():
 
 @pytest.mark.parametrize("codec", [codecs.json, codecs.msgpack])
 def test_msgspec(codec):
-    msgspec = pytest.importorskip("msgspec")
     orders = codec(Order)
     assert orders.decode(orders.encode(Order(1, "pizza"))) == Order(1, "pizza")
     with pytest.raises(msgspec.DecodeError):
@@ -74,9 +74,9 @@ def test_msgspec(codec):
 
 
 def test_a_library_that_is_missing_is_named(monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "msgspec", None)
-    with pytest.raises(UsageError, match=r"needs msgspec: pip install 'liftpy\[msgspec\]'"):
-        codecs.json(Order)
+    monkeypatch.setitem(__import__("sys").modules, "fastavro", None)
+    with pytest.raises(UsageError, match=r"needs fastavro: pip install 'liftpy\[avro\]'"):
+        codecs.avro({"type": "string"})
 
 
 def test_protobuf():

@@ -7,9 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from liftpy_envelope.bodies import pack_body, unpack_body
 from liftpy_envelope.errors import ErrorCode
 from liftpy_envelope.frames import Request, ResponseReader
-from liftpy_envelope.pull import Api, FetchPartition, FetchRequest, FetchResult, PartitionKey
+from liftpy_envelope.pull import Api, FetchPartition, FetchRequest, FetchResponse, PartitionKey
 from liftpy_log.partition_log import LogConfig
 from liftpy_server.pull.fetching import FetchAnswers
 from liftpy_server.pull.filtering import SCAN_COST_MAX
@@ -61,14 +62,14 @@ class Desk:
     def _lookup(self, key):
         return self.kit.partitions.get(key.partition, ErrorCode.UNKNOWN_STREAM)
 
-    async def fetch(self, *offsets, subjects=(), bytes_max=MUCH, wait_ms=0, verify=False, version=3):
+    async def fetch(self, *offsets, subjects=(), bytes_max=MUCH, wait_ms=0, verify=False):
         """(result, records) of every partition in the answer."""
         wanted = tuple(FetchPartition(PartitionKey(UUID, number), offset) for number, offset in enumerate(offsets))
         fetch = FetchRequest(bytes_max, wait_ms, wanted, subjects=tuple(subjects), verify=verify)
-        await self.answers.answer(Request(1, Api.FETCH, version, fetch.to_body(version)))
+        await self.answers.answer(Request(1, Api.FETCH, 1, pack_body(fetch)))
         response = self.sender.answers.pop()
         found, at = [], 0
-        for result in FetchResult.from_rows(response.result):
+        for result in unpack_body(FetchResponse, response.result).results:
             found.append((result, records_in(bytes(response.body)[at : at + result.body_bytes])))
             at += result.body_bytes
         assert at == len(response.body)
@@ -116,10 +117,9 @@ async def test_what_does_not_match_is_told_as_where_to_go_on(desk):
 
 async def test_a_fetch_without_subjects_is_answered_as_ever(desk):
     desk.store(b"other", b"eu")
-    for version in (1, 2, 3):
-        ((result, records),) = await desk.fetch(0, version=version)
-        assert [record.offset for record in records] == [0, 1]
-        assert (result.next_offset, result.delete_horizon) == (-1, 0)
+    ((result, records),) = await desk.fetch(0)
+    assert [record.offset for record in records] == [0, 1]
+    assert (result.next_offset, result.delete_horizon) == (-1, 0)
     ((result, records),) = await desk.fetch(0, subjects=["orders.eu", ">"])
     assert ([record.offset for record in records], result.next_offset) == ([0, 1], -1)
 

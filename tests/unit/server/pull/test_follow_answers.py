@@ -18,7 +18,7 @@ WAIT_MS = 10_000
 
 
 def fetch_row(offset=0, durable_end=None, seen=0, partition=0, verify=0):
-    return [UUID, partition, 3, EPOCH, offset, -1, offset if durable_end is None else durable_end, 0, seen, verify, 0]
+    return [[UUID, partition], 3, EPOCH, offset, -1, offset if durable_end is None else durable_end, 0, seen, verify, 0]
 
 
 def body(*rows, bytes_max=8_000_000, wait_ms_max=WAIT_MS, questions=()):
@@ -77,7 +77,7 @@ async def test_memory_and_files_go_into_one_response(leader, peer):
             remember(replica)
         replica.append(b"%d" % number * 100_000)
     answer = await peer.request(FOLLOW, body(*(fetch_row(partition=number) for number in range(3))))
-    assert [row[1] for row in answer.result[0]] == [0, 1, 2]
+    assert [row[0][1] for row in answer.result[0]] == [0, 1, 2]
     assert answer.body == b"".join(leader.data(number) for number in range(3))
 
 
@@ -90,7 +90,7 @@ async def test_what_was_purged_or_is_to_be_checked_is_not_sent_from_memory(leade
     assert answer.body == leader.data()
     replica.log.purge(1)
     answer = await peer.request(FOLLOW, body(fetch_row(seen=1)))
-    assert answer.result[0][0][2] == 3
+    assert answer.result[0][0][1] == 3
     assert answer.body == b""
 
 
@@ -124,7 +124,7 @@ async def test_a_report_of_what_is_new_is_answered_by_the_request_that_waits(lea
 
 async def test_a_report_must_not_ask(leader, peer):
     replica = leader.add()
-    peer.write(report(fetch_row(), questions=[[UUID, 0, 3, EPOCH, 1, 0]]))
+    peer.write(report(fetch_row(), questions=[[[UUID, 0], 3, EPOCH, 1, 0]]))
     assert (await peer.receive()).error == ErrorCode.INVALID_REQUEST
     assert replica.fetches == []
 
@@ -139,7 +139,7 @@ async def test_what_is_due_at_once_is_looked_for_again(leader, peer):
         peer.write(report(fetch_row()) * 20)
         answer = await peer.receive()
     assert answer.correlation_id == waiting
-    assert answer.result[0][0][6] == 1
+    assert answer.result[0][0][5] == 1
 
 
 async def test_a_second_request_ends_the_wait_of_the_first(leader, peer):
@@ -160,7 +160,7 @@ async def test_a_request_waits_no_longer_than_it_says(leader, peer):
     for wait_ms in (0, 100):
         began_s = loop.time()
         answer = await peer.request(FOLLOW, body(fetch_row(), wait_ms_max=wait_ms))
-        assert answer.result == [[], []]
+        assert answer.result == [[], [], None]
         assert wait_ms / 1_000 - 0.01 <= loop.time() - began_s < wait_ms / 1_000 + 5
 
 

@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from liftpy_envelope.errors import ErrorCode
-from liftpy_envelope.pull import EARLIEST, LATEST, FetchPartition, FetchRequest, PartitionKey
+from liftpy_envelope.pull import (
+    EARLIEST,
+    LATEST,
+    FetchPartition,
+    FetchRequest,
+    OffsetQuery,
+    OffsetsRequest,
+    PartitionKey,
+)
 from liftpy_server.pull.queries import offsets
 from liftpy_server.pull.session import FetchSession
 from support.batches import records_of
@@ -95,12 +103,13 @@ async def test_a_leader_that_does_not_know_what_is_committed_says_so(kit):
     kit.partition.attach(Unsettled())
     kit.partition.lead(8)
     questions = (EARLIEST, NOW_NS, LATEST, NOW_NS + 10**9)
-    rows = await offsets([[UUID, 0, question] for question in questions], lambda _: kit.partition)
-    assert [row[2] for row in rows] == [0, 0, ErrorCode.NOT_AVAILABLE, ErrorCode.NOT_AVAILABLE]
-    assert [row[4] for row in rows] == [0, 0, -1, -1]
-    for row in rows[2:]:
-        assert "offsets 0 to 2 are known to be; 3 to 4 are once all" in row[3]
-        assert "stop at offset 3" in row[3]
+    request = OffsetsRequest(tuple(OffsetQuery(KEY, question) for question in questions))
+    results = (await offsets(request, lambda _: kit.partition)).results
+    assert [result.error for result in results] == [0, 0, ErrorCode.NOT_AVAILABLE, ErrorCode.NOT_AVAILABLE]
+    assert [result.offset for result in results] == [0, 0, -1, -1]
+    for result in results[2:]:
+        assert "offsets 0 to 2 are known to be; 3 to 4 are once all" in result.message
+        assert "stop at offset 3" in result.message
 
 
 async def test_what_a_new_leader_knows_to_be_committed_is_read(kit):

@@ -17,7 +17,20 @@ from liftpy_bucket.layout import PartitionPath
 from liftpy_bucket.reading.version import open_version
 from liftpy_bucket.store.memory import MemoryStore
 from liftpy_envelope.errors import ErrorCode
-from liftpy_envelope.pull import EARLIEST, LATEST, Api, FetchPartition, FetchRequest, FetchResult, PartitionKey
+from liftpy_envelope.pull import (
+    EARLIEST,
+    LATEST,
+    Api,
+    EpochEndQuery,
+    EpochEndRequest,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchResult,
+    OffsetQuery,
+    OffsetsRequest,
+    PartitionKey,
+)
 from liftpy_log.partition_log import LogConfig
 from liftpy_server.groups.core.records import CommittedOffset, GroupRecord, encode_offset, encode_records, offset_key
 from liftpy_server.groups.host.replaying import read_groups
@@ -45,6 +58,7 @@ from support.tier_history import new_id
 
 MUCH = 1 << 20
 SECOND = 10**9
+KEY = PartitionKey(UUID, 0)
 
 
 class Jobs(PlainWorker):
@@ -120,15 +134,15 @@ class Across:
         self.partition.purge(self.partition.high_watermark - keep)
 
     async def ask_times(self, *times):
-        body = [[UUID, 0, time] for time in times]
-        return [row[2:5:2] for row in await offsets(body, lambda _: self.partition, self.cold)]
+        wanted = OffsetsRequest(tuple(OffsetQuery(KEY, time) for time in times))
+        found = await offsets(wanted, lambda _: self.partition, self.cold)
+        return [[result.error, result.offset] for result in found.results]
 
     async def fetch(self, raw, *offsets, wait_ms=5_000, bytes_max=MUCH, **options):
         wanted = tuple(FetchPartition(PartitionKey(UUID, number), offset) for number, offset in enumerate(offsets))
-        body = FetchRequest(bytes_max, wait_ms, wanted, **options).to_body()
-        answer = await raw.request(Api.FETCH, body, 3)
+        answer = await raw.request(Api.FETCH, FetchRequest(bytes_max, wait_ms, wanted, **options))
         told, at = [], 0
-        for result in FetchResult.from_rows(answer.result):
+        for result in answer.decoded(FetchResponse).results:
             told.append(Told(result, records_in(answer.body[at : at + result.body_bytes])))
             at += result.body_bytes
         return told
@@ -289,13 +303,14 @@ async def test_a_leader_that_does_not_know_what_is_committed_knows_what_the_buck
 async def test_a_leader_that_has_yet_to_look_says_no_start(across):
     across.partition.cold = None
     assert await across.ask_times(EARLIEST, NOW_NS, LATEST) == [[11, -1], [11, -1], [0, 100]]
-    rows = await offsets([[UUID, 0, EARLIEST]], lambda _: across.partition, None)
-    assert rows[0][4] == 60, "a node without a bucket has nothing to look for"
+    (start,) = (await offsets(OffsetsRequest((OffsetQuery(KEY, EARLIEST),)), lambda _: across.partition, None)).results
+    assert start.offset == 60, "a node without a bucket has nothing to look for"
 
 
 async def test_epochs_that_the_log_has_not_any_more(across):
     def ends(*epochs):
-        return [row[4:] for row in epoch_ends([[UUID, 0, epoch] for epoch in epochs], lambda _: across.partition)]
+        request = EpochEndRequest(tuple(EpochEndQuery(KEY, epoch) for epoch in epochs))
+        return [[*result[3:]] for result in epoch_ends(request, lambda _: across.partition).results]
 
     across.partition.lead(9)
     across.publish(10)
