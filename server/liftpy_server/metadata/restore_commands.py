@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["RESTORE_OPERATIONS"]
 
-_FIELDS: Final = {"leader_epoch", "log_start", "local_start"}
+_FIELDS: Final = {"leader_epoch", "log_start", "local_start", "newest_ns"}
 _NUMBERS_END: Final = 2**63
 _NS_PER_REVISION: Final = 1_000_000
 _UUID: Final = re.compile("[0-9a-f]{32}")
@@ -42,8 +42,9 @@ def _restore_stream(
 ) -> dict[str, Any]:
     """Bring a stream back under its uuid, or find that it is there.
 
-    `partitions` say of each: the leader epoch to begin with; the first offset that is wanted; and where the nodes'
-    logs begin, which is where the history in the bucket ends. `assignment` is that of a new stream.
+    `partitions` say of each: the leader epoch to begin with; the first offset that is wanted; where the nodes' logs
+    begin, which is where the history in the bucket ends; and the time of its newest record, 0 when it has none.
+    `assignment` is that of a new stream.
 
     A stream of the system's own gives way, once: it holds only what was written since the cluster was begun anew. What
     comes back instead tells of revisions of the metadata before, which count for more the higher they are. So the
@@ -97,7 +98,7 @@ def _checked_marks(wanted: StreamConfig, partitions: object) -> list[dict[str, i
         raise RefusedError(
             ErrorCode.INVALID_REQUEST,
             f"stream {wanted.name!r}: of each of its {wanted.partitions} partitions it must be told where to begin: "
-            "leader_epoch, log_start and local_start, which is not below log_start",
+            "leader_epoch, log_start, local_start, which is not below log_start, and newest_ns",
         )
     return partitions  # type: ignore[return-value]  # checked above
 
@@ -105,10 +106,9 @@ def _checked_marks(wanted: StreamConfig, partitions: object) -> list[dict[str, i
 def _are_marks(marks: object) -> bool:
     if not isinstance(marks, dict) or marks.keys() != _FIELDS:
         return False
-    epoch, start, local_start = marks["leader_epoch"], marks["log_start"], marks["local_start"]
-    if not all(type(number) is int for number in (epoch, start, local_start)):
+    if not all(type(number) is int and 0 <= number < _NUMBERS_END for number in marks.values()):
         return False
-    return bool(1 <= epoch < _NUMBERS_END and 0 <= start <= local_start < _NUMBERS_END)
+    return bool(marks["leader_epoch"] >= 1 and marks["log_start"] <= marks["local_start"])
 
 
 def _restored(partition: PartitionInfo, marks: dict[str, int], now: int) -> PartitionInfo:
@@ -119,6 +119,7 @@ def _restored(partition: PartitionInfo, marks: dict[str, int], now: int) -> Part
         local_start=marks["local_start"],
         restored_ns=now,
         restored_epoch=marks["leader_epoch"],
+        restored_time=marks["newest_ns"],
     )
 
 

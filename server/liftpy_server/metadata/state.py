@@ -123,6 +123,8 @@ class PartitionInfo:
         local_start: the nodes' logs begin here; what is below, from `log_start` on, is in the bucket alone.
         restored_ns: when it was brought back from the bucket, which had it up to `local_start`; 0 when it never was.
         restored_epoch: the leader epoch that it began with then; no leader of the cluster before had it or a later one.
+        restored_time: timestamp of the newest record that the bucket had then, ns: the log's time before its first
+            record here; 0 when there was none.
     """
 
     replicas: tuple[str, ...]
@@ -153,6 +155,7 @@ class PartitionInfo:
     local_start: int = 0
     restored_ns: int = 0
     restored_epoch: int = 0
+    restored_time: int = 0
 
     @property
     def empty_log_start(self) -> int:

@@ -14,7 +14,7 @@ from liftpy_envelope.pull import PartitionKey
 from liftpy_envelope.stream_config import SyncMode
 from liftpy_log.errors import PartitionOfflineError, StorageFullError
 from liftpy_log.ids.dedupe import DedupeMemory, DedupeWindow
-from liftpy_log.log_time import LogTime
+from liftpy_log.log_time import LogTime, LogTimeState
 from liftpy_log.opening import check_batches
 from liftpy_log.partition_log import LogConfig, PartitionLog
 from liftpy_log.quarantine import WHY_FILE
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from liftpy_log.checkpoint import Checkpoint
     from liftpy_log.clock import Clock
     from liftpy_log.data_dir import DataDir
-    from liftpy_log.log_time import LogTimeState
     from liftpy_log.segments.recovery import TornTail
     from liftpy_log.storage.disk import Disk
     from liftpy_log.storage.files import FileCache
@@ -278,6 +277,8 @@ class StreamOpening:
             )
             self._check_whole(stream.uuid, number, log)
             kept_time = self._checkpoint.times.get((uuid, number))
+            if kept_time is None and info.restored_time and not log.last_timestamp:
+                kept_time = LogTimeState(info.restored_time)  # from there on nothing measured the time
             log_time = _log_time(log, self._files, self._clock.elapsed(), kept_time)
             note_log(dedupe, log, log_time)
         except (PartitionOfflineError, LiftError, OSError) as error:

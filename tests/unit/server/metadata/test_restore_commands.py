@@ -10,7 +10,7 @@ from liftpy_server.metadata.commands import Command, apply_command
 from liftpy_server.metadata.state import MetadataState
 from support.metadata_commands import UUIDS, Author, config
 
-MARKS = {"leader_epoch": 10_007, "log_start": 5, "local_start": 70}
+MARKS = {"leader_epoch": 10_007, "log_start": 5, "local_start": 70, "newest_ns": 33}
 UUID = UUIDS[3]
 
 
@@ -32,7 +32,7 @@ def args(name="orders", uuid=UUID, partitions=(MARKS,), **settings):
 
 
 def test_it_is_as_it_was_and_begins_where_the_bucket_ends(author):
-    other = {"leader_epoch": 3, "log_start": 0, "local_start": 0}
+    other = {"leader_epoch": 3, "log_start": 0, "local_start": 0, "newest_ns": 0}
     assert author.do("restore_stream", **args(partitions=(MARKS, other))) == {"uuid": UUID, "restored": True}
     stream = author.state.streams["orders"]
     first, second = stream.partitions
@@ -41,6 +41,7 @@ def test_it_is_as_it_was_and_begins_where_the_bucket_ends(author):
     assert (first.log_start, first.local_start, first.empty_log_start) == (5, 70, 70)
     assert first.restored_ns == second.restored_ns == 1_000 + author.count
     assert (first.restored_epoch, second.restored_epoch) == (10_007, 3)
+    assert (first.restored_time, second.restored_time) == (33, 0)
     assert (second.leader_epoch, second.empty_log_start) == (3, 0)
     assert author.state == MetadataState.from_plain(msgpack.unpackb(msgpack.packb(author.state.to_plain())))
 
@@ -55,7 +56,7 @@ def test_again_it_changes_nothing(author):
     author.do("restore_stream", **args())
     author.do("update_stream", name="orders", changes={"retention_bytes": 7})
     before = author.state.streams
-    again = args(partitions=({"leader_epoch": 20_000, "log_start": 0, "local_start": 900},))
+    again = args(partitions=({"leader_epoch": 20_000, "log_start": 0, "local_start": 900, "newest_ns": 44},))
     assert author.do("restore_stream", **again) == {"uuid": UUID, "restored": False}
     assert author.state.streams == before
 
@@ -124,6 +125,8 @@ def test_fewer_nodes_than_copies_is_refused(author):
         {"log_start": 71},
         {"local_start": 2**63},
         {"local_start": "70"},
+        {"newest_ns": -1},
+        {"newest_ns": None},
         {"more": 1},
     ],
 )

@@ -72,6 +72,17 @@ def test_an_empty_log_begins_behind_what_is_in_the_bucket_alone(opening, replica
     log.close()
 
 
+def test_a_restored_log_goes_on_at_the_time_of_the_newest_record_in_the_bucket(opening):
+    """So ids and records of before the loss are as old as they were, however long the cluster was away."""
+    newest_ns = 10**18
+    partition = opened(opening, info("n1", local_start=70, restored_time=newest_ns))
+    assert 0 <= partition.now_ns() - newest_ns < 60 * 10**9
+    stamped = partition.log_time.stamp(newest_ns + 3_600 * 10**9, SystemClock().elapsed())
+    assert partition.log_time.leapt_ns >= 3_500 * 10**9, "the time of the new cluster's clock does not age what was"
+    assert partition.log_time.before(stamped, 120 * 10**9) <= newest_ns
+    partition.log.close()
+
+
 @pytest.mark.parametrize("is_made_ahead", [False, True])
 @pytest.mark.parametrize(
     ("replicas", "marks", "has_failed"),

@@ -79,7 +79,12 @@ class PartitionPlan:
     @property
     def marks(self) -> dict[str, int]:
         """Where the restored partition begins, as the metadata command `restore_stream` wants it."""
-        return {"leader_epoch": self.last_epoch + EPOCH_GAP, "log_start": self.start, "local_start": self.end}
+        return {
+            "leader_epoch": self.last_epoch + EPOCH_GAP,
+            "log_start": self.start,
+            "local_start": self.end,
+            "newest_ns": self.newest_ns,
+        }
 
     def to_plain(self) -> dict[str, Any]:
         """For JSON."""

@@ -39,7 +39,7 @@ def test_a_partition_ends_where_its_sets_do(left):
     assert plan == PartitionPlan(
         uuid=A, partition=0, end=75, last_epoch=3, record_epoch=3, records=75, stored_bytes=500, newest_ns=74
     )
-    assert plan.marks == {"leader_epoch": 3 + EPOCH_GAP, "log_start": 0, "local_start": 75}
+    assert plan.marks == {"leader_epoch": 3 + EPOCH_GAP, "log_start": 0, "local_start": 75, "newest_ns": 74}
     assert PartitionPlan.from_plain(plan.to_plain()) == plan
 
 
