@@ -21,6 +21,7 @@ from liftpy_client.processing.process import Process
 from liftpy_client.publisher.ack_inbox import AckInbox
 from liftpy_client.publisher.delivery import MessageDelivery, OutgoingMessage
 from liftpy_client.publisher.options import PublisherOptions, check_ack_policy
+from liftpy_client.publisher.ordered import OrderedDelivery
 from liftpy_client.publisher.publisher import Publisher
 from liftpy_client.publisher.resender import Resender
 from liftpy_client.publisher.routes import find_route
@@ -63,6 +64,7 @@ class Lift(Admin):
         self._inbox = AckInbox(session.nats)
         self._resender = Resender(session, self._inbox)
         self._delivery = MessageDelivery(session, self._inbox, self._resender)
+        self._ordered = OrderedDelivery(session, self._inbox, self._resender)
 
     @property
     def nats(self) -> Client:
@@ -219,7 +221,7 @@ class Lift(Admin):
         names, options = _names(stream), _options(options, subjects)
         if group is not None:
             wanted = _group_options(group_options, start, stop, partitions)
-            return GroupConsumer(self._session, names, group, options, wanted, batches=False)
+            return GroupConsumer(*(self._session, names, group, options, wanted), batches=False, ordered=self._ordered)
         _check_no_group(group_options)
         return Consumer(self._session, names, start, stop, partitions, options)
 
@@ -272,7 +274,7 @@ class Lift(Admin):
     async def process(
         self,
         stream: str | Sequence[str],
-        handle: Callable[[Any], Any],
+        handle: Callable[..., Any],
         *,
         group: str,
         concurrency: int = 16,
@@ -285,6 +287,8 @@ class Lift(Admin):
         in_flight_messages: int = 10_000,
         in_flight_bytes: int = 64 * 1024 * 1024,
         shutdown_timeout_s: float = 20.0,
+        atomic: bool = False,
+        run: str = "",
         stop: asyncio.Event | None = None,
         options: ConsumeOptions | None = None,
         group_options: GroupOptions | None = None,
@@ -295,8 +299,9 @@ class Lift(Admin):
         `stop` and a cancellation end it: it waits for the handlers that run, commits, and leaves the group.
 
         `handle` takes a `Message`, or an Arrow record batch if `batch` is given. A coroutine function runs in the event
-        loop, a plain function in a thread. `stream`, `subjects`, `options` and `group_options` are those of `consume`.
-        The other arguments are those of `ProcessOptions`.
+        loop, a plain function in a thread. With `atomic=True` it also takes a `Transaction`, and what it publishes with
+        that is stored once, however often it is called. `stream`, `subjects`, `options` and `group_options` are those
+        of `consume`. The other arguments are those of `ProcessOptions`.
 
         Raises:
             HandlerFailedError: A handler failed, and there is no `dead_letter`.
@@ -315,6 +320,8 @@ class Lift(Admin):
             in_flight_messages=in_flight_messages,
             in_flight_bytes=in_flight_bytes,
             shutdown_timeout_s=shutdown_timeout_s,
+            atomic=atomic,
+            run=run,
         )
         process = Process(
             self._session,
@@ -325,6 +332,7 @@ class Lift(Admin):
             wanted,
             _options(options, subjects),
             check_group_options(group_options, handler_timeout_s),
+            self._ordered,
         )
         if dead_letter is not None:
             await find_route(self._session.cluster, dead_letter, None)  # rather now than with the first dead letter

@@ -5,9 +5,11 @@ A fixed header, padded to a multiple of 8, followed by one Arrow IPC record batc
       0  magic u32            4  length u32 (header and body)   8  header_crc32c u32   12  body_crc32c u32
      16  version u8          17  attributes u8                 18  columns u16
      20  base_offset i64     28  last_offset_delta i32         32  record_count i32
-     36  leader_epoch i32    40  reserved i32                  44  base_timestamp i64 (ns)
+     36  leader_epoch i32    40  producer_epoch i32            44  base_timestamp i64 (ns)
      52  max_timestamp i64   60  producer_id 16 bytes          76  producer_sequence i64 (-1: none)   84  4 pad
      88  body: one Arrow IPC record batch message
+
+The producer's epoch is above 0 if it is an ordered one, of which a partition stores ascending (epoch, sequence) only.
 
 The header's checksum is taken over the 88 bytes with the checksum itself as zero; it covers `length`, so a lying
 length is known before it is used. There are no control batches: every offset is a record, or was one until key
@@ -76,6 +78,7 @@ class BatchHeader(NamedTuple):
     max_timestamp: int
     producer_id: bytes
     producer_sequence: int
+    producer_epoch: int = 0
 
     @property
     def next_offset(self) -> int:
@@ -159,6 +162,7 @@ def encode_header(
     max_timestamp: int,
     producer_id: bytes = NO_PRODUCER,
     producer_sequence: int = -1,
+    producer_epoch: int = 0,
     last_offset_delta: int | None = None,
 ) -> bytes:
     """The header that makes `body` a record batch with offsets from `base_offset` on.
@@ -169,8 +173,8 @@ def encode_header(
     # fmt: off
     header = _HEADER.pack(
         MAGIC, HEADER_SIZE + length, 0, body_crc, VERSION, attributes, columns,
-        base_offset, count - 1 if last_offset_delta is None else last_offset_delta, count, leader_epoch, 0,
-        base_timestamp, max_timestamp, producer_id, producer_sequence,
+        base_offset, count - 1 if last_offset_delta is None else last_offset_delta, count, leader_epoch,
+        producer_epoch, base_timestamp, max_timestamp, producer_id, producer_sequence,
     )
     # fmt: on
     crc: int = google_crc32c.value(header)
@@ -197,8 +201,9 @@ def read_header(data: bytes | memoryview, position: int = 0) -> BatchHeader:
         raise BatchCorruptError("the batch header's checksum does not match")
     if version != VERSION:
         raise BatchVersionError(f"the batch has version {version}; this liftpy reads version {VERSION}")
-    (base, last_delta, count, epoch, _reserved, *times_and_producer) = rest
-    header = BatchHeader(*(length, body_crc, attributes, columns, base, last_delta, count, epoch), *times_and_producer)
+    (base, last_delta, count, epoch, producer_epoch, *times_and_producer) = rest
+    start = length, body_crc, attributes, columns, base, last_delta, count, epoch
+    header = BatchHeader._make((*start, *times_and_producer, producer_epoch))
     _check_header(header)
     return header
 
@@ -211,6 +216,7 @@ def _check_header(header: BatchHeader) -> None:
         and header.record_count <= header.last_offset_delta + 1
         and header.base_offset >= 0
         and header.leader_epoch >= 0
+        and header.producer_epoch >= 0
         and not header.columns & ~ALL_COLUMNS
         and not header.attributes & ~ATTRIBUTE_COMPRESSED
     )

@@ -89,6 +89,8 @@ class BatchEnvelope:
         producer_id: 16 bytes, or None when the batch is not idempotent.
         producer_sequence: number of the batch among its producer's.
         partition: the partition the publisher chose for all records, or None.
+        producer_epoch: above 0 for an ordered producer, of which a partition stores a batch only if its epoch and
+            sequence are the greatest so far.
     """
 
     count: int
@@ -98,6 +100,7 @@ class BatchEnvelope:
     producer_sequence: int
     partition: int | None
     options: PublishOptions
+    producer_epoch: int = 0
 
 
 def encode_message_envelope(
@@ -126,6 +129,7 @@ def encode_batch(
     *,
     producer_id: bytes | None = None,
     producer_sequence: int = -1,
+    producer_epoch: int = 0,
     ack_inbox: str | None = None,
     ack_policy: AckPolicy | None = None,
     correlation_id: str | None = None,
@@ -138,6 +142,7 @@ def encode_batch(
         records: binary arrays of one length by name, out of `key`, `headers` and `value`.
         producer_id: 16 bytes that make the batch idempotent together with `producer_sequence`.
         producer_sequence: number of the batch among its producer's, from 0 on.
+        producer_epoch: above 0 for a batch of an ordered producer.
         ack_inbox: subject for the ack.
         ack_policy: overrides the stream's policy.
         correlation_id: comes back in the ack.
@@ -161,6 +166,7 @@ def encode_batch(
     fields: dict[str, Any] = {
         "producer_id": producer_id,
         "producer_sequence": None if producer_id is None else producer_sequence,
+        "producer_epoch": producer_epoch or None,
         "count": count,
         "columns": bitmap,
         "partition": partition,
@@ -306,6 +312,7 @@ def _decode_batch(fields: _Fields, message: memoryview) -> BatchEnvelope:
     options = fields.options()
     producer_id = fields.take("producer_id", bytes, 16)
     sequence = fields.take("producer_sequence", int)
+    epoch = fields.take("producer_epoch", int)
     count = fields.take("count", int)
     bitmap = fields.take("columns", int)
     partition = fields.take("partition", int)
@@ -314,6 +321,8 @@ def _decode_batch(fields: _Fields, message: memoryview) -> BatchEnvelope:
         raise EnvelopeError("producer_id is 16 bytes that are not all zero")
     if (producer_id is None) != (sequence is None) or (sequence is not None and not 0 <= sequence < 2**63):
         raise EnvelopeError("an idempotent batch has a producer_id and a producer_sequence from 0 on")
+    if epoch is not None and (producer_id is None or not 0 < epoch < 2**31):
+        raise EnvelopeError("an ordered producer has a producer_id and a producer_epoch from 1 on, below 2^31")
     if count is None or not 0 < count <= ENVELOPE_RECORDS_MAX:
         raise EnvelopeError(f"count is between 1 and {ENVELOPE_RECORDS_MAX}, not {count}")
     if partition is not None and partition < 0:
@@ -323,5 +332,12 @@ def _decode_batch(fields: _Fields, message: memoryview) -> BatchEnvelope:
         raise EnvelopeError("a batch has the columns value and, where wanted, key and headers; no others")
     arrays = read_binary_columns(message, len(columns_in(columns)), count)
     return BatchEnvelope(
-        count, columns, tuple(arrays), producer_id, -1 if sequence is None else sequence, partition, options
+        count,
+        columns,
+        tuple(arrays),
+        producer_id,
+        -1 if sequence is None else sequence,
+        partition,
+        options,
+        epoch or 0,
     )

@@ -92,6 +92,7 @@ class AckErrorCode(IntEnum):
     UNSUPPORTED = 20005
     OUTCOME_UNKNOWN = 20006
     PARTITION_OFFLINE = 20007
+    TOO_MANY_PRODUCERS = 20008
 
     @property
     def http_status(self) -> int:

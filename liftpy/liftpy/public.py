@@ -43,6 +43,7 @@ from liftpy_client.errors import (
 from liftpy_client.group.consumer import GroupConsumer
 from liftpy_client.group.offsets import Committed
 from liftpy_client.group.options import GroupOptions
+from liftpy_client.group.transaction import Transaction
 from liftpy_client.message import Message
 from liftpy_client.processing.options import Batch, Retry
 from liftpy_client.publisher.outgoing import PendingAck
@@ -132,6 +133,7 @@ __all__ = [
     "TableDecodeError",
     "TableTimeoutError",
     "TableTooLargeError",
+    "Transaction",
     "TypedConsumer",
     "TypedMessage",
     "TypedStream",

@@ -15,6 +15,7 @@ place in the old one finds it.
 from __future__ import annotations
 
 import logging
+import threading
 from bisect import bisect_right
 from collections import deque
 from functools import partial
@@ -37,6 +38,7 @@ from liftpy_log.errors import (
     StorageFullError,
     UnfinishedCutError,
 )
+from liftpy_log.ids.ordered import save_ordered
 from liftpy_log.limits import VERIFY_ON_OPEN_BYTES_MAX
 from liftpy_log.opening import open_segments, rebuild_epochs
 from liftpy_log.reader import LogReader
@@ -87,6 +89,7 @@ class PartitionLog:
         self._marks: deque[tuple[int, int]] = deque(maxlen=1_024)  # (next offset, position) of the newest batches
         self._reader = LogReader(files, self._segments, self._marks)
         self.durability = Durability(disk, directory)
+        self._ordered_lock = threading.Lock()
         self.compaction = LogCompaction(disk, files, self._segments, self.durability)
 
     @classmethod
@@ -213,6 +216,7 @@ class PartitionLog:
         timestamp: int,
         producer_id: bytes = NO_PRODUCER,
         producer_sequence: int = -1,
+        producer_epoch: int = 0,
     ) -> Appended:
         """Append one batch.
 
@@ -222,6 +226,7 @@ class PartitionLog:
             timestamp: now; raised to that of the last record where the clock went back.
             producer_id: of an idempotent batch.
             producer_sequence: of an idempotent batch.
+            producer_epoch: of a batch of an ordered producer.
 
         Raises:
             StorageFullError: the disk is full; nothing of the batch is there.
@@ -244,6 +249,7 @@ class PartitionLog:
             max_timestamp=timestamp,
             producer_id=producer_id,
             producer_sequence=producer_sequence,
+            producer_epoch=producer_epoch,
         )
         recent, whole = self.recent, None
         encoded: list[BufferLike] = [header, *parts]
@@ -654,6 +660,22 @@ class PartitionLog:
         self._files.add(segment, file)
         self._segments.append(segment)
         return segment
+
+    def save_ordered(self, content: bytes) -> None:
+        """Write the file of the ordered producers.
+
+        Raises:
+            StorageFullError: there is no room for it; the file is as it was.
+            PartitionOfflineError: an I/O error.
+        """
+        try:
+            with self._ordered_lock:  # a checkpoint writes it in a thread
+                save_ordered(self._disk, self.directory, content)
+        except OSError as error:
+            text = f"the file of the ordered producers in {self.directory} could not be written: {error.strerror}"
+            if is_full(error):
+                raise StorageFullError(text) from error
+            raise self.durability.fail(text) from error
 
     def flush_index(self) -> None:
         """Write the index of the newest segment when much is missing in its files."""

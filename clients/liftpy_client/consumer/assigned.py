@@ -191,6 +191,10 @@ class AssignedConsumer:
         del stream
         return next((self._feed.delivered(key).offset for key in self._here(uuid, [partition])), None)
 
+    def mark(self, key: PartitionKey) -> Mark | None:
+        """Return the position after the last delivered message; None if the partition is not here."""
+        return self._feed.delivered(key) if self._feed.has(key) else None
+
     def lag(self) -> dict[tuple[str, bytes, int], int]:
         """Return the lag of each partition, as last reported by the nodes. Partitions without a report are left out."""
         lags = {(cursor.stream, *cursor.key): self._feed.lag(cursor.key) for cursor in self._feed.cursors()}

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Mapping
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final, Generic, Self, TypeVar, cast
 
 from liftpy_client.connection.session import close_when_dropped
@@ -31,6 +32,7 @@ from liftpy_client.group.membership import GroupMembership, UpcomingPartitions
 from liftpy_client.group.offsets import check_offset, find_bounds, refusal_error
 from liftpy_client.group.options import check_group_name, check_streams
 from liftpy_client.group.subscriptions import Subscriptions
+from liftpy_client.group.transaction import Transaction, check_run, producer_id
 from liftpy_client.message import Message
 from liftpy_envelope.group_offsets import CommitOffset
 from liftpy_envelope.groups import CLIENT_BYTES_MAX, NONCE_BYTES, GroupError
@@ -42,9 +44,11 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from liftpy_client.connection.session import Session
+    from liftpy_client.consumer.delivery import Mark
     from liftpy_client.consumer.options import ConsumeOptions
     from liftpy_client.group.commits import Offsets
     from liftpy_client.group.options import GroupOptions
+    from liftpy_client.publisher.ordered import OrderedDelivery
     from liftpy_envelope.group_offsets import CommitRefusal
 
 __all__ = ["GroupConsumer"]
@@ -74,6 +78,7 @@ class GroupConsumer(Generic[_Item]):
         options: Fetch options.
         group_options: Options of the member.
         batches: Whether to deliver Arrow record batches rather than messages.
+        ordered: Delivers the outputs of transactions.
 
     Raises:
         UsageError, NameInvalidError: a name cannot be one.
@@ -88,7 +93,10 @@ class GroupConsumer(Generic[_Item]):
         group_options: GroupOptions,
         *,
         batches: bool,
+        ordered: OrderedDelivery | None = None,
     ) -> None:
+        self._ordered = ordered
+        self._transaction: Transaction | None = None
         self._session = session
         self._subscriptions = Subscriptions(check_streams(list(streams)))
         self._options = options
@@ -370,6 +378,57 @@ class GroupConsumer(Generic[_Item]):
             return CommitRefusedError(f"{what}: the partition ends at {end}")
         upto = "nothing of it" if read is None else f"it up to {read}"
         return CommitRefusedError(f"{what}: this consumer has read {upto}, of {end}; to leave messages out, seek")
+
+    # -- transactions
+
+    @asynccontextmanager
+    async def atomically(self, message: Message, *, run: str = "") -> AsyncIterator[Transaction]:
+        """Store the outputs of a message once, however often the message is handled.
+
+        Outputs are sent when the block ends without an exception, and it returns when all of them are acknowledged.
+        After that the message counts as processed as any other does: when the next one is requested. If this process
+        dies before that, the message is delivered again, and its outputs, sent again, are not stored again. So a
+        handler must publish the same outputs in the same order when it gets the same message.
+
+        Args:
+            message: The message that was delivered last.
+            run: A name for this processing of the stream by this group. With another name, outputs are stored again:
+                choose one when the group is reset to process messages anew.
+
+        Raises:
+            GroupRefusedError: The partition of the message is not assigned to this consumer any more.
+            UsageError: The message is not the one that was delivered last, or is in a transaction already.
+            LiftError: An output was not acknowledged. Others may be stored; they count when the message is handled
+                again.
+        """
+        check_run(run)
+        mark, key = self._in_hand(message)
+        transaction = self._transaction = Transaction(
+            self._delivery(), producer_id(self._group, key, run), mark.epoch, message.offset
+        )
+        try:
+            yield transaction
+            await transaction.send()
+        finally:
+            transaction.end()
+            self._transaction = None
+
+    def _delivery(self) -> OrderedDelivery:
+        if self._ordered is None:
+            raise UsageError("this consumer was made without a connection to publish with; use `Lift.consume`")
+        return self._ordered
+
+    def _in_hand(self, message: Message) -> tuple[Mark, PartitionKey]:
+        """Position after the message in hand, and the key of its partition."""
+        if self._transaction is not None:
+            raise UsageError("another transaction of this consumer is open: a group's outputs have the source's order")
+        reader, key = self._reader, self.find_key(message.stream, message.partition)
+        if key is None:
+            raise self._gone()
+        mark = reader.mark(key)
+        if mark is None or mark.offset != message.offset + 1 or mark.epoch < 0:
+            raise UsageError(f"{message!r} is not the message that was delivered last; transactions are of that one")
+        return mark, key
 
     # -- what it has
 

@@ -8,15 +8,11 @@ window.
 from __future__ import annotations
 
 import asyncio
-import logging
-import random
 import re
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from liftpy_client.errors import NodeUnavailableError, PublishTimeoutError
 from liftpy_client.message import Message
-from liftpy_envelope.ack import PublishRefusedError
-from liftpy_envelope.errors import AckErrorCode, LiftError
+from liftpy_client.processing.persisting import persist
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -25,7 +21,6 @@ if TYPE_CHECKING:
 
 __all__ = ["PREFIX", "DeadLetters", "Origin", "dead_letter_headers", "origin_of", "original_headers"]
 
-logger = logging.getLogger(__name__)
 PREFIX: Final = "Dead-Letter-"
 """What the names of a dead letter's own headers begin with."""
 
@@ -34,8 +29,6 @@ _UNSAFE: Final = re.compile(r"[^\x20-\x7e]+")
 _ACTED_ON: Final = ("Nats-", "Lift-", PREFIX)  # these would be acted on, or say where another dead letter came from
 _SPACE: Final = re.compile(r"\s")
 _AT_ONCE: Final = 200
-_RETRIABLE: Final = frozenset(code for code in AckErrorCode if code.retriable)
-_WAIT_S: Final = (0.2, 10.0)
 
 
 def original_headers(message: Message) -> dict[str, str | list[str]]:
@@ -115,7 +108,6 @@ class DeadLetters:
         self._publish = publish
         self._subject = subject
         self._group = group
-        self._random = random.Random()  # noqa: S311 - spreads retries
 
     async def bury(self, work: Work, error: Exception) -> None:
         """Store the dead letters of a message or batch, and return when they are acknowledged.
@@ -143,24 +135,9 @@ class DeadLetters:
         headers = dead_letter_headers(message, self._group, attempts, error)
         place = f"{message.stream}/{message.partition}/{message.offset}/{message.timestamp_ns}"
         message_id = f"dead-letter/{headers[f'{PREFIX}Group']}/{place}"
-        wait_s, longest_s = _WAIT_S
-        while True:
-            try:
-                await self._publish(
-                    self._subject, message.value, key=message.key, headers=headers, message_id=message_id
-                )
-            except (PublishTimeoutError, NodeUnavailableError) as failure:
-                why: LiftError = failure
-            except PublishRefusedError as failure:
-                if failure.code not in _RETRIABLE:
-                    failure.add_note(f"it is the dead letter of {message!r}; the message is not committed")
-                    raise
-                why = failure
-            except LiftError as failure:
-                failure.add_note(f"it is the dead letter of {message!r}; the message is not committed")
-                raise
-            else:
-                return
-            logger.warning("the dead letter of %r is not stored yet: %s", message, why)
-            await asyncio.sleep(wait_s * self._random.uniform(0.5, 1))
-            wait_s = min(longest_s, wait_s * 2)
+        await persist(
+            lambda: self._publish(
+                self._subject, message.value, key=message.key, headers=headers, message_id=message_id
+            ),
+            f"the dead letter of {message!r}",
+        )

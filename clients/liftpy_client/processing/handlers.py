@@ -52,13 +52,13 @@ class HandlerThreads:
         self._count = 0
         self._busy = 0
 
-    async def __call__(self, item: Any) -> None:
+    async def __call__(self, *items: Any) -> None:
         """Call the function. If the wait is cancelled, the function runs on."""
         self._busy += 1
         if self._busy > self._count < self._threads_max:
             self._count += 1
             threading.Thread(target=self._run, name=f"{self._name}-{self._count}", daemon=True).start()
-        call = _Call(item, self._loop.create_future(), contextvars.copy_context())
+        call = _Call(items, self._loop.create_future(), contextvars.copy_context())
         call.ended.add_done_callback(self._free)
         self._calls.put(call)
         await asyncio.shield(call.ended)
@@ -72,7 +72,7 @@ class HandlerThreads:
         while (call := self._calls.get()) is not None:
             error: BaseException | None = None
             try:
-                result = call.context.run(self._handle, call.item)
+                result = call.context.run(self._handle, *call.items)
                 if inspect.isawaitable(result):
                     error = UsageError("handle: a plain function returned something to await; make it `async def`")
             except BaseException as raised:  # noqa: BLE001 - whatever it is, the event loop must hear of it
@@ -89,10 +89,10 @@ class HandlerThreads:
 
 
 class _Call:
-    __slots__ = ("context", "ended", "item")
+    __slots__ = ("context", "ended", "items")
 
-    def __init__(self, item: Any, ended: asyncio.Future[None], context: contextvars.Context) -> None:
-        self.item = item
+    def __init__(self, items: tuple[Any, ...], ended: asyncio.Future[None], context: contextvars.Context) -> None:
+        self.items = items
         self.ended = ended
         self.context = context
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from liftpy_client.errors import UsageError
 from liftpy_client.group.options import GroupOptions
+from liftpy_client.group.transaction import check_run
 from liftpy_envelope.subject import check_literal
 
 if TYPE_CHECKING:
@@ -98,6 +99,8 @@ class ProcessOptions:
         in_flight_messages: Most messages, or batches, that are read and not committed.
         in_flight_bytes: Approximate limit of the bytes of those that are not finished.
         shutdown_timeout_s: How long to wait for handlers when the process is stopped.
+        atomic: Whether the handler also gets a `Transaction`, whose outputs are stored once.
+        run: A name for this processing of the streams by the group. With another name, outputs are stored again.
     """
 
     concurrency: int = 16
@@ -109,6 +112,8 @@ class ProcessOptions:
     in_flight_messages: int = 10_000
     in_flight_bytes: int = 64 * 1024 * 1024
     shutdown_timeout_s: float = 20.0
+    atomic: bool = False
+    run: str = ""
 
     def __post_init__(self) -> None:
         for name, high in (("concurrency", 10_000), ("in_flight_messages", 10_000_000), ("in_flight_bytes", 2**40)):
@@ -127,8 +132,15 @@ class ProcessOptions:
         for name, kind in (("retry", Retry), ("batch", Batch)):
             if not isinstance(getattr(self, name), (kind, type(None) if name == "batch" else kind)):
                 raise UsageError(f"{name}: {getattr(self, name)!r:.60} is not a liftpy.{kind.__name__}")
+        self._check_atomic()
         if self.dead_letter is not None:
             check_literal(self.dead_letter)
+
+    def _check_atomic(self) -> None:
+        if self.atomic and self.batch is not None:
+            raise UsageError("atomic: a handler of record batches has no transaction; leave `batch` away")
+        if check_run(self.run) and not self.atomic:
+            raise UsageError("run names a processing with atomic=True, which is not asked for")
 
 
 def check_group_options(given: GroupOptions | None, handler_timeout_s: float) -> GroupOptions:

@@ -23,6 +23,7 @@ from liftpy_client.group.subscriptions import Subscriptions
 from liftpy_client.processing.batches import Gatherer
 from liftpy_client.processing.dead_letters import DeadLetters
 from liftpy_client.processing.handlers import HandlerThreads, is_asynchronous
+from liftpy_client.processing.outputs import Outputs
 from liftpy_client.processing.reader import ProcessReader
 from liftpy_client.processing.schedule import Schedule
 from liftpy_client.processing.signals import stopping
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from liftpy_client.group.options import GroupOptions
     from liftpy_client.message import Message
     from liftpy_client.processing.options import By, ProcessOptions
+    from liftpy_client.publisher.ordered import OrderedDelivery
     from liftpy_client.tracing.interceptors import Interceptors
     from liftpy_envelope.pull import PartitionKey
 
@@ -61,6 +63,7 @@ class Process:
         options: How to call it.
         consume_options: Fetch options.
         group_options: Options of the member.
+        ordered: Delivers the outputs of transactions, if there are any.
     """
 
     def __init__(
@@ -69,10 +72,11 @@ class Process:
         publish: Callable[..., Awaitable[Any]],
         streams: Sequence[str],
         group: str,
-        handle: Callable[[Any], Any],
+        handle: Callable[..., Any],
         options: ProcessOptions,
         consume_options: ConsumeOptions,
         group_options: GroupOptions,
+        ordered: OrderedDelivery | None = None,
     ) -> None:
         self._session = session
         self._subscriptions = Subscriptions(streams)
@@ -83,11 +87,15 @@ class Process:
         self._threads = (
             None if self._is_asynchronous else HandlerThreads(handle, options.concurrency, f"liftpy {group}")
         )
-        call: Callable[[Any], Awaitable[Any]] = handle if self._threads is None else self._threads
+        call: Callable[..., Awaitable[Any]] = handle if self._threads is None else self._threads
         if session.interceptors:
             call = _intercepted(call, group, session.interceptors)
         self._schedule = Schedule(options.concurrency, options.in_flight_messages, options.in_flight_bytes)
         letters = None if options.dead_letter is None else DeadLetters(publish, options.dead_letter, group)
+        outputs = None
+        if options.atomic:
+            assert ordered is not None, "outputs are delivered"
+            outputs = Outputs(self._schedule, ordered, group, options.run, options.dead_letter)
         self._workers = Workers(
             self._schedule,
             call if options.batch is None else lambda batch: call(batch.records()),
@@ -95,6 +103,7 @@ class Process:
             options,
             self._is_member,
             is_interruptible=self._is_asynchronous,
+            outputs=outputs,
         )
         self._gatherer = None if options.batch is None else Gatherer(self._schedule, options.batch, self._workers.wake)
         self._reader = ProcessReader(
@@ -287,11 +296,11 @@ class Process:
 
 
 def _intercepted(
-    call: Callable[[Any], Awaitable[Any]], group: str, interceptors: Interceptors
-) -> Callable[[Any], Awaitable[Any]]:
-    async def intercepted(item: Any) -> None:
+    call: Callable[..., Awaitable[Any]], group: str, interceptors: Interceptors
+) -> Callable[..., Awaitable[Any]]:
+    async def intercepted(item: Any, *transaction: Any) -> None:
         with interceptors.processing(group, item):
-            await call(item)
+            await call(item, *transaction)
 
     return intercepted
 

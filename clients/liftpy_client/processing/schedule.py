@@ -37,12 +37,14 @@ class State(Enum):
     WAITING = "waiting"  # behind another of its lane
     READY = "ready"
     RUNNING = "running"
+    HANDLED = "handled"  # its outputs wait for those of the messages before it
+    SENDING = "sending"  # its outputs are being stored
     POSTPONED = "postponed"  # until its next attempt
     FINISHED = "finished"
     DROPPED = "dropped"
 
 
-_ENDED_OR_RUNNING: Final = frozenset({State.RUNNING, State.FINISHED, State.DROPPED})
+_ENDED_OR_RUNNING: Final = frozenset({State.RUNNING, State.SENDING, State.FINISHED, State.DROPPED})
 
 
 class _Partition:
@@ -82,6 +84,7 @@ class Work:
         started_s: For the caller: when the handler was called last.
         looks: For the caller: how often it was seen to run since then.
         interrupt: For the caller: what ends the handler early.
+        outputs: For the caller: what is to be stored before it is finished.
     """
 
     __slots__ = (
@@ -93,6 +96,7 @@ class Work:
         "lane",
         "looks",
         "offset",
+        "outputs",
         "partition",
         "size",
         "started_s",
@@ -114,6 +118,7 @@ class Work:
         self.started_s = 0.0
         self.looks = 0
         self.interrupt: Any = None
+        self.outputs: Any = None
 
     @property
     def key(self) -> PartitionKey:
@@ -253,13 +258,37 @@ class Schedule:
         if work.state is State.POSTPONED:
             self._make_ready(work)
 
-    def finish(self, work: Work) -> None:
-        """The work is done: it was handled, or its dead letter is stored."""
+    def handled(self, work: Work, outputs: Any, size: int) -> None:
+        """The handler has ended; the work is finished when these outputs are stored."""
         self._end_run(work)
+        self._free_lane(work)
+        self._bytes += size
+        work.size += size
+        work.item = work.interrupt = None
+        work.outputs, work.state = outputs, State.HANDLED
+        if work.partition.is_gone:
+            self._drop(work)
+
+    def next_to_send(self, key: PartitionKey) -> Work | None:
+        """Return the first unfinished work of a partition if its outputs may be stored now."""
+        partition = self._partitions.get(key)
+        first = partition.pending[0] if partition is not None and partition.pending else None
+        if first is None or first.state is not State.HANDLED:
+            return None
+        first.state = State.SENDING
+        return first
+
+    def finish(self, work: Work) -> None:
+        """The work is done: it was handled and its outputs are stored, or its dead letter is."""
+        was_running = work.state is State.RUNNING
+        assert was_running or work.state is State.SENDING
+        if was_running:
+            self._end_run(work)
         work.state = State.FINISHED
         work.partition.live -= 1
         self._forget_content(work)
-        self._free_lane(work)
+        if was_running:
+            self._free_lane(work)
         partition = work.partition
         if partition.is_gone:
             return
@@ -272,7 +301,8 @@ class Schedule:
     def abandon(self, work: Work) -> None:
         """The work ended without an outcome, so nothing more of its partition may start here."""
         self._cut(work.partition)
-        self._end_run(work)
+        if work.state is State.RUNNING:
+            self._end_run(work)
         self._drop(work)
 
     def _end_run(self, work: Work) -> None:
@@ -282,7 +312,7 @@ class Schedule:
     def _forget_content(self, work: Work) -> None:
         self._bytes -= work.size
         work.size = 0
-        work.item = work.interrupt = None
+        work.item = work.interrupt = work.outputs = None
 
     def _drop(self, work: Work) -> None:
         was = work.state

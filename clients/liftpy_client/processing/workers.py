@@ -19,7 +19,9 @@ from liftpy_client.processing.schedule import State
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection
 
+    from liftpy_client.group.transaction import Transaction
     from liftpy_client.processing.options import ProcessOptions
+    from liftpy_client.processing.outputs import Outputs
     from liftpy_client.processing.schedule import Schedule, Work
     from liftpy_envelope.pull import PartitionKey
 
@@ -38,6 +40,7 @@ class Workers:
         schedule: Decides what may be handled.
         handle: Handles a message or batch.
         bury: Stores a dead letter, and returns when it is acknowledged; None to end with the error instead.
+        outputs: Stores the outputs of handlers in order, dead letters among them; None if handlers have no outputs.
         options: Options of the process.
         is_member: Whether this process still has what it got; if not, it returns when that is dropped.
         is_interruptible: Whether a call ends soon after it is interrupted.
@@ -51,13 +54,15 @@ class Workers:
     def __init__(
         self,
         schedule: Schedule,
-        handle: Callable[[Any], Awaitable[Any]],
+        handle: Callable[..., Awaitable[Any]],
         bury: Callable[[Work, Exception], Awaitable[None]] | None,
         options: ProcessOptions,
         is_member: Callable[[], Awaitable[bool]],
         *,
         is_interruptible: bool,
+        outputs: Outputs | None = None,
     ) -> None:
+        self._outputs = outputs
         self._schedule = schedule
         self._handle = handle
         self._bury = bury
@@ -133,6 +138,8 @@ class Workers:
     async def close(self) -> None:
         """End the workers. A handler that does not end in time is left behind."""
         tasks = [*self._tasks, *([] if self._watcher is None else [self._watcher])]
+        if self._outputs is not None:
+            tasks += self._outputs.tasks
         for task in tasks:
             task.cancel()
         if tasks:
@@ -179,7 +186,8 @@ class Workers:
         try:
             async with asyncio.timeout(None) as scope:
                 work.interrupt = scope
-                await self._handle(work.item)
+                transaction = None if self._outputs is None else self._outputs.begin(work)
+                await (self._handle(work.item) if transaction is None else self._handle(work.item, transaction))
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is None or task.cancelling():
@@ -195,7 +203,24 @@ class Workers:
             await self._failed(work, error)
         else:
             if work.state is State.RUNNING:  # else it was given up
-                self._schedule.finish(work)
+                self._handled(work, transaction)
+
+    def _handled(self, work: Work, transaction: Transaction | None) -> None:
+        """A handler has ended, and what it published is to be stored."""
+        if transaction is None or self._outputs is None:
+            self._schedule.finish(work)
+            return
+        transaction.end()
+        if len(transaction):
+            self._schedule.handled(work, transaction, transaction.size)
+        else:
+            self._schedule.finish(work)
+        self._outputs.send_soon(work.key, self._sent, self._fail)
+
+    def _sent(self) -> None:
+        """Outputs were stored; others may have become ready."""
+        self.notify()
+        self.wake()
 
     async def _failed(self, work: Work, error: Exception) -> None:
         retry, schedule = self._options.retry, self._schedule
@@ -206,6 +231,9 @@ class Workers:
             if schedule.postpone(work):
                 wait_s = retry.wait_s(work.attempts, self._random.random())
                 self._loop.call_later(wait_s, self._resume, work)
+            return
+        if self._outputs is not None and self._options.dead_letter is not None:
+            self._handled(work, self._outputs.letter(work, error))
             return
         if self._bury is not None:
             await self._bury(work, error)

@@ -24,12 +24,13 @@ if TYPE_CHECKING:
     from liftpy_client.publisher.resender import Parcel, Resender
     from liftpy_client.publisher.routes import Route
 
-__all__ = ["BatchDelivery", "MessageDelivery", "OutgoingMessage", "as_bytes"]
+__all__ = ["RETRIABLE", "BatchDelivery", "BatchParcel", "MessageDelivery", "OutgoingMessage", "as_bytes"]
 
 _MESSAGE_ID: Final = "Nats-Msg-Id"
 _TOMBSTONE: Final = "Lift-Tombstone"
 _HEADER_SAFE: Final = re.compile(rb"[\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?")
-_RETRIABLE: Final = frozenset(code for code in AckErrorCode if code.retriable)
+RETRIABLE: Final = frozenset(code for code in AckErrorCode if code.retriable)
+"""Refusals of a batch after which it is sent again."""
 
 
 def as_bytes(name: str, given: object) -> bytes | None:
@@ -215,14 +216,25 @@ class _PlainParcel(_MessageParcel):
         return self.route.nats_subject(self.partition), *self._message.wrap_plain(self.route, reply)
 
 
-class _BatchParcel:
-    """One batch of one publisher."""
+class BatchParcel:
+    """One batch of one publisher.
 
-    def __init__(self, batch: OutgoingBatch, producer_id: bytes, sequence: int, policy: AckPolicy | None) -> None:
+    Args:
+        batch: Its messages.
+        producer_id: 16 bytes, of the publisher.
+        sequence: Number of the batch.
+        policy: Ack policy to ask for.
+        epoch: Above 0 for a batch of an ordered producer.
+    """
+
+    def __init__(
+        self, batch: OutgoingBatch, producer_id: bytes, sequence: int, policy: AckPolicy | None, epoch: int = 0
+    ) -> None:
         self._batch = batch
         self._producer_id = producer_id
         self._sequence = sequence
         self._policy = policy
+        self._epoch = epoch
         self.route = batch.route
         self.partition = batch.partition
 
@@ -232,6 +244,7 @@ class _BatchParcel:
             self._batch.columns(),
             producer_id=self._producer_id,
             producer_sequence=self._sequence,
+            producer_epoch=self._epoch,
             ack_inbox=reply,
             ack_policy=_policy(self.route, self._policy),
             partition=self.partition,
@@ -265,7 +278,7 @@ class BatchDelivery:
             LiftError: it was refused for good, or the time for its delivery is over.
         """
         parcel: Parcel = (
-            _BatchParcel(batch, self._producer_id, sequence, self._options.ack_policy)
+            BatchParcel(batch, self._producer_id, sequence, self._options.ack_policy)
             if message is None
             else _PlainParcel(message, batch.route)
         )
@@ -274,5 +287,5 @@ class BatchDelivery:
             self._stream,
             retry_after_s=self._options.ack_timeout_s,
             timeout_s=self._options.delivery_timeout_s,
-            retriable=_RETRIABLE,
+            retriable=RETRIABLE,
         )

@@ -109,7 +109,7 @@ class Resender:
 
     async def deliver(
         self, parcel: Parcel, stream: str | None, *, retry_after_s: float, timeout_s: float, may_repeat: bool = True,
-        retriable: frozenset[AckErrorCode] = _LEADER_CHANGES,
+        retriable: frozenset[AckErrorCode] = _LEADER_CHANGES, is_ordered: bool = False,
     ) -> Ack:  # fmt: skip
         """Send a parcel until it is acknowledged.
 
@@ -120,6 +120,7 @@ class Resender:
             timeout_s: Seconds after which the attempt ends.
             may_repeat: If False, the parcel is not sent again once it may be stored.
             retriable: Refusals after which the parcel is sent again.
+            is_ordered: Whether it is of an ordered producer, which any stream recognizes.
 
         Raises:
             PublishRefusedError: A node refused the parcel for good, or still refused it after `timeout_s`.
@@ -129,7 +130,7 @@ class Resender:
         config = parcel.route.config
         keeps_ids = config.dedupe_ids_max > 0 and config.dedupe_window_s > 0
         queue = self._queues.setdefault((config.name, parcel.partition), InFlightQueue())
-        sending = _Sending(parcel, stream, retry_after_s, may_repeat=may_repeat and keeps_ids)
+        sending = _Sending(parcel, stream, retry_after_s, may_repeat=may_repeat and (keeps_ids or is_ordered))
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(timeout_s):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from liftpy_client.consumer.consumer import Consumer, Consuming
@@ -11,6 +12,9 @@ from liftpy_client.sync.background import BackgroundLoop, EnteredFacade, blockin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
+
+    from liftpy_client.group.transaction import Transaction
+    from liftpy_client.message import Message
 
 __all__ = ["SyncConsumer", "SyncGroupConsumer"]
 
@@ -128,6 +132,18 @@ class SyncGroupConsumer(_Taking[GroupConsumer[_Item]], Generic[_Item]):
     def next_batch(self, max_messages: int, timeout_s: float | None = None) -> list[_Item]:
         """Return the next items, as `GroupConsumer.next_batch` does."""
         return self._take(lambda: self._inner.next_batch(max_messages, timeout_s))
+
+    @contextmanager
+    def atomically(self, message: Message, *, run: str = "") -> Iterator[Transaction]:
+        """Store the outputs of a message once, however often it is handled; see `GroupConsumer.atomically`."""
+        block = self._loop.call(lambda: self._inner.atomically(message, run=run))
+        outputs = self._loop.run(block.__aenter__())
+        try:
+            yield outputs
+        except BaseException as error:
+            self._loop.run(block.__aexit__(type(error), error, error.__traceback__))
+            raise
+        self._loop.run(block.__aexit__(None, None, None))
 
     close = blocking(GroupConsumer.close)
     redeliver = on_loop(GroupConsumer.redeliver)

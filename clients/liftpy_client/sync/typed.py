@@ -43,6 +43,6 @@ class SyncTypedStream(Generic[_T]):
             if decoded is not None:
                 yield decoded
 
-    def process(self, handle: Callable[[TypedMessage[_T]], Any], **how: Any) -> None:
+    def process(self, handle: Callable[..., Any], **how: Any) -> None:
         """Call a handler for each object. The arguments are those of `SyncLift.process`."""
         self._lift.process(self._stream.name, self._stream.decoding(handle, how), **how)

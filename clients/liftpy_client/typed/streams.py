@@ -89,7 +89,7 @@ class TypedStream(Generic[_T]):
         if self._on_undecodable == "dead_letter":
             raise UsageError("on_undecodable: a consumer writes no dead letters; use process, or choose raise or skip")
 
-    async def process(self, handle: Callable[[TypedMessage[_T]], Any], **how: Any) -> None:
+    async def process(self, handle: Callable[..., Any], **how: Any) -> None:
         """Call a handler for each object. The arguments are those of `Lift.process`.
 
         A message that cannot be decoded is tried once: more attempts would change nothing.
@@ -101,7 +101,7 @@ class TypedStream(Generic[_T]):
         decoding = self.decoding(handle, how)
         await self._lift.process(self.name, decoding, **how)
 
-    def decoding(self, handle: Callable[[TypedMessage[_T]], Any], how: Mapping[str, Any]) -> Callable[[Message], Any]:
+    def decoding(self, handle: Callable[..., Any], how: Mapping[str, Any]) -> Callable[..., Any]:
         """Return the handler of messages that calls a handler of objects.
 
         Raises:
@@ -117,16 +117,16 @@ class TypedStream(Generic[_T]):
             )
         if is_asynchronous(handle):
 
-            async def handle_later(message: Message) -> None:
+            async def handle_later(message: Message, *outputs: Any) -> None:
                 decoded = self.decode(message)
                 if decoded is not None:
-                    await handle(decoded)
+                    await handle(decoded, *outputs)
 
             return handle_later
 
-        def handle_now(message: Message) -> Coroutine[Any, Any, Any] | None:
+        def handle_now(message: Message, *outputs: Any) -> Coroutine[Any, Any, Any] | None:
             decoded = self.decode(message)
-            return None if decoded is None else handle(decoded)
+            return None if decoded is None else handle(decoded, *outputs)
 
         return handle_now
 

@@ -6,6 +6,8 @@ reads its log again remember the same. Times are those of `LogTime.age_time`, so
 things make the window shorter than that, and `is_shortened` says so: records that were cut off, for whose sake older
 ids were forgotten; and the memory that all windows of a node share.
 
+Of ordered producers more is remembered, and for longer; see `ordered`.
+
 Ids are hashed and kept in tables, the newest in the last one; see `table`. Every id has a number, one more than that
 of the id before it, and those from `_start` on are remembered: to forget an id is to count on.
 """
@@ -16,6 +18,7 @@ from bisect import bisect_left
 from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from liftpy_log.ids.ordered import OrderedId, OrderedProducers
 from liftpy_log.ids.table import DedupeId, HashedIds, IdTable, has_any, hash_id, hash_ids
 
 if TYPE_CHECKING:
@@ -88,12 +91,14 @@ class DedupeWindow:
 
     Attributes:
         end_offset: the ids of all records below it went through here, and none of a record from there on.
+        ordered: the ordered producers.
     """
 
     def __init__(self, window_ns: int, ids_max: int, memory: DedupeMemory | None = None) -> None:
         self.window_ns = window_ns
         self.ids_max = ids_max if window_ns else 0
         self.end_offset = 0
+        self.ordered = OrderedProducers()
         self._memory = memory or DedupeMemory()
         self._tables: list[IdTable] = []
         self._marks: deque[_Mark] = deque()
@@ -117,8 +122,14 @@ class DedupeWindow:
         """How much older than the newest record the oldest may be whose id is remembered."""
         return self.window_ns + self._span_ns
 
-    def find(self, key: DedupeId) -> Stored | None:
-        """Where the record with this id is; None when it is not remembered."""
+    def find(self, key: DedupeId | OrderedId) -> Stored | None:
+        """Where the record with this id is; None when it is not remembered.
+
+        Of an ordered producer it is the highest batch, if that makes this one a duplicate.
+        """
+        if isinstance(key, OrderedId):
+            batch = self.ordered.find(key)
+            return None if batch is None else Stored(batch.offset, batch.records)
         (first,), (second,) = hash_id(key)
         for table in reversed(self._tables):
             found = table.find(int(first), int(second))
@@ -265,6 +276,7 @@ class DedupeWindow:
 
         What was forgotten for their sake stays forgotten.
         """
+        self.ordered.truncate(end_offset)
         self.end_offset = min(self.end_offset, end_offset)
         while self._tables:
             newest = self._tables[-1]
@@ -279,6 +291,7 @@ class DedupeWindow:
     def clear(self, end_offset: int) -> None:
         """Forget everything: the log begins anew at `end_offset`."""
         self.truncate(0)
+        self.ordered.clear(end_offset)
         self._forgotten_at = None
         self.end_offset = end_offset
 

@@ -137,6 +137,7 @@ class Compactor:
     async def _compact(self, partition: Partition, plan: CompactionPlan, worker: CompactionWorker) -> None:
         began_s = self._clock.monotonic()
         try:
+            partition.save_ordered()  # merged batches have no producers
             report = await worker.run(plan, compaction_config(partition.stream.config), _Owner(partition))
         except CompactionFailedError as error:
             if error.is_damage and partition.log.compaction.cuts == plan.cuts:

@@ -16,7 +16,7 @@ from liftpy_server.partition.partition import Partition
 from liftpy_server.settings.limits import CHECKPOINT_INTERVAL_S, DISK_CHECK_INTERVAL_S
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from concurrent.futures import Executor
     from pathlib import Path
 
@@ -30,11 +30,12 @@ if TYPE_CHECKING:
     from liftpy_server.streams.streams import Streams
     from liftpy_server.tier.host.side import TierSide
 
-__all__ = ["Maintenance", "keep_checkpoint", "make_checkpoint"]
+__all__ = ["Maintenance", "keep_checkpoint", "make_checkpoint", "unsaved_ordered"]
 
 logger = logging.getLogger(__name__)
 
 _RETAINED_PER_PASS: Final = 50
+_CHECKPOINTS_PER_SAVE: Final = 12  # of the files of ordered producers: a minute
 
 
 def make_checkpoint(streams: Streams, clock: Clock, *, clean: bool) -> Checkpoint:
@@ -63,8 +64,68 @@ def _wholes(partition: Partition) -> list[Whole]:
     return sorted({whole for whole in found if whole is not None})
 
 
-def keep_checkpoint(disk: Disk, data_dir: DataDir, checkpoint: Checkpoint) -> None:
-    """Write it; the next start takes longer without it, and that is all."""
+class UnsavedOrdered:
+    """What is known of a partition's ordered producers, and to be written.
+
+    Args:
+        partition: Whose.
+    """
+
+    def __init__(self, partition: Partition) -> None:
+        self._partition = partition
+        self._ordered = partition.dedupe.ordered
+        self._before = self._ordered.saved_end
+        self._end = partition.ordered_end
+        self._content = self._ordered.encode(self._end)
+        self._is_saved = False
+
+    def save(self) -> None:
+        """Write it, in any thread, unless the file is newer by now.
+
+        Raises:
+            LiftError: It could not be written.
+        """
+        if self._ordered.saved_end != self._before:
+            return
+        self._partition.log.save_ordered(self._content)
+        self._is_saved = True
+
+    def note(self) -> None:
+        """It was written. If the log was cut meanwhile, what was written is not so any more."""
+        if self._is_saved:
+            self._ordered.saved_end = self._end if self._ordered.saved_end == self._before else -1
+
+
+def unsaved_ordered(streams: Streams, *, may_wait: bool) -> list[UnsavedOrdered]:
+    """What is to be written before a checkpoint.
+
+    Args:
+        streams: The node's.
+        may_wait: Whether files that exist may stay as they are: then more of the log is read after a crash.
+    """
+    return [
+        UnsavedOrdered(partition)
+        for partition in streams.partitions
+        if partition.log.failure is None
+        and partition.dedupe.ordered.is_unsaved()
+        and not (may_wait and partition.dedupe.ordered.saved_end is not None)
+    ]
+
+
+def keep_checkpoint(
+    disk: Disk, data_dir: DataDir, checkpoint: Checkpoint, unsaved: Sequence[UnsavedOrdered] = ()
+) -> None:
+    """Write it; the next start takes longer without it, and that is all.
+
+    It is not written if one of the ordered producers could not be: it says up to where a log without their file has
+    none.
+    """
+    try:
+        for ordered in unsaved:
+            ordered.save()
+    except LiftError as error:
+        logger.warning("the checkpoint is not written: %s", error)
+        return
     try:
         save_checkpoint(disk, data_dir.checkpoint_path, checkpoint)
     except OSError as error:
@@ -109,6 +170,7 @@ class Maintenance:
         self._short_windows: set[PartitionKey] = set()
         self.storage_full = False
         self._is_clock_off = False
+        self._checkpoints = 0
 
     def start(self) -> None:
         """Begin."""
@@ -226,9 +288,13 @@ class Maintenance:
 
     async def _checkpoint(self) -> None:
         self._streams.tell_records()
+        self._checkpoints += 1
+        unsaved = unsaved_ordered(self._streams, may_wait=self._checkpoints % _CHECKPOINTS_PER_SAVE > 0)
         checkpoint = make_checkpoint(self._streams, self._clock, clean=False)
         loop = asyncio.get_running_loop()
-        await loop.run_in_executor(self._executor, keep_checkpoint, self._disk, self._data_dir, checkpoint)
+        await loop.run_in_executor(self._executor, keep_checkpoint, self._disk, self._data_dir, checkpoint, unsaved)
+        for saved in unsaved:
+            saved.note()
 
     def _sync(self) -> None:
         for partition in self._streams.by_interval.values():

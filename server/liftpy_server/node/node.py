@@ -42,7 +42,7 @@ from liftpy_server.nats.ack_connection import AckConnection
 from liftpy_server.nats.link import check_nats_version
 from liftpy_server.nats.monitoring import ask_limits
 from liftpy_server.node.damage import damage_of
-from liftpy_server.node.maintenance import Maintenance, keep_checkpoint, make_checkpoint
+from liftpy_server.node.maintenance import Maintenance, keep_checkpoint, make_checkpoint, unsaved_ordered
 from liftpy_server.node.metadata_follower import MetadataFollower
 from liftpy_server.node.metadata_opening import open_metadata
 from liftpy_server.partition.committing import Load
@@ -406,10 +406,11 @@ class Node:
 
     def _stop_storage(self) -> None:
         self._commits.stop()
+        unsaved = unsaved_ordered(self.streams, may_wait=False)
         checkpoint = make_checkpoint(self.streams, self.clock, clean=True)
         checkpoint.clean = self.streams.close()
         self._wal.close(remove=checkpoint.clean)
-        keep_checkpoint(self._disk, self.data_dir, checkpoint)
+        keep_checkpoint(self._disk, self.data_dir, checkpoint, unsaved)
 
     async def _follow(self, state: MetadataState) -> None:
         await self.cluster.follow(state)

@@ -14,6 +14,7 @@ from liftpy_envelope.ack import AckPolicy
 from liftpy_envelope.errors import AckErrorCode, ErrorCode
 from liftpy_envelope.stream_config import SyncMode
 from liftpy_log.errors import PartitionOfflineError
+from liftpy_log.ids.ordered import StoredBatch
 from liftpy_log.log_time import LogTime, LogTimeState
 from liftpy_server.gaps.whole import WholeHistory
 from liftpy_server.partition.acks import AckTemplate, PendingAcks
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from liftpy_log.clock import Clock
     from liftpy_log.entries import Appended
     from liftpy_log.ids.dedupe import DedupeId, DedupeWindow, HashedIds, Stored
+    from liftpy_log.ids.ordered import OrderedId
     from liftpy_log.log_time import Leap
     from liftpy_log.partition_log import PartitionLog
     from liftpy_server.partition.acks import Owed
@@ -277,9 +279,37 @@ class CommittingLog:
         """What was appended has these ids, or none; see `DedupeWindow.add`."""
         if ids is not None:
             self.dedupe.add(self.log_time.age_time(appended.timestamp), ids, offsets, records=records)
-        self.dedupe.end_offset = appended.next_offset
+        self.dedupe.end_offset = self.dedupe.ordered.end_offset = appended.next_offset
 
-    def stored(self, key: DedupeId) -> Stored | None:
+    def remember_ordered(self, appended: Appended, key: OrderedId) -> None:
+        """What was appended is a batch of an ordered producer."""
+        base_offset, next_offset, timestamp = appended
+        batch = StoredBatch(key.epoch, key.sequence, next_offset - 1, next_offset - base_offset, timestamp)
+        self.dedupe.ordered.add(key.producer, batch, self.high_watermark)
+        self.remember(appended)
+
+    def has_room_for(self, producer: bytes) -> bool:
+        """Whether a batch of this ordered producer can be remembered."""
+        return self.dedupe.ordered.has_room(producer, self.log.last_timestamp)
+
+    def save_ordered(self) -> None:
+        """Write down what is known of ordered producers, if the file lacks something of it.
+
+        Raises:
+            StorageFullError, PartitionOfflineError: from the log.
+        """
+        ordered = self.dedupe.ordered
+        if ordered.is_unsaved() and self.log.failure is None:
+            end = self.ordered_end
+            self.work(lambda: self.log.save_ordered(ordered.encode(end)))
+            ordered.saved_end = end
+
+    @property
+    def ordered_end(self) -> int:
+        """Up to where the file of the ordered producers may speak of the log."""
+        return min(self.sure_end, self.dedupe.ordered.end_offset)
+
+    def stored(self, key: DedupeId | OrderedId) -> Stored | None:
         """Where the message with this id is; None when no such message is remembered.
 
         An id that is remembered of a record behind the end of the log was never stored: it is no duplicate. One below
@@ -422,6 +452,7 @@ class CommittingLog:
         Raises:
             StorageFullError, PartitionOfflineError: from the log.
         """
+        self.save_ordered()
         if offset > self.high_watermark:
             self.roll()  # what that makes durable may be committed by it
         self.work(lambda: self.log.purge(min(offset, self.high_watermark)))
@@ -431,8 +462,9 @@ class CommittingLog:
         """Delete whole segments that lie below `offset` and are committed.
 
         Raises:
-            PartitionOfflineError: from the log.
+            StorageFullError, PartitionOfflineError: from the log.
         """
+        self.save_ordered()
         if self.log.drop_before(min(offset, self.high_watermark)):
             self.start_advanced()
 
@@ -497,11 +529,13 @@ class CommittingLog:
         """Make everything durable, acknowledge it, give the files back, and send readers away.
 
         Raises:
+            StorageFullError: what is known of ordered producers has no room on the disk.
             PartitionOfflineError: an I/O error.
         """
         self.gone = why
         try:
             self.work(self.log.close)
+            self.save_ordered()
         finally:
             self._give_up("outcome unknown: the node is stopping")
             if self._replication is not None:

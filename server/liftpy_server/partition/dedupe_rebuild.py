@@ -10,6 +10,7 @@ import pyarrow as pa
 from liftpy_envelope.batch import HEADER_SIZE, NO_PRODUCER, decode_records
 from liftpy_envelope.columns import Column
 from liftpy_log.ids.dedupe import hash_id, hash_ids
+from liftpy_log.ids.ordered import StoredBatch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,35 +24,53 @@ if TYPE_CHECKING:
 __all__ = ["note_batches", "note_log"]
 
 
-def note_log(window: DedupeWindow, log: PartitionLog, time: LogTime) -> None:
+def note_log(window: DedupeWindow, log: PartitionLog, time: LogTime, committed_end: int = 0) -> None:
     """Bring a window up to what is in the log: forget what is not there, and remember what went by.
 
-    It costs nothing where the window has seen all of the log, and reads at most as far back as the window reaches.
+    It costs nothing where the window has seen all of the log, and reads at most as far back as the window reaches, or
+    what is not known of ordered producers.
 
     Args:
         window: of the partition.
         log: its records.
         time: of the log.
+        committed_end: records below it are never cut off.
 
     Raises:
         SegmentCorruptError: a batch on the way is damaged; nothing that it says of its ids was believed.
     """
     if window.end_offset > log.log_end:
         window.truncate(log.log_end)
-    if not window.ids_max or window.end_offset == log.log_end:
-        return
-    since = log.offset_at_time(time.before(log.last_timestamp, window.reach_ns))
-    if since is not None:
-        for header, records in log.batches(max(since, window.end_offset)):
-            if header.producer_id != NO_PRODUCER:
+    ids_from, ordered_from = _ids_from(window, log, time), max(window.ordered.end_offset, log.log_start)
+    begin = min(ids_from, ordered_from)
+    if begin < log.log_end:
+        for header, records in log.batches(begin):
+            if header.producer_epoch:
+                if header.next_offset > ordered_from:
+                    _note_ordered(window, header, committed_end)
+            elif header.next_offset <= ids_from:
+                continue
+            elif header.producer_id != NO_PRODUCER:
                 _note_producer(window, header, time)
             elif header.columns & Column.MESSAGE_ID:
                 _note_ids(window, header, records(), time)
-    window.end_offset = log.log_end
+    window.end_offset = window.ordered.end_offset = log.log_end
+
+
+def _ids_from(window: DedupeWindow, log: PartitionLog, time: LogTime) -> int:
+    """Where the batches begin whose ids are to be noted."""
+    if not window.ids_max or window.end_offset == log.log_end:
+        return log.log_end
+    since = log.offset_at_time(time.before(log.last_timestamp, window.reach_ns))
+    return log.log_end if since is None else max(since, window.end_offset)
 
 
 def note_batches(
-    window: DedupeWindow, headers: Sequence[BatchHeader], data: BufferLike | memoryview, time: LogTime
+    window: DedupeWindow,
+    headers: Sequence[BatchHeader],
+    data: BufferLike | memoryview,
+    time: LogTime,
+    committed_end: int = 0,
 ) -> None:
     """Let a window remember the ids of whole batches; batches without ids cost nothing.
 
@@ -60,6 +79,7 @@ def note_batches(
         headers: of the batches.
         data: their checked bytes, one batch after the other; nothing of them is kept.
         time: of the log.
+        committed_end: records below it are never cut off.
 
     Raises:
         BatchCorruptError: a batch is not what its header announces; those before it are noted.
@@ -67,15 +87,25 @@ def note_batches(
     buffer: pa.Buffer | None = None
     position = 0
     for header in headers:
-        if header.producer_id != NO_PRODUCER:
+        if header.producer_epoch:
+            _note_ordered(window, header, committed_end)
+        elif header.producer_id != NO_PRODUCER:
             _note_producer(window, header, time)
         elif header.columns & Column.MESSAGE_ID and window.ids_max:
             if buffer is None:
                 buffer = pa.py_buffer(data)
             body = buffer.slice(position + HEADER_SIZE, header.length - HEADER_SIZE)
             _note_ids(window, header, decode_records(header, body), time)
-        window.end_offset = header.next_offset
+        window.end_offset = window.ordered.end_offset = header.next_offset
         position += header.length
+
+
+def _note_ordered(window: DedupeWindow, header: BatchHeader, committed_end: int) -> None:
+    batch = StoredBatch(
+        *(header.producer_epoch, header.producer_sequence),
+        *(header.next_offset - 1, header.record_count, header.max_timestamp),
+    )
+    window.ordered.add(header.producer_id, batch, committed_end)
 
 
 def _note_producer(window: DedupeWindow, header: BatchHeader, time: LogTime) -> None:

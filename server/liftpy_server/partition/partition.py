@@ -238,7 +238,12 @@ class Partition(CommittingLog):
         )
 
     def append_body(
-        self, body: BatchBody, now_ns: int, producer_id: bytes = NO_PRODUCER, producer_sequence: int = -1
+        self,
+        body: BatchBody,
+        now_ns: int,
+        producer_id: bytes = NO_PRODUCER,
+        producer_sequence: int = -1,
+        producer_epoch: int = 0,
     ) -> Appended:
         """Append one batch.
 
@@ -255,6 +260,7 @@ class Partition(CommittingLog):
                 timestamp=self.stamp_ns(now_ns),
                 producer_id=producer_id,
                 producer_sequence=producer_sequence,
+                producer_epoch=producer_epoch,
             )
         except PartitionOfflineError as error:
             self.fail(str(error))

@@ -10,6 +10,7 @@ from liftpy_envelope.errors import AckErrorCode
 from liftpy_envelope.ipc import column_buffers, nullable_column, repeated_column, values_column
 from liftpy_log.errors import PartitionOfflineError, StorageFullError
 from liftpy_log.ids.dedupe import hash_id, hash_ids
+from liftpy_log.ids.ordered import OrderedId
 from liftpy_server.messages.incoming import Refusal, refusal_of
 from liftpy_server.partition.acks import AckItem, ItemAcks
 from liftpy_server.settings.limits import BATCH_VALUE_BYTES_MAX
@@ -48,12 +49,24 @@ class Appender(Protocol):
         """The time by which ids grow old."""
         ...
 
-    def stored(self, key: DedupeId) -> Stored | None:
+    def stored(self, key: DedupeId | OrderedId) -> Stored | None:
         """Where the message with this id is; None when no such message is remembered."""
         ...
 
+    def has_room_for(self, producer: bytes) -> bool:
+        """Whether a batch of this ordered producer can be remembered."""
+        ...
+
+    def remember_ordered(self, appended: Appended, key: OrderedId) -> None:
+        """What was appended is a batch of an ordered producer."""
+
     def append_body(
-        self, body: BatchBody, now_ns: int, producer_id: bytes = NO_PRODUCER, producer_sequence: int = -1
+        self,
+        body: BatchBody,
+        now_ns: int,
+        producer_id: bytes = NO_PRODUCER,
+        producer_sequence: int = -1,
+        producer_epoch: int = 0,
     ) -> Appended:
         """Append one batch."""
         ...
@@ -94,7 +107,7 @@ class RecordBuilder:
             if stored is not None:
                 self._owe_duplicate(message, stored)
                 return
-            refusal = self._wrong_offset(message)
+            refusal = self._wrong_offset(message) or self._no_room(message)
         if refusal is not None:
             item = AckItem(message.destination, -1, correlation_id=message.options.correlation_id)
             self._partition.refuse(item, refusal)
@@ -142,6 +155,18 @@ class RecordBuilder:
         return Refusal(
             AckErrorCode.WRONG_EXPECTED_OFFSET,
             f"wrong last sequence: {self._next_offset} (the next offset is {self._next_offset}, expected {expected})",
+        )
+
+    def _no_room(self, message: Incoming) -> Refusal | None:
+        batch = message.batch
+        if batch is None or batch.producer_id is None or not batch.producer_epoch:
+            return None
+        if self._partition.has_room_for(batch.producer_id):
+            return None
+        return Refusal(
+            AckErrorCode.TOO_MANY_PRODUCERS,
+            f"the partition remembers {len(self._partition.dedupe.ordered)} ordered producers (pairs of a group and a "
+            "source partition), and all of them were active in the last 7 days: use fewer groups or source partitions",
         )
 
     def _owe_duplicate(self, message: Incoming, stored: Stored) -> None:
@@ -213,14 +238,17 @@ class RecordBuilder:
         body = encode_body(batch.count, Column.SUBJECT | batch.columns, columns)
         try:
             appended = partition.append_body(
-                body, self._now_ns, batch.producer_id or NO_PRODUCER, batch.producer_sequence
+                *(body, self._now_ns, batch.producer_id or NO_PRODUCER),
+                *(batch.producer_sequence, batch.producer_epoch),
             )
         except (StorageFullError, PartitionOfflineError) as error:
             self._refuse_unstored(message, error)
             return
         last = appended.next_offset - 1
         key = _dedupe_id(message)
-        if key is not None:
+        if isinstance(key, OrderedId):
+            partition.remember_ordered(appended, key)
+        elif key is not None:
             partition.remember(appended, hash_id(key), [last], records=batch.count)
         else:
             partition.remember(appended)
@@ -232,8 +260,12 @@ class RecordBuilder:
             partition.owe(self._policy(message), appended.next_offset, ItemAcks([item]))
 
 
-def _dedupe_id(message: Incoming) -> DedupeId | None:
-    if message.batch is None:
+def _dedupe_id(message: Incoming) -> DedupeId | OrderedId | None:
+    batch = message.batch
+    if batch is None:
         return message.options.message_id
-    producer_id = message.batch.producer_id
-    return None if producer_id is None else (producer_id, message.batch.producer_sequence)
+    if batch.producer_id is None:
+        return None
+    if batch.producer_epoch:
+        return OrderedId(batch.producer_id, batch.producer_epoch, batch.producer_sequence)
+    return batch.producer_id, batch.producer_sequence

@@ -14,6 +14,7 @@ from liftpy_envelope.pull import PartitionKey
 from liftpy_envelope.stream_config import SyncMode
 from liftpy_log.errors import PartitionOfflineError, StorageFullError
 from liftpy_log.ids.dedupe import DedupeMemory, DedupeWindow
+from liftpy_log.ids.ordered import load_ordered
 from liftpy_log.log_time import LogTime, LogTimeState
 from liftpy_log.opening import check_batches
 from liftpy_log.partition_log import LogConfig, PartitionLog
@@ -280,7 +281,9 @@ class StreamOpening:
             if kept_time is None and info.restored_time and not log.last_timestamp:
                 kept_time = LogTimeState(info.restored_time)  # from there on nothing measured the time
             log_time = _log_time(log, self._files, self._clock.elapsed(), kept_time)
-            note_log(dedupe, log, log_time)
+            checkpointed = self._checkpoint.high_watermarks.get((uuid, number), 0)
+            dedupe.ordered = load_ordered(self._disk, directory, log.log_end, checkpointed)
+            note_log(dedupe, log, log_time, log.log_end if self.is_alone(info) else kept_mark)
         except (PartitionOfflineError, LiftError, OSError) as error:
             logger.error("stream %s partition %d is offline: %s", stream.name, number, error)  # noqa: TRY400
             log = PartitionLog.offline(self._disk, self._files, directory, PartitionOfflineError(str(error)))

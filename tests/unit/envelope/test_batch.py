@@ -41,6 +41,7 @@ STAMPS = {
     "max_timestamp": INT64,
     "producer_id": st.binary(min_size=16, max_size=16),
     "producer_sequence": INT64,
+    "producer_epoch": POSITIVE_INT32,
 }
 # name: position, layout, a value that is valid everywhere
 DIAGRAM = {
@@ -55,7 +56,7 @@ DIAGRAM = {
     "last_offset_delta": (28, "<i", 41),
     "record_count": (32, "<i", 42),
     "leader_epoch": (36, "<i", 0x21222324),
-    "reserved": (40, "<i", 0),
+    "producer_epoch": (40, "<i", 0x61626364),
     "base_timestamp": (44, "<q", 0x3132333435363738),
     "max_timestamp": (52, "<q", 0x4142434445464748),
     "producer_id": (60, "<16s", bytes(range(16))),

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from liftpy_envelope.errors import BatchCorruptError, LiftError
 from liftpy_log.errors import BatchesRefusedError, PartitionOfflineError, StorageFullError, UnfinishedCutError
+from liftpy_log.ids.ordered import OrderedProducers
 from liftpy_log.log_time import Leap
 from liftpy_log.storage.disk import is_full
 from liftpy_server.partition.dedupe_rebuild import note_batches, note_log
@@ -379,7 +380,8 @@ class LocalReplica(Answering):
         stored = [header for header in records.headers if header.next_offset <= appended.next_offset]
         self.partition.copied(after_ns, appended.timestamp, [Leap(*leap) for leap in answer.leaps])
         try:
-            note_batches(self.partition.dedupe, stored, records.data, self.partition.log_time)
+            partition = self.partition
+            note_batches(partition.dedupe, stored, records.data, partition.log_time, partition.high_watermark)
         except BatchCorruptError as error:  # a restart would find it in the log, and say the same
             self.partition.fail(str(error))
             return
@@ -392,7 +394,8 @@ class LocalReplica(Answering):
         if self.log.failure is not None:
             return
         try:
-            note_log(self.partition.dedupe, self.log, self.partition.log_time)
+            partition = self.partition
+            note_log(partition.dedupe, self.log, partition.log_time, partition.high_watermark)
         except (LiftError, OSError) as error:
             is_lasting = not (isinstance(error, OSError) and is_full(error))
             self.partition.fail(f"its message ids can not be read: {error}", is_lasting=is_lasting)
@@ -417,6 +420,7 @@ class LocalReplica(Answering):
                 self._waiting.append(inputs.Durable(end=self.partition.durable_end))
                 self.partition.dedupe.truncate(to)
             else:
+                self._forget_ordered()
                 self.log.rebuild(to)
                 self.partition.dedupe.clear(to)
                 self._waiting.append(inputs.Rebuilt(start=to))
@@ -432,6 +436,13 @@ class LocalReplica(Answering):
             self.partition.fail(str(error))
             return
         self.partition.was_cut(to)
+
+    def _forget_ordered(self) -> None:
+        """What the file says of ordered producers is not so of the log that begins anew."""
+        ordered = self.partition.dedupe.ordered
+        if ordered.saved_end is not None:
+            self.log.save_ordered(OrderedProducers().encode(0))
+            ordered.saved_end = -1
 
     def _keep_committed(self, effect: fx.KeepCommitted) -> None:
         self._host.warn(

@@ -9,6 +9,7 @@ from liftpy_envelope.batch import NO_PRODUCER
 from liftpy_envelope.columns import Column
 from liftpy_envelope.envelope import encode_batch
 from liftpy_envelope.errors import AckErrorCode
+from liftpy_log.ids.ordered import OrderedProducers
 from support.batches import batches_of
 from support.envelopes import PRODUCER, batch, envelope, idempotent
 from support.nats_frames import header_block, msg
@@ -267,3 +268,39 @@ def test_counters(kit):
     kit.receive(with_id(b"12", "a"), with_id(b"345", "b"), with_id(b"6", "a"), msg(b"orders.a", envelope(None)))
     counters = kit.stream.counters
     assert (counters.messages, counters.bytes, counters.duplicates) == (3, 5, 1)
+
+
+def of_source(values, sequence, *, epoch=1, reply=b"r", **options):
+    return msg(b"orders.a", idempotent(values, sequence, producer_epoch=epoch, ack_inbox=reply.decode(), **options))
+
+
+def test_a_batch_of_an_ordered_producer_is_stored_once_and_never_late(kit):
+    kit.receive(of_source([b"1", b"2"], 10, reply=b"a"), of_source([b"3"], 20, reply=b"b"))
+    again = [of_source([b"x"], sequence, reply=b"c") for sequence in (10, 15, 20)]
+    kit.receive(*again, of_source([b"x"], 99, epoch=0, reply=b"d"), of_source([b"4"], 5, epoch=2, reply=b"e"))
+    assert kit.stored() == [b"1", b"2", b"3", b"x", b"4"]
+    told = [(b"a", 1, False), (b"b", 2, False), *[(b"c", 2, True)] * 3, (b"d", 3, False), (b"e", 4, False)]
+    assert sorted(answers(kit)) == told
+
+
+def test_an_ordered_producer_is_known_without_a_dedupe_window(make_kit):
+    kit = make_kit(dedupe_window_s=0)
+    kit.receive(of_source([b"1"], 10), of_source([b"2"], 10))
+    assert kit.stored() == [b"1"]
+
+
+def test_ack_of_an_ordered_duplicate_waits_for_the_commit_of_the_original(kit):
+    kit.receive(of_source([b"1"], 10, reply=b"a"))
+    kit.receive(of_source([b"1"], 10, reply=b"b"))
+    assert kit.acks() == []
+    assert answers(kit) == [(b"a", 0, False), (b"b", 0, True)]
+
+
+def test_too_many_ordered_producers_are_refused(kit):
+    kit.partition.dedupe.ordered = OrderedProducers(producers_max=1)
+    kit.receive(of_source([b"1"], 10))
+    other = batch([b"2"], producer_id=bytes(range(2, 18)), producer_sequence=1, producer_epoch=1, ack_inbox="r")
+    kit.receive(msg(b"orders.a", other), of_source([b"3"], 11))
+    kit.sync()
+    assert kit.stored() == [b"1", b"3"]
+    assert [ack["error"]["err_code"] for _, ack in kit.acks() if "error" in ack] == [AckErrorCode.TOO_MANY_PRODUCERS]

@@ -1,0 +1,243 @@
+"""The ordered producers of one partition: of each, the highest batch that is stored.
+
+A batch of an ordered producer is stored only if its (epoch, sequence) is greater than all that the partition has of
+that producer. What is known of a producer is a number, so it is kept for as long as there is room, and not for a
+window of time: over restarts, retention and key compaction, in a file beside the segments.
+
+    <partition>/producers  magic u32 | version u32 | crc32c u32 (of the rest) | 4 pad
+                           | end_offset i64 | of each producer: id 16 bytes, epoch i32, records i32, sequence i64,
+                             offset i64, time i64 (ns)
+
+The file says what was stored below `end_offset`, which is committed and on this disk. What came later is read from the
+log. A log without the file had no such batch below its last checkpoint. Little-endian.
+
+A record above the high watermark may be cut off again. So a producer's batches are remembered back to the newest one
+below the high watermark.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from collections import deque
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import google_crc32c
+
+from liftpy_log.storage.disk import read_whole, write_atomically
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from liftpy_log.storage.disk import Disk
+
+__all__ = ["OrderedId", "OrderedProducers", "StoredBatch", "load_ordered", "save_ordered"]
+
+logger = logging.getLogger(__name__)
+
+PRODUCERS_MAX: Final = 10_000
+EXPIRY_NS: Final = 7 * 86_400 * 10**9
+
+_NAME: Final = "producers"
+_MAGIC: Final = 0x4452504C  # "LPRD"
+_VERSION: Final = 1
+_HEAD: Final = struct.Struct("<III4x")
+_END: Final = struct.Struct("<q")
+_ENTRY: Final = struct.Struct("<16siiqqq")
+
+
+class OrderedId(NamedTuple):
+    """What a batch of an ordered producer is known by."""
+
+    producer: bytes
+    epoch: int
+    sequence: int
+
+
+class StoredBatch(NamedTuple):
+    """A stored batch: its place in its producer's order, and in the log.
+
+    Attributes:
+        offset: Offset of its last record.
+        records: Number of its records.
+        time: Timestamp of its last record, in ns.
+    """
+
+    epoch: int
+    sequence: int
+    offset: int
+    records: int
+    time: int
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """What only grows."""
+        return self.epoch, self.sequence
+
+
+class OrderedProducers:
+    """The ordered producers that one partition remembers.
+
+    Args:
+        producers_max: How many it takes. Beyond that a new one takes the place of one that expired, or is refused.
+        expiry_ns: How much older than the newest record the last batch of a producer is that expired.
+
+    Attributes:
+        end_offset: What is stored below it is known here, and nothing from there on.
+        saved_end: `end_offset` of the file; None if there is no file, -1 if it says what is not so any more.
+    """
+
+    def __init__(self, producers_max: int = PRODUCERS_MAX, expiry_ns: int = EXPIRY_NS) -> None:
+        self._producers_max = producers_max
+        self._expiry_ns = expiry_ns
+        self._batches: dict[bytes, deque[StoredBatch]] = {}  # ascending; producers by the age of their last batch
+        self._changed_end = 0  # no batch was added from there on
+        self.end_offset = 0
+        self.saved_end: int | None = None
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def find(self, key: OrderedId) -> StoredBatch | None:
+        """The highest batch of this producer, if it makes a batch with this id a duplicate."""
+        batches = self._batches.get(key.producer)
+        if batches is None or batches[-1].order < (key.epoch, key.sequence):
+            return None
+        return batches[-1]
+
+    def has_room(self, producer: bytes, now: int) -> bool:
+        """Whether another batch of this producer can be remembered."""
+        if producer in self._batches or len(self._batches) < self._producers_max:
+            return True
+        oldest = next(iter(self._batches.values()))
+        return oldest[-1].time < now - self._expiry_ns
+
+    def add(self, producer: bytes, batch: StoredBatch, committed_end: int) -> None:
+        """Remember a batch that was appended.
+
+        Args:
+            producer: its producer.
+            batch: what it is.
+            committed_end: records below it are never cut off.
+        """
+        self._changed_end = max(self._changed_end, batch.offset + 1)
+        batches = self._batches.get(producer)
+        if batches is None:
+            batches = deque()
+        elif batches[-1].order >= batch.order:
+            return
+        else:
+            del self._batches[producer]
+        batches.append(batch)
+        while len(batches) > 1 and batches[1].offset < committed_end:
+            batches.popleft()
+        self._batches[producer] = batches
+        while len(self._batches) > self._producers_max:
+            oldest = next(iter(self._batches))
+            if self._batches[oldest][-1].time >= batch.time - self._expiry_ns:
+                break  # its leader had room; the limit of another version may have been larger
+            del self._batches[oldest]
+
+    def learn(self, batches: Iterable[tuple[bytes, StoredBatch]]) -> None:
+        """Take over what another replica, or the file, has; ascending by offset."""
+        for producer, batch in batches:
+            self.add(producer, batch, batch.offset)
+
+    def known(self, end: int) -> list[tuple[bytes, StoredBatch]]:
+        """Of each producer the highest batch below an offset, ascending by offset."""
+        found = [
+            (producer, batch)
+            for producer, batches in self._batches.items()
+            if (batch := next((each for each in reversed(batches) if each.offset < end), None)) is not None
+        ]
+        return sorted(found, key=lambda each: each[1].offset)
+
+    def truncate(self, end: int) -> None:
+        """Forget what is stored from `end` on."""
+        self.end_offset = min(self.end_offset, end)
+        if self.saved_end is not None and self.saved_end > end:
+            self.saved_end = -1
+        if self._changed_end <= end:
+            return
+        self._changed_end = end
+        for producer, batches in list(self._batches.items()):
+            while batches and batches[-1].offset >= end:
+                batches.pop()
+            if not batches:
+                del self._batches[producer]
+
+    def clear(self, end: int) -> None:
+        """Forget everything: the log begins anew at `end`."""
+        self._batches.clear()
+        self._changed_end = 0
+        self.end_offset = end
+        if self.saved_end is not None:
+            self.saved_end = -1
+
+    def is_unsaved(self) -> bool:
+        """Whether the file lacks a batch that is known here."""
+        return self._changed_end > (self.saved_end or 0)
+
+    def encode(self, end: int) -> bytes:
+        """The bytes of the file: what is stored below `end`."""
+        body = _END.pack(end) + b"".join(
+            _ENTRY.pack(producer, batch.epoch, batch.records, batch.sequence, batch.offset, batch.time)
+            for producer, batch in self.known(end)
+        )
+        return _HEAD.pack(_MAGIC, _VERSION, google_crc32c.value(body)) + body
+
+
+def _decode(content: bytes) -> tuple[int, list[tuple[bytes, StoredBatch]]] | None:
+    body = content[_HEAD.size :]
+    if len(content) < _HEAD.size + _END.size or (len(body) - _END.size) % _ENTRY.size:
+        return None
+    if _HEAD.unpack_from(content) != (_MAGIC, _VERSION, google_crc32c.value(body)):
+        return None
+    entries = [
+        (producer, StoredBatch(epoch, sequence, offset, records, time))
+        for producer, epoch, records, sequence, offset, time in _ENTRY.iter_unpack(body[_END.size :])
+    ]
+    return _END.unpack_from(body)[0], entries
+
+
+def save_ordered(disk: Disk, directory: Path, content: bytes) -> None:
+    """Write the file of a partition, durably and as a whole.
+
+    Raises:
+        OSError: it could not be written.
+    """
+    write_atomically(disk, directory / _NAME, content)
+
+
+def load_ordered(disk: Disk, directory: Path, log_end: int, checkpointed_end: int) -> OrderedProducers:
+    """What the file of a partition says, as far as the log has it.
+
+    Args:
+        disk: where.
+        directory: of the partition.
+        log_end: of its log.
+        checkpointed_end: what the last checkpoint says was committed; 0 if it says nothing.
+
+    Raises:
+        OSError: the disk fails.
+    """
+    producers = OrderedProducers()
+    try:
+        decoded = _decode(read_whole(disk, directory / _NAME))
+    except FileNotFoundError:
+        producers.end_offset = min(checkpointed_end, log_end)
+        return producers
+    if decoded is None:
+        logger.error(
+            "%s is damaged: what it said is read from the log again, as far as that reaches back; outputs of older "
+            "transactions may be stored twice if they are sent again",
+            directory / _NAME,
+        )
+        return producers
+    end, entries = decoded
+    producers.learn(entries)
+    producers.saved_end = end
+    producers.end_offset = end
+    producers.truncate(log_end)
+    return producers
