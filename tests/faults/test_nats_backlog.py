@@ -126,6 +126,35 @@ async def is_quiet(lift):
     return (await lift.stream_info("s")).messages == before
 
 
+@pytest.mark.slow
+async def test_a_node_that_reads_nothing_for_half_a_minute_loses_nothing(tmp_path):
+    """NATS holds the messages, and the node's connection stays, although no question of its is answered meanwhile."""
+    server = await asyncio.to_thread(make_nats, tmp_path / "nats")
+    try:
+        async with running_node(server.url, tmp_path / "node") as node, liftpy.connect(server.url) as lift:
+            await lift.create_stream("s", subject="s")
+            is_overloaded, node.ingest._is_overloaded = node.ingest._is_overloaded, lambda: True
+            async with await RawNats.open(server.port) as raw:
+                for first in range(0, 100_001, BURST):
+                    frames = [pub(b"s", b"%d" % number) for number in range(first, min(first + BURST, 100_001))]
+                    raw.write(b"".join(frames))
+                    await raw.flush(60)
+            await asyncio.sleep(29)  # it is the time that matters
+            held = 100_001 - (await lift.stream_info("s")).messages
+            node.ingest._is_overloaded = is_overloaded
+            await eventually(lambda: has_all(lift, 100_001), 60)
+            assert [int(value) for value in await values(lift, "s")] == list(range(100_001))
+            print(f"{held:,} of 100,001 messages waited for 29 s: 0 are missing; gaps {await gaps(lift, 's')}")
+            assert held > 50_000
+            assert (await gaps(lift, "s"), node.ingest.reconnects) == ([], 0)
+    finally:
+        await asyncio.to_thread(server.stop)
+
+
+async def has_all(lift, count):
+    return (await lift.stream_info("s")).messages >= count
+
+
 MIB = 1 << 20
 
 

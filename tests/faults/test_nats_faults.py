@@ -402,7 +402,10 @@ async def test_a_node_that_is_dropped_as_a_slow_consumer_says_so(pair, tmp_path)
             assert gap["since_ns"] - 10**9 <= stopped_ns < gap["until_ns"]
             assert "as it does with slow consumers" in gap["cause"]
             assert (await lift.publish("s", b"after")).offset >= before
-            assert before < (await lift.stream_info("s")).messages < before + 40_000
+            stored = (await lift.stream_info("s")).messages - before - 1
+            lasted_s = (gap["until_ns"] - gap["since_ns"]) / 1e9
+            print(f"{40_000 - stored:,} of 40,000 messages are missing; gap of {lasted_s:.2f} s: {gap['cause']}")
+            assert 0 <= stored < 40_000 - 1
     finally:
         node.signal(signal.SIGCONT)
         node.stop()

@@ -63,6 +63,9 @@ async def check(lift, name, publisher, known):
     missing = [at_ns for number, at_ns in enumerate(publisher.times_ns) if number not in stored]
     outside = [at for at in missing if not any(gap["since_ns"] <= at <= gap["until_ns"] for gap in known)]
     assert not outside, f"{len(outside)} of {len(missing)} missing messages lie in no gap: {outside[:3]}, {known}"
+    took_s = (missing[-1] - missing[0]) / 1e9 if missing else 0.0
+    spans = [f"{(gap['until_ns'] - gap['since_ns']) / 1e9:.2f} s ({gap['cause']})" for gap in known]
+    print(f"{len(missing):,} of {last + 1:,} messages of {took_s:.2f} s are missing, all of them in gaps: {spans}")
     return (missing[0], missing[-1]) if missing else (0, 0)
 
 
