@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import nullcontext
 
 import pytest
 from nats.protocol.parser import Parser
 
 from liftpy_client.connection.nats_options import NatsOptions
-from liftpy_server.nats.link import NatsLink
+from liftpy_envelope.errors import LiftError
+from liftpy_server.nats.link import NatsLink, check_nats_version
 from support.scripted_nats import ScriptedNats
 
 TICK_S = 0.02
@@ -102,3 +104,27 @@ async def test_a_flood_is_left_behind():
                     client.message("ask", bytes(100))
                 await asyncio.sleep(TICK_S / 4)
         await asked.link.stop()
+
+
+@pytest.mark.usefixtures("quick")
+async def test_a_reader_that_ended_without_a_word_is_noticed(caplog):
+    """nats-py stays connected then, and tells nobody: the link looks at a private name of its."""
+    async with ScriptedNats() as nats:
+        asked = Asked(nats)
+        await asked.link.start()
+        asked.link.client._reading_task.cancel()
+        client = await nats.client(1)
+        async with asyncio.timeout(30):
+            while "ask" not in client.subscriptions:
+                await asyncio.sleep(TICK_S)
+        client.message("ask", b"x")
+        await asked.took(1)
+        assert "nats-py stopped reading; connecting again" in caplog.text
+        await asked.link.stop()
+
+
+@pytest.mark.parametrize(("found", "is_refused"), [("2.16.3", False), ("2.17.0", True), ("2.160.0", True)])
+def test_a_nats_py_that_this_was_not_written_against_is_refused(monkeypatch, found, is_refused):
+    monkeypatch.setattr("liftpy_server.nats.link.importlib.metadata.version", lambda _name: found)
+    with pytest.raises(LiftError, match=f"nats-py {found} is installed") if is_refused else nullcontext():
+        check_nats_version()
