@@ -18,12 +18,12 @@ def is_poison(key, number):
 
 
 async def publish(lift):
-    """Messages of all keys in turns; the value is the number within the key."""
+    """Messages of all keys in turns, each key on several subjects; the value is the number within the key."""
     async with lift.publisher(stream="s") as publisher:
         for number in range(PER_KEY):
             for key in range(KEYS):
                 text = f"{number}!" if is_poison(key, number) else str(number)
-                await publisher.publish("s.x", text.encode(), key=b"%d" % key)
+                await publisher.publish(f"s.{(key + number) % 3}", text.encode(), key=b"%d" % key)
             await publisher.flush()
             await asyncio.sleep(0.05)  # so that kills fall among the messages
 

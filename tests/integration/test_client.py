@@ -107,6 +107,25 @@ async def test_batches_fit_what_the_stream_takes(lift, name):
     assert [int(message.value) for message in await read_all(lift, name)] == list(range(400))
 
 
+async def test_messages_of_a_key_keep_their_order_across_subjects(lift, name):
+    await lift.create_stream(name, subject=f"{name}.>", partitions=3)
+    count = 3_000
+    async with lift.publisher(batch_bytes=2_000) as publisher:
+        for number in range(count):
+            subject, key = f"{name}.{number * 7 % 5}", b"k%d" % (number % 11)
+            if number % 100 == 50:
+                await publisher.publish_batch(subject, {"value": pa.array([b"%d" % number]), "key": pa.array([key])})
+            else:
+                await publisher.publish(subject, b"%d" % number, key=key)
+    found: dict = {}
+    for message in await read_all(lift, name):
+        found.setdefault(message.key, []).append((int(message.value), message.subject))
+    assert sum(map(len, found.values())) == count
+    for messages in found.values():
+        assert messages == sorted(messages)
+        assert len({subject for _, subject in messages}) == 5
+
+
 async def test_arrow_is_spread_by_key(lift, name):
     await lift.create_stream(name, subject=f"{name}.>", partitions=4)
     count = 5_000

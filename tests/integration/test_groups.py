@@ -208,6 +208,21 @@ async def test_the_natural_retry_loop_handles_every_message(lift, name):
     assert done == list(range(20))
 
 
+async def test_what_was_returned_last_comes_again_if_wanted(lift, name):
+    await make(lift, name, partitions=1, count=10)
+    async with member(lift, name, f"{name}-g", commit_interval_s=None) as consumer:
+        assert [(await consumer.next(20)).offset for _ in range(2)] == [0, 1]
+        consumer.redeliver()
+        assert (await consumer.next(20)).offset == 1
+        await consumer.commit()
+        assert await offsets(lift, name, f"{name}-g") == {0: 1}
+        assert [message.offset for message in await consumer.next_batch(3, 20)] == [2, 3, 4]
+        consumer.redeliver()
+        await consumer.commit()
+        assert await offsets(lift, name, f"{name}-g") == {0: 2}
+        assert [message.offset for message in await consumer.next_batch(2, 20)] == [2, 3]
+
+
 async def test_the_end_of_the_connection_ends_a_membership(lift, shared_nats, name):
     await make(lift, name, partitions=1, count=10)
     async with liftpy.connect(shared_nats.url) as other:

@@ -1,4 +1,4 @@
-"""Consumers, group consumers, tables and publishers that are closed at a random moment: none of them hangs.
+"""Consumers, group consumers, processes, tables and publishers that are closed at a random moment: none of them hangs.
 
 NATS answers in the very tick, which is where a cancellation is lost most easily. By hand, with many seeds:
 
@@ -17,7 +17,10 @@ import pytest
 from liftpy_client.connection.cluster import Cluster
 from liftpy_client.consumer.consumer import ConsumeOptions, Consumer
 from liftpy_client.group.consumer import GroupConsumer
+from liftpy_client.group.offsets import committed
 from liftpy_client.group.options import GroupOptions
+from liftpy_client.processing.options import ProcessOptions
+from liftpy_client.processing.process import Process
 from liftpy_client.publisher.ack_inbox import AckInbox
 from liftpy_client.publisher.options import PublisherOptions
 from liftpy_client.publisher.publisher import Publisher
@@ -32,6 +35,7 @@ from support.tick_nats import TickNats
 
 _SEEDS = 60
 _HUNG_S = 5.0
+_MEMBER = GroupOptions(session_timeout_s=6.0, rebalance_timeout_s=6.0, commit_interval_s=0.01)
 
 
 def _session(rng, **fakes):
@@ -97,7 +101,8 @@ async def _consumer(rng):
     )
 
 
-async def _group(rng):
+async def _of_group(rng):
+    """A session with a coordinator, too."""
     session = _session(rng)
     logs, groups = session.open_pull, FakeGroups()
     groups.serve(await session.cluster.stream("s"))
@@ -106,10 +111,47 @@ async def _group(rng):
         return _Both(await groups.open_pull(node_id), await logs(node_id))
 
     session.open_pull = open_pull
-    options = GroupOptions(session_timeout_s=6.0, rebalance_timeout_s=6.0, commit_interval_s=0.01)
+    return session
+
+
+async def _group(rng):
     await _ends_at_random(
-        rng, GroupConsumer(session, ["s"], "g", ConsumeOptions(wait_ms=50), options, batches=False), _reading
+        rng,
+        GroupConsumer(await _of_group(rng), ["s"], "g", ConsumeOptions(wait_ms=50), _MEMBER, batches=False),
+        _reading,
     )
+
+
+class _Processing:
+    """A process as what is entered and closed."""
+
+    def __init__(self, session, handle):
+        options = ProcessOptions(concurrency=4, shutdown_timeout_s=0.1, handler_timeout_s=0.05, dead_letter="d")
+        self._process = Process(
+            session, self._publish, ["s"], "g", handle, options, ConsumeOptions(wait_ms=50), _MEMBER
+        )
+        self.close = self._process.close
+
+    async def _publish(self, *_, **__):
+        await asyncio.sleep(0)
+
+    async def __aenter__(self):
+        return self._process
+
+    async def __aexit__(self, *_):
+        pass
+
+
+async def _process(rng):
+    async def handle(_):
+        dice = rng.random()
+        await asyncio.sleep(0 if dice < 0.9 else 0.001)
+        if dice < 0.05:
+            raise ValueError
+        if dice > 0.99:
+            await asyncio.Event().wait()
+
+    await _ends_at_random(rng, _Processing(await _of_group(rng), handle), Process.run)
 
 
 class _Both:
@@ -169,7 +211,7 @@ async def _publisher(rng):
     await _ends_at_random(rng, publisher, use)
 
 
-_KINDS = {"consumer": _consumer, "group": _group, "table": _table, "publisher": _publisher}
+_KINDS = {"consumer": _consumer, "group": _group, "process": _process, "table": _table, "publisher": _publisher}
 
 
 @pytest.mark.parametrize("kind", _KINDS)
@@ -179,6 +221,35 @@ async def test_none_hangs(kind):
             await _KINDS[kind](random.Random(seed))
         except AssertionError as error:
             raise AssertionError(f"seed {seed}: {error}") from error
+
+
+async def test_a_close_at_any_moment_commits_what_was_processed():
+    seen = 0
+    for seed in range(_SEEDS // 2):
+        rng = random.Random(seed)
+        session = await _of_group(rng)
+        options = GroupOptions(session_timeout_s=6.0, rebalance_timeout_s=6.0, commit_interval_s=100.0)
+        consumer = GroupConsumer(session, ["s"], "g", ConsumeOptions(wait_ms=50), options, batches=False)
+        processed, delivered = {}, {}
+
+        async def read(consumer=consumer, processed=processed, delivered=delivered):
+            last = None
+            async for message in consumer:
+                if last is not None:
+                    processed[last.partition] = last.offset + 1
+                last = message
+                delivered[message.partition] = message.offset + 1
+
+        reading = asyncio.create_task(read())
+        for _ in range(rng.randrange(300)):
+            await asyncio.sleep(0)
+        await asyncio.wait_for(consumer.close(), _HUNG_S)
+        await asyncio.wait({reading}, timeout=_HUNG_S)
+        stored = {number: row.offset for number, row in (await committed(session, "g", "s")).items()}
+        for number, end in processed.items():
+            assert end <= stored[number] <= delivered[number], f"seed {seed}"
+        seen += len(processed)
+    assert seen, "some were closed in the midst of it"
 
 
 def main(count: int) -> None:

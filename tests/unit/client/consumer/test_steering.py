@@ -270,6 +270,35 @@ async def test_what_nobody_refers_to_any_more_ends():
     await eventually(lambda: not logs.running)
 
 
+def test_what_is_left_open_when_its_event_loop_closes_warns():
+    async def leave():
+        left = consumer(FakeLogs(s=[3]), stop=None)
+        await left.next()
+        return left
+
+    def leave_it():
+        asyncio.run(leave())
+        gc.collect()
+
+    with pytest.warns(ResourceWarning, match="a Consumer was not closed, and its event loop is"):
+        leave_it()
+
+
+async def test_where_the_stream_is_is_asked_once():
+    class Counting(FakeLogs):
+        asked = 0
+
+        async def stream(self, name, *, fresh=False):
+            self.asked += 1
+            return await super().stream(name, fresh=fresh)
+
+        latest = stream
+
+    logs = Counting(s=[10, 10])
+    assert len(await offsets(consumer(logs))) == 10
+    assert logs.asked == 1
+
+
 async def test_waiting_for_news_is_no_obstacle():
     logs = FakeLogs(s=[10, 10])
     async with asyncio.timeout(20), consumer(logs, stop=None, wait_ms=30_000) as consuming:
