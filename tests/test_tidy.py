@@ -122,6 +122,12 @@ def test_every_page_of_the_docs_is_linked():
     assert {page for page in pages() if page.parent != ROOT} - linked == set()
 
 
+def test_every_page_of_the_docs_is_in_a_menu_of_the_site():
+    menus = set(re.findall(r"([\w/-]+\.md)", (ROOT / "mkdocs.yml").read_text()))
+    found = {str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")}
+    assert found - menus - {"README.md"} == set()  # which is there as pages.md
+
+
 def test_links_of_the_pages_lead_somewhere():
     broken = [
         f"{page.relative_to(ROOT)}: {target.relative_to(ROOT)}#{anchor}"

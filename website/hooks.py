@@ -15,6 +15,7 @@ from python_names import errors_page, python_page
 ROOT = Path(__file__).parents[1]
 BORROWED = {
     "README.md": "index.md",
+    "docs/README.md": "pages.md",
     "ARCHITECTURE.md": "internals/architecture.md",
     "CONTRIBUTING.md": "internals/contributing.md",
     "CHANGELOG.md": "changelog.md",
