@@ -97,7 +97,7 @@ def edited(body: bytes, change: Callable[[dict], None]) -> bytes:
 
 
 def unchecked(body: bytes) -> bytes:
-    """A manifest as it was written before manifests had checksums."""
+    """A manifest without its checksum, in the format of those that need none."""
     plain = json.loads(body)
     del plain[CHECKSUM]
     return json.dumps(plain | {"format": 1}, separators=(",", ":")).encode()

@@ -1,6 +1,6 @@
 """Which records a consumer wants, by subject.
 
-A node leaves out what it can cheaply, and an older node nothing: so whatever arrives is filtered here as well.
+A node leaves out only what it can cheaply: so whatever arrives is filtered here as well.
 """
 
 from __future__ import annotations

@@ -4,12 +4,9 @@ Canonical is UTF-8 without spaces, `format` first, all other keys sorted and the
 are equal bytes. What is read is checked field by field, and an unknown field is refused: whoever adds one raises the
 format.
 
-Format 1, of before there were checksums, is read as well, and is written still where the name of the object is the
-digest of its bytes.
-
 The checksum is of every byte before it (see `liftpy_log.storage.checked_json`). It can be checked without reading the
-JSON, in any language. From format 2 on every manifest ends with it, but a snapshot, whose name is the SHA-256 of its
-bytes.
+JSON, in any language. Every manifest ends with it, in format 2, but a snapshot, whose name is the SHA-256 of its bytes:
+that has format 1.
 """
 
 from __future__ import annotations
@@ -39,7 +36,6 @@ __all__ = [
     "Row",
     "encode",
     "encode_named_by_digest",
-    "is_checked",
     "with_checksum",
 ]
 
@@ -47,7 +43,7 @@ PUT_BACK: Final = "Put back the version of it that was there before it was chang
 """What to do about a manifest that is not as it was written; nothing else says what it said."""
 
 
-def is_checked(key: str, body: bytes) -> bool:
+def _is_checked(key: str, body: bytes) -> bool:
     """Whether a manifest ends with a checksum, which then is right.
 
     Args:
@@ -66,7 +62,7 @@ def is_checked(key: str, body: bytes) -> bool:
 
 
 FORMAT: Final = 2
-_UNCHECKED_FORMAT: Final = 1
+_DIGEST_FORMAT: Final = 1
 MANIFEST_BYTES_MAX: Final = 16 * 1024 * 1024
 INT64_MAX: Final = 2**63 - 1
 INT64_MIN: Final = -(2**63)
@@ -96,7 +92,7 @@ def encode_named_by_digest(key: str, plain: Mapping[str, Any]) -> bytes:
     Raises:
         TierError: it has more bytes than a reader would take.
     """
-    return _measured(key, _canonical(plain, _UNCHECKED_FORMAT))
+    return _measured(key, _canonical(plain, _DIGEST_FORMAT))
 
 
 def _canonical(plain: Mapping[str, Any], version: int) -> bytes:
@@ -238,13 +234,14 @@ class Fields(Row):
         self._values = value
 
     @classmethod
-    def of_body(cls, key: str, body: bytes, names: Collection[str]) -> Fields:
+    def of_body(cls, key: str, body: bytes, names: Collection[str], *, is_named_by_digest: bool = False) -> Fields:
         """Begin to read a manifest.
 
         Args:
             key: of the manifest.
             body: its bytes.
             names: the fields that it must have, without `format` and the checksum.
+            is_named_by_digest: it has no checksum, since its name is the digest of its bytes.
 
         Raises:
             ManifestCorruptError: its checksum is wrong, it is not JSON, too long, or has other fields.
@@ -253,7 +250,7 @@ class Fields(Row):
         if len(body) > MANIFEST_BYTES_MAX:
             raise ManifestCorruptError(key, f"{len(body)} bytes are more than a manifest may have")
         # First of all, so that one whose format was changed is not taken for that of a newer program.
-        has_checksum = is_checked(key, body)
+        has_checksum = _is_checked(key, body)
         try:
             value = _DECODER.decode(body.decode())
         except (ValueError, RecursionError) as error:
@@ -261,11 +258,14 @@ class Fields(Row):
         found = value.get("format") if type(value) is dict else None
         if type(found) is not int or found < 1:
             raise ManifestCorruptError(key, "manifest[format] is not an integer above 0")
-        if found > FORMAT:
+        expected = _DIGEST_FORMAT if is_named_by_digest else FORMAT
+        if found > expected:
             raise BucketVersionError(
-                f"{key} was written by a newer liftpy, in format {found}; this one reads up to {FORMAT}: upgrade it"
+                f"{key} was written by a newer liftpy, in format {found}; this one reads format {expected}: upgrade it"
             )
-        if found == _UNCHECKED_FORMAT:
+        if found < expected:
+            raise ManifestCorruptError(key, f"manifest[format] is {found}, and {expected} is written here. {PUT_BACK}")
+        if is_named_by_digest:
             return cls(key, "manifest", value, ("format", *names))
         if not has_checksum:
             raise ManifestCorruptError(key, f"it does not end with a checksum, as format {found} must. {PUT_BACK}")

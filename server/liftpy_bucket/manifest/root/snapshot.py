@@ -114,7 +114,8 @@ def decode_snapshot(path: PartitionPath, pointer: SnapshotPointer, body: bytes) 
     key = path.snapshot(pointer.digest)
     if (found := sha256(body).hexdigest()) != pointer.digest:
         raise ManifestCorruptError(key, f"its name is not the SHA-256 of its bytes, {found}. {PUT_BACK}")
-    fields = Fields.of_body(key, body, ("nonce", "uuid", "partition", "fragments", "snapshots"))
+    names = ("nonce", "uuid", "partition", "fragments", "snapshots")
+    fields = Fields.of_body(key, body, names, is_named_by_digest=True)
     nonce = fields.text("nonce", ID)
     if (fields.text("uuid", UUID), fields.number("partition")) != path:
         raise ManifestCorruptError(key, "uuid and partition are those of another partition")

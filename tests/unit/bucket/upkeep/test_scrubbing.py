@@ -22,7 +22,7 @@ from liftpy_bucket.upkeep.verifying import verify
 from support.damage import bit_flips
 from support.fault_store import FaultStore
 from support.garbage_kit import Ids
-from support.manifest_kit import edited, unchecked
+from support.manifest_kit import edited
 from support.tier_history import PATH, TierHistory, new_id
 from support.tier_rows import Record, rows_from, written
 
@@ -132,8 +132,8 @@ def test_an_edited_root_that_makes_sense_is_found_by_its_checksum(history, field
     other = field.replace(b"false", b"true").replace(b"0", b"9").replace(b"n1", b"n2")
     assert body.count(field) == 1
     edit = body.replace(field, other)
-    rewrite(history.store, PATH.root, unchecked(edit))
-    assert RootFile(history.store, PATH, new_id=new_id).load(), "without a checksum nobody knows"
+    rewrite(history.store, PATH.root, edited(edit, lambda _: None))
+    assert RootFile(history.store, PATH, new_id=new_id).load(), "with the right checksum nobody knows"
     rewrite(history.store, PATH.root, edit)
     (problem,) = scrub(history.store, PATH).problems
     assert (problem.kind, problem.key) == ("manifest", PATH.root)
