@@ -517,7 +517,7 @@ def connect(
         url: One or more NATS addresses, separated by commas.
         name: Name of this client, as NATS shows it.
         context: Name of a context of the nats CLI.
-        interceptors: What stands around publishes, handlers and commits, such as `liftpy.otel()`.
+        interceptors: Hooks around publishes, handlers and commits, such as `liftpy.otel()`.
         options: Fields of `NatsOptions`: user, password, token, creds, nkey, tls_ca, tls_cert, tls_key, timeout_s.
 
     Raises:

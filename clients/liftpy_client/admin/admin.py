@@ -186,8 +186,8 @@ class Admin:
     ) -> RecoveryDetails:
         """Elect leaders for partitions that no replica can lead without a decision, because records may be lost.
 
-        Of each the log that reaches the furthest leads. All other replicas follow it; one that has committed records
-        which the leader lacks is kept whole in its node's quarantine, and copied anew. Use `dry_run` first.
+        The longest log of each partition leads, and the other replicas follow it. A replica with committed records
+        that the leader lacks goes to its node's quarantine whole, and is copied again. Use `dry_run` first.
 
         Args:
             name: of the stream.
@@ -231,12 +231,12 @@ class Admin:
         return [NodeDetails.from_answer(node) for node in await self.nodes()]
 
     async def node_info(self, node_id: str | None = None) -> dict[str, Any]:
-        """How a node is, by default the one that answers."""
+        """Return the state of a node, by default of the one that answers."""
         answer = await self._read("NODE.INFO", {} if node_id is None else {"node_id": node_id})
         return dict(answer["node"])
 
     async def quarantine(self, stream: str | None = None, *, limit: int = 100) -> QuarantineDetails:
-        """What nodes moved out of the way: replicas that were copied anew, damaged files, unknown directories.
+        """Return what nodes moved to quarantine: replaced replicas, damaged files, unknown directories.
 
         Args:
             stream: only what belonged to it.
@@ -253,7 +253,7 @@ class Admin:
         nodes, stays; asking again moves it when there is room.
 
         Returns:
-            The partitions that are moved away; with `cancel`, none.
+            The partitions that move to other nodes; none with `cancel`.
         """
         body = {"node_id": node_id, "cancel": cancel}
         answer = await self._cluster.request("NODE.DRAIN", body, _MEMBERS_TIMEOUT_S)

@@ -49,17 +49,17 @@ class ReplicaDetails:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionDetails:
-    """One partition, as its leader tells.
+    """One partition, as its leader reports it.
 
     Attributes:
-        replicas: nodes that keep a copy; the first is the preferred leader.
-        isr: those that are in sync.
-        observers: replicas that do not count.
-        target: replicas when the reassignment that goes on is over; None when there is none.
-        log_start: first offset there is. This and all other numbers are None when the leader does not answer.
-        local_start: first offset on the leader's disk; what is below is read from the bucket.
-        tiered_end: offset after the last record in the bucket; None where nothing is tiered.
-        high_watermark: offset after the last committed record.
+        replicas: Nodes with a replica; the first is the preferred leader.
+        isr: Nodes of the in-sync replica set.
+        observers: Nodes whose replica is an observer: no ack waits for it.
+        target: Nodes of the replicas after the current reassignment; None without one.
+        log_start: First readable offset. This and all other numbers are None if the leader does not answer.
+        local_start: First offset on the leader's disk; lower ones are read from the bucket.
+        tiered_end: Offset after the last record in the bucket; None if the stream is not tiered.
+        high_watermark: Offset after the last committed record.
         log_end: offset after the last record.
         offline: why the partition refuses to work; None while it is well.
         replica_states: the followers.

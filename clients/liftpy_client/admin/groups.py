@@ -78,7 +78,7 @@ class GroupOffset:
 
     Attributes:
         stream: the stream's name when it was committed.
-        uuid: of the stream, 32 hex digits; one that was created again has another.
+        uuid: UUID of the stream, 32 hex digits. A stream that is created again has another one.
         offset: the next record to read.
         committed_ns: when, since the epoch.
         metadata: the client's own.

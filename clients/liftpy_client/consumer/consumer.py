@@ -43,7 +43,7 @@ class Consuming(ABC, Generic[_Item]):
     It starts when it is entered with `async with`, or else when it is iterated. A message is in hand until the next one
     is requested. A new iteration continues with what was in hand: whoever catches the error of a handler and iterates
     again gets its message again. Outside of an `async with` the consumer ends at its stop, with an error of its own,
-    with `close`, with the connection, and when nobody refers to it any more. Calls of `seek` and `pause` before the
+    with `close`, with the connection, and when nothing refers to it any more. Calls of `seek` and `pause` before the
     start take effect at the start.
     """
 

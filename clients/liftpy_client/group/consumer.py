@@ -65,7 +65,7 @@ class GroupConsumer(Generic[_Item]):
     """An asynchronous iterator over what the group's coordinator assigns to this process.
 
     Use it in an `async with`. It joins when it is entered, or else when it is iterated. It ends with the `async with`,
-    and outside of one with `close`, with the connection, and when nobody refers to it any more. It survives reconnects,
+    and outside of one with `close`, with the connection, and when nothing refers to it. It survives reconnects,
     leader changes and rebalances. A new iteration continues with what was in hand.
 
     `seek` and `pause` work for the partitions that are assigned at the moment, from when `on_assigned` is told of them.
@@ -393,7 +393,7 @@ class GroupConsumer(Generic[_Item]):
         Args:
             message: The message that was delivered last.
             run: A name for this processing of the stream by this group. With another name, outputs are stored again:
-                choose one when the group is reset to process messages anew.
+                choose one when the group is reset to process messages again.
 
         Raises:
             GroupRefusedError: The partition of the message is not assigned to this consumer any more.
@@ -512,7 +512,7 @@ class GroupConsumer(Generic[_Item]):
             stream: Name of the stream; needed only when several are consumed.
 
         Raises:
-            UsageError: The time has no time zone, or a partition is not assigned, or was revoked meanwhile.
+            UsageError: The time has no time zone, or a partition is not assigned, or was revoked.
             LiftError: The leaders could not be asked.
         """
         check_start(when)

@@ -56,7 +56,7 @@ class Publisher:
         resender: Sends batches until they are acknowledged.
         options: Options for batches, window and retries.
         stream: Stream whose acks count; by default the first that stores the subject.
-        interceptors: What stands around each message.
+        interceptors: Hooks around each message.
     """
 
     def __init__(
@@ -129,8 +129,8 @@ class Publisher:
             NoStreamError: no stream stores the subject.
             UsageError: the message is too large or not bytes, or the publisher closed.
             HeaderError: a header cannot be written, or asks for what a batch cannot do.
-            LiftError: a message that was published before was not delivered, and nobody was told yet. This one is not
-                taken.
+            LiftError: An earlier message was not delivered, and no call has raised that yet. This message was not
+                accepted.
         """
         if type(value) is not bytes:
             value = as_bytes("value", value)

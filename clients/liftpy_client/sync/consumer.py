@@ -55,7 +55,7 @@ class _Taking(EnteredFacade[_Inner], Generic[_Inner]):
 class SyncConsumer(_Taking[Consuming[Any]], Generic[_Item]):
     """An iterator over messages or Arrow record batches; see `Consumer` and `BatchConsumer`.
 
-    Messages are made in the thread that takes them; fetching goes on behind it.
+    Messages are created in the calling thread. Fetching continues in the background.
     """
 
     def __iter__(self) -> Iterator[_Item]:
@@ -104,7 +104,7 @@ class SyncGroupConsumer(_Taking[GroupConsumer[_Item]], Generic[_Item]):
     """An iterator over what the group's coordinator assigns to this process; see `GroupConsumer`.
 
     The session with the coordinator is kept behind it, however long a message takes. For many small messages
-    `consume_batches` is the quicker way: each item is handed from thread to thread.
+    Each item passes from thread to thread, so `consume_batches` is faster.
     """
 
     def __iter__(self) -> Iterator[_Item]:

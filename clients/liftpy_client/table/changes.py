@@ -28,7 +28,7 @@ class Change(Generic[V]):
         old: the value before; None when there was none.
         new: the value now; None when it is gone.
         partition: of the record; None as for `offset`.
-        offset: of the record; None when no record says so, but the stream was read anew and the key is not there.
+        offset: Offset of the record; None if the stream was read again and no longer has the key.
     """
 
     key: bytes

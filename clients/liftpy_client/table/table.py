@@ -194,8 +194,8 @@ class Table(Generic[V]):
     def changes(self, *, changes_max: int = 10_000, bytes_max: int = 16 * 1024 * 1024) -> Changes[V]:
         """What changes from now on, with `async for`; any number of such iterators may be open.
 
-        The table does not wait for who reads them: when too many wait they are dropped, and a `ChangesMissedError`
-        tells how many.
+        The table does not wait for readers of changes. If too many changes are pending, it drops them and raises a
+        `ChangesMissedError` with their number.
 
         Args:
             changes_max: how many may wait.
