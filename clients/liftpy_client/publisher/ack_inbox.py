@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from liftpy_client.connection.cancelling import KeptCancellation
 from liftpy_client.errors import NobodyListensError
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from nats.aio.subscription import Subscription
 
 __all__ = ["AckInbox"]
+
+_NO_RESPONDERS_ONLY: Final = "-"
 
 
 class AckInbox:
@@ -47,6 +49,11 @@ class AckInbox:
         self._waiting[token] = future, stream
         return self._prefix + token, future
 
+    @staticmethod
+    def no_responders(subject: str) -> str:
+        """A reply subject for a message whose ack comes on `subject`: only that nobody listens counts there."""
+        return subject + _NO_RESPONDERS_ONLY
+
     def forget(self, subject: str) -> None:
         """Wait no longer for what `expect` announced."""
         waiting = self._waiting.pop(subject.removeprefix(self._prefix), None)
@@ -55,13 +62,15 @@ class AckInbox:
 
     async def _arrived(self, message: Msg) -> None:
         token = message.subject.removeprefix(self._prefix)
-        waiting = self._waiting.get(token)
+        waiting = self._waiting.get(token.removesuffix(_NO_RESPONDERS_ONLY))
         if waiting is None or waiting[0].done():
             return
         future, stream = waiting
         if not message.data and message.headers and message.headers.get("Status") == "503":
             future.set_exception(NobodyListensError("nobody listens to this subject"))
             return
+        if token.endswith(_NO_RESPONDERS_ONLY):
+            return  # JetStream, or a service, answers whoever gives a reply subject
         try:
             ack = decode_ack(message.data)
         except PublishRefusedError as error:

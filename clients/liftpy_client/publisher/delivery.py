@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
 from liftpy_client.errors import UsageError
+from liftpy_client.publisher.ack_inbox import AckInbox
 from liftpy_client.publisher.routes import find_route
 from liftpy_envelope.ack import Ack, AckPolicy
 from liftpy_envelope.envelope import COOKIE, encode_batch, encode_message_envelope
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from liftpy_client.connection.session import Session
-    from liftpy_client.publisher.ack_inbox import AckInbox
     from liftpy_client.publisher.options import PublisherOptions
     from liftpy_client.publisher.outgoing import OutgoingBatch
     from liftpy_client.publisher.resender import Parcel, Resender
@@ -249,7 +249,9 @@ class BatchParcel:
             ack_policy=_policy(self.route, self._policy),
             partition=self.partition,
         )
-        return self.route.nats_subject(self.partition), payload, {}
+        # With a reply subject, NATS says that nobody listens, so that nothing that follows overtakes this batch.
+        options = {} if self.route.config.keep_replies else {"reply": AckInbox.no_responders(reply)}
+        return self.route.nats_subject(self.partition), payload, options
 
     def __str__(self) -> str:
         return f"a batch of {self._batch.count} messages for {self.route.subject!r}"

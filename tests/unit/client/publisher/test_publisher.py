@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 import weakref
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
@@ -237,6 +238,39 @@ async def test_messages_of_a_key_keep_their_order_where_a_route_was_forgotten(wi
     sent = [value[:1] for batch in values(wire) for value in batch]
     assert sorted(sent) == [b"0", b"1", b"2", b"x"]
     assert sent.index(b"0") < sent.index(b"1") < sent.index(b"2")
+
+
+async def test_nothing_overtakes_a_batch_that_went_to_a_leader_that_died(wire):
+    """The first batch dies with its leader, nobody listens to the second, and a new leader does before the third."""
+    leader, stored_values = "dies", []
+
+    async def publish(_subject, payload, reply="", headers=None):
+        envelope = decode_envelope(payload)
+        if leader == "none":
+            await wire._arrived(SimpleNamespace(subject=reply, data=b"", headers={"Status": "503"}))
+        elif leader == "new":
+            stored_values.extend(envelope.arrays[-1].to_pylist())
+            await wire.give(envelope.options.ack_inbox.decode(), encode_ack(Ack(stream="s", offset=0, count=1)))
+            await wire.give(reply, b'{"stream":"OF_JETSTREAM","seq":7}')
+
+    wire.publish = publish
+    async with publisher(wire, linger_s=0) as out:
+        for number, leader in enumerate(["dies", "none", "new"]):  # noqa: B007 - `publish` reads it
+            await out.publish("s.x", b"%d" % number)
+            await asyncio.sleep(0.02)
+    assert stored_values == [b"0", b"1", b"2"]
+
+
+async def test_an_answer_to_the_reply_subject_of_a_batch_is_no_ack(wire):
+    async def publish(_subject, _payload, reply="", headers=None):
+        await wire.give(reply, b'{"stream":"OF_JETSTREAM","seq":7}')
+
+    wire.publish = publish
+    out = publisher(wire, delivery_timeout_s=0.1)
+    pending = await out.publish("s.x", b"0")
+    with pytest.raises(PublishTimeoutError):
+        await pending
+    await out.close_within(5.0)
 
 
 async def test_a_lasting_refusal_reaches_who_publishes(wire, caplog):
