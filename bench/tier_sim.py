@@ -248,6 +248,7 @@ def _pointer(number):
         records=records,
         size=_FRAGMENT_BYTES,
         footer=_FRAGMENT_BYTES - 40_000,
+        digest="ab" * 32,
         first_timestamp=base,
         last_timestamp=base + records,
         setsum=Setsum(random.Random(number).randbytes(4).rjust(32, b"\0")),

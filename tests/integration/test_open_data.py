@@ -15,6 +15,7 @@ from support.tier_rows import UUID, Record, plain_records, rows_from, written
 
 PATH = PartitionPath(UUID, 0)
 COLUMNS = [
+    "partition",
     "offset",
     "timestamp",
     "timestamp_ns",
@@ -24,6 +25,8 @@ COLUMNS = [
     "value",
     "message_id",
     "leader_epoch",
+    "producer_id",
+    "producer_sequence",
 ]
 
 

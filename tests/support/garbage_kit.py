@@ -66,6 +66,7 @@ def fragment(base: int, end: int, nonce: str, epoch: int = 1) -> Made:
         records=end - base,
         size=len(body),
         footer=0,
+        digest="ab" * 32,
         first_timestamp=base,
         last_timestamp=end - 1,
         setsum=Setsum.total(digest_of(offset) for offset in range(base, end)),

@@ -13,7 +13,6 @@ from liftpy_bucket.manifest.root import changes as root_changes
 from liftpy_bucket.manifest.root.file import RootFile
 from liftpy_bucket.manifest.stream_sets import changes as set_changes
 from liftpy_bucket.manifest.stream_sets.file import SetManifestFile
-from liftpy_bucket.objects.pointers import SetObjectPointer
 from liftpy_bucket.objects.write_stream_set import SetWriter
 from liftpy_bucket.reading.version import open_version
 from liftpy_envelope.stream_config import StreamConfig
@@ -101,14 +100,13 @@ class JobBucket:
             assert version is not None
             writer.begin(self.uuid, partition, 0, version.end, records[-1].offset + 1)
             writer.write(rows_from(records))
-        size, footer, members = writer.finish()
+        written = writer.finish()
         file = SetManifestFile(self.store, NODE, new_id=new_id)
         loaded = file.load()
         manifest = loaded.manifest if loaded else set_changes.empty(NODE, 1)
         name = f"{manifest.sequence:020d}-{nonce}.parquet"
         self.store.create(set_object_key(NODE, name), sink.getvalue(), nonce)
-        pointer = SetObjectPointer(name=name, size=size, footer=footer, members=members)
-        file.commit(loaded, set_changes.add(manifest, pointer))
+        file.commit(loaded, set_changes.add(manifest, written.pointer(name)))
         return set_object_key(NODE, name)
 
     def records(self, partition: int = 0) -> list[Record]:

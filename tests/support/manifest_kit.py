@@ -51,6 +51,7 @@ def fragment(
         records=len(held),
         size=size,
         footer=size - 60,
+        digest="ab" * 32,
         first_timestamp=START_NS + base,
         last_timestamp=START_NS + end - 1,
         setsum=sum_of(held),
@@ -84,7 +85,8 @@ def member(
 
 def set_object(sequence: int, *members: SetMember, nonce: str = "n") -> SetObjectPointer:
     """A stream-set object."""
-    return SetObjectPointer(name=f"{sequence:020d}-{nonce}.parquet", size=5000, footer=4000, members=members)
+    name = f"{sequence:020d}-{nonce}.parquet"
+    return SetObjectPointer(name=name, size=5000, footer=4000, digest="ab" * 32, members=members)
 
 
 def edited(body: bytes, change: Callable[[dict], None]) -> bytes:
@@ -97,7 +99,7 @@ def edited(body: bytes, change: Callable[[dict], None]) -> bytes:
 
 
 def unchecked(body: bytes) -> bytes:
-    """A manifest without its checksum, in the format of those that need none."""
+    """A manifest without its checksum."""
     plain = json.loads(body)
     del plain[CHECKSUM]
-    return json.dumps(plain | {"format": 1}, separators=(",", ":")).encode()
+    return json.dumps(plain, separators=(",", ":")).encode()

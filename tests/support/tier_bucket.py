@@ -73,6 +73,7 @@ class Bucket:
             records=end - root.end,
             size=10 * (end - root.end),
             footer=1,
+            digest="ab" * 32,
             first_timestamp=root.end,
             last_timestamp=end - 1,
             setsum=Setsum.of_digests(bytes(32)),
@@ -106,7 +107,7 @@ class Bucket:
             incarnation=before.incarnation,
             version=before.version + 1,
             sequence=before.sequence + 1,
-            objects=(*before.objects, SetObjectPointer(name=name, size=100, footer=50, members=made)),
+            objects=(*before.objects, SetObjectPointer(name=name, size=100, footer=50, digest="ab" * 32, members=made)),
             commits=before.commits,
         )
         file.commit(loaded, manifest)

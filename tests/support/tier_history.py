@@ -85,6 +85,7 @@ class TierHistory:
                     records=offsets,
                     size=64 << 20,
                     footer=(64 << 20) - 1_000,
+                    digest="ab" * 32,
                     first_timestamp=base,
                     last_timestamp=base + offsets - 1,
                     setsum=NO_RECORDS,

@@ -115,7 +115,7 @@ def history(store, path=PATH):
     root = file.load().root
     rows, total = [], root.collected - root.collected
     for pointer in file.fragments(root):
-        reader = ObjectReader(store, fragment_key(path, pointer), pointer.size, pointer.footer)
+        reader = ObjectReader(store, fragment_key(path, pointer), pointer.extent)
         reader.check_fragment(path, pointer)
         rows += reader.rows(pointer.base, pointer.end)
         total += pointer.setsum
@@ -123,7 +123,7 @@ def history(store, path=PATH):
     held = resolve(root, sets_of(store, root))
     for each in held.members:
         key = set_object_key(each.node, each.pointer.name)
-        reader = ObjectReader(store, key, each.pointer.size, each.pointer.footer)
+        reader = ObjectReader(store, key, each.pointer.extent)
         reader.check_member(each.member)
         rows += reader.rows(each.start, each.end, among=each.member.row_groups)
     names = ("offset", "leader_epoch", "value")

@@ -2,11 +2,10 @@
 
 Canonical is UTF-8 without spaces, `format` first, all other keys sorted and the checksum last, so that equal values
 are equal bytes. What is read is checked field by field, and an unknown field is refused: whoever adds one raises the
-format.
+format. Formats below `FORMAT` were never released, and are not read.
 
 The checksum is of every byte before it (see `liftpy_log.storage.checked_json`). It can be checked without reading the
-JSON, in any language. Every manifest ends with it, in format 2, but a snapshot, whose name is the SHA-256 of its bytes:
-that has format 1.
+JSON, in any language. Every manifest ends with it but one whose name is the SHA-256 of its bytes: a snapshot.
 """
 
 from __future__ import annotations
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CHECKSUM",
+    "DIGEST",
     "FORMAT",
     "ID",
     "INT64_MAX",
@@ -61,8 +61,7 @@ def _is_checked(key: str, body: bytes) -> bool:
     return found is True
 
 
-FORMAT: Final = 2
-_DIGEST_FORMAT: Final = 1
+FORMAT: Final = 3
 MANIFEST_BYTES_MAX: Final = 16 * 1024 * 1024
 INT64_MAX: Final = 2**63 - 1
 INT64_MIN: Final = -(2**63)
@@ -70,6 +69,7 @@ INT64_MIN: Final = -(2**63)
 UUID: Final = re.compile(r"[0-9a-f]{32}")
 NODE: Final = re.compile(r"[A-Za-z0-9_-]{1,128}")
 ID: Final = re.compile(r"[A-Za-z0-9_-]{1,128}")
+DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 _SETSUM: Final = re.compile(r"[0-9a-f]{64}")
 
 
@@ -83,7 +83,7 @@ def encode(key: str, plain: Mapping[str, Any]) -> bytes:
     Raises:
         TierError: it has more bytes than a reader would take.
     """
-    return _measured(key, with_checksum(_canonical(plain, FORMAT)))
+    return _measured(key, with_checksum(_canonical(plain)))
 
 
 def encode_named_by_digest(key: str, plain: Mapping[str, Any]) -> bytes:
@@ -92,12 +92,12 @@ def encode_named_by_digest(key: str, plain: Mapping[str, Any]) -> bytes:
     Raises:
         TierError: it has more bytes than a reader would take.
     """
-    return _measured(key, _canonical(plain, _DIGEST_FORMAT))
+    return _measured(key, _canonical(plain))
 
 
-def _canonical(plain: Mapping[str, Any], version: int) -> bytes:
+def _canonical(plain: Mapping[str, Any]) -> bytes:
     fields = json.dumps(plain, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    return f'{{"format":{version},{fields[1:]}'.encode()
+    return f'{{"format":{FORMAT},{fields[1:]}'.encode()
 
 
 def _measured(key: str, body: bytes) -> bytes:
@@ -241,10 +241,10 @@ class Fields(Row):
             key: of the manifest.
             body: its bytes.
             names: the fields that it must have, without `format` and the checksum.
-            is_named_by_digest: it has no checksum, since its name is the digest of its bytes.
+            is_named_by_digest: it has no checksum; who reads it has compared its name with the digest of its bytes.
 
         Raises:
-            ManifestCorruptError: its checksum is wrong, it is not JSON, too long, or has other fields.
+            ManifestCorruptError: its checksum is wrong, it is not JSON, too long, too old, or has other fields.
             BucketVersionError: its format is newer than ours.
         """
         if len(body) > MANIFEST_BYTES_MAX:
@@ -258,13 +258,14 @@ class Fields(Row):
         found = value.get("format") if type(value) is dict else None
         if type(found) is not int or found < 1:
             raise ManifestCorruptError(key, "manifest[format] is not an integer above 0")
-        expected = _DIGEST_FORMAT if is_named_by_digest else FORMAT
-        if found > expected:
+        if found > FORMAT:
             raise BucketVersionError(
-                f"{key} was written by a newer liftpy, in format {found}; this one reads format {expected}: upgrade it"
+                f"{key} was written by a newer liftpy, in format {found}; this one reads format {FORMAT}: upgrade it"
             )
-        if found < expected:
-            raise ManifestCorruptError(key, f"manifest[format] is {found}, and {expected} is written here. {PUT_BACK}")
+        if found < FORMAT:
+            raise ManifestCorruptError(
+                key, f"it has format {found}, of before the first release; this liftpy reads format {FORMAT}"
+            )
         if is_named_by_digest:
             return cls(key, "manifest", value, ("format", *names))
         if not has_checksum:

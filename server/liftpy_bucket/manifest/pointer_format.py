@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from liftpy_bucket.errors import ManifestCorruptError
-from liftpy_bucket.manifest.json import INT64_MIN, Fields
+from liftpy_bucket.manifest.json import DIGEST, INT64_MIN, Fields
 from liftpy_bucket.objects.pointers import SnapshotPointer, StreamObjectPointer
 
 if TYPE_CHECKING:
@@ -26,10 +26,9 @@ __all__ = [
 DEPTH_MAX: Final = 8
 
 _FRAGMENT_NAME: Final = re.compile(r"[0-9]{20}-[0-9]{1,10}-[A-Za-z0-9_-]{1,128}\.parquet")
-_DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 _HOME: Final = re.compile(r"[0-9a-f]{32}/[0-9]{1,9}")
 _BOTH: Final = ("base", "end", "records", "size", "first_timestamp", "last_timestamp", "setsum")
-_FRAGMENT: Final = frozenset({*_BOTH, "name", "footer"})
+_FRAGMENT: Final = frozenset({*_BOTH, "name", "footer", "digest"})
 _SNAPSHOT: Final = frozenset({*_BOTH, "digest", "depth", "fragments"})
 _OPTIONAL: Final = ("home",)
 
@@ -51,7 +50,7 @@ def _plain(pointer: StreamObjectPointer | SnapshotPointer) -> dict[str, Any]:
 
 def fragment_plain(pointer: StreamObjectPointer) -> dict[str, Any]:
     """What is written of a stream object."""
-    return {**_plain(pointer), "name": pointer.name, "footer": pointer.footer}
+    return {**_plain(pointer), "name": pointer.name, "footer": pointer.footer, "digest": pointer.digest}
 
 
 def snapshot_plain(pointer: SnapshotPointer) -> dict[str, Any]:
@@ -84,6 +83,7 @@ def fragments_of(parent: Row, name: str) -> tuple[StreamObjectPointer, ...]:
             **(common := _common(fields)),
             name=fields.text("name", _FRAGMENT_NAME),
             footer=fields.number("footer", most=common["size"]),
+            digest=fields.text("digest", DIGEST),
         )
         for fields in parent.objects(name, _FRAGMENT, _OPTIONAL)
     )
@@ -98,7 +98,7 @@ def snapshots_of(parent: Row, name: str, depth_max: int = DEPTH_MAX) -> tuple[Sn
     return tuple(
         SnapshotPointer(
             **_common(fields),
-            digest=fields.text("digest", _DIGEST),
+            digest=fields.text("digest", DIGEST),
             depth=fields.number("depth", 1, depth_max),
             fragments=fields.number("fragments", 1),
         )

@@ -153,7 +153,7 @@ def merge_fragments(
     Raises:
         ManifestCorruptError, ObjectCorruptError, StoreError, OSError: as `merge`.
     """
-    readers = [ObjectReader(store, fragment_key(path, each), each.size, each.footer) for each in pointers]
+    readers = [ObjectReader(store, fragment_key(path, each), each.extent) for each in pointers]
     cleaned = [reader.metadata.cleaned_ns for reader in readers if reader.metadata.tombstones]
     return merge(
         (fragment_source(reader, path, pointer) for reader, pointer in zip(readers, pointers, strict=True)),

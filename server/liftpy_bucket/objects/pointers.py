@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from liftpy_bucket.objects.setsum import Setsum
 
-__all__ = ["SetMember", "SetObjectPointer", "SnapshotPointer", "StreamObjectPointer"]
+__all__ = ["Extent", "SetMember", "SetObjectPointer", "SnapshotPointer", "StreamObjectPointer"]
+
+
+class Extent(NamedTuple):
+    """What must be known of a Parquet file in the bucket to read it, and to know that it is the one that was written.
+
+    Attributes:
+        size: bytes of it.
+        footer: position of its footer (the metadata, the length and the magic behind it).
+        digest: SHA-256 of the footer, hexadecimal; the footer has those of the row groups. "": not known.
+    """
+
+    size: int
+    footer: int
+    digest: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +37,8 @@ class StreamObjectPointer:
         end: the offset after the last one it answers for. Not every offset between need have a record any more.
         records: how many it holds.
         size: bytes of the object.
-        footer: position of the Parquet footer (its metadata, the length and the magic behind it) in the object.
+        footer: as of an extent.
+        digest: as of an extent.
         first_timestamp: of its first record, ns; of an empty one that of the record that was there.
         last_timestamp: of its last record, ns.
         setsum: of its records.
@@ -35,10 +50,16 @@ class StreamObjectPointer:
     records: int
     size: int
     footer: int
+    digest: str
     first_timestamp: int
     last_timestamp: int
     setsum: Setsum
     home: str = ""
+
+    @property
+    def extent(self) -> Extent:
+        """What must be known to read it."""
+        return Extent(self.size, self.footer, self.digest)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,11 +131,18 @@ class SetObjectPointer:
     Attributes:
         name: `<sequence:020d>-<nonce>.parquet`.
         size: bytes of the object.
-        footer: position of the Parquet footer.
+        footer: as of an extent.
+        digest: as of an extent.
         members: whose records it holds; never empty.
     """
 
     name: str
     size: int
     footer: int
+    digest: str
     members: tuple[SetMember, ...]
+
+    @property
+    def extent(self) -> Extent:
+        """What must be known to read it."""
+        return Extent(self.size, self.footer, self.digest)

@@ -1,8 +1,8 @@
 """Reads objects of the bucket by ranges: the footer, once, and then the row groups that are asked for, nothing else.
 
-Bytes are checked before they are decoded: the footer by the checksum in front of it, a row group by the one in the
-footer. Where only some columns of a row group are fetched the checksums of its pages do that. Whatever is wrong with
-an object is an `ObjectCorruptError` that names it.
+Bytes are checked before they are decoded: the footer by the digest in its manifest and the checksum in front of it, a
+row group by the digest in the footer. Where only some columns of a row group are fetched the checksums of its pages do
+that. Whatever is wrong with an object is an `ObjectCorruptError` that names it.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import threading
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import google_crc32c
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from liftpy_bucket.layout import PartitionPath
-    from liftpy_bucket.objects.pointers import SetMember, StreamObjectPointer
+    from liftpy_bucket.objects.pointers import Extent, SetMember, StreamObjectPointer
     from liftpy_bucket.store.object_store import ObjectStore
 
 __all__ = ["Fetched", "Footer", "ObjectReader", "RowGroup", "fragment_key", "parse_footer", "trimmed"]
@@ -46,9 +47,9 @@ class RowGroup:
         start: the byte where it begins.
         length: how many bytes it has.
         records: how many rows.
-        crc: CRC32C of its bytes.
+        digest: SHA-256 of its bytes, hexadecimal.
         stream: whose rows these are, in a stream-set object; otherwise "".
-        partition: as `stream`; otherwise -1.
+        partition: whose rows these are.
     """
 
     index: int
@@ -59,7 +60,7 @@ class RowGroup:
     start: int
     length: int
     records: int
-    crc: int
+    digest: str
     stream: str
     partition: int
 
@@ -124,21 +125,22 @@ def parse_footer(content: bytes) -> Footer:
     found = int(about["liftpy.format"])
     if found > FORMAT:
         raise BucketVersionError(f"it has format {found}; this liftpy reads format {FORMAT}")
+    if found < FORMAT:
+        raise ValueError(f"it has format {found}, of before the first release; this liftpy reads format {FORMAT}")
     columns = {name: place for place, name in enumerate(parquet.schema.names)}
-    crcs = [int(crc, 16) for crc in about[ROW_GROUPS_KEY].split(",") if crc]
-    groups = tuple(_row_group(parquet, columns, index, crc) for index, crc in enumerate(crcs))
-    if len(groups) != parquet.num_row_groups:
-        raise ValueError(f"it has {parquet.num_row_groups} row groups, and {len(groups)} checksums of them")
+    digests = [digest for digest in about[ROW_GROUPS_KEY].split(",") if digest]
+    if len(digests) != parquet.num_row_groups:
+        raise ValueError(f"it has {parquet.num_row_groups} row groups, and {len(digests)} digests of them")
+    groups = tuple(_row_group(parquet, columns, index, digest) for index, digest in enumerate(digests))
     return Footer(parquet, about, groups, columns)
 
 
-def _row_group(parquet: pq.FileMetaData, columns: Mapping[str, int], index: int, crc: int) -> RowGroup:
+def _row_group(parquet: pq.FileMetaData, columns: Mapping[str, int], index: int, digest: str) -> RowGroup:
     group = parquet.row_group(index)
     offsets = group.column(columns["offset"]).statistics
     times = group.column(columns["timestamp_ns"]).statistics
     start, _ = _bounds(group.column(0))
     _, end = _bounds(group.column(group.num_columns - 1))
-    is_shared = "stream" in columns
     return RowGroup(
         index=index,
         first=offsets.min,
@@ -148,9 +150,9 @@ def _row_group(parquet: pq.FileMetaData, columns: Mapping[str, int], index: int,
         start=start,
         length=end - start,
         records=group.num_rows,
-        crc=crc,
-        stream=_only_value(group, columns["stream"]) if is_shared else "",
-        partition=_only_value(group, columns["partition"]) if is_shared else -1,
+        digest=digest,
+        stream=_only_value(group, columns["stream"]) if "stream" in columns else "",
+        partition=_only_value(group, columns["partition"]),
     )
 
 
@@ -230,15 +232,13 @@ class ObjectReader:
     Args:
         store: where it is.
         key: of the object.
-        size: bytes of it, as its manifest says.
-        footer: position of its footer, as its manifest says.
+        extent: of it, as its manifest says.
     """
 
-    def __init__(self, store: ObjectStore, key: str, size: int, footer: int) -> None:
+    def __init__(self, store: ObjectStore, key: str, extent: Extent) -> None:
         self._store = store
         self.key = key
-        self._size = size
-        self._footer_at = footer
+        self._size, self._footer_at, self._digest = extent
         self._lock = threading.Lock()
         self._footer: Footer | None = None
 
@@ -257,6 +257,11 @@ class ObjectReader:
                 if not 0 < start < self._size:
                     raise ObjectCorruptError(self.key, f"no footer begins at byte {self._footer_at} of {self._size}")
                 content = self._fetch(start, self._size - start)
+                found = sha256(memoryview(content)[FOOTER_GUARD_BYTES:]).hexdigest()
+                if self._digest and found != self._digest:
+                    raise ObjectCorruptError(
+                        self.key, f"its footer has the SHA-256 {found}, and its manifest says {self._digest}"
+                    )
                 try:
                     self._footer = parse_footer(content)
                 except BucketVersionError as error:
@@ -406,8 +411,8 @@ class ObjectReader:
         first = group.start - fetched.start
         is_whole = first >= 0 and first + group.length <= len(fetched.content)
         if is_whole:
-            crc: int = google_crc32c.value(fetched.content.slice(first, group.length))
-            if crc != group.crc:
+            found = sha256(fetched.content.slice(first, group.length)).hexdigest()
+            if found != group.digest:
                 raise ObjectCorruptError(self.key, f"the bytes of row group {index} are not those that were put")
         try:
             file = pq.ParquetFile(

@@ -8,25 +8,26 @@ The footer says whose they are: `liftpy.uuid`, `liftpy.partition`, `liftpy.nonce
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+import pyarrow as pa
 
 from liftpy_bucket.objects.parquet import ParquetObject
-from liftpy_bucket.objects.pointers import StreamObjectPointer
+from liftpy_bucket.objects.pointers import Extent, StreamObjectPointer
 from liftpy_bucket.objects.record_hash import HASH_NAME
 from liftpy_bucket.objects.rows.schema import conform, row_schema, row_sizes
 from liftpy_bucket.objects.tally import RowsTally
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from liftpy_bucket.objects.parquet import ByteSink
     from liftpy_bucket.objects.setsum import Setsum
 
-__all__ = ["FORMAT", "ROW_GROUP_BYTES", "ObjectWriter", "RowGroupCutter", "Written"]
+__all__ = ["FORMAT", "PARTITION_FIELD", "ROW_GROUP_BYTES", "ObjectWriter", "RowGroupCutter", "Written"]
 
-FORMAT: Final = 1
+FORMAT: Final = 2
+PARTITION_FIELD: Final = pa.field("partition", pa.int32(), nullable=False)
 ROW_GROUP_BYTES: Final = 4 * 1024 * 1024
 
 
@@ -38,8 +39,7 @@ class Written:
         base: offset of the first record; 0 where there is none.
         end: the offset after the last record; 0 where there is none.
         records: how many there are.
-        size: bytes of the object.
-        footer: position of its footer.
+        extent: what must be known to read the object.
         first_timestamp: of the first record, ns; 0 where there is none.
         last_timestamp: of the last record, ns; 0 where there is none.
         setsum: of the records.
@@ -50,8 +50,7 @@ class Written:
     base: int
     end: int
     records: int
-    size: int
-    footer: int
+    extent: Extent
     first_timestamp: int
     last_timestamp: int
     setsum: Setsum
@@ -71,12 +70,18 @@ class Written:
             base=self.base if base is None else base,
             end=self.end if end is None else end,
             records=self.records,
-            size=self.size,
-            footer=self.footer,
+            size=self.extent.size,
+            footer=self.extent.footer,
+            digest=self.extent.digest,
             first_timestamp=self.first_timestamp,
             last_timestamp=self.last_timestamp,
             setsum=self.setsum,
         )
+
+
+@cache
+def _object_schema(*, keeps_replies: bool) -> pa.Schema:
+    return pa.schema([PARTITION_FIELD, *row_schema(keeps_replies=keeps_replies)])
 
 
 class RowGroupCutter:
@@ -141,8 +146,10 @@ class ObjectWriter:
     ) -> None:
         self._about = {"liftpy.uuid": uuid, "liftpy.partition": str(partition), "liftpy.nonce": nonce}
         self._about["liftpy.cleaned_ns"] = str(cleaned_ns)
+        self._partition = pa.scalar(partition, pa.int32())
         self._keeps_replies = keeps_replies
-        self._parquet = ParquetObject(sink, row_schema(keeps_replies=keeps_replies), is_alike=True)
+        self._schema = _object_schema(keeps_replies=keeps_replies)
+        self._parquet = ParquetObject(sink, self._schema, is_alike=True)
         self._cutter = RowGroupCutter(self._parquet, row_group_bytes)
         self._tally = RowsTally()
 
@@ -160,7 +167,8 @@ class ObjectWriter:
         """
         rows = conform(rows, keeps_replies=self._keeps_replies)
         self._tally.take(rows)
-        self._cutter.take(rows)
+        partition = pa.repeat(self._partition, rows.num_rows)
+        self._cutter.take(pa.RecordBatch.from_arrays([partition, *rows.columns], schema=self._schema))
 
     def finish(self) -> Written:
         """Write what is left, and the footer.
@@ -170,7 +178,7 @@ class ObjectWriter:
         """
         self._cutter.cut()
         tally = self._tally
-        size, footer = self._parquet.finish(
+        extent = self._parquet.finish(
             {
                 **self._about,
                 "liftpy.format": str(FORMAT),
@@ -184,8 +192,7 @@ class ObjectWriter:
             base=tally.base,
             end=tally.end,
             records=tally.records,
-            size=size,
-            footer=footer,
+            extent=extent,
             first_timestamp=tally.first_timestamp,
             last_timestamp=tally.last_timestamp,
             setsum=tally.setsum,

@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING, NamedTuple
 import pyarrow as pa
 
 from liftpy_bucket.objects.parquet import ParquetObject
-from liftpy_bucket.objects.pointers import SetMember
+from liftpy_bucket.objects.pointers import SetMember, SetObjectPointer
 from liftpy_bucket.objects.record_hash import HASH_NAME
 from liftpy_bucket.objects.rows.schema import conform, row_schema
 from liftpy_bucket.objects.tally import RowsTally
-from liftpy_bucket.objects.write import FORMAT, ROW_GROUP_BYTES, RowGroupCutter
+from liftpy_bucket.objects.write import FORMAT, PARTITION_FIELD, ROW_GROUP_BYTES, RowGroupCutter
 
 if TYPE_CHECKING:
     from liftpy_bucket.objects.parquet import ByteSink
+    from liftpy_bucket.objects.pointers import Extent
 
 __all__ = ["SetWriter", "WrittenSet"]
 
@@ -29,14 +30,23 @@ class WrittenSet(NamedTuple):
     """What was written.
 
     Attributes:
-        size: bytes of the object.
-        footer: position of its footer.
+        extent: what must be known to read the object.
         members: whose records it holds, in the order in which they began.
     """
 
-    size: int
-    footer: int
+    extent: Extent
     members: tuple[SetMember, ...]
+
+    def pointer(self, name: str, members: tuple[SetMember, ...] | None = None) -> SetObjectPointer:
+        """What a manifest says of it.
+
+        Args:
+            name: of the object.
+            members: where these are to be told in other words.
+        """
+        size, footer, digest = self.extent
+        told = self.members if members is None else members
+        return SetObjectPointer(name=name, size=size, footer=footer, digest=digest, members=told)
 
 
 class _Member(NamedTuple):
@@ -51,8 +61,9 @@ class _Member(NamedTuple):
 
 @cache
 def _set_schema() -> pa.Schema:
-    owner = [pa.field("stream", pa.string(), nullable=False), pa.field("partition", pa.int32(), nullable=False)]
-    return pa.schema([*owner, *row_schema(keeps_replies=True)])
+    return pa.schema(
+        [pa.field("stream", pa.string(), nullable=False), PARTITION_FIELD, *row_schema(keeps_replies=True)]
+    )
 
 
 class SetWriter:
@@ -123,8 +134,7 @@ class SetWriter:
             OSError: the sink could not take it.
         """
         self._end_member()
-        size, footer = self._parquet.finish(self._about)
-        return WrittenSet(size, footer, tuple(self._members))
+        return WrittenSet(self._parquet.finish(self._about), tuple(self._members))
 
     def _end_member(self) -> None:
         member, self._member = self._member, None

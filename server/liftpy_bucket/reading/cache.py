@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from liftpy_bucket.layout import PartitionPath
     from liftpy_bucket.manifest.stream_sets.file import LoadedSet
     from liftpy_bucket.manifest.stream_sets.format import SetManifest
+    from liftpy_bucket.objects.pointers import Extent
     from liftpy_bucket.store.object_store import ObjectStore
 
 __all__ = ["ReadingCache"]
@@ -44,9 +45,9 @@ class ReadingCache:
         """The root of a partition, for reading alone; it keeps its snapshots."""
         return self._roots.get_or_make(path, lambda: RootFile(self._store, path, new_id=_commits_nothing))
 
-    def reader(self, key: str, size: int, footer: int) -> ObjectReader:
+    def reader(self, key: str, extent: Extent) -> ObjectReader:
         """What reads an object; it keeps the footer."""
-        return self._readers.get_or_make(key, lambda: ObjectReader(self._store, key, size, footer))
+        return self._readers.get_or_make(key, lambda: ObjectReader(self._store, key, extent))
 
     def set_manifest(self, node: str) -> SetManifest | None:
         """The set manifest of a node as it is now; None where there is none.

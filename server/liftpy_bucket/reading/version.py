@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from liftpy_bucket.layout import PartitionPath
     from liftpy_bucket.manifest.root.format import Root
-    from liftpy_bucket.objects.pointers import SetMember, SnapshotPointer
+    from liftpy_bucket.objects.pointers import Extent, SetMember, SnapshotPointer
     from liftpy_bucket.objects.read import ObjectReader
     from liftpy_bucket.reading.resolving import Resolved, ResolvedMember
     from liftpy_bucket.store.object_store import ObjectStore
@@ -42,8 +42,7 @@ class Piece(NamedTuple):
 
     Attributes:
         key: of the object.
-        size: bytes of it.
-        footer: position of its footer.
+        extent: of it.
         row_groups: (first, count) of those that hold this range; None for all of them.
         start: the first offset for which it counts. What else is in it is of no account.
         end: the offset after the last one.
@@ -51,12 +50,16 @@ class Piece(NamedTuple):
     """
 
     key: str
-    size: int
-    footer: int
+    extent: Extent
     row_groups: tuple[int, int] | None
     start: int
     end: int
     pointer: StreamObjectPointer | SetMember
+
+    @property
+    def size(self) -> int:
+        """Bytes of the object."""
+        return self.extent.size
 
 
 class TierVersion:
@@ -124,12 +127,12 @@ class TierVersion:
     def _of_fragment(self, pointer: StreamObjectPointer) -> Piece:
         key = fragment_key(self.path, pointer)
         start, end = max(pointer.base, self.start), min(pointer.end, self.root.end)
-        return Piece(key, pointer.size, pointer.footer, None, start, end, pointer)
+        return Piece(key, pointer.extent, None, start, end, pointer)
 
     def _of_member(self, each: ResolvedMember) -> Piece:
         key = set_object_key(each.node, each.pointer.name)
         start, groups = max(each.start, self.start), each.member.row_groups
-        return Piece(key, each.pointer.size, each.pointer.footer, groups, start, each.end, each.member)
+        return Piece(key, each.pointer.extent, groups, start, each.end, each.member)
 
     def reader(self, piece: Piece) -> ObjectReader:
         """What reads a piece, after its footer was found to be that of what the manifest means.
@@ -137,7 +140,7 @@ class TierVersion:
         Raises:
             StoreError, ObjectCorruptError, BucketVersionError: see `ObjectReader.metadata`.
         """
-        reader = self._cache.reader(piece.key, piece.size, piece.footer)
+        reader = self._cache.reader(piece.key, piece.extent)
         if isinstance(piece.pointer, StreamObjectPointer):
             reader.check_fragment(self.path, piece.pointer)
         else:

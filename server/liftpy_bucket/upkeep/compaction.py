@@ -154,8 +154,9 @@ class Replacement(NamedTuple):
             base=first.base,
             end=last.end,
             records=new.records,
-            size=new.size,
-            footer=new.footer,
+            size=new.extent.size,
+            footer=new.extent.footer,
+            digest=new.extent.digest,
             first_timestamp=new.first_timestamp if new.records else first.first_timestamp,
             last_timestamp=new.last_timestamp if new.records else last.last_timestamp,
             setsum=new.setsum,
@@ -241,7 +242,7 @@ class HistoryCompaction:
         key = fragment_key(self._plan.path, pointer)
         reader = self._readers.pop(key, None)
         if reader is None:
-            reader = ObjectReader(self._store, key, pointer.size, pointer.footer)
+            reader = ObjectReader(self._store, key, pointer.extent)
             reader.check_fragment(self._plan.path, pointer)
         self._readers[key] = reader
         if len(self._readers) > _READERS_MAX:

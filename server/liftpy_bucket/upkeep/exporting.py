@@ -100,7 +100,9 @@ def _objects(version: TierVersion) -> Iterator[ExportedObject]:
     for piece in version.pieces():
         pointer = piece.pointer
         is_whole = piece.row_groups is None and (piece.start, piece.end) == (pointer.base, pointer.end)
-        yield ExportedObject(piece.key, piece.size, piece.row_groups, piece.start, piece.end, pointer.records, is_whole)
+        yield ExportedObject(
+            piece.key, piece.extent.size, piece.row_groups, piece.start, piece.end, pointer.records, is_whole
+        )
 
 
 def _pinned(store: ObjectStore, path: PartitionPath, pin: Pin) -> TierVersion:

@@ -16,6 +16,7 @@ from liftpy_bucket.layout import PartitionPath
 from liftpy_bucket.manifest.catalog import CatalogFile
 from liftpy_bucket.manifest.root.file import RootFile
 from liftpy_bucket.objects.parquet import FOOTER_GUARD_BYTES, FOOTER_TAIL_BYTES
+from liftpy_bucket.objects.pointers import Extent
 from liftpy_bucket.objects.read import ObjectReader
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ class _Look:
         footer = entry.size - FOOTER_TAIL_BYTES - int.from_bytes(tail[:4], "little")
         if footer < FOOTER_GUARD_BYTES:
             raise ObjectCorruptError(entry.key, "it is shorter than its footer")
-        return ObjectReader(self._store, entry.key, entry.size, footer)
+        return ObjectReader(self._store, entry.key, Extent(entry.size, footer, digest=""))
 
     def _first_wanted(self, path: PartitionPath, *, is_shared: bool) -> int | None:
         """The first offset of a partition that was not deleted; None where all of it was."""

@@ -79,7 +79,7 @@ class _Scrubbing:
                     return piece.start  # it was collected, and something else took its place
                 if problem.key not in self._known:
                     self._report.add(*problem)
-            self._bytes += piece.size
+            self._bytes += piece.extent.size
             if self._progress is not None:
                 self._progress(self._bytes, max(self._bytes, self._report.size), f"reading {piece.key}")
         return None

@@ -63,7 +63,7 @@ class Pass(NamedTuple):
     def reader(self, pointer: StreamObjectPointer) -> ObjectReader:
         """What reads an object, after its footer was found to be that of what the root means."""
         key = fragment_key(self.path, pointer)
-        reader = ObjectReader(store_of(self.settings), key, pointer.size, pointer.footer)
+        reader = ObjectReader(store_of(self.settings), key, pointer.extent)
         reader.check_fragment(self.path, pointer)
         return reader
 

@@ -196,7 +196,7 @@ def _make(target: ObjectStore, version: TierVersion, item: CopyItem) -> tuple[Ou
             nonce = _id_of(body)
             name = f"{item.base:020d}-{version.root.claims[-1].epoch}-{nonce}{_SUFFIX}"
             there = _head(target, key := path.fragment(name))
-            is_there = there is not None and there.size == written.size
+            is_there = there is not None and there.size == written.extent.size
             if not is_there:
                 _create(target, key, body, nonce)
     pointer = written.pointer(name, base=item.base, end=item.end)

@@ -35,12 +35,11 @@ def view_of(name: str, exported: Sequence[Exported], prefix: str) -> str:
 
 
 def _selects(exported: Exported, prefix: str) -> Iterator[str]:
-    partition = exported.place.path.partition
     whole = [each for each in exported.export.objects if each.is_whole]
     if whole:  # of which some may have the column `reply`
         urls = ",\n    ".join(_text(prefix + each.key) for each in whole)
         table = f"read_parquet([\n    {urls}\n], union_by_name = true)"
-        yield f"SELECT {partition} AS partition, * FROM {table}"  # noqa: S608  # all of it is quoted
+        yield f"SELECT * FROM {table}"  # noqa: S608  # all of it is quoted
     for each in exported.export.objects:
         if not each.is_whole:
             yield _part(exported, each, prefix)
@@ -51,7 +50,7 @@ def _part(exported: Exported, each: ExportedObject, prefix: str) -> str:
     table = f"FROM read_parquet({_text(prefix + each.key)})\n"
     offsets = f'"offset" >= {each.start} AND "offset" < {each.end}'
     if each.row_groups is None:
-        return f"SELECT {path.partition} AS partition, * {table}WHERE {offsets}"
+        return f"SELECT * {table}WHERE {offsets}"
     return (
         f"SELECT * EXCLUDE (stream) {table}"
         f"WHERE stream = {_text(path.uuid)} AND partition = {path.partition} AND {offsets}"

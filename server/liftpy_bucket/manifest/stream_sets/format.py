@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from liftpy_bucket.errors import ManifestCorruptError
 from liftpy_bucket.layout import set_root_key
-from liftpy_bucket.manifest.json import INT64_MIN, NODE, UUID, Fields, encode
+from liftpy_bucket.manifest.json import DIGEST, INT64_MIN, NODE, UUID, Fields, encode
 from liftpy_bucket.manifest.root.format import EPOCH_MAX, commits_of, epochs_of
 from liftpy_bucket.objects.pointers import SetMember, SetObjectPointer
 from liftpy_bucket.objects.setsum import NO_RECORDS, Setsum
@@ -56,7 +56,7 @@ class SetManifest:
 
 _NAME: Final = re.compile(r"[0-9]{20}-[A-Za-z0-9_-]{1,128}\.parquet")
 _FIELDS: Final = frozenset({"node", "incarnation", "version", "sequence", "objects", "setsum", "collected", "commits"})
-_OBJECT: Final = frozenset({"name", "size", "footer", "members"})
+_OBJECT: Final = frozenset({"name", "size", "footer", "digest", "members"})
 _SEQUENCE_DIGITS: Final = 20
 _MEMBER_VALUES: Final = 12
 
@@ -99,6 +99,7 @@ def encode_set(manifest: SetManifest) -> bytes:
                 "name": each.name,
                 "size": each.size,
                 "footer": each.footer,
+                "digest": each.digest,
                 "members": [_member_plain(member) for member in each.members],
             }
             for each in manifest.objects
@@ -137,7 +138,11 @@ def _object_of(fields: Fields) -> SetObjectPointer:
     if not members:
         raise fields.bad("members", "has none")
     return SetObjectPointer(
-        name=fields.text("name", _NAME), size=size, footer=fields.number("footer", most=size), members=members
+        name=fields.text("name", _NAME),
+        size=size,
+        footer=fields.number("footer", most=size),
+        digest=fields.text("digest", DIGEST),
+        members=members,
     )
 
 

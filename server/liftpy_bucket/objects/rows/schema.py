@@ -2,10 +2,13 @@
 
     offset int64 | timestamp timestamp(us, UTC) | timestamp_ns int64 | subject string | key binary | headers binary
     | value binary | message_id binary | [reply binary, only where it is asked for] | leader_epoch int32
+    | producer_id binary(16) | producer_sequence int64
 
 `timestamp` is `timestamp_ns` rounded down to microseconds: Spark refuses nanoseconds. Subjects of NATS are bytes, a
 subject here is text: one that is not UTF-8 stands as U+FFFD and the hexadecimal digits of its bytes, and so does one
 that begins with U+FFFD itself; so every subject has its own text, and gets its bytes back.
+
+Producer and sequence are those of the batch that the record came in; null where it had none.
 """
 
 from __future__ import annotations
@@ -40,6 +43,8 @@ _MARK_BYTES: Final = _MARK.encode()
 _FIXED_BYTES: Final = 28  # of a row in columns of fixed width
 _OFFSET_BYTES: Final = 4  # of a value in a column of bytes, besides its bytes
 _BINARY: Final = pa.binary()
+_PRODUCER: Final = ("producer_id", "producer_sequence")
+_MAY_LACK: Final = ("reply", *_PRODUCER)  # rows without these have none
 _STRING: Final = pa.string()
 
 
@@ -53,6 +58,8 @@ def row_schema(*, keeps_replies: bool) -> pa.Schema:
         pa.field("subject", _STRING, nullable=False),
         *(pa.field(name, _BINARY) for name in BINARY_COLUMNS if keeps_replies or name != "reply"),
         pa.field("leader_epoch", pa.int32(), nullable=False),
+        pa.field("producer_id", pa.binary(16)),
+        pa.field("producer_sequence", pa.int64()),
     ]
     return pa.schema(fields)
 
@@ -63,8 +70,11 @@ def row_names(*, keeps_replies: bool) -> list[str]:
 
 
 def batch_names(*, keeps_replies: bool) -> list[str]:
-    """The columns of rows that record batches are made of: a time to the microsecond says nothing more."""
-    return [name for name in row_schema(keeps_replies=keeps_replies).names if name != "timestamp"]
+    """The columns of rows that record batches are made of.
+
+    A time to the microsecond says nothing more, and batches that are cut anew are not those of a producer.
+    """
+    return [name for name in row_names(keeps_replies=keeps_replies) if name not in ("timestamp", *_PRODUCER)]
 
 
 def conform(rows: pa.RecordBatch, *, keeps_replies: bool) -> pa.RecordBatch:
@@ -78,9 +88,12 @@ def conform(rows: pa.RecordBatch, *, keeps_replies: bool) -> pa.RecordBatch:
         return rows
     if not keeps_replies and "reply" in rows.schema.names and rows.column("reply").null_count < rows.num_rows:
         raise ValueError("there are replies in the rows of a stream that does not keep them")
+    there = set(rows.schema.names)
     columns = [
-        pa.nulls(rows.num_rows, _BINARY) if name == "reply" and name not in rows.schema.names else rows.column(name)
-        for name in schema.names
+        pa.nulls(rows.num_rows, field.type)
+        if field.name in _MAY_LACK and field.name not in there
+        else rows.column(field.name)
+        for field in schema
     ]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 

@@ -32,6 +32,7 @@ def pointer(number, nonce):
         records=RECORDS,
         size=FRAGMENT_BYTES - 1,
         footer=FRAGMENT_BYTES - 40_000,
+        digest=digest_of(number).hex(),
         first_timestamp=START_NS + base * 100_000,
         last_timestamp=START_NS + (base + RECORDS) * 100_000,
         setsum=Setsum(digest_of(number)),

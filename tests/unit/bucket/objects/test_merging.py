@@ -35,7 +35,7 @@ def put(store, name, pieces, **options):
 def reader_of(store, sink, result, key="merged"):
     sink.seek(0)
     store.create(key, sink.read(), "n")
-    return ObjectReader(store, key, result.size, result.footer)
+    return ObjectReader(store, key, result.extent)
 
 
 @examples(40)
@@ -62,8 +62,10 @@ def test_members_of_sets_become_a_fragment_trimmed_to_what_counts(tmp_path):
         for number in range(2):
             writer.begin(f"{number:032x}", 0, 1, 0, 40)
             writer.write(rows)
-        size, footer, members = writer.finish()
-        reader = reader_of(store, sink, replace_size(size, footer), "set")
+        extent, members = writer.finish()
+        sink.seek(0)
+        store.create("set", sink.read(), "n")
+        reader = ObjectReader(store, "set", extent)
     with (tmp_path / "fragment").open("w+b") as sink:
         whole = member_source(reader, members[0], 0, 40)
         assert whole.setsum == members[0].setsum
@@ -75,15 +77,10 @@ def test_members_of_sets_become_a_fragment_trimmed_to_what_counts(tmp_path):
     assert (result.base, result.end, result.records) == (10, 15, 5)
 
 
-def replace_size(size, footer):
-    _, result = written([])
-    return replace(result, size=size, footer=footer)
-
-
 def test_an_object_whose_records_do_not_add_up_is_named(tmp_path):
     store = MemoryStore()
     pointers = [put(store, f"{base}", [rows_from(plain_records(5, base=base))]) for base in (0, 5, 10)]
-    reader = ObjectReader(store, PATH.fragment("5"), pointers[1].size, pointers[1].footer)
+    reader = ObjectReader(store, PATH.fragment("5"), pointers[1].extent)
     wrong = fragment_source(reader, PATH, pointers[1])._replace(setsum=NO_RECORDS)
     with (tmp_path / "x").open("w+b") as sink, pytest.raises(ManifestCorruptError, match=reader.key):
         merge([wrong], sink, path=PATH, nonce="m", keeps_replies=False)

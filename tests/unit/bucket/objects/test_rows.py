@@ -172,3 +172,13 @@ def test_a_header_that_counts_other_records_than_its_body_is_refused():
     wrong = BatchHeader(**{**header._asdict(), "record_count": 4})
     with pytest.raises(BatchCorruptError, match="3 records, not 4"):
         rows_of(wrong, body)
+
+
+def test_a_row_has_producer_and_sequence_of_its_batch():
+    batches = [batch_of(run) for run in cut(plain_records(9), [2, 3, 4])]
+    for place, sequence in ((0, 5), (2, 2**40)):
+        header, body = batches[place]
+        batches[place] = header._replace(producer_id=bytes([place + 1]) * 16, producer_sequence=sequence), body
+    (rows,) = rows_of_many(batches)
+    assert rows.column("producer_id").to_pylist() == [b"\1" * 16] * 2 + [None] * 3 + [b"\3" * 16] * 4
+    assert rows.column("producer_sequence").to_pylist() == [5] * 2 + [None] * 3 + [2**40] * 4

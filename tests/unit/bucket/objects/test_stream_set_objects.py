@@ -29,11 +29,11 @@ def put(members, **options):
         writer.begin(uuid, partition, 3, base, end)
         for start in range(0, rows.num_rows, 7):
             writer.write(rows.slice(start, 7))
-    size, footer, found = writer.finish()
-    assert size == len(sink.getvalue())
+    extent, found = writer.finish()
+    assert extent.size == len(sink.getvalue())
     store = CountingStore(MemoryStore())
     store.create(KEY, sink.getvalue(), "n")
-    return store, ObjectReader(store, KEY, size, footer), found
+    return store, ObjectReader(store, KEY, extent), found
 
 
 @examples(40)

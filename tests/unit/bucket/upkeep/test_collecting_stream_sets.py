@@ -61,7 +61,7 @@ class Sets:
             for number, path in enumerate(paths)
         )
         self.store.create(set_object_key(NODE, name), body, name)
-        return SetObjectPointer(name=name, size=len(body), footer=1, members=members)
+        return SetObjectPointer(name=name, size=len(body), footer=1, digest="ab" * 32, members=members)
 
     def add(self, pointer):
         loaded = self.file.load()

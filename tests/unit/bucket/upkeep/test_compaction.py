@@ -56,7 +56,7 @@ class History:
     def records(self):
         found = []
         for pointer in self.pointers:
-            reader = ObjectReader(self.store, PATH.fragment(pointer.name), pointer.size, pointer.footer)
+            reader = ObjectReader(self.store, PATH.fragment(pointer.name), pointer.extent)
             reader.check_fragment(PATH, pointer)
             found += [record for rows in reader.rows(0, 2**62) for record in records_of(rows)]
         return found
@@ -330,10 +330,10 @@ def test_the_first_pass_fetches_only_what_stands_up_to_the_keys():
     history.store.create(PATH.fragment("x"), body, "n")
     history.pointers.append(result.pointer("x"))
     history.compact(LATER_NS)
-    reader = ObjectReader(history.store, PATH.fragment("x"), result.size, result.footer)
+    reader = ObjectReader(history.store, PATH.fragment("x"), result.extent)
     groups = range(len(reader.row_groups))
     of_keys = sum(end - start for start, end in (reader.metadata.extent(index, ["offset", "key"]) for index in groups))
-    footer = result.size - result.footer + 8
+    footer = result.extent.size - result.extent.footer + 8
     assert history.store.bytes_in == 2 * of_keys + 2 * footer
     assert history.store.counts["get_range"] == 2 * len(groups) + 2
 

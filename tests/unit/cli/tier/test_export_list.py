@@ -14,7 +14,6 @@ from liftpy_bucket.manifest.catalog import Catalog, CatalogFile, CatalogStream
 from liftpy_bucket.manifest.root.changes import advance_start
 from liftpy_bucket.manifest.stream_sets import changes as set_changes
 from liftpy_bucket.manifest.stream_sets.file import SetManifestFile
-from liftpy_bucket.objects.pointers import SetObjectPointer
 from liftpy_bucket.objects.write_stream_set import SetWriter
 from liftpy_bucket.store.s3_settings import S3Settings
 from liftpy_envelope.stream_config import StreamConfig
@@ -37,15 +36,13 @@ def share(history, base, end):
     for path, start, stop in ((OTHER, 0, 5 * end), (PATH, base, end)):
         writer.begin(path.uuid, path.partition, 0, start, stop)
         writer.write(rows_from(records(start, stop)))
-    size, footer, members = writer.finish()
+    written = writer.finish()
     file = SetManifestFile(history.store, "n1", new_id=new_id)
     loaded = file.load()
     manifest = loaded.manifest if loaded else set_changes.empty("n1", 1)
     name = f"{manifest.sequence:020d}-{nonce}.parquet"
     history.store.create(set_object_key("n1", name), sink.getvalue(), nonce)
-    file.commit(
-        loaded, set_changes.add(manifest, SetObjectPointer(name=name, size=size, footer=footer, members=members))
-    )
+    file.commit(loaded, set_changes.add(manifest, written.pointer(name)))
     return name
 
 

@@ -400,7 +400,7 @@ def test_neighbours_are_fetched_together_where_nearly_all_of_them_is_needed(worl
         return found, sum(key.endswith(pointer.name) for key in fetched) - 1  # the footer
 
     everything = [each.value for each in wide]
-    groups = len(ObjectReader(scripted, PATH.fragment(pointer.name), pointer.size, pointer.footer).row_groups)
+    groups = len(ObjectReader(scripted, PATH.fragment(pointer.name), pointer.extent).row_groups)
     assert groups >= 4
     assert values(0, 40) == (everything, 1)
     assert values(1, 39) == (everything[1:39], 3)  # those at both ends are cut

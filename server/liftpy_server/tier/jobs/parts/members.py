@@ -38,7 +38,7 @@ def sources_of(context: Context, members: Sequence[ResolvedMember]) -> Iterator[
     """
     for each in members:
         key = set_object_key(each.node, each.pointer.name)
-        reader = ObjectReader(context.store, key, each.pointer.size, each.pointer.footer)
+        reader = ObjectReader(context.store, key, each.pointer.extent)
         yield member_source(reader, each.member, each.start, each.end)
 
 

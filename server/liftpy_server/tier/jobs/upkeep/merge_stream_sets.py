@@ -17,7 +17,6 @@ from liftpy_bucket.manifest.lineage import cut_epochs, join_epochs
 from liftpy_bucket.manifest.stream_sets.changes import adopt, replace
 from liftpy_bucket.manifest.stream_sets.file import SetManifestFile
 from liftpy_bucket.objects.merging import member_source
-from liftpy_bucket.objects.pointers import SetMember, SetObjectPointer
 from liftpy_bucket.objects.read import ObjectReader
 from liftpy_bucket.objects.write_stream_set import SetWriter
 from liftpy_bucket.store.conditional import create_once
@@ -30,6 +29,7 @@ from liftpy_server.tier.jobs.uploads.upload_stream_set import set_object_name
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from liftpy_bucket.objects.pointers import SetMember, SetObjectPointer
     from liftpy_server.tier.jobs.parts.context import Context
 
 __all__ = ["Part", "merge_sets", "write_set_object"]
@@ -128,7 +128,7 @@ def write_set_object(
     keys = {each.name: set_object_key(node, each.name) for each in run}
     window_bytes = max(_WINDOW_BYTES_MIN, _WINDOWS_BYTES // len(run))
     store = ReadAheadStore(context.store, window_bytes, {keys[each.name]: each.size for each in run})
-    readers = {each.name: ObjectReader(store, keys[each.name], each.size, each.footer) for each in run}
+    readers = {each.name: ObjectReader(store, keys[each.name], each.extent) for each in run}
     nonce = context.new_id()
     name = set_object_name(sequence, nonce)
     with ObjectBuffer(sum(each.size for each in run)) as sink:
@@ -148,7 +148,7 @@ def write_set_object(
     members = [
         dataclasses.replace(each, epochs=_epochs_of(chain)) for each, chain in zip(written.members, chains, strict=True)
     ]
-    return SetObjectPointer(name=name, size=written.size, footer=written.footer, members=tuple(members))
+    return written.pointer(name, tuple(members))
 
 
 def _epochs_of(chain: Sequence[Part]) -> tuple[tuple[int, int], ...]:

@@ -17,7 +17,6 @@ from liftpy_bucket.layout import set_object_key
 from liftpy_bucket.manifest.lineage import cut_epochs
 from liftpy_bucket.manifest.stream_sets.changes import add, adopt, begin
 from liftpy_bucket.manifest.stream_sets.file import SetManifestFile
-from liftpy_bucket.objects.pointers import SetObjectPointer
 from liftpy_bucket.objects.read import trimmed
 from liftpy_bucket.objects.rows.convert import rows_of_many
 from liftpy_bucket.objects.write_stream_set import SetWriter, WrittenSet
@@ -77,10 +76,9 @@ def upload_set(context: Context, request: UploadSetJob) -> UploadSetResult:
             name = set_object_name(manifest.sequence, nonce)
             with sink.body() as body:
                 create_once(context.store, set_object_key(node, name), body, nonce)
-        pointer = SetObjectPointer(name=name, size=written.size, footer=written.footer, members=written.members)
-        _commit(context, loaded, add(manifest, pointer))
+        _commit(context, loaded, add(manifest, written.pointer(name)))
     told = tuple(UploadedMember(uuid=each.uuid, partition=each.partition, end=each.end) for each in written.members)
-    return UploadSetResult(members=told, skipped=tuple(skipped), stored_bytes=written.size)
+    return UploadSetResult(members=told, skipped=tuple(skipped), stored_bytes=written.extent.size)
 
 
 def _commit(context: Context, loaded: LoadedSet | None, manifest: SetManifest) -> LoadedSet:

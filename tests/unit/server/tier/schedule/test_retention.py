@@ -78,6 +78,7 @@ def fragment(number):
         records=10,
         size=100,
         footer=0,
+        digest="ab" * 32,
         first_timestamp=number * S,
         last_timestamp=number * S,
         setsum=NO_RECORDS,

@@ -1,0 +1,153 @@
+"""A file of each format in the bucket, as this version wrote it once: what is in a bucket can be read for years.
+
+Who changes a format raises its version and writes the files anew: `python -m unit.bucket.test_golden_files`, in tests/.
+Manifests are canonical, so that they are compared byte by byte. Parquet is not: pyarrow decides on its bytes.
+"""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from liftpy_bucket.errors import ObjectCorruptError
+from liftpy_bucket.layout import PartitionPath
+from liftpy_bucket.manifest.catalog import Catalog, CatalogStream, decode_catalog, encode_catalog
+from liftpy_bucket.manifest.root.format import Claim, Root, decode_root, encode_root
+from liftpy_bucket.manifest.root.snapshot import decode_snapshot, make_snapshot
+from liftpy_bucket.manifest.stream_sets.format import SetManifest, decode_set, encode_set
+from liftpy_bucket.objects.parquet import FIELD_IDS
+from liftpy_bucket.objects.read import ObjectReader
+from liftpy_bucket.objects.setsum import Setsum
+from liftpy_bucket.objects.write_stream_set import SetWriter
+from liftpy_bucket.store.memory import MemoryStore
+from support.tier_rows import UUID, Record, records_of, rows_from, written
+
+NODE = "node-1"
+FOLDER = Path(__file__).parent / "golden"
+PATH, OTHER = PartitionPath(UUID, 3), PartitionPath("0" * 32, 0)
+PRODUCER, SEQUENCE = bytes(range(16)), 7
+RECORDS = [
+    Record(40, 1_790_000_000_000_000_123, b"orders.eu", value=b"first"),
+    Record(41, 1_790_000_000_000_001_000, b"orders.us", key=b"k", message_id=b"id", value=b""),
+    Record(43, 1_790_000_000_000_002_999, b"\xff.raw", key=b"k", headers=b"NATS/1.0\r\nA: b\r\n\r\n", epoch=2),
+]
+
+
+def rows():
+    """The records, of which the last two came from a producer."""
+    made = rows_from(RECORDS)
+    ids = pa.array([None, PRODUCER, PRODUCER], pa.binary(16))
+    made = made.set_column(made.schema.get_field_index("producer_id"), made.schema.field("producer_id"), ids)
+    place = made.schema.get_field_index("producer_sequence")
+    return made.set_column(place, made.schema.field(place), pa.array([None, SEQUENCE, SEQUENCE], pa.int64()))
+
+
+def write_all(folder):
+    """Write the golden files."""
+    body, result = written([rows()], partition=PATH.partition, nonce="golden")
+    pointer = result.pointer(f"{40:020d}-2-golden.parquet", end=44)
+    sink = io.BytesIO()
+    writer = SetWriter(sink, node=NODE, nonce="golden")
+    for path in (OTHER, PATH):
+        writer.begin(path.uuid, path.partition, 2, 40, 44)
+        writer.write(rows())
+    shared = writer.finish().pointer(f"{5:020d}-golden.parquet")
+    snapshot = make_snapshot(PATH, [pointer], "golden")
+    root = Root(
+        uuid=PATH.uuid,
+        partition=PATH.partition,
+        version=9,
+        start=40,
+        end=44,
+        snapshots=(snapshot.pointer,),
+        setsum=pointer.setsum,
+        epochs=((0, 40), (2, 43)),
+        claims=(Claim(epoch=2, node=NODE, start=40),),
+        commits=("golden",),
+    )
+    total = Setsum.total(each.setsum for each in shared.members)
+    node = SetManifest(
+        node=NODE, incarnation=4, version=7, sequence=6, objects=(shared,), setsum=total, commits=("golden",)
+    )
+    stream = CatalogStream(name="orders", config={"subject": "orders.>"}, partitions=4, created_ns=1)
+    catalog = Catalog(cluster_id="c" * 32, version=2, streams={UUID: stream})
+    files = {
+        "stream-object.parquet": body,
+        "stream-set-object.parquet": sink.getvalue(),
+        "root.json": encode_root(root),
+        "snapshot.json": snapshot.body,
+        "set-manifest.json": encode_set(node),
+        "catalog.json": encode_catalog(catalog),
+    }
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
+
+
+def golden(name):
+    return (FOLDER / name).read_bytes()
+
+
+def test_manifests_are_written_as_they_were():
+    for name, decode, encode in (
+        ("root.json", lambda body: decode_root(PATH, body), encode_root),
+        ("set-manifest.json", lambda body: decode_set(NODE, body), encode_set),
+        ("catalog.json", decode_catalog, encode_catalog),
+    ):
+        assert encode(decode(golden(name))) == golden(name)
+
+
+def check_rows(found):
+    (read,) = found
+    assert records_of(read) == RECORDS
+    assert read.column("producer_id").to_pylist() == [None, PRODUCER, PRODUCER]
+    assert read.column("producer_sequence").to_pylist() == [None, SEQUENCE, SEQUENCE]
+
+
+def test_a_root_leads_by_digests_to_its_records():
+    root = decode_root(PATH, golden("root.json"))
+    snapshot = decode_snapshot(PATH, root.snapshots[0], golden("snapshot.json"))
+    (pointer,) = snapshot.fragments
+    store = MemoryStore()
+    store.create("golden", golden("stream-object.parquet"), "n")
+    reader = ObjectReader(store, "golden", pointer.extent)
+    reader.check_fragment(PATH, pointer)
+    check_rows(list(reader.rows(40, 44)))
+
+
+def test_a_set_manifest_leads_by_digests_to_its_records():
+    (shared,) = decode_set(NODE, golden("set-manifest.json")).objects
+    store = MemoryStore()
+    store.create("golden", golden("stream-set-object.parquet"), "n")
+    reader = ObjectReader(store, "golden", shared.extent)
+    for member in shared.members:
+        reader.check_member(member)
+        check_rows(list(reader.rows(40, 44, among=member.row_groups)))
+
+
+@pytest.mark.parametrize("name", ["stream-object.parquet", "stream-set-object.parquet"])
+def test_columns_have_their_ids(name):
+    schema = pq.read_schema(FOLDER / name)
+    ids = {field.name: int(field.metadata[b"PARQUET:field_id"]) for field in schema}
+    assert ids == {column: FIELD_IDS[column] for column in schema.names}
+    assert set(pq.read_table(FOLDER / name).column("partition").to_pylist()) <= {0, PATH.partition}
+
+
+def test_an_object_that_somebody_made_in_its_place_is_refused():
+    """Its checksums and its setsum are right; only the manifest knows what was written."""
+    root = decode_root(PATH, golden("root.json"))
+    (pointer,) = decode_snapshot(PATH, root.snapshots[0], golden("snapshot.json")).fragments
+    forged, result = written([rows_from([RECORDS[0]._replace(value=b"FIRST"), *RECORDS[1:]])], partition=3)
+    store = MemoryStore()
+    store.create("forged", forged, "n")
+    assert list(ObjectReader(store, "forged", result.extent).rows(40, 44))
+    lying = result.extent._replace(digest=pointer.digest)
+    with pytest.raises(ObjectCorruptError, match=f"SHA-256.*{pointer.digest}"):
+        list(ObjectReader(store, "forged", lying).rows(40, 44))
+
+
+if __name__ == "__main__":
+    write_all(FOLDER)
