@@ -84,7 +84,7 @@ def test_what_is_shared_and_what_is_not_is_read_and_forked(exported):
     assert orders["offset"].to_list() == list(range(LARGE + SMALL))
     assert sorted(int(value[:-100]) for value in orders["value"]) == list(range(LARGE + SMALL))
     objects = json.loads(Path("orders.json").read_text())["partitions"][0]["objects"]
-    shared = [each["end"] - each["start"] for each in objects if each["row_groups"]]
+    shared = [each["end"] - each["start"] for each in objects if each["is_shared"]]
     assert 0 < sum(shared) < LARGE
     assert len(shared) < len(objects)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from liftpy_bucket.layout import PartitionPath
 from liftpy_bucket.manifest.json import CHECKSUM, with_checksum
-from liftpy_bucket.objects.pointers import SetMember, SetObjectPointer, StreamObjectPointer
+from liftpy_bucket.objects.pointers import Extent, SetMember, SetObjectPointer, StreamObjectPointer
 from liftpy_bucket.objects.setsum import Setsum
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def member(
     tier_epoch: int = 1,
     path: PartitionPath = PATH,
     epochs: Sequence[tuple[int, int]] | None = None,
-    row_groups: tuple[int, int] = (0, 1),
+    start: int = 0,
 ) -> SetMember:
     """A partition's share of a stream-set object, with all records of [base, end)."""
     return SetMember(
@@ -75,7 +75,7 @@ def member(
         base=base,
         end=end,
         records=end - base,
-        row_groups=row_groups,
+        extent=Extent(100, 50, "cd" * 32, start=start),
         epochs=((tier_epoch, base),) if epochs is None else tuple(epochs),
         first_timestamp=START_NS + base,
         last_timestamp=START_NS + end - 1,

@@ -11,7 +11,7 @@ from liftpy_bucket.manifest.root.changes import append, claim, create
 from liftpy_bucket.manifest.root.file import RootFile
 from liftpy_bucket.manifest.stream_sets.file import SetManifestFile
 from liftpy_bucket.manifest.stream_sets.format import SetManifest
-from liftpy_bucket.objects.pointers import SetMember, SetObjectPointer, StreamObjectPointer
+from liftpy_bucket.objects.pointers import Extent, SetMember, SetObjectPointer, StreamObjectPointer
 from liftpy_bucket.objects.setsum import Setsum
 from liftpy_bucket.store.memory import MemoryStore
 from liftpy_envelope.stream_config import StreamConfig
@@ -93,7 +93,7 @@ class Bucket:
                 base=base,
                 end=end,
                 records=end - base,
-                row_groups=(number, 1),
+                extent=Extent(10, 5, "ab" * 32, start=10 * number),
                 epochs=((epoch, base),),
                 first_timestamp=base,
                 last_timestamp=end - 1,

@@ -123,9 +123,9 @@ def history(store, path=PATH):
     held = resolve(root, sets_of(store, root))
     for each in held.members:
         key = set_object_key(each.node, each.pointer.name)
-        reader = ObjectReader(store, key, each.pointer.extent)
+        reader = ObjectReader(store, key, each.member.extent)
         reader.check_member(each.member)
-        rows += reader.rows(each.start, each.end, among=each.member.row_groups)
+        rows += reader.rows(each.start, each.end)
     names = ("offset", "leader_epoch", "value")
     found = [row for piece in rows for row in zip(*[piece.column(name).to_pylist() for name in names], strict=True)]
     assert [row[0] for row in found] == sorted({row[0] for row in found})

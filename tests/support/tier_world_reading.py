@@ -107,7 +107,7 @@ class Reading:
         kept = self._rows.get(piece.key)
         if kept is None or kept[0].pointer != piece.pointer:
             reader = version.reader(piece)
-            batches = reader.rows(0, 2**62, among=piece.row_groups)
+            batches = reader.rows(0, 2**62)
             kept = self._rows[piece.key] = (piece, [row for batch in batches for row in _plain(batch)])
         return [row for row in kept[1] if piece.start <= row.offset < piece.end]
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from liftpy_bucket.objects.pointers import StreamObjectPointer
-
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -16,14 +14,10 @@ __all__ = ["TASK_BYTES", "bins_of", "bytes_of"]
 TASK_BYTES: Final = 64 * 1024 * 1024
 """About how much a task reads: some seconds of work."""
 
-_SHARED_RECORD_BYTES: Final = 4_096
-
 
 def bytes_of(piece: Piece) -> int:
-    """About how many bytes are read for a piece; of a shared object that is not all of it."""
-    if isinstance(piece.pointer, StreamObjectPointer):
-        return piece.size
-    return min(piece.size, piece.pointer.records * _SHARED_RECORD_BYTES)
+    """How many bytes are read for a piece."""
+    return piece.size
 
 
 def bins_of(sizes: Sequence[int], bytes_max: int) -> list[range]:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from liftpy_bucket.objects.read import Fetched, ObjectReader
-    from liftpy_bucket.reading.version import Piece, TierVersion
+    from liftpy_bucket.reading.version import TierVersion
     from liftpy_spark.reading.projection import Projection
     from liftpy_spark.reading.record_filter import RecordFilter
 
@@ -112,13 +112,13 @@ class ColdReading:
     def _jobs(self, version: TierVersion, start: int, end: int) -> Iterator[_Job]:
         for piece in version.pieces(start, end):
             first, last = max(start, piece.start), min(end, piece.end)
-            yield from self._jobs_of(version.reader(piece), piece, first, last)
+            yield from self._jobs_of(version.reader(piece), first, last)
 
-    def _jobs_of(self, reader: ObjectReader, piece: Piece, first: int, last: int) -> Iterator[_Job]:
+    def _jobs_of(self, reader: ObjectReader, first: int, last: int) -> Iterator[_Job]:
         self.objects += 1
         run: list[int] = []
         size = 0
-        for index in reader.covering(first, last, piece.row_groups):
+        for index in reader.covering(first, last):
             group = reader.row_groups[index]
             match = self._judge(reader, index)
             is_inner = group.first >= first and group.last < last

@@ -55,8 +55,8 @@ def member_source(reader: ObjectReader, member: SetMember, start: int, end: int)
     """A member of a stream-set object, or the part of it that counts.
 
     Args:
-        reader: of the object.
-        member: which.
+        reader: of the member.
+        member: it.
         start: the first offset that counts.
         end: the offset after the last one that does.
 
@@ -66,7 +66,7 @@ def member_source(reader: ObjectReader, member: SetMember, start: int, end: int)
     """
     reader.check_member(member)
     is_whole = start <= member.base and end >= member.end
-    rows = reader.rows(start, end, among=member.row_groups)
+    rows = reader.rows(start, end)
     return Source(reader.key, rows, member.setsum if is_whole else None)
 
 

@@ -43,6 +43,7 @@ __all__ = [
     "ROW_GROUPS_KEY",
     "ByteSink",
     "ParquetObject",
+    "write_footer",
 ]
 
 FIELD_IDS: Final = {
@@ -152,6 +153,10 @@ class ParquetObject:
         sink: what is written to, from its present position on; it stays open.
         schema: of the file.
         is_alike: what the first row group is like, the others are: its values tell whether all are compressed.
+
+    Attributes:
+        digests: SHA-256 of the row groups that were written, hexadecimal.
+        footer: without the length and the magic behind it; b"" while there is none.
     """
 
     def __init__(self, sink: ByteSink, schema: pa.Schema, *, is_alike: bool) -> None:
@@ -162,12 +167,8 @@ class ParquetObject:
         )
         self._is_alike = is_alike
         self._opened: pq.ParquetWriter | None = None
-        self._digests: list[str] = []
-
-    @property
-    def row_groups(self) -> int:
-        """How many were written."""
-        return len(self._digests)
+        self.digests: list[str] = []
+        self.footer = b""
 
     def write_group(self, batches: Sequence[pa.RecordBatch]) -> None:
         """Write one row group.
@@ -179,7 +180,7 @@ class ParquetObject:
         writer = self._opened or self._open(compresses=not self._is_alike or _pays(table.column("value")))
         with self._sink.passing():
             writer.write_table(table, row_group_size=table.num_rows)
-        self._digests.append(self._sink.digest)
+        self.digests.append(self._sink.digest)
 
     def finish(self, metadata: Mapping[str, str]) -> Extent:
         """Write the footer.
@@ -194,17 +195,15 @@ class ParquetObject:
             OSError: the sink could not take it.
         """
         writer = self._opened or self._open(compresses=True)
-        writer.add_key_value_metadata({**metadata, ROW_GROUPS_KEY: ",".join(self._digests)})
+        writer.add_key_value_metadata({**metadata, ROW_GROUPS_KEY: ",".join(self.digests)})
         start = self._sink.tell()
         kept = self._sink.keep()
         writer.close()
         footer = b"".join(kept)
         length = int.from_bytes(footer[-FOOTER_TAIL_BYTES:-4], "little")
         assert len(footer) == length + FOOTER_TAIL_BYTES, "nothing but the footer is written at the end"
-        crc: int = google_crc32c.value(footer)
-        self._target.write(FOOTER_GUARD + crc.to_bytes(4, "little") + footer)
-        footer_at = start + FOOTER_GUARD_BYTES
-        return Extent(footer_at + len(footer), footer_at, sha256(footer).hexdigest())
+        self.footer = footer[:-FOOTER_TAIL_BYTES]
+        return write_footer(self._target, footer, start)
 
     def _open(self, *, compresses: bool) -> pq.ParquetWriter:
         names = self._schema.names
@@ -223,6 +222,26 @@ class ParquetObject:
                 store_schema=False,  # the types are Parquet's own
             )
         return self._opened
+
+
+def write_footer(sink: ByteSink, footer: bytes, at: int) -> Extent:
+    """Write a footer and the checksum in front of it.
+
+    Args:
+        sink: what is written to.
+        footer: with the length and the magic.
+        at: how many bytes of the file were written.
+
+    Returns:
+        What must be known to read the file.
+
+    Raises:
+        OSError: the sink could not take it.
+    """
+    crc: int = google_crc32c.value(footer)
+    sink.write(FOOTER_GUARD + crc.to_bytes(4, "little") + footer)
+    footer_at = at + FOOTER_GUARD_BYTES
+    return Extent(footer_at + len(footer), footer_at, sha256(footer).hexdigest())
 
 
 def _pays(values: pa.ChunkedArray) -> bool:

@@ -18,11 +18,13 @@ class Extent(NamedTuple):
         size: bytes of it.
         footer: position of its footer (the metadata, the length and the magic behind it).
         digest: SHA-256 of the footer, hexadecimal; the footer has those of the row groups. "": not known.
+        start: where it begins in an object that several share; None where the object is this file.
     """
 
     size: int
     footer: int
     digest: str
+    start: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +97,7 @@ class SnapshotPointer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetMember:
-    """One partition's share of a stream-set object.
+    """One partition's share of a stream-set object: a Parquet file within it.
 
     Attributes:
         uuid: of the stream, 32 hexadecimal digits.
@@ -104,7 +106,7 @@ class SetMember:
         base: as of a fragment.
         end: as of a fragment.
         records: how many it holds.
-        row_groups: (first, count): which row groups of the object are its.
+        extent: where it lies in the object, and what must be known to read it.
         epochs: (leader epoch, first offset of it) of its records, the first at `base` where that is known.
         first_timestamp: as of a fragment.
         last_timestamp: as of a fragment.
@@ -117,7 +119,7 @@ class SetMember:
     base: int
     end: int
     records: int
-    row_groups: tuple[int, int]
+    extent: Extent
     epochs: tuple[tuple[int, int], ...]
     first_timestamp: int
     last_timestamp: int
@@ -131,8 +133,8 @@ class SetObjectPointer:
     Attributes:
         name: `<sequence:020d>-<nonce>.parquet`.
         size: bytes of the object.
-        footer: as of an extent.
-        digest: as of an extent.
+        footer: of the footer of all members together; as of an extent.
+        digest: of that; as of an extent.
         members: whose records it holds; never empty.
     """
 

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 __all__ = ["Fetched", "Footer", "ObjectReader", "RowGroup", "fragment_key", "parse_footer", "trimmed"]
 
 _OURS: Final = "liftpy."
+_WHOLE_BYTES: Final = 64 * 1024
+"""Up to this size a member of a shared object is fetched with one request, and kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,7 +240,10 @@ class ObjectReader:
     def __init__(self, store: ObjectStore, key: str, extent: Extent) -> None:
         self._store = store
         self.key = key
-        self._size, self._footer_at, self._digest = extent
+        self._size, self._footer_at, self._digest, start = extent
+        self._start = start or 0
+        self._is_read_whole = start is not None and self._size <= _WHOLE_BYTES
+        self._whole: bytes | None = None
         self._lock = threading.Lock()
         self._footer: Footer | None = None
 
@@ -275,16 +280,14 @@ class ObjectReader:
         """All of them, in the order of the file. Raises as `metadata` does."""
         return self.metadata.row_groups
 
-    def covering(self, start: int, end: int, among: tuple[int, int] | None = None) -> list[int]:
+    def covering(self, start: int, end: int) -> list[int]:
         """Indexes of the row groups that have offsets from `start` up to `end`. Raises as `metadata` does.
 
         Args:
             start: the first offset that is wanted.
             end: the offset after the last one.
-            among: (first, count) of the row groups to look at: those of a member of a stream-set object.
         """
-        groups = self.row_groups if among is None else self.row_groups[among[0] : among[0] + among[1]]
-        return [group.index for group in groups if group.first < end and group.last >= start]
+        return [group.index for group in self.row_groups if group.first < end and group.last >= start]
 
     def check_fragment(self, path: PartitionPath, pointer: StreamObjectPointer) -> None:
         """Check that this is the object that a root means.
@@ -297,9 +300,20 @@ class ObjectReader:
             ObjectCorruptError: its footer says something else. Also as `metadata` does.
         """
         home = path.at(pointer.home)
+        self._check(home.uuid, home.partition, pointer)
+
+    def check_member(self, member: SetMember) -> None:
+        """Check that this is the file of a member, as far as the footer says.
+
+        Raises:
+            ObjectCorruptError: it is not. Also as `metadata` does.
+        """
+        self._check(member.uuid, member.partition, member)
+
+    def _check(self, uuid: str, partition: int, pointer: StreamObjectPointer | SetMember) -> None:
         expected = {
-            "liftpy.uuid": home.uuid,
-            "liftpy.partition": str(home.partition),
+            "liftpy.uuid": uuid,
+            "liftpy.partition": str(partition),
             "liftpy.setsum": pointer.setsum.hex(),
         }
         about = self.metadata.about
@@ -309,26 +323,6 @@ class ObjectReader:
         records = sum(group.records for group in self.row_groups)
         if records != pointer.records:
             raise ObjectCorruptError(self.key, f"it holds {records} records, and must hold {pointer.records}")
-
-    def check_member(self, member: SetMember) -> None:
-        """Check that the row groups of a member hold what is its, as far as the footer says.
-
-        Raises:
-            ObjectCorruptError: they do not. Also as `metadata` does.
-        """
-        first, count = member.row_groups
-        groups = self.row_groups[first : first + count]
-        records = sum(group.records for group in groups)
-        owners = {(group.stream, group.partition) for group in groups} - {(member.uuid, member.partition)}
-        if owners or len(groups) != count:
-            raise ObjectCorruptError(
-                self.key, f"row groups {first} to {first + count - 1} are not those of {member.uuid}/{member.partition}"
-            )
-        if records != member.records:
-            raise ObjectCorruptError(
-                self.key,
-                f"it holds {records} records of {member.uuid}/{member.partition}, and must hold {member.records}",
-            )
 
     def read(self, index: int, columns: Sequence[str] | None = None) -> pa.RecordBatch:
         """The rows of one row group, with one request.
@@ -362,21 +356,18 @@ class ObjectReader:
                 run.append(index)
         return found
 
-    def rows(
-        self, start: int, end: int, *, among: tuple[int, int] | None = None, columns: Sequence[str] | None = None
-    ) -> Iterator[pa.RecordBatch]:
+    def rows(self, start: int, end: int, *, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         """The rows with offsets from `start` up to `end`, one row group at a time, with one request each.
 
         Args:
             start: the first offset that is wanted.
             end: the offset after the last one.
-            among: as for `covering`.
             columns: as for `read`; `offset` must be one of them.
 
         Raises:
             ObjectCorruptError: a row group is damaged. Also as `metadata` does.
         """
-        for index in self.covering(start, end, among):
+        for index in self.covering(start, end):
             rows = trimmed(self.read(index, columns), start, end)
             if rows.num_rows:
                 yield rows
@@ -440,6 +431,14 @@ class ObjectReader:
         return Fetched(start, pa.py_buffer(self._fetch(start, end - start)))
 
     def _fetch(self, start: int, length: int) -> bytes:
+        if self._is_read_whole:
+            if self._whole is None:
+                self._whole = self._get(0, self._size)
+            return self._whole[start : start + length]
+        return self._get(start, length)
+
+    def _get(self, start: int, length: int) -> bytes:
+        start += self._start
         content = self._store.get_range(self.key, start, length)
         if len(content) != length:
             raise ObjectCorruptError(self.key, f"it ends at byte {start + len(content)}, before byte {start + length}")

@@ -1,8 +1,11 @@
-"""Writes stream-set objects: records of many partitions as Parquet, a run of row groups for each of them.
+"""Writes stream-set objects: records of many partitions, a whole Parquet file for each of them, one after the other.
+
+    file of a member | file of a member | ... | "LFTC" | crc32c u32 (of what follows) | footer of all | length | "PAR1"
 
 The columns are those of a fragment, replies always among them, behind `stream` (the uuid, 32 hexadecimal digits) and
-`partition`. The footer says `liftpy.node`, `liftpy.nonce`, `liftpy.hash` and `liftpy.format`; what each member is, the
-set manifest says.
+`partition`. A member is read without the others: the set manifest says where it lies, and its footer has
+`liftpy.uuid`, `liftpy.partition`, `liftpy.setsum`, `liftpy.nonce`, `liftpy.hash` and `liftpy.format`. The footer of all
+lets any reader of Parquet take the object for one file; it says `liftpy.node` instead of whose the records are.
 """
 
 from __future__ import annotations
@@ -12,7 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
-from liftpy_bucket.objects.parquet import ParquetObject
+from liftpy_bucket.objects.joined_footer import JoinedFooter
+from liftpy_bucket.objects.parquet import ROW_GROUPS_KEY, ParquetObject, write_footer
 from liftpy_bucket.objects.pointers import SetMember, SetObjectPointer
 from liftpy_bucket.objects.record_hash import HASH_NAME
 from liftpy_bucket.objects.rows.schema import conform, row_schema
@@ -44,7 +48,7 @@ class WrittenSet(NamedTuple):
             name: of the object.
             members: where these are to be told in other words.
         """
-        size, footer, digest = self.extent
+        size, footer, digest, _ = self.extent
         told = self.members if members is None else members
         return SetObjectPointer(name=name, size=size, footer=footer, digest=digest, members=told)
 
@@ -55,7 +59,8 @@ class _Member(NamedTuple):
     tier_epoch: int
     base: int
     end: int
-    first_row_group: int
+    parquet: ParquetObject
+    cutter: RowGroupCutter
     tally: RowsTally
 
 
@@ -77,14 +82,13 @@ class SetWriter:
     """
 
     def __init__(self, sink: ByteSink, *, node: str, nonce: str, row_group_bytes: int = ROW_GROUP_BYTES) -> None:
-        self._about = {
-            "liftpy.node": node,
-            "liftpy.nonce": nonce,
-            "liftpy.hash": HASH_NAME,
-            "liftpy.format": str(FORMAT),
-        }
-        self._parquet = ParquetObject(sink, _set_schema(), is_alike=False)
-        self._cutter = RowGroupCutter(self._parquet, row_group_bytes)
+        self._sink = sink
+        self._node = node
+        self._about = {"liftpy.nonce": nonce, "liftpy.hash": HASH_NAME, "liftpy.format": str(FORMAT)}
+        self._row_group_bytes = row_group_bytes
+        self._size = 0
+        self._digests: list[str] = []
+        self._joined = JoinedFooter()
         self._members: list[SetMember] = []
         self._member: _Member | None = None
 
@@ -105,7 +109,9 @@ class SetWriter:
         self._end_member()
         if self._members and (self._members[-1].uuid, self._members[-1].partition) >= (uuid, partition):
             raise ValueError(f"partition {uuid}/{partition} is written out of order")
-        self._member = _Member(uuid, partition, tier_epoch, base, end, self._parquet.row_groups, RowsTally())
+        parquet = ParquetObject(self._sink, _set_schema(), is_alike=False)
+        cutter = RowGroupCutter(parquet, self._row_group_bytes)
+        self._member = _Member(uuid, partition, tier_epoch, base, end, parquet, cutter, RowsTally())
 
     def write(self, rows: pa.RecordBatch) -> None:
         """Write the next rows of the partition.
@@ -125,7 +131,7 @@ class SetWriter:
         member.tally.take(rows)
         stream = pa.repeat(pa.scalar(member.uuid, pa.string()), rows.num_rows)
         partition = pa.repeat(pa.scalar(member.partition, pa.int32()), rows.num_rows)
-        self._cutter.take(pa.RecordBatch.from_arrays([stream, partition, *rows.columns], schema=_set_schema()))
+        member.cutter.take(pa.RecordBatch.from_arrays([stream, partition, *rows.columns], schema=_set_schema()))
 
     def finish(self) -> WrittenSet:
         """Write what is left, and the footer.
@@ -134,14 +140,26 @@ class SetWriter:
             OSError: the sink could not take it.
         """
         self._end_member()
-        return WrittenSet(self._parquet.finish(self._about), tuple(self._members))
+        about = {**self._about, "liftpy.node": self._node, ROW_GROUPS_KEY: ",".join(self._digests)}
+        extent = write_footer(self._sink, self._joined.finish(about), self._size)
+        return WrittenSet(extent, tuple(self._members))
 
     def _end_member(self) -> None:
         member, self._member = self._member, None
         if member is None:
             return
-        self._cutter.cut()
+        member.cutter.cut()
         tally = member.tally
+        extent = member.parquet.finish(
+            {
+                **self._about,
+                "liftpy.uuid": member.uuid,
+                "liftpy.partition": str(member.partition),
+                "liftpy.setsum": tally.setsum.hex(),
+            }
+        )
+        self._joined.add(member.parquet.footer, self._size)
+        self._digests += member.parquet.digests
         self._members.append(
             SetMember(
                 uuid=member.uuid,
@@ -150,10 +168,11 @@ class SetWriter:
                 base=member.base,
                 end=member.end,
                 records=tally.records,
-                row_groups=(member.first_row_group, self._parquet.row_groups - member.first_row_group),
+                extent=extent._replace(start=self._size),
                 epochs=tally.epochs,
                 first_timestamp=tally.first_timestamp,
                 last_timestamp=tally.last_timestamp,
                 setsum=tally.setsum,
             )
         )
+        self._size += extent.size

@@ -37,7 +37,7 @@ class ReadingCache:
 
     def __init__(self, store: ObjectStore, footers_max: int = _FOOTERS_MAX) -> None:
         self._store = store
-        self._readers: LruCache[str, ObjectReader] = LruCache(footers_max)
+        self._readers: LruCache[tuple[str, int | None], ObjectReader] = LruCache(footers_max)
         self._roots: LruCache[PartitionPath, RootFile] = LruCache(_PARTITIONS_MAX)
         self._sets: LruCache[str, LoadedSet] = LruCache(_SETS_MAX)
 
@@ -46,8 +46,8 @@ class ReadingCache:
         return self._roots.get_or_make(path, lambda: RootFile(self._store, path, new_id=_commits_nothing))
 
     def reader(self, key: str, extent: Extent) -> ObjectReader:
-        """What reads an object; it keeps the footer."""
-        return self._readers.get_or_make(key, lambda: ObjectReader(self._store, key, extent))
+        """What reads an object, or one member of it; it keeps the footer."""
+        return self._readers.get_or_make((key, extent.start), lambda: ObjectReader(self._store, key, extent))
 
     def set_manifest(self, node: str) -> SetManifest | None:
         """The set manifest of a node as it is now; None where there is none.

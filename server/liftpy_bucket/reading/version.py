@@ -42,8 +42,7 @@ class Piece(NamedTuple):
 
     Attributes:
         key: of the object.
-        extent: of it.
-        row_groups: (first, count) of those that hold this range; None for all of them.
+        extent: of the Parquet file in it.
         start: the first offset for which it counts. What else is in it is of no account.
         end: the offset after the last one.
         pointer: what the manifest says of it.
@@ -51,14 +50,13 @@ class Piece(NamedTuple):
 
     key: str
     extent: Extent
-    row_groups: tuple[int, int] | None
     start: int
     end: int
     pointer: StreamObjectPointer | SetMember
 
     @property
     def size(self) -> int:
-        """Bytes of the object."""
+        """Bytes of the file."""
         return self.extent.size
 
 
@@ -127,12 +125,12 @@ class TierVersion:
     def _of_fragment(self, pointer: StreamObjectPointer) -> Piece:
         key = fragment_key(self.path, pointer)
         start, end = max(pointer.base, self.start), min(pointer.end, self.root.end)
-        return Piece(key, pointer.extent, None, start, end, pointer)
+        return Piece(key, pointer.extent, start, end, pointer)
 
     def _of_member(self, each: ResolvedMember) -> Piece:
         key = set_object_key(each.node, each.pointer.name)
-        start, groups = max(each.start, self.start), each.member.row_groups
-        return Piece(key, each.pointer.extent, groups, start, each.end, each.member)
+        start = max(each.start, self.start)
+        return Piece(key, each.member.extent, start, each.end, each.member)
 
     def reader(self, piece: Piece) -> ObjectReader:
         """What reads a piece, after its footer was found to be that of what the manifest means.
@@ -155,7 +153,7 @@ class TierVersion:
         """
         until = self.end if end is None else end
         for piece in self.pieces(start, end):
-            yield from self.reader(piece).rows(max(start, piece.start), min(until, piece.end), among=piece.row_groups)
+            yield from self.reader(piece).rows(max(start, piece.start), min(until, piece.end))
 
     def offset_at_time(self, timestamp: int) -> int | None:
         """Offset of the first record not before `timestamp` (ns); None when all records are earlier.
@@ -165,7 +163,7 @@ class TierVersion:
         """
         for piece in self._pieces_at_time(timestamp):
             reader = self.reader(piece)
-            for index in reader.covering(piece.start, piece.end, piece.row_groups):
+            for index in reader.covering(piece.start, piece.end):
                 if reader.row_groups[index].last_timestamp < timestamp:
                     continue
                 rows = trimmed(reader.read(index, _TIME_COLUMNS), piece.start, piece.end)

@@ -1,7 +1,7 @@
 """What of a partition others may read without us: the objects of one version, and which part of each counts.
 
 Spark, DuckDB or Polars read the objects as they are; rows outside of [start, end) of an object are of no account, and
-so are the other row groups where `row_groups` names some. Who reads for long pins the version first
+so are those of others in an object that is shared. Who reads for long pins the version first
 (`Pins.hold_version`) and hands the pin in.
 """
 
@@ -32,17 +32,17 @@ class ExportedObject(NamedTuple):
 
     Attributes:
         key: of the object.
-        size: bytes of it.
-        row_groups: (first, count) of those that count; None: all.
+        size: bytes of it, or of the partition's file in it.
+        is_shared: it has other partitions, too; `stream` and `partition` tell its rows.
         start: the first offset that counts.
         end: the offset after the last one.
-        records: how many the object, or its row groups, hold; not all of them need to count.
+        records: how many it holds of the partition; not all of them need to count.
         is_whole: every row of the object counts.
     """
 
     key: str
     size: int
-    row_groups: tuple[int, int] | None
+    is_shared: bool
     start: int
     end: int
     records: int
@@ -99,10 +99,9 @@ def export_list(store: ObjectStore, path: PartitionPath, *, pin: Pin | None = No
 def _objects(version: TierVersion) -> Iterator[ExportedObject]:
     for piece in version.pieces():
         pointer = piece.pointer
-        is_whole = piece.row_groups is None and (piece.start, piece.end) == (pointer.base, pointer.end)
-        yield ExportedObject(
-            piece.key, piece.extent.size, piece.row_groups, piece.start, piece.end, pointer.records, is_whole
-        )
+        is_shared = piece.extent.start is not None
+        is_whole = not is_shared and (piece.start, piece.end) == (pointer.base, pointer.end)
+        yield ExportedObject(piece.key, piece.size, is_shared, piece.start, piece.end, pointer.records, is_whole)
 
 
 def _pinned(store: ObjectStore, path: PartitionPath, pin: Pin) -> TierVersion:

@@ -79,7 +79,7 @@ class _Scrubbing:
                     return piece.start  # it was collected, and something else took its place
                 if problem.key not in self._known:
                     self._report.add(*problem)
-            self._bytes += piece.extent.size
+            self._bytes += piece.size
             if self._progress is not None:
                 self._progress(self._bytes, max(self._bytes, self._report.size), f"reading {piece.key}")
         return None
@@ -114,15 +114,14 @@ def scrub_piece(store: ObjectStore, version: TierVersion, piece: Piece) -> None:
         BucketVersionError: a newer liftpy wrote it.
         StoreError: it could not be read.
     """
-    if store.get_range(piece.key, 0, len(_MAGIC)) != _MAGIC:
+    if store.get_range(piece.key, piece.extent.start or 0, len(_MAGIC)) != _MAGIC:
         raise ObjectCorruptError(piece.key, "it does not begin as Parquet does")
     reader = version.reader(piece)
-    first, count = piece.row_groups or (0, len(reader.row_groups))
     pointer = piece.pointer
     found, records, reached = NO_RECORDS, 0, pointer.base
     times: list[int] = []
-    for index in range(first, first + count):
-        rows = reader.read(index)
+    for group in reader.row_groups:
+        rows = reader.read(group.index)
         reached = _check_offsets(piece, rows, reached)
         _check_epochs(version, piece, rows)
         found, records = found + setsum_of(rows), records + rows.num_rows

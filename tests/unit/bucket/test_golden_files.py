@@ -122,10 +122,10 @@ def test_a_set_manifest_leads_by_digests_to_its_records():
     (shared,) = decode_set(NODE, golden("set-manifest.json")).objects
     store = MemoryStore()
     store.create("golden", golden("stream-set-object.parquet"), "n")
-    reader = ObjectReader(store, "golden", shared.extent)
     for member in shared.members:
+        reader = ObjectReader(store, "golden", member.extent)
         reader.check_member(member)
-        check_rows(list(reader.rows(40, 44, among=member.row_groups)))
+        check_rows(list(reader.rows(40, 44)))
 
 
 @pytest.mark.parametrize("name", ["stream-object.parquet", "stream-set-object.parquet"])

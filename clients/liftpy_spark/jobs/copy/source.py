@@ -140,7 +140,7 @@ def tail_pieces(version: TierVersion, start: int, end: int) -> tuple[Piece, ...]
 def whole_piece(path: PartitionPath, pointer: StreamObjectPointer) -> Piece:
     """All of a fragment that a root names."""
     key = fragment_key(path, pointer)
-    return Piece(key, pointer.extent, None, pointer.base, pointer.end, pointer)
+    return Piece(key, pointer.extent, pointer.base, pointer.end, pointer)
 
 
 def new_id() -> str:

@@ -155,9 +155,7 @@ def _batches(task: ExportTask) -> Iterator[pa.RecordBatch]:
     version = version_of(task.settings, task.part)
     for piece in task.part.pieces:
         start, end = max(piece.start, task.start), min(piece.end, task.end)
-        for rows in version.reader(piece).rows(
-            start, end, among=piece.row_groups, columns=list({"offset", *projection.columns})
-        ):
+        for rows in version.reader(piece).rows(start, end, columns=list({"offset", *projection.columns})):
             columns = {name: rows.column(name) for name in projection.columns}
             columns["subject"] = subject_bytes(columns["subject"])
             yield projection.apply(columns, rows.num_rows, task.stream, task.part.root.partition)

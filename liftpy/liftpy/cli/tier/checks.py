@@ -231,8 +231,5 @@ def tell_nothing(place: Place) -> None:
 
 
 def _shown(each: ExportedObject) -> str:
-    groups = ""
-    if each.row_groups is not None:
-        first, count = each.row_groups
-        groups = f", row groups {first} to {first + count - 1}"
-    return f"  offsets {each.start} to {each.end}, {show_bytes(each.size)}{groups}"
+    shared = ", in a shared object" if each.is_shared else ""
+    return f"  offsets {each.start} to {each.end}, {show_bytes(each.size)}{shared}"

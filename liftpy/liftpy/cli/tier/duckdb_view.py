@@ -49,7 +49,7 @@ def _part(exported: Exported, each: ExportedObject, prefix: str) -> str:
     path = exported.place.path
     table = f"FROM read_parquet({_text(prefix + each.key)})\n"
     offsets = f'"offset" >= {each.start} AND "offset" < {each.end}'
-    if each.row_groups is None:
+    if not each.is_shared:
         return f"SELECT * {table}WHERE {offsets}"
     return (
         f"SELECT * EXCLUDE (stream) {table}"

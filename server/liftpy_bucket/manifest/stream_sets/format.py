@@ -17,7 +17,7 @@ from liftpy_bucket.errors import ManifestCorruptError
 from liftpy_bucket.layout import set_root_key
 from liftpy_bucket.manifest.json import DIGEST, INT64_MIN, NODE, UUID, Fields, encode
 from liftpy_bucket.manifest.root.format import EPOCH_MAX, commits_of, epochs_of
-from liftpy_bucket.objects.pointers import SetMember, SetObjectPointer
+from liftpy_bucket.objects.pointers import Extent, SetMember, SetObjectPointer
 from liftpy_bucket.objects.setsum import NO_RECORDS, Setsum
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ _NAME: Final = re.compile(r"[0-9]{20}-[A-Za-z0-9_-]{1,128}\.parquet")
 _FIELDS: Final = frozenset({"node", "incarnation", "version", "sequence", "objects", "setsum", "collected", "commits"})
 _OBJECT: Final = frozenset({"name", "size", "footer", "digest", "members"})
 _SEQUENCE_DIGITS: Final = 20
-_MEMBER_VALUES: Final = 12
+_MEMBER_VALUES: Final = 14
 
 
 def sequence_of(name: str) -> int:
@@ -74,8 +74,10 @@ def _member_plain(member: SetMember) -> list[Any]:
         member.base,
         member.end,
         member.records,
-        member.row_groups[0],
-        member.row_groups[1],
+        member.extent.start,
+        member.extent.size,
+        member.extent.footer,
+        member.extent.digest,
         member.epochs,
         member.first_timestamp,
         member.last_timestamp,
@@ -114,9 +116,10 @@ def encode_set(manifest: SetManifest) -> bytes:
 def _member_of(row: Row) -> SetMember:
     base = row.number(3)
     end = row.number(4, base + 1)
-    epochs = epochs_of(row, 8)
+    size = row.number(7)
+    epochs = epochs_of(row, 10)
     if epochs and (epochs[0][1] < base or epochs[-1][1] >= end):
-        raise row.bad(8, f"has epochs that begin outside of [{base}, {end})")
+        raise row.bad(10, f"has epochs that begin outside of [{base}, {end})")
     return SetMember(
         uuid=row.text(0, UUID),
         partition=row.number(1),
@@ -124,11 +127,11 @@ def _member_of(row: Row) -> SetMember:
         base=base,
         end=end,
         records=row.number(5),
-        row_groups=(row.number(6), row.number(7)),
+        extent=Extent(size, row.number(8, most=size), row.text(9, DIGEST), start=row.number(6)),
         epochs=epochs,
-        first_timestamp=row.number(9, INT64_MIN),
-        last_timestamp=row.number(10, INT64_MIN),
-        setsum=row.setsum(11),
+        first_timestamp=row.number(11, INT64_MIN),
+        last_timestamp=row.number(12, INT64_MIN),
+        setsum=row.setsum(13),
     )
 
 

@@ -62,14 +62,14 @@ def test_members_of_sets_become_a_fragment_trimmed_to_what_counts(tmp_path):
         for number in range(2):
             writer.begin(f"{number:032x}", 0, 1, 0, 40)
             writer.write(rows)
-        extent, members = writer.finish()
+        _, members = writer.finish()
         sink.seek(0)
         store.create("set", sink.read(), "n")
-        reader = ObjectReader(store, "set", extent)
+        first, second = (ObjectReader(store, "set", member.extent) for member in members)
     with (tmp_path / "fragment").open("w+b") as sink:
-        whole = member_source(reader, members[0], 0, 40)
+        whole = member_source(first, members[0], 0, 40)
         assert whole.setsum == members[0].setsum
-        part = member_source(reader, members[1], 10, 15)
+        part = member_source(second, members[1], 10, 15)
         assert part.setsum is None
         result = merge([part], sink, path=PATH, nonce="m", keeps_replies=False)
         found = reader_of(store, sink, result, "fragment")

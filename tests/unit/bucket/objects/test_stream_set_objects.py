@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import io
+import random
 from dataclasses import replace
+from typing import NamedTuple
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from liftpy_bucket.errors import ObjectCorruptError
-from liftpy_bucket.objects.read import ObjectReader
+from liftpy_bucket.objects.read import ObjectReader, trimmed
 from liftpy_bucket.objects.record_hash import setsum_of
 from liftpy_bucket.objects.write_stream_set import SetWriter
 from liftpy_bucket.store.counting import CountingStore
@@ -49,29 +53,66 @@ def test_members_come_back(all_records, row_group_bytes):
         )
         for number, records in enumerate(all_records)
     ]
-    _, reader, members = put(given_members, row_group_bytes=row_group_bytes)
+    store, reader, members = put(given_members, row_group_bytes=row_group_bytes)
     position = 0
     for (uuid, partition, base, end, rows), member, records in zip(given_members, members, all_records, strict=True):
         assert (member.uuid, member.partition, member.base, member.end) == (uuid, partition, base, end)
         assert (member.tier_epoch, member.records, member.setsum) == (3, len(records), setsum_of(rows))
-        assert member.row_groups[0] == position
-        position += member.row_groups[1]
+        assert member.extent.start == position
+        position += member.extent.size
         assert (member.epochs[0][0], member.epochs[-1][0]) == (records[0].epoch, records[-1].epoch)
         assert (member.first_timestamp, member.last_timestamp) == (records[0].timestamp, records[-1].timestamp)
-        reader.check_member(member)
-        found = reader.rows(base, end, among=member.row_groups)
-        assert [record for piece in found for record in records_of(piece)] == records
-    assert position == len(reader.row_groups)
+        own = ObjectReader(store, KEY, member.extent)
+        own.check_member(member)
+        for each in (own, _OfStream(reader, uuid)):
+            assert [record for piece in each.rows(base, end) for record in records_of(piece)] == records
+    assert sum(group.records for group in reader.row_groups) == sum(map(len, all_records))
 
 
-def test_reading_one_of_many_reads_its_row_groups_only():
-    members = [(f"{number:032x}", 0, 0, 50, rows_from(plain_records(50))) for number in range(30)]
+class _OfStream(NamedTuple):
+    """The rows of a stream as who takes the object for one Parquet file finds them."""
+
+    reader: ObjectReader
+    uuid: str
+
+    def rows(self, start, end):
+        for group in self.reader.row_groups:
+            if group.stream == self.uuid:
+                yield trimmed(self.reader.read(group.index), start, end)
+
+
+def test_any_reader_of_parquet_takes_the_object_for_one_file():
+    members = [(f"{number:032x}", number, 0, 50, rows_from(plain_records(50))) for number in range(40)]
     store, reader, found = put(members)
-    member = found[17]
-    rows = list(reader.rows(0, 50, among=member.row_groups))
+    table = pq.read_table(pa.BufferReader(store.get(KEY).body))
+    assert table.num_rows == 40 * 50
+    assert table.column("stream").unique().to_pylist() == [member.uuid for member in found]
+    assert table.column("partition").unique().to_pylist() == list(range(40))
+    about = reader.metadata.about
+    assert about["liftpy.node"] == "a"
+    assert "liftpy.uuid" not in about
+    assert [group.index for group in reader.row_groups] == list(range(40))
+
+
+def test_a_member_is_read_with_one_request_and_nothing_else():
+    members = [(f"{number:032x}", 0, 0, 50, rows_from(plain_records(50))) for number in range(1_000)]
+    store, _, found = put(members)
+    member = found[517]
+    rows = list(ObjectReader(store, KEY, member.extent).rows(0, 50))
     assert sum(piece.num_rows for piece in rows) == 50
+    assert store.counts["get_range"] == 1
+    assert store.bytes_in == member.extent.size < 10_000
+
+
+def test_a_large_member_is_read_by_row_groups():
+    records = [each._replace(value=random.Random(each.offset).randbytes(1_000)) for each in plain_records(500)]
+    members = [("0" * 32, 0, 0, 500, rows_from(records))]
+    store, _, (member,) = put(members, row_group_bytes=50_000)
+    reader = ObjectReader(store, KEY, member.extent)
+    assert len(reader.row_groups) > 5
+    assert sum(rows.num_rows for rows in reader.rows(100, 101)) == 1
     assert store.counts["get_range"] == 2
-    assert {group.stream for group in reader.row_groups} == {member.uuid for member in found}
+    assert store.bytes_in < member.extent.size / 3
 
 
 def test_a_member_without_records_has_no_row_groups():
@@ -79,25 +120,25 @@ def test_a_member_without_records_has_no_row_groups():
         ("0" * 32, 0, 5, 9, rows_from(plain_records(1)).slice(0, 0)),
         ("1" * 32, 0, 0, 1, rows_from(plain_records(1))),
     ]
-    _, reader, found = put(members)
-    assert [(member.base, member.end, member.records, member.row_groups) for member in found] == [
-        (5, 9, 0, (0, 0)),
-        (0, 1, 1, (0, 1)),
-    ]
-    reader.check_member(found[0])
+    store, reader, found = put(members)
+    assert [(member.base, member.end, member.records) for member in found] == [(5, 9, 0), (0, 1, 1)]
+    empty = ObjectReader(store, KEY, found[0].extent)
+    empty.check_member(found[0])
+    assert empty.row_groups == ()
+    assert len(reader.row_groups) == 1
 
 
 def test_what_a_member_says_is_checked():
     members = [(f"{number:032x}", 0, 0, 5, rows_from(plain_records(5))) for number in range(3)]
-    _, reader, (first, second, _) = put(members)
+    store, _, (first, second, _) = put(members)
     for wrong, says in (
-        (replace(first, row_groups=second.row_groups), "are not those of"),
-        (replace(first, partition=1), "are not those of"),
-        (replace(first, row_groups=(2, 4)), "are not those of"),
-        (replace(first, records=6), "5 records of .* must hold 6"),
+        (replace(first, extent=second.extent), "liftpy.uuid is"),
+        (replace(first, partition=1), "liftpy.partition is"),
+        (replace(first, extent=first.extent._replace(digest=second.extent.digest)), "SHA-256"),
+        (replace(first, records=6), "5 records, and must hold 6"),
     ):
         with pytest.raises(ObjectCorruptError, match=says):
-            reader.check_member(wrong)
+            ObjectReader(store, KEY, wrong.extent).check_member(wrong)
 
 
 def test_partitions_come_in_order_and_rows_in_their_range():

@@ -11,7 +11,7 @@ from liftpy_bucket.manifest.pins.held import Pins
 from liftpy_bucket.manifest.root.changes import append, claim
 from liftpy_bucket.manifest.stream_sets import changes as set_changes
 from liftpy_bucket.manifest.stream_sets.file import SetManifestFile
-from liftpy_bucket.objects.pointers import SetMember, SetObjectPointer
+from liftpy_bucket.objects.pointers import Extent, SetMember, SetObjectPointer
 from liftpy_bucket.objects.setsum import Setsum
 from liftpy_bucket.store.memory import MemoryStore
 from liftpy_bucket.upkeep.collecting import Collector
@@ -52,7 +52,7 @@ class Sets:
                 base=base,
                 end=end,
                 records=end - base,
-                row_groups=(number, 1),
+                extent=Extent(10, 5, "ab" * 32, start=10 * number),
                 epochs=((1, base),),
                 first_timestamp=base,
                 last_timestamp=end - 1,

@@ -25,9 +25,8 @@ __all__ = ["move_members", "size_of", "sources_of"]
 
 
 def size_of(member: ResolvedMember) -> int:
-    """About how many bytes of its object are the member's."""
-    records = sum(each.records for each in member.pointer.members)
-    return member.pointer.size * member.member.records // max(1, records)
+    """How many bytes of its object are the member's."""
+    return member.member.extent.size
 
 
 def sources_of(context: Context, members: Sequence[ResolvedMember]) -> Iterator[Source]:
@@ -38,7 +37,7 @@ def sources_of(context: Context, members: Sequence[ResolvedMember]) -> Iterator[
     """
     for each in members:
         key = set_object_key(each.node, each.pointer.name)
-        reader = ObjectReader(context.store, key, each.pointer.extent)
+        reader = ObjectReader(context.store, key, each.member.extent)
         yield member_source(reader, each.member, each.start, each.end)
 
 

@@ -236,7 +236,7 @@ def _broken_snapshot(root_file: RootFile, pointers: Sequence[SnapshotPointer], o
 
 
 def _spans_of_piece(reader: ObjectReader, piece: Piece) -> Iterator[Span]:
-    groups = reader.covering(piece.start, piece.end, piece.row_groups)
+    groups = reader.covering(piece.start, piece.end)
     if not groups:
         yield Span(piece, reader, None, piece.start, piece.end, 0, is_last=True)
     start = piece.start

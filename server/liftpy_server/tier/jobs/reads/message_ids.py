@@ -66,7 +66,7 @@ def _groups(version: TierVersion, first: int, before: int) -> Iterator[_Group]:
     """Newest first."""
     for piece in reversed(list(version.pieces(first, before))):
         reader, start, end = version.reader(piece), max(first, piece.start), min(before, piece.end)
-        for index in reversed(reader.covering(start, end, piece.row_groups)):
+        for index in reversed(reader.covering(start, end)):
             yield _Group(reader, index, max(start, reader.row_groups[index].first), end)
 
 

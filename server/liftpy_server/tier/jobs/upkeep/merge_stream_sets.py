@@ -128,7 +128,6 @@ def write_set_object(
     keys = {each.name: set_object_key(node, each.name) for each in run}
     window_bytes = max(_WINDOW_BYTES_MIN, _WINDOWS_BYTES // len(run))
     store = ReadAheadStore(context.store, window_bytes, {keys[each.name]: each.size for each in run})
-    readers = {each.name: ObjectReader(store, keys[each.name], each.extent) for each in run}
     nonce = context.new_id()
     name = set_object_name(sequence, nonce)
     with ObjectBuffer(sum(each.size for each in run)) as sink:
@@ -137,7 +136,8 @@ def write_set_object(
             first = chain[0].member
             writer.begin(first.uuid, first.partition, first.tier_epoch, chain[0].start, chain[-1].end)
             for part in chain:
-                source = member_source(readers[part.pointer.name], part.member, part.start, part.end)
+                reader = ObjectReader(store, keys[part.pointer.name], part.member.extent)
+                source = member_source(reader, part.member, part.start, part.end)
                 for rows in source.rows:
                     writer.write(rows)
             context.progress()

@@ -325,7 +325,10 @@ async def test_what_the_bucket_holds_is_one_history(across):
     version = open_version(across.store, PartitionPath(UUID.hex(), 0))
     assert (version.start, version.end) == (0, 70)
     pieces = list(version.pieces())
-    assert [(piece.start, piece.end, piece.row_groups is None) for piece in pieces] == [(0, 40, True), (40, 70, False)]
+    assert [(piece.start, piece.end, piece.extent.start is None) for piece in pieces] == [
+        (0, 40, True),
+        (40, 70, False),
+    ]
     assert [offset for rows in version.read(35, 45) for offset in rows.column("offset").to_pylist()] == [*range(35, 45)]
     assert version.offset_at_time(NOW_NS + 50 * SECOND) == 50
     without_sets = open_version(across.store, version.path, offset=10)
