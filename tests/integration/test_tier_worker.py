@@ -62,7 +62,7 @@ def upload(worker, slices, base, end):
 
 
 async def test_a_bucket_is_probed_claimed_and_filled(worker, s3, tmp_path):
-    assert await worker.call("probe") == {"cluster_id": None}
+    assert await worker.call("probe") == {"cluster_id": None, "generation": 0}
     log = LogFile(tmp_path / "0.log")
     log.append(300)
     assert (await claim(worker))["end"] == 0
@@ -74,7 +74,7 @@ async def test_a_bucket_is_probed_claimed_and_filled(worker, s3, tmp_path):
         "create": 3,
         "replace": 3,
     }
-    assert await worker.call("probe") == {"cluster_id": None}  # what is there is ours
+    assert await worker.call("probe") == {"cluster_id": None, "generation": 0}  # what is there is ours
     check_whole(s3.store(tmp_path.name), 300)
 
 

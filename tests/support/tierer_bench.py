@@ -44,6 +44,7 @@ class PlayedWorker(PlainWorker):
         self.ends = {}
         self.starts = {}
         self.cluster_id = None
+        self.generation = 0
         self.holders = []
         self.hold = asyncio.Event()
         self.hold.set()
@@ -56,7 +57,7 @@ class PlayedWorker(PlainWorker):
         if job in self.errors:
             raise TierWorkError(self.errors[job], f"{job} says {self.errors[job]}")
         if job == "probe":
-            return {"cluster_id": self.cluster_id}
+            return {"cluster_id": self.cluster_id, "generation": self.generation}
         if job in ANSWERS:
             return ANSWERS[job]
         if job == "confirm":

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Catalog", "CatalogFile", "CatalogStream", "LoadedCatalog", "decode_catalog", "encode_catalog"]
 
-_FIELDS: Final = frozenset({"cluster_id", "version", "streams"})
+_FIELDS: Final = frozenset({"cluster_id", "version", "generation", "streams"})
+_GENERATION_MAX: Final = 2**31 - 1
 _STREAM: Final = frozenset({"uuid", "name", "config", "partitions", "created_ns", "deleted_ns"})
 
 
@@ -50,11 +51,13 @@ class Catalog:
     Attributes:
         cluster_id: whose bucket this is.
         version: grows by one with every commit.
+        generation: how many clusters owned it before; a restore takes it over with the next one.
         streams: by uuid, 32 hexadecimal digits.
     """
 
     cluster_id: str
     version: int
+    generation: int = 0
     streams: Mapping[str, CatalogStream] = field(default_factory=dict)
 
 
@@ -87,7 +90,13 @@ def encode_catalog(catalog: Catalog) -> bytes:
         }
         for uuid, stream in sorted(catalog.streams.items())
     ]
-    return encode(CATALOG, {"cluster_id": catalog.cluster_id, "version": catalog.version, "streams": streams})
+    plain = {
+        "cluster_id": catalog.cluster_id,
+        "version": catalog.version,
+        "generation": catalog.generation,
+        "streams": streams,
+    }
+    return encode(CATALOG, plain)
 
 
 def decode_catalog(body: bytes) -> Catalog:
@@ -110,7 +119,12 @@ def decode_catalog(body: bytes) -> Catalog:
             created_ns=each.number("created_ns", INT64_MIN),
             deleted_ns=None if each.is_null("deleted_ns") else each.number("deleted_ns", INT64_MIN),
         )
-    return Catalog(cluster_id=fields.text("cluster_id", ID), version=fields.number("version", 1), streams=streams)
+    return Catalog(
+        cluster_id=fields.text("cluster_id", ID),
+        version=fields.number("version", 1),
+        generation=fields.number("generation", most=_GENERATION_MAX),
+        streams=streams,
+    )
 
 
 class CatalogFile:

@@ -36,9 +36,10 @@ class NothingResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeResult:
-    """`cluster_id` is that of the cluster whose catalog is there; None where there is none."""
+    """Of the catalog: whose it is, None where there is none, and its generation."""
 
     cluster_id: str | None
+    generation: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -74,7 +74,7 @@ def write_all(folder):
         node=NODE, incarnation=4, version=7, sequence=6, objects=(shared,), setsum=total, commits=("golden",)
     )
     stream = CatalogStream(name="orders", config={"subject": "orders.>"}, partitions=4, created_ns=1)
-    catalog = Catalog(cluster_id="c" * 32, version=2, streams={UUID: stream})
+    catalog = Catalog(cluster_id="c" * 32, version=2, generation=1, streams={UUID: stream})
     files = {
         "stream-object.parquet": body,
         "stream-set-object.parquet": sink.getvalue(),

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
 __all__ = ["TierJobs"]
 
+_INCARNATION_BITS: Final = 32
 _NOTHING: Final = "there is no whole record batch to upload yet"
 
 
@@ -82,6 +83,7 @@ class TierJobs:
         self._clock = clock
         self._counters = counters
         self._gone = gone
+        self._generation = 0
         self._doing: dict[Job, Callable[[Task], Awaitable[bool]]] = {
             Job.PROBE: self._probe,
             Job.LOOK: self._look,
@@ -124,15 +126,24 @@ class TierJobs:
         return partition
 
     async def _probe(self, _task: Task) -> bool:
-        found = (await self._worker.call(ProbeJob())).cluster_id
-        own = self._identity.cluster_id
+        probed = await self._worker.call(ProbeJob())
+        found, own = probed.cluster_id, self._identity.cluster_id
         if found is not None and found != own:
             text = (
                 f"{self._config.url} belongs to cluster {found}, and this is cluster {own}: nothing is written there. "
                 "Give this cluster a prefix of its own; or, if the other one is lost, restore it into this one"
             )
             raise TierWorkError("foreign", text)
+        self._generation = probed.generation
         return self._schedule.proven(self._now_s())
+
+    @property
+    def _incarnation(self) -> int:
+        """Of this node among all that ever wrote to the bucket under its name.
+
+        A process of a cluster that was lost, and is restored in this one, is always an earlier one.
+        """
+        return self._generation << _INCARNATION_BITS | self._identity.incarnation
 
     async def _look(self, task: Task) -> bool:
         (place,) = task.places
@@ -205,7 +216,7 @@ class TierJobs:
         members = tuple(_member(job) for _, job in asked)
         identity = self._identity
         answer = await self._worker.call(
-            UploadSetJob(node=identity.node_id, incarnation=identity.incarnation, members=members)
+            UploadSetJob(node=identity.node_id, incarnation=self._incarnation, members=members)
         )
         told = {(member.uuid, member.partition): member.end for member in answer.members}
         ends = {place.key: told.get((place.key.uuid.hex(), place.key.partition), 0) for place, _ in asked}
@@ -353,7 +364,7 @@ class TierJobs:
 
     async def _collect_sets(self, task: Task) -> bool:
         identity = self._identity
-        answer = await self._worker.call(CollectSetsJob(node=identity.node_id, incarnation=identity.incarnation))
+        answer = await self._worker.call(CollectSetsJob(node=identity.node_id, incarnation=self._incarnation))
         self._schedule.kept_up(task, None, self._now_s())
         if answer.merged or answer.trimmed:
             self._schedule.collects_sets()

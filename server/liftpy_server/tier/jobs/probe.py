@@ -32,7 +32,9 @@ def probe_bucket(context: Context, _request: ProbeJob) -> ProbeResult:
     _check_names(context.store)
     loaded = CatalogFile(context.store, new_id=context.new_id).load()
     probe(context.store, context.new_id())
-    return ProbeResult(cluster_id=None if loaded is None else loaded.catalog.cluster_id)
+    if loaded is None:
+        return ProbeResult(cluster_id=None, generation=0)
+    return ProbeResult(cluster_id=loaded.catalog.cluster_id, generation=loaded.catalog.generation)
 
 
 def _check_names(store: ObjectStore) -> None:

@@ -99,10 +99,10 @@ def merged(
         there[uuid] = replace(stream, deleted_ns=now_ns) if is_marked else stream
     if before is not None and there == known:
         return None
-    version = 1 if before is None else before.version + 1
-    return Catalog(cluster_id=cluster_id, version=version, streams=there)
+    version, generation = (1, 0) if before is None else (before.version + 1, before.generation)
+    return Catalog(cluster_id=cluster_id, version=version, generation=generation, streams=there)
 
 
 def taken(before: Catalog, cluster_id: str) -> Catalog:
     """The catalog of another cluster, as this one's own."""
-    return replace(before, cluster_id=cluster_id, version=before.version + 1)
+    return replace(before, cluster_id=cluster_id, version=before.version + 1, generation=before.generation + 1)

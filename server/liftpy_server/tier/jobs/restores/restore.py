@@ -5,18 +5,12 @@ They read and claim what a cluster that is gone has left; the metadata are chang
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from liftpy_bucket.errors import ForeignBucketError, ObjectMissingError, OvertakenError
-from liftpy_bucket.layout import CATALOG, PartitionPath, set_root_key
+from liftpy_bucket.layout import CATALOG, PartitionPath
 from liftpy_bucket.manifest.catalog import CatalogFile
-from liftpy_bucket.manifest.root.format import COMMIT_IDS
-from liftpy_bucket.manifest.stream_sets.file import SetManifestFile
-from liftpy_bucket.manifest.stream_sets.format import decode_set, encode_set
-from liftpy_bucket.store.swapping import swap
 from liftpy_server.tier.jobs.parts.catalog_content import check_owner, taken
-from liftpy_server.tier.jobs.parts.stream_set_nodes import nodes_with_sets
 from liftpy_server.tier.jobs.restores.restoring import Bucket
 from liftpy_server.tier.requests import FenceStreamsResult, LookAtPartitionsResult, ReadCatalogResult, TakeCatalogResult
 
@@ -93,7 +87,6 @@ def take_catalog(context: Context, request: TakeCatalogJob) -> TakeCatalogResult
         )
     strangers = [uuid for uuid in request.streams if uuid not in loaded.catalog.streams]
     if not strangers and owner != own:  # where it is ours, this was done before, and our nodes write by now
-        _begin_sets_anew(context)
         try:
             file.commit(loaded, taken(loaded.catalog, own))
         except OvertakenError as error:
@@ -101,41 +94,6 @@ def take_catalog(context: Context, request: TakeCatalogJob) -> TakeCatalogResult
                 f"cluster {owner} still writes to the bucket: stop its nodes before this one takes over"
             ) from error
     return TakeCatalogResult(strangers=tuple(strangers))
-
-
-def _begin_sets_anew(context: Context) -> None:
-    """Let the nodes of this cluster go on with the stream sets of those of the same names.
-
-    They count their incarnations from the beginning, and would be taken for processes that are over.
-    """
-    for node in nodes_with_sets(context.store):
-        for _ in range(_ATTEMPTS):
-            try:
-                _begin_set_anew(context, node)
-                break
-            except OvertakenError:
-                continue
-        else:
-            raise OvertakenError(
-                f"node {node} goes on writing to the bucket: stop the nodes of the other cluster first"
-            )
-
-
-def _begin_set_anew(context: Context, node: str) -> None:
-    loaded = SetManifestFile(context.store, node, new_id=context.new_id).load()
-    if loaded is None or not loaded.manifest.incarnation:
-        return
-    commit_id, manifest = context.new_id(), loaded.manifest
-    commits = (*manifest.commits, commit_id)[-COMMIT_IDS:]
-    body = encode_set(replace(manifest, incarnation=0, version=manifest.version + 1, commits=commits))
-    swap(
-        context.store,
-        set_root_key(node),
-        body,
-        etag=loaded.etag,
-        nonce=commit_id,
-        is_ours=lambda stored: commit_id in decode_set(node, stored.body).commits,
-    )
 
 
 def look_at_partitions(context: Context, request: LookAtPartitionsJob) -> LookAtPartitionsResult:

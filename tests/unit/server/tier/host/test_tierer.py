@@ -44,6 +44,14 @@ async def test_what_is_committed_is_claimed_and_uploaded(bench):
     assert bench.tierer.counters.uploads == 2
 
 
+async def test_a_node_of_a_restored_cluster_is_later_than_all_of_the_one_before(bench):
+    bench.worker.cluster_id, bench.worker.generation = "mine", 2
+    bench.open()
+    bench.store()
+    await bench.tiered()
+    assert bench.worker.calls[2][1]["incarnation"] == 2 * 2**32 + 3
+
+
 async def test_what_is_not_durable_stays(bench):
     bench.open()
     bench.store(2)

@@ -18,7 +18,7 @@ class Unordered(MemoryStore):
 
 def test_a_bucket_that_can_be_used_is_left_as_it_was():
     store = MemoryStore()
-    assert Worker(store).call("probe") == {"cluster_id": None}
+    assert Worker(store).call("probe") == {"cluster_id": None, "generation": 0}
     assert list(store.list("")) == []
 
 
@@ -42,4 +42,4 @@ def test_what_a_sink_of_spark_has_left_is_ours():
     store = MemoryStore()
     for key in ("spark/commits/stream/application/1.done", "spark/staging/stream/application/1/a"):
         store.create(key, b"", "n")
-    assert Worker(store).call("probe") == {"cluster_id": None}
+    assert Worker(store).call("probe") == {"cluster_id": None, "generation": 0}
