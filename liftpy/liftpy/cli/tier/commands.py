@@ -93,10 +93,34 @@ def _check(where: Where, stream: str | None, partition: int | None, *, reads_all
         raise typer.Exit(_FOUND_EXIT)
 
 
+def _prove(where: Where, stream: str | None, partition: int, digest: str, *, as_json: bool) -> None:
+    def work(bucket: OpenBucket) -> None:
+        from liftpy.cli.tier.progress import show_progress
+        from liftpy_bucket.upkeep.proving import prove
+
+        (place,) = bucket.places(stream, partition)
+        with show_progress(f"proving {place.label}") as move:
+            proof = prove(bucket.store, place.path, digest, move)
+        if as_json:
+            print_json({"bucket": bucket.shown, "stream": stream, "partition": partition} | proof._asdict())
+        else:
+            stdout.print(
+                f"{place.label}: ROOT {digest} vouches for offsets {proof.start} to {proof.end}, "
+                f"{count_of(proof.records, 'record')} in {count_of(proof.objects, 'object')}: all of it is as it was",
+                markup=False,
+            )
+
+    with_bucket(where, work, as_json=as_json)
+
+
 @app.command("verify")
 def verify(
     stream: SomeStream = None,
     partition: PartitionOption = None,
+    digest: Annotated[
+        str | None,
+        typer.Option("--from", help="SHA-256 of the partition's ROOT: prove its history, down to the records."),
+    ] = None,
     bucket: BucketUrl = None,
     endpoint: Endpoint = None,
     region: Region = None,
@@ -104,8 +128,15 @@ def verify(
 ) -> None:
     """Check manifests, object sizes and setsums, without reading data.
 
+    With --from it reads the whole history of one partition, and proves by digests that it is the one of that ROOT.
+
     Exits with 1 if a check fails. Needs no node.
     """
+    if digest is not None:
+        if stream is None:
+            fail(UsageError("--from is the SHA-256 of one partition's ROOT: name the stream"), as_json=as_json)
+        _prove(Where(bucket, endpoint, region), stream, partition or 0, digest.lower(), as_json=as_json)
+        return
     _check(Where(bucket, endpoint, region), stream, partition, reads_all=False, as_json=as_json)
 
 

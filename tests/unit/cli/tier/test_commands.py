@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from contextlib import nullcontext
+from hashlib import sha256
 from io import StringIO
 
 import pytest
@@ -186,6 +187,14 @@ def test_a_missing_object_is_named_by_verify(cli, history):
     history.store.delete([key])
     result = cli.run("tier", "verify", code=1)
     assert f"missing {key}: offset 0: " in result.stdout
+
+
+def test_a_history_is_proven_from_the_digest_of_its_root(cli, history):
+    digest = sha256(history.store.get(PATH.root).body).hexdigest()
+    assert "40 records in 4 objects: all of it is as it was" in cli.out("tier", "verify", "orders", "--from", digest)
+    assert cli.json("tier", "verify", "orders", "--from", digest)["records"] == 40
+    refused = cli.run("tier", "verify", "orders", "--from", digest[::-1], code=1)
+    assert f"its SHA-256 is {digest}" in " ".join(refused.stderr.split())
 
 
 def test_a_root_that_is_gone_is_a_problem_and_nothing_at_all_is_none(cli, history):
