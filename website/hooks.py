@@ -31,6 +31,16 @@ MADE = {
 LINK = re.compile(r"\]\((?!https?://|#)([^)#\s]*)(#[^)\s]*)?\)")
 
 
+def on_config(config: Any) -> Any:
+    """Anchors of headings are those of GitHub, so that a link works in both places."""
+    config.mdx_configs["toc"]["slugify"] = _anchor
+    return config
+
+
+def _anchor(heading: str, separator: str) -> str:
+    return re.sub(r"[^\w -]", "", heading.lower()).replace(" ", separator)
+
+
 def on_files(files: Any, config: Any) -> Any:
     """Add pages that are not in `docs`."""
     for source, target in BORROWED.items():
