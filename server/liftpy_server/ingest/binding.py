@@ -40,10 +40,15 @@ class Binding:
         self._shares = config.partitions if config.spread is Spread.HASH and config.partitions > 1 else 0
 
     def open_gap(self, since_s: float, cause: str) -> None:
-        """Messages may be missing from `since_s` on, by the clock of elapsed time."""
+        """Messages may be missing from `since_s` on, by the clock of elapsed time.
+
+        Where another node leads it tells of its gaps, and this one does not hold everything any more.
+        """
         for partition in self.partitions.values():
-            if partition.is_leading:  # its leader tells of its gaps
+            if partition.is_leading:
                 partition.gaps.open(since_s, cause)
+            elif partition.held is not None:
+                partition.held.break_off()
 
     def heard(self, asked_s: float) -> None:
         """Everything that was published before `asked_s` has come, and is in the log, but for what is held."""

@@ -339,6 +339,23 @@ async def test_a_connection_that_was_lost_meanwhile_is_a_gap(make):
     assert kit.replicas["b"].partition.held is None
 
 
+@pytest.mark.parametrize("when", ["LISTEN", "TAKE"])
+async def test_a_subscription_that_is_taken_away_meanwhile_is_not_whole(make, when):
+    kit = make(4, Numbered())
+    ask = kit.nodes["a"].giving._ask
+
+    async def refuse(target, endpoint, body, timeout_s):
+        answer = await ask(target, endpoint, body, timeout_s)
+        if endpoint == f"HANDOVER.{when}":
+            kit.replicas["b"].kit.ingest.bindings[1].open_gap(0.0, "the NATS server refuses a subscription")
+        return answer
+
+    kit.nodes["a"].giving._ask = refuse
+    left = await kit.hand_over()
+    assert (len(left), kit.nodes["b"].took_over) == {"LISTEN": (1, []), "TAKE": (0, [False])}[when]
+    assert kit.replicas["b"].partition.gaps.unrecorded() == ()
+
+
 async def test_a_node_that_misses_messages_takes_nothing(make):
     kit = make(4, Numbered())
     kit.nodes["b"].misses = "a route between NATS servers was lost"
