@@ -34,6 +34,7 @@ MARKS_SID = 99
 
 class _Stream:
     refusal = None
+    bindings = ()
 
 
 class _Node:
@@ -50,6 +51,7 @@ class _Node:
         side.kit.ingest.bindings[MARKS_SID] = self.marks
         self.hearing: object = object()
         self.misses: str | None = None
+        self.refused: Exception | None = None
         self.is_changing = False  # from one NATS server to another
         partition = side.partition
         stream = _Stream()
@@ -69,6 +71,10 @@ class _Node:
         self.taking = Taking(holding, kit.publish_mark)
         side.leadership_changed = self._leadership_changed
         self.took_over: list[bool] = []
+
+    def refusal(self, _bindings: Any) -> Exception | None:
+        """Why the NATS server does not let it listen."""
+        return self.refused
 
     async def _bind(self, _streams: list[Any]) -> None:
         self.is_listening = True

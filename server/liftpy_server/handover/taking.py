@@ -123,6 +123,8 @@ class Taking:
         streams = {self._streams.by_uuid[key.uuid.hex()]: None for key in take.held}
         await self._streams.listening.bind(list(streams))
         refused = next((stream.refusal for stream in streams if stream.refusal is not None), None)
+        if refused is None:  # what stood before may have been taken away since
+            refused = self._holding.ingest.refusal([binding for stream in streams for binding in stream.bindings])
         if refused is not None:
             raise AdminError(ErrorCode.NOT_AVAILABLE, str(refused))
         await asyncio.sleep(_SPREAD_S)

@@ -356,6 +356,15 @@ async def test_a_subscription_that_is_taken_away_meanwhile_is_not_whole(make, wh
     assert kit.replicas["b"].partition.gaps.unrecorded() == ()
 
 
+async def test_a_node_whose_subscription_was_taken_away_before_takes_nothing(make):
+    """It leads another partition of the stream, so it subscribes to nothing new, and nothing new is refused."""
+    numbered = Numbered()
+    kit = make(4, numbered)
+    kit.nodes["b"].refused = LiftError("the NATS server refuses a subscription")
+    assert len(await kit.hand_over()) == 1
+    check_plain(kit, numbered)
+
+
 async def test_a_node_that_misses_messages_takes_nothing(make):
     kit = make(4, Numbered())
     kit.nodes["b"].misses = "a route between NATS servers was lost"
