@@ -150,7 +150,7 @@ def test_resetting(cli, name, orders):
     assert [row["committed"] for row in rows_of(cli, name).values()] == [len(orders[0]), 1]
     cli.json("group", "reset", name, "--to", "latest", "--yes")
     assert cli.json("group", "describe", name)["lag"] == 0
-    assert "only 0 to" in cli.error("group", "reset", name, "--to", "99", "--yes", code=2)
+    assert "offset 99 is out of range; choose 0 to " in cli.error("group", "reset", name, "--to", "99", "--yes", code=2)
 
 
 def test_resetting_to_a_time(cli, name, orders):

@@ -195,7 +195,7 @@ def test_a_member_of_a_group(lift, name):
     for arguments in ({"stop": "latest"}, {"partitions": [0]}, {"start": 5}):
         with pytest.raises(liftpy.UsageError):
             lift.consume(name, group=name, **arguments)
-    with pytest.raises(liftpy.UsageError, match="group is missing"):
+    with pytest.raises(liftpy.UsageError, match="pass group="):
         lift.consume(name, group_options=liftpy.GroupOptions())
 
 

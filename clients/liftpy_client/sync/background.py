@@ -12,8 +12,9 @@ import logging
 import os
 import threading
 from concurrent.futures import Future
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from functools import wraps
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar
 
 from liftpy_client.connection.cancelling import end_tasks
@@ -70,7 +71,7 @@ class BackgroundLoop:
         call = _Call(coroutine)
         try:
             self._begin(call)
-            return call.outcome.result()
+            return call.result()
         except BaseException:
             if not call.outcome.done():
                 self._abandon(call)
@@ -99,7 +100,7 @@ class BackgroundLoop:
             call.cancel()
             return
         self._schedule(call.cancel)
-        call.ended.wait(_CANCEL_S)
+        call.wait_for_end(_CANCEL_S)
 
     def call(self, function: Callable[[], _R]) -> _R:
         """Call a plain function in the loop's thread and wait for it; raises as `run` does."""
@@ -158,19 +159,33 @@ class BackgroundLoop:
 class _Call(Generic[_R]):
     """A coroutine that another thread waits for; its steps run in the loop's thread.
 
+    The waiting is that of a `SimpleQueue`, which can be interrupted at any moment. A `threading.Condition`, with which
+    futures and events wait, can not: a Ctrl-C while it takes its lock back ends as "release unlocked lock".
+
     Attributes:
         outcome: what the coroutine returned or raised, when that is so.
-        ended: set when the coroutine runs no more, and never will.
     """
 
     def __init__(self, coroutine: Coroutine[Any, Any, _R]) -> None:
         self._coroutine = coroutine
         self._task: asyncio.Task[_R] | None = None
+        self._is_ended = False  # the coroutine runs no more, and never will
+        self._ended: SimpleQueue[None] = SimpleQueue()
+        self._told: SimpleQueue[None] = SimpleQueue()
         self.outcome: Future[_R] = Future()
-        self.ended = threading.Event()
+
+    def result(self) -> _R:
+        """Wait for the outcome, and return or raise it."""
+        self._told.get()
+        return self.outcome.result()
+
+    def wait_for_end(self, within_s: float) -> None:
+        """Wait until the coroutine runs no more."""
+        with suppress(Empty):
+            self._ended.get(timeout=within_s)
 
     def start(self) -> None:
-        if not self.ended.is_set():
+        if not self._is_ended:
             self._task = asyncio.get_running_loop().create_task(self._coroutine)
             self._task.add_done_callback(self._end)
 
@@ -179,23 +194,30 @@ class _Call(Generic[_R]):
             self._task.cancel()
         else:
             self._coroutine.close()
-            self.ended.set()
+            self._end_waiting()
 
     def fail(self) -> None:
         """Tell whoever waits that the loop ends."""
         if not self.outcome.done():
             self.outcome.set_exception(DisconnectedError("the connection is closed"))
+            self._told.put(None)
 
     def _end(self, task: asyncio.Task[_R]) -> None:
-        self.ended.set()
+        self._end_waiting()
         if task.cancelled():
             self.fail()
-        elif self.outcome.done():
             return
-        elif (error := task.exception()) is not None:
+        if self.outcome.done():
+            return
+        if (error := task.exception()) is not None:
             self.outcome.set_exception(error)
         else:
             self.outcome.set_result(task.result())
+        self._told.put(None)
+
+    def _end_waiting(self) -> None:
+        self._is_ended = True
+        self._ended.put(None)
 
 
 class Facade(Generic[_T_co]):

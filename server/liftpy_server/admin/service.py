@@ -201,7 +201,7 @@ class AdminService:
     async def _answer(self, request: Request, make: Callable[[Body], Awaitable[bytes]]) -> None:
         try:
             try:
-                await request.respond(await make(read_body(request.data)))
+                answer = await make(read_body(request.data))
             except (AdminError, MetadataRefusedError) as error:
                 await refuse(request, error.code, str(error))
             except ConfigError as error:
@@ -218,6 +218,8 @@ class AdminService:
             except Exception as error:  # noqa: BLE001 - one request must not end the others
                 self._warn("failed", f"admin request {request.subject:.200} failed", error)
                 await refuse(request, ErrorCode.INTERNAL, "the node met an error; its log has the details")
+            else:
+                await request.respond(answer)
         except (NatsError, OSError, ValueError) as error:  # no reply subject, or NATS is gone
             self._warn("unanswered", f"admin request {request.subject:.200} could not be answered: {error}")
 

@@ -109,10 +109,10 @@ def reset(
         check_group_name(name)
         place = _parse(to)
         async with open_lift(ctx) as lift:
-            plan = await _plan(lift, name, place, stream or [], partition or [])
-        if not dry_run:
-            _check_no_members(name, plan.group)
-        return plan
+            group = await _find_group(lift, name)
+            if not dry_run:
+                _check_no_members(name, group)
+            return await _plan(lift, name, group, place, stream or [], partition or [])
 
     async def apply() -> None:
         offsets: dict[str, dict[int, int]] = {}
@@ -161,8 +161,9 @@ def _warnings(name: str, plan: _Plan) -> list[str]:
     return []
 
 
-async def _plan(lift: Lift, name: str, place: Place, streams: list[str], partitions: list[int]) -> _Plan:
-    group = await _find_group(lift, name)
+async def _plan(
+    lift: Lift, name: str, group: GroupDetails | None, place: Place, streams: list[str], partitions: list[int]
+) -> _Plan:
     names = list(dict.fromkeys(streams)) or ([] if group is None else sorted({row.stream for row in group.offsets}))
     if not names:
         what = "there is no group" if group is None else "nothing is committed yet by group"

@@ -7,7 +7,9 @@ import os
 import signal
 import threading
 import time
+from collections import Counter
 from concurrent.futures import Future
+from random import Random
 
 import pytest
 
@@ -237,3 +239,27 @@ def test_a_signal_stops_a_process_also_with_a_stop_of_the_caller(background, has
 
     _processing(process)(Facade(background, None), stop=stop)
     assert stop is None or stop.is_set()
+
+
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")  # interrupted before the call
+def test_an_interrupt_at_any_moment_of_the_waiting(background):
+    """Also while the waiting begins, or ends: what comes out is the interrupt or the result, never something else."""
+    random, seen = Random(5), Counter()
+
+    async def work():
+        await asyncio.sleep(random.random() * 4e-4)
+        return "result"
+
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    try:
+        for _ in range(1_000):
+            try:
+                signal.setitimer(signal.ITIMER_REAL, 1e-5 + random.random() * 3e-3)
+                seen[background.run(work())] += 1
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            except KeyboardInterrupt:
+                seen["interrupt"] += 1
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert min(seen["interrupt"], seen["result"]) > 50
