@@ -12,6 +12,7 @@ from unittest.mock import patch
 
 from liftpy_envelope.batch import HEADER_SIZE, decode_records, read_header
 from liftpy_log.ids.dedupe import DedupeWindow
+from liftpy_log.ids.ordered import OrderedProducers
 from liftpy_log.log_time import LogTime
 from liftpy_log.segments.segment import Segment
 from liftpy_server.consensus.store import RaftMetadataStore
@@ -19,6 +20,7 @@ from liftpy_server.metadata import elections, node_commands, partition_commands
 from liftpy_server.metadata.commands import Outcome
 from liftpy_server.metadata.elections import led_uncleanly
 from liftpy_server.metadata.errors import MetadataRefusedError
+from liftpy_server.partition import dedupe_rebuild
 from liftpy_server.partition.committing import CommittingLog
 from liftpy_server.partition.dedupe_rebuild import note_batches
 from liftpy_server.replication.core.effects import ReportFailure
@@ -28,6 +30,8 @@ from liftpy_server.replication.host.answering import Answering
 from liftpy_server.replication.host.durability_record import DurabilityRecord
 from liftpy_server.replication.host.local import LocalReplica
 from liftpy_server.replication.host.proposals import ReplicaProposals
+from liftpy_server.streams import opening
+from simulation import shell_node
 from simulation.scheduler import S
 
 if TYPE_CHECKING:
@@ -119,14 +123,14 @@ def _news_without_tombstones(replica: Any, request: Any) -> Any:
     return _NEWS(replica, request)._replace(delete_horizon=0)
 
 
-def _note_all(window: Any, _stored: Any, data: Any, time: Any) -> None:
+def _note_all(window: Any, _stored: Any, data: Any, time: Any, committed_end: int) -> None:
     """Ids of all that a leader sent are remembered, whether or not there was room for it."""
     headers = []
     position = 0
     while position < len(data):
         headers.append(read_header(data, position))
         position += headers[-1].length
-    _NOTE_BATCHES(window, headers, data, time)
+    _NOTE_BATCHES(window, headers, data, time, committed_end)
 
 
 async def _propose_many(store: Any, proposals: Any) -> list[Outcome]:
@@ -152,6 +156,13 @@ _SETTLED_ISR = elections.settled_isr
 def _forget_who_was_in_sync(partition: Any, isr: Any, _min_isr: int) -> Any:
     """Who is elected by reports is the only one that counts from then on."""
     return _SETTLED_ISR(partition, isr, 0)
+
+
+def _load_no_ordered(_disk: Any, _directory: Any, log_end: int, _checkpointed_end: int) -> OrderedProducers:
+    """Only what comes from now on is known."""
+    ordered = OrderedProducers()
+    ordered.end_offset = log_end
+    return ordered
 
 
 BUGS: dict[str, Bug] = {
@@ -257,6 +268,21 @@ BUGS: dict[str, Bug] = {
         [(Answering, "follower_news", _news_without_tombstones)],
         _faults("miss_tombstone", trouble_us=12 * S),
         1,
+    ),
+    "followers do not note ordered producers": Bug(
+        [(dedupe_rebuild, "_note_ordered", lambda *_: None)],
+        _faults("kill_leader", "move_leader", ordered=1),
+        0,
+    ),
+    "ordered producers are forgotten by a restart": Bug(
+        [(opening, "load_ordered", _load_no_ordered)],
+        _faults("power_loss_of_all", ordered=1),
+        0,
+    ),
+    "a checkpoint is written without the file of ordered producers": Bug(
+        [(shell_node, "unsaved_ordered", lambda *_, **__: [])],
+        _faults("power_loss_of_all", ordered=1),
+        12,
     ),
     "what is in the page cache counts as durable": Bug(
         [(CommittingLog, "durable_end", property(lambda partition: partition.log.log_end))],

@@ -12,6 +12,7 @@ from simulation.model import ViolationError
 from simulation.scheduler import MS
 from simulation.shell_model import records_in
 from simulation.shell_node import key_of
+from support.envelopes import batch
 from support.nats_frames import header_block, msg
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from simulation.shell_world import ShellWorld
     from support.nats_frames import Frame
 
-__all__ = ["ShellConsumer", "ShellPublisher"]
+__all__ = ["OrderedShellPublisher", "ShellConsumer", "ShellPublisher"]
 
 
 AGAIN = 0.3
@@ -138,6 +139,28 @@ class ShellPublisher:
             if not has_lost and offset <= self._last_offsets.get(partition, -1):
                 raise ViolationError(f"order: {number} is at {offset}, and what was acked before it was sent behind")
             self._last_offsets[partition] = offset
+
+
+class OrderedShellPublisher(ShellPublisher):
+    """An ordered producer: each message waits for the ack of the one before.
+
+    What it publishes again after later messages is a duplicate, whose ack names the newest.
+    """
+
+    def __init__(self, world: ShellWorld, producer: int) -> None:
+        super().__init__(world, has_ids=True, window=1)
+        self._producer_id = bytes([producer + 1]) * 16
+
+    def frame(self, number: int, sid: int) -> Frame:
+        """A message, as the NATS server sends it."""
+        order = {"producer_id": self._producer_id, "producer_epoch": 1, "producer_sequence": number}
+        payload = batch([self._world.value_of(number)], ack_inbox=f"_INBOX.{number}", **order)
+        return msg(self._place(number)[0], payload, sid=sid)
+
+    def acked(self, number: int, answer: dict[str, Any]) -> None:
+        """What a node answered."""
+        if number in self.waiting or not answer.get("duplicate"):
+            super().acked(number, answer)
 
 
 class ShellConsumer:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from concurrent.futures import Executor, Future
 from dataclasses import replace
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from liftpy_envelope.pull import PartitionKey
@@ -21,7 +22,7 @@ from liftpy_log.errors import WalCorruptError
 from liftpy_log.storage.files import FileCache
 from liftpy_server.gaps.recorder import GapRecorder
 from liftpy_server.ingest.ingest import Ingest
-from liftpy_server.node.maintenance import keep_checkpoint, make_checkpoint
+from liftpy_server.node.maintenance import keep_checkpoint, make_checkpoint, unsaved_ordered
 from liftpy_server.node.metadata_follower import MetadataFollower
 from liftpy_server.partition.committing import Load
 from liftpy_server.partition.group_commits import GroupCommits
@@ -300,10 +301,14 @@ class ShellNode(Process):
 
     async def _upkeep(self, data_dir: DataDir) -> None:
         """What `Maintenance` does from time to time."""
+        checkpoints = count()
         assert self.streams is not None
         while True:
             await asyncio.sleep(CHECKPOINT_S * (0.5 + self.world.rng.random()))
-            keep_checkpoint(self.disk, data_dir, make_checkpoint(self.streams, self.clock, clean=False))
+            unsaved = unsaved_ordered(self.streams, may_wait=next(checkpoints) % 3 > 0)
+            keep_checkpoint(self.disk, data_dir, make_checkpoint(self.streams, self.clock, clean=False), unsaved)
+            for saved in unsaved:
+                saved.note()
             for partition in self.streams.partitions:
                 if partition.log.failure is not None:
                     partition.fail(str(partition.log.failure))
@@ -351,10 +356,11 @@ class ShellNode(Process):
         self.rounds.finish()
         await asyncio.sleep(0.01)  # lets the results of the last round in
         self.outbox.flush()
+        unsaved = unsaved_ordered(streams, may_wait=False)
         checkpoint = make_checkpoint(streams, self.clock, clean=True)
         checkpoint.clean = streams.close()
         self.wal.close(remove=checkpoint.clean)
-        keep_checkpoint(self.disk, data_dir, checkpoint)
+        keep_checkpoint(self.disk, data_dir, checkpoint, unsaved)
         self.world.seen["clean stop"] += checkpoint.clean
         self.world.scheduler.after(0, self._gone, self.run)
 

@@ -384,6 +384,7 @@ class StagedFaults(Trouble):
         try:
             plan = plan_compaction(partition.log.compaction, partition.high_watermark, node.wall_ns(), config)
             if plan is not None:
+                partition.save_ordered()
                 report = compact(
                     node.disk, plan, config, partition.log.compaction, seed=bytes(16), pause=lambda _: None
                 )

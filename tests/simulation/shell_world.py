@@ -27,7 +27,7 @@ from liftpy_server.streams import opening, streams
 from simulation.model import ViolationError
 from simulation.network import Network
 from simulation.scheduler import MS, S, Scheduler
-from simulation.shell_clients import ShellConsumer, ShellPublisher
+from simulation.shell_clients import OrderedShellPublisher, ShellConsumer, ShellPublisher
 from simulation.shell_faults import FAULTS, InjectedError, ShellFaults, raising
 from simulation.shell_link import FollowConnection
 from simulation.shell_metadata import ShellMetadata
@@ -96,6 +96,7 @@ class ShellWorld:
         copies_to_lose: how many copies may be lost or damaged; by default as many as the promise allows.
         partitions: how many the stream has, instead of what chance gives.
         ids_max: how many message ids are remembered, instead of all.
+        ordered: how many ordered producers there are.
         only: names of the faults that happen, instead of what chance chooses; those of `ShellFaults`.
         without: names of faults that do not happen.
     """
@@ -108,6 +109,7 @@ class ShellWorld:
         copies_to_lose: int | None = None,
         partitions: int | None = None,
         ids_max: int | None = None,
+        ordered: int = 0,
         only: frozenset[str] = frozenset(),
         without: frozenset[str] = frozenset(),
     ) -> None:
@@ -131,6 +133,7 @@ class ShellWorld:
         self._trouble_us = trouble_us
         self._has_so_many_partitions = partitions is not None
         self._ids_max = ids_max
+        self._ordered = ordered
         self._trace: list[Any] = []
         self.partitions = rng.choice((1, 1, 2, 3)) if partitions is None else partitions
         self.observers, self.spare = rng.choice(((0, 0), (0, 0), (0, 1), (1, 0)))
@@ -338,6 +341,7 @@ class ShellWorld:
             ShellPublisher(self, has_ids=True, window=1),
             ShellPublisher(self, has_ids=True, window=self.window),
             ShellPublisher(self, has_ids=False, window=4, has_keys=self.has_keys),
+            *(OrderedShellPublisher(self, producer) for producer in range(self._ordered)),
         ]
 
     def _make_faults(self) -> ShellFaults:
@@ -404,6 +408,8 @@ class ShellWorld:
             given["--partitions"] = str(self.partitions)
         if self._ids_max is not None:
             given["--ids-max"] = str(self._ids_max)
+        if self._ordered:
+            given["--ordered"] = str(self._ordered)
         return "".join(f" {name} {value}" for name, value in given.items() if value)
 
     def describe(self) -> str:
@@ -459,6 +465,7 @@ def command(run: Callable[..., Any], faults: Sequence[str]) -> None:
     parser.add_argument("--copies-to-lose", type=int, help="how many copies may be lost or damaged")
     parser.add_argument("--partitions", type=int, help="how many the stream has")
     parser.add_argument("--ids-max", type=int, help="how many message ids are remembered")
+    parser.add_argument("--ordered", type=int, default=0, help="how many ordered producers there are")
     given = vars(parser.parse_args())
     first, last = given.pop("seed"), given.pop("until")
     for seed in range(first, (first if last is None else last) + 1):

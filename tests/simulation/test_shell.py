@@ -51,6 +51,13 @@ def test_a_message_is_stored_twice_where_its_id_was_forgotten_and_nowhere_else()
     assert sum(result.duplicates for result in results) > 10
 
 
+@pytest.mark.parametrize("five", [*range(1), *(pytest.param(five, marks=pytest.mark.slow) for five in range(1, 40))])
+def test_batches_of_an_ordered_producer_are_stored_once_and_in_order(five):
+    results = [run_shell(seed, ordered=1) for seed in range(five * 5, five * 5 + 5)]
+    assert sum(result.elections for result in results) > 2
+    assert sum(result.acked for result in results) > 250
+
+
 def failure_of(seed, how):
     try:
         run_shell(seed, **how)
