@@ -162,8 +162,12 @@ class _Serving:
             self._leader.loop.create_task(self._finish())
 
     async def _finish(self) -> None:
-        while self._answers.is_unfinished:
-            await self._answers.finish()
+        try:
+            while self._answers.is_unfinished:
+                await self._answers.finish()
+        except OSError:  # in the middle of an answer, which can not be taken back
+            self._failed()
+            return
         self._is_finishing = False
         while self._held and not self._answers.is_unfinished:
             self._answers.take(self._held.pop(0))
