@@ -102,6 +102,10 @@ class OutgoingBatch:
         self.payload = {name: _contiguous(records.column(name)) for name in records.column_names}
         self.count, self.size = records.num_rows, records.nbytes
 
+    def release(self) -> None:
+        """Let the records go: the batch is sent no more."""
+        self.values, self.keys, self.headers, self.payload = [], [], [], {}
+
     def columns(self) -> dict[str, pa.Array]:
         """The records; what no message has is left out.
 

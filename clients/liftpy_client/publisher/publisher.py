@@ -85,10 +85,9 @@ class Publisher:
         self._unacked_bytes_max = options.in_flight_bytes
         self._room = asyncio.Event()
         self._room.set()
-        self._failure: LiftError | None = None
-        self._untold: OutgoingBatch | None = None  # the first that failed since somebody was told
-        self._logged_s = float("-inf")
+        self._failed: list[OutgoingBatch] = []  # since somebody was told
         self._failed_batches = 0
+        self._logged_s = float("-inf")
         self._closed = False
         session.publishing.add(self)
 
@@ -137,7 +136,7 @@ class Publisher:
         if type(key) is not bytes:
             key = as_bytes("key", key)
         route = self._routes.get(subject)
-        if route is None or self._untold is not None or not self._room.is_set():
+        if route is None or self._failed or not self._room.is_set():
             route = await self._admit(subject)
         if self._interceptors:
             with self._interceptors.publishing(subject, headers) as sent:
@@ -177,7 +176,7 @@ class Publisher:
 
     async def _admit(self, subject: str) -> Route:
         """Tell of a failure, find the route, and wait for room."""
-        if self._untold is not None:
+        if self._failed:
             self._tell_failure()
         route = self._routes.get(subject) or await self._find_route(subject)
         if not self._room.is_set():
@@ -201,7 +200,7 @@ class Publisher:
             NoStreamError: no stream stores the subject.
             UsageError: the columns are not as they must be.
         """
-        if self._untold is not None:
+        if self._failed:
             self._tell_failure()
         table = as_table(records)
         route = self._routes.get(subject) or await self._find_route(subject)
@@ -257,7 +256,7 @@ class Publisher:
             self._send_gathered()
             await self._room.wait()
         self._check_open()
-        if self._untold is not None:
+        if self._failed:
             self._tell_failure()
 
     def _check_open(self) -> None:
@@ -346,43 +345,39 @@ class Publisher:
             except Exception:
                 logger.exception("on_error of a publisher raised, while it was told: %s", error)
             return
-        self._failure = self._failure or error
+        batch.release()
+        self._failed.append(batch)
         self._failed_batches += 1
-        if self._untold is None:
-            self._untold = batch
         now_s = asyncio.get_running_loop().time()
         if now_s - self._logged_s >= _LOG_S:
             self._logged_s = now_s
             logger.warning("%d batches of a publisher were not delivered: %s", self._failed_batches, error)
 
     def _tell_failure(self) -> None:
-        """Raise the first failure of which nobody was told."""
-        untold, self._untold = self._untold, None
-        if untold is not None and not untold.is_told:
-            self._raise_failures()
+        """Raise the first failure of which nobody was told: neither here, nor whoever awaited an ack of the batch."""
+        failed, self._failed = self._failed, []
+        untold = [batch for batch in failed if not batch.is_told]
+        failure = untold[0].done.exception() if untold else None
+        if failure is not None:
+            if len(untold) > 1:
+                failure.add_note(f"and {len(untold) - 1} more batches failed")
+            raise failure
 
     async def flush(self) -> None:
         """Send what was gathered, and wait until all of it is acknowledged.
 
         Raises:
-            LiftError: something since the last flush was not acknowledged; the first failure is raised.
+            LiftError: A batch was not delivered, and nobody was told: neither by a call before, nor by an awaited ack.
+                The first failure is raised.
         """
         self._send_gathered()
         if self._in_flight:
             await asyncio.wait(set(self._in_flight))
-        self._raise_failures()
+        self._tell_failure()
 
     def _send_gathered(self) -> None:
         for batch in list(self._gathering.values()):
             self._send(batch)
-
-    def _raise_failures(self) -> None:
-        failure, count = self._failure, self._failed_batches
-        self._failure, self._failed_batches, self._untold = None, 0, None
-        if failure is not None:
-            if count > 1:
-                failure.add_note(f"and {count - 1} more batches failed")
-            raise failure
 
     async def close(self) -> None:
         """Flush, and take no more messages.
@@ -396,7 +391,7 @@ class Publisher:
         self._send_gathered()
         while self._in_flight:
             await asyncio.wait(self._in_flight)
-        self._raise_failures()
+        self._tell_failure()
 
     async def close_within(self, timeout_s: float) -> None:
         """Close because of an interruption, or with the connection. What has no ack in time is logged."""

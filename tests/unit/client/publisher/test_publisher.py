@@ -165,9 +165,9 @@ async def test_whatever_goes_wrong_is_told(wire, refusal, kind):
     out = publisher(wire)
     ack = await out.publish("s.x", b"x")
     with pytest.raises(kind):
-        await asyncio.wait_for(ack, 10)
-    with pytest.raises(kind):
         await out.close()
+    with pytest.raises(kind):
+        await asyncio.wait_for(ack, 10)
 
 
 async def test_a_closed_connection_is_told(wire):
@@ -293,6 +293,29 @@ async def test_who_awaited_the_ack_is_not_told_again_by_the_next_publish(wire):
     with pytest.raises(PublishRefusedError):
         await ack
     assert (await (await out.publish("s.x", b"y"))).offset == 0
+
+
+@pytest.mark.parametrize("call", ["flush", "close"])
+async def test_who_awaited_the_ack_is_not_told_again_by(call, wire):
+    wire.answer = refused(AckErrorCode.READ_ONLY, stored())
+    out = publisher(wire)
+    with pytest.raises(PublishRefusedError):
+        await (await out.publish("s.x", b"x"))
+    await getattr(out, call)()
+
+
+async def test_a_failure_is_told_though_one_before_it_was_awaited(wire):
+    wire.answer = refused(AckErrorCode.READ_ONLY, refused(AckErrorCode.MALFORMED, stored()))
+    out = publisher(wire)
+    first = await out.publish("s.x", b"x")
+    await out.publish("s.y", b"y")
+    with pytest.raises(PublishRefusedError) as told:
+        await first
+    assert told.value.code == AckErrorCode.READ_ONLY
+    with pytest.raises(PublishRefusedError) as told:
+        await out.close()
+    assert told.value.code == AckErrorCode.MALFORMED
+    await out.flush()
 
 
 async def test_failures_are_told_by_a_callback(wire, caplog):
