@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[1]
 SOURCES = [ROOT / name for name in ("liftpy", "envelope", "server", "clients")]
 MODULES = sorted(path for source in SOURCES for path in source.rglob("*.py"))
 FUNCTION_LINES_MAX = 70
+LINE_COLUMNS_MAX = 120
 ENTRY_POINTS = {"liftpy.__main__", "liftpy_server.compaction.worker"}
 
 
@@ -100,6 +101,13 @@ def pages() -> list[Path]:
 
 def without_code(page: Path) -> str:
     return re.sub(r"^ *```.*?^ *```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
+def test_lines_of_the_pages_are_of_usual_width(page):
+    """Tables and what programs print excepted."""
+    lines = re.sub(r"^ *\|.*$|^ {7}.*$", "", without_code(page), flags=re.MULTILINE).splitlines()
+    assert [line for line in lines if len(line) > LINE_COLUMNS_MAX] == []
 
 
 def anchors(page: Path) -> set[str]:

@@ -59,8 +59,9 @@ def test_states(cli, name):
     assert "paused" in cli.error("publish", name, "x")
     assert json.loads(cli.error("publish", name, "x", "--json"))["error"]["code"] == 20003
     cli.run("stream", "readonly", name)
-    assert f"read-only: it refuses messages until liftpy stream readonly {name} --off" in cli.out(
-        "stream", "resume", name
+    assert (
+        f"stream {name} is read-only and refuses messages; to accept them again: liftpy stream readonly {name} --off"
+        in cli.out("stream", "resume", name)
     )
     assert cli.json("stream", "resume", name)["paused"] is False
     assert cli.json("stream", "readonly", name)["read_only"] is True
@@ -225,7 +226,9 @@ def test_nodes(cli, shared_node):
 def test_copies_that_a_single_node_can_not_keep(cli, name):
     assert "node" in cli.error("stream", "add", name, "--subject", name, "--replicas", "3")
     cli.run("stream", "add", name, "--subject", name)
-    assert "3 copies need as many nodes" in cli.error("stream", "reassign", name, "--replicas", "3", "--dry-run")
+    assert "3 replicas need 3 nodes; the cluster has 1" in cli.error(
+        "stream", "reassign", name, "--replicas", "3", "--dry-run"
+    )
     assert "nothing to move" in cli.out("stream", "reassign", name, "--replicas", "1")
 
 

@@ -28,7 +28,7 @@ from liftpy_server.admin.requests import (
 from liftpy_server.admin.reserved import check_unreserved
 from liftpy_server.admin.stream_view import leaders_of
 from liftpy_server.metadata.errors import MetadataRefusedError
-from liftpy_server.metadata.placement import Placement
+from liftpy_server.metadata.placement import Placement, too_few_nodes
 from liftpy_server.requests.errors import AdminError
 
 if TYPE_CHECKING:
@@ -147,9 +147,7 @@ class Handlers:
             logger.info("stream %s: some nodes of the cluster have not registered yet", config.name)
         known = len(metadata.state.nodes)
         if known < copies and config.name not in metadata.state.streams:
-            field = "replicas" if config.replicas > known else "observers"
-            text = f"{field}: {copies} copies need as many nodes; there are {known}"
-            raise AdminError(ErrorCode.INVALID_CONFIG, text)
+            raise AdminError(ErrorCode.INVALID_CONFIG, too_few_nodes(config, known))
 
     async def delete(self, body: Body) -> Body:
         """Delete a stream and all of its records."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from liftpy_envelope.stream_config import StreamConfig
     from liftpy_server.metadata.state import MetadataState, NodeInfo, PartitionInfo, StreamInfo
 
-__all__ = ["Placement", "drain_moves", "leader_moves", "place"]
+__all__ = ["Placement", "drain_moves", "leader_moves", "place", "too_few_nodes"]
 
 
 class _Loads:
@@ -68,6 +68,15 @@ class Placement:
             if before.get(name) is not stream:
                 self._loads.count(stream, 1)
         return _place(state, config, self._loads.copy())
+
+
+def too_few_nodes(config: StreamConfig, nodes: int) -> str:
+    """Error text for settings of a stream that need more nodes than there are."""
+    if not config.observers:
+        return f"replicas: {config.replicas} replicas need {config.replicas} nodes; the cluster has {nodes}"
+    field, both = ("replicas" if config.replicas > nodes else "observers"), config.replicas + config.observers
+    kept = f"replicas = {config.replicas} and observers = {config.observers}"
+    return f"{field}: {kept} need {both} nodes; the cluster has {nodes}"
 
 
 def place(state: MetadataState, config: StreamConfig) -> list[list[str]]:

@@ -9,6 +9,7 @@ from liftpy_envelope.errors import ErrorCode
 from liftpy_envelope.stream_config import StreamConfig
 from liftpy_server.metadata.changes import RefusedError, find_partition, find_stream, put_partition
 from liftpy_server.metadata.elections import elect_by_reports, with_config
+from liftpy_server.metadata.placement import too_few_nodes
 from liftpy_server.metadata.state import PartitionInfo, StreamInfo
 
 if TYPE_CHECKING:
@@ -51,11 +52,7 @@ def check_assignment(draft: Draft, wanted: StreamConfig, assignment: list[list[s
     """
     copies = wanted.replicas + wanted.observers
     if copies > len(draft.nodes):
-        field = "replicas" if wanted.replicas > len(draft.nodes) else "observers"
-        raise RefusedError(
-            ErrorCode.INVALID_CONFIG,
-            f"{field}: {copies} copies need as many nodes; there are {len(draft.nodes)}",
-        )
+        raise RefusedError(ErrorCode.INVALID_CONFIG, too_few_nodes(wanted, len(draft.nodes)))
     if len(assignment) != wanted.partitions or not all(_names_replicas(nodes, copies) for nodes in assignment):
         raise RefusedError(
             ErrorCode.INVALID_REQUEST,

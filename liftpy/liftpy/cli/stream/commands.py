@@ -74,12 +74,15 @@ def _settings_lines(settings: dict[str, Any], before: dict[str, Any]) -> list[st
 def _accepting(stream: StreamDetails) -> str:
     """Whether the stream accepts messages, and what to do if it does not."""
     name = stream.name
-    if stream.read_only:
-        also = "not paused, but " if not stream.paused else "paused and "
-        return f"stream {name} is {also}read-only: it refuses messages until liftpy stream readonly {name} --off"
+    causes = []
     if stream.paused:
-        return f"stream {name} is not read-only, but paused: it refuses messages until liftpy stream resume {name}"
-    return f"stream {name} accepts messages"
+        causes.append(("paused", f"liftpy stream resume {name}"))
+    if stream.read_only:
+        causes.append(("read-only", f"liftpy stream readonly {name} --off"))
+    if not causes:
+        return f"stream {name} accepts messages"
+    states, ends = zip(*causes, strict=True)
+    return f"stream {name} is {' and '.join(states)} and refuses messages; to accept them again: {'; '.join(ends)}"
 
 
 @app.command("add")
@@ -248,8 +251,7 @@ def pause(ctx: typer.Context, name: Name, as_json: JsonFlag = False) -> None:
     async def work() -> None:
         async with open_admin(ctx) as lift:
             stream = await lift.pause_stream(name)
-        _tell(stream, [f"stream {name} is paused: it refuses messages until liftpy stream resume {name}"],
-              as_json=as_json)  # fmt: skip
+        _tell(stream, [_accepting(stream)], as_json=as_json)
 
     run(work(), as_json=as_json)
 
@@ -273,7 +275,7 @@ def readonly(
     off: Annotated[bool, typer.Option("--off", help="Accept messages again.")] = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Make a stream read-only: refuse messages until --off."""
+    """Make a stream read-only: it refuses messages, and serves those that it has."""
 
     async def work() -> None:
         async with open_admin(ctx) as lift:

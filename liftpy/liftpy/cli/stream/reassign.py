@@ -72,7 +72,9 @@ def reassign(
             await _cancel(ctx, name, as_json=as_json)
             return
         if nothing:
-            raise UsageError("say how many copies with --replicas or --observers, or which with --partition and --to")
+            raise UsageError(
+                "give the number of replicas with --replicas or --observers, or the nodes with --partition and --to"
+            )
         if dry_run and watch:
             raise UsageError("--dry-run moves nothing that one could watch")
         async with open_admin(ctx) as lift:

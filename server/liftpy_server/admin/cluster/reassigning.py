@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from liftpy_envelope.errors import ErrorCode
-from liftpy_server.metadata.placement import place
+from liftpy_server.metadata.placement import place, too_few_nodes
 from liftpy_server.requests.errors import AdminError
 
 if TYPE_CHECKING:
@@ -79,10 +79,10 @@ def _chosen(state: MetadataState, stream: StreamInfo, request: ReassignRequest) 
     config = stream.config
     replicas = config.replicas if request.replicas is None else request.replicas
     observers = config.observers if request.observers is None else request.observers
+    wanted = replace(config, replicas=replicas, observers=observers, min_isr=None)
     if replicas + observers > len(state.nodes):
-        text = f"{replicas + observers} copies need as many nodes; there are {len(state.nodes)}"
-        raise AdminError(ErrorCode.INVALID_REQUEST, text)
-    placed = place(state, replace(config, replicas=replicas, observers=observers, min_isr=None))
+        raise AdminError(ErrorCode.INVALID_REQUEST, too_few_nodes(wanted, len(state.nodes)))
+    placed = place(state, wanted)
     moves: list[Move] = []
     for number, partition in enumerate(stream.partitions):
         others = [*placed[number], *sorted(state.nodes)]

@@ -200,7 +200,7 @@ def _fitting(config: StreamConfig, nodes: int, replicas_max: int | None) -> Stre
     if config.replicas + config.observers > nodes:
         raise ConfigError(
             "replicas",
-            f"stream {config.name} has {config.replicas} replicas and {config.observers} observers, and there are "
-            f"{nodes} nodes: start more nodes, or restore it with fewer copies, with --replicas-max {max(1, nodes)}",
+            f"stream {config.name} has {config.replicas} replicas and {config.observers} observers, but there are "
+            f"{nodes} nodes: start more nodes, or restore with --replicas-max {max(1, nodes)}",
         )
     return config

@@ -358,7 +358,7 @@ def test_watching_a_reassignment(cli, fake):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ((), "say how many copies"),
+        ((), "give the number of replicas"),
         (("--partition", "1"), "belong together"),
         (("--partition", "1", "--to", "a", "--to", "b"), "belong together"),
         (("--partition", "1", "--to", "a", "--partition", "1", "--to", "b"), "each partition once"),

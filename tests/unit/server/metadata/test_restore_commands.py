@@ -113,7 +113,10 @@ def test_one_stream_does_not_get_two_names(author):
 
 def test_fewer_nodes_than_copies_is_refused(author):
     outcome = author.attempt("restore_stream", **args(replicas=3))
-    assert (outcome.error, "need as many nodes; there are 1" in outcome.message) == (ErrorCode.INVALID_CONFIG, True)
+    assert (outcome.error, "3 replicas need 3 nodes; the cluster has 1" in outcome.message) == (
+        ErrorCode.INVALID_CONFIG,
+        True,
+    )
 
 
 @pytest.mark.parametrize(

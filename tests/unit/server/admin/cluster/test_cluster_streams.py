@@ -187,7 +187,7 @@ async def test_create_goes_on_with_a_new_leader(cluster, monkeypatch):
 
 
 async def test_more_replicas_than_nodes(cluster):
-    with pytest.raises(Exception, match="replicas: 4 copies need as many nodes; there are 3"):
+    with pytest.raises(Exception, match="replicas: 4 replicas need 4 nodes; the cluster has 3"):
         await cluster["n1"].ask("STREAM.CREATE", name="orders", subject="orders.>", replicas=4)
 
 

@@ -112,7 +112,7 @@ async def test_another_move_waits_until_the_first_is_over_or_cancelled(cluster):
     ("body", "code", "told"),
     [
         ({"name": "none", "replicas": 1}, ErrorCode.UNKNOWN_STREAM, "no stream 'none'"),
-        ({"name": "a", "replicas": 5}, ErrorCode.INVALID_REQUEST, "there are 4"),
+        ({"name": "a", "replicas": 5}, ErrorCode.INVALID_REQUEST, "the cluster has 4"),
         ({"name": "a", "partitions": {"7": ["n1"]}}, ErrorCode.INVALID_REQUEST, "no partition 7"),
         ({"name": "a", "partitions": {"0": ["n9"]}}, ErrorCode.INVALID_REQUEST, "no node 'n9'"),
         ({"name": "a", "partitions": {"0": ["n1"]}, "observers": 1}, ErrorCode.INVALID_REQUEST, "one at least"),
