@@ -60,8 +60,8 @@ class BucketAddress(NamedTuple):
 
     Attributes:
         url: `s3://bucket/prefix`.
-        endpoint: of a store that is not AWS.
-        region: of the bucket, where anybody says.
+        endpoint: Endpoint of a store that is not AWS.
+        region: Region of the bucket, where anybody says.
     """
 
     url: str

@@ -54,7 +54,7 @@ class StreamHeads(NamedTuple):
     """A stream.
 
     Attributes:
-        stream: its name.
+        stream: Name of the stream.
         uuid: 32 hexadecimal digits.
         partitions: by number; those that nobody knows of at the moment are missing.
     """
@@ -127,8 +127,8 @@ def offsets_at_time(lift: SyncLift, head: StreamHeads, times_ms: Mapping[int, in
     """By partition, the first offset that is not older than a time; None where all are older.
 
     Args:
-        lift: a connection.
-        head: the stream.
+        lift: Connection to NATS.
+        head: Head of the stream.
         times_ms: by partition, in milliseconds since the epoch.
 
     Raises:

@@ -41,7 +41,7 @@ class ObjectMissingError(StoreError):
     """There is no such object.
 
     Args:
-        key: of the object.
+        key: Key of the object.
     """
 
     def __init__(self, key: str) -> None:
@@ -53,7 +53,7 @@ class RootMissingError(ObjectMissingError):
     """A partition has objects in the bucket, and no root that says which of them count.
 
     Args:
-        key: of the root.
+        key: Key of the root.
         other: key of one of the objects.
     """
 
@@ -74,8 +74,8 @@ class TakenError(PreconditionFailedError):
     """An object of this name is there already, and another writer has written it.
 
     Args:
-        key: of the object.
-        nonce: of who wrote it.
+        key: Key of the object.
+        nonce: Nonce of who wrote it.
     """
 
     def __init__(self, key: str, nonce: str) -> None:
@@ -118,7 +118,7 @@ class ObjectCorruptError(TierError):
     """The bytes of an object are not what a manifest says of them.
 
     Args:
-        key: of the object.
+        key: Key of the object.
         why: what does not fit.
     """
 
@@ -150,9 +150,9 @@ class AnotherWriterError(OvertakenError):
     """Another writer has appended to an object log where we were about to.
 
     Args:
-        log: which one.
+        log: Prefix of the object log.
         writer: the name that the other gave itself.
-        sequence: of its first record there.
+        sequence: Sequence of its first record there.
     """
 
     def __init__(self, log: str, writer: str, sequence: int) -> None:
@@ -169,7 +169,7 @@ class RecordMissingError(TierError):
     """An object log has no such record.
 
     Args:
-        log: which one.
+        log: Prefix of the object log.
         sequence: that was asked for.
         why: it was trimmed, or is not there yet.
     """

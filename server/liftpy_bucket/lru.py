@@ -19,7 +19,7 @@ class LruCache(Generic[_Key, _Value]):
     """Values of a bounded weight; the one used least recently goes first. Any number of threads may use it.
 
     Args:
-        weight_max: of all values together. One that is heavier is not kept.
+        weight_max: Maximum weight of all values together. One that is heavier is not kept.
         weigh: how much a value is; by default each is one.
     """
 
@@ -52,7 +52,7 @@ class LruCache(Generic[_Key, _Value]):
         """Keep a value in place of what was there; returns which of them is kept.
 
         Args:
-            key: of the value.
+            key: Key of the value.
             value: to be kept.
             is_newer: whether what is there is newer, and stays.
         """

@@ -46,7 +46,7 @@ class Checkpoint:
     Attributes:
         clean: the node had made everything durable and stopped.
         high_watermarks: by (stream uuid, partition).
-        times: of the logs, likewise.
+        times: Times of the logs, likewise.
         wholes: likewise, (time ns, end): what was published before that time is in the log below that end.
     """
 

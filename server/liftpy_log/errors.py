@@ -91,7 +91,7 @@ class BatchesRefusedError(LiftError):
     """Batches do not continue the log that they were to be appended to.
 
     Attributes:
-        directory: of the log.
+        directory: Directory of the log.
     """
 
     def __init__(self, directory: Path, reason: str) -> None:

@@ -48,7 +48,7 @@ class LogTimeState(NamedTuple):
 
     Attributes:
         ns: the log's time.
-        leaps: oldest first.
+        leaps: Leaps, oldest first.
     """
 
     ns: int
@@ -113,7 +113,7 @@ class LogTime:
 
         Args:
             after_ns: time of the record before them; 0 when there is none.
-            timestamp: of the newest of them.
+            timestamp: Timestamp of the newest of them.
             now_s: the monotonic clock.
             leaps: what the leader knows of; which are earlier than these records is known here already.
         """

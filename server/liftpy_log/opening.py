@@ -47,9 +47,9 @@ def open_segments(
     """The segments of a partition, oldest first, recovered and durable; a new one where there is none.
 
     Args:
-        disk: where.
+        disk: Disk that holds the files.
         files: the node's open files.
-        directory: of the partition; created when it is missing.
+        directory: Directory of the partition; created when it is missing.
         durable_end: records below this offset are known to have been durable.
         verify_bytes: how much of the newest segment to check beyond what its index asks for.
         first_offset: records below this offset were purged; an empty log begins here.

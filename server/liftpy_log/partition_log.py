@@ -109,9 +109,9 @@ class PartitionLog:
         """Open a log, or create an empty one.
 
         Args:
-            disk: where.
+            disk: Disk that holds the files.
             files: the node's open files.
-            directory: of the partition.
+            directory: Directory of the partition.
             config: how to keep the log.
             log_start: records below this offset were purged.
             durable_end: records below this offset are known to have been durable.
@@ -222,11 +222,11 @@ class PartitionLog:
 
         Args:
             body: its records.
-            leader_epoch: of the leader that takes them.
+            leader_epoch: Leader epoch of the leader that takes them.
             timestamp: now; raised to that of the last record where the clock went back.
-            producer_id: of an idempotent batch.
-            producer_sequence: of an idempotent batch.
-            producer_epoch: of a batch of an ordered producer.
+            producer_id: Producer id of an idempotent batch.
+            producer_sequence: Producer sequence of an idempotent batch.
+            producer_epoch: Producer epoch of a batch of an ordered producer.
 
         Raises:
             StorageFullError: the disk is full; nothing of the batch is there.

@@ -30,13 +30,13 @@ class Quarantined(NamedTuple):
     """Something in quarantine.
 
     Attributes:
-        name: of the file or directory.
+        name: Name of the file or directory.
         stream: to which it belonged; None for files of the node.
-        uuid: of that stream.
-        partition: of that stream; None for all that the node had of it.
-        size_bytes: of all files in it.
+        uuid: UUID of that stream.
+        partition: Partition of that stream; None for all that the node had of it.
+        size_bytes: Size in bytes of all files in it.
         moved_ns: when it came there, by the file system's clock.
-        why: in words.
+        why: Reason, as text.
     """
 
     name: str

@@ -22,7 +22,7 @@ class RecentBatches:
     """The memory of a node, shared by its logs. Where it is short, the log that was appended to longest ago loses all.
 
     Args:
-        bytes_max: of all logs.
+        bytes_max: Maximum bytes of all logs.
         log_bytes_max: of one of them; not above `bytes_max`.
     """
 
@@ -61,7 +61,7 @@ class RecentTail:
     """Of one log. Made by `RecentBatches.tail`.
 
     Attributes:
-        size_bytes: of its batches.
+        size_bytes: Size in bytes of its batches.
         batch_bytes_max: a larger batch is not kept.
     """
 
@@ -90,7 +90,7 @@ class RecentTail:
 
         Args:
             offset: first offset wanted.
-            bytes_max: of all; the first is given out whatever its size.
+            bytes_max: Maximum bytes of all; the first is given out whatever its size.
         """
         found: list[bytes] = []
         if offset >= self._end or not self._batches or offset < self._batches[0][0]:

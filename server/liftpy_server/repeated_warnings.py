@@ -35,7 +35,7 @@ class RepeatedWarnings:
     """See the module. May be used by any thread.
 
     Args:
-        logger: of the module that warns.
+        logger: Logger of the module that warns.
     """
 
     def __init__(self, logger: logging.Logger) -> None:
@@ -48,8 +48,8 @@ class RepeatedWarnings:
 
         Args:
             kind: what counts as the same warning. Beyond 64 kinds at once, the rest are one.
-            text: for people.
-            now_s: monotonic.
+            text: Error text.
+            now_s: Current monotonic time in seconds.
             error: whose traceback the line shall have.
         """
         with self._lock:

@@ -25,7 +25,7 @@ def bins_of(sizes: Sequence[int], bytes_max: int) -> list[range]:
 
     Args:
         sizes: bytes of each.
-        bytes_max: of a bin.
+        bytes_max: Maximum bytes of a bin.
     """
     bins = []
     start = total = 0

@@ -52,7 +52,7 @@ class JvmLog:
         """Start a JVM where there is none yet; one that is there says things elsewhere.
 
         Args:
-            conf: of the session.
+            conf: Configuration of the session.
 
         Raises:
             PySparkException: it does not start.

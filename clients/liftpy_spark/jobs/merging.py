@@ -51,7 +51,7 @@ class MergeRun(NamedTuple):
     """Neighbours that become one object.
 
     Attributes:
-        path: of the partition.
+        path: Path of the partition.
         epoch: the leader epoch in its root.
         pointers: to the objects, ascending.
     """
@@ -79,8 +79,8 @@ def plan_merge(
     """What `merge` would do now, in order.
 
     Args:
-        settings: of the bucket.
-        paths: the partitions.
+        settings: Settings of the bucket.
+        paths: Paths of the partitions.
         object_bytes: how large objects become at most; those of more than half of it stay as they are.
         alone: no node writes to this bucket.
         labels: names of the partitions, for messages; by default they are called by uuid and number.
@@ -121,8 +121,8 @@ def merge(
     """Merge runs of objects.
 
     Args:
-        spark: the session.
-        settings: of the bucket.
+        spark: Spark session.
+        settings: Settings of the bucket.
         runs: what `plan_merge` gave.
         progress: is told of it.
 

@@ -21,8 +21,8 @@ class Part(NamedTuple):
     """Pieces of one partition.
 
     Attributes:
-        root: of the partition, without what it names, as `bare_root` makes it.
-        pieces: in order.
+        root: Root of the partition, without what it names, as `bare_root` makes it.
+        pieces: Pieces of the partition, in order.
     """
 
     root: Root

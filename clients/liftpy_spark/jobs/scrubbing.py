@@ -79,8 +79,8 @@ def plan_scrub(settings: S3Settings, paths: Sequence[PartitionPath], *, task_byt
     """What `scrub` would do now.
 
     Args:
-        settings: of the bucket.
-        paths: the partitions.
+        settings: Settings of the bucket.
+        paths: Paths of the partitions.
         task_bytes: about how much a task reads.
 
     Raises:
@@ -102,9 +102,9 @@ def scrub(
     """Verify partitions, and read all of them.
 
     Args:
-        spark: the session.
-        settings: of the bucket.
-        paths: the partitions.
+        spark: Spark session.
+        settings: Settings of the bucket.
+        paths: Paths of the partitions.
         progress: is told of it.
         task_bytes: about how much a task reads.
 

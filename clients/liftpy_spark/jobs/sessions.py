@@ -36,7 +36,7 @@ def session(master: str, settings: Mapping[str, str]) -> Iterator[SparkSession]:
 
     Args:
         master: where tasks run: `local[*]`, `spark://host:port`, `k8s://...`, `yarn`.
-        settings: of Spark, by their names.
+        settings: Settings of Spark, by their names.
 
     Raises:
         VersionError: Spark or pandas is installed in a version that does not work.
@@ -97,12 +97,12 @@ def submission(
     """How to run a script with Spark so that its executors have what they need.
 
     Args:
-        script: the file.
-        arguments: of the script.
+        script: Path of the script.
+        arguments: Arguments of the script.
         master: where tasks run.
         archive: a packed environment that executors unpack and use the Python of; None where they have one.
         py_files: modules that executors get.
-        settings: of Spark, by their names.
+        settings: Settings of Spark, by their names.
     """
     spark = find_spec("pyspark")
     assert spark is not None, "pyspark is imported above"

@@ -74,7 +74,7 @@ def run_tasks(
     """Do work for each value, in parallel.
 
     Args:
-        spark: the session.
+        spark: Spark session.
         given: a value for each task; Spark can hand it to its workers with a function.
         work: is called in a Python worker; a module that is there has it. It may be called twice for a value. It gives
             plain values, as msgpack has them: numbers, text, bytes, lists, objects; a named tuple becomes a list.
@@ -103,7 +103,7 @@ def in_rounds(
     """Run tasks, and those again that fail where that can help.
 
     Args:
-        tasks: how many.
+        tasks: Number of tasks.
         run: runs the tasks of these numbers, and gives what `packed` made of each.
         what: the work, for messages.
         read: as for `run_tasks`.

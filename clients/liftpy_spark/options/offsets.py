@@ -51,7 +51,7 @@ class StreamReplacedError(LiftError):
     """Under the name of a stream there is another one by now.
 
     Args:
-        stream: the name.
+        stream: Name of the stream.
         was: uuid of the one that was read.
         found: uuid of the one that is there; None when there is none.
     """
@@ -70,7 +70,7 @@ class QueryCheckpoint(NamedTuple):
 
     Attributes:
         offsets: the next ones.
-        uuids: of the streams that these are of.
+        uuids: UUIDs of the streams that these are of.
     """
 
     offsets: StreamOffsets
@@ -82,7 +82,7 @@ def encode(offsets: StreamOffsets, uuids: Mapping[str, str]) -> dict[str, Any]:
 
     Args:
         offsets: the next ones.
-        uuids: of every stream that is among them.
+        uuids: UUIDs of every stream that is among them.
     """
     streams = {
         stream: {"uuid": uuids[stream], "offsets": {str(number): of[number] for number in sorted(of)}}
@@ -120,7 +120,7 @@ def check_same_streams(checkpoint: QueryCheckpoint, uuids: Mapping[str, str]) ->
 
     Args:
         checkpoint: where a query is.
-        uuids: of the streams that are there, by name.
+        uuids: UUIDs of the streams that are there, by name.
 
     Raises:
         StreamReplacedError: one is another by now, or gone.

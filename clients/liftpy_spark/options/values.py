@@ -27,7 +27,7 @@ class OptionError(LiftError):
         message: what is wrong with it.
 
     Attributes:
-        option: its name.
+        option: Name of the option.
     """
 
     def __init__(self, option: str, message: str) -> None:
@@ -39,7 +39,7 @@ class UnknownOptionError(OptionError):
     """There is no option of this name.
 
     Args:
-        option: the name.
+        option: Name of the option.
         hint: what may have been meant.
     """
 
@@ -159,7 +159,7 @@ class Options:
         """Milliseconds: a span, or a time.
 
         Args:
-            name: of the option.
+            name: Name of the option.
             default: where it is not given.
             least: the least number that means something.
             since: what a time is counted from, for messages.

@@ -63,8 +63,8 @@ class ColdReading:
     """Reads ranges of one partition.
 
     Args:
-        stream: its name.
-        partition: its number.
+        stream: Name of the stream.
+        partition: Number of the partition.
         projection: what columns are wanted.
         chosen: which records are wanted.
 
@@ -184,8 +184,8 @@ class ColdReading:
         """What is wanted of a row group.
 
         Args:
-            reader: of the object.
-            index: of the row group.
+            reader: Reader of the object.
+            index: Index of the row group.
             span: the offsets that are wanted; None when all of them are.
             match: whether its records have to be looked at one by one.
         """

@@ -24,9 +24,9 @@ class Range(NamedTuple):
     """Offsets of one partition.
 
     Attributes:
-        stream: its name.
-        uuid: of the stream, as 32 hexadecimal digits.
-        partition: its number.
+        stream: Name of the stream.
+        uuid: UUID of the stream, as 32 hexadecimal digits.
+        partition: Number of the partition.
         start: the first offset.
         end: the offset after the last one.
     """

@@ -62,7 +62,7 @@ class ReadCounts:
     Attributes:
         bytes: that were fetched from the bucket, manifests and footers included.
         requests: that were made to the bucket.
-        objects: of records that were opened there.
+        objects: Number of records of objects that were opened there.
         cold_rows: that came from the bucket, and were wanted.
         hot_rows: that came from nodes, and were wanted.
     """
@@ -88,11 +88,11 @@ def read_ranges(
 
     Args:
         ranges: what to read.
-        options: of the source.
-        schema: checked.
+        options: Options of the source.
+        schema: Checked schema.
         counts: what was read is added to it, at the end.
         asks_nodes: whether a node is asked first if it has everything. It is worth it where that is likely.
-        address: of the bucket, where that is known.
+        address: Address of the bucket, where that is known.
         deadline: for how long it may be silent.
 
     Raises:
@@ -169,7 +169,7 @@ class _Nodes:
         """Whether a range is with its node from `offset` on, as far as is known.
 
         Args:
-            wanted: the range.
+            wanted: Range to read.
             offset: from where on.
             alone: whether nothing of that is in the bucket, either.
         """

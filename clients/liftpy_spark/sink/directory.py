@@ -182,7 +182,7 @@ class DirectoryPlace(StagingPlace):
         """See that this is the directory that the driver has marked.
 
         Args:
-            marker: its name.
+            marker: Name of the marker.
             driver: the machine of the driver, for messages.
 
         Raises:

@@ -37,7 +37,7 @@ class SinkPlan:
 
     Attributes:
         options: as the user gave them.
-        uuid: of the stream, in hexadecimal.
+        uuid: UUID of the stream, in hexadecimal.
         window_s: for how long nodes know the ids of the stream's batches; 0 where they keep none.
         layout: what rows are laid out by.
         marker: by which tasks know the directory that rows are staged in; "" where that is the bucket.

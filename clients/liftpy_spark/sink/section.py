@@ -11,10 +11,10 @@ class Section(NamedTuple):
     """The chunks of one partition in a staged object.
 
     Attributes:
-        key: of the object, or of the file in its place.
-        partition: of the stream.
+        key: Key of the object, or of the file in its place.
+        partition: Partition of the stream.
         start: where the section begins in the object.
-        length: its bytes.
+        length: Length in bytes.
         rows: how many records it has.
         chunks: in how many chunks.
         crc: CRC-32C of its bytes.

@@ -26,7 +26,7 @@ class LiftpyReader(DataSourceReader):
     """Reader of a batch query. Plans once, so that all actions of a DataFrame see the same records.
 
     Args:
-        options: of the source.
+        options: Options of the source.
         schema: the columns that are wanted.
 
     Raises:

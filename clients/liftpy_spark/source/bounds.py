@@ -49,7 +49,7 @@ def starts(bound: Bound, heads: Sequence[StreamHeads], at_time: AtTime, *, late_
 
     Args:
         bound: what the user says.
-        heads: of what is read.
+        heads: Heads of what is read.
         at_time: see `offsets_at_time`.
         late_is_latest: begin at the end where no record is young enough.
 

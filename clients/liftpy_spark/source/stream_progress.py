@@ -30,7 +30,7 @@ class Comparison:
         backlogs: what can be read of each partition that the query knows, by stream and partition; where records were
             lost, from behind these on.
         found: where partitions begin that the query does not know yet.
-        uuids: of the streams in `backlogs` and `found`.
+        uuids: UUIDs of the streams in `backlogs` and `found`.
         losses: what was to be read and is not there any more, each in words.
         behind: likewise, of partitions that end before what was read; after a change of leader that is so for a moment.
         gone: streams that are not there, or not among those to be read.

@@ -42,7 +42,7 @@ def read_boundary(store: ObjectStore, directory: str) -> int:
 
     Args:
         store: where it is.
-        directory: of a partition (`PartitionPath.directory`) or of a node's sets, with a slash behind it.
+        directory: Directory of a partition (`PartitionPath.directory`) or of a node's sets, with a slash behind it.
 
     Raises:
         ManifestCorruptError: it can not be read.
@@ -57,7 +57,7 @@ def check(store: ObjectStore, directory: str, key: str, born: int) -> None:
     Args:
         store: where it is.
         directory: as of `read_boundary`.
-        key: of the object.
+        key: Key of the object.
         born: version of the manifest that the writer knew when it began to create the object; 0 when there was none.
 
     Raises:

@@ -65,7 +65,7 @@ class LoadedCatalog(NamedTuple):
     """A catalog as it stands in the store.
 
     Attributes:
-        catalog: it.
+        catalog: The catalog.
         etag: that names this version of it.
     """
 
@@ -131,7 +131,7 @@ class CatalogFile:
     """The catalog in the store. May be used from several threads.
 
     Args:
-        store: where.
+        store: Object store.
         new_id: gives ids of attempts: each call another one, never given before by anybody.
     """
 

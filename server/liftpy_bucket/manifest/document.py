@@ -31,7 +31,7 @@ class Document(NamedTuple):
 
     Attributes:
         fields: what it says, still to be checked field by field.
-        id: of the write.
+        id: Id of the write.
         etag: witness for the next swap.
         modified_ns: when it was written, by the clock of the store, ns since the epoch.
     """
@@ -47,7 +47,7 @@ def load_document(store: ObjectStore, key: str, names: Collection[str]) -> Docum
 
     Args:
         store: where it is.
-        key: of it.
+        key: Key of the object.
         names: the fields that it must have, without `format` and `id`.
 
     Raises:

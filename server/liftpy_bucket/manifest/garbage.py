@@ -35,10 +35,10 @@ class Garbage:
     """What one collection takes away.
 
     Attributes:
-        root_version: of the root that it was computed from; 0: no collection is in progress.
+        root_version: Version of the root that it was computed from; 0: no collection is in progress.
         start: where the root is to begin after it.
-        setsum: of the records that the root will not name any more.
-        keys: of the objects to be deleted, below the directory of the partition; at most KEYS_MAX.
+        setsum: Setsum of the records that the root will not name any more.
+        keys: Keys of the objects to be deleted, below the directory of the partition; at most KEYS_MAX.
         etag: witness for the next swap; "" when there was no GARBAGE.
         modified_ns: when it was written, by the clock of the store.
     """
@@ -99,7 +99,7 @@ def check_balance(key: str, old: Root, change: Change) -> Setsum:
     """See that a collection changes nothing but what it says.
 
     Args:
-        key: of the root.
+        key: Key of the root.
         old: as it was read.
         change: what is to be committed over it.
 

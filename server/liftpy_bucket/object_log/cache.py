@@ -18,7 +18,8 @@ class ObjectCache:
     """A bounded cache of objects that never change; any number of threads may use it.
 
     Args:
-        bytes_max: of bodies that are kept; the one used least recently goes first. What is larger is not kept.
+        bytes_max: Maximum bytes of bodies that are kept; the one used least recently goes first. What is larger is not
+            kept.
 
     Attributes:
         hits: calls that were answered without loading, or by someone else's loading.

@@ -24,9 +24,9 @@ class LogObjects:
     """The objects of one log, through a cache.
 
     Args:
-        store: where.
-        prefix: of the keys, with a slash behind it.
-        cache_bytes: of objects that are kept in memory.
+        store: Object store.
+        prefix: Prefix of the keys, with a slash behind it.
+        cache_bytes: Maximum bytes of objects that are kept in memory.
     """
 
     def __init__(self, store: ObjectStore, prefix: str, cache_bytes: int) -> None:

@@ -31,9 +31,9 @@ class Trim(NamedTuple):
     """The beginning of a log.
 
     Attributes:
-        number: of the first object.
+        number: Number of the first object.
         first: sequence of its first record.
-        sequence: of the first record that was not trimmed; it may lie inside the object, or behind it.
+        sequence: Sequence of the first record that was not trimmed; it may lie inside the object, or behind it.
     """
 
     number: int
@@ -45,8 +45,8 @@ class TrimFile:
     """The object that says where a log begins.
 
     Args:
-        store: where.
-        key: of the object.
+        store: Object store.
+        key: Key of the object.
     """
 
     def __init__(self, store: ObjectStore, key: str) -> None:

@@ -30,9 +30,9 @@ class Source(NamedTuple):
     """Something that is merged.
 
     Attributes:
-        key: of the object that it is read from.
+        key: Key of the object that it is read from.
         rows: its rows.
-        setsum: of its rows, as a manifest says; None where only a part of what a manifest names is taken.
+        setsum: Setsum of its rows, as a manifest says; None where only a part of what a manifest names is taken.
     """
 
     key: str
@@ -55,8 +55,8 @@ def member_source(reader: ObjectReader, member: SetMember, start: int, end: int)
     """A member of a stream-set object, or the part of it that counts.
 
     Args:
-        reader: of the member.
-        member: it.
+        reader: Reader of the member.
+        member: The member.
         start: the first offset that counts.
         end: the offset after the last one that does.
 
@@ -85,8 +85,8 @@ def merge(
     Args:
         sources: ascending by offset. They are taken one after the other, so they may be made while they are.
         sink: what is written to, a file for example; it stays open.
-        path: of the partition.
-        nonce: of this attempt.
+        path: Path of the partition.
+        nonce: Nonce of this attempt.
         keeps_replies: whether there is a column `reply`.
         row_group_bytes: about how large a row group is, before compression.
         cleaned_ns: see `liftpy_bucket.upkeep.compaction`.
@@ -144,10 +144,10 @@ def merge_fragments(
 
     Args:
         store: where they are.
-        path: of the partition.
+        path: Path of the partition.
         pointers: in its root, ascending; at least one.
         sink: as for `merge`.
-        nonce: of this attempt.
+        nonce: Nonce of this attempt.
         row_group_bytes: about how large a row group is, before compression.
 
     Raises:

@@ -21,11 +21,11 @@ class RowsTally:
     Attributes:
         base: offset of the first one; 0 while there is none.
         end: the offset after the last one; 0 while there is none.
-        records: how many.
+        records: Number of records.
         tombstones: how many of them have a key and no value.
-        first_timestamp: of the first one, ns; 0 while there is none.
-        last_timestamp: of the last one, ns; 0 while there is none.
-        setsum: of all.
+        first_timestamp: Time of the first one, ns; 0 while there is none.
+        last_timestamp: Time of the last one, ns; 0 while there is none.
+        setsum: Setsum of all.
         epochs: (leader epoch, offset of its first record), oldest first.
     """
 

@@ -40,9 +40,9 @@ class Written:
         end: the offset after the last record; 0 where there is none.
         records: how many there are.
         extent: what must be known to read the object.
-        first_timestamp: of the first record, ns; 0 where there is none.
-        last_timestamp: of the last record, ns; 0 where there is none.
-        setsum: of the records.
+        first_timestamp: Time of the first record, ns; 0 where there is none.
+        last_timestamp: Time of the last record, ns; 0 where there is none.
+        setsum: Setsum of the records.
         epochs: (leader epoch, offset of its first record), oldest first.
         tombstones: how many records have a key and no value.
     """
@@ -61,7 +61,7 @@ class Written:
         """What a manifest says of it.
 
         Args:
-            name: of the object.
+            name: Name of the object.
             base: the first offset it answers for, where that is not the first record's.
             end: the offset after the last one it answers for, where that is not the one after the last record's.
         """
@@ -125,9 +125,9 @@ class ObjectWriter:
 
     Args:
         sink: what is written to; it stays open.
-        uuid: of the stream, 32 hexadecimal digits.
-        partition: its number.
-        nonce: of this attempt.
+        uuid: UUID of the stream, 32 hexadecimal digits.
+        partition: Number of the partition.
+        nonce: Nonce of this attempt.
         keeps_replies: whether there is a column `reply`.
         row_group_bytes: about how large a row group is, before compression.
         cleaned_ns: see `liftpy_bucket.upkeep.compaction`.

@@ -45,7 +45,7 @@ class WrittenSet(NamedTuple):
         """What a manifest says of it.
 
         Args:
-            name: of the object.
+            name: Name of the object.
             members: where these are to be told in other words.
         """
         size, footer, digest, _ = self.extent
@@ -77,7 +77,7 @@ class SetWriter:
     Args:
         sink: what is written to; it stays open.
         node: whose set it is for.
-        nonce: of this attempt.
+        nonce: Nonce of this attempt.
         row_group_bytes: about how large a row group is, before compression.
     """
 
@@ -96,9 +96,9 @@ class SetWriter:
         """Begin with the next partition; they come in ascending order of uuid and partition.
 
         Args:
-            uuid: of the stream, 32 hexadecimal digits.
-            partition: its number.
-            tier_epoch: of the leader that tiers it.
+            uuid: UUID of the stream, 32 hexadecimal digits.
+            partition: Number of the partition.
+            tier_epoch: Leader epoch of the leader that tiers it.
             base: the first offset that the member answers for.
             end: the offset after the last one.
 

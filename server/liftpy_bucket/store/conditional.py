@@ -30,10 +30,10 @@ def create_once(store: ObjectStore, key: str, body: bytes | memoryview, nonce: s
     """Write an object that must not exist, and be sure of it. A few attempts, without pauses.
 
     Args:
-        store: where.
+        store: Object store.
         key: a name that is never written twice; after an error it stays taken for this body and nonce.
         body: what.
-        nonce: of this write; the same one means the same bytes.
+        nonce: Nonce of this write; the same one means the same bytes.
 
     Raises:
         TakenError: another writer has the name.

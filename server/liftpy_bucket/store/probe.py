@@ -24,8 +24,8 @@ def probe(store: ObjectStore, nonce: str) -> None:
     """Try everything out that the log needs; some twenty requests on objects of its own, which are gone afterwards.
 
     Args:
-        store: the store.
-        nonce: of this probe, used never before.
+        store: Object store.
+        nonce: Nonce of this probe, used never before.
 
     Raises:
         StoreUnfitError: the log would lose data on this store; says what it ignores.

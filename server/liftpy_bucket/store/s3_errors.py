@@ -52,7 +52,7 @@ class StoreRefusal(NamedTuple):
 
     Attributes:
         code: S3's name of the error, or the status where it gave none.
-        status: of HTTP.
+        status: HTTP status.
         text: what else it said.
         region: where it says that the bucket is; "" where it does not.
     """

@@ -50,14 +50,14 @@ class S3Settings:
     Attributes:
         url: "s3://bucket" or "s3://bucket/prefix"; everything of the log lies below it.
         endpoint: "https://host:port" of a store that is not AWS.
-        region: of the bucket; None takes what the environment or the profile says.
-        profile: of the files of AWS tools, whose credentials are taken before those of the environment; None: as these
-            tools find them by themselves.
+        region: Region of the bucket; None takes what the environment or the profile says.
+        profile: Profile of the files of AWS tools, whose credentials are taken before those of the environment; None:
+            as these tools find them by themselves.
         addressing_style: None is `path` where there is an endpoint, else `auto`.
         ca_file: PEM file with the certificates that the store's certificate is checked against.
         verify: False takes any certificate: for trying things out only.
         connections_max: that are kept open to the store; as many threads can ask at once without new ones.
-        attempts_max: of a request that may be repeated; conditional writes are always made once.
+        attempts_max: Maximum attempts of a request that may be repeated; conditional writes are always made once.
         connect_timeout_s: for a connection to come up, seconds.
         read_timeout_s: for the store to say anything, seconds; large objects get more.
         checksums: None is `when_required` where there is an endpoint, else `when_supported`.

@@ -33,11 +33,11 @@ def swap(
     """Write an object over the one that was read.
 
     Args:
-        store: where.
-        key: of the object.
+        store: Object store.
+        key: Key of the object.
         body: what to write; never written before under this key.
-        etag: of the object that was read; None where there was none.
-        nonce: of the attempt.
+        etag: ETag of the object that was read; None where there was none.
+        nonce: Nonce of the attempt.
         is_ours: whether what stands there is `body`, or was written by somebody who had seen it.
 
     Returns:

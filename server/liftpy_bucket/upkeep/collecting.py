@@ -73,10 +73,10 @@ class Collection:
 
     Attributes:
         loaded: the root that it was computed from.
-        change: of that root.
+        change: Change of that root.
         doomed: keys of the objects to be deleted.
-        sizes: of the objects of the directory in bytes, by key.
-        etag: of GARBAGE as it was written.
+        sizes: Sizes of the objects of the directory in bytes, by key.
+        etag: ETag of GARBAGE as it was written.
         more: whether there is more than one collection takes.
         pinned: as of `Collected`.
         is_of_change: all of it was named until the change, and no root ever names it again.
@@ -97,7 +97,7 @@ class Collector:
 
     Args:
         store: where the partition is.
-        path: of it.
+        path: Path of the partition.
         new_id: gives a new unique id.
         now_ns: the time, ns since the epoch. It decides which pins have expired; which orphans are old enough is
             decided by the clock of the store as well.

@@ -71,7 +71,7 @@ class HistoryPlan(NamedTuple):
     """What a pass works on.
 
     Attributes:
-        path: of the partition.
+        path: Path of the partition.
         pointers: all fragments that may be compacted, oldest first.
         compacted_end: that of the root.
         delete_horizon: that of the root.
@@ -106,13 +106,13 @@ def plan_history(
 
     Args:
         pointers: all fragments of the history, oldest first.
-        path: of the partition.
+        path: Path of the partition.
         compacted_end: that of the root.
         delete_horizon: that of the root.
         clean_end: nothing at or above this offset is touched.
         held: (first offset, offset after the last one or None for all that follow) of what cursors and pins hold.
         now_ns: ns since the epoch.
-        config: how.
+        config: Settings of the compaction.
     """
     young = now_ns - config.min_lag_ns
     chosen = tuple(takewhile(lambda each: each.end <= clean_end and each.last_timestamp <= young, pointers))
@@ -133,8 +133,8 @@ class Replacement(NamedTuple):
     Attributes:
         old: what it takes the place of.
         new: what was written.
-        sink: where to.
-        nonce: of the object.
+        sink: Sink that receives the bytes.
+        nonce: Nonce of the object.
         collected: the sum of the records that are not in it any more.
         delete_horizon: tombstones below this offset may be gone when it has taken their place.
     """
@@ -169,7 +169,7 @@ class HistoryCompaction:
     Args:
         store: where the fragments are.
         plan: what to work on.
-        config: how.
+        config: Settings of the compaction.
         seed: secret random bytes, at least 16; others at every pass will do.
         open_sink: makes what an object is written to: a temporary file, for example. Who takes a replacement closes it.
         new_nonce: makes nonces for objects.

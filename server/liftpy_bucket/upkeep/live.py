@@ -54,7 +54,7 @@ def held_keys(store: ObjectStore, root_file: RootFile, pins: Iterable[Pin]) -> d
 
     Args:
         store: where the partition is.
-        root_file: of it.
+        root_file: Root file of the partition.
         pins: of it, those that count; cursors and ranges hold records and not objects.
 
     Raises:

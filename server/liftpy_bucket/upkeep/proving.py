@@ -34,7 +34,7 @@ class Proof(NamedTuple):
         end: the offset after the last one.
         objects: how many were read.
         records: how many they hold.
-        size: their bytes.
+        size: Size of the objects in bytes.
     """
 
     digest: str
@@ -52,7 +52,7 @@ def prove(
 
     Args:
         store: where it is.
-        path: of the partition.
+        path: Path of the partition.
         digest: SHA-256 of its root, hexadecimal.
         progress: called with (records read, records that the root names).
 

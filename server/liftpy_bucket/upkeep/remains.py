@@ -36,8 +36,8 @@ class Remains(NamedTuple):
     """Records that were deleted, and are there.
 
     Attributes:
-        key: of the object.
-        path: of the partition.
+        key: Key of the object.
+        path: Path of the partition.
         start: the first offset.
         end: the offset after the last one.
         age_s: since the object was written, by the clock of the store.
@@ -54,7 +54,7 @@ def find_remains(store: ObjectStore, *, now_ns: int) -> list[Remains]:
     """Look through a bucket.
 
     Args:
-        store: the bucket.
+        store: Object store of the bucket.
         now_ns: the time, ns since the epoch.
 
     Raises:

@@ -39,7 +39,7 @@ def scrub(store: ObjectStore, path: PartitionPath, progress: Callable[[int, int,
 
     Args:
         store: where it is.
-        path: of it.
+        path: Path of the partition.
         progress: called with (bytes read, bytes to be read, what is being done).
 
     Raises:

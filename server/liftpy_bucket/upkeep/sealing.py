@@ -25,7 +25,7 @@ def seal(store: ObjectStore, path: PartitionPath, *, new_id: Callable[[], str]) 
 
     Args:
         store: where it is.
-        path: of it.
+        path: Path of the partition.
         new_id: gives a new unique id.
 
     Returns:

@@ -51,7 +51,7 @@ class PartialBatch:
     A batch of an idempotent producer loses the producer's id here.
 
     Args:
-        header: of the first batch.
+        header: Header of the first batch.
 
     Attributes:
         size: about how many bytes the batch will have.
@@ -83,9 +83,9 @@ class PartialBatch:
         """Take the next batch.
 
         Args:
-            batch: which.
+            batch: The batch.
             mask: says which of its records stay; None is all of them.
-            records: of the batch, when they are decoded already.
+            records: Records of the batch, when they are decoded already.
         """
         header = batch.header
         staying = header.record_count if mask is None else int(mask.sum())

@@ -19,7 +19,7 @@ def batch_tail(header: BatchHeader, data: pa.Buffer, offset: int, codec: str) ->
     """What a batch covers from an offset on; there may be no record in it.
 
     Args:
-        header: of the batch.
+        header: Header of the batch.
         data: the whole batch, checked.
         offset: above its base offset, and below its next offset.
         codec: for a batch that is compressed: `lz4` or `zstd`.

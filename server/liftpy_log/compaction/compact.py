@@ -68,8 +68,8 @@ class CompactionPlan(NamedTuple):
     """What a pass works on: everything of a log that may be compacted, as it was when `plan_compaction` looked.
 
     Attributes:
-        directory: of the partition.
-        segments: oldest first.
+        directory: Directory of the partition.
+        segments: Segments, oldest first.
         cleaned: how far the log was clean.
         cuts: see `LogCompaction.cuts`.
         now: as of `plan_compaction`.
@@ -91,7 +91,7 @@ class CompactionReport(NamedTuple):
         keys: distinct keys that were noted.
         memory_bytes: what the map of keys took at most.
         bytes_before: size of the segments that were written anew.
-        bytes_after: of those that took their place.
+        bytes_after: Bytes of those that took their place.
         delete_horizon: see `Cleaned.delete_horizon`.
     """
 
@@ -127,10 +127,10 @@ def plan_compaction(
     """What a pass would work on now; None when it does not pay. Belongs to the thread that owns the log.
 
     Args:
-        log: the log.
+        log: Log of the partition.
         high_watermark: nothing at or above this offset is touched.
         now: ns, on the scale by which tombstones age; it goes on from pass to pass.
-        config: how.
+        config: Settings of the compaction.
         young_ns: a segment with a later record is not touched; by default `config.min_lag_ns` before `now`.
 
     Raises:
@@ -169,8 +169,8 @@ def compact(
     """Run one pass, in any thread.
 
     Args:
-        disk: where.
-        plan: of this moment.
+        disk: Disk that holds the files.
+        plan: Plan that was just made.
         config: as for the plan.
         owner: asked for the swaps.
         seed: secret random bytes, at least 16; others at every pass will do.

@@ -119,7 +119,7 @@ class OffsetMap:
         """Remember where keys are.
 
         Args:
-            hashes: of the keys, as from `KeyHasher.hash`.
+            hashes: Hashes of the keys, as from `KeyHasher.hash`.
             offsets: theirs; ascending, and all above those that were put in before.
 
         Returns:

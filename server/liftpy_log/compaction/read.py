@@ -26,8 +26,8 @@ def read_segment(disk: Disk, segment: SealedSegment, pause: Callable[[int], None
     """The batches of a segment, with a file of its own, so that it may be deleted meanwhile.
 
     Args:
-        disk: where.
-        segment: which.
+        disk: Disk that holds the files.
+        segment: The segment.
         pause: called after every window with its bytes.
 
     Raises:

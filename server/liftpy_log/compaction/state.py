@@ -131,8 +131,8 @@ def load_cleaned(disk: Disk, directory: Path, log_end: int) -> Cleaned:
     """What the file of a partition says; when it is damaged, the most cautious that it may have said.
 
     Args:
-        disk: where.
-        directory: of the partition.
+        disk: Disk that holds the files.
+        directory: Directory of the partition.
         log_end: offset after the last record of the log.
     """
     try:

@@ -41,8 +41,8 @@ class Survivors:
     """Decides with a map of the newest offset of every key.
 
     Args:
-        newest: the map.
-        hasher: of its keys.
+        newest: Map of the newest offset of each key.
+        hasher: Hasher of its keys.
         tombstone_end: tombstones below this offset go.
 
     Attributes:

@@ -42,13 +42,13 @@ class LogCompaction:
     """A log's side of key compaction: what a pass may work on, and what it is allowed to change.
 
     Args:
-        disk: where.
+        disk: Disk that holds the files.
         files: the node's open files.
-        segments: of the log, oldest first; the log's own list, in which compacted ones take their places.
-        durability: of the log.
+        segments: Segments of the log, oldest first; the log's own list, in which compacted ones take their places.
+        durability: Durability of the log.
 
     Attributes:
-        directory: of the log.
+        directory: Directory of the log.
         cuts: how often the log was cut back, begun anew or given back since it was opened.
     """
 

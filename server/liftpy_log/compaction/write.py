@@ -35,10 +35,10 @@ class SegmentWriter:
     than the deduplication window.
 
     Args:
-        disk: where.
-        directory: of the partition.
-        base_offset: of the segment.
-        generation: of the segment.
+        disk: Disk that holds the files.
+        directory: Directory of the partition.
+        base_offset: Base offset of the segment.
+        generation: Generation of the segment.
         codec: with which batches are compressed that were made of compressed ones: `lz4` or `zstd`.
     """
 

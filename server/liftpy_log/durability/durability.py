@@ -35,11 +35,11 @@ class Durability:
     """What a log shares with the thread that makes it durable. The log owns it, and tells it what was appended and cut.
 
     Args:
-        disk: where.
-        directory: of the log.
+        disk: Disk that holds the files.
+        directory: Directory of the log.
 
     Attributes:
-        directory: of the log.
+        directory: Directory of the log.
         tail: the end of the log.
         failure: why the log refuses to work further; None while it is well.
         synced_end: records below this offset are durable.

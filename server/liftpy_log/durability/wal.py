@@ -62,8 +62,8 @@ class WriteAheadLog:
     """The writing side. Belongs to the thread that runs group commit rounds; `void` may be called from any.
 
     Args:
-        disk: where.
-        directory: of the node's write-ahead log files.
+        disk: Disk that holds the files.
+        directory: Directory of the node's write-ahead log files.
         root: the data directory; segments are named relative to it.
         file_bytes_max: size at which a file is closed.
 

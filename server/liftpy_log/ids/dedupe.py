@@ -69,7 +69,7 @@ class _Mark:
 
     Attributes:
         span: when it begins.
-        number: of its first id.
+        number: Number of its first id.
         last: time of the newest record whose id is in it.
     """
 
@@ -196,7 +196,7 @@ class DedupeWindow:
 
         Args:
             timestamp: not before that of the batch before.
-            ids: of the batch, at least one.
+            ids: Ids of the batch, at least one.
             offsets: where their records are, ascending.
             records: for how many records each stands.
         """

@@ -175,7 +175,7 @@ class IdTable:
         """Add ids, for which there must be room.
 
         Args:
-            ids: which.
+            ids: The ids.
             offsets: where their records are, above all that were added before.
             records: for how many records each stands.
         """

@@ -44,7 +44,7 @@ def drop_replaced(disk: Disk, files: FileCache, segments: list[Segment]) -> None
     """Delete the segments that a compacted one covers, durably.
 
     Args:
-        disk: where.
+        disk: Disk that holds the files.
         files: the node's open files.
         segments: that were found, in the order of their base offsets; what is deleted is taken from the list.
 

@@ -45,7 +45,7 @@ class TornTail(NamedTuple):
     Attributes:
         path: the segment's file.
         position: where in it they begin.
-        length: how many.
+        length: Number of bytes.
         offset: the log ends there without them.
     """
 

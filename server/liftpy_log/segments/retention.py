@@ -19,7 +19,7 @@ def retention_offset(segments: Sequence[Segment], *, before_ns: int, bytes_max: 
     newest segment always stays. A limit of 0 is none.
 
     Args:
-        segments: oldest first.
+        segments: Segments, oldest first.
         before_ns: records with an earlier time may go.
         bytes_max: the log may be cut to this size.
         messages_max: the log may be cut to this number of records.

@@ -55,8 +55,8 @@ class Segment:
         generation: how often it was compacted.
         size: bytes of record batches.
         next_offset: offset after the last record.
-        first_timestamp: of the first batch; None while there is none.
-        max_timestamp: of the last batch; 0 while there is none.
+        first_timestamp: Time of the first batch, ns; None while there is none.
+        max_timestamp: Time of the last batch, ns; 0 while there is none.
     """
 
     __slots__ = (
@@ -332,10 +332,10 @@ def remove_oldest(disk: Disk, files: FileCache, segments: list[Segment], count: 
     """Delete the first `count` segments of a log.
 
     Args:
-        disk: where.
+        disk: Disk that holds the files.
         files: the node's open files.
-        segments: of the log, oldest first; what is deleted is taken from the list.
-        count: how many.
+        segments: Segments of the log, oldest first; what is deleted is taken from the list.
+        count: Number of segments.
         in_order: one after the other, so that no power loss brings one back whose successor is gone.
 
     Raises:

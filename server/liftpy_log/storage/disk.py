@@ -269,7 +269,7 @@ def write_atomically(disk: Disk, path: Path, data: bytes, *, durable: bool = Tru
     """Replace a file as a whole: after a crash either the old content is there or the new one.
 
     Args:
-        disk: where.
+        disk: Disk that holds the files.
         path: the file.
         data: its new content.
         durable: return only when the new content is on disk; a cache that is checked when it is read needs less.

@@ -32,7 +32,7 @@ class Gatherer:
     """See the module.
 
     Args:
-        node: this node.
+        node: This node.
         requests: asks nodes.
     """
 

@@ -52,7 +52,7 @@ class Handlers:
     """The handlers of one node for requests about streams, which any node answers.
 
     Args:
-        node: this node.
+        node: This node.
         requests: asks other nodes.
 
     Attributes:

@@ -39,7 +39,7 @@ async def check_alone(options: NatsOptions, node_id: str, cluster_id: str) -> No
     Args:
         options: how to reach NATS.
         node_id: this node, which answers nothing yet.
-        cluster_id: of its cluster.
+        cluster_id: Id of its cluster.
 
     Raises:
         OtherClusterError: there is another one.

@@ -68,7 +68,7 @@ class PurgeRequest:
     """What to delete: everything below `offset`, by default everything committed.
 
     Attributes:
-        name: the stream.
+        name: Name of the stream.
         partition: by default all of them.
         offset: first offset to keep.
     """

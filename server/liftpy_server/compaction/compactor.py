@@ -50,8 +50,8 @@ class _Seen(NamedTuple):
     """A log in which there was nothing to do.
 
     Attributes:
-        log: which.
-        config: of its stream.
+        log: The log.
+        config: Settings of its stream.
         end: where its newest segment began.
         until_s: when to look again in any case, monotonic.
     """

@@ -33,10 +33,10 @@ class Elections:
     """When this node stands for election, whom it votes for, and whose votes it counts.
 
     Args:
-        settings: of this node.
+        settings: Settings of this node.
         core: runs the elections.
         journal: has the log by which candidates are compared.
-        peers: who votes.
+        peers: Voters.
         transport: carries questions and answers.
     """
 

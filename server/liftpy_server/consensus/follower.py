@@ -41,7 +41,7 @@ class RaftFollower:
 
     Args:
         core: knows term, role and commit index.
-        journal: the log.
+        journal: Journal with the entries of the Raft log.
         peers: told when entries change the members.
         transport: carries the answers.
         snapshots: installs a leader's snapshot.

@@ -43,8 +43,8 @@ class RaftLeader:
 
     Args:
         core: knows whether this node leads, and where each follower is in the log.
-        journal: the log.
-        peers: the followers.
+        journal: Journal with the entries of the Raft log.
+        peers: Followers.
         transport: takes messages to them.
         snapshots: sent to those that are behind the beginning of the log.
         random: makes up the id of a new cluster.

@@ -33,11 +33,11 @@ class LeaderDuties:
     """Binds members to their data, promotes learners, and hands leadership over, with every tick.
 
     Args:
-        settings: of this node.
+        settings: Settings of this node.
         core: knows whether this node leads, and where each follower is in the log.
-        journal: the log.
+        journal: Journal with the entries of the Raft log.
         leader: appends changes of members.
-        peers: the members.
+        peers: Members of the Raft group.
         transport: knows the data directories of those that are connected.
     """
 

@@ -18,7 +18,7 @@ class Peers:
     """The members by the newest entries of the log, and which of them are connected.
 
     Args:
-        node_id: of this node.
+        node_id: Id of this node.
         journal: has the instance of this node.
         membership: folded from the log.
         core: counts the votes of those that vote.

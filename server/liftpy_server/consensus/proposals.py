@@ -58,7 +58,7 @@ class Proposals:
 
     Args:
         core: knows who leads.
-        journal: the log.
+        journal: Journal with the entries of the Raft log.
         machine: says which commands are sound.
         leader: appends, while this node leads.
         peers: says who is connected.

@@ -97,7 +97,7 @@ class Core:
     """Term, role and commit index of one voter, and its counts of votes and acknowledgements. For one thread.
 
     Args:
-        settings: of this node.
+        settings: Settings of this node.
         other_voters: by name.
         journal: keeps term, vote and log. It is flushed before anything of them is told or counted.
         wire: sends messages and waits for them.

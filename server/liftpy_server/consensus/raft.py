@@ -56,7 +56,7 @@ class Raft:
     """A voter, or a learner, for one thread; `submit`, `hand_over` and `wake` may be called from any.
 
     Args:
-        settings: of this node.
+        settings: Settings of this node.
         transport: how it reaches the others.
         machine: what the commands are applied to.
         disk: where the folder of the settings is.

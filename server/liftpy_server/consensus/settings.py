@@ -72,11 +72,11 @@ class RaftSettings:
     """Settings of one voter.
 
     Attributes:
-        node_id: this node.
+        node_id: Id of this node.
         voters: who votes when the cluster is first started, this node among them; later starts go by the journal, and
             take only addresses from here. A node that joins is given those that vote already.
         folder: where journal and snapshot are kept.
-        cluster_id: of the cluster to join; empty where a new one is started, and at later starts.
+        cluster_id: Id of the cluster to join; empty where a new one is started, and at later starts.
         bind_host: the address to listen at; no other is bound.
         bind_port: as above; None for a cluster of one that does not listen.
         cluster_key: shared secret, at least 32 bytes; not needed with `tls`.

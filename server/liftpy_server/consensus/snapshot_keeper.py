@@ -67,17 +67,17 @@ class SnapshotKeeper:
     """Keeps the newest snapshot of the state machine on disk, and the log no longer than it must be.
 
     Args:
-        path: of the file.
+        path: Path of the file.
         disk: where it is.
         every_entries: length of the log at which a snapshot replaces its beginning.
-        journal: the log.
+        journal: Journal with the entries of the Raft log.
         machine: has the state.
         core: knows what is applied.
         peers: told when a snapshot changes the members.
         writer: writes snapshots while the voter goes on.
 
     Attributes:
-        index: of the newest entry in the snapshot on disk; 0 when there is none.
+        index: Index of the newest entry in the snapshot on disk; 0 when there is none.
         is_due: the one on disk can not be used any more: write another one.
     """
 

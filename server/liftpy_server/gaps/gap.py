@@ -20,7 +20,7 @@ class Gap:
     """A time during which messages may have been published that are not in a partition.
 
     Attributes:
-        id: of its own, in the whole cluster.
+        id: Id of its own, in the whole cluster.
         version: grows whenever a node writes it down anew; two nodes may write down the same one.
         since_ns: last moment at which nothing was missing.
         until_ns: first moment at which nothing was missing again; None while the gap lasts.

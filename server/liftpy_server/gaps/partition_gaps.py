@@ -84,12 +84,12 @@ class PartitionGaps:
     """See the module.
 
     Args:
-        stream: its uuid.
-        name: the stream's.
-        number: of the partition.
-        clock: of the node.
+        stream: UUID of the stream.
+        name: Name of the stream.
+        number: Number of the partition.
+        clock: Clock of the node.
         keeper: has the gaps written down.
-        counter: of the stream.
+        counter: Counter of the stream.
         created_ns: when the stream was; nothing that was published before is missing.
 
     Attributes:

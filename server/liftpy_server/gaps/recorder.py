@@ -35,8 +35,8 @@ class GapRecorder:
     """See the module. A `GapKeeper`.
 
     Args:
-        node_id: this node.
-        incarnation: of this run, so that its gaps have other ids than those of the runs before.
+        node_id: Id of this node.
+        incarnation: Incarnation of this run, so that its gaps have other ids than those of the runs before.
         propose: of the metadata.
     """
 

@@ -87,9 +87,9 @@ class Giving:
     """See the module.
 
     Args:
-        holding: of this node.
+        holding: Holding of this node.
         ask: asks a node.
-        metadata: of the cluster.
+        metadata: Metadata of the cluster.
     """
 
     def __init__(self, holding: Holding, ask: Ask, metadata: RaftMetadataStore) -> None:

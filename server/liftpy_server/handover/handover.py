@@ -37,13 +37,13 @@ class Handover:
     """See the module.
 
     Args:
-        node_id: this node.
-        streams: of this node.
-        metadata: of the cluster.
+        node_id: Id of this node.
+        streams: Streams of this node.
+        metadata: Metadata of the cluster.
         ingest: hears publishers.
         marks: heard there.
         requests: asks nodes.
-        clock: of the node.
+        clock: Clock of the node.
         flush: sends the acks that are due.
     """
 

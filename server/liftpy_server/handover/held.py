@@ -61,7 +61,7 @@ class Holding:
     """A node's messages of partitions that are handed over, by it or to it, and where they go in the end.
 
     Args:
-        streams: of this node.
+        streams: Streams of this node.
         ingest: hears publishers.
         marks: heard there.
         clock: for when messages are appended.
@@ -99,7 +99,7 @@ class Holding:
         """Append what a leader held, and hold nothing more. What can not be appended is a gap.
 
         Args:
-            partition: of this node, which leads it.
+            partition: Partition of this node, which leads it.
             held: what it holds.
             left: which of the messages are to be appended.
             since_s: what was published before has been stored, by elapsed time; None where nobody knows.

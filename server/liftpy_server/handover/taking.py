@@ -47,7 +47,7 @@ class Taking:
     """See the module.
 
     Args:
-        holding: of this node.
+        holding: Holding of this node.
         publish: publishes a mark; returns when the server has it.
 
     Attributes:

@@ -49,7 +49,7 @@ class ClusterWatch:
     """See the module. Times are elapsed time.
 
     Attributes:
-        cause: of the gap that there is while a server is lost; None while none is.
+        cause: Cause of the gap that there is while a server is lost; None while none is.
     """
 
     def __init__(self) -> None:
@@ -69,7 +69,7 @@ class ClusterWatch:
             info: what it said.
             place: its own address.
             whole_s: everything that was published before, and reached the server, has arrived.
-            now_s: the time.
+            now_s: Current time in seconds.
 
         Returns:
             Whether there is one that it reached before and reaches no longer.
@@ -96,7 +96,7 @@ class ClusterWatch:
         Args:
             places: its addresses.
             whole_s: what was published before was not for us.
-            now_s: the time.
+            now_s: Current time in seconds.
 
         Returns:
             Whether that is news.

@@ -85,14 +85,14 @@ class IngestConnection:
     """Keeps the wanted bindings subscribed, through reconnects, and records gaps.
 
     Args:
-        options: of the NATS server.
-        name: of the connection.
+        options: Options of the NATS server.
+        name: Name of the connection.
         clock: tells the time of gaps.
         outbox: for acks.
         is_overloaded: while it says so, nothing is read from the socket.
         on_listening: called with a stream when all of its subscriptions are confirmed.
         rng: chooses servers and waits.
-        marks: of planned changes of leaders; None where there are none.
+        marks: Marks of planned changes of leaders; None where there are none.
         ask_limits: asks a server how long it puts up with a node that is behind; None asks nobody.
         make_change: begins a change of servers; without it messages of the time in which both are heard come twice.
 

@@ -57,7 +57,7 @@ def refused_bindings(text: str, asked: Mapping[int, Binding], unconfirmed: Seque
     When it refuses one and can not be understood, nothing that is not confirmed yet can be relied upon.
 
     Args:
-        text: of the error.
+        text: Text of the error.
         asked: those that were asked for and not refused yet, by number, in the order in which the server heard of them.
         unconfirmed: those of them that the server has not confirmed yet.
     """

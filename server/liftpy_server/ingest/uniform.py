@@ -62,7 +62,7 @@ def parse_uniform(data: bytes, start: int, fields: Sequence[bytes], value_bytes:
     Args:
         data: the chunk.
         start: where the first frame begins, which is whole.
-        fields: of its `MSG` line; the subscription id is a number.
+        fields: Fields of its `MSG` line; the subscription id is a number.
         value_bytes: size of its payload.
 
     Returns:

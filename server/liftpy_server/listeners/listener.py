@@ -43,8 +43,8 @@ class Listener:
     Args:
         door: one of `door_refusals.DOORS`.
         sock: listens.
-        refusals: of the node.
-        strangers_max: at once.
+        refusals: Refusals of the node.
+        strangers_max: Maximum number of unauthenticated connections.
         per_address_max: of them, from one address.
         tls: speaks TLS with everybody, if given.
         handshake_timeout_s: for TLS.

@@ -69,7 +69,7 @@ def read_message(message: Message, config: StreamConfig, skip: int) -> Incoming:
 
     Args:
         message: as it came.
-        config: of its stream.
+        config: Settings of its stream.
         skip: size of the subject's prefix, which is not stored.
     """
     subject = message.subject[skip:]

@@ -40,7 +40,7 @@ def needs_recovery(partition: PartitionInfo, told: Mapping[str, LogReport]) -> b
     """Whether nobody leads, or a leader lacks records that were committed.
 
     Args:
-        partition: which.
+        partition: Number of the partition.
         told: by node, how far its log reaches.
     """
     if partition.leader is None:
@@ -60,7 +60,7 @@ def plan_recovery(
 
     Args:
         nodes: as they are registered.
-        partition: which.
+        partition: Number of the partition.
         told: by node, how far its log reaches.
         given_up: nodes that are gone for good with what they have.
         wanted: the replica that is to lead; None for the one whose log reaches the furthest.

@@ -22,9 +22,9 @@ class AckConnection:
     """Writes frames to NATS.
 
     Args:
-        options: of the NATS server.
-        name: of the connection.
-        clock: of the node.
+        options: Options of the NATS server.
+        name: Name of the connection.
+        clock: Clock of the node.
         rng: chooses servers and waits.
     """
 

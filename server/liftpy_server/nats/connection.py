@@ -78,7 +78,7 @@ class NatsConnection(asyncio.Protocol):
         clock: tells when questions were asked.
 
     Attributes:
-        address: of the server, once it is being opened.
+        address: Address of the server, once it is being opened.
         info: what the server said of itself last.
         receive: takes every chunk; gives the lines that are no messages to `take_lines`. By default that itself.
         on_info: called with what the server says of itself after the beginning.
@@ -136,7 +136,7 @@ class NatsConnection(asyncio.Protocol):
         """Connect, encrypt, and be let in.
 
         Args:
-            address: of the server.
+            address: Address of the server.
             connect_line: makes the `CONNECT` line from what the server says of itself.
             tls: how to encrypt.
             timeout_s: for all of it.
@@ -164,7 +164,7 @@ class NatsConnection(asyncio.Protocol):
         """Connect, hear what the server says of itself to anybody, and leave; None when it says nothing.
 
         Args:
-            address: of the server.
+            address: Address of the server.
             tls: how to encrypt.
             timeout_s: for all of it.
         """

@@ -30,8 +30,8 @@ def connect_line(options: NatsOptions, name: str, address: ServerAddress, info: 
 
     Args:
         options: say who we are. Files are read anew: credentials are exchanged while a node runs.
-        name: of the connection.
-        address: of the server; what is named in it counts when the options name nobody.
+        name: Name of the connection.
+        address: Address of the server; what is named in it counts when the options name nobody.
         info: what the server said of itself.
 
     Raises:

@@ -58,7 +58,7 @@ class Invitation(NamedTuple):
     """What a new node is told.
 
     Attributes:
-        cluster_id: of the cluster.
+        cluster_id: Id of the cluster.
         voters: who keeps its metadata, without the new node.
     """
 
@@ -74,7 +74,7 @@ async def ask_to_join(
     Args:
         options: how to reach NATS.
         node: this one, and where it listens for the others.
-        secret: of the cluster.
+        secret: Secret of the cluster.
         timeout_s: for the cluster to answer, once NATS is there.
         refusals: counts answers of strangers.
 

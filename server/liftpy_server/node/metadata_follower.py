@@ -27,7 +27,7 @@ class MetadataFollower:
     """See the module.
 
     Args:
-        metadata: of the cluster.
+        metadata: Metadata of the cluster.
         follow: does what a state says.
     """
 

@@ -133,7 +133,7 @@ class AckTemplate:
 
     Args:
         stream: name of the stream, which needs no escaping in JSON.
-        partition: its number.
+        partition: Number of the partition.
         epoch: the leader epoch.
     """
 

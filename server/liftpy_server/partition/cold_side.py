@@ -22,7 +22,7 @@ class ColdSide:
         end: the offset after the last one that is there.
         epochs: (leader epoch, first offset) of what is there.
         delete_horizon: tombstones below this offset may be gone.
-        stored_bytes: of the objects that hold it, as far as this leader knows.
+        stored_bytes: Stored bytes of the objects that hold it, as far as this leader knows.
         records: how many there are, as far as this leader knows.
     """
 

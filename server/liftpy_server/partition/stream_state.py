@@ -37,7 +37,7 @@ class StreamState:
 
     Args:
         info: from the metadata.
-        clock: of the node.
+        clock: Clock of the node.
         keeper: has gaps written down.
     """
 

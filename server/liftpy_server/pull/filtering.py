@@ -63,7 +63,7 @@ class Filtering:
     Attributes:
         pieces: what to send.
         body_bytes: size of the pieces.
-        cost: of what was looked through.
+        cost: Cost of what was looked through.
         last: the last batch that was looked through.
         is_done: whether everything was looked through, or enough.
     """

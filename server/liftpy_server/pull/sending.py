@@ -83,7 +83,7 @@ class ResponseSender:
         """Wait until everything is in the socket.
 
         Args:
-            size_bytes: of what was sent.
+            size_bytes: Size in bytes of what was sent.
 
         Raises:
             TimeoutError: the peer is too slow; the connection can not be used further.

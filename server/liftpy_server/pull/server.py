@@ -32,7 +32,7 @@ class PullServer:
     Args:
         config: where to listen, and how patiently.
         connections_max: clients beyond it are refused.
-        refusals: of the node.
+        refusals: Refusals of the node.
         strangers_max: connections that have not said hello, half of them from one address.
     """
 

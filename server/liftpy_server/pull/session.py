@@ -104,7 +104,7 @@ class FetchSession:
         """Let partitions enter, move and leave.
 
         Args:
-            request: which.
+            request: The request.
             matcher: finds what is wanted of those that enter; None when that is everything.
         """
         for key in request.forget:

@@ -45,10 +45,10 @@ class NodeRequests:
     """Asks nodes.
 
     Args:
-        node_id: this node.
+        node_id: Id of this node.
         local: its own node-addressed endpoints.
         client: gives the NATS connection of the moment.
-        key: of the cluster; None for a node that is alone and has none, which asks nobody else.
+        key: Key of the cluster; None for a node that is alone and has none, which asks nobody else.
         token_of: by node, the token of its run in the metadata.
         refusals: counts answers that are somebody else's.
     """
@@ -75,11 +75,11 @@ class NodeRequests:
         """Ask one node.
 
         Args:
-            node_id: which.
+            node_id: Id of the node.
             endpoint: what it is asked for.
-            body: of the request.
+            body: Body of the request.
             timeout_s: for its answer.
-            token: of its run, for a node that the metadata have no longer.
+            token: Token of its run, for a node that the metadata have no longer.
 
         Raises:
             NodeSilentError: it does not answer in time.
@@ -172,10 +172,10 @@ async def request_proven(
 
     Args:
         client: connected.
-        subject: of the request.
+        subject: Subject of the request.
         data: its body.
         prove: makes its headers for a reply subject.
-        key: of the cluster.
+        key: Key of the cluster.
         timeout_s: for the answer.
         refusals: counts answers that are somebody else's.
         foreign_s: for the answer, once somebody else's came; None waits as long as without it.

@@ -101,7 +101,7 @@ class Pace:
     """What gatherings of a kind take together: so many at once, and while others wait a fifth of the time at most.
 
     Args:
-        at_once: how many.
+        at_once: Maximum number at the same time.
         rest_s_max: the longest interval between the beginnings of two, while others wait.
     """
 
@@ -141,7 +141,7 @@ class Shared:
     Args:
         handle: what answers.
         encode: makes bytes of an answer.
-        pace: of this and of other endpoints.
+        pace: Pace of this and of other endpoints.
     """
 
     def __init__(

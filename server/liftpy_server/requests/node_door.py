@@ -47,9 +47,9 @@ class NodeDoor:
     """See the module.
 
     Args:
-        node_id: this node.
+        node_id: Id of this node.
         token_of: by endpoint, the token of this run that a request must cover.
-        key: of the cluster.
+        key: Key of the cluster.
         endpoints: what takes requests, by the rest of their subject.
         refusals: counts strangers.
     """

@@ -48,7 +48,7 @@ class NodeKey:
     """The key of the proofs, by HKDF (RFC 5869) from the cluster's secret.
 
     Args:
-        secret: of the cluster, as in `cluster.key_file`.
+        secret: Secret of the cluster, as in `cluster.key_file`.
     """
 
     def __init__(self, secret: bytes) -> None:
@@ -70,10 +70,10 @@ class NodeKey:
         Args:
             sender: as in `SENDER_HEADER`.
             to: the node that is asked.
-            token: of its run, which the metadata tell.
+            token: Token of its run, which the metadata tell.
             endpoint: what is asked for.
             reply: subject for the answer.
-            body: of the request.
+            body: Body of the request.
         """
         return self.proof("request", sender, to, token, endpoint, reply, body)
 

@@ -21,7 +21,7 @@ class Peer:
     """A node that keeps the cluster's metadata.
 
     Attributes:
-        node_id: its name.
+        node_id: Id of the node.
         host: where the others reach its metadata port.
         port: as above.
     """

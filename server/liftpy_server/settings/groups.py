@@ -17,13 +17,13 @@ class GroupsConfig:
     """How this node keeps consumer groups.
 
     Attributes:
-        partitions: of the stream of the groups, when this node creates it; fixed from then on.
+        partitions: Partitions of the stream of the groups, when this node creates it; fixed from then on.
         retention_s: a group without members that committed nothing for so long is forgotten, with its offsets.
         groups_max: that the node coordinates; further ones are refused.
-        bytes_max: of offsets, metadata and members, of all groups that the node coordinates.
+        bytes_max: Maximum bytes of offsets, metadata and members, of all groups that the node coordinates.
         group_bytes_max: likewise of one group.
         client_groups_max: groups that clients at one address make.
-        client_bytes_max: of those groups.
+        client_bytes_max: Maximum bytes of those groups.
     """
 
     partitions: int = 16

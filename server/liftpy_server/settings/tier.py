@@ -51,17 +51,18 @@ class TierConfig:
     Attributes:
         url: `s3://bucket/prefix`; None keeps everything on the disks of the nodes.
         endpoint: URL of an S3-compatible store; None for that of AWS.
-        region: of the bucket; None leaves it to the AWS environment.
-        upload_bytes: of record batches; a partition that has as much that is not in the bucket is uploaded at once.
+        region: Region of the bucket; None leaves it to the AWS environment.
+        upload_bytes: Bytes of record batches; a partition that has as much that is not in the bucket is
+            uploaded at once.
         upload_age_s: what is not in the bucket waits no longer than this.
         set_member_bytes_max: partitions with at most so much share an object; those with more get one of their own.
-        merge_bytes: of a partition in shared objects, until it gets an object of its own.
+        merge_bytes: Bytes of a partition in shared objects, until it gets an object of its own.
         object_bytes: size up to which objects of a partition are merged.
         gc_interval_s: how often retention and the removal of what nothing names look at the bucket.
         grace_s: what nothing names stays for so long, for those that are reading it.
-        cache_bytes: of the disk, for what was read from the bucket.
+        cache_bytes: Maximum bytes of the disk, for what was read from the bucket.
         read_ahead_bytes: how far a sequential read is ahead of its reader, at most.
-        upload_memory_bytes: of memory, for what uploads, merges and compactions work on at a time.
+        upload_memory_bytes: Bytes of memory, for what uploads, merges and compactions work on at a time.
         ca_file: PEM file with the certificates that the store's certificate is checked against; None for the system's.
         verify: False takes any certificate of the store.
         trust_any_certificate: has to be said as well where `verify` is False and the store is on another machine.

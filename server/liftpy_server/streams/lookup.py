@@ -22,7 +22,7 @@ class StreamLookup:
     """See the module.
 
     Args:
-        host: of the replicas.
+        host: Host of the replicas.
 
     Attributes:
         by_uuid: the streams of which something is here.

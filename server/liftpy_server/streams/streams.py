@@ -42,7 +42,7 @@ class Streams(StreamLookup):
 
     Args:
         opening: opens them.
-        host: of the replicas.
+        host: Host of the replicas.
         io_executor: with one thread, for the removal of directories.
         tierer: moves their history to the bucket; None without one.
     """

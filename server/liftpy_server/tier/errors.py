@@ -42,7 +42,7 @@ class TierWorkError(LiftError):
         code: "overtaken", "lineage", "sealed", "denied", "unavailable", "busy", "unfit", "full", "foreign", "version",
             "corrupt", "missing", "rootless" (objects that no root names, for it is gone), "gone" (of a local file),
             "hole" (that no purge explains), "held" (by a pin), "unnamed" (of a stream, in the catalog) or "internal".
-        message: for people.
+        message: Error text.
     """
 
     def __init__(self, code: str, message: str, *, retriable: bool = False) -> None:

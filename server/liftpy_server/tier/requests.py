@@ -19,9 +19,9 @@ class LogSlice:
     """Whole record batches in a file.
 
     Attributes:
-        path: of the file.
+        path: Path of the file.
         position: where the first one begins, bytes.
-        length: of all of them, bytes.
+        length: Length of all of them, bytes.
     """
 
     path: str
@@ -78,11 +78,11 @@ class HistoryResult:
         proven_end: what is below stays counted, whoever claims it next.
         epochs: up to `end`.
         delete_horizon: tombstones below may be gone.
-        bytes: of what is there.
-        records: of what is there.
+        bytes: Bytes of what is there.
+        records: Records of what is there.
         sealed: nothing is added any more.
-        set_bytes: of what is in shared objects.
-        new_bytes: of objects that key compaction has not looked at.
+        set_bytes: Bytes of what is in shared objects.
+        new_bytes: Bytes of objects that key compaction has not looked at.
         holders: nodes whose shared objects hold some of it.
         merges: there are objects to be merged.
         is_new: there was nothing before.
@@ -121,9 +121,9 @@ class ClaimJob(WorkerRequest[HistoryResult]):
     """Claim a partition for a leadership.
 
     Attributes:
-        node: of the leader.
+        node: Node of the leader.
         log_start: where the partition begins on the disk, and in the bucket if that has nothing of it.
-        epochs: of the log.
+        epochs: Epochs of the log.
         create: begin a history where there is none.
         cluster_id: whose catalog must name the stream before a history is begun; None where there is no cluster.
     """
@@ -153,11 +153,11 @@ class UploadResult:
     """What was uploaded.
 
     Attributes:
-        end: of the last object. That of one before the last where the next one could not be made: whoever goes on from
-            there is told why.
-        records: how many.
-        bytes: of record batches.
-        stored_bytes: of the objects.
+        end: End of the last object. That of one before the last where the next one could not be made: whoever goes on
+            from there is told why.
+        records: Number of records.
+        bytes: Bytes of record batches.
+        stored_bytes: Stored bytes of the objects.
     """
 
     end: int
@@ -171,7 +171,7 @@ class UploadJob(WorkerRequest[UploadResult]):
     """Move [base, end) of a partition into the bucket, and what follows.
 
     Attributes:
-        epochs: of the log.
+        epochs: Epochs of the log.
         slices: whole batches that cover the range.
         keeps_replies: of the stream.
         further: where more is to be moved, what becomes an object each.
@@ -294,7 +294,7 @@ class WantedStartJob(WorkerRequest[WantedStartResult]):
 
     Attributes:
         before_ns: what is older may go; 0 is no limit.
-        stored_bytes_max: of the objects that lie below `below`, so much may stay; -1 is no limit.
+        stored_bytes_max: Bytes of the objects that lie below `below`, so much may stay; -1 is no limit.
         below: what the bucket holds from there on is counted as part of the log.
     """
 
@@ -334,8 +334,8 @@ class CompactResult:
         compacted: how many objects became others.
         delete_horizon: tombstones below this offset may be gone now.
         compacted_end: below this offset no key has two records.
-        bytes: of what is there now.
-        records: of what is there now.
+        bytes: Bytes of what is there now.
+        records: Records of what is there now.
     """
 
     compacted: int
@@ -547,7 +547,7 @@ class FetchChunkResult:
     Attributes:
         start: the first offset in the file.
         end: after the last one.
-        bytes: of record batches.
+        bytes: Bytes of record batches.
         following: where fetches end that follow on one another from `end` on, so that they can be asked for side by
             side; as far as that can be told.
         hole: the object that holds the first offset is missing or damaged.
@@ -569,10 +569,10 @@ class FetchChunkJob(WorkerRequest[FetchChunkResult]):
         end: nothing from there on is wanted.
         enough: nor need what begins there or later be fetched.
         bytes_max: about how many bytes of batches to write.
-        codec: of the batches: none, lz4 or zstd.
-        path: of the file.
+        codec: Codec of the batches: none, lz4 or zstd.
+        path: Path of the file.
         until: all up to this offset is to be written, while it is not far more than `bytes_max`.
-        following_bytes: of each fetch that may follow; none is foreseen with 0.
+        following_bytes: Bytes of each fetch that may follow; none is foreseen with 0.
     """
 
     job: ClassVar[str] = "fetch"

@@ -32,9 +32,9 @@ def collect_directory(
     """Find staged files that nobody needs any more, by the rule of `sink.staging.directory_leftovers`.
 
     Args:
-        store: of the bucket that has the decisions.
+        store: Store of the bucket that has the decisions.
         directory: an absolute path.
-        uuids: of the streams that the bucket has; files of others stay, unless the bucket has decisions on them.
+        uuids: UUIDs of the streams that the bucket has; files of others stay, unless the bucket has decisions on them.
         only: the uuid of the only stream to look at; None: of all.
         older_than_s: younger files stay, seconds: more than a batch ever takes.
         deletes: they are deleted; otherwise they are counted.

@@ -63,8 +63,8 @@ class CollectResult(NamedTuple):
     """What was found of a partition, or deleted.
 
     Attributes:
-        objects: how many.
-        size: their bytes.
+        objects: Number of objects.
+        size: Size of the objects in bytes.
         listed: how many objects were looked at.
         problem: why nothing was deleted, or not all; "": nothing is wrong.
     """
@@ -86,9 +86,9 @@ def plan_collect(
     """What `collect` would delete now. It only reads, so it takes what forks hold for wanted still.
 
     Args:
-        spark: the session.
-        settings: of the bucket.
-        paths: the partitions.
+        spark: Spark session.
+        settings: Settings of the bucket.
+        paths: Paths of the partitions.
         grace_s: what nobody names stays for so long, seconds.
         progress: is told of it.
 
@@ -116,9 +116,9 @@ def collect(
     """Delete what no root and no pin names, and what has lain around unnamed for the grace period.
 
     Args:
-        spark: the session.
-        settings: of the bucket.
-        paths: the partitions.
+        spark: Spark session.
+        settings: Settings of the bucket.
+        paths: Paths of the partitions.
         grace_s: what nobody names stays for so long, seconds, by the clock of the store.
         progress: is told of it; there is more to do when there is much to be deleted.
 
@@ -166,9 +166,9 @@ def collect_staged(
     """Find what the sink staged and nobody needs any more, as `sink.staging.collect_staging` does.
 
     Args:
-        spark: the session.
-        settings: of the bucket.
-        uuid: of the stream; None: of all, also of those that were deleted.
+        spark: Spark session.
+        settings: Settings of the bucket.
+        uuid: UUID of the stream; None: of all, also of those that were deleted.
         older_than_s: younger objects stay, seconds: more than a batch ever takes.
         deletes: they are deleted; otherwise they are counted.
         now_ns: by the clock of the store, ns since the epoch; by default the time of this machine.
@@ -228,7 +228,7 @@ def cuts_of(root: Root, objects: int) -> list[int]:
     """Offsets between which a root names about so many objects, as far as can be said without reading its snapshots.
 
     Args:
-        root: of a partition.
+        root: Root of a partition.
         objects: how many, at most or a few more.
     """
     pointers = [*((each.base, each.end, each.fragments) for each in root.snapshots)]

@@ -62,8 +62,8 @@ class KeyRange(NamedTuple):
     """Keys of a partition's directory.
 
     Attributes:
-        place: of the partition among those that are collected.
-        path: of it.
+        place: Place of the partition among those that are collected.
+        path: Path of the partition.
         after: below the directory; the range begins behind it.
         until: the range ends before it; "": with the directory.
         weight: about how many objects are named there.
@@ -83,7 +83,7 @@ class RangeFindings(NamedTuple):
         place: as of the range.
         listed: how many objects there are, or were looked at.
         objects: how many of these nobody names.
-        size: their bytes.
+        size: Size of the objects in bytes.
         candidates: (key below the directory, bytes, ns since the epoch when it was written), where they are wanted.
         resume: the look ended behind this key, as there were enough of them; None: with the range.
         problem: why nothing can be said; "": there is no reason.
@@ -102,7 +102,7 @@ class LookTask(NamedTuple):
     """What a task that looks gets.
 
     Attributes:
-        settings: of the bucket.
+        settings: Settings of the bucket.
         ranges: that it lists.
         grace_ns: younger objects are not looked at.
         wants_candidates: they are to be taken; otherwise they are counted.
@@ -135,8 +135,8 @@ class Taken(NamedTuple):
 
     Attributes:
         place: as of the range.
-        objects: how many.
-        size: their bytes.
+        objects: Number of objects.
+        size: Size of the objects in bytes.
         problem: why it was not done, or not all of it; "": it was.
     """
 
@@ -150,8 +150,8 @@ class StagingTask(NamedTuple):
     """What a task gets that looks for what the sink left behind.
 
     Attributes:
-        settings: of the bucket.
-        prefix: of the streams' uuids.
+        settings: Settings of the bucket.
+        prefix: Prefix of the streams' uuids.
         older_than_s: younger objects stay, seconds.
         now_ns: the time, ns since the epoch.
         deletes: they are deleted; otherwise they are counted.

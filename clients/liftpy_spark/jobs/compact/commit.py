@@ -51,8 +51,8 @@ def commit(
     """Name new objects instead of old ones, all at once. Others may append, and change what lies beside.
 
     Args:
-        settings: of the bucket.
-        path: of the partition.
+        settings: Settings of the bucket.
+        path: Path of the partition.
         made: what takes the place of what, oldest first.
         born: version of the root as it was before the first of the objects was begun.
         compacted_end: key compaction has looked at everything below this offset; None: there is more to come.

@@ -50,7 +50,7 @@ class Superseded(NamedTuple):
 
     Attributes:
         frame: rows (place of the object, offset).
-        places: of the objects that have such records.
+        places: Places of the objects that have such records.
     """
 
     frame: DataFrame
@@ -67,8 +67,8 @@ def find_superseded(
     """Find what newer records of the same key supersede; it is kept as long as this lasts.
 
     Args:
-        spark: the session.
-        work: the pass.
+        spark: Spark session.
+        work: Compaction pass.
         bins: for each task the objects, with their places, whose keys it reads.
         progress: is told of it.
 
@@ -104,9 +104,9 @@ def run_rewrites(
     """Write objects anew, a task for each; what they made is not named by anything yet.
 
     Args:
-        spark: the session.
-        found: what goes.
-        work: the pass.
+        spark: Spark session.
+        found: Superseded records.
+        work: Compaction pass.
         rewrites: what is written anew.
         progress: is told of it.
 

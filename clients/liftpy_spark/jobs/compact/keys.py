@@ -36,7 +36,7 @@ def superseded_within(hashes: npt.NDArray[np.uint64], first: int) -> npt.NDArray
     """Which rows, of those from the place `first` on, have a later one of the same key behind them.
 
     Args:
-        hashes: of the keys of a row group, two numbers each, in the order of their offsets.
+        hashes: Hashes of the keys of a row group, two numbers each, in the order of their offsets.
         first: rows before this place supersede nothing and are not looked at.
     """
     gone = np.zeros(len(hashes), np.bool_)
@@ -53,9 +53,9 @@ def candidates_of(rows: pa.RecordBatch, hasher: KeyHasher, place: int, new_start
     A superseded row is among them where there is one, so that it is found that the object has one.
 
     Args:
-        rows: of a row group, with `KEY_COLUMNS` at least.
-        hasher: of all row groups.
-        place: of the object.
+        rows: Rows of a row group, with `KEY_COLUMNS` at least.
+        hasher: Hasher of keys, the same for all row groups.
+        place: Place of the object.
         new_start: rows below this offset supersede nothing.
     """
     keys, offsets = keyed(rows)

@@ -98,7 +98,7 @@ def plan_rewrites(
         plan: what the pass works on.
         looks: at each of its objects.
         losing: places of those that have a record that a newer one of its key supersedes.
-        rules: how.
+        rules: Rules of the rewrite.
     """
     clean_end = clean_end_of(plan)
     group: list[tuple[int, _Fate]] = []

@@ -45,8 +45,8 @@ class Pass(NamedTuple):
     """What all tasks of a pass are given.
 
     Attributes:
-        settings: of the bucket.
-        path: of the partition.
+        settings: Settings of the bucket.
+        path: Path of the partition.
         epoch: the leader epoch in its root, for names.
         new_start: records below this offset supersede nothing: they were looked at before.
         delete_horizon: that of the root.
@@ -121,7 +121,7 @@ def rewrite(work: Pass, given: Rewrite, superseded: Iterator[npt.NDArray[np.int6
     """Write an object for neighbours, without what is superseded and without tombstones whose time is over.
 
     Args:
-        work: the pass.
+        work: Compaction pass.
         given: what is written anew.
         superseded: offsets of records that a row group besides their own supersedes, ascending, in pieces.
 

@@ -44,7 +44,7 @@ def choose(source: Catalog, target: Catalog | None, names: Sequence[str]) -> Cho
     Args:
         source: the catalog of the source.
         target: that of the destination; None where there is none.
-        names: of streams, or their uuids; () for all.
+        names: Names of streams, or their uuids; () for all.
 
     Raises:
         CopyRefusedError: there is no such stream, or the destination has another one of its name, or has deleted it.
@@ -108,7 +108,7 @@ def entered(target: Catalog | None, source: Catalog, copied: Mapping[str, Catalo
 
     Args:
         target: as it was read; None where there was none.
-        source: of the source.
+        source: Where the histories are.
         copied: streams that are at the destination now, by uuid.
     """
     if target is None:

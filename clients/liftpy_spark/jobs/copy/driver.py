@@ -106,7 +106,7 @@ def plan_copy(source: S3Settings, target: S3Settings, names: Sequence[str] = ())
     Args:
         source: where histories are.
         target: where they are to go.
-        names: of streams, or their uuids; () for all.
+        names: Names of streams, or their uuids; () for all.
 
     Raises:
         CopyRefusedError: it would be refused.
@@ -137,10 +137,10 @@ def copy_history(
     """Copy streams, with all that the source has of them, and see that every record is what it was.
 
     Args:
-        spark: the session.
+        spark: Spark session.
         source: where histories are.
         target: where they go: a prefix without anything, with an earlier copy, or with the catalog of a cluster.
-        names: of streams, or their uuids; () for all.
+        names: Names of streams, or their uuids; () for all.
         progress: is told of how many objects are done, of how many.
         task_bytes: about how much a task copies.
         hold_s: for how long objects of the source are held if this is killed, seconds; 0 holds nothing, and writes

@@ -53,7 +53,7 @@ def with_tail(root: Root, epochs: Sequence[tuple[int, int]], tail: StreamObjectP
     """A root, and behind it what the source has in shared objects.
 
     Args:
-        root: of the source.
+        root: Root of the source.
         epochs: (leader epoch, first offset), oldest first, up to the end of the tail.
         tail: what holds it; None where there is nothing of it.
     """
@@ -76,7 +76,7 @@ def of_its_own(root: Root, fragments: Sequence[StreamObjectPointer]) -> tuple[Ro
     """A root that names other fragments of the same records, and the snapshots that it needs for that.
 
     Args:
-        root: of the source.
+        root: Root of the source.
         fragments: all of them, oldest first, none of which lies elsewhere.
 
     Returns:
@@ -101,10 +101,10 @@ def check_history(label: str, there: Root, root: Root, epochs: Sequence[tuple[in
     """See that a root at the destination is of the same history, as far as both reach.
 
     Args:
-        label: of the partition, for people.
+        label: Label of the partition, for people.
         there: what is at the destination.
-        root: of the source.
-        epochs: of the source, up to `end`.
+        root: Root of the source.
+        epochs: Epochs of the source, up to `end`.
         end: where the source ends.
 
     Raises:

@@ -40,7 +40,7 @@ class SourcePartition(NamedTuple):
     """A partition, as it was at one moment.
 
     Attributes:
-        path: of it.
+        path: Path of the partition.
         root: what names its objects; pinned, unless nothing was to be.
         epochs: (leader epoch, first offset), oldest first, up to `end`.
         tail: what holds what follows on the root, in order; no pin holds it.
@@ -86,8 +86,9 @@ def held(
     """Partitions as they are now; what their roots name is pinned as long as this lasts.
 
     Args:
-        store: the source.
-        groups: of partitions; a group is read after those before it. What the bucket has nothing of is left out.
+        store: Object store of the source.
+        groups: Groups of partitions; a group is read after those before it. What the bucket has nothing of is left
+            out.
         hold_s: for how long objects are held if this is killed, seconds; 0 holds nothing and writes nothing.
 
     Raises:

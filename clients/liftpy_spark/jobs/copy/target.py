@@ -47,8 +47,8 @@ def check_there(store: ObjectStore, label: str, of: SourcePartition, *, may_be_a
     """See that what the destination has of a partition, if anything, is of the same history.
 
     Args:
-        store: the destination.
-        label: of the partition, for people.
+        store: Object store of the destination.
+        label: Label of the partition, for people.
         of: the partition in the source.
         may_be_ahead: another cluster goes on with it there.
 
@@ -102,9 +102,9 @@ def put_root(store: ObjectStore, label: str, wanted: Root) -> None:
     """Write a root where there is none, or one of an earlier copy.
 
     Args:
-        store: the destination.
-        label: of the partition, for people.
-        wanted: the root.
+        store: Object store of the destination.
+        label: Label of the partition, for people.
+        wanted: Root to write.
 
     Raises:
         CopyRefusedError: there is more already.
@@ -133,7 +133,7 @@ def enter(store: ObjectStore, source: Catalog, copied: Mapping[str, CatalogStrea
     """Have the catalog name what was copied: from now on it can be restored.
 
     Args:
-        store: the destination.
+        store: Object store of the destination.
         source: the catalog of the source.
         copied: the streams, by uuid.
         names: as `choose` was given them.

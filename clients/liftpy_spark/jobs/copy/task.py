@@ -162,9 +162,9 @@ class _Downloaded(CountingStore):
     """A store of which one object is here.
 
     Args:
-        store: it.
-        key: of the object.
-        body: its bytes.
+        store: Object store.
+        key: Key of the object.
+        body: Bytes of the object.
     """
 
     def __init__(self, store: ObjectStore, key: str, body: memoryview) -> None:

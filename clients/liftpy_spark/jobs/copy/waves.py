@@ -52,10 +52,10 @@ class CopyProblem(NamedTuple):
 
     Attributes:
         kind: `missing` or `corrupt`.
-        path: of the partition that needs it.
+        path: Path of the partition that needs it.
         offset: from which on the partition is concerned.
-        key: of the object.
-        text: for people.
+        key: Key of the object.
+        text: Error text.
     """
 
     kind: str
@@ -70,7 +70,7 @@ class CopyDamagedError(LiftError):
 
     Args:
         problems: all of them.
-        labels: of partitions, for people.
+        labels: Labels of partitions, for people.
     """
 
     def __init__(self, problems: Sequence[CopyProblem], labels: Mapping[PartitionPath, str]) -> None:
@@ -137,11 +137,11 @@ def copy_all(
     """Copy all objects of partitions.
 
     Args:
-        spark: the session.
+        spark: Spark session.
         source: where they are.
         target: where they go.
         partitions: by their paths.
-        labels: of the partitions, for people.
+        labels: Labels of the partitions, for people.
         task_bytes: about how much a task copies.
         progress: is told of how many objects are done, of how many.
 

@@ -53,7 +53,7 @@ class ExportRange(NamedTuple):
     """A range of offsets that becomes one file.
 
     Attributes:
-        path: of the partition.
+        path: Path of the partition.
         start: the first offset.
         end: the offset after the last one.
         part: what holds it.
@@ -103,8 +103,8 @@ def plan_export(
     """What `export` would do now.
 
     Args:
-        settings: of the bucket.
-        paths: the partitions.
+        settings: Settings of the bucket.
+        paths: Paths of the partitions.
         target: what is exported to.
         task_bytes: about how much a task reads.
 
@@ -135,10 +135,10 @@ def export(
     """Write what a target does not have yet of a stream.
 
     Args:
-        spark: the session.
-        settings: of the bucket.
+        spark: Spark session.
+        settings: Settings of the bucket.
         stream: the name of the stream.
-        paths: its partitions.
+        paths: Paths of the partitions.
         target: what is exported to.
         include_headers: whether there is a column `headers`.
         progress: is told of it.

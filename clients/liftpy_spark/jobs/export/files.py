@@ -39,7 +39,7 @@ class ExportPlace(NamedTuple):
 
     Attributes:
         directory: an absolute path; "" where it is in a bucket.
-        settings: of the bucket.
+        settings: Settings of the bucket.
     """
 
     directory: str
@@ -77,7 +77,7 @@ class ExportPlace(NamedTuple):
         Args:
             name: of it.
             file: what it holds; not empty.
-            nonce: of this attempt.
+            nonce: Nonce of this attempt.
 
         Raises:
             StoreError, ExportPlaceError: it could not be put there.
@@ -156,8 +156,8 @@ def place_of(url: str, *, endpoint: str | None, region: str | None) -> ExportPla
 
     Args:
         url: `s3://bucket/prefix`, `file:///directory` or the path of a directory.
-        endpoint: of a store that is not AWS.
-        region: of the bucket.
+        endpoint: Endpoint of a store that is not AWS.
+        region: Region of the bucket.
 
     Raises:
         ConfigError: it is no such address.

@@ -37,9 +37,9 @@ class ExportTask(NamedTuple):
     """What a task gets.
 
     Attributes:
-        settings: of the bucket.
+        settings: Settings of the bucket.
         place: where the file goes.
-        name: of the file.
+        name: Name of the file.
         stream: the name of the stream.
         part: what holds the range.
         start: the first offset.

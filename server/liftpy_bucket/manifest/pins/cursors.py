@@ -24,8 +24,8 @@ class Cursor:
 
     Args:
         store: where the partition is.
-        path: of it.
-        name: of the cursor.
+        path: Path of the partition.
+        name: Name of the cursor.
         new_id: gives a new unique id.
 
     Raises:

@@ -112,7 +112,7 @@ def touch_root(root_file: RootFile, start: int) -> Loaded:
     """Commit a root that differs in nothing but its version, so that whoever did not see a new pin is refused.
 
     Args:
-        root_file: of the partition.
+        root_file: Root file of the partition.
         start: first offset pinned, which must not be gone.
 
     Raises:
@@ -140,7 +140,7 @@ class Pins:
 
     Args:
         store: where the partition is.
-        path: of it.
+        path: Path of the partition.
         new_id: gives a new unique id; part of the names of pins.
         now_ns: the time, ns since the epoch.
     """
@@ -159,7 +159,7 @@ class Pins:
 
         Args:
             name: what the name of the pin begins with.
-            start: first offset.
+            start: First offset.
             until: the offset after the last one; None: all that follow, too.
             ttl_ns: how long, unless renewed; None: until it is released.
 

@@ -64,7 +64,7 @@ class Pin:
         kind: what it holds.
         start: of a cursor its position, of a range the first offset; otherwise 0.
         until: of a range the offset after the last one; otherwise None.
-        version: of the root when it was made.
+        version: Version of the root when it was made.
         root: of a version the root itself.
         target: of a fork `<uuid>/<partition>` of the partition that names the objects held; otherwise "".
         expires_ns: when it ends, ns since the epoch; None: never.
@@ -117,11 +117,11 @@ def decode_pin(path: PartitionPath, name: str, fields: Fields, *, etag: str = ""
     """Read a pin.
 
     Args:
-        path: of the partition in whose directory it lies.
+        path: Path of the partition in whose directory it lies.
         name: of it.
         fields: what its document says.
-        etag: of the document.
-        modified_ns: of the document.
+        etag: ETag of the document.
+        modified_ns: Time of the last write of the document, ns since the epoch.
 
     Raises:
         ManifestCorruptError: it is not a pin.

@@ -64,7 +64,7 @@ def create(path: PartitionPath, *, epoch: int, node: str, start: int) -> Change:
     """The first root of a partition, claimed.
 
     Args:
-        path: of the partition.
+        path: Path of the partition.
         epoch: leader epoch of the claimer.
         node: its node id.
         start: the first offset of the partition.
@@ -276,8 +276,8 @@ def fork(root: Root, path: PartitionPath, *, epoch: int, node: str) -> Change:
     """The first root of a partition that begins with what another one has; no object is copied.
 
     Args:
-        root: of the other one, as it was read. What set manifests hold behind it is not taken along.
-        path: of the new partition.
+        root: Root of the other one, as it was read. What set manifests hold behind it is not taken along.
+        path: Path of the new partition.
         epoch: leader epoch of the claimer of the new partition; not below the epochs of the records.
         node: its node id.
 

@@ -36,7 +36,7 @@ class Loaded(NamedTuple):
     """A root as it stands in the store.
 
     Attributes:
-        root: it.
+        root: The root.
         etag: that names this version of it.
     """
 
@@ -48,8 +48,8 @@ class RootFile:
     """The root of one partition, in a store. May be used from several threads.
 
     Args:
-        store: where.
-        path: of the partition.
+        store: Object store.
+        path: Path of the partition.
         new_id: gives ids of commits: each call another one, never given before by anybody.
     """
 

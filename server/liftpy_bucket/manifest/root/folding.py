@@ -78,8 +78,8 @@ def roll_up(
     """Join small snapshots of a root, and list full ones in deeper ones.
 
     Args:
-        root: it.
-        drafts: of the snapshots that it names and that are not written yet.
+        root: The root.
+        drafts: Drafts of the snapshots that it names and that are not written yet.
         load: reads one that is.
 
     Returns:
@@ -124,7 +124,7 @@ def stamp(root: Root, drafts: Iterable[Snapshot], nonce: str) -> tuple[Root, tup
     Args:
         root: that names them.
         drafts: they, lower ones first.
-        nonce: of the commit, which no other attempt has.
+        nonce: Nonce of the commit, which no other attempt has.
 
     Returns:
         (the root that names them so, the snapshots to be written)

@@ -58,15 +58,15 @@ class Root:
     """What the bucket holds of a partition.
 
     Attributes:
-        uuid: of the stream, 32 hexadecimal digits.
-        partition: its number.
+        uuid: UUID of the stream, 32 hexadecimal digits.
+        partition: Number of the partition.
         version: grows by one with every commit.
         start: the first offset that is still wanted: retention and purges moved it here.
         end: the offset after the last one below this root.
         snapshots: older pointers, oldest first.
         fragments: the newest pointers, oldest first; they follow on the snapshots.
-        setsum: of all that is below.
-        collected: of all that was there and is not any more.
+        setsum: Setsum of all that is below.
+        collected: Setsum of all that was there and is not any more.
         epochs: (leader epoch, first offset), oldest first, up to `end`.
         claims: those that are needed to read sets from `end` on, oldest first; the last one is in force.
         sealed: it takes no further append.
@@ -134,8 +134,8 @@ def decode_root(path: PartitionPath, body: bytes) -> Root:
     """Read a root, and see that it makes sense.
 
     Args:
-        path: of the partition that it must be of.
-        body: its bytes.
+        path: Path of the partition that it must be of.
+        body: Bytes of the object.
 
     Raises:
         ManifestCorruptError: it does not, or its sum does not balance.

@@ -23,7 +23,7 @@ class Reach(NamedTuple):
     """What a root names, directly and through snapshots.
 
     Attributes:
-        snapshots: each once.
+        snapshots: Snapshots, each once.
         fragments: as the root sees them, that is with their homes.
     """
 
@@ -40,7 +40,7 @@ def reach(root: Root, load: Callable[[SnapshotPointer], Snapshot]) -> Reach:
     """Walk a root.
 
     Args:
-        root: which.
+        root: The root.
         load: gives the snapshot that a pointer names.
     """
     snapshots: list[SnapshotPointer] = []

@@ -22,7 +22,7 @@ def fragments_below(
     """The fragments of [start, end) that are named through snapshots, oldest first.
 
     Args:
-        pointers: to snapshots.
+        pointers: Pointers to snapshots.
         snapshots: by digest, all that are on the way to [start, end).
         start: the first wanted offset.
         end: the offset after the last one.
@@ -45,14 +45,14 @@ class Rewriter:
     """Rewrites what is below the snapshots that reach into [start, end).
 
     Args:
-        path: of the partition whose root is changed.
+        path: Path of the partition whose root is changed.
         snapshots: by digest, all that are on the way to [start, end).
         start: the first offset of what may change.
         end: the offset after the last one.
         change: given the fragments of one snapshot, those that take their place; called from old to new.
 
     Attributes:
-        drafts: of snapshots that came of it, lower ones first.
+        drafts: Drafts of snapshots that came of it, lower ones first.
         gone: pointers to those whose place they took, or that are not needed any more.
     """
 

@@ -40,7 +40,7 @@ class Snapshot:
     Attributes:
         pointer: to it.
         children: what it lists, oldest first: fragments where its depth is 1, otherwise snapshots of lower depth.
-        body: its bytes.
+        body: Bytes of the object.
     """
 
     pointer: SnapshotPointer
@@ -69,9 +69,9 @@ def make_snapshot(
     """A snapshot of pointers.
 
     Args:
-        path: of the partition in whose directory it will lie.
+        path: Path of the partition in whose directory it will lie.
         children: all fragments or all snapshots, oldest first; at least one.
-        nonce: of the commit.
+        nonce: Nonce of the commit.
     """
     fragments = [each for each in children if isinstance(each, StreamObjectPointer)]
     snapshots = [each for each in children if isinstance(each, SnapshotPointer)]
@@ -103,9 +103,9 @@ def decode_snapshot(path: PartitionPath, pointer: SnapshotPointer, body: bytes) 
     """Read a snapshot, and see that it is what the pointer says.
 
     Args:
-        path: of the partition in whose directory it lies.
+        path: Path of the partition in whose directory it lies.
         pointer: to it.
-        body: its bytes.
+        body: Bytes of the object.
 
     Raises:
         ManifestCorruptError: it is not.

@@ -40,7 +40,7 @@ def rows_of(header: BatchHeader, body: BufferLike, *, keeps_replies: bool = Fals
     """The rows of one record batch.
 
     Args:
-        header: of the batch.
+        header: Header of the batch.
         body: what stands behind the header; checked.
         keeps_replies: whether there is a column `reply`; without it replies are dropped.
 

@@ -106,7 +106,7 @@ class _Cutter:
 
     Args:
         rows: one at least.
-        codec: of the batches.
+        codec: Codec of the batches.
     """
 
     def __init__(self, rows: pa.RecordBatch, codec: str) -> None:

@@ -57,9 +57,9 @@ class NodeHandlers:
     """The handlers of one node.
 
     Args:
-        node: this node.
+        node: This node.
         requests: asks other nodes.
-        challenge: of this run, for nodes that ask to join.
+        challenge: Challenge of this run, for nodes that ask to join.
     """
 
     def __init__(self, node: NodeParts, requests: NodeRequests, challenge: str) -> None:

@@ -35,7 +35,7 @@ class ReassignHandlers:
     """The handlers of one node.
 
     Args:
-        node: this node.
+        node: This node.
         requests: asks other nodes.
     """
 

@@ -32,7 +32,7 @@ class RecoverHandlers:
     """The handlers of one node. Streams of the system may be recovered like others.
 
     Args:
-        node: this node.
+        node: This node.
         requests: asks other nodes.
         look_in_bucket: answers RESTORE.LOOK.
     """

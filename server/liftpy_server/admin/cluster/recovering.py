@@ -52,8 +52,8 @@ class PartitionRecovery(NamedTuple):
     """One partition of which an operator may decide.
 
     Attributes:
-        number: of the partition.
-        info: the partition.
+        number: Number of the partition.
+        info: State of the partition.
         told: by node, how far its log reaches.
         given_up: those of its replicas that are given up.
         plan: what it would come to.
@@ -110,8 +110,8 @@ def plan_stream(
     """The partitions that are asked for; where none is, those that need a decision.
 
     Args:
-        state: of the metadata.
-        stream: which.
+        state: State of the metadata.
+        stream: Name of the stream.
         request: what the operator says.
         answers: by node, what it tells of its logs of the stream, or why it does not.
 

@@ -148,7 +148,7 @@ class ReassignRequest:
     """Where the replicas of a stream shall be.
 
     Attributes:
-        name: the stream.
+        name: Name of the stream.
         partitions: by number, the nodes wanted, preferred leader first; None has them chosen.
         replicas: how many copies; None leaves as many as there are.
         observers: how many further replicas that do not count; None leaves as many as there are.
@@ -169,7 +169,7 @@ class RecoverRequest:
     """An operator's decision about the leaders of a stream's partitions.
 
     Attributes:
-        name: the stream.
+        name: Name of the stream.
         partition: by default all that need a decision.
         leader: the node that is to lead; by default the one whose log reaches the furthest.
         give_up: nodes that are gone for good with what they have.

@@ -31,7 +31,7 @@ class Quorum(NamedTuple):
 
     Attributes:
         leader_id: who leads it, as far as this node knows.
-        voters: who votes.
+        voters: Ids of the voters.
     """
 
     leader_id: str | None
@@ -108,8 +108,8 @@ def with_progress(
     """A reassignment, and how far the nodes that it adds have come.
 
     Args:
-        stream: of the partition.
-        number: of the partition.
+        stream: Stream of the partition.
+        number: Number of the partition.
         partition: with a target.
         numbers: what its leader told of the partition.
     """

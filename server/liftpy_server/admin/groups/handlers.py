@@ -41,7 +41,7 @@ class GroupHandlers:
     """The handlers of one node.
 
     Args:
-        node: this node.
+        node: This node.
         requests: asks other nodes.
     """
 

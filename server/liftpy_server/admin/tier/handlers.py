@@ -27,7 +27,7 @@ class TierHandlers:
     """The handlers of one node.
 
     Args:
-        node: this node.
+        node: This node.
         requests: asks other nodes.
     """
 
@@ -55,7 +55,7 @@ def merged_status(told: Mapping[str, Body], limit: int) -> Body:
 
     Args:
         told: by node.
-        limit: of partitions.
+        limit: Maximum number of partitions.
     """
     worst_id = max(sorted(told), key=lambda node_id: _SEVERITY.index(told[node_id]["state"]), default=None)
     worst = _OFF if worst_id is None else told[worst_id]

@@ -62,8 +62,8 @@ class RestoreHandlers:
     """The handlers of one node.
 
     Args:
-        config: of this node.
-        metadata: of the cluster.
+        config: Settings of this node.
+        metadata: Metadata of the cluster.
         worker: gives what works on the bucket; None where there is no bucket.
     """
 

@@ -72,7 +72,7 @@ class ApplyRequest:
     """Streams to bring back.
 
     Attributes:
-        uuids: of them.
+        uuids: UUIDs of the streams.
         replicas_max: so many copies at most, where there are fewer nodes than a stream had replicas.
     """
 

@@ -61,10 +61,10 @@ class Contents(NamedTuple):
 
     Attributes:
         generation: the newest.
-        bodies: of the frames that count.
+        bodies: Bodies of the frames that count.
         sound: the bytes that both copies should have.
         last: position of the last frame in `sound`.
-        crc: of the last frame.
+        crc: CRC-32C of the last frame.
     """
 
     generation: int

@@ -32,7 +32,7 @@ def check_peer(
         peer_id: its name.
         peer: what it said of itself.
         own: what this node says of itself.
-        members: of the cluster, by the log of this node.
+        members: Members of the cluster, by the log of this node.
         running: the run of a process of that name that is connected now, and alive.
 
     Raises:

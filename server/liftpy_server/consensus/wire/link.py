@@ -48,11 +48,11 @@ class Link:
 
     Args:
         sock: connected, or connecting.
-        node_id: this node.
+        node_id: Id of this node.
         wanted: the node that was dialed; None when it dialed us.
         key: the cluster key.
         context: for TLS.
-        identity: of this node.
+        identity: Identity of this node.
         now: monotonic seconds.
         host: the address of who dialed.
     """

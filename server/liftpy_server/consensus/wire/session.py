@@ -79,11 +79,11 @@ class PeerSession:
     """Handshake, framing and authentication of one end of a connection.
 
     Args:
-        node_id: this node.
+        node_id: Id of this node.
         wanted: the node that was dialed; None for the end that accepts.
         key: the cluster key; None with mutual TLS.
         nonce: 32 random bytes, never used before.
-        identity: of this node.
+        identity: Identity of this node.
 
     Attributes:
         peer: the identity of the other end; proven like its name.

@@ -91,7 +91,7 @@ class RaftTransport:
 
     Args:
         settings: addresses, key or certificates.
-        refusals: of the node.
+        refusals: Refusals of the node.
 
     Attributes:
         before_send: called before anything leaves the node.

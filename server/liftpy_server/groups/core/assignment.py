@@ -42,7 +42,7 @@ class StreamShape(NamedTuple):
     Attributes:
         uuid: 16 bytes.
         partition_count: how many it has.
-        racks: of the replicas, partition by partition; empty when they are not known.
+        racks: Racks of the replicas, partition by partition; empty when they are not known.
         recoveries: (number, what is known of it) of those that were restored; few clusters ever are.
     """
 

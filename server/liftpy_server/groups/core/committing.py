@@ -79,7 +79,7 @@ def commit_without_member(
     Args:
         request: the commit.
         streams: that there are, by name.
-        generation: of the group; the next member's commits have a greater one.
+        generation: Generation of the group; the next member's commits have a greater one.
         now_ns: since the epoch.
     """
     records: list[GroupRecord] = []

@@ -54,7 +54,7 @@ class GroupCoordinator:
     """Coordinates one group: `step` takes every input. A group that the log does not know begins empty.
 
     Args:
-        group: its name.
+        group: Name of the group.
         table: what the groups of this partition have committed; the coordinator keeps its group's part of it.
         image: what the log knows of the group.
         members: that the log knows.

@@ -33,8 +33,9 @@ class StreamsChanged:
     """The streams there are; the first thing a coordinator must be told, and then whenever they change.
 
     Attributes:
-        revision: of the metadata they were taken from; read from its leader, not from what this node has heard.
-        streams: by name.
+        revision: Revision of the metadata they were taken from; read from its leader, not from what this node has
+            heard.
+        streams: Streams, by name.
     """
 
     revision: int

@@ -42,7 +42,7 @@ class Member:
         member_id: given by the coordinator.
         nonce: chosen by the process; see `JoinRequest`, also for what else is named as there.
         target: partitions it is to have in the end.
-        generation: of its newest assignment.
+        generation: Generation of its newest assignment.
         held: partitions that nobody else may get, and the generation in which it got each: those of its newest
             assignment, and those in `revoking`.
         revoking: partitions it is to let go, and the generation that took each: it has not said yet that it did.
@@ -163,7 +163,7 @@ class GroupImage(NamedTuple):
 
     Attributes:
         generation: the newest one of any member.
-        revision: of the metadata that the targets were made from.
+        revision: Revision of the metadata that the targets were made from.
         emptied_ns: when the last member went; 0 while there are members.
     """
 

@@ -150,7 +150,7 @@ class OffsetTable:
         """How many bytes the table would grow by.
 
         Args:
-            group: its name.
+            group: Name of the group.
             rows: key suffixes, and how long their values would be.
         """
         offsets = self._groups.get(group.encode(), {})

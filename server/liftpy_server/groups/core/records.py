@@ -80,7 +80,7 @@ class CommittedOffset(NamedTuple):
         offset: the next record to read.
         epoch: leader epoch of the record before it; -1 for unknown.
         commit_time_ns: since the epoch.
-        generation: of the member that committed it.
+        generation: Generation of the member that committed it.
         sequence: that the member gave the commit; with the generation it orders the commits of a partition.
         stream: name of the stream, for people.
         metadata: the client's own.

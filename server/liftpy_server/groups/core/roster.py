@@ -28,7 +28,7 @@ class Roster:
     """Members of one group, their target assignment and what each of them holds.
 
     Args:
-        group: its name.
+        group: Name of the group.
         image: what the log knows of it.
         members: that the log knows.
     """

@@ -36,9 +36,9 @@ class RequestChecks:
     """Checks requests against what a coordinator cannot see: the logs of other streams, and who leads now.
 
     Args:
-        node_id: this node.
+        node_id: Id of this node.
         partitions: those of which this node has a replica, in any role, as they are now.
-        metadata: of the cluster.
+        metadata: Metadata of the cluster.
     """
 
     def __init__(self, node_id: str, partitions: Mapping[PartitionKey, Partition], metadata: RaftMetadataStore) -> None:

@@ -40,7 +40,7 @@ class Coordinators:
     Args:
         replay: has taken the partition's log.
         streams: the streams that there are, from the leader of the metadata.
-        quota: of the node; one of its own by default.
+        quota: Quota of the node; one of its own by default.
     """
 
     def __init__(self, replay: GroupsReplay, streams: StreamsChanged, quota: GroupQuota | None = None) -> None:
@@ -93,9 +93,9 @@ class Coordinators:
         """Give an input to the coordinator of a group.
 
         Args:
-            group: its name.
+            group: Name of the group.
             given: the input.
-            now: the time.
+            now: Current time in seconds.
             client: the address of who asks; "" for the node itself.
         """
         if group not in self._sizes:

@@ -49,7 +49,7 @@ class CoordinatorFinder:
 
     Args:
         config: for the stream when it is created.
-        metadata: of the cluster.
+        metadata: Metadata of the cluster.
     """
 
     def __init__(self, config: GroupsConfig, metadata: RaftMetadataStore) -> None:

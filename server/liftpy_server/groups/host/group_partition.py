@@ -55,7 +55,7 @@ class GroupPartition:
     Args:
         partition: led by this node.
         replayed: makes the coordinators of what is committed in the log; called when that is known.
-        clock: of the node.
+        clock: Clock of the node.
         scheduler: makes the batches of all partitions durable together; by default it has one of its own.
     """
 

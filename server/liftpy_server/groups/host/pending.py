@@ -29,7 +29,7 @@ class PendingRequest:
     Attributes:
         answered: its future answer.
         may_wait: a heartbeat that brings no news may wait for some.
-        refusals: of a commit, what the coordinator does not see because it is refused already.
+        refusals: Refusals of a commit, what the coordinator does not see because it is refused already.
     """
 
     __slots__ = ("_answer_now", "answered", "client", "given", "group", "may_wait", "refusals")

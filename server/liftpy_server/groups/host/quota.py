@@ -24,7 +24,7 @@ class GroupQuota:
 
     Attributes:
         groups: there are now.
-        size_bytes: of all of them.
+        size_bytes: Size in bytes of all of them.
     """
 
     def __init__(self, config: GroupsConfig) -> None:
@@ -73,8 +73,8 @@ class GroupQuota:
         """Why a group can not grow; "" when it can.
 
         Args:
-            group: its name.
-            size_bytes: of the group now.
+            group: Name of the group.
+            size_bytes: Size in bytes of the group now.
             more_bytes: that it is to grow by.
             client: the address of who made it; "" when nobody knows any more.
         """

@@ -43,7 +43,7 @@ async def read_groups(
     """Replay all that is committed.
 
     Args:
-        partition: of the stream of the groups.
+        partition: Partition of the stream of the groups.
         files: the node's open files.
         executor: reads from the disk.
         cold: reads the bucket; None where there is none.

@@ -38,10 +38,10 @@ def describe_group(
     """All of a group.
 
     Args:
-        coordinators: of the partition in which it lives.
-        group: its name.
-        node_id: this node.
-        names: of the streams there are, by uuid.
+        coordinators: Coordinators of the partition in which it lives.
+        group: Name of the group.
+        node_id: Id of this node.
+        names: Names of the streams there are, by uuid.
         offsets_from: how many of the offsets were told before; the members are told with the first ones.
         offsets_max: how many to tell.
     """

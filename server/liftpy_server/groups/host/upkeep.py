@@ -26,9 +26,9 @@ class GroupUpkeep:
 
     Args:
         hosted: the partitions, by number; they come and go.
-        metadata: of the cluster.
+        metadata: Metadata of the cluster.
         idle_s: a group without members that committed nothing for so long goes.
-        interval_s: how often.
+        interval_s: Interval in seconds.
     """
 
     def __init__(

@@ -44,7 +44,7 @@ class WaitingHeartbeats:
             pending: the heartbeat.
             given: the same.
             answer: for when nothing happens.
-            wait_s: so long.
+            wait_s: Time limit in seconds.
         """
         key = (given.group, given.member_id)
         self._answer(key)

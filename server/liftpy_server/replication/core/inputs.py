@@ -64,7 +64,7 @@ class LogAppended:
     """Records are in the log: what an `Append` asked for, or what the leader's own ingest wrote.
 
     Attributes:
-        ranges: of the records.
+        ranges: Ranges of the records.
         durable_end: records below it are on disk already, as a `Durable` right after it would say.
     """
 
@@ -150,7 +150,7 @@ class FetchAnswered:
 
     Attributes:
         result: what it says; the core looks neither at `body_bytes` nor at `leaps`.
-        ranges: of the records that came with it, in order, the first from `result.offset` on.
+        ranges: Ranges of the records that came with it, in order, the first from `result.offset` on.
         records: the records themselves, as the shell knows them.
     """
 

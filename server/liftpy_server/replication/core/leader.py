@@ -45,7 +45,7 @@ class Leader:
     """The leader role in one epoch. Call `begin` once; every method returns effects.
 
     Args:
-        node_id: this replica.
+        node_id: Id of the node with this replica.
         view: in which this replica leads.
         log: the marks of its log; the owner keeps them up to date.
         times: how patient it is.

@@ -58,7 +58,7 @@ class Replica:
     """State machine of one replica: `step` takes every input and returns effects.
 
     Args:
-        node_id: this node.
+        node_id: Id of this node.
         incarnation: that the metadata gave it when it registered.
         key: the partition; views of another stream with the same name are ignored.
         log: the marks of the log as it was opened; the replica keeps them from then on.

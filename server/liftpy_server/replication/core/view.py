@@ -39,18 +39,18 @@ class PartitionView:
     """A partition as the metadata has it, at one revision.
 
     Attributes:
-        revision: of the metadata; views of older revisions are ignored.
-        uuid: of the stream.
+        revision: Revision of the metadata; views of older revisions are ignored.
+        uuid: UUID of the stream.
         replicas: nodes that keep a copy; the first is the preferred leader.
         isr: the committed in-sync replica set.
         leader: the node that leads; None while there is none.
-        leader_epoch: of that leader.
-        version: of the partition; an ISR proposal names it.
+        leader_epoch: Leader epoch of that leader.
+        version: Version of the partition; an ISR proposal names it.
         min_isr: fewest in-sync replicas with which anything commits.
         reports: what the replicas have said of their logs, where no clean member of the ISR is left.
         unclean_epoch: the leader epoch that began with the last election by which committed records may have been lost;
             0 when there was none.
-        incarnations: of the replicas that ever registered.
+        incarnations: Incarnations of the replicas that ever registered.
         observers: replicas that follow and nothing else: they are never in the ISR, suspect nobody and never lead.
         delete_retention_s: how long a leader's log keeps a tombstone after all that it deleted has gone.
         failed: replicas whose log has failed, and which have no new copy yet: they take no role.

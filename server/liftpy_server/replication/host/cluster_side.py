@@ -35,8 +35,8 @@ class ClusterSide:
     """A node's side of its cluster: registers the node, drives its replicas, and watches the other nodes.
 
     Args:
-        config: of the node.
-        metadata: of the cluster.
+        config: Settings of the node.
+        metadata: Metadata of the cluster.
         pull: what others need to know of the node's pull server.
         clock: for what is monotonic.
         on_leadership: called when a replica begins or ceases to lead.

@@ -70,9 +70,9 @@ class DurabilityRecord:
     """Keeps, in a small file, whether this node can prove that its logs hold all that counted as durable.
 
     Args:
-        disk: where.
-        path: of the file, in the data directory.
-        boot_id: of the kernel that runs.
+        disk: Disk that holds the files.
+        path: Path of the file, in the data directory.
+        boot_id: Boot id of the kernel that runs.
         is_doubtful: another file that says what was durable is damaged.
 
     Raises:
@@ -163,7 +163,7 @@ class DurabilityRecord:
 
         Args:
             state: which streams have a replica here.
-            node_id: this node.
+            node_id: Id of this node.
             was_clean: the node had stopped cleanly.
         """
         has_restarted = self._boot_id != self._known_boot_id
@@ -185,8 +185,8 @@ class DurabilityRecord:
 
         Args:
             state: which streams have a replica here.
-            node_id: this node.
-            known_end: of a partition: records below it were committed, as this node knows.
+            node_id: Id of this node.
+            known_end: Known end of a partition: records below it were committed, as this node knows.
         """
 
         def is_lost(stream: StreamInfo, number: int, partition: PartitionInfo) -> bool:
@@ -206,7 +206,7 @@ class DurabilityRecord:
 
         Args:
             state: which streams have a replica here.
-            node_id: this node.
+            node_id: Id of this node.
         """
         return [
             (stream.uuid, number)
@@ -220,7 +220,7 @@ class DurabilityRecord:
 
         Args:
             state: which streams have a replica here, and what they told of their logs before.
-            node_id: this node.
+            node_id: Id of this node.
         """
         for stream, number, partition in _kept_here(state, node_id):
             if self._has_forgotten and node_id in partition.failed:

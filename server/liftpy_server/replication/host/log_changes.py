@@ -31,10 +31,10 @@ def append_followed(
     """Append what a leader sent.
 
     Args:
-        log: of the follower.
+        log: Log of the follower.
         records: the first batch holds the log's end.
-        high_watermark: of the leader.
-        delete_horizon: of the leader's log; this log holds its records from now on.
+        high_watermark: High watermark of the leader.
+        delete_horizon: Delete horizon of the leader's log; this log holds its records from now on.
 
     Returns:
         Where they went, and which of them did.

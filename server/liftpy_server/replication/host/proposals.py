@@ -48,7 +48,7 @@ class ReplicaProposals:
     """Gathers what replicas propose to the metadata into few commands.
 
     Args:
-        node_id: this node.
+        node_id: Id of this node.
         propose_many: of the metadata store.
     """
 

@@ -49,7 +49,7 @@ class ReplicaHost:
     """Runs the replicas of a node: ticks them, links them to leaders, and passes their proposals to the metadata.
 
     Args:
-        node_id: this node.
+        node_id: Id of this node.
         times: how patient replicas are.
         clock: for what is monotonic.
         proposals: takes what replicas propose to the metadata.
@@ -59,7 +59,7 @@ class ReplicaHost:
 
     Attributes:
         incarnation: that this node has registered.
-        replicas: by key.
+        replicas: Replicas, by key of the partition.
         durability_record: keeps in mind which logs have failed; None before the node registers.
         recent: the newest batches of the logs that lead.
         hears: whether this node hears NATS.

@@ -38,7 +38,7 @@ class NodeSession:
     """Registers this node, also after it was expired, and expires silent nodes where it leads the metadata.
 
     Args:
-        metadata: of the cluster.
+        metadata: Metadata of the cluster.
         node: what others need to know of this node.
         timeout_s: a node that is silent for so long is given up.
         on_registered: called with every incarnation.
@@ -89,9 +89,10 @@ class NodeSession:
         Args:
             is_log_proven: the logs hold all that they ever counted as durable.
             lost_logs: uuid and number of partitions of which that is not so.
-            failed_logs: of those whose log has failed, and is not to count before there is a new copy.
-            cut_logs: of those whose log may lack its end.
-            known_ends: of lost and failed ones, with the offset below which they are known to have held all.
+            failed_logs: Keys of those whose log has failed, and is not to count before there is a new copy.
+            cut_logs: Keys of those whose log may lack its end.
+            known_ends: Known ends of lost and failed ones, with the offset below which they are known to have held
+                all.
 
         Raises:
             MetadataRefusedError: the cluster does not want this node.

@@ -36,8 +36,8 @@ class FollowBook:
     """The last request about each partition, until it is answered.
 
     Args:
-        node_id: the follower.
-        bytes_max: of record batches in one response.
+        node_id: Id of the follower.
+        bytes_max: Maximum bytes of record batches in one response.
         wait_ms_max: for which the leader keeps a request waiting.
 
     Attributes:

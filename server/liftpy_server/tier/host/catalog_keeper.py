@@ -53,7 +53,7 @@ class CatalogKeeper:
     """Writes the catalog when the metadata change.
 
     Args:
-        metadata: of the cluster.
+        metadata: Metadata of the cluster.
         worker: works on the bucket.
         clock: for times of deletion.
         grace_s: how long after its deletion the objects of a stream stay.
@@ -62,7 +62,7 @@ class CatalogKeeper:
         look_s: how often it looks although nothing has changed.
 
     Attributes:
-        version: of the catalog, as it was last seen or written here; 0 before that.
+        version: Version of the catalog, as it was last seen or written here; 0 before that.
     """
 
     def __init__(

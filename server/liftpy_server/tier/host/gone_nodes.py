@@ -43,7 +43,7 @@ class GoneNodes:
     """Finds what nodes that are gone have left in the bucket.
 
     Args:
-        members: of the cluster.
+        members: Members of the cluster.
         node_id: this node, which is never gone.
         schedule: has partitions moved.
         worker: works on the bucket.

@@ -34,7 +34,7 @@ class _Seen(NamedTuple):
 
     Attributes:
         place: in which leadership.
-        config: of the stream.
+        config: Settings of the stream.
         tiered_end: how far it went.
         oldest_ns: timestamp of the newest record in its oldest object; 0 where there is none.
     """

@@ -78,18 +78,18 @@ class TierSide:
     """A node's side of the bucket.
 
     Args:
-        config: of the bucket, which has a URL.
-        node_id: this node.
-        metadata: of the cluster.
-        incarnation: of this node.
-        clock: of the node.
+        config: Settings of the bucket, which has a URL.
+        node_id: Id of this node.
+        metadata: Metadata of the cluster.
+        incarnation: Incarnation of this node.
+        clock: Clock of the node.
         worker: works on the bucket; by default a process of its own.
 
     Attributes:
         tierer: moves history to the bucket.
         worker: as given.
         room: on the disk.
-        ends: of partitions that are followed here.
+        ends: Ends of partitions that are followed here.
         reads: what consumers who read from the bucket have cost.
         requests: asks other nodes; None until it can.
     """

@@ -73,11 +73,11 @@ def tier_status(tierer: Tierer, room: DiskRoom, reads: TierCounters, clock: Cloc
     """This node's side of `LIFT.API.TIER.STATUS`.
 
     Args:
-        tierer: of the node.
+        tierer: Tierer of the node.
         room: on its disk.
         reads: what reading from the bucket has cost.
-        clock: of the node.
-        limit: of partitions; those in trouble come first, then those of which most waits.
+        clock: Clock of the node.
+        limit: Maximum number of partitions; those in trouble come first, then those of which most waits.
     """
     now_s = clock.monotonic()
     health, counters = tierer.health, tierer.counters

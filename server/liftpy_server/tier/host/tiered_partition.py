@@ -43,7 +43,7 @@ def waiting_bytes(segments: Sequence[Segment], tiered_end: int, end: int) -> int
     Costs what lies between the two, not what lies below.
 
     Args:
-        segments: of the log, oldest first.
+        segments: Segments of the log, oldest first.
         tiered_end: the first offset that counts.
         end: the offset after the last one that counts.
     """
@@ -87,7 +87,7 @@ def upload_job(partition: Partition, base: int, bytes_max: int) -> UploadJob | N
     """An upload, or what becomes a member of a shared object; None where there is no whole batch to upload.
 
     Args:
-        partition: which.
+        partition: Number of the partition.
         base: where the bucket ends.
         bytes_max: about how much; one batch at least.
 
@@ -115,7 +115,7 @@ def further_objects(partition: Partition, base: int, bytes_max: int) -> tuple[Fu
     """What an upload moves behind its first object: objects of full size only, of a partition that is behind.
 
     Args:
-        partition: which.
+        partition: Number of the partition.
         base: where the first object ends.
         bytes_max: about how much becomes an object.
 

@@ -58,15 +58,15 @@ class Tierer:
     """Runs the schedule of the bucket.
 
     Args:
-        config: of the bucket.
-        identity: of this node.
+        config: Settings of the bucket.
+        identity: Identity of this node.
         worker: does the jobs; closed with this.
         clock: for times.
-        members: of the cluster.
+        members: Members of the cluster.
 
     Attributes:
         schedule: decides.
-        counters: of what was done.
+        counters: Counters of finished work.
         partitions: those that are led here and go to the bucket, or are not to go there and have a history in it.
     """
 
@@ -152,7 +152,7 @@ class Tierer:
         """The bucket has everything of a partition below this offset, whoever leads it next; 0 for nothing.
 
         Args:
-            key: which.
+            key: Key of the partition.
             wanted: something is to be dropped below this offset, or wherever the bucket ends. What of it the bucket has
                 and may lose by a change of leaders is made sure of, for the next time.
         """
@@ -190,7 +190,7 @@ class Tierer:
         """Wait for the first look at the bucket, but not for long.
 
         Args:
-            timeout_s: how long.
+            timeout_s: Time limit in seconds.
             may_be_foreign: it may be another cluster's; then nothing is written to it.
 
         Raises:

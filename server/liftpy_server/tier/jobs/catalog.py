@@ -20,7 +20,7 @@ def put_catalog(store: ObjectStore, request: PutCatalogJob) -> PutCatalogResult:
     """Have the catalog say what the metadata say; nothing is written where it does.
 
     Args:
-        store: the bucket.
+        store: Object store of the bucket.
         request: what is wanted.
 
     Raises:

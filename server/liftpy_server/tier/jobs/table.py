@@ -89,7 +89,7 @@ def run(context: Context, job: str, arguments: Any) -> Any:
     """Do a job.
 
     Args:
-        context: of the worker.
+        context: What the jobs of the worker share.
         job: the name of it.
         arguments: the request as plain values.
 

@@ -32,16 +32,16 @@ class ChunkCache:
     What a file takes that is being sent while its chunk goes is free when it was sent.
 
     Args:
-        disk: where.
+        disk: Disk that holds the files.
         files: the node's open files.
         directory: for the chunks and nothing else; `wipe` empties it.
-        bytes_max: of all chunks together while the disk has room; more only while those that somebody waits for do
-            not fit.
+        bytes_max: Maximum bytes of all chunks together while the disk has room; more only while those that somebody
+            waits for do not fit.
         now_s: the loop's clock.
 
     Attributes:
-        bytes_max: of all chunks together now.
-        used_bytes: of all chunks.
+        bytes_max: Maximum bytes of all chunks together now.
+        used_bytes: Bytes of all chunks.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class ChunkCache:
         """Give way to what the node stores: where its disk gets short, what can be fetched again goes first.
 
         Args:
-            free_bytes: of the disk.
+            free_bytes: Free bytes of the disk.
             reserve_bytes: messages are refused when less is free; as much again is kept free of chunks.
         """
         room = self.used_bytes + free_bytes - _RESERVES * reserve_bytes

@@ -27,8 +27,8 @@ class Chunk(Segment):
 
     Args:
         disk: where it is.
-        path: of the file.
-        key: of the partition.
+        path: Path of the file.
+        key: Key of the partition.
         base_offset: the first offset that it answers for.
         target_bytes: how much was asked for when it was fetched.
         is_wanted: somebody waited for it; otherwise it was fetched ahead.

@@ -120,7 +120,7 @@ class Failures:
         """Take note of a failure. Returns what to tell those who wait.
 
         Args:
-            key: of the partition.
+            key: Key of the partition.
             code: of the worker, see `TierWorkError`.
             message: what happened.
             now_s: by the loop's clock.

@@ -65,8 +65,8 @@ class Fetches:
         read_ahead_bytes: how far a reader is kept ahead of, at most.
 
     Attributes:
-        failures: of partitions that can not be read now.
-        counters: of what was fetched.
+        failures: Failures of partitions that can not be read now.
+        counters: Counters of fetches.
     """
 
     def __init__(

@@ -22,7 +22,7 @@ class ColdCounters:
 
     Attributes:
         fetches: that brought something.
-        fetched_bytes: of record batches.
+        fetched_bytes: Bytes of record batches.
         hits: reads of what was in the cache already, because somebody had read it before or it was fetched ahead.
         failures: fetches that failed, by the code of their error.
     """
@@ -38,8 +38,8 @@ class ColdStatus:
     """How reads from the bucket are doing.
 
     Attributes:
-        counters: of what was.
-        cache_bytes: of the disk, now.
+        counters: Counters of the reads.
+        cache_bytes: Maximum bytes of the disk, now.
         cache_bytes_max: how much it may be now; less than the setting while the disk is short.
         waiting: fetches that wait for their turn, or are under way.
     """

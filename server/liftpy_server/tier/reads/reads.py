@@ -63,11 +63,11 @@ class ColdReads:
 
     Args:
         worker: reads the bucket; closed with this.
-        disk: of the node.
+        disk: Disk of the node.
         files: the node's open files.
         executor: reads from the disk.
         directory: for what is fetched; nothing else is in it, and what was is deleted by `start`.
-        cache_bytes: of all that is fetched.
+        cache_bytes: Maximum bytes of all that is fetched.
         read_ahead_bytes: how far a reader is kept ahead of, at most.
     """
 

@@ -42,7 +42,7 @@ class StoreHealth:
     """How the store is, and who may try it.
 
     Attributes:
-        state: of the store.
+        state: State of the store.
         code: of the error that said so; "" while it is well.
         message: for people; "" while it is well.
         since_s: since when it is as it is.
@@ -82,8 +82,8 @@ class StoreHealth:
 
         Args:
             code: one of `STORE_CODES`.
-            message: for people.
-            now_s: now.
+            message: Error text.
+            now_s: Current time in seconds.
             was_tried: it was the one that was to find out.
         """
         if was_tried:
@@ -133,7 +133,7 @@ class StoreHealth:
         Args:
             oldest_s: how long the oldest has been waiting.
             allowed_s: what is slow.
-            now_s: now.
+            now_s: Current time in seconds.
         """
         is_slow = oldest_s > allowed_s
         if self.state is StoreState.OK and is_slow:

@@ -14,7 +14,7 @@ class Pace:
     """How many jobs run at once: half as many after a refusal, and a quarter more after each that went well.
 
     Args:
-        jobs_max: at most.
+        jobs_max: Maximum number of jobs.
     """
 
     def __init__(self, jobs_max: int) -> None:

@@ -61,7 +61,7 @@ class Trouble(NamedTuple):
     Attributes:
         job: that met it.
         code: of the worker's error.
-        message: for people.
+        message: Error text.
         since_s: when it was met first.
         stops: it is not tried again in this leadership.
     """
@@ -107,7 +107,7 @@ class Place:
     """One partition in one leadership.
 
     Attributes:
-        key: which.
+        key: Key of the partition.
         epoch: leader epoch of this leadership.
         phase: see `Phase`.
         tiered_end: the bucket has what is below, as far as this leadership knows.
@@ -116,16 +116,16 @@ class Place:
         start: the first offset that the bucket keeps, as far as this leadership knows.
         wanted_start: nobody wants what is below; the bucket's start is to come here.
         end: records below are committed and durable.
-        bytes: of record batches between `tiered_end` and `end`, about.
+        bytes: Bytes of record batches between `tiered_end` and `end`, about.
         since_s: since when the oldest of them waits; None where there are none.
         is_busy: a job of it runs.
         is_claim_wanted: it is to be claimed although nothing of it waits.
         is_alone: it is not to share an object: the last that it was to share failed.
         failures: one after the other.
         until_s: no job before this, after a failure.
-        set_bytes: of record batches in shared objects since it got an object of its own.
-        object_bytes: of record batches in objects of its own since these were merged.
-        new_bytes: of record batches since key compaction looked at it last.
+        set_bytes: Bytes of record batches in shared objects since it got an object of its own.
+        object_bytes: Bytes of record batches in objects of its own since these were merged.
+        new_bytes: Bytes of record batches since key compaction looked at it last.
         trouble: what is wrong; None while all is well.
         counted_bytes: what the queue counts of its bytes.
         queue: the one queue of the schedule in which it stands.
@@ -193,10 +193,10 @@ class Task(NamedTuple):
     """A job to be started now.
 
     Attributes:
-        job: which.
+        job: The job.
         places: of which partitions; of one but for shared objects, and of none where it concerns the bucket as a whole.
             What becomes of it counts only while they are those of the schedule.
-        began_s: when.
+        began_s: Start time in seconds.
     """
 
     job: Job

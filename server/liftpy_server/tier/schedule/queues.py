@@ -119,7 +119,7 @@ class Queues:
         """Who shares the next object; nobody while none of them is due.
 
         Args:
-            now_s: now.
+            now_s: Current time in seconds.
             are_claimed: partitions are being claimed, which may go with the others in a moment.
         """
         limits = self._limits

@@ -25,7 +25,7 @@ class StoredLimits(NamedTuple):
 
     Attributes:
         before_ns: what is older may go; 0 is no limit.
-        stored_bytes_max: of the objects that lie below `below`, so much may stay; -1 is no limit.
+        stored_bytes_max: Bytes of the objects that lie below `below`, so much may stay; -1 is no limit.
         below: what the bucket holds from there on is counted as part of the log.
     """
 
@@ -48,8 +48,8 @@ def local_start(segments: Sequence[Segment], config: StreamConfig, before_ns: in
     """The offset below which whole segments may go; None when all of them stay.
 
     Args:
-        segments: of the log, oldest first.
-        config: of the stream.
+        segments: Segments of the log, oldest first.
+        config: Settings of the stream.
         before_ns: records with an earlier time are older than `local_age_s`.
         tiered_end: the bucket has everything below.
     """
@@ -66,7 +66,7 @@ def counted_start(config: StreamConfig, end: int) -> int:
     """The first offset that stays for the number of records; 0 where that is not limited.
 
     Args:
-        config: of the stream.
+        config: Settings of the stream.
         end: the offset after the last record.
     """
     return max(0, end - config.retention_messages) if config.retention_messages else 0
@@ -76,9 +76,9 @@ def stored_limits(config: StreamConfig, before_ns: int, *, local_bytes: int, log
     """How old and how large the bucket's objects may be; None for no limit.
 
     Args:
-        config: of the stream.
+        config: Settings of the stream.
         before_ns: records with an earlier time are older than the stream's retention says; 0 is no limit.
-        local_bytes: of record batches in the log.
+        local_bytes: Bytes of record batches in the log.
         log_start: where the log begins: what the bucket holds from there on is counted as part of the log.
     """
     if not (config.retention_age_s or config.retention_bytes):

@@ -42,11 +42,11 @@ class Schedule:
 
     Args:
         limits: when things are due.
-        now_s: now.
+        now_s: Current time in seconds.
 
     Attributes:
         places: the partitions that this node leads and that go to the bucket.
-        health: of the store.
+        health: Health of the store.
     """
 
     def __init__(self, limits: Limits, now_s: float) -> None:
@@ -66,8 +66,8 @@ class Schedule:
         """This node leads a partition in an epoch.
 
         Args:
-            key: which.
-            epoch: of the leader.
+            key: Key of the partition.
+            epoch: Epoch of the leader.
             has_history: there is something in its log, or below its start, so that the bucket may have something.
         """
         before = self.places.get(key)
@@ -89,10 +89,10 @@ class Schedule:
         """How much of a partition there is to upload now.
 
         Args:
-            key: which.
+            key: Key of the partition.
             end: records below are committed and durable.
-            waiting_bytes: of record batches between its tiered end and there, about.
-            now_s: now.
+            waiting_bytes: Bytes of record batches between its tiered end and there, about.
+            now_s: Current time in seconds.
         """
         place = self.places.get(key)
         if place is None:
@@ -281,10 +281,10 @@ class Schedule:
         """A job went wrong. Returns whether people are to be told something of the store or of the partition.
 
         Args:
-            task: which.
+            task: The task.
             code: of the worker's error.
-            message: for people.
-            now_s: now.
+            message: Error text.
+            now_s: Current time in seconds.
         """
         if task.job is Job.PROBE:
             return self.health.failed(code if code in STORE_CODES else "unavailable", message, now_s, was_tried=True)

@@ -23,7 +23,7 @@ class Upkeep:
 
     Args:
         limits: when things are due.
-        now_s: now.
+        now_s: Current time in seconds.
 
     Attributes:
         running: how many of its jobs run.

@@ -104,7 +104,7 @@ class _Call:
     """One that is under way.
 
     Attributes:
-        kind: of its result.
+        kind: Kind of its result.
         answer: its outcome.
         heard_s: when the worker spoke of it last, or got it, by the loop's clock.
         is_begun: the worker has spoken of it.

@@ -77,7 +77,7 @@ def merged(
 
     Args:
         before: as it was read; None when there is none.
-        cluster_id: of this cluster.
+        cluster_id: Id of this cluster.
         streams: what `Description` says of those that are there.
         deleted: uuids of those that were deleted last.
         collected: uuids of those that were deleted and of which the bucket holds nothing more.

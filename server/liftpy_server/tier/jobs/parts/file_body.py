@@ -23,7 +23,7 @@ def body_of(context: Context, file: BinaryIO) -> Iterator[memoryview]:
     It is mapped. Its pages count as the worker's while they are sent, so that only some are mapped at a time.
 
     Args:
-        context: of the worker.
+        context: What the jobs of the worker share.
         file: not empty, and not written to meanwhile.
     """
     file.flush()

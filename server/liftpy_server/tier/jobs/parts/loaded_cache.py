@@ -27,7 +27,7 @@ class LoadedCache(Generic[Loaded]):
     """Manifests as this process last saw them; any number of threads may use it.
 
     Args:
-        weight_max: of all that is kept.
+        weight_max: Maximum weight of all that is kept.
         weigh: how much one is.
         version: of one; an older one never takes the place of a newer one.
     """
@@ -44,7 +44,7 @@ class LoadedCache(Generic[Loaded]):
         """One job at a time writes a manifest: two of this process would only overtake each other.
 
         Args:
-            key: of the manifest.
+            key: Key of the manifest.
             waiting: called now and then until it begins.
         """
         stripe = self._stripes[hash(key) % _STRIPES]

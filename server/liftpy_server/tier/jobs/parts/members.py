@@ -45,8 +45,8 @@ def move_members(context: Context, path: PartitionPath, epoch: int, until: int =
     """What sets hold of a partition becomes an object of its own. Says how many did, and whether some are left.
 
     Args:
-        context: of the worker.
-        path: of the partition.
+        context: What the jobs of the worker share.
+        path: Path of the partition.
         epoch: leader epoch of its leader.
         until: what lies from this offset on stays where it is.
 

@@ -34,7 +34,7 @@ class MemoryBudget:
         """Have `size` bytes as long as the context lasts.
 
         Args:
-            size: in bytes.
+            size: Size in bytes.
             waiting: called now and then until it begins.
         """
         wanted = min(size, self.bytes_max)

@@ -32,7 +32,7 @@ def run_to_merge(sizes: Sequence[int], object_bytes: int) -> range:
     """Places of neighbours that are to be merged next; empty where there are none.
 
     Args:
-        sizes: of objects that follow on one another, oldest first, bytes.
+        sizes: Sizes of objects that follow on one another, oldest first, bytes.
         object_bytes: none grows beyond this. Those of more than half of it stay as they are.
     """
     levels = [_level_of(size) if size * 2 <= object_bytes else None for size in sizes]

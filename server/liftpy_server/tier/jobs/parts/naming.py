@@ -26,7 +26,7 @@ class Naming:
     The catalog is read only for a stream that it did not name.
 
     Args:
-        store: the bucket.
+        store: Object store of the bucket.
         new_id: a new name for an attempt, each time another one.
     """
 

@@ -17,8 +17,8 @@ class ReadAheadStore(ObjectStore):
 
     Args:
         store: what is behind it.
-        window_bytes: of a piece, at least.
-        sizes: of the objects that are read in ranges, by key, bytes.
+        window_bytes: Minimum bytes of a piece.
+        sizes: Sizes of the objects that are read in ranges, by key, bytes.
     """
 
     def __init__(self, store: ObjectStore, window_bytes: int, sizes: dict[str, int]) -> None:

@@ -40,8 +40,8 @@ class Draft(NamedTuple):
     """A stream object that is not in the bucket yet.
 
     Attributes:
-        key: of it.
-        nonce: of the write.
+        key: Key of the object.
+        nonce: Nonce of the write.
         sink: holds its bytes.
         pointer: to it; where it has no records the times are still to be said.
     """
@@ -72,9 +72,9 @@ def drafted(
     """Write rows into memory, as the stream object that answers for [base, end). Its memory goes with the context.
 
     Args:
-        context: of the worker.
-        path: of the partition.
-        sources: of the rows, in the order of their offsets, all within the range.
+        context: What the jobs of the worker share.
+        path: Path of the partition.
+        sources: Sources of the rows, in the order of their offsets, all within the range.
         base: the first offset.
         end: the offset after the last one.
         epoch: leader epoch of the writer.
@@ -94,9 +94,9 @@ def put_draft(context: Context, root: Root, draft: Draft) -> Stored:
     """Put a draft into the bucket.
 
     Args:
-        context: of the worker.
-        root: of the partition, as it is known before the object is begun in the bucket.
-        draft: of the object, whose memory is there still.
+        context: What the jobs of the worker share.
+        root: Root of the partition, as it is known before the object is begun in the bucket.
+        draft: Draft of the object, whose memory is there still.
     """
     with draft.sink.body() as body:
         create_once(context.store, draft.key, body, draft.nonce)

@@ -99,7 +99,7 @@ def offset_at_time(store: ObjectStore, request: OffsetAtTimeJob) -> OffsetAtTime
     """Look for a time.
 
     Args:
-        store: the bucket.
+        store: Object store of the bucket.
         request: what is wanted.
 
     Raises:
@@ -117,7 +117,7 @@ def fetch(store: ObjectStore, request: FetchChunkJob) -> FetchChunkResult:
     Whole row groups are written, from the one that holds the first offset on; so it begins before that as a rule.
 
     Args:
-        store: the bucket.
+        store: Object store of the bucket.
         request: what is wanted.
 
     Raises:

@@ -163,8 +163,8 @@ def spans_of(version: TierVersion, root_file: RootFile, wanted: Wanted, *, is_ne
     """What follows on one another from the wanted offset on.
 
     Args:
-        version: of the partition.
-        root_file: its root.
+        version: Version of the partition.
+        root_file: Root file of the partition.
         wanted: what of it.
         is_needed: one span at least, if there is any, also where it begins behind what is `enough`.
 

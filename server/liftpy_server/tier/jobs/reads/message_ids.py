@@ -39,7 +39,7 @@ def message_ids(store: ObjectStore, request: MessageIdsJob) -> MessageIdsResult:
     """The ids of messages, from the newest on back; of row groups without any only the column of ids is read.
 
     Args:
-        store: the bucket.
+        store: Object store of the bucket.
         request: what is wanted.
 
     Raises:

@@ -41,7 +41,7 @@ def compact(context: Context, request: CompactJob) -> CompactResult:
     """Let go of records that newer ones of the same key supersede, where it pays; what a pin holds stays.
 
     Args:
-        context: of the worker.
+        context: What the jobs of the worker share.
         request: what is wanted.
 
     Raises:

@@ -40,7 +40,7 @@ def merge(context: Context, request: MergeJob) -> MergeResult:
     """Merge what there is to be merged of a partition.
 
     Args:
-        context: of the worker.
+        context: What the jobs of the worker share.
         request: what is wanted.
 
     Raises:

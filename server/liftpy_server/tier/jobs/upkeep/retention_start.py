@@ -41,7 +41,7 @@ def first_wanted(
     Args:
         fragments: oldest first; looked at no further than needed.
         start: where the history begins.
-        surplus_bytes: of objects that may go because there is too much.
+        surplus_bytes: Bytes of objects that may go because there is too much.
         before_ns: an object may go when all of it is older; 0 is no limit.
         below: objects that reach beyond this offset are no surplus.
     """

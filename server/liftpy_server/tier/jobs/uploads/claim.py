@@ -38,7 +38,7 @@ def claim_partition(context: Context, request: ClaimJob) -> HistoryResult:
     sealed partition is looked at, and not claimed.
 
     Args:
-        context: of the worker.
+        context: What the jobs of the worker share.
         request: what is wanted.
 
     Raises:
@@ -66,7 +66,7 @@ def look(context: Context, request: LookJob) -> HistoryResult:
     """What the bucket has of a partition; nothing is claimed.
 
     Args:
-        context: of the worker.
+        context: What the jobs of the worker share.
         request: what is wanted.
 
     Raises:

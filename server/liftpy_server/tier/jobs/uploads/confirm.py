@@ -28,7 +28,7 @@ def confirm(context: Context, request: ConfirmJob) -> NothingResult:
     """See that a claim is in force, so that what was uploaded under it before counts for good. One write, as a rule.
 
     Args:
-        context: of the worker.
+        context: What the jobs of the worker share.
         request: what is wanted.
 
     Raises:

@@ -58,7 +58,7 @@ class _Piece(NamedTuple):
         base: its first offset.
         start: the first one that is taken from the log.
         end: the offset after the last one.
-        slices: of the log, which cover [start, end).
+        slices: Slices of the log, which cover [start, end).
         front: what sets hold of [base, start); None where that is nothing.
     """
 
@@ -79,7 +79,7 @@ def upload(context: Context, request: UploadJob) -> UploadResult:
     What set objects hold of it between the end of the root and `base` is moved in front, into the same object.
 
     Args:
-        context: of the worker.
+        context: What the jobs of the worker share.
         request: what is wanted.
 
     Raises:
