@@ -11,6 +11,8 @@ import logging
 from threading import Condition, Thread
 from typing import TYPE_CHECKING, NamedTuple
 
+from liftpy_log.clock import SystemClock
+from liftpy_log.histogram import Histogram
 from liftpy_log.limits import AGAIN_S, DIRECT_SYNC_PARTITIONS_MAX
 from liftpy_log.storage.disk import is_full
 
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
+    from liftpy_log.clock import Clock
     from liftpy_log.durability.durability import Durability
     from liftpy_log.durability.wal import WriteAheadLog
     from liftpy_log.entries import Tail, Unsynced
@@ -53,6 +56,10 @@ class GroupCommit:
         wal: the write-ahead log; without one every log is synced by itself.
         on_round: called in the rounds' thread with the results of each; hands them to the thread that owns the logs.
         direct_max: largest number of dirty logs that are synced by themselves although there is a write-ahead log.
+        clock: times rounds; by default the system's.
+
+    Attributes:
+        round_s: how long rounds took.
     """
 
     def __init__(
@@ -61,7 +68,9 @@ class GroupCommit:
         wal: WriteAheadLog | None,
         on_round: Callable[[Sequence[Synced]], None],
         direct_max: int = DIRECT_SYNC_PARTITIONS_MAX,
+        clock: Clock | None = None,
     ) -> None:
+        self._clock = clock or SystemClock()
         self._files = files
         self._wal = wal
         self._on_round = on_round
@@ -73,6 +82,7 @@ class GroupCommit:
         self._stopping = False
         self._thread = Thread(target=self._run, name="liftpy-group-commit", daemon=True)
         self.rounds = 0
+        self.round_s = Histogram()
 
     def start(self) -> None:
         """Begin to run rounds."""
@@ -117,7 +127,9 @@ class GroupCommit:
             if not targets:
                 return
             self.rounds += 1
+            began_s = self._clock.monotonic()
             self._make_durable(self._name(targets, results), results)
+            self.round_s.observe(self._clock.monotonic() - began_s)
         finally:
             self._end(targets, results)
         self._on_round(results)

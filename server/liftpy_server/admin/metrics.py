@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import platform
+from typing import TYPE_CHECKING, Final
 
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+)
 from prometheus_client.registry import Collector
 
 from liftpy_server.admin.info import node_info
@@ -13,12 +19,14 @@ from liftpy_server.tier.host.status import tier_metrics
 from liftpy_server.tier.reads.metrics import cold_metrics
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Set as AbstractSet
 
     from prometheus_client.metrics_core import Metric
 
     from liftpy_server.admin.node_parts import NodeParts
     from liftpy_server.partition.partition import Partition
+    from liftpy_server.streams.opening import LocalStream
 
 __all__ = ["render_metrics"]
 
@@ -65,19 +73,41 @@ _OFFSETS: dict[str, Callable[[Partition], int]] = {
 }
 
 
+_DURATIONS: Final = {
+    "sync": "how long a round of group commit took: fdatasync of all partitions that acks waited for",
+    "commit": "from the append of a chunk of messages by the leader to its commit, which acks wait for",
+    "fetch": "from the moment when there was news for a fetch of a consumer until its answer was sent",
+    "event_loop_lag": "how late the event loop called, looked at ten times a second",
+    "gc": "garbage collections of Python, during which the node stands still",
+    "tier_upload": "uploads to the bucket",
+}
+_GROUPS_MAX: Final = 1_000
+_GROUP_OFFSETS_MAX: Final = 10_000
+_PYTHON: Final = platform.python_version()
+
+
 class _NodeCollector(Collector):
     def __init__(self, node: NodeParts) -> None:
         self._node = node
 
     def collect(self) -> Iterator[Metric]:
         info = node_info(self._node)
+        yield InfoMetricFamily(
+            "liftpy_build", "versions of liftpy and of Python", value={"version": info["version"], "python": _PYTHON}
+        )
         for name, text in _NODE_GAUGES:
             yield GaugeMetricFamily(f"liftpy_{name}", text, value=float(info[name]))
         for name, text in _NODE_COUNTERS:
             yield CounterMetricFamily(f"liftpy_{name}", text, value=float(info[name]))
         yield from self._doors()
-        yield from self._streams()
-        yield from self._partitions()
+        yield from self._durations()
+        shown = self._shown()
+        yield from self._streams(
+            [stream for stream in self._node.streams.by_uuid.values() if stream.info.name in shown]
+        )
+        yield from self._partitions([each for each in self._node.streams.partitions if each.stream.name in shown])
+        yield from self._places(shown)
+        yield from self._groups(shown)
         if self._node.tier is not None:
             yield from tier_metrics(self._node.tier.status(0))
         if self._node.cold is not None:
@@ -95,8 +125,20 @@ class _NodeCollector(Collector):
                 family.add_metric([door], float(count))
             yield family
 
-    def _streams(self) -> Iterator[Metric]:
+    def _durations(self) -> Iterator[Metric]:
+        for name, histogram in self._node.durations.items():
+            yield HistogramMetricFamily(
+                f"liftpy_{name}_seconds", _DURATIONS[name], buckets=histogram.buckets(), sum_value=histogram.sum_s
+            )
+
+    def _shown(self) -> AbstractSet[str]:
+        """The streams that have metrics of their own: all, or those with most messages since the node started."""
+        wanted = self._node.config.metrics.streams_max
         streams = self._node.streams.by_uuid.values()
+        busiest = sorted(streams, key=lambda stream: stream.state.counters.messages, reverse=True)
+        return {stream.info.name for stream in busiest[:wanted]}
+
+    def _streams(self, streams: Sequence[LocalStream]) -> Iterator[Metric]:
         for name in _STREAM_COUNTERS:
             family = CounterMetricFamily(
                 f"liftpy_stream_{name}", f"{name} of the stream since the start", labels=["stream"]
@@ -112,8 +154,46 @@ class _NodeCollector(Collector):
                 refused.add_metric([stream.info.name, reason], float(count))
         yield refused
 
-    def _partitions(self) -> Iterator[Metric]:
-        partitions = self._node.streams.partitions
+    def _places(self, shown: AbstractSet[str]) -> Iterator[Metric]:
+        """Of the partitions that this node leads."""
+        labels = ["stream", "partition"]
+        leading = GaugeMetricFamily("liftpy_partition_leader", "1 where this node leads the partition", labels=labels)
+        replicas = GaugeMetricFamily("liftpy_partition_replicas", "replicas that count for acks", labels=labels)
+        isr = GaugeMetricFamily("liftpy_partition_in_sync_replicas", "replicas in the ISR", labels=labels)
+        for stream in self._node.metadata.state.streams.values():
+            if stream.config.name not in shown:
+                continue
+            for number, partition in enumerate(stream.partitions):
+                if partition.leader != self._node.config.node_id:
+                    continue
+                values = [stream.config.name, str(number)]
+                leading.add_metric(values, 1.0)
+                replicas.add_metric(values, float(len(partition.replicas) - len(partition.observers)))
+                isr.add_metric(values, float(len(partition.isr)))
+        yield leading
+        yield replicas
+        yield isr
+
+    def _groups(self, shown: AbstractSet[str]) -> Iterator[Metric]:
+        """Of the groups that this node coordinates; their lag is the high watermark less this."""
+        offsets = GaugeMetricFamily(
+            "liftpy_group_committed_offset",
+            "next offset that a group reads",
+            labels=["group", "stream", "partition"],
+        )
+        members = GaugeMetricFamily("liftpy_group_members", "members of a group", labels=["group"])
+        told, streams_max = set(shown), self._node.config.metrics.streams_max
+        for group, committed, count in self._node.groups.offsets(_GROUPS_MAX):
+            members.add_metric([group], float(count))
+            for key, each in committed:
+                if each.stream not in told and (streams_max is None or len(told) < streams_max):
+                    told.add(each.stream)  # no replica of it is here
+                if each.stream in told and len(offsets.samples) < _GROUP_OFFSETS_MAX:
+                    offsets.add_metric([group, each.stream, str(key.partition)], float(each.offset))
+        yield offsets
+        yield members
+
+    def _partitions(self, partitions: Sequence[Partition]) -> Iterator[Metric]:
         labels = ["stream", "partition"]
         for name, offset in _OFFSETS.items():
             family = GaugeMetricFamily(f"liftpy_partition_{name}", f"{name} offset", labels=labels)
@@ -136,13 +216,13 @@ class _NodeCollector(Collector):
             known.add_metric(values, partition.dedupe.known_ns(partition.age_now_ns()) / 1e9)
         yield ids
         yield known
-        yield from self._followers()
+        yield from self._followers(partitions)
 
-    def _followers(self) -> Iterator[Metric]:
+    def _followers(self, partitions: Sequence[Partition]) -> Iterator[Metric]:
         labels = ["stream", "partition", "node"]
         lag = GaugeMetricFamily("liftpy_replica_lag_messages", "messages not on a follower's disk", labels=labels)
         in_sync = GaugeMetricFamily("liftpy_replica_in_sync", "1 while a follower counts", labels=labels)
-        for partition in self._node.streams.partitions:
+        for partition in partitions:
             for state in partition.replica_states():
                 values = [partition.stream.name, str(partition.number), state["node"]]
                 in_sync.add_metric(values, float(state["in_sync"]))

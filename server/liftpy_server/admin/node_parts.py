@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Mapping
 
     from liftpy_log.clock import Clock
     from liftpy_log.data_dir import DataDir
+    from liftpy_log.histogram import Histogram
     from liftpy_log.storage.files import FileCache
     from liftpy_server.consensus.store import RaftMetadataStore
     from liftpy_server.groups.host.group_host import GroupHost
@@ -46,6 +47,7 @@ class NodeParts:
         follow_token: admits the other nodes of the cluster.
         tier: the bucket; None without one.
         cold: reads the bucket; None without one.
+        durations: of what the node does, by what it is.
         wait_followed: waits until the node does what the metadata says now.
         was_removed: the cluster goes on without the node of this incarnation.
     """
@@ -69,5 +71,6 @@ class NodeParts:
     handover: Handover
     tier: TierSide | None
     cold: ColdReads | None
+    durations: Mapping[str, Histogram]
     wait_followed: Callable[[], Awaitable[None]]
     was_removed: Callable[[int], None]

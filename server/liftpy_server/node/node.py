@@ -17,6 +17,7 @@ from liftpy_log.clock import SystemClock
 from liftpy_log.data_dir import DataDir
 from liftpy_log.durability.wal import WriteAheadLog, replay_wal
 from liftpy_log.errors import WalCorruptError
+from liftpy_log.histogram import Histogram
 from liftpy_log.ids.dedupe import DedupeMemory
 from liftpy_log.storage.disk import OsDisk
 from liftpy_log.storage.files import FileCache
@@ -42,6 +43,7 @@ from liftpy_server.nats.ack_connection import AckConnection
 from liftpy_server.nats.link import check_nats_version
 from liftpy_server.nats.monitoring import ask_limits
 from liftpy_server.node.damage import damage_of
+from liftpy_server.node.loop_watch import LoopWatch
 from liftpy_server.node.maintenance import Maintenance, keep_checkpoint, make_checkpoint, unsaved_ordered
 from liftpy_server.node.metadata_follower import MetadataFollower
 from liftpy_server.node.metadata_opening import open_metadata
@@ -103,6 +105,7 @@ class Node:
         self._io = ThreadPoolExecutor(max_workers=1, thread_name_prefix="liftpy-io")
         self._reads = ThreadPoolExecutor(max_workers=4, thread_name_prefix="liftpy-read")
         self._load = Load()
+        self._fetch_s = Histogram()
         self.ended: asyncio.Future[str]
         self.handover: Handover
         self._follower: MetadataFollower | None = None
@@ -332,10 +335,14 @@ class Node:
                 config=self.config.pull,
                 groups=self.groups,
                 cold=self.cold,
+                fetch_s=self._fetch_s,
             )
         )
         if self.incarnation == 1 and not self.metadata.state.streams:
             await check_alone(self.config.nats, self.config.node_id, self.metadata.cluster_id)
+        self._loop_watch = LoopWatch(self._loop)
+        self._loop_watch.start()
+        self._undo.append(self._loop_watch.stop)
         parts = self._parts()
         self.admin = AdminService(parts)
         await self.admin.start()
@@ -365,9 +372,20 @@ class Node:
             handover=self.handover,
             tier=self.tier,
             cold=self.cold,
+            durations=self._durations(),
             wait_followed=self.wait_followed,
             was_removed=self.was_removed,
         )
+
+    def _durations(self) -> dict[str, Histogram]:
+        durations = {
+            "sync": self._commits.round_s,
+            "commit": self._load.commit_s,
+            "fetch": self._fetch_s,
+            "event_loop_lag": self._loop_watch.lag_s,
+            "gc": self._loop_watch.gc_s,
+        }
+        return durations if self.tier is None else durations | {"tier_upload": self.tier.tierer.counters.upload_s}
 
     async def stop(self) -> None:
         """Stop cleanly: everything that was read is durable and acknowledged when this returns."""

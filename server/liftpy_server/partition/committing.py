@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from liftpy_envelope.ack import AckPolicy
 from liftpy_envelope.errors import AckErrorCode, ErrorCode
 from liftpy_envelope.stream_config import SyncMode
 from liftpy_log.errors import PartitionOfflineError
+from liftpy_log.histogram import Histogram
 from liftpy_log.ids.ordered import StoredBatch
 from liftpy_log.log_time import LogTime, LogTimeState
 from liftpy_server.gaps.whole import WholeHistory
@@ -38,6 +39,8 @@ __all__ = ["CommittingLog", "Load", "Replication"]
 
 logger = logging.getLogger(__name__)
 
+_TIMED_MAX: Final = 1_024  # chunks that wait for their commit and are timed
+
 
 class Load:
     """What the node holds in memory until it is on disk, or on other nodes.
@@ -45,10 +48,13 @@ class Load:
     Attributes:
         unsynced_bytes: of batches that are not on disk.
         owed_records: of replicated partitions, whose acks wait for other nodes.
+        commit_s: how long records took from their append to their commit, by chunk of a leader.
     """
 
-    unsynced_bytes = 0
-    owed_records = 0
+    def __init__(self) -> None:
+        self.unsynced_bytes = 0
+        self.owed_records = 0
+        self.commit_s = Histogram()
 
 
 class Replication(Protocol):
@@ -147,6 +153,7 @@ class CommittingLog:
         self._owed_by_leader = PendingAcks()
         self._owed_by_all = PendingAcks()
         self._commit_callbacks: deque[tuple[int, Callable[[str | None], None]]] = deque()
+        self._appended: deque[tuple[int, float]] = deque()  # ends of chunks, and when they were appended
         self._waiters: set[Callable[[], None]] = set()
         self._warnings: RepeatedWarnings | None = None
 
@@ -252,6 +259,7 @@ class CommittingLog:
         self.heard_s = None
         self.gaps.leave(was_leading=self.is_leading)
         self.is_leading = False
+        self._appended.clear()
         self.gone = ErrorCode.NOT_LEADER
         self._give_up("outcome unknown: another node leads the partition now")
         self._acks = AckTemplate(self.stream.name, self.number, epoch)
@@ -343,6 +351,7 @@ class CommittingLog:
     def end_pass(self) -> None:
         """After a pass over a chunk: see to it that what was appended becomes durable, and send what is due."""
         self._request_durability()
+        self._note_append_time(self.log.log_end)
         if self._replication is not None:
             self._replication.appended()
         self._commit(self.durable_end)
@@ -398,6 +407,7 @@ class CommittingLog:
         moved = end > self.high_watermark
         if moved:
             self.high_watermark = end
+            self._note_commit_times(end)
         if self._owed_by_all:
             self._send(self._owed_by_all.take(self.high_watermark))
         while self._commit_callbacks and self._commit_callbacks[0][0] <= self.high_watermark:
@@ -406,6 +416,18 @@ class CommittingLog:
             self._count_owed()
         if moved and self._waiters:
             self._wake()
+
+    def _note_append_time(self, end: int) -> None:
+        appended = self._appended
+        if end > self.high_watermark and len(appended) < _TIMED_MAX and (not appended or appended[-1][0] < end):
+            appended.append((end, self._clock.elapsed()))
+
+    def _note_commit_times(self, end: int) -> None:
+        appended = self._appended
+        if appended and appended[0][0] <= end:
+            now_s = self._clock.elapsed()
+            while appended and appended[0][0] <= end:
+                self._load.commit_s.observe(now_s - appended.popleft()[1])
 
     def _send(self, due: Sequence[Owed]) -> None:
         for owed in due:

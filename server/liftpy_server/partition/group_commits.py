@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from liftpy_log.durability.durability import Durability
     from liftpy_log.durability.group_commit import Synced
     from liftpy_log.durability.wal import WriteAheadLog
+    from liftpy_log.histogram import Histogram
     from liftpy_log.partition_log import PartitionLog
     from liftpy_log.storage.files import FileCache
     from liftpy_server.partition.partition import Partition
@@ -74,6 +75,11 @@ class GroupCommits:
     def count(self) -> int:
         """How many rounds there were."""
         return self._commits.rounds + self._interval_commits.rounds
+
+    @property
+    def round_s(self) -> Histogram:
+        """How long the rounds took that acks wait for."""
+        return self._commits.round_s
 
     def _after_round(self, results: Sequence[Synced]) -> None:
         """In the thread of group commit."""

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from liftpy_envelope.frames import Request
     from liftpy_envelope.pull import FetchResult, PartitionKey
+    from liftpy_log.histogram import Histogram
     from liftpy_log.reader import Slice
     from liftpy_log.storage.disk import File
     from liftpy_log.storage.files import FileCache
@@ -53,6 +54,7 @@ class FetchAnswers:
         files: the node's open files.
         executor: reads from the disk.
         is_urgent: whether the peer has asked for something else meanwhile, so that waiting ends.
+        fetch_s: counts how long answers took, once there was news.
     """
 
     def __init__(
@@ -63,12 +65,14 @@ class FetchAnswers:
         files: FileCache,
         executor: Executor,
         is_urgent: Callable[[], bool],
+        fetch_s: Histogram,
     ) -> None:
         self._session = session
         self._sender = sender
         self._files = files
         self._executor = executor
         self._is_urgent = is_urgent
+        self._fetch_s = fetch_s
 
     async def answer(self, request: Request) -> None:
         """Answer a fetch.
@@ -82,11 +86,14 @@ class FetchAnswers:
         self._session.look_at_followers(asyncio.get_running_loop().time())
         self._session.apply(fetch, matcher_of(fetch.subjects))
         found = await self._wait_for_news(fetch)
+        began_s = asyncio.get_running_loop().time()
         try:
             told = FetchResponse(tuple([part.result for part in found.parts]))
             total = sum(part.result.body_bytes for part in found.parts)
             pieces = [piece for part in found.parts for piece in part.pieces]
             await self._sender.send(encode_response(request.correlation_id, told, body_length=total), pieces)
+            if found.parts:
+                self._fetch_s.observe(asyncio.get_running_loop().time() - began_s)
         finally:
             unpin_all(self._files, found.pinned)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from liftpy_envelope.bodies import unpack_body
@@ -12,6 +12,7 @@ from liftpy_envelope.group_offsets import CommitRequest, OffsetFetchRequest
 from liftpy_envelope.group_routing import FindCoordinatorRequest
 from liftpy_envelope.groups import HeartbeatRequest, JoinRequest, LeaveRequest
 from liftpy_envelope.pull import Api, EpochEndRequest, OffsetsRequest
+from liftpy_log.histogram import Histogram
 from liftpy_server.pull.fetching import FetchAnswers
 from liftpy_server.pull.queries import epoch_ends, offsets
 
@@ -65,6 +66,7 @@ class PullBackend:
         heard: told which node follows here, and whether it hears NATS, at every `follow`.
         asked: when NATS was asked a question last that was answered, and how long ago that is, in seconds.
         cold: reads the bucket; None where there is none.
+        fetch_s: how long fetches took to be answered, once there was news for them.
     """
 
     node_id: str
@@ -82,6 +84,7 @@ class PullBackend:
     heard: Callable[[str, bool], None] = lambda _node, _hears: None
     asked: Callable[[], tuple[float, float]] = lambda: NEVER_ASKED
     cold: ColdReads | None = None
+    fetch_s: Histogram = field(default_factory=Histogram)
 
 
 class RequestError(LiftError):
@@ -126,6 +129,7 @@ class ClientRequests:
             files=backend.files,
             executor=backend.executor,
             is_urgent=lambda: not is_quiet(),
+            fetch_s=backend.fetch_s,
         )
         self._asked: PendingRequest | None = None
 

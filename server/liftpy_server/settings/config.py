@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import ssl
 import tomllib
 from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass
@@ -21,9 +22,18 @@ from liftpy_server.settings.tier import TierConfig
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-__all__ = ["HttpConfig", "NodeConfig", "PullConfig", "StorageConfig", "load_config", "misspelt_variables"]
+__all__ = [
+    "HttpConfig",
+    "MetricsConfig",
+    "NodeConfig",
+    "PullConfig",
+    "StorageConfig",
+    "load_config",
+    "misspelt_variables",
+]
 
 _MISSPELT_LIKENESS: Final = 0.85
+_PER_STREAM: Final = re.compile("all|off|top [1-9][0-9]{0,5}")
 _LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 
 
@@ -121,6 +131,28 @@ class HttpConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MetricsConfig:
+    """How much `/metrics` tells.
+
+    Attributes:
+        per_stream: of which streams it tells one by one: `all`, `off`, or `top N`, those with most messages.
+    """
+
+    per_stream: str = "top 100"
+
+    def __post_init__(self) -> None:
+        if _PER_STREAM.fullmatch(self.per_stream) is None:
+            raise ConfigError("metrics.per_stream", f"must be all, off or top N, not {self.per_stream!r:.50}")
+
+    @property
+    def streams_max(self) -> int | None:
+        """How many streams it tells of; None for all."""
+        if self.per_stream == "all":
+            return None
+        return 0 if self.per_stream == "off" else int(self.per_stream.removeprefix("top "))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StorageConfig:
     """How the node treats its disk.
 
@@ -163,6 +195,7 @@ class NodeConfig:
         nats: how to reach NATS.
         pull: where consumers reach the node.
         http: health and metrics.
+        metrics: how much these tell.
         storage: how the node treats its disk.
         groups: consumer groups.
         cluster: the other nodes.
@@ -177,6 +210,7 @@ class NodeConfig:
     nats: NatsOptions = field(default_factory=NatsOptions)
     pull: PullConfig = field(default_factory=PullConfig)
     http: HttpConfig = field(default_factory=HttpConfig)
+    metrics: MetricsConfig = field(default_factory=MetricsConfig)
     storage: StorageConfig = field(default_factory=StorageConfig)
     groups: GroupsConfig = field(default_factory=GroupsConfig)
     cluster: ClusterConfig = field(default_factory=ClusterConfig)

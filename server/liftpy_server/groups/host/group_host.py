@@ -22,13 +22,15 @@ from liftpy_server.groups.host.upkeep import GroupUpkeep
 from liftpy_server.metadata.errors import MetadataUnavailableError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from concurrent.futures import Executor
 
     from liftpy_envelope.groups import HeartbeatRequest, JoinRequest, LeaveRequest
+    from liftpy_envelope.pull import PartitionKey
     from liftpy_log.clock import Clock
     from liftpy_log.storage.files import FileCache
     from liftpy_server.consensus.store import RaftMetadataStore
+    from liftpy_server.groups.core.records import CommittedOffset
     from liftpy_server.metadata.state import MetadataState
     from liftpy_server.partition.partition import Partition
     from liftpy_server.replication.host.local import LocalReplica
@@ -91,6 +93,17 @@ class GroupHost:
     def hosted(self) -> Mapping[int, GroupPartition]:
         """By number, the partitions of the stream of the groups that this node leads."""
         return self._hosted
+
+    def offsets(self, groups_max: int) -> Iterator[tuple[str, Iterator[tuple[PartitionKey, CommittedOffset]], int]]:
+        """Groups that this node coordinates, what each has committed, and how many members it has."""
+        for hosted in self.hosted.values():
+            coordinators = hosted.coordinators
+            if coordinators is None:
+                continue
+            for group in coordinators.groups[:groups_max]:
+                found = coordinators.find(group)
+                yield group, coordinators.table.of_group(group), 0 if found is None else len(found.members)
+            groups_max -= min(groups_max, len(coordinators.groups))
 
     def at(self, group: str) -> GroupPartition | GroupError:
         """Where a group is on this node, or why it is not here."""

@@ -6,6 +6,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from liftpy_log.histogram import Histogram
+
 if TYPE_CHECKING:
     from liftpy_server.tier.requests import CountsResult
 
@@ -24,6 +26,7 @@ class TierCounters:
         requests: of the worker processes to the store, by kind.
         bytes_in: that these read from the store.
         bytes_out: that they wrote to it.
+        upload_s: how long uploads took.
     """
 
     uploads: int = 0
@@ -33,6 +36,7 @@ class TierCounters:
     requests: Counter[str] = field(default_factory=Counter)
     bytes_in: int = 0
     bytes_out: int = 0
+    upload_s: Histogram = field(default_factory=Histogram)
     _told: dict[str, int] = field(default_factory=dict)
 
     def take(self, told: CountsResult) -> None:

@@ -197,7 +197,9 @@ class TierJobs:
         bytes_max = self._config.upload_bytes
         job = self._upload_job(partition, place, bytes_max)
         job = replace(job, further=further_objects(partition, job.end, bytes_max))
+        began_s = self._now_s()
         answer = await self._worker.call(job)
+        self._counters.upload_s.observe(self._now_s() - began_s)
         objects, slices = moved(job, answer.end)
         asked = [(place, replace(job, slices=slices))]
         self._uploaded(task, {place.key: answer.end}, asked, answer.stored_bytes, objects=objects)
@@ -215,9 +217,11 @@ class TierJobs:
             raise TierWorkError("gone", _NOTHING)
         members = tuple(_member(job) for _, job in asked)
         identity = self._identity
+        began_s = self._now_s()
         answer = await self._worker.call(
             UploadSetJob(node=identity.node_id, incarnation=self._incarnation, members=members)
         )
+        self._counters.upload_s.observe(self._now_s() - began_s)
         told = {(member.uuid, member.partition): member.end for member in answer.members}
         ends = {place.key: told.get((place.key.uuid.hex(), place.key.partition), 0) for place, _ in asked}
         self._uploaded(task, ends, asked, answer.stored_bytes)

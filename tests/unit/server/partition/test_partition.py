@@ -363,3 +363,17 @@ def test_offsets_go_on_over_segments(make_kit):
     kit.sync()
     assert len(kit.log.segments) > 2
     assert list(range(200)) == [record.offset for record in kit.records()] == [o for _, o in kit.offsets()]
+
+
+def test_the_time_from_append_to_commit_is_counted_by_chunk(kit):
+    kit.receive(*numbered(300))
+    kit.clock.advance(0.02)
+    kit.receive(*numbered(2))
+    kit.clock.advance(0.3)
+    kit.partition.end_pass()  # with nothing new
+    assert kit.load.commit_s.buckets()[-1] == ("+Inf", 0.0)
+    kit.sync()
+    kit.sync()
+    counted = dict(kit.load.commit_s.buckets())
+    assert (counted["0.25"], counted["0.5"], counted["+Inf"]) == (0.0, 2.0, 2.0)
+    assert kit.load.commit_s.sum_s == pytest.approx(0.62)

@@ -11,6 +11,7 @@ from liftpy_envelope.bodies import pack_body, unpack_body
 from liftpy_envelope.errors import ErrorCode
 from liftpy_envelope.frames import Request, ResponseReader
 from liftpy_envelope.pull import Api, FetchPartition, FetchRequest, FetchResponse, PartitionKey
+from liftpy_log.histogram import Histogram
 from liftpy_log.partition_log import LogConfig
 from liftpy_server.pull.fetching import FetchAnswers
 from liftpy_server.pull.filtering import SCAN_COST_MAX
@@ -57,6 +58,7 @@ class Desk:
             files=kit.files,
             executor=executor,
             is_urgent=lambda: self.is_urgent,
+            fetch_s=Histogram(),
         )
 
     def _lookup(self, key):
