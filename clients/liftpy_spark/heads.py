@@ -51,7 +51,7 @@ class PartitionHead(NamedTuple):
 
 
 class StreamHeads(NamedTuple):
-    """A stream.
+    """Log starts and high watermarks of a stream's partitions.
 
     Attributes:
         stream: Name of the stream.
@@ -124,7 +124,7 @@ def no_leader(partitions: Sequence[str]) -> NatsSilentError:
 
 
 def offsets_at_time(lift: SyncLift, head: StreamHeads, times_ms: Mapping[int, int]) -> dict[int, int | None]:
-    """By partition, the first offset that is not older than a time; None where all are older.
+    """Return by partition the first offset that is not older than a time; None where all are older.
 
     Args:
         lift: Connection to NATS.

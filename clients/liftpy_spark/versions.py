@@ -39,7 +39,7 @@ def _installed(package: str) -> str:
 
 
 def check_versions(version_of: Callable[[str], str] = _installed) -> None:
-    """See that Spark and pandas are such that they work.
+    """Check that the installed versions of Spark and pandas work.
 
     Executors need no pandas, so it may be missing.
 

@@ -36,7 +36,7 @@ class LruCache(Generic[_Key, _Value]):
 
     @property
     def weight(self) -> int:
-        """Of all that is kept; never more than the bound."""
+        """Weight of all values kept; never more than the bound."""
         return self._weight
 
     def get(self, key: _Key) -> _Value | None:

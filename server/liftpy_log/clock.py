@@ -21,7 +21,7 @@ class Clock(Protocol):
         ...
 
     def elapsed(self) -> float:
-        """As `monotonic`, and it goes on while the machine sleeps: what time really passed."""
+        """Seconds like `monotonic`, which also count while the machine sleeps."""
         ...
 
 

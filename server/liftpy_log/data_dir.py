@@ -40,7 +40,7 @@ class DataDir:
 
     @property
     def checkpoint_path(self) -> Path:
-        """The checkpoint file."""
+        """Path of the checkpoint file."""
         return self.root / "checkpoint"
 
     @property

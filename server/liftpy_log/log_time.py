@@ -75,7 +75,7 @@ class LogTime:
 
     @property
     def leaps(self) -> tuple[Leap, ...]:
-        """Those that are known, oldest first."""
+        """The known leaps of the clock, oldest first."""
         return self._leaps
 
     @property

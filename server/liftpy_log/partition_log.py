@@ -166,7 +166,7 @@ class PartitionLog:
 
     @property
     def segments(self) -> Sequence[Segment]:
-        """Oldest first."""
+        """Segments of the log, oldest first."""
         return self._segments
 
     @property

@@ -27,7 +27,7 @@ _UNTOLD: Final = "the node's log says why"
 
 
 class Quarantined(NamedTuple):
-    """Something in quarantine.
+    """A file or directory in quarantine.
 
     Attributes:
         name: Name of the file or directory.

@@ -39,7 +39,7 @@ class RecentBatches:
         return self._size_bytes
 
     def tail(self) -> RecentTail:
-        """For one log, while it leads."""
+        """Return the tail for one log, to be used while this node leads it."""
         return RecentTail(self)
 
     def grew(self, tail: RecentTail, by: int) -> None:
@@ -58,7 +58,7 @@ class RecentBatches:
 
 
 class RecentTail:
-    """Of one log. Made by `RecentBatches.tail`.
+    """The newest batches of one log, kept in memory. Made by `RecentBatches.tail`.
 
     Attributes:
         size_bytes: Size in bytes of its batches.

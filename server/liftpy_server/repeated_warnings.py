@@ -32,7 +32,7 @@ class _Kind:
 
 
 class RepeatedWarnings:
-    """See the module. May be used by any thread.
+    """Warnings that are logged at once, and then at most every so many seconds. May be used by any thread.
 
     Args:
         logger: Logger of the module that warns.

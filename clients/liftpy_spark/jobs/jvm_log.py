@@ -62,7 +62,7 @@ class JvmLog:
             SparkContext._ensure_initialized(gateway=gateway, conf=conf)  # noqa: SLF001 (as pyspark does)
 
     def begin(self) -> None:
-        """From now on what is said is about the job, and not about the start of Spark."""
+        """Treat further output as that of the job, not of the start of Spark."""
         self._start = self._size()
 
     @contextmanager

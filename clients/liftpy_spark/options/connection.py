@@ -35,7 +35,7 @@ class ConnectionOptions:
 
     @classmethod
     def read(cls, options: Options) -> Self:
-        """From what a user gave.
+        """Read the options that a user gave.
 
         Raises:
             OptionError: an option means nothing.

@@ -92,7 +92,7 @@ def encode(offsets: StreamOffsets, uuids: Mapping[str, str]) -> dict[str, Any]:
 
 
 def decode(document: object) -> QueryCheckpoint:
-    """What `encode` made.
+    """Decode offsets that `encode` wrote.
 
     Raises:
         CheckpointError: it was not made by it, or by that of a newer liftpy.
@@ -116,7 +116,7 @@ def decode(document: object) -> QueryCheckpoint:
 
 
 def check_same_streams(checkpoint: QueryCheckpoint, uuids: Mapping[str, str]) -> None:
-    """See that the streams of a checkpoint are those that are there.
+    """Check that the streams of a checkpoint are those that exist.
 
     Args:
         checkpoint: where a query is.

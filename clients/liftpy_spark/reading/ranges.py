@@ -143,7 +143,7 @@ class _Bucket:
 
     @property
     def shown(self) -> str:
-        """Which, for messages."""
+        """The range, for messages."""
         return "" if self._opened is None else self._opened.shown
 
     def add_to(self, counts: ReadCounts) -> None:

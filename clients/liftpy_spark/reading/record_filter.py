@@ -85,7 +85,7 @@ class RecordFilter:
         return Match.ALL if least == most and nulls == 0 else Match.SOME
 
     def mask(self, columns: Mapping[str, pa.Array]) -> pa.BooleanArray | None:
-        """For every row whether it is wanted; None when all of them are.
+        """Mask of the rows that pass the filter; None if all do.
 
         Args:
             columns: those of `columns` at least; subjects as bytes.

@@ -179,7 +179,7 @@ class DirectoryPlace(StagingPlace):
         return marker
 
     def check_seen(self, marker: str, driver: str) -> None:
-        """See that this is the directory that the driver has marked.
+        """Check that this is the directory that the driver has marked.
 
         Args:
             marker: Name of the marker.

@@ -56,7 +56,7 @@ class LiftpyDataSource(DataSource):
             return source_schema(options.boolean("includeHeaders", False))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Reads a batch.
+        """Return the reader of a batch query.
 
         Raises:
             OptionError, SchemaError: an option or the schema means nothing.
@@ -67,13 +67,13 @@ class LiftpyDataSource(DataSource):
             return LiftpyReader(SourceOptions.read(self.options, streaming=False), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 (the name is of Spark)
-        """Reads for a streaming query. What is wrong with an option or the schema is said when the reader is used."""
+        """Return the reader of a streaming query. Errors in options or schema are raised when it is used."""
         from liftpy_spark.source.stream_reader import LiftpyStreamReader  # noqa: PLC0415 (see the module)
 
         return LiftpyStreamReader(self.options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 (Spark's signature)
-        """Writes a batch.
+        """Return the writer of a batch query.
 
         Raises:
             LiftError: the DataFrame can not be written as the options say.
@@ -87,7 +87,7 @@ class LiftpyDataSource(DataSource):
         schema: StructType,
         overwrite: bool,  # noqa: FBT001 (Spark's signature)
     ) -> DataSourceStreamWriter:
-        """Writes the micro-batches of a streaming query.
+        """Return the writer of a streaming query's micro-batches.
 
         Raises:
             LiftError: the DataFrame can not be written as the options say.

@@ -71,12 +71,12 @@ class LiftpyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._planner
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 (the name is of Spark)
-        """Where a new query begins. Spark asks more than once, and is told the same."""
+        """Return the offsets where a new query begins; the same at each call."""
         with plain_errors():
             return _document(self._plans.begin())
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 (the name is of Spark)
-        """What the options allow a batch to have."""
+        """Return the limits of a batch that the options set."""
         with plain_errors():
             options = self._options
         if options.max_offsets_per_trigger is not None:
@@ -86,12 +86,12 @@ class LiftpyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 (the name is of Spark)
-        """The query ends when it has read what there is now."""
+        """End the query when it has read the records that exist now."""
         with plain_errors():
             self._plans.aim()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 (the name is of Spark)
-        """The end of the next batch; `start` where there is nothing to read, after some waiting."""
+        """Return the end of the next batch; `start` if there is nothing to read, after some waiting."""
         with plain_errors():
             begun = decode(start)
             if not self._is_kept and self._plans.begins_now(begun):

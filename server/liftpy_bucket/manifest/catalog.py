@@ -27,7 +27,7 @@ _STREAM: Final = frozenset({"uuid", "name", "config", "partitions", "created_ns"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CatalogStream:
-    """A stream.
+    """A stream, as the catalog has it.
 
     Attributes:
         name: under which users know it.

@@ -96,7 +96,7 @@ def swap_garbage(
 
 
 def check_balance(key: str, old: Root, change: Change) -> Setsum:
-    """See that a collection changes nothing but what it says.
+    """Check that a collection changes nothing but what it announces.
 
     Args:
         key: Key of the root.

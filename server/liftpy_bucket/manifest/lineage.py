@@ -42,7 +42,7 @@ def join_epochs(earlier: Sequence[tuple[int, int]], later: Sequence[tuple[int, i
 def check_lineage(
     what: str, bucket: Sequence[tuple[int, int]], log: Sequence[tuple[int, int]], start: int, end: int
 ) -> None:
-    """See that the bucket's history and that of a log agree on [start, end), as far as both know it.
+    """Check that the histories of bucket and log agree on [start, end), as far as both know it.
 
     Args:
         what: of what, for the message.

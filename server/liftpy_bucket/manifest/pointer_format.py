@@ -107,7 +107,7 @@ def snapshots_of(parent: Row, name: str, depth_max: int = DEPTH_MAX) -> tuple[Sn
 
 
 def check_order(key: str, pointers: Iterable[StreamObjectPointer | SnapshotPointer], end: int) -> None:
-    """See that every pointer begins where the one before ends, or later, and none reaches beyond `end`.
+    """Check that every pointer begins where the one before ends, or later, and none reaches beyond `end`.
 
     Raises:
         ManifestCorruptError: they do not.

@@ -37,7 +37,7 @@ class LogObjects:
         self._near: ObjectHead | None = None
 
     def key(self, number: int) -> str:
-        """Of an object."""
+        """Key of the object with this number."""
         return f"{self._prefix}{number:020d}"
 
     def is_key(self, key: str) -> bool:

@@ -56,11 +56,11 @@ class TrimFile:
 
     @property
     def known(self) -> Trim:
-        """As it was when it was last looked at."""
+        """The beginning of the log, as it was loaded last."""
         return self._seen[0]
 
     def load(self) -> Trim:
-        """As it is now.
+        """Load the beginning of the log from the store.
 
         Raises:
             ManifestCorruptError: it can not be read.

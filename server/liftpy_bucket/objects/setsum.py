@@ -84,7 +84,7 @@ class Setsum:
         return f"Setsum({self.hex()})"
 
     def hex(self) -> str:
-        """64 hexadecimal digits."""
+        """The setsum as 64 hexadecimal digits."""
         return self.digest.hex()
 
 

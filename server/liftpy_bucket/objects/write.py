@@ -33,7 +33,7 @@ ROW_GROUP_BYTES: Final = 4 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """What was written.
+    """A written object: its size, records and checksums.
 
     Attributes:
         base: offset of the first record; 0 where there is none.
@@ -155,7 +155,7 @@ class ObjectWriter:
 
     @property
     def setsum(self) -> Setsum:
-        """Of the rows that were written so far."""
+        """Setsum of the rows written so far."""
         return self._tally.setsum
 
     def write(self, rows: pa.RecordBatch) -> None:

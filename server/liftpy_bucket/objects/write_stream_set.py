@@ -31,7 +31,7 @@ __all__ = ["SetWriter", "WrittenSet"]
 
 
 class WrittenSet(NamedTuple):
-    """What was written.
+    """A written stream-set object and its members.
 
     Attributes:
         extent: what must be known to read the object.

@@ -29,15 +29,15 @@ class MemoryReader(io.RawIOBase):
 
     @property
     def body(self) -> memoryview:
-        """The memory."""
+        """The bytes as a memoryview."""
         return self._body
 
     def readable(self) -> bool:
-        """It is."""
+        """Always true."""
         return True
 
     def seekable(self) -> bool:
-        """It is."""
+        """Always true."""
         return True
 
     def tell(self) -> int:
@@ -57,14 +57,14 @@ class MemoryReader(io.RawIOBase):
         return self._position
 
     def read(self, size: int = -1, /) -> bytes:
-        """As much as is asked for and is there, copied once."""
+        """Read up to `size` bytes; they are copied once."""
         end = len(self._body) if size < 0 else self._position + size
         content = bytes(self._body[self._position : end])
         self._position += len(content)
         return content
 
     def readinto(self, buffer: WriteableBuffer, /) -> int:
-        """As much as fits and is there."""
+        """Read as many bytes as fit into a buffer."""
         target = memoryview(buffer).cast("B")
         piece = self._body[self._position : self._position + len(target)]
         target[: len(piece)] = piece
@@ -89,5 +89,5 @@ class MemoryPieces:
             yield body[start : start + _PIECE_BYTES]
 
     def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        """As of the reader: for whoever goes back to the beginning, to send all of it again."""
+        """Move the position, for instance back to the beginning to send all bytes again."""
         return self._reader.seek(offset, whence)

@@ -113,7 +113,7 @@ class S3Settings:
 
     @property
     def bucket(self) -> str:
-        """Its name."""
+        """Name of the bucket."""
         return urlsplit(self.url).netloc
 
     @property
@@ -124,29 +124,29 @@ class S3Settings:
 
     @property
     def shown(self) -> str:
-        """For messages: which bucket, and where."""
+        """Bucket and endpoint, for messages."""
         return self.url + (f" at {self.endpoint}" if self.endpoint else "")
 
     @property
     def effective_addressing_style(self) -> AddressingStyle:
-        """As said, or as fits."""
+        """The addressing style that is set, or the one that fits the endpoint."""
         return self.addressing_style or (AddressingStyle.PATH if self.endpoint else AddressingStyle.AUTO)
 
     @property
     def effective_checksums(self) -> Checksums:
-        """As said, or as fits."""
+        """The checksums that are set, or those that fit the endpoint."""
         return self.checksums or (Checksums.WHEN_REQUIRED if self.endpoint else Checksums.WHEN_SUPPORTED)
 
     @property
     def effective_sign_payload(self) -> bool | None:
-        """As said, or as fits; None leaves it to botocore."""
+        """Whether payloads are signed, as set or as fits the endpoint; None leaves it to botocore."""
         if self.sign_payload is None and urlsplit(self.endpoint or "").scheme == "http" and is_loopback(self.endpoint):
             return False  # what leaves this process does not leave the machine
         return self.sign_payload
 
     @classmethod
     def from_plain(cls, plain: object) -> Self:
-        """From what `to_plain` gave, or a person wrote.
+        """Read settings that `to_plain` wrote, or a person.
 
         Raises:
             ConfigError: a setting is unknown, of the wrong type or out of range.
@@ -154,7 +154,7 @@ class S3Settings:
         return parse_settings(cls, plain)
 
     def to_plain(self) -> dict[str, Any]:
-        """As text, numbers and None, for JSON."""
+        """The settings as text, numbers and None, for JSON."""
         return to_plain(self)
 
 

@@ -124,7 +124,7 @@ class Collector:
         self._root_file = RootFile(store, path, new_id=new_id)
 
     def run(self, start: int = 0, check: Callable[[Root], None] | None = None, *, looks: bool = True) -> Collected:
-        """Collect.
+        """Delete the garbage of the partition.
 
         Args:
             start: what lies below this offset is not wanted any more, and the partition will begin here, or where a

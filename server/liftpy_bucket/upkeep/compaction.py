@@ -164,7 +164,7 @@ class Replacement(NamedTuple):
 
 
 class HistoryCompaction:
-    """One pass.
+    """One pass of key compaction over the history of a partition.
 
     Args:
         store: where the fragments are.
@@ -201,12 +201,12 @@ class HistoryCompaction:
 
     @property
     def keys(self) -> int:
-        """See the class."""
+        """Number of distinct keys noted."""
         return len(self._newest)
 
     @property
     def memory_bytes(self) -> int:
-        """See the class."""
+        """Maximum memory of the map of keys so far, bytes."""
         return self._newest.memory_bytes
 
     def run(self) -> Iterator[Replacement]:

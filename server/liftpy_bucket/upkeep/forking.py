@@ -94,7 +94,7 @@ _ATTEMPTS: Final = 16
 
 
 class Forked(NamedTuple):
-    """A fork.
+    """A fork that was made.
 
     Attributes:
         loaded: its root.

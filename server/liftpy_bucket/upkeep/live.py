@@ -24,7 +24,7 @@ __all__ = ["held_keys", "named_keys", "settled_pins", "walking"]
 
 @contextmanager
 def walking(root_file: RootFile, loaded: Loaded) -> Iterator[None]:
-    """Around what reads snapshots of a root, which may go once the root has moved on.
+    """Context for reading snapshots of a root; they may be deleted once the root has moved on.
 
     Raises:
         OvertakenError: one is gone, and the root has moved on since it was loaded.

@@ -26,7 +26,7 @@ __all__ = ["Proof", "prove"]
 
 
 class Proof(NamedTuple):
-    """What was proven.
+    """Result of a proof: which history was read, and that it is the one vouched for.
 
     Attributes:
         digest: SHA-256 of the root, hexadecimal.

@@ -24,7 +24,7 @@ class StoredBatch(NamedTuple):
 
     @property
     def records(self) -> pa.RecordBatch:
-        """Its records, decoded at every call."""
+        """The records of the batch, decoded at every call."""
         return decode_records(self.header, self.data.slice(HEADER_SIZE))
 
     def offsets(self, records: pa.RecordBatch) -> npt.NDArray[np.int64]:

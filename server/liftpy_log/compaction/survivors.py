@@ -67,7 +67,7 @@ class Survivors:
         return int(wanted[taken]) if taken < len(wanted) else None
 
     def masks(self, batches: Sequence[StoredBatch]) -> list[npt.NDArray[np.bool_] | None]:
-        """For every batch which of its records stay; None is all of them."""
+        """Return for each batch the mask of the records that stay; None is all of them."""
         keys, offsets, is_null = _keys_of(batches)
         has_key = np.asarray(keys.is_valid())
         stays = np.ones(len(offsets), np.bool_)

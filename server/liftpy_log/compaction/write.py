@@ -29,7 +29,7 @@ _TEMPORARY: Final = ".tmp"
 
 
 class SegmentWriter:
-    """Writes one segment.
+    """Writes one compacted segment.
 
     A batch of an idempotent producer that is merged with others loses the producer's id: what is compacted is older
     than the deduplication window.

@@ -46,7 +46,7 @@ class HashedIds(NamedTuple):
     second: list[int] | npt.NDArray[np.uint32]
 
     def part(self, start: int, end: int) -> HashedIds:
-        """Some of them."""
+        """A slice of the ids."""
         return HashedIds(self.first[start:end], self.second[start:end])
 
 
@@ -124,7 +124,7 @@ class IdTable:
 
     @property
     def room(self) -> int:
-        """For how many ids there is room."""
+        """Number of ids that still fit."""
         return self._capacity - self._taken
 
     @property

@@ -84,7 +84,7 @@ def save_json(disk: Disk, path: Path, plain: Mapping[str, Any]) -> None:
 
 
 def load_json(disk: Disk, path: Path) -> dict[str, Any]:
-    """What `save_json` wrote.
+    """Read a file that `save_json` wrote.
 
     Raises:
         FileNotFoundError: there is none.

@@ -58,7 +58,7 @@ class File(Protocol):
 
 
 class Disk(Protocol):
-    """Operations on names."""
+    """Operations on files and directories by name."""
 
     def open(self, path: Path, *, create: bool = False) -> File:
         """Open a file for reading and writing; with `create` it must not exist yet."""

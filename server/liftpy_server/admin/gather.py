@@ -29,7 +29,7 @@ _READY_AGAIN_S: Final = 0.2
 
 
 class Gatherer:
-    """See the module.
+    """Collects what only leaders know, and waits until leaders do what the metadata says.
 
     Args:
         node: This node.

@@ -220,7 +220,7 @@ class Handlers:
         return await self._set_state(parse_settings(NameRequest, body).name, paused=True)
 
     async def resume(self, body: Body) -> Body:
-        """Take messages again."""
+        """Accept messages again."""
         return await self._set_state(parse_settings(NameRequest, body).name, paused=False)
 
     async def read_only(self, body: Body) -> Body:

@@ -29,7 +29,7 @@ _REQUEST_BYTES_MAX = 8 * 1024
 
 
 class HttpServer:
-    """See the module.
+    """Serves health and metrics over HTTP.
 
     Args:
         node: the node to tell of.

@@ -25,7 +25,7 @@ LIST_LIMIT_MAX: Final = 256  # a page stays well below the payload that NATS tak
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoRequest:
-    """Nothing to say."""
+    """Request without fields."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +50,7 @@ class ListRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NameRequest:
-    """A stream's name."""
+    """Request that names a stream."""
 
     name: str
 
@@ -86,7 +86,7 @@ class PurgeRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindRequest:
-    """A subject."""
+    """Request that names a subject."""
 
     subject: str
 

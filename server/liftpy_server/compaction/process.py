@@ -35,7 +35,7 @@ class CompactionFailedError(LiftError):
 
 
 class CompactionWorker(Protocol):
-    """What runs passes."""
+    """Protocol of what runs passes of key compaction."""
 
     async def run(self, plan: CompactionPlan, config: CompactionConfig, owner: LogOwner) -> CompactionReport:
         """Run one pass.
@@ -52,7 +52,7 @@ class CompactionWorker(Protocol):
 
 
 class WorkerProcess:
-    """See `CompactionWorker`. The process starts with the first pass."""
+    """A `CompactionWorker` in a child process, which starts with the first pass."""
 
     def __init__(self) -> None:
         self._process: asyncio.subprocess.Process | None = None

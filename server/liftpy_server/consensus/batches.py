@@ -55,7 +55,7 @@ def refuse_unfit(proposals: Sequence[Proposal]) -> dict[int, Outcome]:
 
 
 def batches(proposals: Sequence[Proposal], refused: Mapping[int, Outcome]) -> Iterator[Batch]:
-    """Those that are not refused, in order, each batch as large as an entry should be."""
+    """The commands that are not refused, in order, divided into batches of at most the size of an entry."""
     batch, size = Batch([], []), 0
     for position, (op, command_id, args) in enumerate(proposals):
         if position in refused:

@@ -101,7 +101,7 @@ class Elections:
         self._core.election_deadline = monotonic() + turn * self._timeout_min_s
 
     def unheard_s(self) -> float:
-        """For how many seconds nothing was heard of a leader that a majority follows. From any thread."""
+        """Seconds since a leader that a majority follows was heard. May be called from any thread."""
         others, silence = self._core.other_voters, self._transport.silence
         if self._core.is_leader:
             silent_s = sorted(silence.silent_s(node) for node in others)

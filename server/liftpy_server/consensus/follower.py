@@ -66,7 +66,7 @@ class RaftFollower:
         self._incoming: tuple[str, int, bytearray] | None = None  # the leader, its term, and its snapshot so far
 
     def receive(self, node: str, message: Message) -> None:
-        """Take an append_entries.
+        """Handle an append_entries message.
 
         Raises:
             RaftBrokenError: this node must stop.

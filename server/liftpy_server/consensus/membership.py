@@ -43,7 +43,7 @@ class Members(NamedTuple):
 
     @property
     def all(self) -> dict[str, Voter]:
-        """Both."""
+        """Ids of voters and learners."""
         return self.voters | self.learners
 
 
@@ -127,7 +127,7 @@ class Membership:
         return members
 
     def voters(self, index: int | None = None) -> dict[str, Voter]:
-        """Those of the members that vote."""
+        """Ids of the members that vote."""
         return self.members(index).voters
 
     def refusal(self, command: bytes) -> str | None:

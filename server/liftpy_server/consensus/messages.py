@@ -95,12 +95,12 @@ _FORMS: Final[dict[str, list[_Form]]] = {
 
 
 def encode_message(message: Message) -> bytes:
-    """For a frame."""
+    """Encode a message for a frame."""
     return bytes(msgpack.packb(message))
 
 
 def decode_message(data: bytes) -> Message:
-    """What `encode_message` wrote.
+    """Decode a message that `encode_message` wrote.
 
     Raises:
         FrameError: it is no message of ours.

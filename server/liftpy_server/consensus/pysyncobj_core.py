@@ -231,7 +231,7 @@ class Core:
 
     @property
     def other_voters(self) -> frozenset[str]:
-        """Whose votes and acknowledgements count, without this node. May be read from any thread."""
+        """Voters other than this node, whose votes and acknowledgements count. May be read from any thread."""
         return frozenset(str(node.id) for node in self._library._SyncObj__otherNodes)
 
     @other_voters.setter

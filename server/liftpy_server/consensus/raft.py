@@ -168,7 +168,7 @@ class Raft:
         return _TICK_S if self._peers.followers or not self.is_leader else _TICK_ALONE_S
 
     def unheard_s(self) -> float:
-        """For how many seconds nothing was heard of a leader that a majority follows. From any thread."""
+        """Seconds since a leader that a majority follows was heard. May be called from any thread."""
         return self._elections.unheard_s()
 
     def submit(self, entry: bytes, callback: Callback) -> None:

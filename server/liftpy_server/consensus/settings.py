@@ -35,13 +35,13 @@ class Voter:
     instance: str = field(default="", compare=False)
 
     def to_plain(self) -> list[str | int]:
-        """For msgpack and JSON."""
+        """The fields as msgpack and JSON values."""
         known = [self.instance] if self.instance else []
         return [self.node_id, self.host, self.port, *known]
 
     @classmethod
     def from_plain(cls, given: object) -> Voter:
-        """What `to_plain` wrote.
+        """Read fields that `to_plain` wrote.
 
         Raises:
             ValueError: it is something else.

@@ -46,7 +46,7 @@ class Ticker:
         self._thread = threading.Thread(target=self._run, name="liftpy-raft", daemon=True)
 
     def start(self) -> None:
-        """Begin."""
+        """Start to tick."""
         self._thread.start()
 
     def stop(self) -> None:

@@ -36,12 +36,12 @@ class Gap:
     messages: int | None = None
 
     def to_plain(self) -> list[Any]:
-        """For msgpack."""
+        """The gap as msgpack values."""
         return [self.id, self.version, self.since_ns, self.until_ns, self.cause, self.messages]
 
     @classmethod
     def from_plain(cls, given: list[Any]) -> Gap:
-        """What `to_plain` wrote.
+        """Read a gap that `to_plain` wrote.
 
         Raises:
             ValueError: it is malformed.
@@ -64,7 +64,7 @@ class Gap:
         )
 
     def shown(self) -> dict[str, Any]:
-        """For JSON."""
+        """The gap as JSON values."""
         return {name: getattr(self, name) for name in ("since_ns", "until_ns", "cause", "messages")}
 
 

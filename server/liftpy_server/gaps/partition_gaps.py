@@ -81,7 +81,7 @@ class _Refusals:
 
 
 class PartitionGaps:
-    """See the module.
+    """The gaps of one partition that this node leads: opened, extended and closed.
 
     Args:
         stream: UUID of the stream.
@@ -124,7 +124,7 @@ class PartitionGaps:
 
     @property
     def cause(self) -> str | None:
-        """Of the gap that lasts; None while none does."""
+        """Cause of the open gap; None while none is open."""
         return self._lapse[0].gap.cause if self._lapse else None
 
     @property

@@ -32,7 +32,7 @@ _FLUSH_TIMEOUT_S: Final = 2.0
 
 
 class GapRecorder:
-    """See the module. A `GapKeeper`.
+    """Records gaps in the metadata, and retries what was not accepted. A `GapKeeper`.
 
     Args:
         node_id: Id of this node.
@@ -66,7 +66,7 @@ class GapRecorder:
             self._woken.set()
 
     def start(self) -> None:
-        """Begin to record."""
+        """Start to record."""
         self._task = asyncio.create_task(self._run(), name="gap recorder")
 
     async def stop(self) -> None:

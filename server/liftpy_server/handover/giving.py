@@ -84,7 +84,7 @@ class _Given:
 
 
 class Giving:
-    """See the module.
+    """Gives partitions that this node leads to their next leaders.
 
     Args:
         holding: Holding of this node.

@@ -34,7 +34,7 @@ _LOOK_S: Final = 0.005
 
 
 class Handover:
-    """See the module.
+    """Carries out planned changes of leaders on this node.
 
     Args:
         node_id: Id of this node.

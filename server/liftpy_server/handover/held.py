@@ -141,7 +141,7 @@ class _Part(NamedTuple):
 
 
 class Held:
-    """See the module.
+    """Messages of a partition that wait until it is known which leader stores them.
 
     Args:
         room: for what is held.
@@ -191,7 +191,7 @@ class Held:
         return True
 
     def mark(self) -> None:
-        """A mark came."""
+        """Note that a mark was heard."""
         self._segments.append([])
         if self.marks == _SETTLED:
             self.drop()

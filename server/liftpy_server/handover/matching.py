@@ -34,7 +34,7 @@ __all__ = ["stored_of_held"]
 
 
 def stored_of_held(stored: Sequence[Sequence[Hashable]], held: Sequence[Sequence[Hashable]]) -> Counter[Hashable]:
-    """For each content, how many of the first messages that are held with it are stored; none are left out.
+    """Count for each content how many of the first messages held with it are stored; none are left out.
 
     Args:
         stored: the contents of what is stored, by segment.

@@ -27,7 +27,7 @@ _DIGEST_BYTES: Final = 8
 
 
 class Refused:
-    """See the module.
+    """Messages that a leader refused while others heard them too, so that no leader stores them later.
 
     Args:
         most: how many are remembered.

@@ -28,13 +28,13 @@ class ListenRequest(NamedTuple):
     partitions: dict[PartitionKey, int]
 
     def to_plain(self) -> dict[str, Any]:
-        """For JSON."""
+        """The fields as JSON values."""
         rows = [[key.uuid.hex(), key.partition, epoch] for key, epoch in self.partitions.items()]
         return {"name": self.name, "partitions": rows}
 
     @classmethod
     def from_plain(cls, body: dict[str, Any]) -> ListenRequest:
-        """Read it.
+        """Read fields that `to_plain` wrote.
 
         Raises:
             ConfigError: it is malformed.
@@ -52,12 +52,12 @@ class ListenAnswer(NamedTuple):
     why: str
 
     def to_plain(self) -> dict[str, Any]:
-        """For JSON."""
+        """The fields as JSON values."""
         return {"tokens": self.tokens, "partitions": show_keys(self.partitions), "why": self.why}
 
     @classmethod
     def from_plain(cls, body: dict[str, Any]) -> ListenAnswer:
-        """Read it.
+        """Read fields that `to_plain` wrote.
 
         Raises:
             ConfigError: it is malformed.
@@ -69,20 +69,20 @@ class ListenAnswer(NamedTuple):
 
 
 class TakeRequest(NamedTuple):
-    """For each partition the end of the old leader's log at each mark, and which messages it refused (`Refused`)."""
+    """Request to take partitions: the end of the old leader's log at each mark, and the messages that it refused."""
 
     name: str
     stored: dict[PartitionKey, tuple[int, ...]]
     refused: dict[PartitionKey, list[str]]
 
     def to_plain(self) -> dict[str, Any]:
-        """For JSON."""
+        """The fields as JSON values."""
         rows = [[key.uuid.hex(), key.partition, list(marks), self.refused[key]] for key, marks in self.stored.items()]
         return {"name": self.name, "stored": rows}
 
     @classmethod
     def from_plain(cls, body: dict[str, Any]) -> TakeRequest:
-        """Read it.
+        """Read fields that `to_plain` wrote.
 
         Raises:
             ConfigError: it is malformed.
@@ -99,7 +99,7 @@ class TakeRequest(NamedTuple):
 
 
 def show_keys(keys: Iterable[PartitionKey]) -> list[list[Any]]:
-    """Partitions, for JSON."""
+    """Keys of partitions as JSON values."""
     return [[key.uuid.hex(), key.partition] for key in keys]
 
 

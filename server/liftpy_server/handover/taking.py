@@ -44,7 +44,7 @@ class _Take(NamedTuple):
 
 
 class Taking:
-    """See the module.
+    """Takes partitions over: holds messages before it leads, and appends those that the old leader has not stored.
 
     Args:
         holding: Holding of this node.

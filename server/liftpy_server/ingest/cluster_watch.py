@@ -46,7 +46,7 @@ class LostServer:
 
 
 class ClusterWatch:
-    """See the module. Times are elapsed time.
+    """Finds servers of the NATS cluster without a route to the one that this node listens to. Times are elapsed time.
 
     Attributes:
         cause: Cause of the gap that there is while a server is lost; None while none is.
@@ -59,7 +59,7 @@ class ClusterWatch:
 
     @property
     def away(self) -> list[LostServer]:
-        """Those that have not come back."""
+        """Servers that lost their route and have not got it back."""
         return [server for server in self._lost if server.back_s is None]
 
     def told(self, info: dict[str, Any], place: str, whole_s: float, now_s: float) -> bool:

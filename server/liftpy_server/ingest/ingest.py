@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 
 class Ingest:
-    """See the module.
+    """Runs one pass over each chunk from the NATS socket: parse, deliver, ask for durability, write acks.
 
     Args:
         clock: stamps what is read, and measures passes.

@@ -34,7 +34,7 @@ class Parsed(NamedTuple):
 
 
 class MessageParser:
-    """See the module."""
+    """Finds the messages of each subscription in a chunk."""
 
     def __init__(self) -> None:
         self.reset()

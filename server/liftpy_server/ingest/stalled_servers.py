@@ -33,7 +33,7 @@ class _Stalled:
 
 
 class StalledServers:
-    """See the module. Times are elapsed time."""
+    """Finds NATS servers that accept connections and answer nothing. Times are elapsed time."""
 
     def __init__(self) -> None:
         self._known: dict[str, _Stalled] = {}
@@ -59,7 +59,7 @@ class StalledServers:
         known.until_s, known.has_spoken = now_s + ROUTE_SILENT_S_MAX, False
 
     def spoke(self, place: str, now_s: float) -> None:
-        """It goes on."""
+        """Note that a server was heard."""
         known = self._known[place]
         known.until_s, known.has_spoken = now_s + ROUTE_GRACE_S, True
 

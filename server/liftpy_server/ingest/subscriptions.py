@@ -17,7 +17,7 @@ __all__ = ["Subscriptions"]
 
 
 class Subscriptions:
-    """See the module.
+    """The subscriptions of an ingest connection.
 
     Args:
         connection: where they are.
@@ -37,7 +37,7 @@ class Subscriptions:
 
     @property
     def confirmed(self) -> Iterator[Binding]:
-        """Those that stand."""
+        """Bindings whose subscriptions the server has confirmed."""
         return (each for each in self._numbers if each not in self._unconfirmed and each not in self.refused)
 
     async def subscribe(self, bindings: Iterable[Binding], hold: Callable[[Binding], Binding] | None = None) -> bool:
@@ -65,7 +65,7 @@ class Subscriptions:
         return True
 
     def release(self) -> None:
-        """From now on the bindings take their messages themselves."""
+        """Let the bindings receive their messages themselves from now on."""
         for binding, number in self._numbers.items():
             self.ingest.bindings[number] = binding
 

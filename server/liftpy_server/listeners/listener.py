@@ -38,7 +38,7 @@ class _Arrival:
 
 
 class Listener:
-    """See the module.
+    """A TCP listener that bounds its connections and counts what it refuses.
 
     Args:
         door: one of `door_refusals.DOORS`.

@@ -22,7 +22,7 @@ DOORS: Final = ("admin", "node", "raft", "pull", "http")
 
 
 class DoorRefusals:
-    """See the module. May be used by any thread.
+    """Counts and logs refused connections. May be used by any thread.
 
     Args:
         clock_s: monotonic seconds.

@@ -33,7 +33,7 @@ def _void(width: int) -> np.dtype[np.void]:
 
 
 class PackedColumn(NamedTuple):
-    """See the module.
+    """A column of byte strings in one piece of memory.
 
     Attributes:
         offsets: where the strings begin in `data`; one entry more than there are strings.

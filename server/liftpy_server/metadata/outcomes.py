@@ -48,12 +48,12 @@ class Outcome:
         return cls(error=error, message=message[:_MESSAGE_CHARS_MAX])
 
     def to_plain(self) -> dict[str, Any]:
-        """For the state."""
+        """The outcome as plain values, for the state."""
         return {"error": int(self.error), "message": self.message, "value": self.value}
 
     @classmethod
     def from_plain(cls, given: dict[str, Any]) -> Outcome:
-        """What `to_plain` wrote."""
+        """Read what `to_plain` wrote."""
         return cls(error=ErrorCode(given["error"]), message=given["message"], value=given["value"])
 
 
@@ -112,7 +112,7 @@ class OutcomeTable(Mapping[str, Outcome]):
         return _GENERATION * len(self._full) + len(self._newest)
 
     def to_plain(self) -> dict[str, dict[str, Any]]:
-        """For a snapshot; the order of the entries counts."""
+        """The outcomes as plain values, for a snapshot; the order of the entries counts."""
         return {
             command_id: outcome.to_plain()
             for generation in (*self._full, self._newest)
@@ -121,5 +121,5 @@ class OutcomeTable(Mapping[str, Outcome]):
 
     @classmethod
     def from_plain(cls, given: dict[str, dict[str, Any]]) -> OutcomeTable:
-        """What `to_plain` wrote."""
+        """Read what `to_plain` wrote."""
         return cls((command_id, Outcome.from_plain(outcome)) for command_id, outcome in given.items())

@@ -33,7 +33,7 @@ class AckConnection:
         self._open: NatsConnection | None = None
 
     async def start(self) -> None:
-        """Connect.
+        """Connect to NATS.
 
         Raises:
             NatsRefusedError: the server refuses us.
@@ -57,7 +57,7 @@ class AckConnection:
         return self._open is not None and self._open.unsent_bytes > ACK_BUFFER_BYTES_MAX
 
     def opening(self, connection: NatsConnection) -> None:
-        """See `ConnectionOwner`: nothing comes that is of interest here."""
+        """See `ConnectionOwner`; nothing to do, as this connection has no subscriptions."""
 
     async def opened(self, connection: NatsConnection, previous: NatsConnection | None) -> None:
         """See `ConnectionOwner`."""

@@ -60,7 +60,7 @@ class TlsUse(NamedTuple):
 
 
 class Question(NamedTuple):
-    """A PING.
+    """A PING that waits for its PONG.
 
     Attributes:
         asked_s: when it was sent, by the clock of elapsed time.
@@ -72,7 +72,7 @@ class Question(NamedTuple):
 
 
 class NatsConnection(asyncio.Protocol):
-    """See the module.
+    """One connection to one NATS server, from the first byte to the last.
 
     Args:
         clock: tells when questions were asked.
@@ -123,7 +123,7 @@ class NatsConnection(asyncio.Protocol):
 
     @property
     def questions(self) -> deque[Question]:
-        """Those that are not answered yet, oldest first."""
+        """PINGs without a PONG so far, oldest first."""
         return self._questions
 
     async def open(
@@ -258,7 +258,7 @@ class NatsConnection(asyncio.Protocol):
             self._transport.pause_reading()
 
     def resume(self) -> None:
-        """Read again."""
+        """Resume reading."""
         transport = self._transport
         if transport is not None and not transport.is_closing() and not transport.is_reading():
             transport.resume_reading()

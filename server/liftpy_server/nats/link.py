@@ -107,7 +107,7 @@ class _PatientTransport(TcpTransport):
 
 
 class NatsLink:
-    """One connection.
+    """A connection of nats-py that is renewed when it is lost, closed or silent.
 
     Args:
         options: where to, and as whom.

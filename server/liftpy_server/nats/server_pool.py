@@ -45,7 +45,7 @@ class ServerAddress:
 
     @property
     def place(self) -> str:
-        """For people, and to tell it from others."""
+        """Host and port of the server, for messages and comparisons."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     @classmethod
@@ -57,7 +57,7 @@ class ServerAddress:
 
 
 class ServerPool:
-    """See the module.
+    """The known NATS servers, and which of them to try next.
 
     Args:
         urls: those that the user names, which are never forgotten.
@@ -72,7 +72,7 @@ class ServerPool:
 
     @property
     def addresses(self) -> list[ServerAddress]:
-        """All of them."""
+        """Addresses of all known servers."""
         return [*self._named, *self._learned.values()]
 
     def next(self, avoided: ServerAddress | None = None) -> ServerAddress | None:

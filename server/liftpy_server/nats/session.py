@@ -75,7 +75,7 @@ class Knock(NamedTuple):
 
 
 class NatsSession:
-    """See the module.
+    """Keeps a node connected to NATS: opens connections, and replaces those that are lost.
 
     Args:
         options: where to, and as whom.

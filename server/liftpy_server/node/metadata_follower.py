@@ -24,7 +24,7 @@ class _Metadata(Protocol):
 
 
 class MetadataFollower:
-    """See the module.
+    """Makes the node follow the metadata: opens, changes and closes streams.
 
     Args:
         metadata: Metadata of the cluster.
@@ -39,11 +39,11 @@ class MetadataFollower:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin."""
+        """Start to follow the metadata."""
         self._task = asyncio.create_task(self.run(), name="follow metadata")
 
     async def stop(self) -> None:
-        """End."""
+        """Stop following the metadata."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

@@ -42,7 +42,7 @@ class Owed(Protocol):
 
 
 def publish_frame(subject: bytes, payload: bytes) -> bytes:
-    """One NATS `PUB`."""
+    """Encode one NATS `PUB` frame."""
     return b"PUB %b %d\r\n%b\r\n" % (subject, len(payload), payload)
 
 

@@ -67,7 +67,7 @@ class PartitionWatcher(Protocol):
 
 
 class Partition(CommittingLog):
-    """See the module. Its arguments are those of `CommittingLog`.
+    """A partition on this node: append, commit, acknowledge. Takes the arguments of `CommittingLog`.
 
     Attributes:
         cold: its history in the bucket, where this node leads it and knows it; otherwise None.
@@ -96,7 +96,7 @@ class Partition(CommittingLog):
             self.watcher.committed(self)
 
     def sync_soon(self) -> None:
-        """See to it that what was appended becomes durable, although its stream does not ask for that."""
+        """Make what was appended durable soon, although its stream does not ask for that."""
         if self.log.failure is None and self.log.synced_end < self.log.log_end:
             self._request_sync(self.log)
 

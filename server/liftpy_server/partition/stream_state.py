@@ -55,7 +55,7 @@ class StreamState:
 
     @property
     def name(self) -> str:
-        """The stream's name."""
+        """Name of the stream."""
         return self.config.name
 
     def update(self, info: StreamInfo) -> None:

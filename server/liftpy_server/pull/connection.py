@@ -97,7 +97,7 @@ class ServedConnection:
         self._peer = str(writer.get_extra_info("peername"))
 
     async def run(self) -> None:
-        """Serve."""
+        """Serve the connection until it ends."""
         reading = asyncio.create_task(self._read())
         try:
             while (request := await self._next()) is not None:

@@ -24,7 +24,7 @@ class BytesTaker(asyncio.Protocol):
         self._take = take
 
     def data_received(self, data: bytes) -> None:
-        """Bytes came."""
+        """Pass received bytes on."""
         self._take(data)
 
     def eof_received(self) -> bool | None:

@@ -72,7 +72,7 @@ class PullServer:
         return self._listener.count
 
     async def start(self, backend: PullBackend) -> None:
-        """Serve who connects."""
+        """Start to accept connections."""
 
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             try:

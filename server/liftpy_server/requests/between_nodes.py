@@ -42,7 +42,7 @@ _NO_RESPONDERS: Final = "503"
 
 
 class NodeRequests:
-    """Asks nodes.
+    """Sends requests to other nodes, and proves who asks.
 
     Args:
         node_id: Id of this node.

@@ -80,7 +80,7 @@ class Budget:
         self._under_way = 0
 
     async def accept(self, request: Request) -> None:
-        """Take a request."""
+        """Accept a request."""
         if self._under_way >= _REQUESTS_MAX:
             text = f"busy: {_REQUESTS_MAX} of these requests are under way; try again later"
             self._refusals.was_busy(self._door, request.subject, text)

@@ -44,7 +44,7 @@ class _ProvenRequest(Request):
 
 
 class NodeDoor:
-    """See the module.
+    """Accepts requests from nodes of the cluster only.
 
     Args:
         node_id: Id of this node.

@@ -78,7 +78,7 @@ class NodeKey:
         return self.proof("request", sender, to, token, endpoint, reply, body)
 
     def check_answer(self, request_proof: str, headers: Mapping[str, str] | None, body: bytes) -> None:
-        """See whether an answer is that of the node that was asked.
+        """Check that an answer is from the node that was asked.
 
         Raises:
             NotProvenError: it is somebody else's.
@@ -99,7 +99,7 @@ class Replays:
         self._seen: dict[str, tuple[int, int]] = {}  # by sender and run: the greatest count, and a bit for each below
 
     def check(self, sender: str) -> None:
-        """Note a request.
+        """Check that a request is new, and note it.
 
         Args:
             sender: as in `SENDER_HEADER`.

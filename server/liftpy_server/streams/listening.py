@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 
 class Listening:
-    """See the module. Streams of which nothing is led here are ready without a subscription."""
+    """Subscribes the partitions that this node leads. Streams without such a partition are ready at once."""
 
     def __init__(self) -> None:
         self._ingest: IngestConnection | None = None

@@ -19,7 +19,7 @@ __all__ = ["StreamLookup"]
 
 
 class StreamLookup:
-    """See the module.
+    """Finds streams and partitions of the node.
 
     Args:
         host: Host of the replicas.

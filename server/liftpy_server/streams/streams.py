@@ -38,7 +38,7 @@ _MADE_AT_ONCE: Final = 50
 
 
 class Streams(StreamLookup):
-    """See the module.
+    """The streams of the node: open, change, close.
 
     Args:
         opening: opens them.

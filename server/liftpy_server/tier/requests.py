@@ -36,7 +36,7 @@ class NothingResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeResult:
-    """Of the catalog: whose it is, None where there is none, and its generation."""
+    """The owner of the bucket (None if it has no catalog), and the generation of the catalog."""
 
     cluster_id: str | None
     generation: int
@@ -44,7 +44,7 @@ class ProbeResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeJob(WorkerRequest[ProbeResult]):
-    """See whose bucket it is, and try the store out."""
+    """Job that finds out which cluster owns the bucket, and tests the store."""
 
     job: ClassVar[str] = "probe"
     result: ClassVar[type[Any]] = ProbeResult
@@ -150,7 +150,7 @@ class FurtherObject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UploadResult:
-    """What was uploaded.
+    """Result of an upload.
 
     Attributes:
         end: End of the last object. That of one before the last where the next one could not be made: whoever goes on
@@ -249,7 +249,7 @@ class UploadSetJob(WorkerRequest[UploadSetResult]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfirmJob(WorkerRequest[NothingResult]):
-    """See that a claim is in force."""
+    """Job that confirms that a claim is in force."""
 
     job: ClassVar[str] = "confirm"
     result: ClassVar[type[Any]] = NothingResult
@@ -486,7 +486,7 @@ class PutCatalogJob(WorkerRequest[PutCatalogResult]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageIdsResult:
-    """Ids of messages.
+    """Message ids of records in the bucket.
 
     Attributes:
         ids: oldest first, each as (time in ns, offset, id in hexadecimal digits).
@@ -630,7 +630,7 @@ class TakeCatalogJob(WorkerRequest[TakeCatalogResult]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LookAtPartitionsResult:
-    """As `PartitionPlan.to_plain` gives them, in the order in which they were asked for."""
+    """States of partitions as `PartitionPlan.to_plain` gives them, in the order of the request."""
 
     partitions: tuple[dict[str, Any], ...]
 

@@ -46,7 +46,7 @@ _REPLIES: Final = "task int, body binary"
 
 
 class Superseded(NamedTuple):
-    """What is superseded.
+    """Superseded records, as a DataFrame.
 
     Attributes:
         frame: rows (place of the object, offset).
@@ -127,7 +127,7 @@ def run_rewrites(
 
 
 def checked(given: Rewrite, made: Made) -> Made:
-    """See that an object is that of a rewrite: of the same offsets, and with its records but for those that went.
+    """Check that an object covers the offsets of its rewrite, and lost only the records that were dropped.
 
     Raises:
         JobFailedError: it is not.

@@ -59,7 +59,7 @@ class Rewrite(NamedTuple):
 
     @property
     def pointers(self) -> tuple[StreamObjectPointer, ...]:
-        """To what goes."""
+        """Pointers to the replaced objects."""
         return tuple(source.pointer for source in self.sources)
 
 

@@ -184,7 +184,7 @@ class _Superseded:
         self._is_over = False
 
     def take(self, end: int) -> npt.NDArray[np.int64]:
-        """Those below `end` that were not taken yet."""
+        """Return the offsets below `end` that were not taken yet."""
         taken = []
         while not self._is_over:
             count = int(self._rest.searchsorted(end))

@@ -98,7 +98,7 @@ def _no_other(pointer: SnapshotPointer) -> Snapshot:
 
 
 def check_history(label: str, there: Root, root: Root, epochs: Sequence[tuple[int, int]], end: int) -> None:
-    """See that a root at the destination is of the same history, as far as both reach.
+    """Check that a root at the destination is of the same history, as far as both reach.
 
     Args:
         label: Label of the partition, for people.

@@ -44,7 +44,7 @@ def catalog_of(store: ObjectStore) -> Catalog | None:
 
 
 def check_there(store: ObjectStore, label: str, of: SourcePartition, *, may_be_ahead: bool) -> None:
-    """See that what the destination has of a partition, if anything, is of the same history.
+    """Check that the destination has the same history of a partition, if any.
 
     Args:
         store: Object store of the destination.

@@ -46,7 +46,7 @@ class ExportPlace(NamedTuple):
     settings: S3Settings | None = None
 
     def names(self) -> Iterator[str]:
-        """Of the files that are there, and not below further directories.
+        """Names of the files in the place, without further directories.
 
         Raises:
             StoreError, ExportPlaceError: they can not be listed.
@@ -134,12 +134,12 @@ class ExportPlace(NamedTuple):
 
     @property
     def url(self) -> str:
-        """For people, and for other programs."""
+        """URL of the place, for people and other programs."""
         return self.directory if self.settings is None else self.settings.url
 
 
 def check_apart(place: ExportPlace, bucket: S3Settings) -> None:
-    """See that a place does not lie in the bucket of a cluster, below its prefix.
+    """Check that a place does not lie in the bucket of a cluster, below its prefix.
 
     Raises:
         ExportPlaceError: it does.

@@ -58,7 +58,7 @@ class ExportTask(NamedTuple):
 
 
 class ExportedFile(NamedTuple):
-    """A file.
+    """A file that an export wrote.
 
     Attributes:
         name: of it; "" where there was no record, and so there is no file.
@@ -129,7 +129,7 @@ class _Tally:
         self.records += batch.num_rows
 
     def statistics(self, partition: int) -> str:
-        """As Delta tables have them."""
+        """Statistics of the file, in the format of Delta tables."""
         least = {"partition": partition, "offset": self._first}
         most = {"partition": partition, "offset": self._last}
         return json.dumps({"numRecords": self.records, "minValues": least, "maxValues": most})

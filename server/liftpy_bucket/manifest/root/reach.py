@@ -37,7 +37,7 @@ class Reach(NamedTuple):
 
 
 def reach(root: Root, load: Callable[[SnapshotPointer], Snapshot]) -> Reach:
-    """Walk a root.
+    """Collect all objects that a root references, directly and through snapshots.
 
     Args:
         root: The root.

@@ -73,7 +73,7 @@ class Rewriter:
         self.gone: list[SnapshotPointer] = []
 
     def rewrite(self, pointers: Iterable[SnapshotPointer]) -> tuple[SnapshotPointer, ...]:
-        """Those that take the place of some pointers."""
+        """Return the pointers that replace some pointers."""
         return tuple(after for before in pointers for after in self._rewritten(before))
 
     def _rewritten(self, pointer: SnapshotPointer) -> Sequence[SnapshotPointer]:

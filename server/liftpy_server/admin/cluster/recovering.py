@@ -85,7 +85,7 @@ class PartitionRecovery(NamedTuple):
         return only_there if self.plan.loss is None else f"{self.plan.loss}; {only_there}"
 
     def to_plain(self) -> dict[str, Any]:
-        """For JSON."""
+        """The fields as JSON values."""
         info, plan = self.info, self.plan
         return {
             "partition": self.number,

@@ -28,7 +28,7 @@ class GroupListRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupNameRequest:
-    """A group's name."""
+    """Request that names a group."""
 
     group: str
 

@@ -75,7 +75,7 @@ class MetadataSnapshot:
 
     @classmethod
     def decode(cls, data: bytes) -> MetadataSnapshot:
-        """What `encode` wrote.
+        """Read a snapshot that `encode` wrote.
 
         Raises:
             SnapshotError: it is damaged, or of a newer version.

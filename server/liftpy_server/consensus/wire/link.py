@@ -27,7 +27,7 @@ _TLS_HANDSHAKE_BYTES_MAX: Final = 1 << 16
 
 
 def tls_context(files: TlsFiles, *, is_dialer: bool) -> ssl.SSLContext:
-    """For mutual TLS: both ends show a certificate of the cluster's authority.
+    """Context for mutual TLS: both ends show a certificate of the cluster's authority.
 
     Raises:
         OSError: a file can not be read, or is no such file.

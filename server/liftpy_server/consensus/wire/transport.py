@@ -51,7 +51,7 @@ class TransportError(LiftError):
 
 
 class Silence:
-    """For how long nothing was heard of the others. Time in which this node itself did not listen counts for nobody.
+    """Seconds since each of the others was heard. Time in which this node itself did not listen does not count.
 
     Written by one thread, read by any.
 
@@ -215,7 +215,7 @@ class RaftTransport:
                 self._serve(key.data, events)
 
     def destroy(self) -> None:
-        """Close everything."""
+        """Close all connections and sockets."""
         self._resolver.shutdown(wait=False, cancel_futures=True)
         for link in [*self._links.values(), *self._unknown]:
             link.close()

@@ -83,7 +83,7 @@ class GroupCoordinator:
 
     @property
     def members(self) -> Mapping[str, Member]:
-        """By id, for information."""
+        """Members of the group, by id."""
         return self._roster.members
 
     @property
@@ -114,7 +114,7 @@ class GroupCoordinator:
         return min((min(m.deadline_s, m.revoke_deadline_s) for m in self.members.values()), default=float("inf"))
 
     def step(self, given: Input, now: Now) -> Effects:
-        """Take one input."""
+        """Process one input, and return the effects."""
         self._roster.begin(now.s)
         handle = self._HANDLERS[type(given)]
         if self._streams is None and not isinstance(given, (StreamsChanged, GroupTick)):

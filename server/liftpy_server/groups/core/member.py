@@ -90,11 +90,11 @@ class Member:
 
     @property
     def assigned(self) -> list[PartitionKey]:
-        """Its newest assignment, in order."""
+        """Partitions of the member's newest assignment, in order."""
         return sorted(self.held.keys() - self.revoking.keys())
 
     def heard(self, now_s: float) -> None:
-        """It lives."""
+        """Note that the member was heard."""
         self.deadline_s = now_s + self.session_timeout_ms / 1000
 
     def restart(self, now_s: float) -> None:
@@ -123,7 +123,7 @@ class Member:
         return list(predecessor.revoking)
 
     def to_value(self) -> bytes:
-        """As the log keeps it."""
+        """The value of the member's record in the log."""
         wishes = [self.revision, self.instance_id, self.client_id, self.rack]
         times = [self.session_timeout_ms, self.rebalance_timeout_ms]
         partitions = [_packed(self.held), _packed(self.revoking), _packed(dict.fromkeys(self.target, 0))]
@@ -132,7 +132,7 @@ class Member:
 
     @classmethod
     def from_value(cls, member_id: str, value: bytes) -> Member:
-        """What `to_value` wrote.
+        """Read a value that `to_value` wrote.
 
         Raises:
             BatchVersionError: a newer liftpy wrote it.
@@ -172,12 +172,12 @@ class GroupImage(NamedTuple):
     emptied_ns: int = 0
 
     def to_value(self) -> bytes:
-        """As the log keeps it."""
+        """The value of the group's record in the log."""
         return bytes(msgpack.packb([_VERSION, *self]))
 
     @classmethod
     def from_value(cls, value: bytes) -> GroupImage:
-        """What `to_value` wrote.
+        """Read a value that `to_value` wrote.
 
         Raises:
             BatchVersionError: a newer liftpy wrote it.

@@ -166,7 +166,7 @@ class OffsetTable:
         return sum(self._sizes.values())
 
     def count(self, group: str) -> int:
-        """For how many partitions a group has committed something."""
+        """Number of partitions for which a group has committed offsets."""
         return len(self._groups.get(group.encode(), ()))
 
 

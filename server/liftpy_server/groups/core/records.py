@@ -131,7 +131,7 @@ def encode_offset(committed: CommittedOffset) -> bytes:
 
 
 def decode_offset(value: bytes) -> CommittedOffset:
-    """What `encode_offset` wrote.
+    """Decode a record that `encode_offset` wrote.
 
     Raises:
         BatchVersionError: a newer liftpy wrote it.

@@ -37,7 +37,7 @@ class GroupsReplay:
 
     @property
     def groups_with_members(self) -> list[str]:
-        """Those of them whose members somebody has to look after, as far as no coordinator was made yet."""
+        """Groups that have members and no coordinator yet."""
         return sorted(self._members)
 
     def knows(self, group: str) -> bool:
@@ -45,7 +45,7 @@ class GroupsReplay:
         return group in self._images or group in self._members or self.table.has(group)
 
     def generation(self, group: str) -> int:
-        """Of the newest assignment of a group of which no coordinator was made yet; 0 when it never had any."""
+        """Generation of the newest assignment of a group without a coordinator; 0 if it never had any."""
         image = self._images.get(group)
         return 0 if image is None else image.generation
 
@@ -58,7 +58,7 @@ class GroupsReplay:
         self.apply(records.column("key").to_pylist(), records.column("value").to_pylist())
 
     def apply(self, keys: Sequence[bytes], values: Sequence[bytes | None]) -> None:
-        """Take records.
+        """Apply records of the log.
 
         Raises:
             BatchVersionError: a newer liftpy wrote one of them.

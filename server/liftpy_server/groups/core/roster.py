@@ -55,7 +55,7 @@ class Roster:
         return self.image.generation
 
     def begin(self, now_s: float) -> None:
-        """A change begins."""
+        """Begin a rebalance."""
         self._now_s = now_s
         self._next_generation = self.image.generation + 1
 

@@ -80,7 +80,7 @@ class Coordinators:
         return group in self._made or self._replay.knows(group)
 
     def generation(self, group: str) -> int:
-        """Of the group's newest assignment; 0 when it never had any."""
+        """Generation of the group's newest assignment; 0 if it never had any."""
         made = self._made.get(group)
         return self._replay.generation(group) if made is None else made.generation
 

@@ -88,7 +88,7 @@ class GroupPartition:
 
     @property
     def coordinators(self) -> Coordinators | None:
-        """Of its groups, ahead of what is committed; None while they are being made."""
+        """Coordinators of the groups, ahead of what is committed; None while they are being made."""
         return self._coordinators
 
     @property

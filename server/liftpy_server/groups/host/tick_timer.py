@@ -49,7 +49,7 @@ class TickTimer:
         self._on_tick(late_s if late_s > PAUSE_S_MIN else 0.0)
 
     def end(self) -> None:
-        """Stop it."""
+        """Stop the timer."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -45,11 +45,11 @@ class GroupUpkeep:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin."""
+        """Start the periodic upkeep."""
         self._task = asyncio.create_task(self._run(), name="look after consumer groups")
 
     async def stop(self) -> None:
-        """End."""
+        """Stop the periodic upkeep."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

@@ -38,7 +38,7 @@ class WaitingHeartbeats:
         return len(self._waiting)
 
     def wait(self, pending: PendingRequest, given: HeartbeatRequest, answer: MembershipResult, wait_s: float) -> None:
-        """Keep a heartbeat.
+        """Keep a heartbeat, and answer it when the assignment changes or its time is up.
 
         Args:
             pending: the heartbeat.

@@ -86,7 +86,7 @@ class Leader:
         return self._log.high_watermark >= self.epoch_start
 
     def states(self, now_s: float) -> list[tuple[str, int | None, bool]]:
-        """Of every other replica: its node, the end of what it said is on its disk, and whether it keeps up."""
+        """State of each other replica: its node, its durable end, and whether it keeps up."""
         return [
             (node, progress.durable_end, is_in_sync(progress, now_s, self._times.replica_lag_max_s))
             for node, progress in self._followers.items()
@@ -103,7 +103,7 @@ class Leader:
         return self._is_steady
 
     def begin(self, now_s: float) -> list[Effect]:
-        """Take over."""
+        """Begin to lead."""
         self._samples.add(now_s, self._log.end)
         began = LeadershipBegan(leader_epoch=self.view.leader_epoch, first_offset=self.epoch_start)
         return [began, *self._accepting(), *self.advanced()]
@@ -223,7 +223,7 @@ class Leader:
         return [AnswerEpochEnd(answer=answer)]
 
     def tick(self, given: Tick, now_s: float) -> list[Effect]:
-        """Time has passed."""
+        """Process the passing of time."""
         self._samples.add(now_s, self._log.end)
         if given.paused_s > 0:
             self._samples.shift(given.paused_s, now_s)

@@ -90,7 +90,7 @@ class Replica:
 
     @property
     def view(self) -> PartitionView | None:
-        """By which this replica acts; a newer one may wait until its log is done."""
+        """The view of the metadata by which this replica acts; a newer one may wait until its log is done."""
         return self._view
 
     @property
@@ -99,7 +99,7 @@ class Replica:
         return self._is_quiet
 
     def step(self, given: Input, now_s: float) -> list[Effect]:
-        """Take one input.
+        """Process one input, and return the effects.
 
         Args:
             given: what happened.

@@ -38,7 +38,7 @@ class Answering(ABC):
     @property
     @abstractmethod
     def core(self) -> Replica:
-        """The state machine."""
+        """The state machine of the replica."""
 
     @property
     @abstractmethod

@@ -132,7 +132,7 @@ class ClusterSide:
         self.sessions.start()
 
     async def follow(self, state: MetadataState) -> None:
-        """The metadata changed."""
+        """Follow a change of the metadata."""
         await self.sessions.follow(state)
 
     async def leave(self) -> None:

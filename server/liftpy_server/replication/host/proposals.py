@@ -64,7 +64,7 @@ class ReplicaProposals:
         self._add(_Waiting(replica, replica.partition, effect))
 
     def add_alone(self, partition: Partition, effect: fx.ReportRecords) -> None:
-        """As `add`, of a partition with one replica; nobody hears of the outcome."""
+        """Add a proposal of a partition with one replica; nothing reports its outcome."""
         self._add(_Waiting(None, partition, effect))
 
     def _add(self, waiting: _Waiting) -> None:
@@ -73,7 +73,7 @@ class ReplicaProposals:
             self._sending = asyncio.create_task(self._send(), name="replica proposals")
 
     async def stop(self) -> None:
-        """Propose nothing more."""
+        """Stop proposing."""
         self._is_stopped = True
         if self._sending is not None:
             self._sending.cancel()

@@ -229,7 +229,7 @@ class ReplicaHost:
             self._link(replica, leader).fetch(request)
 
     def ask(self, replica: LocalReplica, leader: str, question: FollowQuestion) -> None:
-        """Ask a leader."""
+        """Send a request to a leader."""
         if not self._is_stopped:
             self._link(replica, leader).ask(question)
 

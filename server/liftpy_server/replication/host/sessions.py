@@ -67,7 +67,7 @@ class NodeSession:
 
     @property
     def node_id(self) -> str:
-        """This node."""
+        """Id of this node."""
         return str(self._node["node_id"])
 
     async def reach(self) -> MetadataState:

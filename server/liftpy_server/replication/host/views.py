@@ -20,7 +20,7 @@ class KnownStream(Protocol):
 
     @property
     def info(self) -> StreamInfo:
-        """Of the metadata, as the node follows them."""
+        """The stream in the metadata, as the node follows them."""
         ...
 
 
@@ -66,5 +66,5 @@ def by_urgency(
 
 
 def incarnations(state: MetadataState) -> dict[str, int]:
-    """Of all nodes."""
+    """Incarnations of all nodes, by id."""
     return {node_id: node.incarnation for node_id, node in state.nodes.items()}

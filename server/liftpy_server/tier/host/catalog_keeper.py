@@ -96,7 +96,7 @@ class CatalogKeeper:
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        """Begin."""
+        """Start to keep the catalog."""
         self._tasks = [
             asyncio.create_task(self._watch(), name="watch for the catalog"),
             asyncio.create_task(self._run(), name="keep the catalog"),

@@ -134,7 +134,7 @@ def further_objects(partition: Partition, base: int, bytes_max: int) -> tuple[Fu
 
 
 def moved(asked: UploadJob, end: int) -> tuple[int, tuple[LogSlice, ...]]:
-    """Of what an upload was asked for, how many objects reach up to an offset, and the slices in them."""
+    """Return how many objects of an upload reach up to an offset, and their slices."""
     there = [asked.slices, *(each.slices for each in asked.further if each.end <= end)]
     return len(there), tuple(piece for slices in there for piece in slices)
 

@@ -105,7 +105,7 @@ class Tierer:
 
     @property
     def health(self) -> StoreHealth:
-        """Of the store."""
+        """Health of the store."""
         return self.schedule.health
 
     # -- what partitions say; see `PartitionWatcher`
@@ -175,7 +175,7 @@ class Tierer:
     # -- life
 
     def start(self) -> None:
-        """Begin."""
+        """Start to tier."""
         self._loop_task = asyncio.create_task(self._run(), name="tier")
 
     async def stop(self) -> None:

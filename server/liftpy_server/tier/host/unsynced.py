@@ -29,7 +29,7 @@ class Unsynced:
         self._since_s: dict[Partition, float] = {}
 
     def again(self) -> set[Partition]:
-        """Those that are to be looked at although nothing of them was committed since; a new look begins."""
+        """Partitions to check although nothing of them was committed since; begins a new check."""
         self._before, self._since_s = self._since_s, {}
         return set(self._before)
 

@@ -22,7 +22,7 @@ _BEHIND_SLASH: Final = "0"  # the character that follows on "/"
 
 
 def probe_bucket(context: Context, _request: ProbeJob) -> ProbeResult:
-    """See whose bucket it is, and try the store out; into what is not ours nothing is written.
+    """Find out which cluster owns the bucket, and test the store. Nothing is written into the bucket of another.
 
     Raises:
         StoreUnfitError: the store ignores conditions, or does something else that we can not live with.

@@ -86,7 +86,7 @@ JOBS: Final[Mapping[str, Work]] = {
 
 
 def run(context: Context, job: str, arguments: Any) -> Any:
-    """Do a job.
+    """Run a job.
 
     Args:
         context: What the jobs of the worker share.

@@ -82,7 +82,7 @@ class ChunkCache:
         return chunks[position] if position >= 0 and chunks[position].next_offset == offset else None
 
     def note_use(self, chunk: Chunk) -> None:
-        """It was read."""
+        """Note that a chunk was read."""
         chunk.is_read = True
         chunk.used_s = self._now_s()
         self._by_use.move_to_end(chunk)

@@ -67,14 +67,14 @@ class _Failure(NamedTuple):
 
 
 class Failures:
-    """By partition, and of the bucket as a whole."""
+    """Recent failures of reads, by partition, and of the bucket as a whole."""
 
     def __init__(self) -> None:
         self._latest: dict[PartitionKey | None, _Failure] = {}
         self._holes: dict[tuple[PartitionKey, int], _Hole] = {}
 
     def check(self, key: PartitionKey, now_s: float) -> None:
-        """See whether a partition may be asked for.
+        """Check that a partition may be read now.
 
         Raises:
             ColdUnavailableError: it failed a moment ago.
@@ -85,7 +85,7 @@ class Failures:
                 raise ColdUnavailableError(failure.text)
 
     def check_hole(self, key: PartitionKey, offset: int, now_s: float) -> None:
-        """See whether an offset was found a moment ago not to be readable.
+        """Check that an offset was not found unreadable a moment ago.
 
         Raises:
             HistoryLostError: it was.

@@ -191,7 +191,7 @@ class ColdReads:
         return self._find(partition, offset)
 
     async def read_now(self, partition: Partition, offset: int, bytes_max: int) -> list[Slice]:
-        """As `read`, waiting for them; none where that is not to be read from the bucket any more.
+        """Like `read`, and wait for the records; returns none if the offset is not in the bucket any more.
 
         Raises:
             ColdUnavailableError, HistoryLostError: see `read`.

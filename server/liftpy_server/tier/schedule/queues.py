@@ -107,7 +107,7 @@ class Queues:
                         self._push(heap, self._due_s(place) if queue is self._young else place.until_s, place)
 
     def next_single(self) -> tuple[Job, Place] | None:
-        """Whose turn it is to be claimed, or uploaded by itself: one of each in turn."""
+        """Next partition to claim, or to upload by itself; claims and uploads alternate."""
         queues = [(Job.CLAIM, self._unclaimed), (Job.UPLOAD, self._large)]
         for job, queue in queues if self._is_claims_turn else reversed(queues):
             if queue:

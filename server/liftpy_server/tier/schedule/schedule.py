@@ -145,7 +145,7 @@ class Schedule:
             self._upkeep.wants(place, Job.LOOK)
 
     def compacts(self, key: PartitionKey) -> None:
-        """Of every key of a partition only the last record is wanted."""
+        """Whether the partition is compacted by key."""
         place = self.places.get(key)
         if place is not None and place.phase is Phase.CLAIMED:
             self._upkeep.wants(place, Job.COMPACT)

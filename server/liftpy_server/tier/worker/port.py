@@ -16,7 +16,7 @@ class Worker(Protocol):
     """The process that works on the bucket; see `TierWorker`."""
 
     async def call(self, request: WorkerRequest[R], /) -> R:
-        """Have something done.
+        """Run a job, and return its result.
 
         Raises:
             TierWorkError: it failed.
@@ -33,7 +33,7 @@ class Identity(Protocol):
 
     @property
     def node_id(self) -> str:
-        """Its name."""
+        """Id of the node."""
 
     @property
     def incarnation(self) -> int:
@@ -41,4 +41,4 @@ class Identity(Protocol):
 
     @property
     def cluster_id(self) -> str:
-        """Of the cluster that it belongs to."""
+        """Id of the cluster."""

@@ -73,7 +73,7 @@ def merged(
     collected: Collection[str],
     now_ns: int,
 ) -> Catalog | None:
-    """The next catalog.
+    """Merge streams into the catalog; returns the next version.
 
     Args:
         before: as it was read; None when there is none.

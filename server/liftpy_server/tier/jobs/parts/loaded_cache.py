@@ -65,5 +65,5 @@ class LoadedCache(Generic[Loaded]):
         return self._kept.put(key, loaded, lambda there: self._version(there) > version)
 
     def drop(self, key: Hashable) -> None:
-        """Forget it."""
+        """Remove a value from the cache."""
         self._kept.drop(key)

@@ -32,7 +32,7 @@ def _catalog(context: Context) -> Catalog:
 
 
 def read_catalog(context: Context, request: ReadCatalogJob) -> ReadCatalogResult:
-    """Whose bucket it is, and a page of the streams that can be brought back, in the order of their uuids.
+    """Read the owner of the bucket, and a page of the streams that can be restored, ordered by uuid.
 
     Args:
         context: with the store.

@@ -25,7 +25,7 @@ __all__ = ["confirm"]
 
 
 def confirm(context: Context, request: ConfirmJob) -> NothingResult:
-    """See that a claim is in force, so that what was uploaded under it before counts for good. One write, as a rule.
+    """Confirm that a claim is in force, so that earlier uploads under it count for good. Usually one write.
 
     Args:
         context: What the jobs of the worker share.
